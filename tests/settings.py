@@ -1,0 +1,64 @@
+"""Settings of the test suite; also of the real processes it starts (see `process_environment` in conftest.py)."""
+
+import tempfile
+from pathlib import Path
+
+import environ
+
+env = environ.Env()
+
+SECRET_KEY = "tests"
+DEBUG = False
+USE_TZ = True
+TIME_ZONE = "UTC"
+ALLOWED_HOSTS = ["*"]
+ROOT_URLCONF = "tests.urls"
+STATIC_URL = "/static/"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "jobqueue",
+    "tests",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+DATABASES = {
+    # Without DATABASE_URL, conftest.py fills in a private cluster when the first test asks for a database.
+    "default": env.db_url("DATABASE_URL", default="postgresql://postgres@/jobqueue?host=/nonexistent"),
+    "sqlite": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": env("SQLITE_PATH", default=str(Path(tempfile.gettempdir()) / "jobqueue-tests.sqlite3")),
+        "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
+    },
+}
+TASKS = {
+    "default": {"BACKEND": "jobqueue.backend.JobQueueBackend", "QUEUES": [], "OPTIONS": {}},
+    "sqlite": {"BACKEND": "jobqueue.backend.JobQueueBackend", "QUEUES": [], "OPTIONS": {"DATABASE": "sqlite"}},
+}
