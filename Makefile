@@ -48,7 +48,7 @@ format: venv
 	@$(PY) -m ruff format .
 
 matrix: venv
-	@$(PY) .ci/matrix $(foreach cell,$(CELLS),--cell $(cell)) -- $(ARGS)
+	@$(PY) .ci/matrix.py $(foreach cell,$(CELLS),--cell $(cell)) -- $(ARGS)
 
 venv:
 	@$(ONE_AT_A_TIME) $(MAKE) --no-print-directory $(READY)

@@ -174,7 +174,7 @@ class Cluster:
     def _pidfile(self) -> list[str]:
         try:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
-        except (FileNotFoundError, PermissionError):
+        except OSError:
             return []
         return lines if lines and lines[0].strip().isdigit() else []
 

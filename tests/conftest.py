@@ -1,7 +1,7 @@
 """
 The databases of the suite.
 
-`default`  PostgreSQL: a private, throw-away cluster, started when a test needs it, or the server of DATABASE_URL.
+`default`  PostgreSQL: a private, throw-away cluster, started on demand, or the server of DATABASE_URL.
 `sqlite`   a SQLite file of this session.
 """
 

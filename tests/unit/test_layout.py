@@ -1,0 +1,72 @@
+"""Imports point one way: values <- models <- engine <- api and bodies <- executor <- edges."""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "jobqueue"
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if "migrations" not in path.parts)
+VALUES = ["actions", "backoff", "compat", "conf", "exceptions", "ids", "outcome"]
+BODIES = ["actor", "function", "registry"]
+LAYERS = [VALUES, ["models"], ["engine"], ["api", *BODIES], ["executor"]]  # the rest are edges
+RUNS_TASKS = ["executor", "management", "testing"]
+
+
+def layer(part: str) -> int:
+    return next((number for number, parts in enumerate(LAYERS) if part in parts), len(LAYERS))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The parts of the package that a file imports, at any depth; `jobqueue` is its own `__init__`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import(names=names):
+                modules = [name.name for name in names]
+            case ast.ImportFrom(module="jobqueue", names=names):
+                modules = [f"jobqueue.{name.name}" for name in names]
+            case ast.ImportFrom(module=str(module), level=0):
+                modules = [module]
+            case ast.ImportFrom():
+                raise AssertionError(f"{path}:{node.lineno}: a relative import")
+            case _:
+                continue
+        for top, _, rest in (module.partition(".") for module in modules):
+            part = rest.partition(".")[0]
+            if top == "jobqueue":
+                is_module = (PACKAGE / part).is_dir() or (PACKAGE / f"{part}.py").exists()
+                yield part if part and is_module else "jobqueue"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_imports_point_down(path: Path) -> None:
+    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    for imported in set(imports(path)):
+        assert layer(imported) <= layer(part), f"{part} imports {imported}"
+        assert not (part in BODIES and imported == "engine"), "bodies do not know the engine"
+        assert imported != "executor" or part in RUNS_TASKS, "a web process never imports the executor"
+
+
+def test_web_process_does_not_load_the_executor() -> None:
+    modules = [path.relative_to(PACKAGE.parent).with_suffix("") for path in FILES]
+    of_the_web = [".".join(path.parts) for path in modules if path.parts[1] not in RUNS_TASKS]
+    script = """if True:
+        import importlib, sys, django
+        django.setup()
+        for name in sys.argv[1:]:
+            importlib.import_module(name)
+        print([name for name in sys.modules if name.startswith("jobqueue.executor")])
+    """
+    loaded = subprocess.run(
+        [sys.executable, "-c", script, "tests.urls", *of_the_web],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(PACKAGE.parent)},
+    )
+    assert loaded.returncode == 0, loaded.stderr
+    assert loaded.stdout.strip() == "[]"
