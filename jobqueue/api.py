@@ -1,0 +1,176 @@
+"""
+What code calls to change the queue: views, tasks, the admin, commands, the backend.
+
+Each function takes the backend's alias where it matters; ids are UUIDs or their text. Changes are
+made in the caller's transaction, hints and wake-ups after its commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from uuid import UUID
+
+from django.db import DatabaseError, transaction
+
+from jobqueue.compat import task_backends
+from jobqueue.engine import engine_for
+from jobqueue.engine.base import CancelReport, Engine, RequeueReport
+from jobqueue.exceptions import TaskNotFound
+from jobqueue.models import Queue
+from jobqueue.outcome import Enqueued, NewTask, Status
+
+logger = logging.getLogger(__name__)
+
+BATCH = 1000  # ids per statement
+NOTICE_GAP_SECONDS = 0.02  # at most one notice per queue and process in this time; a woken executor looks again after it
+CANCEL_NOTICE = "!cancel"  # in place of a queue's name: look which running tasks are to be cancelled
+
+
+def aliases() -> list[str]:
+    """Name the backends in TASKS that are ours, subclasses included."""
+    from jobqueue.backend import JobQueueBackend  # late: the backend imports this module
+
+    return [alias for alias in task_backends if isinstance(task_backends[alias], JobQueueBackend)]
+
+
+def enqueue(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:
+    """
+    Insert tasks in the caller's transaction, one statement per thousand; answers in the order of `rows`.
+
+    After the commit, waiting executors are told.
+    """
+    engine = engine_for(backend)
+    answers = engine.enqueue(rows)
+    ready = {
+        row.queue_name
+        for row, answer in zip(rows, answers, strict=True)
+        if answer.created and answer.status is Status.READY
+    }
+    _notify_after_commit(engine, ready)
+    return answers
+
+
+def cancel(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None) -> CancelReport:
+    """
+    Cancel tasks: queued, scheduled and suspended ones end at once, running ones are told to stop.
+
+    backend: None looks in every backend of ours. A running body is stopped as soon as it can be; one
+    that returns a result all the same ends SUCCESSFUL.
+    """
+    cancelled = requested = skipped = 0
+    for batch in _batches(ids):
+        left = len(set(batch))
+        for engine in _engines(backend):
+            report = engine.cancel(batch)
+            cancelled, requested = cancelled + report.cancelled, requested + report.requested
+            left -= report.cancelled + report.requested
+            if report.parents:
+                transaction.on_commit(partial(_wake, engine, report.parents), using=engine.database, robust=True)
+            if report.requested:
+                _notify_after_commit(engine, {CANCEL_NOTICE})
+        skipped += left
+    return CancelReport(cancelled=cancelled, requested=requested, skipped=skipped)
+
+
+def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None) -> RequeueReport:
+    """
+    Put FAILED and CANCELLED tasks back in their queues, with all their attempts.
+
+    A task whose key a live task holds stays as it is, and is counted as key_taken.
+    """
+    requeued = key_taken = skipped = 0
+    for batch in _batches(ids):
+        left = len(set(batch))
+        for engine in _engines(backend):
+            report = engine.requeue(batch)
+            requeued, key_taken = requeued + report.requeued, key_taken + report.key_taken
+            left -= report.requeued + report.key_taken
+            if report.requeued:
+                queues = engine.tasks.filter(pk__in=batch).order_by().values_list("queue_name", flat=True).distinct()
+                _notify_after_commit(engine, set(queues))
+        skipped += left
+    return RequeueReport(requeued=requeued, key_taken=key_taken, skipped=skipped)
+
+
+def wake(ids: Iterable[UUID | str] | UUID | str, *, backend: str = "default") -> int:
+    """Wake SUSPENDED tasks now; returns how many woke."""
+    return sum(engine_for(backend).wake(batch) for batch in _batches(ids))
+
+
+def pause(queue_name: str, *, by: str = "", reason: str = "", backend: str = "default") -> None:
+    """Keep executors from claiming tasks of a queue; what runs goes on. Seen within a second."""
+    engine = engine_for(backend)
+    Queue.objects.using(engine.database).update_or_create(
+        backend=backend,
+        name=queue_name,
+        defaults={"paused_at": engine.now(), "paused_by": by, "pause_reason": reason, "resume_at": None},
+    )
+
+
+def resume(queue_name: str, *, backend: str = "default") -> None:
+    """Let executors claim tasks of a paused queue again."""
+    engine = engine_for(backend)
+    rows = Queue.objects.using(engine.database).filter(backend=backend, name=queue_name)
+    rows.update(paused_at=None, paused_by="", pause_reason="", resume_at=None)
+    _notify_after_commit(engine, {queue_name})
+
+
+def _engines(backend: str | None) -> list[Engine]:
+    return [engine_for(alias) for alias in (aliases() if backend is None else [backend])]
+
+
+def _batches(ids: Iterable[UUID | str] | UUID | str) -> Iterator[list[UUID]]:
+    several = [ids] if isinstance(ids, UUID | str) else ids
+    numbers = iter(several)
+    while batch := [_uuid(value) for value in islice(numbers, BATCH)]:
+        yield batch
+
+
+def _uuid(value: UUID | str) -> UUID:
+    if isinstance(value, UUID):
+        return value
+    try:
+        return UUID(value)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise TaskNotFound(f"{value!r} is not the id of a task; ids are UUIDs, as in TaskResult.id.") from error
+
+
+def _wake(engine: Engine, ids: Iterable[UUID]) -> None:
+    try:
+        engine.wake(ids)
+    except DatabaseError as error:
+        logger.info("wake.left_to_sweep backend=%s %s", engine.alias, error)
+
+
+class Notices:
+    """Notices to waiting executors, at most one per backend, queue and gap from this process."""
+
+    def __init__(self) -> None:
+        self._sent_at: dict[tuple[str, str], float] = {}
+        self._lock = threading.Lock()
+
+    def send(self, engine: Engine, queues: Iterable[str]) -> None:
+        now = time.monotonic()
+        with self._lock:
+            due = [
+                queue
+                for queue in queues
+                if now - self._sent_at.get((engine.alias, queue), float("-inf")) >= NOTICE_GAP_SECONDS
+            ]
+            self._sent_at.update(((engine.alias, queue), now) for queue in due)
+        if due:
+            engine.notify(due)
+
+
+_notices = Notices()
+
+
+def _notify_after_commit(engine: Engine, queues: set[str]) -> None:
+    if queues and engine.options.notify:
+        # A notice takes a database-wide lock at commit, so it never travels in the user's transaction.
+        transaction.on_commit(partial(_notices.send, engine, queues), using=engine.database, robust=True)

@@ -1,0 +1,38 @@
+"""Attempt -> seconds to wait."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """
+    Exponential backoff in seconds: base, base x factor, base x factor^2, ... up to cap.
+
+    jitter: at most this fraction is added on top, so that a retry never comes sooner than asked
+    and retries of one outage spread out.
+    """
+
+    base: float = 2.0
+    cap: float = 3600.0
+    factor: float = 2.0
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name, low in (("base", 0.0), ("cap", 0.0), ("factor", 1.0), ("jitter", 0.0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < float("inf"):
+                raise ValueError(f"Backoff({name}=...) must be a finite number from {low} up, not {value!r}")
+
+    def seconds(self, attempt: int, draw: Callable[[], float] = random.random) -> float:
+        """Give the wait after the attempt-th failure (1 is the first). draw: a number in [0, 1)."""
+        # Beyond factor**1000 a float overflows, and the cap was reached long before.
+        steps = min(max(attempt, 1) - 1, 1000)
+        try:
+            bare = min(self.cap, self.base * self.factor**steps)
+        except OverflowError:
+            bare = self.cap
+        return bare * (1.0 + self.jitter * draw())

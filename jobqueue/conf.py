@@ -1,0 +1,142 @@
+"""The OPTIONS of TASKS[alias] as one value. Units stand in the names and comments."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+
+from jobqueue.backoff import Backoff
+
+DAY_SECONDS = 86_400.0
+
+
+def default_retention() -> dict[str, float | None]:
+    return {"SUCCESSFUL": DAY_SECONDS, "CANCELLED": DAY_SECONDS, "FAILED": 7 * DAY_SECONDS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """OPTIONS of one backend; each key is the field's name in capitals."""
+
+    database: str = "default"  # alias in DATABASES that holds the queue
+    heartbeat_timeout: float = 30.0  # seconds of silence after which an executor counts as lost
+    poll_interval: float = 1.0  # seconds; longest an idle executor sleeps without a notice
+    aging: float = 60.0  # seconds of waiting worth one point of priority
+    max_attempts: int = 4  # tries of one poll, the first included
+    backoff: Backoff = field(default_factory=Backoff)  # wait between tries
+    timeout: float | None = None  # seconds one try may take
+    max_losses: int = 3  # executors a task may take down before it is FAILED
+    max_payload_bytes: int = 1_048_576  # arguments, messages, results, each
+    retention: Mapping[str, float | None] = field(default_factory=default_retention)  # seconds; None keeps, 0 deletes at once
+    notify: bool = True  # LISTEN/NOTIFY as a hint
+    redact: tuple[str, ...] = ("*password*", "*passwd*", "*secret*", "*token*", "*api_key*")  # argument paths shown masked
+
+
+KEYS = {f.name.upper(): f.name for f in fields(Options)}
+# A rank is a moment less priority x AGING; a day keeps it far from the ends of the calendar.
+RANGES: Mapping[str, tuple[float, float]] = {
+    "HEARTBEAT_TIMEOUT": (0.3, DAY_SECONDS),
+    "POLL_INTERVAL": (0.01, 3600.0),
+    "AGING": (0.0, DAY_SECONDS),
+    "MAX_ATTEMPTS": (1, 1_000_000),
+    "TIMEOUT": (0.001, 365 * DAY_SECONDS),
+    "MAX_LOSSES": (1, 1_000_000),
+    "MAX_PAYLOAD_BYTES": (64, 256 * 1_048_576),
+}
+
+
+def seconds(value: Any) -> Any:
+    """Durations may be given as timedelta; inside they are seconds."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def problems(raw: Mapping[str, Any]) -> Iterator[str]:
+    """Say what is wrong with the OPTIONS a site wrote, one sentence each."""
+    for key, value in raw.items():
+        match key:
+            case _ if key not in KEYS:
+                near = difflib.get_close_matches(str(key), KEYS, n=1, cutoff=0.6)
+                yield f"unknown option {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+            case "TIMEOUT" if value is None:
+                pass
+            case _ if key in RANGES:
+                low, high = RANGES[key]
+                number = seconds(value)
+                whole = key.startswith("MAX_")
+                if isinstance(number, bool) or not isinstance(number, int if whole else int | float):
+                    yield f"{key} must be a {'whole number' if whole else 'number of seconds or a timedelta'}, not {value!r}"
+                elif not low <= number <= high:
+                    yield f"{key} must lie between {low} and {high}, not {value!r}"
+            case "DATABASE":
+                if not isinstance(value, str):
+                    yield f"DATABASE must be an alias in DATABASES, not {value!r}"
+            case "BACKOFF":
+                if not isinstance(value, Backoff):
+                    yield f"BACKOFF must be a jobqueue.Backoff, not {value!r}"
+            case "NOTIFY":
+                if not isinstance(value, bool):
+                    yield f"NOTIFY must be True or False, not {value!r}"
+            case "REDACT":
+                if isinstance(value, str) or not all(isinstance(path, str) for path in value):
+                    yield f"REDACT must be a list of argument paths, not {value!r}"
+            case "RETENTION":
+                yield from _retention_problems(value)
+
+
+def _retention_problems(value: Any) -> Iterator[str]:
+    if not isinstance(value, Mapping):
+        yield f"RETENTION must be a dict of status and seconds, not {value!r}"
+        return
+    for status, kept in value.items():
+        number = seconds(kept)
+        if status not in default_retention():
+            yield f"RETENTION knows SUCCESSFUL, CANCELLED and FAILED, not {status!r}"
+        elif number is not None and (isinstance(number, bool) or not isinstance(number, int | float) or number < 0):
+            yield f"RETENTION[{status!r}] must be seconds, a timedelta, or None to keep, not {kept!r}"
+
+
+def parse(raw: Mapping[str, Any], alias: str = "default") -> Options:
+    """
+    Turn the OPTIONS of TASKS[alias] into a value.
+
+    Raises ImproperlyConfigured with every problem named.
+    """
+    found = list(problems(raw))
+    if found:
+        raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS']: " + "; ".join(found))
+    values = {KEYS[key]: seconds(value) for key, value in raw.items()}
+    if "retention" in values:
+        kept = {status: seconds(value) for status, value in values["retention"].items()}
+        values["retention"] = default_retention() | kept
+    if "redact" in values:
+        values["redact"] = tuple(values["redact"])
+    return Options(**values)
+
+
+@lru_cache(maxsize=None)
+def options_for(alias: str) -> Options:
+    """Give the options of a backend of ours. Raises ImproperlyConfigured when TASKS has no such alias."""
+    from django.conf import settings
+
+    tasks = getattr(settings, "TASKS", None) or {}
+    if alias not in tasks:
+        raise ImproperlyConfigured(
+            f"TASKS has no backend {alias!r}; it has {', '.join(map(repr, tasks)) or 'none'}. "
+            "Add {'BACKEND': 'jobqueue.backend.JobQueueBackend'} under that name."
+        )
+    return parse(tasks[alias].get("OPTIONS", {}), alias)
+
+
+def _forget(*, setting: str, **_: Any) -> None:
+    if setting == "TASKS":
+        options_for.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="jobqueue.conf")

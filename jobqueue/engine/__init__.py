@@ -1,0 +1,35 @@
+"""The engine: the one door through which rows of the queue change."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from django.core.signals import setting_changed
+from django.db import connections
+
+from jobqueue.conf import options_for
+from jobqueue.engine.base import Engine
+
+
+@lru_cache(maxsize=None)
+def engine_for(alias: str = "default") -> Engine:
+    """
+    Give the engine of a backend; the only place that asks for the database's vendor.
+
+    Raises ImproperlyConfigured when TASKS has no such alias or its OPTIONS are wrong.
+    """
+    options = options_for(alias)
+    if connections[options.database].vendor == "postgresql":
+        from jobqueue.engine.postgresql import PostgresEngine
+
+        return PostgresEngine(alias, options)
+    return Engine(alias, options)
+
+
+def _forget(*, setting: str, **_: Any) -> None:
+    if setting in ("TASKS", "DATABASES"):
+        engine_for.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="jobqueue.engine")

@@ -1,0 +1,65 @@
+-- Commit plain outcomes: those that touch nothing but their own rows.
+-- Parameters: arrays, one element per outcome; aging: seconds per point of priority.
+-- Index: the primary key.
+-- Locks: the rows in id order FOR NO KEY UPDATE, skipping rows that somebody else holds: those are missing
+--   from the answer and are committed again later. A row in the answer without a status is another claim's.
+-- Trap: `AND status = 'RUNNING'` in the UPDATE's own WHERE lets the planner take the little partial index of
+--   running tasks and join quadratically (6,000 jobs/s in place of 60,000 at batch 1,000).
+WITH given AS MATERIALIZED (
+    SELECT *
+    FROM unnest(
+        %(ids)s::uuid[], %(claim_numbers)s::bigint[], %(statuses)s::text[], %(attempts)s::int[],
+        %(wake_after_seconds)s::float8[], %(good_polls)s::int[], %(keep_ranks)s::bool[], %(worker_ids)s::text[],
+        %(return_values)s::text[], %(errors)s::text[], %(inner_states)s::text[], %(metadata)s::text[]
+    ) AS given (
+        id, claim_number, status, attempts, wake_after_seconds, good_polls, keeps_rank, worker_id, return_value,
+        error, inner_state, metadata
+    )
+),
+locked AS MATERIALIZED (
+    SELECT id, claim_number, status, cancel_requested_at
+    FROM jobqueue_task
+    WHERE id = ANY(%(ids)s::uuid[])
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+held AS MATERIALIZED (
+    SELECT given.*,
+        CASE
+            WHEN locked.cancel_requested_at IS NOT NULL AND given.status IN ('READY', 'SCHEDULED', 'SUSPENDED')
+            THEN 'CANCELLED' ELSE given.status
+        END AS entering
+    FROM given JOIN locked USING (id)
+    WHERE locked.status = 'RUNNING' AND locked.claim_number = given.claim_number
+),
+written AS (
+    UPDATE jobqueue_task AS task
+    SET status = held.entering, attempts = held.attempts, polls = task.polls + held.good_polls,
+        heartbeat = NULL, executor_id = NULL,
+        wake_at = CASE
+            WHEN held.entering = 'SCHEDULED' THEN clock_timestamp() + make_interval(secs => held.wake_after_seconds)
+        END,
+        rank = CASE
+            WHEN held.entering = 'READY' AND NOT held.keeps_rank
+            THEN clock_timestamp() - make_interval(secs => task.priority * %(aging)s) ELSE task.rank
+        END,
+        finished_at = CASE WHEN held.entering IN ('SUCCESSFUL', 'FAILED', 'CANCELLED') THEN clock_timestamp() END,
+        worker_ids = CASE
+            WHEN held.worker_id IS NULL THEN task.worker_ids
+            WHEN jsonb_array_length(task.worker_ids) < 100 THEN task.worker_ids || to_jsonb(held.worker_id)
+            ELSE (task.worker_ids - 0) || to_jsonb(held.worker_id)
+        END,
+        errors = CASE
+            WHEN held.error IS NULL THEN task.errors
+            WHEN jsonb_array_length(task.errors) < 20 THEN task.errors || held.error::jsonb
+            ELSE (task.errors - 0) || held.error::jsonb
+        END,
+        return_value = COALESCE(held.return_value::jsonb, task.return_value),
+        inner_state = COALESCE(held.inner_state::jsonb, task.inner_state),
+        metadata = COALESCE(held.metadata::jsonb, task.metadata)
+    FROM held
+    WHERE task.id = held.id
+    RETURNING task.id, task.status
+)
+SELECT locked.id, written.status
+FROM locked LEFT JOIN written USING (id)

@@ -1,0 +1,5 @@
+-- What an executor holds, and what of it is to be cancelled.
+-- Parameters: executor_id. Index: jobqueue_task_running. Locks: none.
+SELECT id, claim_number, cancel_requested_at IS NOT NULL
+FROM jobqueue_task
+WHERE executor_id = %(executor_id)s AND status = 'RUNNING'

@@ -1,0 +1,16 @@
+-- Make tasks READY whose moment has come; they rank by the moment they asked for.
+-- Parameters: backend, wake_limit; aging: seconds per point of priority.
+-- Index: jobqueue_task_alarms. Locks: the rows, skipping locked ones.
+WITH due AS MATERIALIZED (
+    SELECT id
+    FROM jobqueue_task
+    WHERE backend = %(backend)s AND wake_at IS NOT NULL AND status IN ('SCHEDULED', 'SUSPENDED')
+        AND wake_at <= clock_timestamp()
+    ORDER BY backend, wake_at
+    LIMIT %(wake_limit)s
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE jobqueue_task AS task
+SET status = 'READY', rank = task.wake_at - make_interval(secs => task.priority * %(aging)s), wake_at = NULL
+FROM due
+WHERE task.id = due.id

@@ -1,0 +1,219 @@
+"""
+The rows of the queue. The engine alone changes them; everybody may read.
+
+Transitions are verbs of `jobqueue.engine`, never `save()`: see DESIGN, section 1, "one door for writes".
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from jobqueue import outcome
+from jobqueue.ids import new_id
+
+LIVE = [str(status) for status in outcome.LIVE]
+FINAL = [str(status) for status in outcome.FINAL]
+
+
+class TaskQuerySet(models.QuerySet["Task"]):
+    """Filters named after states."""
+
+    def ready(self) -> TaskQuerySet:
+        return self.filter(status=Task.Status.READY)
+
+    def scheduled(self) -> TaskQuerySet:
+        return self.filter(status=Task.Status.SCHEDULED)
+
+    def running(self) -> TaskQuerySet:
+        return self.filter(status=Task.Status.RUNNING)
+
+    def suspended(self) -> TaskQuerySet:
+        return self.filter(status=Task.Status.SUSPENDED)
+
+    def successful(self) -> TaskQuerySet:
+        return self.filter(status=Task.Status.SUCCESSFUL)
+
+    def failed(self) -> TaskQuerySet:
+        return self.filter(status=Task.Status.FAILED)
+
+    def cancelled(self) -> TaskQuerySet:
+        return self.filter(status=Task.Status.CANCELLED)
+
+    def live(self) -> TaskQuerySet:
+        return self.filter(finished_at__isnull=True)
+
+    def finished(self) -> TaskQuerySet:
+        return self.filter(finished_at__isnull=False)
+
+
+class Task(models.Model):
+    """One task: what to run, where it stands, and how it ended."""
+
+    class Status(models.TextChoices):
+        READY = outcome.Status.READY.value, _("Ready")
+        SCHEDULED = outcome.Status.SCHEDULED.value, _("Scheduled")
+        RUNNING = outcome.Status.RUNNING.value, _("Running")
+        SUSPENDED = outcome.Status.SUSPENDED.value, _("Suspended")
+        SUCCESSFUL = outcome.Status.SUCCESSFUL.value, _("Successful")
+        FAILED = outcome.Status.FAILED.value, _("Failed")
+        CANCELLED = outcome.Status.CANCELLED.value, _("Cancelled")
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    backend = models.CharField(_("backend"), max_length=64, default="default")
+    queue_name = models.CharField(_("queue"), max_length=128, default="default")
+    task_type = models.CharField(_("task"), max_length=500)
+    priority = models.SmallIntegerField(_("priority"), default=0)
+    rank = models.DateTimeField(_("rank"), help_text=_("When it became ready, less priority x AGING; lowest is claimed first."))
+
+    args = models.JSONField(_("arguments"), default=list)
+    kwargs = models.JSONField(_("keyword arguments"), default=dict)
+    options = models.JSONField(_("options"), default=dict)
+    metadata = models.JSONField(_("metadata"), default=dict)
+    inner_state = models.JSONField(_("state"), null=True)
+    key = models.CharField(_("key"), max_length=255, null=True)
+    # No database constraint: a parent may be pruned before its children.
+    parent = models.ForeignKey(
+        "self", models.DO_NOTHING, null=True, related_name="children", db_constraint=False, db_index=False,
+        verbose_name=_("parent"),
+    )
+
+    status = models.CharField(_("status"), max_length=16, choices=Status.choices, default=Status.READY)
+    wake_at = models.DateTimeField(_("wakes at"), null=True)
+    expires_at = models.DateTimeField(_("expires at"), null=True)
+    heartbeat = models.DateTimeField(_("claimed at"), null=True)
+    claim_number = models.BigIntegerField(_("claim number"), default=0)
+    executor_id = models.UUIDField(_("executor"), null=True)
+    worker_ids = models.JSONField(_("workers"), default=list)
+    attempts = models.IntegerField(_("attempts"), default=0)
+    max_attempts = models.IntegerField(_("most attempts"), default=1)
+    polls = models.BigIntegerField(_("polls"), default=0)
+    lost_count = models.IntegerField(_("executors lost"), default=0)
+    cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
+
+    errors = models.JSONField(_("errors"), default=list)
+    return_value = models.JSONField(_("result"), null=True)
+
+    enqueued_at = models.DateTimeField(_("enqueued at"))
+    started_at = models.DateTimeField(_("started at"), null=True)
+    last_attempted_at = models.DateTimeField(_("last attempted at"), null=True)
+    finished_at = models.DateTimeField(_("finished at"), null=True)
+    reported_at = models.DateTimeField(_("parent told at"), null=True)
+
+    objects = TaskQuerySet.as_manager()
+
+    class Meta:
+        db_table = "jobqueue_task"
+        verbose_name = _("task")
+        verbose_name_plural = _("tasks")
+        permissions = [
+            ("requeue_task", "Can requeue tasks"),
+            ("cancel_task", "Can cancel tasks"),
+            ("view_payload", "Can see arguments, results and state of tasks"),
+        ]
+        indexes = [
+            models.Index(fields=["backend", "queue_name", "rank", "id"], name="jobqueue_task_ready", condition=Q(status="READY")),
+            models.Index(
+                fields=["backend", "wake_at"], name="jobqueue_task_alarms",
+                condition=Q(wake_at__isnull=False, status__in=["SCHEDULED", "SUSPENDED"]),
+            ),
+            models.Index(fields=["executor_id"], name="jobqueue_task_running", condition=Q(status="RUNNING")),
+            models.Index(fields=["id"], name="jobqueue_task_failed", condition=Q(status="FAILED")),
+            models.Index(fields=["status", "finished_at"], name="jobqueue_task_finished", condition=Q(finished_at__isnull=False)),
+            models.Index(fields=["parent"], name="jobqueue_task_children", condition=Q(parent__isnull=False)),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["backend", "key"], name="jobqueue_task_key", condition=Q(finished_at__isnull=True, key__isnull=False)),
+            models.CheckConstraint(condition=Q(status__in=LIVE + FINAL), name="jobqueue_task_status"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task_type} {self.id}"
+
+    @property
+    def is_finished(self) -> bool:
+        return self.finished_at is not None
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: a row saved from values read earlier undoes what an executor did meanwhile."""
+        raise TypeError("Task rows are changed by jobqueue's verbs (enqueue, cancel, requeue, ...), never by save().")
+
+
+class InboxMessage(models.Model):
+    """A message to a task; ids give the order of arrival."""
+
+    id = models.BigAutoField(primary_key=True)
+    task = models.ForeignKey(Task, models.CASCADE, related_name="inbox", db_index=False, verbose_name=_("task"))
+    sender_id = models.UUIDField(_("sender"), null=True)
+    body = models.JSONField(_("body"), null=True)
+    eof = models.CharField(_("end of child"), max_length=16, null=True)
+    dedupe_key = models.CharField(_("dedupe key"), max_length=255, null=True)
+    sent_at = models.DateTimeField(_("sent at"))
+    consumed_at = models.DateTimeField(_("consumed at"), null=True)
+
+    class Meta:
+        db_table = "jobqueue_inboxmessage"
+        verbose_name = _("message")
+        verbose_name_plural = _("messages")
+        indexes = [models.Index(fields=["task", "id"], name="jobqueue_inbox_task")]
+        constraints = [
+            models.UniqueConstraint(fields=["task", "dedupe_key"], name="jobqueue_inbox_dedupe", condition=Q(dedupe_key__isnull=False)),
+        ]
+
+    def __str__(self) -> str:
+        return f"message {self.pk} to {self.task_id}"
+
+
+class Executor(models.Model):
+    """One process that runs tasks: a fresh id per start, and its sign of life."""
+
+    class State(models.TextChoices):
+        RUNNING = "RUNNING", _("Running")
+        DRAINING = "DRAINING", _("Stopping")
+        STOPPED = "STOPPED", _("Stopped")
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    backend = models.CharField(_("backend"), max_length=64)
+    name = models.CharField(_("name"), max_length=200)
+    host = models.CharField(_("host"), max_length=255)
+    pid = models.IntegerField(_("process"))
+    versions = models.JSONField(_("versions"), default=dict)
+    queues = models.JSONField(_("queues"), default=list)
+    slots = models.IntegerField(_("slots"), default=0)
+    started_at = models.DateTimeField(_("started at"))
+    heartbeat = models.DateTimeField(_("last beat"))
+    state = models.CharField(_("state"), max_length=16, choices=State.choices, default=State.RUNNING)
+    command = models.CharField(_("command"), max_length=16, default="", blank=True)
+
+    class Meta:
+        db_table = "jobqueue_executor"
+        verbose_name = _("executor")
+        verbose_name_plural = _("executors")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Queue(models.Model):
+    """What a site says about one of its queues; a queue without a row runs freely."""
+
+    id = models.BigAutoField(primary_key=True)
+    backend = models.CharField(_("backend"), max_length=64, default="default")
+    name = models.CharField(_("name"), max_length=128)
+    paused_at = models.DateTimeField(_("paused at"), null=True, blank=True)
+    paused_by = models.CharField(_("paused by"), max_length=150, default="", blank=True)
+    pause_reason = models.CharField(_("why"), max_length=255, default="", blank=True)
+    resume_at = models.DateTimeField(_("resumes at"), null=True, blank=True)
+
+    class Meta:
+        db_table = "jobqueue_queue"
+        verbose_name = _("queue")
+        verbose_name_plural = _("queues")
+        constraints = [models.UniqueConstraint(fields=["backend", "name"], name="jobqueue_queue_name")]
+
+    def __str__(self) -> str:
+        return self.name

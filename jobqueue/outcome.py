@@ -1,0 +1,187 @@
+"""What travels between the executor and the engine: claimed tasks in, outcomes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+
+class Status(StrEnum):
+    """State of a task; the picture is in DESIGN, section 3."""
+
+    READY = "READY"
+    SCHEDULED = "SCHEDULED"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    SUCCESSFUL = "SUCCESSFUL"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+LIVE = (Status.READY, Status.SCHEDULED, Status.RUNNING, Status.SUSPENDED)
+FINAL = (Status.SUCCESSFUL, Status.FAILED, Status.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTask:
+    """
+    A row to be enqueued. All checks are done; JSON columns are JSON text.
+
+    wake_at and wake_after_seconds: not before; one of them or neither. The second counts from the
+    database's now. key: unique among live tasks of the backend.
+    """
+
+    id: UUID
+    task_type: str
+    queue_name: str = "default"
+    priority: int = 0
+    args: str = "[]"
+    kwargs: str = "{}"
+    wake_at: datetime | None = None
+    wake_after_seconds: float | None = None
+    expires_at: datetime | None = None
+    expires_after_seconds: float | None = None
+    max_attempts: int = 1
+    options: str = "{}"
+    metadata: str = "{}"
+    key: str | None = None
+    parent_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """Answer to one NewTask. `created` is False where a live task already holds the key: `id` is that task's."""
+
+    id: UUID
+    enqueued_at: datetime
+    status: Status
+    created: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A RUNNING task in the hands of an executor. JSON columns are raw text, so that one bad row fails alone."""
+
+    id: UUID
+    task_type: str
+    queue_name: str
+    priority: int
+    args: str
+    kwargs: str
+    inner_state: str | None
+    options: str
+    metadata: str
+    errors: str
+    worker_ids: str
+    parent_id: UUID | None
+    key: str | None
+    claim_number: int
+    attempts: int
+    max_attempts: int
+    polls: int
+    lost_count: int
+    rank: datetime
+    enqueued_at: datetime
+    started_at: datetime | None
+    claimed_at: datetime
+    wait_seconds: float
+    is_expired: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMessage:
+    """A message to a task. `body` is JSON text; `eof` is the final status of a child that ended."""
+
+    task_id: UUID
+    body: str
+    sender_id: UUID | None = None
+    eof: Status | None = None
+    dedupe_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """What a poll asks for besides the change of its own row. consumed: the exact ids that were read."""
+
+    consumed: Sequence[int] = ()
+    spawn: Sequence[NewTask] = ()
+    send: Sequence[NewMessage] = ()
+
+
+NO_EFFECTS = Effects()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """
+    What one poll of a claimed task leads to; the engine performs it.
+
+    status: the state to enter. READY means poll again now. SUSPENDED becomes READY where unread
+    mail waits; READY, SCHEDULED and SUSPENDED become CANCELLED where a cancel was requested.
+    wake_after_seconds: for SCHEDULED and SUSPENDED, counted from the commit.
+    attempts: the new value of the column. is_good_poll adds one to `polls`.
+    keeps_rank: for READY, whether it goes back to its place in the order (a release) or to the end.
+    worker_id: appended to `worker_ids` when this poll was a started attempt, else None.
+    return_value, error, inner_state: JSON text; None leaves the column as it is.
+    """
+
+    task_id: UUID
+    claim_number: int
+    status: Status
+    attempts: int
+    parent_id: UUID | None = None
+    wake_after_seconds: float | None = None
+    is_good_poll: bool = False
+    keeps_rank: bool = False
+    worker_id: str | None = None
+    return_value: str | None = None
+    error: str | None = None
+    inner_state: str | None = None
+    metadata: str | None = None
+    effects: Effects = field(default=NO_EFFECTS)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it touches nothing but its own row, so that one statement can commit it."""
+        return self.parent_id is None and self.effects is NO_EFFECTS and self.status is not Status.SUSPENDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """
+    What became of a batch of outcomes, by task id.
+
+    done: the status that each task entered. lost: locked and held by another claim, or ended, or
+    gone; the outcome is dropped. unknown: the row was locked by somebody else; commit again.
+    refused: the database refused the values; the error says why. wake: receivers still to be woken.
+    """
+
+    done: dict[UUID, Status] = field(default_factory=dict)
+    lost: frozenset[UUID] = frozenset()
+    unknown: frozenset[UUID] = frozenset()
+    refused: dict[UUID, Exception] = field(default_factory=dict)
+    wake: frozenset[UUID] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One task that an executor holds, as its heartbeat sees it."""
+
+    id: UUID
+    claim_number: int
+    is_cancel_requested: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescued:
+    """A task taken from a lost executor. `status` is READY, or FAILED at the limit of losses."""
+
+    id: UUID
+    task_type: str
+    status: Status
+    lost_count: int
+    executor_id: UUID | None
+    silent_seconds: float
