@@ -29,6 +29,8 @@ def django_db_modify_db_settings(
     if "DATABASE_URL" in os.environ:
         yield
         return
+    for name in [name for name in os.environ if name.startswith("PG")]:
+        del os.environ[name]  # PGSERVICE and the like point at a server of the machine
     with throwaway_cluster(fsync="off", synchronous_commit="off", full_page_writes="off") as cluster:
         default.update(cluster.database("jobqueue"), OPTIONS={})
         yield

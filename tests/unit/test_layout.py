@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "jobqueue"
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "migrations" not in path.parts)
-VALUES = ["actions", "backoff", "compat", "conf", "exceptions", "ids", "outcome"]
+VALUES = ["actions", "backoff", "compat", "conf", "exceptions", "ids", "outcome", "payload", "redact"]
 BODIES = ["actor", "function", "registry"]
 LAYERS = [VALUES, ["models"], ["engine"], ["api", *BODIES], ["executor"]]  # the rest are edges
 RUNS_TASKS = ["executor", "management", "testing"]
