@@ -19,10 +19,10 @@ from django.db import DatabaseError, transaction
 
 from jobqueue.compat import task_backends
 from jobqueue.engine import engine_for
-from jobqueue.engine.base import CancelReport, Engine, RequeueReport
+from jobqueue.engine.base import Engine
 from jobqueue.exceptions import TaskNotFound
 from jobqueue.models import Queue
-from jobqueue.outcome import Enqueued, NewTask, Status
+from jobqueue.outcome import CancelReport, Enqueued, NewTask, RequeueReport, Status
 
 logger = logging.getLogger(__name__)
 

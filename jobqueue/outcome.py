@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -185,3 +185,56 @@ class Rescued:
     lost_count: int
     executor_id: UUID | None
     silent_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What an executor asks a claim for. only, but: task types, None for no restriction."""
+
+    executor_id: UUID
+    queues: Sequence[str]
+    limit: int
+    only: Sequence[str] | None = None
+    but: Sequence[str] | None = None
+    suspects: bool = False  # only tasks that lost executors before, instead of only the others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Woken:
+    """Answer of wake_due. next_seconds: until the next alarm, None when no alarm is set."""
+
+    count: int
+    next_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelReport:
+    """cancelled: ended at once. requested: running, told at the next heartbeat. skipped: had ended, or unknown."""
+
+    cancelled: int = 0
+    requested: int = 0
+    skipped: int = 0
+    parents: frozenset[UUID] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequeueReport:
+    """requeued: READY again. key_taken: a live task holds their key. skipped: not FAILED or CANCELLED, or unknown."""
+
+    requeued: int = 0
+    key_taken: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """What an executor writes of itself with each beat."""
+
+    executor_id: UUID
+    name: str
+    host: str
+    pid: int
+    versions: Mapping[str, str]
+    queues: Sequence[str]
+    slots: int
+    state: str = "RUNNING"

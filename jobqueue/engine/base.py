@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -21,16 +21,21 @@ from jobqueue.exceptions import ConsumedTwice, ExecutorLost, KeyTaken, TaskFinis
 from jobqueue.models import Executor, InboxMessage, Queue, Task
 from jobqueue.outcome import (
     FINAL,
+    CancelReport,
     Claimed,
     Committed,
+    Demand,
     Effects,
     Enqueued,
     Held,
     NewMessage,
     NewTask,
     Outcome,
+    RequeueReport,
     Rescued,
+    Sign,
     Status,
+    Woken,
 )
 
 logger = logging.getLogger(__name__)
@@ -41,59 +46,6 @@ SUSPECT_LOSSES = 2  # a task that lost this many executors runs alone in its pro
 ENQUEUE_BATCH = 1000  # rows per INSERT
 
 RAW = ("args", "kwargs", "inner_state", "options", "metadata", "errors", "worker_ids")  # read as text, decoded per task
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """What an executor asks a claim for. only, but: task types, None for no restriction."""
-
-    executor_id: UUID
-    queues: Sequence[str]
-    limit: int
-    only: Sequence[str] | None = None
-    but: Sequence[str] | None = None
-    suspects: bool = False  # only tasks that lost executors before, instead of only the others
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Woken:
-    """Answer of wake_due. next_seconds: until the next alarm, None when no alarm is set."""
-
-    count: int
-    next_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelReport:
-    """cancelled: ended at once. requested: running, told at the next heartbeat. skipped: had ended, or unknown."""
-
-    cancelled: int = 0
-    requested: int = 0
-    skipped: int = 0
-    parents: frozenset[UUID] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequeueReport:
-    """requeued: READY again. key_taken: a live task holds their key. skipped: not FAILED or CANCELLED, or unknown."""
-
-    requeued: int = 0
-    key_taken: int = 0
-    skipped: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sign:
-    """What an executor writes of itself with each beat."""
-
-    executor_id: UUID
-    name: str
-    host: str
-    pid: int
-    versions: Mapping[str, str]
-    queues: Sequence[str]
-    slots: int
-    state: str = Executor.State.RUNNING
 
 
 class Engine:

@@ -12,9 +12,21 @@ from uuid import UUID
 from django.db import DatabaseError, connections, transaction
 from psycopg import IsolationLevel
 
-from jobqueue.engine.base import ENQUEUE_BATCH, Demand, Engine, Sign, Woken, is_refusal, merge
+from jobqueue.engine.base import ENQUEUE_BATCH, Engine, is_refusal, merge
 from jobqueue.exceptions import KeyTaken, TaskFinished, TaskNotFound
-from jobqueue.outcome import Claimed, Committed, Enqueued, Held, NewMessage, NewTask, Outcome, Status
+from jobqueue.outcome import (
+    Claimed,
+    Committed,
+    Demand,
+    Enqueued,
+    Held,
+    NewMessage,
+    NewTask,
+    Outcome,
+    Sign,
+    Status,
+    Woken,
+)
 
 CHANNEL = "jobqueue"
 WAKE_LOCK_TIMEOUT = "1s"
