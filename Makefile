@@ -51,7 +51,7 @@ matrix: venv
 	@$(PY) .ci/matrix.py $(foreach cell,$(CELLS),--cell $(cell)) -- $(ARGS)
 
 venv:
-	@$(ONE_AT_A_TIME) $(MAKE) --no-print-directory $(READY)
+	@$(ONE_AT_A_TIME) $(MAKE) -s --no-print-directory $(READY)
 
 $(READY): pyproject.toml $(PINS)
 	@echo "Setting up .venv (a minute, once)"
