@@ -1,0 +1,206 @@
+"""JobQueueBackend: the contract of Django's task framework, kept by rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import msgspec
+from django.db import transaction
+
+from jobqueue import conf, registry
+from jobqueue.compat import (
+    BaseTaskBackend,
+    InvalidTask,
+    Task,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_enqueued,
+)
+from jobqueue.exceptions import InvalidArguments
+from jobqueue.function import FunctionTask, changed, stored_options
+from jobqueue.ids import new_id
+from jobqueue.outcome import Enqueued, NewTask
+from jobqueue.payload import encode, encode_arguments
+
+if TYPE_CHECKING:
+    from jobqueue import models
+
+AnyTask = FunctionTask[..., Any]
+AnyResult = TaskResult[..., Any] if TYPE_CHECKING else TaskResult
+Call = tuple[Sequence[Any], Mapping[str, Any]]
+
+ROWS_PER_STATEMENT = 1000
+
+
+class JobQueueBackend(BaseTaskBackend):
+    """
+    Keeps tasks in the database named by OPTIONS["DATABASE"]; executors run them.
+
+    Built while modules are imported, before the apps are ready: so no model and no database until a
+    task is enqueued.
+    """
+
+    task_class = FunctionTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    @cached_property
+    def settings(self) -> conf.Options:
+        """OPTIONS as a value. Raises ImproperlyConfigured when they are wrong."""
+        return conf.parse(self.options, self.alias)
+
+    def validate_task(self, task: Task[..., Any]) -> None:
+        """Raise InvalidTask when this backend cannot run the task."""
+        priority = task.priority
+        if not isinstance(priority, int | float) or priority != priority:
+            raise InvalidTask(f"priority must be a whole number, not {priority!r}.")
+        if isinstance(task.run_after, timedelta):  # a word of ours, which Django would trip over
+            task = changed(task, run_after=None)
+        super().validate_task(task)
+
+    def enqueue(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> AnyResult:  # type: ignore[override]
+        """
+        Insert the task in the caller's transaction and give its result.
+
+        Raises InvalidArguments or InvalidTask, and writes nothing, when it could not run as asked.
+        """
+        return self._insert(self._accepted(task), [(args, kwargs)])[0]
+
+    def enqueue_many(self, task: Task[..., Any], calls: Iterable[Call]) -> list[AnyResult]:
+        """Insert one task per (args, kwargs), all or none; results come in order."""
+        return self._insert(self._accepted(task), list(calls), numbered=True)
+
+    def get_result(self, result_id: str) -> AnyResult:
+        """Give a task's result by its id. Raises TaskResultDoesNotExist."""
+        pk = _parse_id(result_id)
+        row = self._rows([pk]).get(pk) if pk is not None else None
+        if row is None:
+            raise TaskResultDoesNotExist(
+                f"There is no task {str(result_id)[:64]!r} in backend {self.alias!r}."
+            )
+        task = registry.get(row.task_type)
+        if task is None:
+            raise TaskResultDoesNotExist(
+                f"Task {row.id} is of type {row.task_type!r}, which this process does not know. "
+                "Import the module that declares it."
+            )
+        return self._shown(row, task)
+
+    def check(self, **kwargs: Any) -> list[Any]:
+        """Give the system check messages about this backend's settings."""
+        from jobqueue.checks import backend_problems
+
+        return list(backend_problems(self))
+
+    def _accepted(self, task: Task[..., Any]) -> AnyTask:
+        if not isinstance(task, FunctionTask):
+            # Declared while another backend stood under this alias, say in a test.
+            task = self.task_class(**{f.name: getattr(task, f.name) for f in fields(task)})
+        self.validate_task(task)
+        return task
+
+    def _insert(self, task: AnyTask, calls: Sequence[Call], *, numbered: bool = False) -> list[AnyResult]:
+        from jobqueue import api
+
+        rows = list(self._new_rows(task, calls, numbered))
+        if len(rows) <= ROWS_PER_STATEMENT:
+            answers = api.enqueue(self.alias, rows) if rows else []
+        else:
+            with transaction.atomic(using=self.settings.database):
+                answers = [
+                    answer
+                    for start in range(0, len(rows), ROWS_PER_STATEMENT)
+                    for answer in api.enqueue(self.alias, rows[start : start + ROWS_PER_STATEMENT])
+                ]
+        existing = self._rows([answer.id for answer in answers if not answer.created])
+        results = []
+        for (args, kwargs), answer in zip(calls, answers, strict=True):
+            row = existing.get(answer.id)
+            result = self._new_result(task, args, kwargs, answer) if row is None else self._shown(row, task)
+            results.append(result)
+            if answer.created:
+                task_enqueued.send(sender=type(self), task_result=result)
+        return results
+
+    def _new_rows(self, task: AnyTask, calls: Sequence[Call], numbered: bool) -> Iterator[NewTask]:
+        limit = self.settings.max_payload_bytes
+        shared: dict[str, Any] = {
+            "task_type": task.task_type,
+            "queue_name": task.queue_name,
+            "priority": int(task.priority),
+            "max_attempts": task.max_attempts or self.settings.max_attempts,
+            "options": msgspec.json.encode(stored_options(task)).decode(),
+            "key": task.key,
+        }
+        if task.metadata is not None:
+            shared["metadata"] = encode(task.metadata, place=f"{task.name}(): metadata", max_bytes=limit)
+        shared |= _moment("wake", task.run_after) | _moment("expires", task.expires)
+        for number, call in enumerate(calls):
+            name = f"{task.name}() call {number}" if numbered else task.name
+            args, kwargs = _checked_call(call, name)
+            args_text, kwargs_text = encode_arguments(
+                task.func, args, kwargs, name=name, takes_context=task.takes_context, max_bytes=limit
+            )
+            yield NewTask(id=new_id(), args=args_text, kwargs=kwargs_text, **shared)
+
+    def _new_result(self, task: AnyTask, args: Any, kwargs: Any, answer: Enqueued) -> AnyResult:
+        return TaskResult(
+            task=task,
+            id=str(answer.id),
+            status=TaskResultStatus.READY,
+            enqueued_at=answer.enqueued_at,
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=list(args),
+            kwargs=kwargs,
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+
+    def _rows(self, ids: Sequence[UUID]) -> dict[UUID, models.Task]:
+        if not ids:
+            return {}
+        from jobqueue.models import Task as Row
+
+        rows = Row.objects.using(self.settings.database).filter(pk__in=ids, backend=self.alias)
+        return {row.pk: row for row in rows}
+
+    def _shown(self, row: models.Task, task: AnyTask) -> AnyResult:
+        from jobqueue.results import from_row
+
+        return from_row(row, task)
+
+
+def _checked_call(call: Any, name: str) -> Call:
+    match call:
+        case (list() | tuple() as args, Mapping() as kwargs):
+            return args, kwargs
+    raise InvalidArguments(f"{name}: must be a pair (args, kwargs) of a list or tuple and a dict")
+
+
+def _moment(name: str, value: datetime | timedelta | None) -> dict[str, Any]:
+    match value:
+        case timedelta():
+            return {f"{name}_after_seconds": value.total_seconds()}
+        case datetime():
+            return {f"{name}_at": value}
+    return {}
+
+
+def _parse_id(text: Any) -> UUID | None:
+    """Read an id as it stands in TaskResult.id; UUID() alone takes braces, URNs and no hyphens too."""
+    try:
+        pk = UUID(text) if isinstance(text, str) and len(text) == 36 else None
+    except ValueError:
+        return None
+    return pk if pk is not None and str(pk) == text.lower() else None

@@ -1,0 +1,131 @@
+"""System checks, with ids that stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.conf import settings
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
+from jobqueue import conf, registry
+
+if TYPE_CHECKING:
+    from jobqueue.backend import JobQueueBackend
+
+
+def register() -> None:
+    """Register the checks that no backend's check() makes."""
+    checks.register(check_task_framework)
+    checks.register(check_backends)
+    checks.register(check_task_names)
+
+
+def check_task_framework(**_: Any) -> list[checks.CheckMessage]:
+    """Django 5.2 without the backport."""
+    try:
+        from jobqueue import compat  # noqa: F401
+    except ImproperlyConfigured as error:
+        hint = "pip install django-jobqueue[django52]"
+        return [checks.Error(str(error), hint=hint, id="jobqueue.E001")]
+    return []
+
+
+def check_backends(**_: Any) -> list[Any]:
+    """Run our backends' check(), unless the task framework does: core always, the backport when it is an app."""
+    if check_task_framework():
+        return []
+    from jobqueue.backend import JobQueueBackend
+    from jobqueue.compat import are_backends_checked, task_backends
+
+    if are_backends_checked():
+        return []
+    return [
+        message
+        for backend in task_backends.all()
+        if isinstance(backend, JobQueueBackend)
+        for message in backend.check()
+    ]
+
+
+def check_task_names(**_: Any) -> list[checks.CheckMessage]:
+    """Two functions under one name."""
+    return [
+        checks.Error(
+            f"Two functions are declared as the task {duplicate.task_type!r}: {duplicate.first} and {duplicate.second}.",
+            hint="Rows hold this name, so it must lead to one function. Change one name=.",
+            id="jobqueue.E002",
+        )
+        for duplicate in registry.duplicates()
+    ]
+
+
+def backend_problems(backend: JobQueueBackend) -> Iterator[checks.CheckMessage]:
+    """Say what is wrong with the settings of one backend, without a look into the database."""
+    here = f"TASKS[{backend.alias!r}]"
+    if not apps.is_installed("jobqueue"):
+        yield checks.Error(
+            f"{here} uses jobqueue, which is not an installed app.",
+            hint="Add 'jobqueue' to INSTALLED_APPS and migrate.",
+            id="jobqueue.E003",
+        )
+    for problem in conf.problems(backend.options):
+        yield checks.Error(
+            f"{here}['OPTIONS']: {problem}.", hint=f"Options are {', '.join(conf.KEYS)}.", id="jobqueue.E004"
+        )
+    database = backend.options.get("DATABASE", "default")
+    if not isinstance(database, str):
+        return
+    if database not in settings.DATABASES:
+        yield checks.Error(
+            f"{here}['OPTIONS']: DATABASE is {database!r}, which is not an alias in DATABASES.",
+            hint=f"Aliases are {', '.join(map(repr, settings.DATABASES))}.",
+            id="jobqueue.E005",
+        )
+        return
+    yield from _database_problems(here, database)
+
+
+def _database_problems(here: str, alias: str) -> Iterator[checks.CheckMessage]:
+    try:
+        connection = connections[alias]
+    except ImproperlyConfigured as error:
+        yield checks.Error(
+            f"{here}: database {alias!r} cannot be used: {error}",
+            hint="pip install psycopg[binary]",
+            id="jobqueue.E006",
+        )
+        return
+    if connection.vendor == "postgresql":
+        from django.db.backends.postgresql.psycopg_any import is_psycopg3
+
+        if not is_psycopg3:
+            yield checks.Error(
+                f"{here}: database {alias!r} is reached through psycopg2, and jobqueue needs psycopg 3.",
+                hint="pip install psycopg[binary]; Django takes it where both are installed.",
+                id="jobqueue.E007",
+            )
+    elif connection.vendor == "sqlite":
+        if connection.is_in_memory_db():
+            # A warning, since a site's own tests often run on such a database.
+            yield checks.Warning(
+                f"{here}: database {alias!r} is SQLite in memory, which no executor can see.",
+                hint="Use PostgreSQL, or a database file.",
+                id="jobqueue.W001",
+            )
+        elif connection.settings_dict["OPTIONS"].get("transaction_mode", "").upper() != "IMMEDIATE":
+            yield checks.Warning(
+                f"{here}: transactions of the SQLite database {alias!r} begin without the write lock, so that "
+                "enqueueing beside an executor can fail with 'database is locked'.",
+                hint=f"Set DATABASES[{alias!r}]['OPTIONS']['transaction_mode'] = 'IMMEDIATE'.",
+                id="jobqueue.W002",
+            )
+    else:
+        yield checks.Error(
+            f"{here}: database {alias!r} is {connection.display_name}; jobqueue runs on PostgreSQL, and on SQLite.",
+            hint="Point OPTIONS['DATABASE'] at a PostgreSQL database.",
+            id="jobqueue.E008",
+        )

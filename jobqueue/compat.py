@@ -1,0 +1,104 @@
+"""
+Django's task framework, wherever it lives.
+
+The only module that knows that Django 5.2 needs the `django-tasks` backport. The two class families
+are unrelated and may be installed side by side, so that everything else imports from here.
+Importing it raises ImproperlyConfigured where Django has no task framework and there is no backport.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from django.core.exceptions import ImproperlyConfigured
+
+# Type checkers read Django's own names, whichever version is installed.
+if TYPE_CHECKING or find_spec("django.tasks") is not None:
+    from django.tasks import task_backends
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.base import (
+        DEFAULT_TASK_BACKEND_ALIAS,
+        DEFAULT_TASK_PRIORITY,
+        DEFAULT_TASK_QUEUE_NAME,
+        TASK_MAX_PRIORITY,
+        TASK_MIN_PRIORITY,
+        Task,
+        TaskContext,
+        TaskError,
+        TaskResult,
+        TaskResultStatus,
+    )
+    from django.tasks.exceptions import (
+        InvalidTask,
+        InvalidTaskBackend,
+        TaskResultDoesNotExist,
+        TaskResultMismatch,
+    )
+    from django.tasks.signals import task_enqueued, task_finished, task_started
+
+    PACKAGE = "django.tasks"
+elif find_spec("django_tasks") is not None:
+    from django_tasks import exceptions as _exceptions
+    from django_tasks import task_backends
+    from django_tasks.backends.base import BaseTaskBackend
+    from django_tasks.base import (
+        DEFAULT_TASK_BACKEND_ALIAS,
+        DEFAULT_TASK_PRIORITY,
+        DEFAULT_TASK_QUEUE_NAME,
+        TASK_MAX_PRIORITY,
+        TASK_MIN_PRIORITY,
+        Task,
+        TaskContext,
+        TaskError,
+        TaskResult,
+        TaskResultStatus,
+    )
+    from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
+
+    # The import also connects the reset of the backends on a change of settings, which
+    # "django_tasks" in INSTALLED_APPS would do.
+    from django_tasks.signals import task_enqueued, task_finished, task_started
+
+    # Up to 0.12 the backport's names end in Error.
+    InvalidTask = getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError
+    InvalidTaskBackend = (
+        getattr(_exceptions, "InvalidTaskBackend", None) or _exceptions.InvalidTaskBackendError
+    )
+
+    PACKAGE = "django_tasks"
+else:
+    raise ImproperlyConfigured(
+        "Django before 6.0 has no task framework, and the django-tasks package, which brings it, is not "
+        "installed. Run: pip install django-jobqueue[django52]"
+    )
+
+__all__ = [
+    "DEFAULT_TASK_BACKEND_ALIAS",
+    "DEFAULT_TASK_PRIORITY",
+    "DEFAULT_TASK_QUEUE_NAME",
+    "PACKAGE",
+    "TASK_MAX_PRIORITY",
+    "TASK_MIN_PRIORITY",
+    "BaseTaskBackend",
+    "InvalidTask",
+    "InvalidTaskBackend",
+    "Task",
+    "TaskContext",
+    "TaskError",
+    "TaskResult",
+    "TaskResultDoesNotExist",
+    "TaskResultMismatch",
+    "TaskResultStatus",
+    "are_backends_checked",
+    "task_backends",
+    "task_enqueued",
+    "task_finished",
+    "task_started",
+]
+
+
+def are_backends_checked() -> bool:
+    """Tell whether the framework itself runs each backend's check(): the backport only does when it is an app."""
+    return f"{PACKAGE}.checks" in sys.modules

@@ -1,0 +1,399 @@
+"""
+The JSON boundary: what goes into a row, checked so that every database stores it and Python reads it back.
+
+Values are normalised as Django's `normalize_json` does: sequences become lists, bytes become text.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from math import isfinite
+from typing import Any, NoReturn
+
+import msgspec
+
+from jobqueue.exceptions import InvalidArguments, InvalidResult
+
+MAX_DEPTH = 64
+# Python refuses to read longer integers (sys.set_int_max_str_digits), and the reader may be another
+# process than the writer: so its default counts, whatever is set here.
+MAX_DIGITS = sys.int_info.default_max_str_digits
+_BIG = 2**63
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_HINTS: Mapping[str, str] = {
+    "set": "pass a list",
+    "frozenset": "pass a list",
+    "datetime": "pass its isoformat()",
+    "date": "pass its isoformat()",
+    "time": "pass its isoformat()",
+    "timedelta": "pass its total_seconds()",
+    "UUID": "pass str() of it",
+    "Decimal": "pass str() of it",
+    "__proxy__": "pass str() of it",
+    "QuerySet": "pass a list of primary keys",
+}
+
+
+class _Refused(Exception):
+    """A value that cannot be stored; `path` is gathered from the inside out."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.path: list[str] = []
+
+    def at(self, place: str) -> str:
+        return f"{place}{''.join(reversed(self.path))}: {self}"
+
+
+class _TooLarge(Exception):
+    """More items than bytes are allowed."""
+
+
+def _checked_integer(value: int) -> int:
+    digits = min(MAX_DIGITS, sys.get_int_max_str_digits() or MAX_DIGITS)
+    if -(10**digits) < value < 10**digits:
+        return value
+    raise _Refused(f"an integer of more than {digits} digits cannot be read back")
+
+
+def _refuse_type(value: Any) -> NoReturn:
+    kind = type(value)
+    if hasattr(kind, "_meta") and hasattr(value, "pk"):
+        hint = "pass its primary key"
+    else:
+        hint = _HINTS.get(kind.__name__, "")
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    raise _Refused(f"{name} is not JSON" + (f"; {hint}" if hint else ""))
+
+
+class _Walk:
+    """One pass over a value: gives a copy made of nothing but JSON's own types, or raises _Refused."""
+
+    __slots__ = ("budget", "has_large_floats")
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.has_large_floats = False
+
+    def text(self, value: str) -> str:
+        if "\x00" in value:
+            raise _Refused("a NUL character cannot be stored")
+        if not value.isascii() and _UNSTORABLE.search(value):
+            raise _Refused("a lone surrogate is not text")
+        return value
+
+    def spend(self, amount: int) -> None:
+        # Each item takes a byte at least, so this ends the walk through lists that hold each other
+        # over and over long before memory does.
+        self.budget -= amount
+        if self.budget < 0:
+            raise _TooLarge
+
+    def plain(self, value: Any, depth: int = MAX_DEPTH) -> Any:
+        kind = type(value)
+        if kind is str:
+            if len(value) > 256:
+                self.spend(len(value))
+            return self.text(value)
+        if kind is int:
+            return value if -_BIG < value < _BIG else _checked_integer(value)
+        if value is None or kind is bool:
+            return value
+        if kind is float:
+            if not isfinite(value):
+                raise _Refused(f"{'NaN' if value != value else 'Infinity'} is not JSON")
+            if not -1e16 < value < 1e16:
+                self.has_large_floats = True
+            return value
+        if kind is list or kind is tuple:
+            return self.items(value, depth)
+        if kind is dict:
+            return self.members(value, depth)
+        return self.other(value, depth)
+
+    def other(self, value: Any, depth: int) -> Any:
+        match value:
+            case str():
+                return self.plain(str.__str__(value), depth)
+            case int():
+                return self.plain(int.__int__(value), depth)
+            case float():
+                return self.plain(float.__float__(value), depth)
+            case bytes():
+                try:
+                    return self.plain(value.decode(), depth)
+                except UnicodeDecodeError:
+                    raise _Refused("bytes that are not UTF-8 are not JSON; pass base64 text") from None
+            case Mapping():
+                return self.members(value, depth)
+            case Sequence():
+                return self.items(value, depth)
+        _refuse_type(value)
+
+    def items(self, values: Sequence[Any], depth: int) -> list[Any]:
+        if depth == 0:
+            raise _Refused(f"nesting deeper than {MAX_DEPTH}")
+        self.spend(len(values))
+        result = []
+        index = 0
+        try:
+            for value in values:
+                result.append(self.plain(value, depth - 1))
+                index += 1
+        except _Refused as refused:
+            refused.path.append(f"[{index}]")
+            raise
+        return result
+
+    def members(self, values: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        if depth == 0:
+            raise _Refused(f"nesting deeper than {MAX_DEPTH}")
+        self.spend(len(values))
+        result: dict[str, Any] = {}
+        key: Any = ""
+        try:
+            for key, value in values.items():
+                name = self.key(key)
+                if name in result:
+                    raise _Refused("two keys are the same once they are text")
+                result[name] = self.plain(value, depth - 1)
+        except _Refused as refused:
+            refused.path.append(f"[{_shown(key)}]")
+            raise
+        return result
+
+    def key(self, key: Any) -> str:
+        """Give the text a mapping's key becomes in JSON."""
+        match key:
+            case str():
+                return self.text(str.__str__(key))
+            case bytes() | int() | float() | None:
+                plain = self.plain(key)
+                return plain if isinstance(plain, str) else json.dumps(plain)
+        raise _Refused(f"{type(key).__qualname__} is not a JSON key")
+
+
+def _shown(key: Any) -> str:
+    text = json.dumps(key) if isinstance(key, str | int | float | None) else repr(key)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _written(value: Any, walk: _Walk) -> bytes:
+    return msgspec.json.encode(value) if not walk.has_large_floats else _with_large_floats(value).encode()
+
+
+def _with_large_floats(value: Any) -> str:
+    # jsonb keeps numbers as decimals: "1e22" comes back as 10000000000000000000000, an int.
+    match value:
+        case dict():
+            return "{" + ",".join(f"{json.dumps(k)}:{_with_large_floats(v)}" for k, v in value.items()) + "}"
+        case list():
+            return "[" + ",".join(map(_with_large_floats, value)) + "]"
+        case float() if not -1e16 < value < 1e16:
+            return f"{Decimal(repr(value)):f}.0"
+    return msgspec.json.encode(value).decode()
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        # Names imported under TYPE_CHECKING are no reason to fail.
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+    return inspect.signature(function)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What a task's function takes, its context left out; made once per function."""
+
+    signature: inspect.Signature
+    positional: tuple[str, ...]  # names in order
+    variable: str | None  # the name of *args
+    required: frozenset[str]
+    context: str | None
+
+    def name_of(self, index: int) -> str:
+        """Say which parameter a positional argument is."""
+        if index < len(self.positional):
+            return repr(self.positional[index])
+        return f"'*{self.variable}'[{index - len(self.positional)}]"
+
+    def problem(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """Say why the arguments do not fit, None when they do."""
+        if not kwargs:
+            # The common case in a fifth of the time of Signature.bind().
+            if len(args) <= len(self.positional) and self.required.issubset(self.positional[: len(args)]):
+                return None
+        elif self.context in kwargs:
+            return f"argument {self.context!r} is given by the executor"
+        try:
+            self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            return str(error)
+        return None
+
+
+@lru_cache(maxsize=4096)
+def parameters_of(function: Callable[..., Any], takes_context: bool) -> Parameters:
+    """Read what a function takes. A decorator that changes the parameters should set __signature__."""
+    signature = _signature(function)
+    parameters = list(signature.parameters.values())
+    context = parameters.pop(0).name if takes_context and parameters else None
+    kinds = inspect.Parameter
+    return Parameters(
+        signature=signature.replace(parameters=parameters),
+        positional=tuple(
+            p.name for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+        ),
+        variable=next((p.name for p in parameters if p.kind is kinds.VAR_POSITIONAL), None),
+        required=frozenset(
+            p.name
+            for p in parameters
+            if p.default is kinds.empty and p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
+        ),
+        context=context,
+    )
+
+
+def encode_arguments(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    name: str,
+    takes_context: bool = False,
+    max_bytes: int,
+) -> tuple[str, str]:
+    """
+    Give the JSON text of a task's arguments, checked against its function.
+
+    name: what the errors call the task. max_bytes: of both texts together, in UTF-8.
+    Raises InvalidArguments, which names the argument by its parameter and the path inside it.
+    """
+    parameters = parameters_of(function, takes_context)
+    problem = parameters.problem(args, kwargs)
+    if problem is not None:
+        raise InvalidArguments(f"{name}(): {problem}")
+    walk = _Walk(max_bytes)
+    place: int | str = 0
+    try:
+        plain_args = []
+        for place, value in enumerate(args):  # noqa: B007 - read by the except clauses
+            plain_args.append(walk.plain(value))
+        plain_kwargs = {}
+        for place, value in kwargs.items():
+            plain_kwargs[walk.key(place)] = walk.plain(value)
+        args_text, kwargs_text = _written(plain_args, walk), _written(plain_kwargs, walk)
+    except _Refused as refused:
+        shown = parameters.name_of(place) if isinstance(place, int) else ascii(place)
+        raise InvalidArguments(f"{name}(): argument {refused.at(shown)}") from None
+    except _TooLarge:
+        shown = parameters.name_of(place) if isinstance(place, int) else ascii(place)
+        raise InvalidArguments(f"{name}(): argument {shown}: {_limit(max_bytes)}") from None
+    if len(args_text) + len(kwargs_text) > max_bytes:
+        sizes = {parameters.name_of(i): _size(value) for i, value in enumerate(plain_args)}
+        sizes |= {ascii(key): _size(value) for key, value in plain_kwargs.items()}
+        largest = max(sizes, key=sizes.__getitem__)
+        total = len(args_text) + len(kwargs_text)
+        raise InvalidArguments(
+            f"{name}(): argument {largest} takes {sizes[largest]:,} of {total:,} bytes; {_limit(max_bytes)}"
+        )
+    return args_text.decode(), kwargs_text.decode()
+
+
+def _limit(max_bytes: int) -> str:
+    return f"arguments may take {max_bytes:,} bytes of JSON in all (MAX_PAYLOAD_BYTES); pass a reference"
+
+
+def _size(value: Any) -> int:
+    return len(msgspec.json.encode(value))
+
+
+def encode(value: Any, *, place: str, max_bytes: int) -> str:
+    """Give the JSON text of a value. Raises InvalidArguments, which calls the value `place`."""
+    walk = _Walk(max_bytes)
+    try:
+        text = _written(walk.plain(value), walk)
+    except _Refused as refused:
+        raise InvalidArguments(refused.at(place)) from None
+    except _TooLarge:
+        text = b""
+        raise InvalidArguments(
+            f"{place}: more than {max_bytes:,} bytes of JSON (MAX_PAYLOAD_BYTES)"
+        ) from None
+    if len(text) > max_bytes:
+        raise InvalidArguments(
+            f"{place}: {len(text):,} bytes of JSON, more than {max_bytes:,} (MAX_PAYLOAD_BYTES)"
+        )
+    return text.decode()
+
+
+class _LenientWalk(_Walk):
+    """For values that exist already: what cannot be stored in a text is written out visibly."""
+
+    __slots__ = ()
+
+    def text(self, value: str) -> str:
+        return escape(value)
+
+
+def encode_result(value: Any, *, max_bytes: int) -> str:
+    """
+    Give the JSON text of a task's return value.
+
+    NUL characters and lone surrogates are written out as text: the work is done, its answer matters.
+    Raises InvalidResult for everything else that JSON has no word for, and beyond max_bytes.
+    """
+    walk = _LenientWalk(max_bytes)
+    try:
+        text = _written(walk.plain(value), walk)
+    except _Refused as refused:
+        raise InvalidResult(f"The return value cannot be stored: {refused.at('result')}") from None
+    except _TooLarge:
+        raise InvalidResult(
+            f"The return value takes more than {max_bytes:,} bytes (MAX_PAYLOAD_BYTES)."
+        ) from None
+    if len(text) > max_bytes:
+        raise InvalidResult(
+            f"The return value takes {len(text):,} bytes, more than {max_bytes:,} (MAX_PAYLOAD_BYTES)."
+        )
+    return text.decode()
+
+
+def escape(text: str) -> str:
+    """Write NUL characters and lone surrogates out, as \\u0000."""
+    if "\x00" not in text and text.isascii():
+        return text
+    return _UNSTORABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def clean_text(text: str, limit: int) -> str:
+    """Make a text storable and at most about `limit` characters long, leaving out its middle."""
+    if len(text) > limit:
+        head, tail = limit // 2, limit - limit // 2
+        left_out = len(text) - limit
+        text = f"{text[:head]}\n... {left_out:,} characters left out ...\n{text[len(text) - tail :]}"
+    return escape(text)
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
+def decode(text: str) -> Any:
+    """Read stored JSON text. Raises ValueError for whatever Python cannot read."""
+    try:
+        return _decode(text)
+    except RecursionError:
+        raise ValueError("JSON nested deeper than Python reads") from None

@@ -1,0 +1,60 @@
+"""Which code belongs to which task_type: filled as tasks are declared, never by importing a name from a row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import autodiscover_modules
+
+if TYPE_CHECKING:
+    from jobqueue.function import FunctionTask
+
+
+class Duplicate(NamedTuple):
+    """A name that two functions want; the first has it."""
+
+    task_type: str
+    first: str
+    second: str
+
+
+_tasks: dict[str, FunctionTask[..., object]] = {}
+_duplicates: set[Duplicate] = set()
+
+
+def declare(task: FunctionTask[..., object]) -> None:
+    """
+    Enter a task under its task_type, unless its function is there already.
+
+    A function of the same module and name takes the place of the one before: the module was reloaded.
+    """
+    known = _tasks.get(task.task_type)
+    if known is None or (known.func is not task.func and known.module_path == task.module_path):
+        _tasks[task.task_type] = task
+    elif known.func is not task.func:
+        _duplicates.add(Duplicate(task.task_type, known.module_path, task.module_path))
+
+
+def get(task_type: str) -> FunctionTask[..., object] | None:
+    """Give the task declared under a name, None when this process knows no such task."""
+    return _tasks.get(task_type)
+
+
+def all() -> dict[str, FunctionTask[..., object]]:  # noqa: A001 - reads as registry.all()
+    """Give every declared task by its task_type, sorted."""
+    return dict(sorted(_tasks.items()))
+
+
+def duplicates() -> list[Duplicate]:
+    """Give the names that more than one function wants."""
+    return sorted(_duplicates)
+
+
+def autodiscover() -> None:
+    """Import tasks.py and actors.py of every installed app."""
+    try:
+        from jobqueue import compat  # noqa: F401
+    except ImproperlyConfigured:
+        return  # the system check says so in better words than a traceback from somebody's tasks.py
+    autodiscover_modules("tasks", "actors")

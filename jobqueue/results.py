@@ -1,0 +1,118 @@
+"""Rows as django.tasks shows them: TaskResult and TaskError."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from jobqueue.compat import TaskError, TaskResult, TaskResultStatus
+from jobqueue.function import FunctionTask, changed
+from jobqueue.outcome import Claimed, Status
+from jobqueue.payload import decode
+
+if TYPE_CHECKING:
+    from jobqueue import models
+
+Result = TaskResult[..., Any] if TYPE_CHECKING else TaskResult
+AnyTask = FunctionTask[..., Any]
+
+# django.tasks knows four states.
+SHOWN_AS: Mapping[str, TaskResultStatus] = {
+    Status.READY: TaskResultStatus.READY,
+    Status.SCHEDULED: TaskResultStatus.READY,
+    Status.SUSPENDED: TaskResultStatus.READY,
+    Status.RUNNING: TaskResultStatus.RUNNING,
+    Status.SUCCESSFUL: TaskResultStatus.SUCCESSFUL,
+    Status.FAILED: TaskResultStatus.FAILED,
+    Status.CANCELLED: TaskResultStatus.FAILED,
+}
+CANCELLED = TaskError(
+    exception_class_path="jobqueue.exceptions.TaskCancelled", traceback="The task was cancelled.\n"
+)
+
+
+def task_error(stored: Mapping[str, Any]) -> TaskError:
+    """
+    Turn one entry of the `errors` column into a TaskError.
+
+    An entry is {"attempt", "at", "executor", "exception_class_path", "message", "traceback"}.
+    """
+    path = str(stored.get("exception_class_path") or "builtins.Exception")
+    return TaskError(
+        exception_class_path=path,
+        traceback=str(stored.get("traceback") or f"{path}: {stored.get('message') or ''}\n"),
+    )
+
+
+def from_row(row: models.Task, task: AnyTask) -> Result:
+    """Show a row; `task` is what its task_type is declared as."""
+    errors = [task_error(error) for error in row.errors]
+    if row.status == Status.CANCELLED:
+        errors.append(CANCELLED)
+    is_untouched = row.status == Status.SCHEDULED and row.started_at is None
+    result = TaskResult(
+        task=changed(
+            task,
+            backend=row.backend,
+            queue_name=row.queue_name,
+            priority=row.priority,
+            run_after=row.wake_at if is_untouched else None,
+            key=row.key,
+        ),
+        id=str(row.id),
+        status=SHOWN_AS[row.status],
+        enqueued_at=row.enqueued_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        last_attempted_at=row.last_attempted_at,
+        args=row.args,
+        kwargs=row.kwargs,
+        backend=row.backend,
+        errors=errors,
+        worker_ids=list(row.worker_ids),
+    )
+    if row.status == Status.SUCCESSFUL:
+        object.__setattr__(result, "_return_value", row.return_value)
+    return result
+
+
+def from_claimed(
+    claimed: Claimed, task: AnyTask, args: list[Any], kwargs: dict[str, Any], *, worker_id: str
+) -> Result:
+    """Show a claimed task in the attempt that starts now, so that `attempts` counts this one too."""
+    if task.queue_name != claimed.queue_name or task.priority != claimed.priority:
+        task = changed(task, queue_name=claimed.queue_name, priority=claimed.priority)
+    return TaskResult(
+        task=task,
+        id=str(claimed.id),
+        status=TaskResultStatus.RUNNING,
+        enqueued_at=claimed.enqueued_at,
+        started_at=claimed.started_at or claimed.claimed_at,
+        finished_at=None,
+        last_attempted_at=claimed.claimed_at,
+        args=args,
+        kwargs=kwargs,
+        backend=task.backend,
+        errors=[] if claimed.errors == "[]" else [task_error(error) for error in decode(claimed.errors)],
+        worker_ids=[*([] if claimed.worker_ids == "[]" else decode(claimed.worker_ids)), worker_id],
+    )
+
+
+def finished(
+    result: Result,
+    *,
+    status: Status,
+    finished_at: datetime,
+    return_value: Any = None,
+    error: Mapping[str, Any] | None = None,
+) -> Result:
+    """Show how it ended, for task_finished. return_value: decoded. error: as in the `errors` column."""
+    errors = [*result.errors, *([task_error(error)] if error else [])]
+    if status is Status.CANCELLED:
+        errors.append(CANCELLED)
+    ended = replace(result, status=SHOWN_AS[status], finished_at=finished_at, errors=errors)
+    if status is Status.SUCCESSFUL:
+        object.__setattr__(ended, "_return_value", return_value)
+    return ended
