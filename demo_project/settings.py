@@ -1,0 +1,80 @@
+"""Settings of the demo. Everything that a machine may want otherwise comes from its environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import environ
+
+from demo_project.postgres import demo_cluster, demo_folder
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+env = environ.Env()
+
+DEBUG = env.bool("DEBUG", default=False)
+# The demo listens on this machine only; a site of your own keeps its key to itself.
+SECRET_KEY = env.str("SECRET_KEY", default="demo-only-not-a-secret")
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
+# Where the executors find the webhook that the site serves.
+SITE_URL = env.str("SITE_URL", default="http://127.0.0.1:8000")
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "jobqueue",
+    "demo_project.photos",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "demo_project.middleware.strict_policy",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "demo_project.urls"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+DATABASES = {
+    "default": env.db("DATABASE_URL") if env.str("DATABASE_URL", default="") else demo_cluster().database()
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+TASKS = {
+    "default": {
+        "BACKEND": "jobqueue.backend.JobQueueBackend",
+        "QUEUES": ["default", "images", "webhooks", "reports"],
+        "OPTIONS": {
+            # Long enough to look at what `make demo` left behind.
+            "RETENTION": {"SUCCESSFUL": 7 * 24 * 3600, "FAILED": 30 * 24 * 3600},
+        },
+    },
+}
+
+MEDIA_ROOT = env.path("MEDIA_ROOT", default=str(demo_folder() / "media")).root
+STATIC_URL = "static/"
+# Photos of 100 megapixels and more fit; many small ones, too.
+DATA_UPLOAD_MAX_NUMBER_FILES = 500
+
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_TZ = True
