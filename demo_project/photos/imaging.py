@@ -1,0 +1,191 @@
+"""What the tasks do with a picture: functions of its bytes, without database or queue."""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.ExifTags import GPS, IFD, Base
+
+MOST_PIXELS = 120_000_000
+TOO_LARGE = "The picture is too large: we take up to 120 megapixels."
+THUMBNAIL_SIDE = 640
+# Pillow warns from here on and refuses from twice as many; we refuse at once, in words of our own.
+Image.MAX_IMAGE_PIXELS = MOST_PIXELS
+
+# What Pillow's decoders raise on broken files. They read memory, so an OSError is never the disk's.
+BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, struct.error)
+
+
+class Unreadable(Exception):
+    """The file cannot be read as a picture. The message is for whoever uploaded it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What there is to know about a picture; everything in it is JSON."""
+
+    width: int
+    height: int
+    file_format: str
+    colours: list[dict[str, Any]]
+    exif: dict[str, str]
+
+
+@contextmanager
+def opened(data: bytes) -> Iterator[Image.Image]:
+    """
+    Give the picture, its header read and its pixels not yet.
+
+    Raises Unreadable, also for what goes wrong with the pixels inside the `with` block.
+    """
+    if not data:
+        raise Unreadable("The file is empty.")
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise Unreadable(TOO_LARGE)
+            yield image
+    except UnidentifiedImageError:
+        raise Unreadable(
+            "This is not a picture in a format we know (JPEG, PNG, WebP, GIF, TIFF and others)."
+        ) from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise Unreadable(TOO_LARGE) from None
+    except BROKEN as error:
+        if "truncated" in str(error).lower():
+            raise Unreadable(
+                "The file ends too early: part of the picture is missing. Please upload it again."
+            ) from error
+        raise Unreadable(f"The picture is damaged and cannot be read ({error}).") from error
+
+
+def upright(image: Image.Image, side: int) -> Image.Image:
+    """Decode, turn as the camera was held, and fit into a square of `side` pixels."""
+    image.draft(None, (2 * side, 2 * side))  # lets JPEG decode at a fraction of its size
+    turned = eight_bit(ImageOps.exif_transpose(image))
+    turned.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return turned
+
+
+def eight_bit(image: Image.Image) -> Image.Image:
+    """Convert to RGB, or RGBA where pixels may be transparent."""
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        lowest, highest = (float(bound) for bound in image.convert("F").getextrema())  # type: ignore[arg-type]
+        if lowest >= 0 and highest <= 65535 and image.mode != "F":
+            lowest, highest = 0.0, 65535.0
+        scale = 255 / max(highest - lowest, 1e-9)
+        image = image.convert("F").point(lambda value: value * scale - lowest * scale).convert("L")
+    return image.convert("RGBA" if image.has_transparency_data else "RGB")
+
+
+def thumbnail(data: bytes) -> bytes:
+    """Give a small WebP of the picture. Raises Unreadable."""
+    with opened(data) as image:
+        small = upright(image, THUMBNAIL_SIDE)
+    out = io.BytesIO()
+    small.save(out, "WEBP", quality=82)
+    return out.getvalue()
+
+
+def facts(data: bytes) -> Facts:
+    """Look at size, colours and EXIF. Raises Unreadable."""
+    with opened(data) as image:
+        exif = image.getexif()
+        width, height = image.size
+        if exif.get(Base.Orientation, 1) in (5, 6, 7, 8):
+            width, height = height, width
+        # Asked for before the pixels are read: the tables are loaded lazily from the file.
+        described = describe(exif)
+        return Facts(
+            width=width,
+            height=height,
+            file_format=image.format or "",
+            colours=dominant_colours(upright(image, 128)),
+            exif=described,
+        )
+
+
+def dominant_colours(image: Image.Image, most: int = 5) -> list[dict[str, Any]]:
+    """Give the colours that cover most, as `{"hex": "#aabbcc", "share": 0.41}`, largest first."""
+    raw = image.convert("RGBA").tobytes()
+    visible = [raw[at : at + 3] for at in range(0, len(raw), 4) if raw[at + 3] > 127]
+    if not visible:
+        return []
+    row = Image.frombytes("RGB", (len(visible), 1), b"".join(visible))
+    reduced = row.quantize(most, method=Image.Quantize.MEDIANCUT, kmeans=2)
+    palette = reduced.getpalette() or []
+    counts: list[tuple[int, int]] = reduced.getcolors() or []  # type: ignore[assignment]
+    return [
+        {
+            "hex": "#{:02x}{:02x}{:02x}".format(*palette[3 * index : 3 * index + 3]),
+            "share": round(count / len(visible), 3),
+        }
+        for count, index in sorted(counts, reverse=True)
+    ]
+
+
+def describe(exif: Image.Exif) -> dict[str, str]:
+    """Put EXIF into words. A tag that makes no sense is left out."""
+    detail, gps = exif.get_ifd(IFD.Exif), exif.get_ifd(IFD.GPSInfo)
+    readers: dict[str, Callable[[], str]] = {
+        "Camera": lambda: camera(str(exif.get(Base.Make, "")), str(exif.get(Base.Model, ""))),
+        "Lens": lambda: str(detail[Base.LensModel]),
+        "Taken": lambda: str(detail[Base.DateTimeOriginal])[:16].replace(":", "-", 2),
+        "Exposure": lambda: exposure(float(detail[Base.ExposureTime])),
+        "Aperture": lambda: f"f/{number(detail[Base.FNumber])}",
+        "Sensitivity": lambda: f"ISO {number(detail[Base.ISOSpeedRatings])}",
+        "Focal length": lambda: f"{number(detail[Base.FocalLength])} mm",
+        "Place": lambda: (
+            f"{degrees(gps[GPS.GPSLatitude])}° {gps[GPS.GPSLatitudeRef]}, "
+            f"{degrees(gps[GPS.GPSLongitude])}° {gps[GPS.GPSLongitudeRef]}"
+        ),
+        "Description": lambda: str(exif[Base.ImageDescription]),
+        "Author": lambda: str(exif[Base.Artist]),
+        "Rights": lambda: str(exif[Base.Copyright]),
+    }
+    described = {}
+    for name, read in readers.items():
+        try:
+            text = printable(read())
+        except (*BROKEN, ArithmeticError):
+            continue
+        if text:
+            described[name] = text
+    return described
+
+
+def printable(text: str) -> str:
+    """Cameras write NUL bytes and worse, which no jsonb column takes."""
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())[:200]
+
+
+def number(value: Any) -> str:
+    found = float(value)
+    if not math.isfinite(found):
+        raise ValueError("not a number")
+    return f"{found:.1f}".removesuffix(".0")
+
+
+def camera(make: str, model: str) -> str:
+    """Most models repeat their maker: "Canon", "Canon EOS R5"."""
+    maker = make.split()[:1]
+    return model if maker and model.lower().startswith(maker[0].lower()) else f"{make} {model}"
+
+
+def exposure(seconds: float) -> str:
+    return f"1/{round(1 / seconds)} s" if 0 < seconds < 0.4 else f"{number(seconds)} s"
+
+
+def degrees(parts: Any) -> str:
+    degree, minute, second = (float(part) for part in parts)
+    found = degree + minute / 60 + second / 3600
+    if not math.isfinite(found):
+        raise ValueError("not a place")
+    return f"{found:.4f}"

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from PIL.ExifTags import IFD, Base
+
+from demo_project.photos import imaging
+from tests.demo.pictures import picture
+
+SAMPLE = Path(imaging.__file__).parent.parent / "photos_sample"
+GOOD = sorted(
+    path for path in SAMPLE.iterdir() if path.name not in ("SOURCES.txt", "cut-off.jpg", "shopping-list.jpg")
+)
+
+
+def opened(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data)).convert("RGB")
+
+
+@pytest.mark.parametrize("path", GOOD, ids=lambda path: path.name)
+def test_every_good_sample_gives_a_thumbnail_and_facts(path):
+    data = path.read_bytes()
+
+    small, facts = opened(imaging.thumbnail(data)), imaging.facts(data)
+
+    assert max(small.size) <= imaging.THUMBNAIL_SIDE
+    assert small.width / small.height == pytest.approx(facts.width / facts.height, rel=0.02)
+    assert 0.97 < sum(colour["share"] for colour in facts.colours) <= 1.01
+
+
+def test_the_sample_has_a_dozen_photographs_and_one_of_30_megapixels():
+    sizes = []
+    for path in GOOD:
+        with Image.open(path) as image:
+            sizes.append(image.size)
+
+    assert len(sizes) >= 12
+    assert max(width * height for width, height in sizes) >= 30_000_000
+
+
+def test_sources_name_every_sample():
+    sources = (SAMPLE / "SOURCES.txt").read_text()
+
+    assert [path.name for path in SAMPLE.iterdir() if path.name not in sources] == ["SOURCES.txt"]
+
+
+def test_picture_held_sideways_is_turned():
+    exif = Image.Exif()
+    exif[Base.Orientation] = 6
+    data = picture((60, 40), exif=exif)
+
+    assert opened(imaging.thumbnail(data)).size == (40, 60)
+    assert (imaging.facts(data).width, imaging.facts(data).height) == (40, 60)
+
+
+def test_sixteen_bit_greys_keep_their_brightness():
+    data = picture((30, 30), mode="I;16", colour=0x8000, file_format="PNG")
+
+    grey = opened(imaging.thumbnail(data)).convert("L").getextrema()[0]
+
+    assert grey == pytest.approx(128, abs=3)
+
+
+def test_transparent_pixels_do_not_count_as_a_colour():
+    image = Image.new("RGBA", (20, 10), (0, 0, 0, 0))
+    image.paste((255, 0, 0, 255), (0, 0, 10, 10))
+    out = io.BytesIO()
+    image.save(out, "PNG")
+
+    assert [colour["hex"] for colour in imaging.facts(out.getvalue()).colours] == ["#ff0000"]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "empty"),
+        (b"just words", "not a picture"),
+        ((SAMPLE / "cut-off.jpg").read_bytes(), "ends too early"),
+        ((SAMPLE / "shopping-list.jpg").read_bytes(), "not a picture"),
+    ],
+)
+@pytest.mark.parametrize("look", [imaging.thumbnail, imaging.facts])
+def test_bad_file_is_refused_with_a_reason(look, data, reason):
+    with pytest.raises(imaging.Unreadable, match=reason):
+        look(data)
+
+
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG", "GIF", "TIFF", "WEBP"])
+def test_cut_off_file_of_any_format_is_unreadable_or_whole(file_format):
+    out = io.BytesIO()
+    Image.effect_noise((200, 200), 60).convert("RGB").save(out, file_format)
+    data = out.getvalue()
+
+    for share in (0.05, 0.3, 0.6, 0.9):
+        with pytest.raises(imaging.Unreadable):
+            imaging.thumbnail(data[: int(len(data) * share)])
+
+
+def test_decompression_bomb_is_refused_before_it_is_decoded():
+    bomb = picture((12_000, 12_000), mode="1", colour=1, file_format="PNG")
+
+    with pytest.raises(imaging.Unreadable, match="too large: we take up to 120 megapixels"):
+        imaging.thumbnail(bomb)
+
+
+def test_exif_is_put_into_words():
+    exif = Image.Exif()
+    exif[Base.Make], exif[Base.Model] = "Canon", "Canon EOS R5"
+    exif.get_ifd(IFD.Exif).update({Base.ExposureTime: 1 / 250, Base.FNumber: 2.8, Base.ISOSpeedRatings: 400})
+
+    assert imaging.facts(picture(exif=exif)).exif == {
+        "Camera": "Canon EOS R5",
+        "Exposure": "1/250 s",
+        "Aperture": "f/2.8",
+        "Sensitivity": "ISO 400",
+    }
+
+
+def test_nonsense_in_exif_is_left_out_and_the_rest_is_json():
+    exif = Image.Exif()
+    exif[Base.Artist] = "Ann\0\x07 \ufffd"
+    exif.get_ifd(IFD.Exif).update(
+        {Base.ExposureTime: (0, 0), Base.FNumber: "wide", Base.DateTimeOriginal: "\0\0"}
+    )
+
+    found = imaging.facts(picture(exif=exif)).exif
+
+    assert "Exposure" not in found
+    assert "Aperture" not in found
+    assert "Taken" not in found
+    assert "\\u0000" not in json.dumps(found, allow_nan=False)
