@@ -14,6 +14,7 @@ TIME_ZONE = "UTC"
 ALLOWED_HOSTS = ["*"]
 ROOT_URLCONF = "tests.urls"
 STATIC_URL = "/static/"
+SITE_URL = "http://127.0.0.1:1"  # the demo's webhook; its tests put their own server here
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [
@@ -24,6 +25,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "jobqueue",
+    "demo_project.photos",
     "tests",
 ]
 MIDDLEWARE = [

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from django.contrib import admin
+from django.http import HttpRequest
+
+from demo_project.photos.models import Delivery, Photo, Report
+
+
+class LookOnly:
+    """What the tasks write is not for forms."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return False
+
+
+@admin.register(Photo)
+class PhotoAdmin(LookOnly, admin.ModelAdmin):  # type: ignore[type-arg]
+    list_display = ["name", "uploaded_at", "width", "height", "file_format", "problem"]
+    search_fields = ["name"]
+
+
+@admin.register(Delivery)
+class DeliveryAdmin(LookOnly, admin.ModelAdmin):  # type: ignore[type-arg]
+    list_display = ["event", "calls", "accepted_at"]
+
+
+@admin.register(Report)
+class ReportAdmin(LookOnly, admin.ModelAdmin):  # type: ignore[type-arg]
+    list_display = ["day", "figures", "made_at"]

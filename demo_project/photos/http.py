@@ -1,0 +1,64 @@
+"""Two small HTTP clients of the standard library, for threads and for an event loop. Plain http only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+# A proxy of the environment must not see what is meant for this machine.
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class Refused(Exception):
+    """The other side answered, but not with a yes."""
+
+    def __init__(self, url: str, status: int, reason: str, retry_after: str | None = None) -> None:
+        super().__init__(f"{url} answered {status} {reason}".rstrip())
+        self.status = status
+        self.retry_after = float(retry_after) if retry_after and retry_after.isdigit() else None
+
+
+def post(url: str, payload: Mapping[str, Any], *, timeout: float = 10) -> int:
+    """
+    Send JSON and give the status.
+
+    timeout: seconds. Raises Refused for an answer of 400 and above, OSError when there is none.
+    """
+    body, headers = json.dumps(payload).encode(), {"Content-Type": "application/json"}
+    try:
+        with DIRECT.open(urllib.request.Request(url, body, headers), timeout=timeout) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise Refused(url, error.code, error.reason, error.headers.get("Retry-After")) from None
+
+
+async def apost(url: str, payload: Mapping[str, Any], *, timeout: float = 10) -> int:
+    """Do what post() does, without a thread."""
+    parts, body = urlsplit(url), json.dumps(payload).encode()
+    head = (
+        f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    async with asyncio.timeout(timeout):
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
+        try:
+            writer.write(head.encode() + body)
+            await writer.drain()
+            version, _, answer = (await reader.readline()).decode("latin-1").strip().partition(" ")
+            if not version.startswith("HTTP/") or not answer[:3].isdigit():
+                raise ConnectionError(f"{url} hung up before it answered")
+            await reader.read()
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+    if int(answer[:3]) >= 400:
+        raise Refused(url, int(answer[:3]), answer[4:])
+    return int(answer[:3])

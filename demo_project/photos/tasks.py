@@ -1,0 +1,102 @@
+"""The work that an upload leaves behind. Each task may run more than once, and then changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import asdict
+from datetime import date
+from typing import Any
+
+from django.conf import settings
+from django.core.files.base import ContentFile
+from django.core.files.storage import default_storage
+from django.db.models import Count, Q, Sum
+from django.utils import timezone
+
+from demo_project.photos import http, imaging
+from demo_project.photos.models import Photo, Report, Upload, thumbnail_path
+from jobqueue import Backoff, GiveUp, Retry, task
+
+FOLLOWERS = 24
+IMPATIENT = Backoff(base=1.0, cap=10.0)
+
+
+def original_of(photo_id: str) -> bytes:
+    """Read what was uploaded. An error of the disk is an ordinary error: the task is tried again."""
+    try:
+        photo = Photo.objects.get(pk=photo_id)
+    except Photo.DoesNotExist:
+        raise GiveUp("The photo was deleted before the task came to it.") from None
+    with photo.original.open() as file:
+        return bytes(file.read())
+
+
+@task(queue_name="images", timeout=120)
+def make_thumbnail(photo_id: str) -> dict[str, Any]:
+    """Not atomic: the reason why a photo failed is to stay when the task fails."""
+    photo = Photo.objects.filter(pk=photo_id)
+    try:
+        small = imaging.thumbnail(original_of(photo_id))
+    except imaging.Unreadable as error:
+        photo.update(problem=str(error))
+        raise GiveUp(str(error)) from None
+    path = thumbnail_path(photo_id)
+    default_storage.delete(path)
+    default_storage.save(path, ContentFile(small))
+    photo.update(thumbnail=path, problem="")
+    return {"thumbnail": path, "bytes": len(small)}
+
+
+@task(queue_name="images", timeout=120, atomic=True)
+def extract_facts(photo_id: str) -> dict[str, Any]:
+    try:
+        facts = asdict(imaging.facts(original_of(photo_id)))
+    except imaging.Unreadable as error:
+        raise GiveUp(str(error)) from None
+    Photo.objects.filter(pk=photo_id).update(**facts)
+    return facts
+
+
+@task(queue_name="webhooks", max_attempts=6, backoff=IMPATIENT, timeout=30)
+def notify(photo_id: str) -> dict[str, Any]:
+    """Tell the webhook about a photo. It knows the event by its name, so a repeat does no harm."""
+    try:
+        status = http.post(f"{settings.SITE_URL}/webhook/", {"event": f"photo {photo_id} uploaded"})
+    except http.Refused as refused:
+        if refused.retry_after is not None:
+            raise Retry(str(refused), after=refused.retry_after) from None
+        raise
+    Photo.objects.filter(pk=photo_id, notified_at=None).update(notified_at=timezone.now())
+    return {"status": status}
+
+
+@task(queue_name="webhooks", max_attempts=6, backoff=IMPATIENT, timeout=30)
+async def tell_followers(upload_id: str) -> dict[str, Any]:
+    """Call every follower at once: the slowest one's time, not the sum of all."""
+    began = time.monotonic()
+    calls = (
+        http.apost(f"{settings.SITE_URL}/followers/{number}/", {"upload": upload_id})
+        for number in range(1, FOLLOWERS + 1)
+    )
+    told = len(await asyncio.gather(*calls))
+    await Upload.objects.filter(pk=upload_id).aupdate(followers_told=told)
+    return {"told": told, "seconds": round(time.monotonic() - began, 2)}
+
+
+@task(queue_name="reports", atomic=True)
+def nightly_report(day: str) -> dict[str, Any]:
+    figures = Photo.objects.filter(uploaded_at__date=date.fromisoformat(day)).aggregate(
+        photos=Count("pk"),
+        with_thumbnail=Count("pk", filter=~Q(thumbnail="")),
+        with_problem=Count("pk", filter=~Q(problem="")),
+        megabytes=Sum("size", default=0) / 1_000_000,
+    )
+    Report.objects.update_or_create(day=day, defaults={"figures": figures})
+    return figures
+
+
+@task(max_attempts=3, backoff=Backoff(base=0.5, cap=2.0))
+def copy_to_old_archive() -> None:
+    """Always fails, so that there is something to look at."""
+    raise ConnectionError("The old archive was switched off for good: nobody answers.")

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.core.files.storage import default_storage
+from django.utils import timezone
+from PIL import Image
+
+from demo_project.photos import http, tasks
+from demo_project.photos.models import Report, Upload
+from jobqueue import GiveUp, Retry
+from tests.demo.pictures import picture
+
+pytestmark = pytest.mark.django_db
+
+
+def test_thumbnail_is_made_and_a_second_run_changes_nothing(make_photo):
+    photo = make_photo(picture((900, 600)))
+
+    first, second = (tasks.make_thumbnail.call(str(photo.pk)) for _ in range(2))
+
+    photo.refresh_from_db()
+    assert first == second
+    assert photo.thumbnail == f"thumbnails/{photo.pk}.webp"
+    with default_storage.open(photo.thumbnail) as file, Image.open(file) as image:
+        assert image.size == (640, 427)
+
+
+def test_facts_are_written_and_returned(make_photo):
+    photo = make_photo(picture((90, 60), colour="#00ff00", file_format="PNG"))
+
+    facts = tasks.extract_facts.call(str(photo.pk))
+
+    photo.refresh_from_db()
+    assert (photo.width, photo.height, photo.file_format) == (90, 60, "PNG")
+    assert photo.colours == facts["colours"] == [{"hex": "#00ff00", "share": 1.0}]
+
+
+def test_bad_file_gives_up_and_leaves_the_reason_on_the_photo(make_photo):
+    photo = make_photo(b"not a picture at all")
+
+    with pytest.raises(GiveUp, match="This is not a picture"):
+        tasks.make_thumbnail.call(str(photo.pk))
+    with pytest.raises(GiveUp, match="This is not a picture"):
+        tasks.extract_facts.call(str(photo.pk))
+
+    photo.refresh_from_db()
+    assert photo.problem.startswith("This is not a picture")
+    assert photo.thumbnail == ""
+
+
+def test_thumbnail_of_a_mended_file_clears_the_problem(make_photo):
+    photo = make_photo(picture())
+    photo.problem = "damaged"
+    photo.save()
+
+    tasks.make_thumbnail.call(str(photo.pk))
+
+    photo.refresh_from_db()
+    assert photo.problem == ""
+
+
+def test_deleted_photo_is_given_up():
+    with pytest.raises(GiveUp, match="was deleted"):
+        tasks.make_thumbnail.call(str(uuid4()))
+
+
+def test_missing_file_is_an_ordinary_error_that_is_tried_again(make_photo):
+    photo = make_photo(picture())
+    default_storage.delete(photo.original.name)
+
+    with pytest.raises(FileNotFoundError):
+        tasks.make_thumbnail.call(str(photo.pk))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_notice_gets_through_at_the_third_try(live_server, settings, make_photo):
+    settings.SITE_URL = live_server.url
+    photo = make_photo(picture())
+
+    with pytest.raises(http.Refused, match="503"):
+        tasks.notify.call(str(photo.pk))
+    with pytest.raises(Retry, match="429") as later:
+        tasks.notify.call(str(photo.pk))
+    assert later.value.after == 1
+    assert tasks.notify.call(str(photo.pk)) == {"status": 200}
+
+    photo.refresh_from_db()
+    assert photo.notified_at is not None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_all_followers_are_told_at_once(live_server, settings):
+    settings.SITE_URL = live_server.url
+    upload = Upload.objects.create()
+
+    told = tasks.tell_followers.call(str(upload.pk))
+
+    upload.refresh_from_db()
+    assert told["told"] == upload.followers_told == tasks.FOLLOWERS
+    assert told["seconds"] < tasks.FOLLOWERS * 0.25 / 2
+
+
+def test_async_client_tells_a_refusal_from_an_answer(live_server):
+    with pytest.raises(http.Refused, match="400 Bad Request"):
+        async_to_sync(http.apost)(f"{live_server.url}/webhook/", {"no": "event"})
+
+
+def test_report_of_a_day_is_written_once(make_photo):
+    make_photo(picture())
+    today = timezone.localdate().isoformat()
+
+    tasks.nightly_report.call(today)
+    figures = tasks.nightly_report.call(today)
+
+    assert figures["photos"] == 1
+    assert Report.objects.get().figures == figures
+
+
+def test_copy_to_the_old_archive_always_fails():
+    with pytest.raises(ConnectionError, match="switched off for good"):
+        tasks.copy_to_old_archive.call()
