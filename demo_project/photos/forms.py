@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.core.files.uploadedfile import UploadedFile
+from django.template.defaultfilters import filesizeformat
+
+LARGEST_FILE = 64 * 1024 * 1024
+
+
+class PhotosInput(forms.ClearableFileInput):
+    allow_multiple_selected = True
+
+
+class PhotosField(forms.FileField):
+    """Several files in one field, each checked as FileField checks one."""
+
+    widget = PhotosInput
+
+    def clean(self, data: Any, initial: Any = None) -> list[UploadedFile[Any]]:
+        files = data if isinstance(data, list | tuple) and data else [data]
+        cleaned = [super(PhotosField, self).clean(file, initial) for file in files]
+        for file in cleaned:
+            if file.size > LARGEST_FILE:
+                raise forms.ValidationError(
+                    "%(name)s is too large: we take files up to %(limit)s.",
+                    params={"name": file.name, "limit": filesizeformat(LARGEST_FILE)},
+                )
+        return cleaned
+
+
+class UploadForm(forms.Form):
+    # Whether they are pictures is for the tasks to find out: a visitor does not wait for a decoder.
+    photos = PhotosField(
+        widget=PhotosInput(attrs={"accept": "image/*", "aria-describedby": "photos-help"}),
+        error_messages={
+            "required": "Choose at least one photo.",
+            "empty": "One of the files is empty.",
+        },
+    )

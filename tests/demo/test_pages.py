@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.urls import reverse
+
+from demo_project.photos import tasks, uploads
+from demo_project.photos.models import Photo, Upload
+from jobqueue.models import Task
+from tests.demo.pictures import picture
+
+pytestmark = pytest.mark.django_db
+
+
+def files(*names: str) -> list[SimpleUploadedFile]:
+    return [SimpleUploadedFile(name, picture(), "image/jpeg") for name in names]
+
+
+def stored_files() -> list[Path]:
+    return [path for path in Path(settings.MEDIA_ROOT).rglob("*") if path.is_file()]
+
+
+def test_upload_saves_photos_and_enqueues_their_work(client):
+    answer = client.post("/", {"photos": files("a.jpg", "b.jpg")}, follow=True)
+
+    assert answer.status_code == 200
+    assert "2 photos received." in answer.content.decode()
+    queued = sorted(task.task_type.rpartition(".")[2] for task in Task.objects.all())
+    assert queued == sorted(
+        ["make_thumbnail", "extract_facts", "notify"] * 2 + ["tell_followers", "nightly_report"]
+    )
+    for photo in Photo.objects.all():
+        assert Task.objects.get(pk=str(photo.thumbnail_task_id)).args == [str(photo.pk)]
+
+
+def test_rollback_of_an_upload_leaves_neither_photo_nor_task_nor_file(monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("the last step fails")
+
+    monkeypatch.setattr(Photo.objects, "bulk_create", fail)
+
+    with pytest.raises(RuntimeError, match="last step"):
+        uploads.receive(files("a.jpg"))
+
+    assert not Upload.objects.exists()
+    assert not Photo.objects.exists()
+    assert not Task.objects.exists()
+    assert stored_files() == []
+
+
+def test_failing_enqueue_leaves_no_photo(monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("the queue refuses")
+
+    monkeypatch.setattr(uploads, "plan_tonights_report", fail)
+
+    with pytest.raises(RuntimeError, match="refuses"):
+        uploads.receive(files("a.jpg"))
+
+    assert not Photo.objects.exists()
+    assert not Task.objects.exists()
+    assert stored_files() == []
+
+
+def test_tonights_report_is_planned_once():
+    uploads.receive(files("a.jpg"))
+    uploads.receive(files("b.jpg"))
+
+    assert Task.objects.filter(task_type=tasks.nightly_report.module_path).count() == 1
+
+
+def test_upload_without_files_says_what_is_wanted(client):
+    answer = client.post("/", {})
+
+    assert answer.status_code == 422
+    assert "Choose at least one photo." in answer.content.decode()
+
+
+def test_upload_of_an_empty_file_is_refused_by_name_of_the_problem(client):
+    answer = client.post("/", {"photos": [SimpleUploadedFile("a.jpg", b"")]})
+
+    assert answer.status_code == 422
+    assert "empty" in answer.content.decode()
+
+
+def test_gallery_escapes_file_names(client, make_photo):
+    photo = make_photo(picture(), name="<script>alert(1)</script>.jpg")
+    photo.problem = "<b>broken</b>"
+    photo.exif = {"Author": "<i>me</i>"}
+    photo.colours = [{"hex": '"><u>', "share": 1}]
+    photo.save()
+
+    for page in (client.get("/"), client.get(reverse("photos:live"), {"photo": photo.pk})):
+        html = page.content.decode()
+        assert "&lt;script&gt;alert(1)" in html
+        assert not any(raw in html for raw in ("<script>alert", "<b>broken", "<i>me", "<u>"))
+
+
+def test_gallery_shows_a_finished_photo_with_thumbnail_colours_and_facts(client, make_photo):
+    photo = make_photo(picture((90, 60)), name="roof.jpg")
+    tasks.make_thumbnail.call(str(photo.pk))
+    tasks.extract_facts.call(str(photo.pk))
+
+    html = client.get("/").content.decode()
+
+    assert reverse("photos:thumbnail", args=[photo.pk]) in html
+    assert "JPEG · 90 × 60" in html
+    assert '<rect x="0" width="1000"' in html
+
+
+def test_gallery_links_each_step_to_its_task_in_the_admin(client):
+    uploads.receive(files("a.jpg"))
+
+    html = client.get("/").content.decode()
+
+    for task_id in Photo.objects.get().task_ids:
+        assert reverse("admin:jobqueue_task_change", args=[task_id]) in html
+
+
+def test_gallery_asks_in_two_queries_however_many_photos(client, django_assert_max_num_queries):
+    uploads.receive(files(*(f"{number}.jpg" for number in range(10))))
+
+    with django_assert_max_num_queries(7):
+        client.get("/")
+
+
+def test_live_page_gives_the_cards_that_it_is_asked_for(client, make_photo):
+    wanted, other = make_photo(picture(), name="wanted.jpg"), make_photo(picture(), name="other.jpg")
+
+    html = client.get(reverse("photos:live"), {"photo": wanted.pk}).content.decode()
+
+    assert f'id="photo-{wanted.pk}"' in html
+    assert f'id="photo-{other.pk}"' not in html
+    assert 'id="summary"' in html
+
+
+def test_live_page_refuses_what_is_no_photo(client):
+    assert client.get(reverse("photos:live"), {"photo": "nonsense"}).status_code == 404
+
+
+def test_page_is_busy_until_the_work_of_its_photos_is_done(client):
+    uploads.receive(files("a.jpg"))
+    photo = Photo.objects.get()
+
+    assert b"data-busy" in client.get("/").content
+
+    Task.objects.update(status=Task.Status.SUCCESSFUL)
+    assert b"data-busy" not in client.get("/").content
+    assert photo.task_ids.count(None) == 0
+
+
+def test_retry_is_told_with_its_reason_and_its_time(client):
+    uploads.receive(files("a.jpg"))
+    task = Task.objects.filter(pk=str(Photo.objects.get().notify_task_id))
+    trace = "Traceback (most recent call last):\n  ...\ndemo.Refused: the webhook answered 503"
+    task.update(status=Task.Status.SCHEDULED, worker_ids=["x"], errors=[{"traceback": trace}])
+
+    assert "the webhook answered 503; try 2 of 6 at once" in client.get("/").content.decode()
+
+
+def test_thumbnail_is_served_and_the_original_never_is(client, make_photo):
+    photo = make_photo(picture(), name="page.html")
+    assert client.get(reverse("photos:thumbnail", args=[photo.pk])).status_code == 404
+
+    tasks.make_thumbnail.call(str(photo.pk))
+
+    answer = client.get(reverse("photos:thumbnail", args=[photo.pk]))
+    assert answer["Content-Type"] == "image/webp"
+    assert b"".join(answer.streaming_content)[8:12] == b"WEBP"
+
+
+@pytest.mark.parametrize(("what", "task"), [("failure", "copy_to_old_archive"), ("report", "nightly_report")])
+def test_experiment_enqueues_its_task(client, what, task):
+    assert client.post(reverse("photos:experiment"), {"what": what}).status_code == 302
+
+    assert Task.objects.get().task_type.endswith(f".{task}")
+
+
+def test_unknown_experiment_is_refused(client):
+    assert client.post(reverse("photos:experiment"), {"what": "nonsense"}).status_code == 400
