@@ -32,7 +32,7 @@ def main() -> int:
 
     pythons = find_pythons()
     cells = [(python, django) for python in pythons for django in DJANGOS if supports(python, django)]
-    print("Found Python", ", ".join(pythons) or "none that is supported")
+    print("Found Python", ", ".join(pythons) or "none that is supported", flush=True)
     if options.newest:
         cells = [cell for cell in cells[-1:] if cell != (PYTHONS[0], "5.2")]
     if options.cell:

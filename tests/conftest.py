@@ -57,7 +57,7 @@ def private_cluster() -> Iterator[Cluster]:
 def database_url(database: dict[str, Any]) -> str:
     """Turn an entry of DATABASES back into a URL for a child process."""
     user, password = quote(database["USER"], safe=""), quote(database["PASSWORD"], safe="")
-    options = {**database["OPTIONS"], "host": database["HOST"], "port": str(database["PORT"])}
+    options = {"host": database["HOST"], "port": str(database["PORT"]), **database["OPTIONS"]}
     login = f"{user}:{password}" if password else user
     query = urlencode({key: value for key, value in options.items() if value != ""}, quote_via=quote)
     return f"postgresql://{login}@/{quote(database['NAME'])}?{query}"
