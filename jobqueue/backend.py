@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -23,17 +23,18 @@ from jobqueue.compat import (
     task_enqueued,
 )
 from jobqueue.exceptions import InvalidArguments
-from jobqueue.function import FunctionTask, changed, stored_options
+from jobqueue.function import Call, FunctionTask, changed
 from jobqueue.ids import new_id
 from jobqueue.outcome import Enqueued, NewTask
 from jobqueue.payload import encode, encode_arguments
+from jobqueue.task_options import stored_options
 
 if TYPE_CHECKING:
     from jobqueue import models
 
-AnyTask = FunctionTask[..., Any]
-AnyResult = TaskResult[..., Any] if TYPE_CHECKING else TaskResult
-Call = tuple[Sequence[Any], Mapping[str, Any]]
+AnyTask: TypeAlias = FunctionTask[..., Any]
+AnyResult: TypeAlias = "TaskResult[..., Any]"
+
 
 ROWS_PER_STATEMENT = 1000
 
@@ -59,7 +60,7 @@ class JobQueueBackend(BaseTaskBackend):
 
     def validate_task(self, task: Task[..., Any]) -> None:
         """Raise InvalidTask when this backend cannot run the task."""
-        priority = task.priority
+        priority: Any = task.priority
         if not isinstance(priority, int | float) or priority != priority:
             raise InvalidTask(f"priority must be a whole number, not {priority!r}.")
         if isinstance(task.run_after, timedelta):  # a word of ours, which Django would trip over

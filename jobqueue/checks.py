@@ -35,7 +35,7 @@ def check_task_framework(**_: Any) -> list[checks.CheckMessage]:
 
 
 def check_backends(**_: Any) -> list[Any]:
-    """Run our backends' check(), unless the task framework does: core always, the backport when it is an app."""
+    """Run our backends' check() where the task framework does not: the backport does when it is an app."""
     if check_task_framework():
         return []
     from jobqueue.backend import JobQueueBackend
@@ -55,7 +55,7 @@ def check_task_names(**_: Any) -> list[checks.CheckMessage]:
     """Two functions under one name."""
     return [
         checks.Error(
-            f"Two functions are declared as the task {duplicate.task_type!r}: {duplicate.first} and {duplicate.second}.",
+            f"The task {duplicate.task_type!r} is declared twice: {duplicate.first} and {duplicate.second}.",
             hint="Rows hold this name, so it must lead to one function. Change one name=.",
             id="jobqueue.E002",
         )
@@ -91,7 +91,7 @@ def backend_problems(backend: JobQueueBackend) -> Iterator[checks.CheckMessage]:
 
 def _database_problems(here: str, alias: str) -> Iterator[checks.CheckMessage]:
     try:
-        connection = connections[alias]
+        connection: Any = connections[alias]
     except ImproperlyConfigured as error:
         yield checks.Error(
             f"{here}: database {alias!r} cannot be used: {error}",
@@ -118,14 +118,14 @@ def _database_problems(here: str, alias: str) -> Iterator[checks.CheckMessage]:
             )
         elif connection.settings_dict["OPTIONS"].get("transaction_mode", "").upper() != "IMMEDIATE":
             yield checks.Warning(
-                f"{here}: transactions of the SQLite database {alias!r} begin without the write lock, so that "
-                "enqueueing beside an executor can fail with 'database is locked'.",
+                f"{here}: transactions of the SQLite database {alias!r} begin without the write lock, "
+                "so that enqueueing beside an executor can fail with 'database is locked'.",
                 hint=f"Set DATABASES[{alias!r}]['OPTIONS']['transaction_mode'] = 'IMMEDIATE'.",
                 id="jobqueue.W002",
             )
     else:
         yield checks.Error(
-            f"{here}: database {alias!r} is {connection.display_name}; jobqueue runs on PostgreSQL, and on SQLite.",
+            f"{here}: database {alias!r} is {connection.display_name}; jobqueue needs PostgreSQL or SQLite.",
             hint="Point OPTIONS['DATABASE'] at a PostgreSQL database.",
             id="jobqueue.E008",
         )

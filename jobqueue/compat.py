@@ -100,5 +100,5 @@ __all__ = [
 
 
 def are_backends_checked() -> bool:
-    """Tell whether the framework itself runs each backend's check(): the backport only does when it is an app."""
+    """Tell whether the framework itself runs each backend's check(); the backport does when it is an app."""
     return f"{PACKAGE}.checks" in sys.modules

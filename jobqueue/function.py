@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import (
     TYPE_CHECKING,
@@ -20,7 +20,6 @@ from typing import (
 )
 
 from asgiref.sync import sync_to_async
-from django.conf import settings
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
@@ -35,11 +34,14 @@ from jobqueue.compat import (
     TaskResult,
     task_backends,
 )
-from jobqueue.conf import RANGES, Options, seconds
-from jobqueue.payload import escape
+from jobqueue.conf import seconds
+from jobqueue.task_options import Limits as Limits
+from jobqueue.task_options import as_classes, problems
+from jobqueue.task_options import limits as limits
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Call = tuple[Sequence[Any], Mapping[str, Any]]  # (args, kwargs)
 ExceptionClasses = type[BaseException] | Sequence[type[BaseException]]
 
 if TYPE_CHECKING:
@@ -82,17 +84,16 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     # super() does not know the class that dataclass(slots=True) makes anew: hence Task.__post_init__(self).
     def __post_init__(self) -> None:
         if not inspect.isfunction(self.func):
-            raise InvalidTask(f"@task decorates a function, not {self.func!r}.")
+            raise InvalidTask(f"Task function must be defined at a module level, not {self.func!r}.")
         object.__setattr__(self, "task_type", self.task_type or self.name or self.module_path)
         object.__setattr__(self, "name", self.name or self.func.__name__)
         object.__setattr__(self, "timeout", seconds(self.timeout))
-        object.__setattr__(self, "retry_on", _classes(self.retry_on))
-        object.__setattr__(self, "give_up_on", _classes(self.give_up_on) or ())
-        for problem in _problems(self):
+        object.__setattr__(self, "retry_on", as_classes(self.retry_on))
+        object.__setattr__(self, "give_up_on", as_classes(self.give_up_on) or ())
+        for problem in problems(self):
             raise InvalidTask(f"{self.name}: {problem}.")
-        if isinstance(self.run_after, timedelta) and not issubclass(
-            self.get_backend().task_class, FunctionTask
-        ):
+        is_ours = issubclass(self.get_backend().task_class, FunctionTask)
+        if isinstance(self.run_after, timedelta) and not is_ours:
             # Other backends know moments only.
             object.__setattr__(self, "run_after", timezone.now() + self.run_after)
         Task.__post_init__(self)
@@ -149,9 +150,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
         """See enqueue()."""
         return cast("TaskResult[P, R]", await self.get_backend().aenqueue(self, args, kwargs))  # type: ignore[arg-type]
 
-    def enqueue_many(
-        self, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
-    ) -> list[TaskResult[P, R]]:
+    def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[P, R]]:
         """
         Add one task per (args, kwargs), all or none, one statement per thousand; results come in order.
 
@@ -163,9 +162,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
             return [backend.enqueue(self, args, kwargs) for args, kwargs in calls]  # type: ignore[arg-type]
         return cast("list[TaskResult[P, R]]", enqueue_many(self, calls))
 
-    async def aenqueue_many(
-        self, calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
-    ) -> list[TaskResult[P, R]]:
+    async def aenqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[P, R]]:
         """See enqueue_many()."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
 
@@ -181,120 +178,6 @@ def changed(task: FunctionTask[P, R], **values: Any) -> FunctionTask[P, R]:
     for f in fields(task):
         object.__setattr__(copy, f.name, values[f.name] if f.name in values else getattr(task, f.name))
     return copy
-
-
-EARLIEST_YEAR, LATEST_YEAR = 1970, 9000
-LONGEST = timedelta(days=365 * 1000)
-
-
-def _classes(value: Any) -> Any:
-    return (
-        (value,)
-        if isinstance(value, type)
-        else tuple(value)
-        if isinstance(value, list | set | frozenset)
-        else value
-    )
-
-
-def _problems(task: FunctionTask[..., Any]) -> Iterable[str]:
-    """Say what is wrong with the options of a declaration, one sentence each."""
-    if task.max_attempts is not None and not _is_number("MAX_ATTEMPTS", task.max_attempts, int):
-        yield f"max_attempts must be a whole number from 1 up, not {task.max_attempts!r}"
-    if task.timeout is not None and not _is_number("TIMEOUT", task.timeout, int | float):
-        yield f"timeout must be a number of seconds above 0 (a year at most) or a timedelta, not {task.timeout!r}"
-    if task.backoff is not None and not isinstance(task.backoff, Backoff):
-        yield f"backoff must be a jobqueue.Backoff, not {task.backoff!r}"
-    for option in ("retry_on", "give_up_on"):
-        value = getattr(task, option)
-        if value is not None and not (
-            isinstance(value, tuple)
-            and all(isinstance(c, type) and issubclass(c, BaseException) for c in value)
-        ):
-            yield f"{option} must be an exception class or a tuple of them, not {value!r}"
-    if not isinstance(task.atomic, bool):
-        yield f"atomic must be True or False, not {task.atomic!r}"
-    if task.atomic is True and inspect.iscoroutinefunction(task.func):
-        yield "atomic=True needs a plain function: Django has no transactions in async code"
-    for option, limit in (("task_type", 500), ("name", 500), ("key", 255), ("queue_name", 128)):
-        value = getattr(task, option)
-        if value is not None and not (
-            isinstance(value, str) and 0 < len(value) <= limit and escape(value) == value
-        ):
-            yield f"{option} must be a text of 1 to {limit} characters, not {value!r}"
-    if task.metadata is not None and not isinstance(task.metadata, Mapping):
-        yield f"metadata must be a mapping, not {task.metadata!r}"
-    yield from _time_problems("run_after", task.run_after)
-    yield from _time_problems("expires", task.expires)
-    if isinstance(task.expires, timedelta) and task.expires <= timedelta(0):
-        yield f"expires must lie in the future, not {task.expires!r}"
-
-
-def _is_number(option: str, value: Any, kinds: Any) -> bool:
-    low, high = RANGES[option]
-    return isinstance(value, kinds) and not isinstance(value, bool) and low <= value <= high
-
-
-def _time_problems(option: str, value: Any) -> Iterable[str]:
-    match value:
-        case None:
-            pass
-        case timedelta():
-            if abs(value) > LONGEST:
-                yield f"{option} must lie within a thousand years, not {value!r}"
-        case datetime():
-            if settings.USE_TZ and timezone.is_naive(value):
-                yield f"{option} must be an aware datetime, not {value!r}"
-            # A row with a moment outside of Python's calendar, once ranks are computed, cannot be read.
-            elif not EARLIEST_YEAR <= value.year <= LATEST_YEAR:
-                yield f"{option} must lie between the years {EARLIEST_YEAR} and {LATEST_YEAR}, not {value!r}"
-        case _:
-            yield f"{option} must be a datetime or a timedelta, not {value!r}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What holds for one task once its row, its declaration and the backend's OPTIONS have spoken."""
-
-    max_attempts: int
-    backoff: Backoff
-    timeout: float | None
-
-
-def stored_options(task: FunctionTask[..., Any]) -> dict[str, Any]:
-    """Give what using() changed about a declared task, as the row's `options` hold it."""
-    declared = registry.get(task.task_type)
-    options: dict[str, Any] = {}
-    if declared is None or declared is task:
-        return options
-    if task.max_attempts != declared.max_attempts:
-        options["max_attempts"] = task.max_attempts
-    if task.timeout != declared.timeout:
-        options["timeout"] = task.timeout
-    if task.backoff is not None and task.backoff != declared.backoff:
-        options["backoff"] = asdict(task.backoff)
-    return options
-
-
-def limits(task: FunctionTask[..., Any], stored: Mapping[str, Any], defaults: Options) -> Limits:
-    """
-    Work out what holds for a row: its own options, else the declaration's, else the backend's.
-
-    stored: the row's `options`, decoded. Raises ValueError or TypeError where somebody wrote nonsense there.
-    """
-
-    def pick(name: str) -> Any:
-        for source in (stored.get(name), getattr(task, name)):
-            if source is not None:
-                return source
-        return getattr(defaults, name)
-
-    backoff = pick("backoff")
-    return Limits(
-        max_attempts=pick("max_attempts"),
-        backoff=backoff if isinstance(backoff, Backoff) else Backoff(**backoff),
-        timeout=pick("timeout"),
-    )
 
 
 class TaskDecorator(Protocol):

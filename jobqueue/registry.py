@@ -1,8 +1,8 @@
-"""Which code belongs to which task_type: filled as tasks are declared, never by importing a name from a row."""
+"""Which code belongs to which task_type: filled as tasks are declared, never by a name from a row."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
@@ -19,11 +19,11 @@ class Duplicate(NamedTuple):
     second: str
 
 
-_tasks: dict[str, FunctionTask[..., object]] = {}
+_tasks: dict[str, FunctionTask[..., Any]] = {}
 _duplicates: set[Duplicate] = set()
 
 
-def declare(task: FunctionTask[..., object]) -> None:
+def declare(task: FunctionTask[..., Any]) -> None:
     """
     Enter a task under its task_type, unless its function is there already.
 
@@ -36,12 +36,12 @@ def declare(task: FunctionTask[..., object]) -> None:
         _duplicates.add(Duplicate(task.task_type, known.module_path, task.module_path))
 
 
-def get(task_type: str) -> FunctionTask[..., object] | None:
+def get(task_type: str) -> FunctionTask[..., Any] | None:
     """Give the task declared under a name, None when this process knows no such task."""
     return _tasks.get(task_type)
 
 
-def all() -> dict[str, FunctionTask[..., object]]:  # noqa: A001 - reads as registry.all()
+def all() -> dict[str, FunctionTask[..., Any]]:  # noqa: A001 - reads as registry.all()
     """Give every declared task by its task_type, sorted."""
     return dict(sorted(_tasks.items()))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jobqueue.compat import TaskError, TaskResult, TaskResultStatus
 from jobqueue.function import FunctionTask, changed
@@ -15,8 +15,8 @@ from jobqueue.payload import decode
 if TYPE_CHECKING:
     from jobqueue import models
 
-Result = TaskResult[..., Any] if TYPE_CHECKING else TaskResult
-AnyTask = FunctionTask[..., Any]
+AnyTask: TypeAlias = FunctionTask[..., Any]
+Result: TypeAlias = "TaskResult[..., Any]"
 
 # django.tasks knows four states.
 SHOWN_AS: Mapping[str, TaskResultStatus] = {

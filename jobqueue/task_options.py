@@ -1,0 +1,135 @@
+"""The options of a task: which values make sense, and which of several hold for a row."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.utils import timezone
+
+from jobqueue import registry
+from jobqueue.backoff import Backoff
+from jobqueue.conf import RANGES, Options
+from jobqueue.payload import escape
+
+if TYPE_CHECKING:
+    from jobqueue.function import FunctionTask
+
+
+EARLIEST_YEAR, LATEST_YEAR = 1970, 9000
+LONGEST = timedelta(days=365 * 1000)
+
+
+def as_classes(value: Any) -> Any:
+    """Give one exception class, or several in any collection, as a tuple."""
+    if isinstance(value, type):
+        return (value,)
+    return tuple(value) if isinstance(value, list | set | frozenset) else value
+
+
+# Any: the values come from code that no type checker may have seen.
+def problems(task: Any) -> Iterator[str]:
+    """Say what is wrong with the options of a declared task, one sentence each."""
+    if task.max_attempts is not None and not _is_number("MAX_ATTEMPTS", task.max_attempts, int):
+        yield f"max_attempts must be a whole number from 1 up, not {task.max_attempts!r}"
+    if task.timeout is not None and not _is_number("TIMEOUT", task.timeout, int | float):
+        yield f"timeout must be seconds or a timedelta, above 0 and a year at most, not {task.timeout!r}"
+    if task.backoff is not None and not isinstance(task.backoff, Backoff):
+        yield f"backoff must be a jobqueue.Backoff, not {task.backoff!r}"
+    for option in ("retry_on", "give_up_on"):
+        value = getattr(task, option)
+        if value is not None and not (isinstance(value, tuple) and all(map(_is_exception_class, value))):
+            yield f"{option} must be an exception class or a tuple of them, not {value!r}"
+    if not isinstance(task.atomic, bool):
+        yield f"atomic must be True or False, not {task.atomic!r}"
+    if task.atomic is True and inspect.iscoroutinefunction(task.func):
+        yield "atomic=True needs a plain function: Django has no transactions in async code"
+    for option, limit in (("task_type", 500), ("name", 500), ("key", 255), ("queue_name", 128)):
+        value = getattr(task, option)
+        if value is not None and not _is_text(value, limit):
+            yield f"{option} must be a text of 1 to {limit} characters, not {value!r}"
+    if task.metadata is not None and not isinstance(task.metadata, Mapping):
+        yield f"metadata must be a mapping, not {task.metadata!r}"
+    yield from _time_problems("run_after", task.run_after)
+    yield from _time_problems("expires", task.expires)
+    if isinstance(task.expires, timedelta) and task.expires <= timedelta(0):
+        yield f"expires must lie in the future, not {task.expires!r}"
+
+
+def _is_number(option: str, value: Any, kinds: Any) -> bool:
+    low, high = RANGES[option]
+    return isinstance(value, kinds) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_exception_class(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
+
+
+def _is_text(value: Any, limit: int) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= limit and escape(value) == value
+
+
+def _time_problems(option: str, value: Any) -> Iterator[str]:
+    match value:
+        case None:
+            pass
+        case timedelta():
+            if abs(value) > LONGEST:
+                yield f"{option} must lie within a thousand years, not {value!r}"
+        case datetime():
+            if settings.USE_TZ and timezone.is_naive(value):
+                yield f"{option} must be an aware datetime, not {value!r}"
+            # A row with a moment outside of Python's calendar, once ranks are computed, cannot be read.
+            elif not EARLIEST_YEAR <= value.year <= LATEST_YEAR:
+                yield f"{option} must lie between the years {EARLIEST_YEAR} and {LATEST_YEAR}, not {value!r}"
+        case _:
+            yield f"{option} must be a datetime or a timedelta, not {value!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What holds for one task once its row, its declaration and the backend's OPTIONS have spoken."""
+
+    max_attempts: int
+    backoff: Backoff
+    timeout: float | None
+
+
+def stored_options(task: FunctionTask[..., Any]) -> dict[str, Any]:
+    """Give what using() changed about a declared task, as the row's `options` hold it."""
+    declared = registry.get(task.task_type)
+    options: dict[str, Any] = {}
+    if declared is None or declared is task:
+        return options
+    if task.max_attempts != declared.max_attempts:
+        options["max_attempts"] = task.max_attempts
+    if task.timeout != declared.timeout:
+        options["timeout"] = task.timeout
+    if task.backoff is not None and task.backoff != declared.backoff:
+        options["backoff"] = asdict(task.backoff)
+    return options
+
+
+def limits(task: FunctionTask[..., Any], stored: Mapping[str, Any], defaults: Options) -> Limits:
+    """
+    Work out what holds for a row: its own options, else the declaration's, else the backend's.
+
+    stored: the row's `options`, decoded. Raises ValueError or TypeError where somebody wrote nonsense there.
+    """
+
+    def pick(name: str) -> Any:
+        for source in (stored.get(name), getattr(task, name)):
+            if source is not None:
+                return source
+        return getattr(defaults, name)
+
+    backoff = pick("backoff")
+    return Limits(
+        max_attempts=pick("max_attempts"),
+        backoff=backoff if isinstance(backoff, Backoff) else Backoff(**backoff),
+        timeout=pick("timeout"),
+    )
