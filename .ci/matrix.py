@@ -92,7 +92,15 @@ def environment(program: str, python: str, django: str) -> Path:
         return interpreter
     subprocess.run([program, "-m", "venv", "--clear", folder], check=True)
     extras = "test,django52" if django == "5.2" else "test"
-    install = [interpreter, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-input"]
+    install: list[str | Path] = [
+        interpreter,
+        "-m",
+        "pip",
+        "install",
+        "-qq",
+        "--disable-pip-version-check",
+        "--no-input",
+    ]
     subprocess.run([*install, "-c", PINS, "-e", f".[{extras}]", f"Django=={DJANGOS[django]}"], check=True)
     stamp.write_text(digest)
     return interpreter
@@ -100,7 +108,7 @@ def environment(program: str, python: str, django: str) -> Path:
 
 def run_suite(interpreter: Path, arguments: list[str]) -> tuple[int, str]:
     """Show pytest's output as it comes; give its exit status and closing line."""
-    command = [interpreter, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    command: list[str | Path] = [interpreter, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     closing = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -202,9 +202,7 @@ class Cluster:
     def _check_version(self) -> None:
         found = (self.data / "PG_VERSION").read_text().strip()
         if found != major_version():
-            raise ClusterError(
-                f"{self.data} was made by PostgreSQL {found}, the binaries are {major_version()}"
-            )
+            raise ClusterError(f"{self.data} is PostgreSQL {found}'s, the programs are {major_version()}'s")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -215,9 +213,7 @@ class Cluster:
 
     def _initdb(self) -> None:
         if len(os.fsencode(self.data)) > LONGEST_FOLDER:
-            raise ClusterError(
-                f"The path of a data folder must be shorter, the socket lies in it: {self.data}"
-            )
+            raise ClusterError(f"The socket lies in the data folder, whose path is too long: {self.data}")
         making = self.data.with_name(self.data.name + ".new")
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(mode=0o700)

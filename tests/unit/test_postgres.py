@@ -1,0 +1,78 @@
+"""The embedded PostgreSQL that demo and tests stand on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from demo_project.postgres import CHECKOUT, Cluster
+from demo_project.postgres_programs import ClusterError
+
+HOLD = """if True:
+    import time
+    from demo_project.postgres import throwaway_cluster
+    with throwaway_cluster(fsync="off") as cluster:
+        print(cluster.data, cluster.pid(), flush=True)
+        time.sleep(600)
+"""
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "gave up waiting"
+        time.sleep(0.02)
+
+
+def test_killed_server_starts_again_with_its_data(private_cluster: Cluster) -> None:
+    with psycopg.connect(private_cluster.url) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 1 AS one")
+    held = psycopg.connect(private_cluster.url)
+    private_cluster.kill()
+    assert not private_cluster.is_running()
+    private_cluster.start()
+    with pytest.raises(psycopg.OperationalError):
+        held.execute("SELECT 1")
+    held.close()
+    with psycopg.connect(private_cluster.url) as connection:
+        assert connection.execute("SELECT one FROM kept").fetchone() == (1,)
+
+
+def test_number_of_a_stranger_in_the_pid_file_is_no_server(private_cluster: Cluster) -> None:
+    private_cluster.stop()
+    (private_cluster.data / "postmaster.pid").write_text(f"{os.getpid()}\n{private_cluster.data}\n")
+    assert private_cluster.pid() is None
+    private_cluster.start()
+    assert private_cluster.is_running()
+
+
+def test_second_cluster_object_uses_the_running_server_and_leaves_it_running(
+    private_cluster: Cluster,
+) -> None:
+    second = Cluster(private_cluster.data)
+    second.start()
+    second.stop()
+    assert private_cluster.is_running()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_when_its_process_is_ended(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", HOLD]
+    with subprocess.Popen(
+        command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        data, pid = process.stdout.readline().split()
+        process.send_signal(number)
+    wait_for(lambda: not Path(f"/proc/{int(pid)}").exists() and not Path(os.fsdecode(data)).parent.exists())
+
+
+def test_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="path is too long"):
+        Cluster(tmp_path / ("long" * 30)).start()
