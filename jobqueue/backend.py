@@ -15,7 +15,6 @@ from django.db import transaction
 from jobqueue import conf, registry
 from jobqueue.compat import (
     BaseTaskBackend,
-    InvalidTask,
     Task,
     TaskResult,
     TaskResultDoesNotExist,
@@ -60,10 +59,9 @@ class JobQueueBackend(BaseTaskBackend):
 
     def validate_task(self, task: Task[..., Any]) -> None:
         """Raise InvalidTask when this backend cannot run the task."""
-        priority: Any = task.priority
-        if not isinstance(priority, int | float) or priority != priority:
-            raise InvalidTask(f"priority must be a whole number, not {priority!r}.")
-        if isinstance(task.run_after, timedelta):  # a word of ours, which Django would trip over
+        if isinstance(task, FunctionTask) and isinstance(
+            task.run_after, timedelta
+        ):  # a word of ours, which Django would trip over
             task = changed(task, run_after=None)
         super().validate_task(task)
 

@@ -81,7 +81,13 @@ def from_row(row: models.Task, task: AnyTask) -> Result:
 def from_claimed(
     claimed: Claimed, task: AnyTask, args: list[Any], kwargs: dict[str, Any], *, worker_id: str
 ) -> Result:
-    """Show a claimed task in the attempt that starts now, so that `attempts` counts this one too."""
+    """
+    Show a claimed task in the attempt that starts now, so that `attempts` counts this one too.
+
+    Raises ValueError where the row holds something else.
+    """
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise ValueError("its arguments are not a list and an object")
     if task.queue_name != claimed.queue_name or task.priority != claimed.priority:
         task = changed(task, queue_name=claimed.queue_name, priority=claimed.priority)
     return TaskResult(

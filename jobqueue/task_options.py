@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,8 @@ def as_classes(value: Any) -> Any:
 # Any: the values come from code that no type checker may have seen.
 def problems(task: Any) -> Iterator[str]:
     """Say what is wrong with the options of a declared task, one sentence each."""
+    if not isinstance(task.priority, int | float) or task.priority != task.priority:
+        yield f"priority must be a whole number, not {task.priority!r}"
     if task.max_attempts is not None and not _is_number("MAX_ATTEMPTS", task.max_attempts, int):
         yield f"max_attempts must be a whole number from 1 up, not {task.max_attempts!r}"
     if task.timeout is not None and not _is_number("TIMEOUT", task.timeout, int | float):
@@ -81,7 +83,8 @@ def _time_problems(option: str, value: Any) -> Iterator[str]:
             if abs(value) > LONGEST:
                 yield f"{option} must lie within a thousand years, not {value!r}"
         case datetime():
-            if settings.USE_TZ and timezone.is_naive(value):
+            # Django itself refuses a naive run_after, in its own words.
+            if option != "run_after" and settings.USE_TZ and timezone.is_naive(value):
                 yield f"{option} must be an aware datetime, not {value!r}"
             # A row with a moment outside of Python's calendar, once ranks are computed, cannot be read.
             elif not EARLIEST_YEAR <= value.year <= LATEST_YEAR:
@@ -105,12 +108,10 @@ def stored_options(task: FunctionTask[..., Any]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if declared is None or declared is task:
         return options
-    if task.max_attempts != declared.max_attempts:
-        options["max_attempts"] = task.max_attempts
-    if task.timeout != declared.timeout:
-        options["timeout"] = task.timeout
-    if task.backoff is not None and task.backoff != declared.backoff:
-        options["backoff"] = asdict(task.backoff)
+    for option in ("max_attempts", "timeout", "backoff"):
+        value = getattr(task, option)
+        if value is not None and value != getattr(declared, option):
+            options[option] = asdict(value) if isinstance(value, Backoff) else value
     return options
 
 
@@ -121,15 +122,23 @@ def limits(task: FunctionTask[..., Any], stored: Mapping[str, Any], defaults: Op
     stored: the row's `options`, decoded. Raises ValueError or TypeError where somebody wrote nonsense there.
     """
 
-    def pick(name: str) -> Any:
-        for source in (stored.get(name), getattr(task, name)):
-            if source is not None:
-                return source
-        return getattr(defaults, name)
+    if not stored:
+        return Limits(
+            max_attempts=defaults.max_attempts if task.max_attempts is None else task.max_attempts,
+            backoff=defaults.backoff if task.backoff is None else task.backoff,
+            timeout=defaults.timeout if task.timeout is None else task.timeout,
+        )
+    chosen = limits(task, {}, defaults)
+    if "max_attempts" in stored:
+        chosen = replace(chosen, max_attempts=_number("MAX_ATTEMPTS", stored["max_attempts"], int))
+    if "backoff" in stored:
+        chosen = replace(chosen, backoff=Backoff(**stored["backoff"]))
+    if "timeout" in stored:
+        chosen = replace(chosen, timeout=_number("TIMEOUT", stored["timeout"], int | float))
+    return chosen
 
-    backoff = pick("backoff")
-    return Limits(
-        max_attempts=pick("max_attempts"),
-        backoff=backoff if isinstance(backoff, Backoff) else Backoff(**backoff),
-        timeout=pick("timeout"),
-    )
+
+def _number(option: str, value: Any, kinds: Any) -> Any:
+    if not _is_number(option, value, kinds):
+        raise ValueError(f"{option.lower()} is {value!r}")
+    return value
