@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -154,14 +155,14 @@ def when(moment: datetime | None) -> str:
 
 
 def swatches(colours: Sequence[dict[str, Any]]) -> list[Swatch]:
-    total = sum(float(colour["share"]) for colour in colours) or 1.0
-    stripes, left = [], 0
-    for colour in colours:
-        share = float(colour["share"])
-        width = max(20, round(1000 * share / total))
-        stripes.append(Swatch(colour=str(colour["hex"]), percent=round(100 * share), left=left, width=width))
-        left += width
-    return stripes
+    """Lay the colours side by side over the whole bar; a rare one stays wide enough to be seen."""
+    shares = [max(0.02, float(colour["share"])) for colour in colours]
+    total = sum(shares) or 1.0
+    edges = [round(1000 * sum(shares[:end]) / total) for end in range(len(shares) + 1)]
+    return [
+        Swatch(colour=str(colour["hex"]), percent=round(100 * colour["share"]), left=left, width=right - left)
+        for colour, (left, right) in zip(colours, pairwise(edges), strict=True)
+    ]
 
 
 def summary() -> Summary:

@@ -1,0 +1,194 @@
+"""What `make demo` says at its end: what happened, as tables, and whether it is what had to happen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from statistics import median
+from uuid import UUID
+
+from django.core.files.storage import default_storage
+from django.db import connection
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from demo_project.photos import gallery
+from demo_project.photos.models import Photo
+from jobqueue.models import Task
+
+Status = Task.Status
+RIGHT = frozenset("0123456789")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The tasks and photos of one run of the demo: everything that came after its start."""
+
+    began: datetime
+
+    @property
+    def tasks(self) -> QuerySet[Task]:
+        return Task.objects.filter(enqueued_at__gte=self.began)
+
+    @property
+    def photos(self) -> QuerySet[Photo]:
+        return Photo.objects.filter(uploaded_at__gte=self.began)
+
+    def unfinished(self) -> QuerySet[Task]:
+        """What can still run; tonight's report is not waited for."""
+        tonight = Q(status=Status.SCHEDULED, wake_at__gt=timezone.now() + gallery.SOON)
+        return self.tasks.filter(finished_at=None).exclude(tonight)
+
+
+def database_time() -> datetime:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        (now,) = cursor.fetchone()
+    assert isinstance(now, datetime)
+    return now
+
+
+def tell(run: Run) -> Iterator[str]:
+    """The tables, line by line."""
+    tasks = list(run.tasks)
+    yield from table(
+        ("task", "successful", "failed", "later", "attempts", "retries", "waited", "at most", "ran"),
+        by_type(tasks),
+    )
+    yield ""
+    statuses = Counter(task.status for task in tasks)
+    yield "By status:   " + ", ".join(
+        f"{count} {Status(status).label.lower()}" for status, count in statuses.most_common()
+    )
+    yield f"Throughput:  {throughput(tasks)}"
+    failed = [task for task in tasks if task.status == Status.FAILED]
+    if failed:
+        names = {str(photo.pk): photo.name for photo in run.photos}
+        rows = [
+            (names.get(argument(task), "-"), short(task.task_type), gallery.reason(task)) for task in failed
+        ]
+        yield ""
+        yield from table(("failed", "task", "reason"), sorted(rows))
+
+
+def by_type(tasks: Sequence[Task]) -> list[tuple[str, ...]]:
+    types = sorted({task.task_type for task in tasks})
+    rows = [figures(short(name), [task for task in tasks if task.task_type == name]) for name in types]
+    return [*rows, figures("all", tasks)]
+
+
+def figures(name: str, tasks: Sequence[Task]) -> tuple[str, ...]:
+    counts = Counter(task.status for task in tasks)
+    attempts = sum(len(task.worker_ids) for task in tasks)
+    retries = sum(max(0, len(task.worker_ids) - 1) for task in tasks)
+    waits = [wait.total_seconds() for task in tasks if (wait := waited(task)) is not None]
+    runs = [
+        (task.finished_at - task.last_attempted_at).total_seconds()
+        for task in tasks
+        if task.finished_at and task.last_attempted_at
+    ]
+    later = sum(
+        counts[status] for status in (Status.READY, Status.SCHEDULED, Status.SUSPENDED, Status.RUNNING)
+    )
+    return (
+        name,
+        *map(str, (counts[Status.SUCCESSFUL], counts[Status.FAILED], later, attempts, retries)),
+        seconds(median(waits)) if waits else "-",
+        seconds(max(waits)) if waits else "-",
+        seconds(median(runs)) if runs else "-",
+    )
+
+
+def waited(task: Task) -> timedelta | None:
+    """How long it took to start. A task that was enqueued for later says nothing here."""
+    if task.started_at is None or short(task.task_type) == "nightly_report":
+        return None
+    return task.started_at - task.enqueued_at
+
+
+def throughput(tasks: Sequence[Task]) -> str:
+    ends = [task.finished_at for task in tasks if task.finished_at]
+    if not ends:
+        return "nothing has finished"
+    took = (max(ends) - min(task.enqueued_at for task in tasks)).total_seconds()
+    attempts = sum(len(task.worker_ids) for task in tasks)
+    return f"{len(ends)} tasks in {took:.1f} s, {attempts / took:.1f} attempts a second"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns of numbers lie right, the others left."""
+    widths = [max(len(row[at]) for row in [heads, *rows]) for at in range(len(heads))]
+    numeric = [all(row[at][:1] in RIGHT or row[at] == "-" for row in rows) for at in range(len(heads))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(cells, widths, numeric, strict=True)
+        )
+        return "  ".join(padded).rstrip()
+
+    yield line(heads)
+    yield "  ".join("─" * width for width in widths)
+    yield from map(line, rows)
+
+
+def short(task_type: str) -> str:
+    return task_type.rpartition(".")[2]
+
+
+def argument(task: Task) -> str:
+    return str(task.args[0]) if task.args else ""
+
+
+def seconds(value: float) -> str:
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+
+
+def complaints(run: Run, sent: int, is_picture: Callable[[Photo], bool]) -> Iterator[str]:
+    """Say what did not come out as it had to."""
+    tasks: dict[UUID | None, Task] = {task.pk: task for task in run.tasks}
+    photos = list(run.photos)
+    if len(photos) != sent:
+        yield f"{sent} photos were sent, {len(photos)} are there."
+    for photo in photos:
+        yield from complaints_about(photo, tasks, is_good=is_picture(photo))
+    for task in tasks.values():
+        yield from complaints_about_task(task)
+    reports = [task for task in tasks.values() if short(task.task_type) == "nightly_report"]
+    if Status.SUCCESSFUL not in [task.status for task in reports]:
+        yield "The report that was due did not run."
+
+
+def complaints_about(photo: Photo, tasks: Mapping[UUID | None, Task], *, is_good: bool) -> Iterator[str]:
+    wanted = Status.SUCCESSFUL if is_good else Status.FAILED
+    yield from wrong_end(photo, tasks.get(photo.thumbnail_task_id), wanted)
+    yield from wrong_end(photo, tasks.get(photo.facts_task_id), wanted)
+    yield from wrong_end(photo, tasks.get(photo.notify_task_id), Status.SUCCESSFUL)
+    if photo.notified_at is None:
+        yield f"{photo.name}: the webhook was not told."
+    if is_good and not (photo.width and photo.thumbnail and default_storage.exists(photo.thumbnail)):
+        yield f"{photo.name}: there is no thumbnail, or there are no facts."
+    if not is_good and not photo.problem:
+        yield f"{photo.name}: nobody says what is wrong with it."
+
+
+def wrong_end(photo: Photo, task: Task | None, wanted: Status) -> Iterator[str]:
+    if task is None:
+        yield f"{photo.name}: a task is missing."
+    elif task.status != wanted:
+        yield f"{photo.name}: {short(task.task_type)} is {task.status}, not {wanted}: {gallery.reason(task)}"
+
+
+def complaints_about_task(task: Task) -> Iterator[str]:
+    attempts, is_successful = len(task.worker_ids), task.status == Status.SUCCESSFUL
+    match short(task.task_type):
+        case "copy_to_old_archive" if task.status != Status.FAILED or attempts != task.max_attempts:
+            yield f"The task that always fails is {task.status} after {attempts} attempts."
+        case "notify" if attempts < 3:
+            yield f"A notice got through at try {attempts}, not at the third."
+        case "tell_followers" if not is_successful:
+            yield f"The followers of an upload were not told: {gallery.reason(task)}"
+        case "nightly_report" if not is_successful and task.status != Status.SCHEDULED:
+            yield f"A report is {task.status}: {gallery.reason(task)}"

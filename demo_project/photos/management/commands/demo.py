@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connection
+
+from demo_project import account
+from demo_project.photos import imaging
+from demo_project.photos.forms import LARGEST_FILE
+from demo_project.photos.models import Photo
+from demo_project.processes import HOST, Processes, admin_password, database, free_port, interruptible
+from demo_project.progress import Progress
+from demo_project.visitor import Turned, Visitor, batches
+from jobqueue.models import Task
+
+SAMPLE = Path(__file__).resolve().parents[3] / "photos_sample"
+MEANT_TO_FAIL = {"cut-off.jpg", "shopping-list.jpg"}
+
+
+class Command(BaseCommand):
+    help = "Upload photographs to the demo site, let executors do the work, and show what happened."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--photos", type=Path, default=SAMPLE, metavar="FOLDER", help="photographs of your own"
+        )
+        parser.add_argument(
+            "--deadline", type=float, default=300, metavar="SECONDS", help="give up after so long (300)"
+        )
+
+    def handle(self, *args: Any, photos: Path, deadline: float, **options: Any) -> None:
+        paths = self.choose(photos)
+        with interruptible():
+            try:
+                self.run(paths, time.monotonic() + deadline)
+            except KeyboardInterrupt:
+                raise CommandError("Interrupted.", returncode=130) from None
+            except Turned as error:
+                raise CommandError(f"The site refused: {error}") from None
+        self.stdout.write("\nLook at it, site and admin together:  make serve")
+
+    def choose(self, folder: Path) -> list[Path]:
+        """The files of a folder, those left out by name and reason."""
+        if not folder.is_dir():
+            raise CommandError(f"There is no folder {folder}.")
+        chosen = []
+        for path in sorted(folder.iterdir()):
+            if path.is_dir() or path.name.startswith(".") or path.name == "SOURCES.txt":
+                continue
+            size = path.stat().st_size
+            if 0 < size <= LARGEST_FILE:
+                chosen.append(path)
+            else:
+                self.stdout.write(
+                    f"Left out: {path.name} ({'empty' if size == 0 else 'larger than the site takes'})"
+                )
+        if not chosen:
+            raise CommandError(f"There are no files in {folder}.")
+        return chosen
+
+    def run(self, paths: list[Path], deadline: float) -> None:
+        self.stdout.write("Starting the database, the site and the executors ...")
+        with database(), Processes(f"http://{HOST}:{free_port()}") as processes:
+            admin_password()
+            processes.start_site()
+            processes.start_executors()
+            run = account.Run(began=account.database_time())
+            self.visit(processes.site_url, paths)
+            self.wait(run, processes, deadline)
+            self.report(run, processes, paths)
+
+    def visit(self, site_url: str, paths: list[Path]) -> None:
+        visitor = Visitor(site_url)
+        sent = 0
+        for batch in batches(paths):
+            visitor.upload(batch)
+            sent += len(batch)
+        visitor.press("failure")
+        visitor.press("report")
+        megabytes = sum(path.stat().st_size for path in paths) / 1e6
+        self.stdout.write(f"Uploaded {sent} photos, {megabytes:.1f} MB, through the form of {site_url}/")
+
+    def wait(self, run: account.Run, processes: Processes, deadline: float) -> None:
+        """Return when nothing is left that can run."""
+        progress = Progress(sys.stdout)
+        while unfinished := list(run.unfinished()):
+            processes.check()
+            if time.monotonic() > deadline:
+                left = "\n".join(f"  {task.status:<10} {task}" for task in unfinished[:20])
+                raise CommandError(
+                    f"{len(unfinished)} tasks were not done in time:\n{left}\n"
+                    f"The executors' log ends with:\n{processes.tail('executors')}"
+                )
+            total = run.tasks.count()
+            counts = Counter(Task.Status(task.status).label.lower() for task in unfinished)
+            words = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+            progress.show(total - len(unfinished), total, words)
+            time.sleep(0.2)
+        progress.finish("Nothing is left that can run.")
+
+    def report(self, run: account.Run, processes: Processes, paths: list[Path]) -> None:
+        self.stdout.write("")
+        for line in account.tell(run):
+            self.stdout.write(line)
+        self.stdout.write("\nWhere the results lie")
+        server = connection.settings_dict
+        for name, place in {
+            "rows": f"table jobqueue_task, database {server['NAME']} at {server['HOST'] or 'localhost'}",
+            "pictures": str(settings.MEDIA_ROOT),
+            "logs": str(processes.logs),
+        }.items():
+            self.stdout.write(f"  {name:<9} {place}")
+        is_picture = is_good_sample if paths[0].parent == SAMPLE else is_readable
+        if wrong := list(account.complaints(run, len(paths), is_picture)):
+            raise CommandError("It did not come out as it had to:\n  " + "\n  ".join(wrong))
+        bad = sum(not is_picture(photo) for photo in run.photos)
+        self.stdout.write(
+            f"\nAs it had to be: {len(paths) - bad} photos are done, {bad} bad files failed with a reason, "
+            "and so did the task that always fails."
+        )
+
+
+def is_good_sample(photo: Photo) -> bool:
+    return photo.name not in MEANT_TO_FAIL
+
+
+def is_readable(photo: Photo) -> bool:
+    """Look for ourselves whether a file of the user's is a picture."""
+    try:
+        with photo.original.open() as file:
+            imaging.facts(file.read())
+    except imaging.Unreadable:
+        return False
+    return True

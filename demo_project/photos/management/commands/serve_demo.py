@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from demo_project.photos.models import Photo
+from demo_project.processes import HOST, Processes, admin_password, database, free_port, interruptible
+
+
+class Command(BaseCommand):
+    help = "Run the demo site and its executors together, until Ctrl-C."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--port", type=int, default=8000, help="the port of the site, or the next free one"
+        )
+
+    def handle(self, *args: Any, port: int, **options: Any) -> None:
+        with interruptible():
+            try:
+                self.serve(port)
+            except KeyboardInterrupt:
+                self.stdout.write("Stopped.")
+
+    def serve(self, port: int) -> None:
+        self.stdout.write("Starting the database, the site and the executors ...")
+        with database(), Processes(f"http://{HOST}:{free_port(port)}") as processes:
+            password = admin_password()
+            processes.start_site()
+            self.greet(processes, password)
+            processes.start_executors("--shutdown-timeout", "5", output=sys.stdout.buffer)
+            while True:
+                processes.check()
+                time.sleep(0.5)
+
+    def greet(self, processes: Processes, password: str | None) -> None:
+        photos = Photo.objects.count()
+        lines = {
+            "site": f"{processes.site_url}/"
+            + (f"   {photos} photos" if photos else "   no photos yet: `make demo` brings some"),
+            "admin": f"{processes.site_url}/admin/",
+            "user": "admin",
+            "password": password or "the one that your database knows",
+            "site's log": str(processes.log("site")),
+        }
+        self.stdout.write("")
+        for name, value in lines.items():
+            self.stdout.write(f"  {name:<11} {value}")
+        self.stdout.write("\nThe executors' log follows. Ctrl-C ends everything.\n\n")
+        self.stdout.flush()

@@ -1,0 +1,184 @@
+"""Run what the demo is made of, a database, the site and executors, as real processes, and end them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from django.contrib.auth import get_user_model
+from django.core.management import CommandError, call_command
+from django.db import connections
+
+from demo_project.photos.http import DIRECT
+from demo_project.postgres import CHECKOUT, demo_cluster, demo_folder
+
+START_SECONDS = 60
+STOP_SECONDS = 20
+HOST = "127.0.0.1"
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
+
+@contextmanager
+def database() -> Iterator[None]:
+    """Start the demo's own PostgreSQL, unless DATABASE_URL names another, and bring its tables up to date."""
+    cluster = None if os.environ.get("DATABASE_URL") else demo_cluster()
+    if cluster:
+        cluster.start()
+    try:
+        call_command("migrate", verbosity=0, interactive=False)
+        yield
+    finally:
+        connections.close_all()
+        if cluster:
+            cluster.stop()
+
+
+def admin_password() -> str | None:
+    """Make sure of a superuser `admin`; None where a database of the user's own has one already."""
+    user, is_new = get_user_model().objects.get_or_create(
+        username="admin", defaults={"is_superuser": True, "is_staff": True}
+    )
+    if not is_new and os.environ.get("DATABASE_URL"):
+        return None
+    user.set_password("admin")
+    user.save()
+    return "admin"
+
+
+def free_port(preferred: int = 0) -> int:
+    """The preferred port, or the next that is free; 0 stands for any."""
+    for port in [0] if preferred == 0 else range(preferred, preferred + 100):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind((HOST, port))
+                return int(probe.getsockname()[1])
+    raise CommandError(f"No port is free from {preferred} on.")
+
+
+@dataclass(slots=True)
+class Processes:
+    """The children of one demo command."""
+
+    site_url: str
+    logs: Path = field(default_factory=lambda: demo_folder() / "logs")
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __enter__(self) -> Processes:
+        self.logs.mkdir(exist_ok=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def start_site(self) -> None:
+        """Return when the site answers."""
+        port = self.site_url.rpartition(":")[2]
+        with self.log("site").open("wb") as log:
+            self._start("site", "serve_site", "--noreload", "--insecure", f"{HOST}:{port}", output=log)
+        deadline = time.monotonic() + START_SECONDS
+        while not self._site_answers():
+            self.check()
+            if time.monotonic() > deadline:
+                raise CommandError(f"The site did not answer within {START_SECONDS} s:\n{self.tail('site')}")
+            time.sleep(0.05)
+
+    def start_executors(self, *arguments: str, output: IO[bytes] | None = None) -> None:
+        """Start `run_executors`; its log goes to `output`, or into a file."""
+        if output:
+            self._start("executors", "run_executors", *arguments, output=output)
+            return
+        with self.log("executors").open("wb") as log:
+            self._start("executors", "run_executors", *arguments, output=log)
+
+    def check(self) -> None:
+        """Raise CommandError if a child has ended by itself."""
+        for name, process in self.running.items():
+            if process.poll() is not None:
+                raise CommandError(
+                    f"The {name} ended with exit code {process.returncode}:\n{self.tail(name)}"
+                )
+
+    def log(self, name: str) -> Path:
+        return self.logs / f"{name}.log"
+
+    def tail(self, name: str, lines: int = 15) -> str:
+        with suppress(FileNotFoundError):
+            return "\n".join(self.log(name).read_text(errors="replace").splitlines()[-lines:])
+        return ""
+
+    def stop(self) -> None:
+        """End the executors first, which still talk to the site. A second Ctrl-C does not wait."""
+        patience = time.monotonic() + STOP_SECONDS
+        for process in reversed(self.running.values()):
+            with suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                process.wait(max(0.1, patience - time.monotonic()))
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.kill()
+                process.wait()
+        self.running.clear()
+
+    def _start(self, name: str, *arguments: str, output: IO[bytes]) -> None:
+        self.running[name] = subprocess.Popen(
+            [sys.executable, str(CHECKOUT / "manage.py"), *arguments],
+            cwd=CHECKOUT,
+            env={**os.environ, **self._environment()},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # A Ctrl-C at the terminal is for us; we end the children in order.
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
+
+    def _environment(self) -> Mapping[str, str]:
+        return {
+            "SITE_URL": self.site_url,
+            "PYTHONUNBUFFERED": "1",
+            "DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"],
+        }
+
+    def _site_answers(self) -> bool:
+        try:
+            with DIRECT.open(f"{self.site_url}/", timeout=10):
+                return True
+        except urllib.error.HTTPError as error:
+            raise CommandError(f"The site answers {error.code}:\n{self.tail('site')}") from None
+        except OSError:
+            return False
+
+
+def _end_with_parent() -> None:
+    """Ask Linux to end this child when its parent dies in a way that leaves no time to clean up."""
+    if sys.platform == "linux":
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, so that `finally` blocks run."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

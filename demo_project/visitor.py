@@ -1,0 +1,84 @@
+"""A visitor of the site, as a browser would be one: cookies, CSRF token, a multipart form."""
+
+from __future__ import annotations
+
+import html
+import re
+import secrets
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Sequence
+from http.cookiejar import CookieJar
+from pathlib import Path
+
+TOKEN = re.compile(r'name="csrfmiddlewaretoken" value="([^"]+)"')
+COMPLAINT = re.compile(r'role="alert">([^<]+)<')
+BATCH_FILES = 6
+BATCH_BYTES = 48_000_000
+
+
+class Turned(Exception):
+    """The site turned the visitor away."""
+
+
+class Visitor:
+    """Holds the cookies between requests."""
+
+    def __init__(self, site_url: str) -> None:
+        self.site_url = site_url
+        no_proxy, cookies = urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(CookieJar())
+        self._browser = urllib.request.build_opener(no_proxy, cookies)
+
+    def upload(self, paths: Sequence[Path]) -> None:
+        """Send files with the form on the front page. Raises Turned with what the page says."""
+        fields = [field("csrfmiddlewaretoken", self._token())]
+        fields += [field("photos", path.read_bytes(), path.name) for path in paths]
+        self._post("/", fields)
+
+    def press(self, what: str) -> None:
+        """Press one of the buttons beside the form."""
+        self._post("/experiments/", [field("csrfmiddlewaretoken", self._token()), field("what", what)])
+
+    def _token(self) -> str:
+        with self._browser.open(f"{self.site_url}/", timeout=30) as page:
+            found = TOKEN.search(page.read().decode())
+        if found is None:
+            raise Turned("The front page has no form.")
+        return found[1]
+
+    def _post(self, path: str, fields: Sequence[bytes]) -> None:
+        boundary = secrets.token_hex(16).encode()
+        body = b"".join(b"--%s\r\n%s\r\n" % (boundary, part) for part in fields) + b"--%s--\r\n" % boundary
+        headers = {"Content-Type": f"multipart/form-data; boundary={boundary.decode()}"}
+        request = urllib.request.Request(f"{self.site_url}{path}", body, headers)
+        try:
+            self._browser.open(request, timeout=120).close()
+        except urllib.error.HTTPError as error:
+            with error:
+                complaint = COMPLAINT.search(error.read().decode(errors="replace"))
+            said = html.unescape(complaint[1]) if complaint else f"{error.code} {error.reason}"
+            raise Turned(f"{path}: {said}") from None
+
+
+def field(name: str, value: str | bytes, filename: str | None = None) -> bytes:
+    """One part of a form. Quotes in file names are written as browsers write them."""
+    head = f'Content-Disposition: form-data; name="{name}"'
+    if filename is not None:
+        quoted = filename.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
+        head += f'; filename="{quoted}"\r\nContent-Type: application/octet-stream'
+    return head.encode(errors="replace") + b"\r\n\r\n" + (value.encode() if isinstance(value, str) else value)
+
+
+def batches(paths: Iterable[Path]) -> Iterable[list[Path]]:
+    """Group files as a visitor would choose them: a few at a time, and not too many megabytes."""
+    batch: list[Path] = []
+    size = 0
+    for path in paths:
+        bytes_more = path.stat().st_size
+        if batch and (len(batch) == BATCH_FILES or size + bytes_more > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(path)
+        size += bytes_more
+    if batch:
+        yield batch

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import io
+import socket
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from demo_project import account, processes
+from demo_project.photos.models import Photo
+from demo_project.progress import Progress
+from demo_project.visitor import Turned, Visitor, batches
+from jobqueue.models import Task
+from tests.demo.pictures import picture
+
+
+def written(folder: Path, *names: str, data: bytes | None = None) -> list[Path]:
+    for name in names:
+        (folder / name).write_bytes(picture() if data is None else data)
+    return [folder / name for name in names]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_visitor_uploads_through_the_form_with_a_csrf_token(live_server, tmp_path):
+    paths = written(tmp_path, "a & b.jpg", "zwölf;x=1.jpg")
+
+    Visitor(live_server.url).upload(paths)
+
+    assert sorted(Photo.objects.values_list("name", flat=True)) == [path.name for path in paths]
+    assert Photo.objects.filter(size=paths[0].stat().st_size).count() == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_visitor_repeats_what_the_site_complains_about(live_server, tmp_path):
+    with pytest.raises(Turned, match="One of the files is empty"):
+        Visitor(live_server.url).upload(written(tmp_path, "a.jpg", data=b""))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_visitor_presses_the_buttons(live_server):
+    visitor = Visitor(live_server.url)
+
+    visitor.press("failure")
+
+    assert Task.objects.get().task_type.endswith("copy_to_old_archive")
+    with pytest.raises(Turned, match="400"):
+        visitor.press("nothing")
+
+
+def test_files_are_sent_a_few_at_a_time(tmp_path):
+    paths = written(tmp_path, *(f"{number:02}.jpg" for number in range(14)))
+
+    assert [len(batch) for batch in batches(paths)] == [6, 6, 2]
+
+
+def test_port_that_is_taken_is_left_alone():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        assert processes.free_port(port) != port
+
+
+def test_progress_writes_plain_lines_where_there_is_no_terminal():
+    out = io.StringIO()
+    progress = Progress(out)
+
+    progress.show(1, 4, "3 ready")
+    progress.show(2, 4, "2 ready")
+    progress.finish("Done.")
+
+    first, last = out.getvalue().splitlines()
+    assert first.startswith("  1/4 tasks  3 ready")
+    assert last.startswith("  Done.")
+    assert "\r" not in out.getvalue()
+
+
+def test_progress_draws_over_its_line_on_a_terminal():
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    progress = Progress(out)
+    progress.show(1, 2, "1 ready")
+    progress.show(2, 2, "")
+
+    assert out.getvalue().count("\r") == 2
+    assert "█" * 15 + "░" * 15 in out.getvalue()
+
+
+def test_table_aligns_numbers_right_and_words_left():
+    assert list(account.table(("task", "count"), [("a", "1"), ("longer", "100")])) == [
+        "task    count",
+        "──────  ─────",
+        "a           1",
+        "longer    100",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "complaint"), [((), "There are no files"), (("SOURCES.txt", ".hidden"), "There are no files")]
+)
+def test_demo_refuses_a_folder_without_photos(tmp_path, names, complaint):
+    written(tmp_path, *names)
+
+    with pytest.raises(CommandError, match=complaint):
+        call_command("demo", photos=tmp_path)
+
+
+def test_demo_refuses_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(CommandError, match="There is no folder"):
+        call_command("demo", photos=tmp_path / "nowhere")
