@@ -12,8 +12,9 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "jobqueue"
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "migrations" not in path.parts)
 VALUES = ["actions", "backoff", "compat", "conf", "exceptions", "ids", "outcome", "payload", "redact"]
-BODIES = ["actor", "function", "registry"]
+BODIES = ["actor", "function", "registry", "task_options"]
 LAYERS = [VALUES, ["models"], ["engine"], ["api", *BODIES], ["executor"]]  # the rest are edges
+EXCEPTED = {("api", "backend")}  # to recognise ours among the backends of TASKS
 RUNS_TASKS = ["executor", "management", "testing"]
 
 
@@ -46,7 +47,7 @@ def imports(path: Path) -> Iterator[str]:
 def test_imports_point_down(path: Path) -> None:
     part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     for imported in set(imports(path)):
-        assert layer(imported) <= layer(part), f"{part} imports {imported}"
+        assert layer(imported) <= layer(part) or (part, imported) in EXCEPTED, f"{part} imports {imported}"
         assert not (part in BODIES and imported == "engine"), "bodies do not know the engine"
         assert imported != "executor" or part in RUNS_TASKS, "a web process never imports the executor"
 
