@@ -5,7 +5,16 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import DateTimeField, DurationField, Expression, ExpressionWrapper, F, Func, Value
+from django.db.models import (
+    DateTimeField,
+    DurationField,
+    Expression,
+    ExpressionWrapper,
+    F,
+    Func,
+    IntegerField,
+    Value,
+)
 from django.db.models.sql import Query
 
 
@@ -34,8 +43,10 @@ def from_now(seconds: float) -> Expression:
 
 def rank_from(moment: Any, aging_seconds: float) -> Expression:
     """Order of claiming of a task ready at `moment`: a point of priority is worth `aging_seconds` of waiting."""
-    handicap = ExpressionWrapper(F("priority") * Value(timedelta(seconds=aging_seconds), DurationField()), DurationField())
-    return ExpressionWrapper(moment - handicap, DateTimeField())
+    # Django multiplies durations by an IntegerField, on SQLite by no smaller one.
+    priority = ExpressionWrapper(F("priority"), IntegerField())
+    worth = Value(timedelta(seconds=aging_seconds), DurationField())
+    return ExpressionWrapper(moment - ExpressionWrapper(priority * worth, DurationField()), DateTimeField())
 
 
 def read_clock(database: str) -> datetime:
