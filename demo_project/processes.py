@@ -17,12 +17,13 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 from django.db import connections
 
 from demo_project.photos.http import DIRECT
-from demo_project.postgres import CHECKOUT, demo_cluster, demo_folder
+from demo_project.postgres import CHECKOUT, demo_cluster
 
 START_SECONDS = 60
 STOP_SECONDS = 20
@@ -74,11 +75,11 @@ class Processes:
     """The children of one demo command."""
 
     site_url: str
-    logs: Path = field(default_factory=lambda: demo_folder() / "logs")
+    logs: Path = field(default_factory=lambda: Path(settings.MEDIA_ROOT).parent / "logs")
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __enter__(self) -> Processes:
-        self.logs.mkdir(exist_ok=True)
+        self.logs.mkdir(parents=True, exist_ok=True)
         return self
 
     def __exit__(self, *error: object) -> None:

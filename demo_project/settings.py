@@ -70,7 +70,9 @@ TASKS = {
     },
 }
 
-MEDIA_ROOT = env.path("MEDIA_ROOT", default=str(demo_folder() / "media")).root
+# Pictures and logs lie here, beside the embedded database.
+DEMO_FOLDER = Path(env.str("DEMO_FOLDER", default="") or demo_folder())
+MEDIA_ROOT = DEMO_FOLDER / "media"
 STATIC_URL = "static/"
 # Photos of 100 megapixels and more fit; many small ones, too.
 DATA_UPLOAD_MAX_NUMBER_FILES = 500
@@ -78,3 +80,11 @@ DATA_UPLOAD_MAX_NUMBER_FILES = 500
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_TZ = True
+
+# Without DEBUG, Django would mail the tracebacks of the site to nobody.
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"stderr": {"class": "logging.StreamHandler"}},
+    "loggers": {"django.request": {"handlers": ["stderr"], "level": "ERROR"}},
+}

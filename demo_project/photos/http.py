@@ -19,7 +19,7 @@ class Refused(Exception):
     """The other side answered, but not with a yes."""
 
     def __init__(self, url: str, status: int, reason: str, retry_after: str | None = None) -> None:
-        super().__init__(f"{url} answered {status} {reason}".rstrip())
+        super().__init__(f"{urlsplit(url).path} answered {status} {reason}".rstrip())
         self.status = status
         self.retry_after = float(retry_after) if retry_after and retry_after.isdigit() else None
 

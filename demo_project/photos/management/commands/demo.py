@@ -122,7 +122,7 @@ class Command(BaseCommand):
             raise CommandError("It did not come out as it had to:\n  " + "\n  ".join(wrong))
         bad = sum(not is_picture(photo) for photo in run.photos)
         self.stdout.write(
-            f"\nAs it had to be: {len(paths) - bad} photos are done, {bad} bad files failed with a reason, "
+            f"\nAs it had to be: {len(paths) - bad} photos are done, {bad} bad ones failed with a reason, "
             "and so did the task that always fails."
         )
 
