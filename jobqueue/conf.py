@@ -34,9 +34,17 @@ class Options:
     timeout: float | None = None  # seconds one try may take
     max_losses: int = 3  # executors a task may take down before it is FAILED
     max_payload_bytes: int = 1_048_576  # arguments, messages, results, each
-    retention: Mapping[str, float | None] = field(default_factory=default_retention)  # seconds; None keeps, 0 deletes at once
+    retention: Mapping[str, float | None] = field(
+        default_factory=default_retention
+    )  # seconds; None keeps, 0 deletes at once
     notify: bool = True  # LISTEN/NOTIFY as a hint
-    redact: tuple[str, ...] = ("*password*", "*passwd*", "*secret*", "*token*", "*api_key*")  # argument paths shown masked
+    redact: tuple[str, ...] = (
+        "*password*",
+        "*passwd*",
+        "*secret*",
+        "*token*",
+        "*api_key*",
+    )  # argument paths shown masked
 
 
 KEYS = {f.name.upper(): f.name for f in fields(Options)}
@@ -98,7 +106,9 @@ def _retention_problems(value: Any) -> Iterator[str]:
         number = seconds(kept)
         if status not in default_retention():
             yield f"RETENTION knows SUCCESSFUL, CANCELLED and FAILED, not {status!r}"
-        elif number is not None and (isinstance(number, bool) or not isinstance(number, int | float) or number < 0):
+        elif number is not None and (
+            isinstance(number, bool) or not isinstance(number, int | float) or number < 0
+        ):
             yield f"RETENTION[{status!r}] must be seconds, a timedelta, or None to keep, not {kept!r}"
 
 

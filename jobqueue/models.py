@@ -68,7 +68,9 @@ class Task(models.Model):
     queue_name = models.CharField(_("queue"), max_length=128, default="default")
     task_type = models.CharField(_("task"), max_length=500)
     priority = models.SmallIntegerField(_("priority"), default=0)
-    rank = models.DateTimeField(_("rank"), help_text=_("When it became ready, less priority x AGING; lowest is claimed first."))
+    rank = models.DateTimeField(
+        _("rank"), help_text=_("When it became ready, less priority x AGING; lowest is claimed first.")
+    )
 
     args = models.JSONField(_("arguments"), default=list)
     kwargs = models.JSONField(_("keyword arguments"), default=dict)
@@ -78,7 +80,12 @@ class Task(models.Model):
     key = models.CharField(_("key"), max_length=255, null=True)
     # No database constraint: a parent may be pruned before its children.
     parent = models.ForeignKey(
-        "self", models.DO_NOTHING, null=True, related_name="children", db_constraint=False, db_index=False,
+        "self",
+        models.DO_NOTHING,
+        null=True,
+        related_name="children",
+        db_constraint=False,
+        db_index=False,
         verbose_name=_("parent"),
     )
 
@@ -116,18 +123,31 @@ class Task(models.Model):
             ("view_payload", "Can see arguments, results and state of tasks"),
         ]
         indexes = [
-            models.Index(fields=["backend", "queue_name", "rank", "id"], name="jobqueue_task_ready", condition=Q(status="READY")),
             models.Index(
-                fields=["backend", "wake_at"], name="jobqueue_task_alarms",
+                fields=["backend", "queue_name", "rank", "id"],
+                name="jobqueue_task_ready",
+                condition=Q(status="READY"),
+            ),
+            models.Index(
+                fields=["backend", "wake_at"],
+                name="jobqueue_task_alarms",
                 condition=Q(wake_at__isnull=False, status__in=["SCHEDULED", "SUSPENDED"]),
             ),
             models.Index(fields=["executor_id"], name="jobqueue_task_running", condition=Q(status="RUNNING")),
             models.Index(fields=["id"], name="jobqueue_task_failed", condition=Q(status="FAILED")),
-            models.Index(fields=["status", "finished_at"], name="jobqueue_task_finished", condition=Q(finished_at__isnull=False)),
+            models.Index(
+                fields=["status", "finished_at"],
+                name="jobqueue_task_finished",
+                condition=Q(finished_at__isnull=False),
+            ),
             models.Index(fields=["parent"], name="jobqueue_task_children", condition=Q(parent__isnull=False)),
         ]
         constraints = [
-            models.UniqueConstraint(fields=["backend", "key"], name="jobqueue_task_key", condition=Q(finished_at__isnull=True, key__isnull=False)),
+            models.UniqueConstraint(
+                fields=["backend", "key"],
+                name="jobqueue_task_key",
+                condition=Q(finished_at__isnull=True, key__isnull=False),
+            ),
             models.CheckConstraint(condition=Q(status__in=LIVE + FINAL), name="jobqueue_task_status"),
         ]
 
@@ -140,14 +160,18 @@ class Task(models.Model):
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Refuse: a row saved from values read earlier undoes what an executor did meanwhile."""
-        raise TypeError("Task rows are changed by jobqueue's verbs (enqueue, cancel, requeue, ...), never by save().")
+        raise TypeError(
+            "Task rows are changed by jobqueue's verbs (enqueue, cancel, requeue, ...), never by save()."
+        )
 
 
 class InboxMessage(models.Model):
     """A message to a task; ids give the order of arrival."""
 
     id = models.BigAutoField(primary_key=True)
-    task = models.ForeignKey(Task, models.CASCADE, related_name="inbox", db_index=False, verbose_name=_("task"))
+    task = models.ForeignKey(
+        Task, models.CASCADE, related_name="inbox", db_index=False, verbose_name=_("task")
+    )
     sender_id = models.UUIDField(_("sender"), null=True)
     body = models.JSONField(_("body"), null=True)
     eof = models.CharField(_("end of child"), max_length=16, null=True)
@@ -161,7 +185,11 @@ class InboxMessage(models.Model):
         verbose_name_plural = _("messages")
         indexes = [models.Index(fields=["task", "id"], name="jobqueue_inbox_task")]
         constraints = [
-            models.UniqueConstraint(fields=["task", "dedupe_key"], name="jobqueue_inbox_dedupe", condition=Q(dedupe_key__isnull=False)),
+            models.UniqueConstraint(
+                fields=["task", "dedupe_key"],
+                name="jobqueue_inbox_dedupe",
+                condition=Q(dedupe_key__isnull=False),
+            ),
         ]
 
     def __str__(self) -> str:

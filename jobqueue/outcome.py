@@ -238,3 +238,15 @@ class Sign:
     queues: Sequence[str]
     slots: int
     state: str = "RUNNING"
+
+
+def released(claimed: Claimed) -> Outcome:
+    """Make the outcome that hands a claimed task back as it was."""
+    return Outcome(
+        task_id=claimed.id,
+        claim_number=claimed.claim_number,
+        status=Status.READY,
+        attempts=claimed.attempts,
+        parent_id=claimed.parent_id,
+        keeps_rank=True,
+    )

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
-from django.db.models import Exists, F, Min, OuterRef, Q, QuerySet, TextField, Value
+from django.db.models import Case, Exists, F, Min, OuterRef, Q, QuerySet, TextField, Value, When
 from django.db.models.functions import Cast, Coalesce
 
 from jobqueue.conf import Options
@@ -511,6 +511,30 @@ class Engine:
             executor_id=executor_id,
             silent_seconds=silent_seconds,
         )
+
+    def release_strays(self, executor_id: UUID, known: Sequence[UUID]) -> int:
+        """
+        Hand back what an executor holds in the database beyond what it knows of, at its old place.
+
+        A claim whose answer was lost leaves such rows: they would stay RUNNING as long as it beats.
+        """
+        held = self.tasks.running().filter(executor_id=executor_id).exclude(pk__in=known)
+        ids = list(held.order_by("pk").values_list("pk", flat=True))
+        if not ids:
+            return 0
+        cancelled = Q(cancel_requested_at__isnull=False)
+        with self.transaction():
+            rows = self.lock(ids).filter(status=Status.RUNNING, executor_id=executor_id).only("pk")
+            return self.tasks.running().filter(pk__in=[row.pk for row in rows]).update(
+                status=Case(When(cancelled, then=Value(Status.CANCELLED.value)), default=Value(Status.READY.value)),
+                finished_at=Case(When(cancelled, then=Clock()), default=None),
+                executor_id=None,
+                heartbeat=None,
+            )
+
+    def say_goodbye(self, executor_id: UUID) -> None:
+        """Mark an executor as stopped."""
+        self.executors.filter(pk=executor_id).update(state=Executor.State.STOPPED, heartbeat=Clock())
 
     def _write_missing_executors(self) -> None:
         known = Executor.objects.using(self.database).filter(pk=OuterRef("executor_id"))

@@ -1,0 +1,3 @@
+-- Ask for notices that there is work.
+-- Parameters: none. Locks: none.
+LISTEN jobqueue

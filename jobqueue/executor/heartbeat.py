@@ -1,0 +1,154 @@
+"""The executor's sign of life, and what executors do for each other: wake, rescue, sweep, prune."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from uuid import UUID
+
+import django.db
+
+from jobqueue.engine.base import Engine
+from jobqueue.exceptions import FenceLost, TaskCancelled
+from jobqueue.executor.hold import Hold
+from jobqueue.executor.outage import Line, Outage, Patience
+from jobqueue.outcome import Held, Sign, Status
+
+logger = logging.getLogger("jobqueue.executor")
+
+HOUSEKEEPING_SECONDS = 1.0
+PRUNE_SECONDS = 30.0
+
+
+class Heart(threading.Thread):
+    """
+    Beats every third of HEARTBEAT_TIMEOUT, on a connection of its own.
+
+    Each beat also tells which of our claims are still ours, and which tasks are to be cancelled.
+    """
+
+    def __init__(
+        self, engine: Engine, sign: Callable[[], Sign], holds: Mapping[UUID, Hold], outage: Outage, line: Line
+    ) -> None:
+        super().__init__(name="heartbeat", daemon=True)
+        self._engine, self._sign, self._holds, self._outage, self._line = engine, sign, holds, outage, line
+        self._interval = engine.options.heartbeat_timeout / 3
+        self._kicked = threading.Event()
+        self._over = False
+        self.last_good_at = time.monotonic()
+        self._unbroken_since: float | None = None
+        self.failure: BaseException | None = None
+
+    @property
+    def may_rescue(self) -> bool:
+        """Whether a full timeout of unbroken beats lies behind us: after an outage nobody steals from the living."""
+        since = self._unbroken_since
+        return since is not None and time.monotonic() - since >= self._engine.options.heartbeat_timeout
+
+    def is_fenced(self) -> bool:
+        """Whether the last good beat is so old that others may soon take our tasks."""
+        timeout = self._engine.options.heartbeat_timeout
+        return time.monotonic() - self.last_good_at > timeout - min(5.0, timeout / 6)
+
+    def kick(self) -> None:
+        """Beat now, to see a cancel that was just asked for."""
+        self._kicked.set()
+
+    def run(self) -> None:
+        patience = Patience(longest_seconds=min(5.0, self._interval))
+        try:
+            while not self._over:
+                wait = self._interval
+                try:
+                    self.beat()
+                    patience.reset()
+                except django.db.Error as error:
+                    self._unbroken_since = None
+                    self._outage.begin("heartbeat", error)
+                    self._line.drop()
+                    wait = patience.next_seconds()
+                self._kicked.wait(wait)
+                self._kicked.clear()
+        except BaseException as failure:  # a process without a heart must not go on: the watchdog ends it
+            self.failure = failure
+            logger.exception("heartbeat.died")
+        finally:
+            self._line.drop()
+
+    def beat(self) -> None:
+        """Beat once. Raises django.db.Error when the database is away."""
+        began, before = time.monotonic(), dict(self._holds)
+        with self._line:
+            held = self._engine.heartbeat(self._sign())
+        if began - self.last_good_at > self._engine.options.heartbeat_timeout:
+            self._unbroken_since = None
+        self.last_good_at = began
+        self._unbroken_since = self._unbroken_since or began
+        self._outage.end("heartbeat")
+        self._look_at(before, {seen.id: seen for seen in held})
+
+    def _look_at(self, before: Mapping[UUID, Hold], held: Mapping[UUID, Held]) -> None:
+        for pk, hold in before.items():
+            match held.get(pk):
+                case Held(claim_number=number, is_cancel_requested=requested) if (
+                    number == hold.claimed.claim_number
+                ):
+                    if requested and hold.reason is None:
+                        hold.interrupt(TaskCancelled)
+                case _ if hold.is_armed and hold.reason is None and hold.interrupt(FenceLost):
+                    # A body that has just ended and was committed is missing too, but is no longer armed.
+                    logger.warning(
+                        "task.lost task id=%s type=%s: its claim is not ours any more",
+                        pk,
+                        hold.claimed.task_type,
+                    )
+
+    def stop(self) -> None:
+        self._over = True
+        self._kicked.set()
+
+
+class Housekeeping:
+    """What any executor does for the whole queue, once a second, in the pulse's thread."""
+
+    def __init__(self, engine: Engine, heart: Heart) -> None:
+        self._engine, self._heart = engine, heart
+        self._next_at = 0.0
+        self._next_prune_at = time.monotonic() + PRUNE_SECONDS
+
+    @property
+    def due_in_seconds(self) -> float:
+        return max(0.0, self._next_at - time.monotonic())
+
+    def run_if_due(self) -> bool:
+        """Rescue, sweep and prune; returns whether tasks may have become READY."""
+        now = time.monotonic()
+        if now < self._next_at:
+            return False
+        self._next_at = now + HOUSEKEEPING_SECONDS
+        woken = self._engine.sweep()
+        rescued = self._rescue() if self._heart.may_rescue else 0
+        if now >= self._next_prune_at:
+            # A full batch means more: go on in a second.
+            pruned = self._engine.prune()
+            self._next_prune_at = now + (HOUSEKEEPING_SECONDS if pruned >= 1000 else PRUNE_SECONDS)
+        return woken + rescued > 0
+
+    def _rescue(self) -> int:
+        rescued = self._engine.rescue()
+        for task in rescued:
+            level = logging.ERROR if task.status is Status.FAILED else logging.WARNING
+            logger.log(
+                level,
+                "task.rescued task id=%s type=%s status=%s losses=%d executor=%s silent for %.1f s",
+                task.id,
+                task.task_type,
+                task.status,
+                task.lost_count,
+                task.executor_id,
+                task.silent_seconds,
+                extra={"task_id": str(task.id), "task": task.task_type, "executor": str(task.executor_id)},
+            )
+        return len(rescued)

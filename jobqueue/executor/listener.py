@@ -1,0 +1,100 @@
+"""LISTEN: notices that there is work, as a hint; polling finds it without."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from uuid import uuid4
+
+import django.db
+import psycopg
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from jobqueue.api import CANCEL_NOTICE
+from jobqueue.engine.base import Engine
+from jobqueue.engine.postgresql import CHANNEL, statement
+from jobqueue.executor.outage import Outage, Patience
+
+logger = logging.getLogger("jobqueue.executor")
+
+PROBE_SECONDS = 3.0
+LOOK_UP_SECONDS = 1.0  # between looks whether to stop
+
+
+class Listener(threading.Thread):
+    """Passes on notices: the name of a queue that has work, or that a running task is to be cancelled."""
+
+    def __init__(
+        self, engine: Engine, on_queue: Callable[[str], None], on_cancel: Callable[[], None], outage: Outage
+    ) -> None:
+        super().__init__(name="listener", daemon=True)
+        self._engine, self._on_queue, self._on_cancel, self._outage = engine, on_queue, on_cancel, outage
+        self._over = threading.Event()
+        self._probe = f"!probe-{uuid4()}"
+        self.is_listening = False
+
+    def run(self) -> None:
+        patience = Patience()
+        while not self._over.is_set():
+            wrapper = connections[self._engine.database]
+            try:
+                wrapper.ensure_connection()
+                self._listen(wrapper.connection)
+                patience.reset()
+                if not self.is_listening:
+                    return
+            except (django.db.Error, psycopg.Error) as error:
+                self.is_listening = False
+                self._outage.begin("listener", error)
+                self._over.wait(patience.next_seconds())
+            finally:
+                drop(wrapper)
+
+    def _listen(self, connection: psycopg.Connection[object]) -> None:
+        """Pass notices on until we are stopped, the connection breaks, or it shows that notices do not come."""
+        connection.autocommit = True
+        # psycopg's own statement: a channel's name cannot be a parameter.
+        connection.execute(statement("listen"))
+        self._send_probe(connection)
+        since = time.monotonic()
+        while not self._over.is_set():
+            for notice in connection.notifies(timeout=LOOK_UP_SECONDS, stop_after=1):
+                self._pass_on(notice.payload)
+            if not self.is_listening and time.monotonic() - since > PROBE_SECONDS:
+                logger.warning(
+                    "LISTEN does not work on this connection (a pooler in transaction mode?); polling every %.1f s",
+                    self._engine.options.poll_interval,
+                )
+                return
+
+    def _send_probe(self, connection: psycopg.Connection[object]) -> None:
+        # A notice to ourselves: a transaction pooler takes LISTEN without a word and delivers nothing.
+        connection.execute(
+            statement("notify"), {"channel": CHANNEL, "payload": f"{self._engine.alias} {self._probe}"}
+        )
+        self._outage.end("listener")
+
+    def _pass_on(self, payload: str) -> None:
+        alias, _, what = payload.partition(" ")
+        if alias != self._engine.alias:
+            return
+        match what:
+            case self._probe:
+                self.is_listening = True
+            case name if name == CANCEL_NOTICE:
+                self._on_cancel()
+            case name if not name.startswith("!"):
+                self._on_queue(name)
+
+    def stop(self) -> None:
+        self._over.set()
+
+
+def drop(wrapper: BaseDatabaseWrapper) -> None:
+    try:
+        wrapper.close()
+    except django.db.Error:
+        wrapper.connection = None

@@ -1,0 +1,25 @@
+"""What one executor process was asked to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorSettings:
+    """
+    The flags of `run_executors`, as a value.
+
+    queues: None serves every queue of the backend. shutdown_timeout, poll_interval: seconds;
+    a poll_interval of None is the backend's POLL_INTERVAL. max_tasks: stop after so many, None never.
+    """
+
+    backend: str = "default"
+    queues: tuple[str, ...] | None = None
+    threads: int = 8
+    async_slots: int = 100
+    burst: bool = False
+    max_tasks: int | None = None
+    shutdown_timeout: float = 25.0
+    poll_interval: float | None = None
+    name: str | None = None

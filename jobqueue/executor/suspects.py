@@ -1,0 +1,64 @@
+"""
+Tasks that lost two executors run alone in their process.
+
+So a task that kills executors is found out at its third loss, and its neighbours never pay for it.
+"""
+
+from __future__ import annotations
+
+import time
+from enum import Enum, auto
+
+LOOK_SECONDS = 1.0
+
+
+class _Stage(Enum):
+    NONE = auto()
+    WAITING = auto()  # a suspect is READY: we finish what runs and claim nothing else
+    RUNNING = auto()
+
+
+class Suspects:
+    """
+    Decides when this process makes room for a suspect.
+
+    patience_seconds: how long to wait for our running tasks to end before we go on without; a long
+    task must not idle a whole process for the sake of a suspicious one.
+    """
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience = patience_seconds
+        self._stage = _Stage.NONE
+        self._since = 0.0
+        self._next_look_at = 0.0
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._stage is _Stage.WAITING
+
+    @property
+    def is_running(self) -> bool:
+        return self._stage is _Stage.RUNNING
+
+    @property
+    def are_worth_a_look(self) -> bool:
+        return self._stage is _Stage.NONE and time.monotonic() >= self._next_look_at
+
+    def seen(self, found: bool) -> None:
+        now = time.monotonic()
+        self._next_look_at = now + LOOK_SECONDS
+        if found:
+            self._stage, self._since = _Stage.WAITING, now
+
+    def tick(self, is_alone: bool) -> None:
+        now = time.monotonic()
+        if not is_alone and now - self._since > self._patience:
+            self._stage = _Stage.NONE
+            self._next_look_at = now + 10 * self._patience
+
+    def claimed(self, found: bool) -> None:
+        self._stage = _Stage.RUNNING if found else _Stage.NONE
+
+    def ended(self) -> None:
+        if self._stage is _Stage.RUNNING:
+            self._stage = _Stage.NONE
