@@ -180,6 +180,15 @@ class _Walk:
         raise _Refused(f"{type(key).__qualname__} is not a JSON key")
 
 
+class _LenientWalk(_Walk):
+    """For values that exist already: what cannot be stored in a text is written out visibly."""
+
+    __slots__ = ()
+
+    def text(self, value: str) -> str:
+        return escape(value)
+
+
 def _shown(key: Any) -> str:
     text = json.dumps(key) if isinstance(key, str | int | float | None) else repr(key)
     return text if len(text) <= 60 else text[:57] + "..."
@@ -193,7 +202,8 @@ def _with_large_floats(value: Any) -> str:
     # jsonb keeps numbers as decimals: "1e22" comes back as 10000000000000000000000, an int.
     match value:
         case dict():
-            return "{" + ",".join(f"{json.dumps(k)}:{_with_large_floats(v)}" for k, v in value.items()) + "}"
+            members = (f"{_with_large_floats(key)}:{_with_large_floats(item)}" for key, item in value.items())
+            return "{" + ",".join(members) + "}"
         case list():
             return "[" + ",".join(map(_with_large_floats, value)) + "]"
         case float() if not -1e16 < value < 1e16:
@@ -219,6 +229,7 @@ class Parameters:
     variable: str | None  # the name of *args
     required: frozenset[str]
     context: str | None
+    is_context_positional: bool
 
     def name_of(self, index: int) -> str:
         """Say which parameter a positional argument is."""
@@ -246,20 +257,20 @@ def parameters_of(function: Callable[..., Any], takes_context: bool) -> Paramete
     """Read what a function takes. A decorator that changes the parameters should set __signature__."""
     signature = _signature(function)
     parameters = list(signature.parameters.values())
-    context = parameters.pop(0).name if takes_context and parameters else None
+    context = parameters.pop(0) if takes_context and parameters else None
     kinds = inspect.Parameter
+    by_position = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
     return Parameters(
         signature=signature.replace(parameters=parameters),
-        positional=tuple(
-            p.name for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
-        ),
+        positional=tuple(p.name for p in parameters if p.kind in by_position),
         variable=next((p.name for p in parameters if p.kind is kinds.VAR_POSITIONAL), None),
         required=frozenset(
             p.name
             for p in parameters
             if p.default is kinds.empty and p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
         ),
-        context=context,
+        context=None if context is None else context.name,
+        is_context_positional=context is None or context.kind in by_position,
     )
 
 
@@ -304,13 +315,13 @@ def encode_arguments(
         largest = max(sizes, key=sizes.__getitem__)
         total = len(args_text) + len(kwargs_text)
         raise InvalidArguments(
-            f"{name}(): argument {largest} takes {sizes[largest]:,} of {total:,} bytes; {_limit(max_bytes)}"
+            f"{name}(): argument {largest} takes {sizes[largest]:,} of {total:,} bytes: {_limit(max_bytes)}"
         )
     return args_text.decode(), kwargs_text.decode()
 
 
 def _limit(max_bytes: int) -> str:
-    return f"arguments may take {max_bytes:,} bytes of JSON in all (MAX_PAYLOAD_BYTES); pass a reference"
+    return f"more than {max_bytes:,} bytes of JSON in all (MAX_PAYLOAD_BYTES); pass a reference"
 
 
 def _size(value: Any) -> int:
@@ -319,30 +330,12 @@ def _size(value: Any) -> int:
 
 def encode(value: Any, *, place: str, max_bytes: int) -> str:
     """Give the JSON text of a value. Raises InvalidArguments, which calls the value `place`."""
-    walk = _Walk(max_bytes)
     try:
-        text = _written(walk.plain(value), walk)
+        return _encoded(_Walk(max_bytes), value, max_bytes)
     except _Refused as refused:
         raise InvalidArguments(refused.at(place)) from None
     except _TooLarge:
-        text = b""
-        raise InvalidArguments(
-            f"{place}: more than {max_bytes:,} bytes of JSON (MAX_PAYLOAD_BYTES)"
-        ) from None
-    if len(text) > max_bytes:
-        raise InvalidArguments(
-            f"{place}: {len(text):,} bytes of JSON, more than {max_bytes:,} (MAX_PAYLOAD_BYTES)"
-        )
-    return text.decode()
-
-
-class _LenientWalk(_Walk):
-    """For values that exist already: what cannot be stored in a text is written out visibly."""
-
-    __slots__ = ()
-
-    def text(self, value: str) -> str:
-        return escape(value)
+        raise InvalidArguments(f"{place}: {_limit(max_bytes)}") from None
 
 
 def encode_result(value: Any, *, max_bytes: int) -> str:
@@ -352,19 +345,18 @@ def encode_result(value: Any, *, max_bytes: int) -> str:
     NUL characters and lone surrogates are written out as text: the work is done, its answer matters.
     Raises InvalidResult for everything else that JSON has no word for, and beyond max_bytes.
     """
-    walk = _LenientWalk(max_bytes)
     try:
-        text = _written(walk.plain(value), walk)
+        return _encoded(_LenientWalk(max_bytes), value, max_bytes)
     except _Refused as refused:
         raise InvalidResult(f"The return value cannot be stored: {refused.at('result')}") from None
     except _TooLarge:
-        raise InvalidResult(
-            f"The return value takes more than {max_bytes:,} bytes (MAX_PAYLOAD_BYTES)."
-        ) from None
+        raise InvalidResult(f"The return value is too large: {_limit(max_bytes)}") from None
+
+
+def _encoded(walk: _Walk, value: Any, max_bytes: int) -> str:
+    text = _written(walk.plain(value), walk)
     if len(text) > max_bytes:
-        raise InvalidResult(
-            f"The return value takes {len(text):,} bytes, more than {max_bytes:,} (MAX_PAYLOAD_BYTES)."
-        )
+        raise _TooLarge
     return text.decode()
 
 

@@ -14,7 +14,7 @@ from django.utils import timezone
 from jobqueue import registry
 from jobqueue.backoff import Backoff
 from jobqueue.conf import RANGES, Options
-from jobqueue.payload import escape
+from jobqueue.payload import escape, parameters_of
 
 if TYPE_CHECKING:
     from jobqueue.function import FunctionTask
@@ -48,6 +48,9 @@ def problems(task: Any) -> Iterator[str]:
             yield f"{option} must be an exception class or a tuple of them, not {value!r}"
     if not isinstance(task.atomic, bool):
         yield f"atomic must be True or False, not {task.atomic!r}"
+    if task.takes_context and not parameters_of(task.func, True).is_context_positional:
+        # Django looks at the name alone.
+        yield "takes_context=True needs a first argument of 'context' that is given by position"
     if task.atomic is True and inspect.iscoroutinefunction(task.func):
         yield "atomic=True needs a plain function: Django has no transactions in async code"
     for option, limit in (("task_type", 500), ("name", 500), ("key", 255), ("queue_name", 128)):

@@ -1,0 +1,317 @@
+"""@task: declaring, copying and checking tasks; no database."""
+
+import copy
+import pickle
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+import jobqueue
+from jobqueue import Backoff, FunctionTask, conf, registry, task
+from jobqueue.compat import PACKAGE, InvalidTask, TaskContext, TaskResultStatus
+from jobqueue.task_options import limits, stored_options
+from tests import tasks
+
+IMMEDIATE = f"{PACKAGE}.backends.immediate.ImmediateBackend"
+DUMMY = f"{PACKAGE}.backends.dummy.DummyBackend"
+SOON = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def registry_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    monkeypatch.setattr(registry, "_duplicates", set())
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def triple(number: int) -> int:
+    return 3 * number
+
+
+async def double_later(number: int) -> int:
+    return 2 * number
+
+
+def with_context(context: Any, number: int) -> int:
+    return number
+
+
+def with_context_by_keyword(*, context: Any) -> None: ...
+
+
+# --- declaring
+
+
+def test_bare_decorator_declares_a_task_with_the_backends_defaults() -> None:
+    declared = task(double)
+    assert isinstance(declared, FunctionTask)
+    assert (declared.name, declared.task_type) == ("double", "tests.unit.test_function.double")
+    assert (declared.max_attempts, declared.backoff, declared.timeout) == (None, None, None)
+    assert registry.get("tests.unit.test_function.double") is declared
+
+
+def test_decorator_with_options_declares_them() -> None:
+    declared = task(
+        queue_name="emails",
+        priority=3,
+        max_attempts=5,
+        backoff=Backoff(base=2, cap=3600),
+        retry_on=[OSError, ValueError],
+        give_up_on=KeyError,
+        timeout=timedelta(seconds=30),
+        atomic=True,
+        expires=timedelta(days=1),
+        name="double",
+    )(double)
+    assert declared.task_type == "double"
+    assert declared.retry_on == (OSError, ValueError)
+    assert declared.give_up_on == (KeyError,)
+    assert declared.timeout == 30.0
+    assert (declared.queue_name, declared.priority, declared.max_attempts) == ("emails", 3, 5)
+    assert registry.get("double") is declared
+
+
+def test_stable_name_may_equal_the_functions_name() -> None:
+    declared = task(name="double")(double)
+    assert declared.using(priority=1).task_type == "double"
+
+
+def test_djangos_own_decorator_declares_our_task() -> None:
+    if PACKAGE == "django.tasks":
+        from django.tasks import task as django_task
+    else:
+        from django_tasks import task as django_task
+    declared = django_task(double)
+    assert type(declared) is FunctionTask
+    assert registry.get("tests.unit.test_function.double") is declared
+
+
+@pytest.mark.skipif(__import__("django").VERSION[:2] == (6, 0), reason="Django 6.0's @task takes no options")
+def test_djangos_own_decorator_takes_our_options() -> None:
+    if PACKAGE == "django.tasks":
+        from django.tasks import task as django_task
+    else:
+        from django_tasks import task as django_task
+    declared = django_task(max_attempts=7, name="seven")(double)  # type: ignore[call-overload]
+    assert (declared.max_attempts, declared.task_type) == (7, "seven")
+
+
+def test_unknown_option_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(TypeError, match=r"no option 'retries'.*max_attempts"):
+        task(retries=3)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"max_attempts": 0}, "max_attempts must be a whole number from 1 up, not 0"),
+        ({"max_attempts": True}, "max_attempts"),
+        ({"max_attempts": 1.5}, "max_attempts"),
+        ({"timeout": 0}, "timeout must be seconds or a timedelta, above 0"),
+        ({"timeout": -1}, "timeout"),
+        ({"timeout": float("nan")}, "timeout"),
+        ({"timeout": "30"}, "timeout"),
+        ({"backoff": 3}, "backoff must be a jobqueue.Backoff"),
+        ({"retry_on": "OSError"}, "retry_on must be an exception class or a tuple of them"),
+        ({"retry_on": (OSError, 3)}, "retry_on"),
+        ({"give_up_on": int}, "give_up_on"),
+        ({"atomic": "yes"}, "atomic must be True or False"),
+        ({"expires": 60}, "expires must be a datetime or a timedelta"),
+        ({"expires": datetime(2030, 1, 1)}, "expires must be an aware datetime"),
+        ({"expires": timedelta(0)}, "expires must lie in the future"),
+        ({"expires": datetime(9999, 1, 1, tzinfo=UTC)}, "expires must lie between the years 1970 and 9000"),
+        ({"name": "x" * 501}, "task_type must be a text of 1 to 500 characters"),
+        ({"name": "a\x00"}, "task_type"),
+        ({"name": 5}, "task_type"),
+        ({"priority": 101}, "priority must be a whole number between -100 and 100"),
+        ({"priority": 1.5}, "priority must be a whole number"),
+        ({"priority": "high"}, "priority must be a whole number"),
+        ({"priority": float("nan")}, "priority must be a whole number"),
+        ({"queue_name": "x" * 129}, "queue_name must be a text of 1 to 128 characters"),
+        ({"queue_name": ""}, "queue_name"),
+    ],
+)
+def test_nonsense_is_refused_when_the_task_is_declared(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidTask) as caught:
+        task(**options)(double)
+    assert reason in str(caught.value)
+    assert "tests.unit.test_function.double" not in registry.all()
+
+
+def test_atomic_coroutine_is_refused_when_it_is_declared() -> None:
+    with pytest.raises(InvalidTask, match="atomic=True needs a plain function"):
+        task(atomic=True)(double_later)
+
+
+def test_only_module_level_functions_are_tasks() -> None:
+    def local() -> None: ...
+
+    for function in (local, lambda: None, int, "emails", len):
+        with pytest.raises(InvalidTask, match="Task function must be defined at a module level"):
+            task(function)  # type: ignore[call-overload]
+    assert not [name for name in registry.all() if "local" in name]
+
+
+def test_context_must_be_the_first_parameter() -> None:
+    assert task(takes_context=True)(with_context).takes_context
+    for function in (double, with_context_by_keyword):
+        with pytest.raises(InvalidTask, match="first argument of 'context'"):
+            task(takes_context=True)(function)  # type: ignore[arg-type]
+
+
+# --- copying
+
+
+def test_using_changes_the_copy_and_not_the_declaration() -> None:
+    declared = task(max_attempts=3)(double)
+    changed = declared.using(
+        priority=5,
+        queue_name="q",
+        run_after=timedelta(hours=1),
+        max_attempts=9,
+        backoff=Backoff(base=1),
+        timeout=timedelta(minutes=1),
+        expires=SOON,
+        key="order-1",
+        metadata={"user": 1},
+    )
+    assert (changed.priority, changed.queue_name, changed.run_after) == (5, "q", timedelta(hours=1))
+    assert (changed.max_attempts, changed.backoff, changed.timeout) == (9, Backoff(base=1), 60.0)
+    assert (changed.expires, changed.key, changed.metadata) == (SOON, "order-1", {"user": 1})
+    assert (declared.max_attempts, declared.priority, declared.key) == (3, 0, None)
+    assert registry.get(declared.task_type) is declared
+    assert changed.using(priority=6).max_attempts == 9
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"key": ""}, "key must be a text of 1 to 255 characters"),
+        ({"key": "x" * 256}, "key"),
+        ({"key": "\ud800"}, "key"),
+        ({"metadata": [1]}, "metadata must be a mapping"),
+        ({"run_after": datetime(2030, 1, 1)}, "run_after must be an aware datetime."),
+        ({"run_after": "tomorrow"}, "run_after must be a datetime or a timedelta"),
+        ({"run_after": datetime(9999, 12, 31, tzinfo=UTC)}, "run_after must lie between the years"),
+        ({"run_after": timedelta.max}, "run_after must lie within a thousand years"),
+        ({"max_attempts": 0}, "max_attempts"),
+        ({"priority": -101}, "priority"),
+    ],
+)
+def test_using_refuses_nonsense(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidTask) as caught:
+        tasks.add.using(**options)
+    assert reason in str(caught.value)
+
+
+def test_tasks_can_be_compared_hashed_and_kept_in_sets() -> None:
+    declared = task(double)
+    assert {declared, declared.using(), declared.using(metadata={"a": [1]})} >= {declared}
+    assert declared.using() == declared
+
+
+@pytest.mark.parametrize(
+    "copied", [lambda value: pickle.loads(pickle.dumps(value)), copy.copy, copy.deepcopy]
+)
+def test_tasks_can_be_pickled_and_copied(copied: Any) -> None:
+    original = tasks.named.using(priority=3, key="k", run_after=timedelta(seconds=5))
+    assert copied(original) == original
+    assert registry.get("tests.stable") is tasks.named
+
+
+# --- which options hold
+
+
+def test_row_stores_only_what_using_changed() -> None:
+    assert stored_options(tasks.named) == {}
+    assert stored_options(tasks.named.using(priority=1, max_attempts=9)) == {}
+    changed = tasks.named.using(max_attempts=2, timeout=5, backoff=Backoff(base=1))
+    assert stored_options(changed) == {
+        "max_attempts": 2,
+        "timeout": 5,
+        "backoff": {"base": 1, "cap": 3600.0, "factor": 2.0, "jitter": 0.1},
+    }
+
+
+def test_row_wins_over_declaration_and_declaration_over_settings() -> None:
+    defaults = conf.Options(timeout=99.0)
+    plain = limits(tasks.add, {}, defaults)
+    assert (plain.max_attempts, plain.timeout, plain.backoff) == (4, 99.0, Backoff())
+    declared = limits(tasks.named, {}, defaults)
+    assert (declared.max_attempts, declared.timeout) == (9, 30)
+    changed = tasks.named.using(timeout=5, backoff=Backoff(base=1))
+    assert limits(tasks.named, stored_options(changed), defaults).timeout == 5
+    assert limits(tasks.named, stored_options(changed), defaults).backoff == Backoff(base=1)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [{"timeout": "x"}, {"max_attempts": 0}, {"backoff": {"base": -1}}, {"backoff": {"x": 1}}, {"backoff": 3}],
+)
+def test_stored_nonsense_is_an_error(stored: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        limits(tasks.add, stored, conf.Options())
+
+
+# --- other backends
+
+
+@override_settings(TASKS={"default": {"BACKEND": IMMEDIATE}})
+def test_tasks_run_at_once_under_the_immediate_backend() -> None:
+    assert tasks.add.enqueue(2, b=3).return_value == 5
+    assert tasks.add_later.enqueue(2).return_value == 3
+    assert tasks.fail.enqueue().status == TaskResultStatus.FAILED
+    assert tasks.echo_context.enqueue(4).return_value["attempt"] == 1
+    results = tasks.add.enqueue_many([((1,), {}), ((2,), {"b": 2})])
+    assert [result.return_value for result in results] == [2, 4]
+    assert task(max_attempts=3)(double).enqueue(4).return_value == 8
+
+
+@override_settings(TASKS={"default": {"BACKEND": DUMMY, "QUEUES": []}})
+def test_timedelta_becomes_a_moment_under_another_backend() -> None:
+    before = datetime.now(UTC)
+    later = tasks.add.using(run_after=timedelta(hours=1), queue_name="q")
+    assert isinstance(later.run_after, datetime)
+    assert before + timedelta(hours=1) <= later.run_after <= datetime.now(UTC) + timedelta(hours=1)
+    result = later.enqueue(1)
+    assert result.status == TaskResultStatus.READY
+    assert [kept.id for kept in later.get_backend().results] == [result.id]  # type: ignore[attr-defined]
+
+
+@override_settings(TASKS={"default": {"BACKEND": DUMMY}})
+async def _enqueue_later() -> list[Any]:
+    many = await tasks.add.aenqueue_many([((1,), {}), ((2,), {})])
+    return [await tasks.add_later.aenqueue(1), *many]
+
+
+def test_async_twins_enqueue_too() -> None:
+    from asgiref.sync import async_to_sync
+
+    assert len(async_to_sync(_enqueue_later)()) == 3
+
+
+def test_context_reads_its_attempt() -> None:
+    with override_settings(TASKS={"default": {"BACKEND": DUMMY, "QUEUES": []}}):
+        assert TaskContext(task_result=tasks.add.enqueue(1)).attempt == 0
+
+
+# --- the package
+
+
+def test_every_public_name_can_be_imported() -> None:
+    for name in jobqueue.__all__:
+        assert getattr(jobqueue, name) is not None
+    assert set(jobqueue.__all__) <= set(dir(jobqueue))
+    with pytest.raises(AttributeError, match="has no attribute 'tusk'"):
+        _ = jobqueue.tusk  # type: ignore[attr-defined]
+
+
+def test_no_module_hides_a_public_name() -> None:
+    from importlib.util import find_spec
+
+    assert not [name for name in jobqueue.__all__ if name.isidentifier() and find_spec(f"jobqueue.{name}")]

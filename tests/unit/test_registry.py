@@ -1,0 +1,197 @@
+"""The registry and the system checks."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core import checks
+from django.test import override_settings
+
+from jobqueue import registry, task
+from jobqueue.backend import JobQueueBackend
+from jobqueue.checks import check_backends, check_task_names
+from jobqueue.compat import PACKAGE, are_backends_checked
+from tests import tasks
+
+
+@pytest.fixture(autouse=True)
+def registry_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    monkeypatch.setattr(registry, "_duplicates", set())
+
+
+def first() -> None: ...
+
+
+def second() -> None: ...
+
+
+def problems(**params: Any) -> list[str]:
+    return [message.id for message in JobQueueBackend("default", params).check()]
+
+
+def test_tasks_of_installed_apps_are_known_once_apps_are_ready() -> None:
+    assert registry.get("tests.tasks.add") is tasks.add
+    assert registry.get("tests.stable") is tasks.named
+    assert registry.get("os.system") is None
+    assert list(registry.all()) == sorted(registry.all())
+
+
+def test_name_of_two_functions_is_a_check_error() -> None:
+    kept = task(name="mail")(first)
+    task(name="mail")(second)
+    assert registry.get("mail") is kept
+    [message] = check_task_names()
+    assert message.id == "jobqueue.E002"
+    assert "test_registry.first" in message.msg
+    assert "test_registry.second" in message.msg
+
+
+def test_reloaded_function_takes_the_place_of_the_old_one() -> None:
+    task(first)
+    namespace: dict[str, Any] = {"__name__": first.__module__}
+    exec("def first(): ...", namespace)
+    again = task(namespace["first"])
+    assert registry.get(again.task_type) is again
+    assert check_task_names() == []
+
+
+def test_copies_leave_the_declaration_in_place() -> None:
+    declared = task(first)
+    declared.using(priority=3)
+    task(max_attempts=9)(first)
+    assert registry.get(declared.task_type) is declared
+    assert check_task_names() == []
+
+
+def test_sound_settings_have_no_problems() -> None:
+    assert problems() == []
+    assert problems(OPTIONS={"DATABASE": "sqlite"}) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        ({"POL_INTERVAL": 1}, ["jobqueue.E004"]),
+        ({"AGING": -1, "NOTIFY": 1}, ["jobqueue.E004", "jobqueue.E004"]),
+        ({"DATABASE": "queue"}, ["jobqueue.E005"]),
+        ({"DATABASE": 5}, ["jobqueue.E004"]),
+    ],
+)
+def test_wrong_options_are_check_errors(options: dict[str, Any], ids: list[str]) -> None:
+    assert problems(OPTIONS=options) == ids
+
+
+def test_problems_come_with_a_hint() -> None:
+    for message in JobQueueBackend("default", {"OPTIONS": {"POL_INTERVAL": 1, "DATABASE": "queue"}}).check():
+        assert message.hint
+        assert "TASKS['default']" in message.msg
+
+
+@pytest.mark.parametrize(
+    ("database", "ids"),
+    [
+        ({"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}, ["jobqueue.W001"]),
+        ({"ENGINE": "django.db.backends.sqlite3", "NAME": "x.sqlite3"}, ["jobqueue.W002"]),
+        ({"ENGINE": "django.db.backends.mysql", "NAME": "x"}, ["jobqueue.E006"]),
+        ({"ENGINE": "django.db.backends.dummy", "NAME": "x"}, ["jobqueue.E008"]),
+    ],
+)
+def test_database_that_cannot_hold_a_queue_is_a_check_message(
+    database: dict[str, Any], ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.conf import settings
+    from django.db import connections
+
+    defaults = {"TIME_ZONE": None, "CONN_MAX_AGE": 0, "AUTOCOMMIT": True, "ATOMIC_REQUESTS": False}
+    monkeypatch.setitem(settings.DATABASES, "other", defaults | {"OPTIONS": {}, "TEST": {}} | database)
+    monkeypatch.setattr(
+        connections, "settings", {**connections.settings, "other": settings.DATABASES["other"]}
+    )
+    try:
+        assert problems(OPTIONS={"DATABASE": "other"}) == ids
+    finally:
+        if hasattr(connections._connections, "other"):
+            del connections["other"]
+
+
+@override_settings(TASKS={"default": {"BACKEND": "jobqueue.backend.JobQueueBackend", "OPTIONS": {"POLL": 1}}})
+def test_each_problem_is_told_once() -> None:
+    found = [message.id for message in checks.run_checks() if str(message.id).startswith("jobqueue.")]
+    assert found == ["jobqueue.E004"]
+
+
+@override_settings(TASKS={"default": {"BACKEND": "jobqueue.backend.JobQueueBackend", "OPTIONS": {"POLL": 1}}})
+def test_our_check_stands_in_where_the_backport_is_no_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, f"{PACKAGE}.checks", raising=False)
+    assert not are_backends_checked()
+    assert [message.id for message in check_backends()] == ["jobqueue.E004"]
+    monkeypatch.setitem(sys.modules, f"{PACKAGE}.checks", checks)
+    assert check_backends() == []
+
+
+WITHOUT_FRAMEWORK = """
+import importlib.util, sys
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *args: (
+    None if name in ("django.tasks", "django_tasks") else find_spec(name, *args)
+)
+import django
+from django.conf import settings
+from django.core.management import call_command
+settings.configure(
+    INSTALLED_APPS=["django.contrib.contenttypes", "jobqueue", "tests"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "x.sqlite3"}},
+    TASKS={},
+)
+import jobqueue
+jobqueue.Backoff, jobqueue.GiveUp
+try:
+    jobqueue.task
+except django.core.exceptions.ImproperlyConfigured as error:
+    print(error)
+django.setup()
+call_command("check")
+"""
+
+
+def test_missing_backport_is_told_by_import_and_by_check() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_FRAMEWORK],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert "Run: pip install django-jobqueue[django52]" in ran.stdout
+    assert "(jobqueue.E001)" in ran.stderr
+    assert "HINT: pip install django-jobqueue[django52]" in ran.stderr
+
+
+IMPORTABLE = """
+import jobqueue
+from jobqueue import Backoff, FunctionTask, Retry, task
+import sys
+assert "jobqueue.models" not in sys.modules
+from django.conf import settings
+settings.configure(TASKS={"default": {"BACKEND": "jobqueue.backend.JobQueueBackend"}})
+def add(a): ...
+@task(max_attempts=3)
+def double(number: int) -> int: ...
+assert "jobqueue.models" not in sys.modules
+assert not {"django.db.backends.postgresql", "psycopg"} & set(sys.modules)
+"""
+
+
+def test_tasks_can_be_declared_before_apps_are_loaded() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORTABLE],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert ran.returncode == 0, ran.stderr
