@@ -72,9 +72,7 @@ def cancel(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None
             cancelled, requested = cancelled + report.cancelled, requested + report.requested
             left -= report.cancelled + report.requested
             if report.parents:
-                transaction.on_commit(
-                    partial(_wake, engine, report.parents), using=engine.database, robust=True
-                )
+                transaction.on_commit(partial(_wake, engine, report.parents), using=engine.database, robust=True)
             if report.requested:
                 _notify_after_commit(engine, {CANCEL_NOTICE})
         skipped += left
@@ -95,12 +93,7 @@ def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
             requeued, key_taken = requeued + report.requeued, key_taken + report.key_taken
             left -= report.requeued + report.key_taken
             if report.requeued:
-                queues = (
-                    engine.tasks.filter(pk__in=batch)
-                    .order_by()
-                    .values_list("queue_name", flat=True)
-                    .distinct()
-                )
+                queues = engine.tasks.filter(pk__in=batch).order_by().values_list("queue_name", flat=True).distinct()
                 _notify_after_commit(engine, set(queues))
         skipped += left
     return RequeueReport(requeued=requeued, key_taken=key_taken, skipped=skipped)
@@ -146,9 +139,7 @@ def _uuid(value: UUID | str) -> UUID:
     try:
         return UUID(value)
     except (ValueError, AttributeError, TypeError) as error:
-        raise TaskNotFound(
-            f"{value!r} is not the id of a task; ids are UUIDs, as in TaskResult.id."
-        ) from error
+        raise TaskNotFound(f"{value!r} is not the id of a task; ids are UUIDs, as in TaskResult.id.") from error
 
 
 def _wake(engine: Engine, ids: Iterable[UUID]) -> None:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -79,7 +79,8 @@ def problems(raw: Mapping[str, Any]) -> Iterator[str]:
                 number = seconds(value)
                 whole = key.startswith("MAX_")
                 if isinstance(number, bool) or not isinstance(number, int if whole else int | float):
-                    yield f"{key} must be a {'whole number' if whole else 'number of seconds or a timedelta'}, not {value!r}"
+                    kind = "whole number" if whole else "number of seconds or a timedelta"
+                    yield f"{key} must be a {kind}, not {value!r}"
                 elif not low <= number <= high:
                     yield f"{key} must lie between {low} and {high}, not {value!r}"
             case "DATABASE":
@@ -106,9 +107,7 @@ def _retention_problems(value: Any) -> Iterator[str]:
         number = seconds(kept)
         if status not in default_retention():
             yield f"RETENTION knows SUCCESSFUL, CANCELLED and FAILED, not {status!r}"
-        elif number is not None and (
-            isinstance(number, bool) or not isinstance(number, int | float) or number < 0
-        ):
+        elif number is not None and (isinstance(number, bool) or not isinstance(number, int | float) or number < 0):
             yield f"RETENTION[{status!r}] must be seconds, a timedelta, or None to keep, not {kept!r}"
 
 
@@ -130,7 +129,7 @@ def parse(raw: Mapping[str, Any], alias: str = "default") -> Options:
     return Options(**values)
 
 
-@lru_cache(maxsize=None)
+@cache
 def options_for(alias: str) -> Options:
     """Give the options of a backend of ours. Raises ImproperlyConfigured when TASKS has no such alias."""
     from django.conf import settings

@@ -51,6 +51,9 @@ class TaskQuerySet(models.QuerySet["Task"]):
         return self.filter(finished_at__isnull=False)
 
 
+TaskManager = models.Manager.from_queryset(TaskQuerySet)
+
+
 class Task(models.Model):
     """One task: what to run, where it stands, and how it ended."""
 
@@ -111,7 +114,7 @@ class Task(models.Model):
     finished_at = models.DateTimeField(_("finished at"), null=True)
     reported_at = models.DateTimeField(_("parent told at"), null=True)
 
-    objects = TaskQuerySet.as_manager()
+    objects = TaskManager()
 
     class Meta:
         db_table = "jobqueue_task"
@@ -154,24 +157,20 @@ class Task(models.Model):
     def __str__(self) -> str:
         return f"{self.task_type} {self.id}"
 
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: a row saved from values read earlier undoes what an executor did meanwhile."""
+        raise TypeError("Task rows are changed by jobqueue's verbs (enqueue, cancel, requeue, ...), never by save().")
+
     @property
     def is_finished(self) -> bool:
         return self.finished_at is not None
-
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse: a row saved from values read earlier undoes what an executor did meanwhile."""
-        raise TypeError(
-            "Task rows are changed by jobqueue's verbs (enqueue, cancel, requeue, ...), never by save()."
-        )
 
 
 class InboxMessage(models.Model):
     """A message to a task; ids give the order of arrival."""
 
     id = models.BigAutoField(primary_key=True)
-    task = models.ForeignKey(
-        Task, models.CASCADE, related_name="inbox", db_index=False, verbose_name=_("task")
-    )
+    task = models.ForeignKey(Task, models.CASCADE, related_name="inbox", db_index=False, verbose_name=_("task"))
     sender_id = models.UUIDField(_("sender"), null=True)
     body = models.JSONField(_("body"), null=True)
     eof = models.CharField(_("end of child"), max_length=16, null=True)
