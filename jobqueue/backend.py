@@ -85,13 +85,12 @@ class JobQueueBackend(BaseTaskBackend):
             raise TaskResultDoesNotExist(
                 f"There is no task {str(result_id)[:64]!r} in backend {self.alias!r}."
             )
-        task = registry.get(row.task_type)
-        if task is None:
+        if registry.get(row.task_type) is None:
             raise TaskResultDoesNotExist(
                 f"Task {row.id} is of type {row.task_type!r}, which this process does not know. "
                 "Import the module that declares it."
             )
-        return self._shown(row, task)
+        return self._shown(row)
 
     def check(self, **kwargs: Any) -> list[Any]:
         """Give the system check messages about this backend's settings."""
@@ -122,8 +121,10 @@ class JobQueueBackend(BaseTaskBackend):
         existing = self._rows([answer.id for answer in answers if not answer.created])
         results = []
         for (args, kwargs), answer in zip(calls, answers, strict=True):
-            row = existing.get(answer.id)
-            result = self._new_result(task, args, kwargs, answer) if row is None else self._shown(row, task)
+            if not answer.created and answer.id in existing:
+                results.append(self._shown(existing[answer.id], task))
+                continue
+            result = self._new_result(task, args, kwargs, answer)
             results.append(result)
             if answer.created:
                 task_enqueued.send(sender=type(self), task_result=result)
@@ -143,7 +144,7 @@ class JobQueueBackend(BaseTaskBackend):
             shared["metadata"] = encode(task.metadata, place=f"{task.name}(): metadata", max_bytes=limit)
         shared |= _moment("wake", task.run_after) | _moment("expires", task.expires)
         for number, call in enumerate(calls):
-            name = f"{task.name}() call {number}" if numbered else task.name
+            name = f"{task.name}(), call {number}" if numbered else f"{task.name}()"
             args, kwargs = _checked_call(call, name)
             args_text, kwargs_text = encode_arguments(
                 task.func, args, kwargs, name=name, takes_context=task.takes_context, max_bytes=limit
@@ -174,9 +175,11 @@ class JobQueueBackend(BaseTaskBackend):
         rows = Row.objects.using(self.settings.database).filter(pk__in=ids, backend=self.alias)
         return {row.pk: row for row in rows}
 
-    def _shown(self, row: models.Task, task: AnyTask) -> AnyResult:
+    def _shown(self, row: models.Task, fallback: AnyTask | None = None) -> AnyResult:
         from jobqueue.results import from_row
 
+        task = registry.get(row.task_type) or fallback
+        assert task is not None
         return from_row(row, task)
 
 

@@ -286,13 +286,13 @@ def encode_arguments(
     """
     Give the JSON text of a task's arguments, checked against its function.
 
-    name: what the errors call the task. max_bytes: of both texts together, in UTF-8.
+    name: what the errors call it, say `send_receipt()`. max_bytes: of both texts together, in UTF-8.
     Raises InvalidArguments, which names the argument by its parameter and the path inside it.
     """
     parameters = parameters_of(function, takes_context)
     problem = parameters.problem(args, kwargs)
     if problem is not None:
-        raise InvalidArguments(f"{name}(): {problem}")
+        raise InvalidArguments(f"{name}: {problem}")
     walk = _Walk(max_bytes)
     place: int | str = 0
     try:
@@ -305,17 +305,17 @@ def encode_arguments(
         args_text, kwargs_text = _written(plain_args, walk), _written(plain_kwargs, walk)
     except _Refused as refused:
         shown = parameters.name_of(place) if isinstance(place, int) else ascii(place)
-        raise InvalidArguments(f"{name}(): argument {refused.at(shown)}") from None
+        raise InvalidArguments(f"{name}: argument {refused.at(shown)}") from None
     except _TooLarge:
         shown = parameters.name_of(place) if isinstance(place, int) else ascii(place)
-        raise InvalidArguments(f"{name}(): argument {shown}: {_limit(max_bytes)}") from None
+        raise InvalidArguments(f"{name}: argument {shown}: {_limit(max_bytes)}") from None
     if len(args_text) + len(kwargs_text) > max_bytes:
         sizes = {parameters.name_of(i): _size(value) for i, value in enumerate(plain_args)}
         sizes |= {ascii(key): _size(value) for key, value in plain_kwargs.items()}
         largest = max(sizes, key=sizes.__getitem__)
         total = len(args_text) + len(kwargs_text)
         raise InvalidArguments(
-            f"{name}(): argument {largest} takes {sizes[largest]:,} of {total:,} bytes: {_limit(max_bytes)}"
+            f"{name}: argument {largest} takes {sizes[largest]:,} of {total:,} bytes: {_limit(max_bytes)}"
         )
     return args_text.decode(), kwargs_text.decode()
 

@@ -48,7 +48,7 @@ def with_context(context: Any, order_id: int, **rest: Any) -> None: ...
 
 def refusal(*args: Any, **kwargs: Any) -> str:
     with pytest.raises(InvalidArguments) as caught:
-        encode_arguments(send_receipt, args, kwargs, name="send_receipt", max_bytes=MEGABYTE)
+        encode_arguments(send_receipt, args, kwargs, name="send_receipt()", max_bytes=MEGABYTE)
     return str(caught.value)
 
 
@@ -73,7 +73,7 @@ def test_json_comes_back_as_it_was(value: Any) -> None:
 @given(json_values)
 def test_arguments_come_back_as_they_were(value: Any) -> None:
     args, kwargs = encode_arguments(
-        send_receipt, (value, "x"), {"copies": value}, name="send_receipt", max_bytes=MEGABYTE
+        send_receipt, (value, "x"), {"copies": value}, name="send_receipt()", max_bytes=MEGABYTE
     )
     assert (decode(args), decode(kwargs)) == ([value, "x"], {"copies": value})
 
@@ -240,14 +240,14 @@ def test_integer_limit_is_that_of_an_ordinary_process() -> None:
 )
 def test_arguments_that_do_not_fit_the_signature_are_refused(args: Any, kwargs: Any, reason: str) -> None:
     with pytest.raises(InvalidArguments) as caught:
-        encode_arguments(only, args, kwargs, name="only", max_bytes=1000)
+        encode_arguments(only, args, kwargs, name="only()", max_bytes=1000)
     assert str(caught.value) == f"only(): {reason}"
 
 
 def test_context_is_the_executors_to_fill() -> None:
     def encoded(*args: Any, **kwargs: Any) -> Any:
         return encode_arguments(
-            with_context, args, kwargs, name="with_context", takes_context=True, max_bytes=1000
+            with_context, args, kwargs, name="with_context()", takes_context=True, max_bytes=1000
         )
 
     assert encoded(5) == ("[5]", "{}")
@@ -260,9 +260,9 @@ def test_context_is_the_executors_to_fill() -> None:
 
 def test_size_counts_bytes_of_all_arguments() -> None:
     text = "é" * 100  # 202 bytes with its quotes
-    assert encode_arguments(only, (text,), {}, name="only", max_bytes=206)
+    assert encode_arguments(only, (text,), {}, name="only()", max_bytes=206)
     with pytest.raises(InvalidArguments) as caught:
-        encode_arguments(only, (text,), {}, name="only", max_bytes=205)
+        encode_arguments(only, (text,), {}, name="only()", max_bytes=205)
     assert str(caught.value).startswith(
         "only(): argument 'order_id' takes 202 of 206 bytes: more than 205 bytes"
     )

@@ -1,0 +1,442 @@
+"""The contract of Django's task framework, kept on both databases."""
+
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connections, transaction
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+
+from jobqueue import InvalidArguments, conf, registry, task
+from jobqueue.backend import JobQueueBackend
+from jobqueue.compat import (
+    PACKAGE,
+    InvalidTask,
+    TaskError,
+    TaskResultDoesNotExist,
+    TaskResultMismatch,
+    TaskResultStatus,
+    task_backends,
+    task_enqueued,
+)
+from jobqueue.function import FunctionTask
+from jobqueue.models import Task
+from tests import tasks
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+
+@pytest.fixture(params=["default", "sqlite"])
+def alias(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def add(alias: str) -> FunctionTask[Any, int]:
+    return tasks.add.using(backend=alias)
+
+
+@pytest.fixture
+def signals() -> Iterator[list[Any]]:
+    seen: list[Any] = []
+
+    def remember(sender: Any, task_result: Any, **_: Any) -> None:
+        seen.append((sender, task_result))
+
+    task_enqueued.connect(remember)
+    yield seen
+    task_enqueued.disconnect(remember)
+
+
+def row(result: Any) -> Task:
+    return Task.objects.using(conf.options_for(result.backend).database).get(pk=result.id)
+
+
+def rows(alias: str) -> Any:
+    return Task.objects.using(conf.options_for(alias).database).filter(backend=alias)
+
+
+def test_backend_keeps_every_promise_of_the_framework(alias: str) -> None:
+    backend = task_backends[alias]
+    assert isinstance(backend, JobQueueBackend)
+    assert backend.supports_defer
+    assert backend.supports_async_task
+    assert backend.supports_get_result
+    assert backend.supports_priority
+
+
+# --- enqueue
+
+
+def test_enqueued_task_is_a_row_and_a_ready_result(add: Any, alias: str) -> None:
+    result = add.enqueue(2, b=3)
+    assert result.status == TaskResultStatus.READY
+    assert (result.args, result.kwargs, result.backend) == ([2], {"b": 3}, alias)
+    assert (result.errors, result.worker_ids, result.attempts) == ([], [], 0)
+    assert result.enqueued_at is not None
+    assert (result.started_at, result.last_attempted_at, result.finished_at) == (None, None, None)
+    stored = row(result)
+    assert (stored.task_type, stored.queue_name, stored.priority) == ("tests.tasks.add", "default", 0)
+    assert (stored.args, stored.kwargs, stored.status) == ([2], {"b": 3}, "READY")
+    assert (stored.max_attempts, stored.options, stored.metadata, stored.key) == (4, {}, {}, None)
+    assert len(result.id) == 36
+    assert UUID(result.id).version == 7
+
+
+def test_async_twins_do_the_same(add: Any) -> None:
+    async def enqueue() -> Any:
+        result = await add.aenqueue(2)
+        return result, await add.aget_result(result.id), await add.aenqueue_many([((1,), {})])
+
+    result, found, many = async_to_sync(enqueue)()
+    assert found == result
+    assert row(many[0]).args == [1]
+
+
+def test_options_of_the_copy_reach_the_row(alias: str) -> None:
+    result = tasks.named.using(
+        backend=alias,
+        priority=-5,
+        queue_name="slow",
+        max_attempts=2,
+        timeout=1.5,
+        metadata={"user": 7},
+        key="k",
+    ).enqueue("a", flag=True)
+    stored = row(result)
+    assert (stored.task_type, stored.priority, stored.queue_name) == ("tests.stable", -5, "slow")
+    assert (stored.max_attempts, stored.options) == (2, {"max_attempts": 2, "timeout": 1.5})
+    assert (stored.metadata, stored.key) == ({"user": 7}, "k")
+
+
+def test_moment_in_the_future_schedules_the_task(add: Any) -> None:
+    moment = datetime(2031, 5, 1, tzinfo=UTC)
+    result = add.using(run_after=moment).enqueue(1)
+    assert result.status == TaskResultStatus.READY
+    stored = row(result)
+    assert (stored.status, stored.wake_at) == ("SCHEDULED", moment)
+    found = add.get_result(result.id)
+    assert (found.status, found.task.run_after) == (TaskResultStatus.READY, moment)
+
+
+def test_timedelta_counts_from_the_databases_clock(add: Any) -> None:
+    stored = row(add.using(run_after=timedelta(hours=1), expires=timedelta(hours=2)).enqueue(1))
+    assert stored.wake_at == stored.enqueued_at + timedelta(hours=1)
+    assert stored.expires_at == stored.enqueued_at + timedelta(hours=2)
+
+
+def test_past_moment_makes_the_task_ready(add: Any) -> None:
+    for past in (timedelta(seconds=-5), datetime(2020, 1, 1, tzinfo=UTC)):
+        stored = row(add.using(run_after=past).enqueue(1))
+        assert (stored.status, stored.wake_at) == ("READY", None)
+
+
+def test_arguments_come_back_as_json_reads_them(alias: str) -> None:
+    values = [
+        {"a": [1, 2.5, None, True, "é\U0001f600"], "deep": {"x": {}}},
+        1e22,
+        -1e300,
+        10**100,
+        10**4300 - 1,
+        5e-324,
+        0.1,
+        "",
+        [],
+    ]
+    results = tasks.echo.using(backend=alias).enqueue_many([((value,), {}) for value in values])
+    for value, result in zip(values, results, strict=True):
+        [back] = row(result).args
+        assert back == value
+        assert type(back) is type(value)
+
+
+def test_enqueue_joins_the_callers_transaction(add: Any, alias: str) -> None:
+    database = conf.options_for(alias).database
+
+    with transaction.atomic(using=database):
+        result = add.enqueue(1)
+        assert row(result).status == "READY"
+        transaction.set_rollback(True, using=database)
+    with pytest.raises(TaskResultDoesNotExist):
+        add.get_result(result.id)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "reason"),
+    [
+        ((), {}, "add(): missing a required argument: 'a'"),
+        ((1, 2, 3), {}, "add(): too many positional arguments"),
+        ((1,), {"c": 2}, "add(): got an unexpected keyword argument 'c'"),
+        ((float("nan"),), {}, "add(): argument 'a': NaN is not JSON"),
+        ((1,), {"b": "\x00"}, "add(): argument 'b': a NUL character cannot be stored"),
+        (({1},), {}, "add(): argument 'a': set is not JSON"),
+        (("x" * 1_048_577,), {}, "add(): argument 'a'"),
+    ],
+)
+def test_refused_arguments_write_nothing(
+    add: Any, alias: str, signals: list[Any], args: Any, kwargs: Any, reason: str
+) -> None:
+    with CaptureQueriesContext(connections[conf.options_for(alias).database]) as queries:
+        with pytest.raises(InvalidArguments) as caught:
+            add.enqueue(*args, **kwargs)
+    assert reason in str(caught.value)
+    assert len(queries) == 0
+    assert signals == []
+
+
+def test_unserialisable_metadata_is_refused(add: Any) -> None:
+    with pytest.raises(InvalidArguments, match=r'add\(\): metadata\["user"\]: object is not JSON'):
+        add.using(metadata={"user": object()}).enqueue(1)
+
+
+def test_unknown_queue_is_refused_before_anything_is_written(alias: str) -> None:
+    params = {"BACKEND": "jobqueue.backend.JobQueueBackend", "QUEUES": ["emails", "default"]}
+    declared = tasks.add.using(queue_name="elsewhere", backend=alias)
+    options = {"OPTIONS": {"DATABASE": conf.options_for(alias).database}}
+    with override_settings(TASKS={alias: params | options, "default": params}):
+        with pytest.raises(InvalidTask, match="'nowhere'"):
+            tasks.add.using(backend=alias, queue_name="nowhere")
+        with pytest.raises(InvalidTask, match="'elsewhere'"):
+            declared.enqueue(1)
+        assert row(tasks.add.using(backend=alias, queue_name="emails").enqueue(1)).queue_name == "emails"
+    assert rows(alias).count() == 1
+
+
+def test_task_of_djangos_own_class_is_accepted(alias: str) -> None:
+    # Declared while another backend stood under the alias.
+    immediate = {"BACKEND": f"{PACKAGE}.backends.immediate.ImmediateBackend"}
+    with override_settings(TASKS={"default": immediate, alias: immediate}):
+        from jobqueue.compat import Task as DjangosTask
+
+        plain = DjangosTask(
+            func=tasks.add.func,
+            priority=0,
+            backend=alias,
+            queue_name="default",
+            run_after=None,
+            takes_context=False,
+        )
+    result = plain.enqueue(1)
+    assert row(result).task_type == "tests.tasks.add"
+    assert isinstance(result.task, FunctionTask)
+    assert registry.get("tests.tasks.add") is tasks.add
+
+
+# --- signals
+
+
+def test_signal_comes_from_the_class_with_the_result(add: Any, signals: list[Any]) -> None:
+    result = add.enqueue(1)
+    [(sender, seen)] = signals
+    assert sender is JobQueueBackend
+    assert seen is result
+
+
+def test_every_task_of_many_is_announced_in_order(add: Any, signals: list[Any]) -> None:
+    results = add.enqueue_many([((number,), {}) for number in range(3)])
+    assert [seen for _, seen in signals] == results
+
+
+# --- many
+
+
+def test_many_are_one_statement_per_thousand_and_come_in_order(alias: str) -> None:
+    add = tasks.add.using(backend=alias)
+    with CaptureQueriesContext(connections[conf.options_for(alias).database]) as queries:
+        results = add.enqueue_many(((number,), {"b": 2}) for number in range(2_500))
+    inserts = [query for query in queries if "INSERT" in query["sql"]]
+    assert alias != "default" or len(inserts) == 3
+    assert [result.args for result in results] == [[number] for number in range(2_500)]
+    stored = {str(one.pk): one.args for one in rows(alias)}
+    assert stored == {result.id: result.args for result in results}
+
+
+def test_many_of_nothing_is_nothing(add: Any) -> None:
+    assert add.enqueue_many([]) == []
+
+
+def test_one_bad_call_of_many_is_named_and_nothing_is_written(add: Any, alias: str) -> None:
+    with pytest.raises(InvalidArguments, match=r"add\(\), call 2: argument 'b': NaN is not JSON"):
+        add.enqueue_many([((1,), {}), ((2,), {}), ((3,), {"b": float("nan")})])
+    for wrong in (5, (1, 2), ("ab", {}), ((1,), {}, {}), [(1,)]):
+        with pytest.raises(InvalidArguments, match="must be a pair"):
+            add.enqueue_many([wrong])
+    assert rows(alias).count() == 0
+
+
+# --- key
+
+
+def test_live_task_of_the_same_key_is_given_instead(alias: str, signals: list[Any]) -> None:
+    keyed = tasks.add.using(backend=alias, key="order-1")
+    first = keyed.enqueue(1)
+    second = keyed.enqueue(2)
+    assert second.id == first.id
+    assert second.args == [1]
+    assert len(signals) == 1
+    assert rows(alias).count() == 1
+
+
+def test_key_holds_one_among_many(alias: str, signals: list[Any]) -> None:
+    results = tasks.add.using(backend=alias, key="order-1").enqueue_many([((1,), {}), ((2,), {})])
+    assert len({result.id for result in results}) == 1
+    assert len(signals) == 1
+
+
+def test_key_is_free_again_once_its_task_has_ended(alias: str) -> None:
+    keyed = tasks.add.using(backend=alias, key="order-1")
+    first = keyed.enqueue(1)
+    rows(alias).update(status="SUCCESSFUL", finished_at=datetime.now(UTC))
+    assert keyed.enqueue(2).id != first.id
+
+
+def test_key_may_be_held_by_another_function(alias: str) -> None:
+    first = tasks.echo.using(backend=alias, key="order-1").enqueue(1)
+    second = tasks.add.using(backend=alias, key="order-1").enqueue(2)
+    assert second.id == first.id
+    assert second.task.func is tasks.echo.func
+
+
+# --- results
+
+
+def test_result_is_found_by_its_id(add: Any, alias: str) -> None:
+    result = add.enqueue(2, b=3)
+    for found in (add.get_result(result.id), task_backends[alias].get_result(result.id)):
+        assert found == result
+    assert found.task.func is tasks.add.func
+
+
+def test_result_keeps_queue_and_priority(add: Any) -> None:
+    result = add.using(priority=3, queue_name="q", key="k").enqueue(1)
+    found = add.get_result(result.id)
+    assert (found.task.priority, found.task.queue_name, found.task.key) == (3, "q", "k")
+
+
+@pytest.mark.parametrize(
+    "result_id",
+    [
+        str(uuid.uuid4()),
+        "",
+        "nonsense",
+        "x" * 36,
+        "x" * 100_000,
+        "\x00" * 36,
+        "\ud800" * 36,
+        "{00000000-0000-0000-0000-00000000000}",
+        uuid.uuid4().hex,
+        None,
+        5,
+        b"x" * 36,
+    ],
+)
+def test_unknown_and_malformed_ids_do_not_exist(add: Any, result_id: Any) -> None:
+    with pytest.raises(TaskResultDoesNotExist):
+        add.get_result(result_id)
+
+
+def test_result_of_another_function_is_a_mismatch(add: Any, alias: str) -> None:
+    result = tasks.echo.using(backend=alias).enqueue(1)
+    with pytest.raises(TaskResultMismatch):
+        add.get_result(result.id)
+
+
+def test_backends_do_not_see_each_others_tasks() -> None:
+    options = {"BACKEND": "jobqueue.backend.JobQueueBackend", "QUEUES": []}
+    with override_settings(TASKS={"default": options, "second": options}):
+        result = tasks.add.enqueue(1)
+        with pytest.raises(TaskResultDoesNotExist):
+            task_backends["second"].get_result(result.id)
+
+
+def test_result_of_a_function_nobody_declares_says_so(add: Any, alias: str) -> None:
+    result = add.enqueue(1)
+    rows(alias).update(task_type="os.system")
+    with pytest.raises(TaskResultDoesNotExist, match=r"'os\.system', which this process does not know"):
+        task_backends[alias].get_result(result.id)
+
+
+def test_result_of_a_queue_that_settings_forgot_is_still_found(add: Any, alias: str) -> None:
+    result = add.using(queue_name="forgotten").enqueue(1)
+    params = {
+        "BACKEND": "jobqueue.backend.JobQueueBackend",
+        "OPTIONS": {"DATABASE": conf.options_for(alias).database},
+    }
+    with override_settings(TASKS={"default": params, alias: params}):
+        assert task_backends[alias].get_result(result.id).task.queue_name == "forgotten"
+
+
+@pytest.mark.parametrize(
+    ("status", "shown", "finished"),
+    [
+        ("READY", "READY", False),
+        ("SCHEDULED", "READY", False),
+        ("SUSPENDED", "READY", False),
+        ("RUNNING", "RUNNING", False),
+        ("SUCCESSFUL", "SUCCESSFUL", True),
+        ("FAILED", "FAILED", True),
+        ("CANCELLED", "FAILED", True),
+    ],
+)
+def test_seven_states_are_shown_as_four(
+    add: Any, alias: str, status: str, shown: str, finished: bool
+) -> None:
+    result = add.enqueue(1)
+    rows(alias).update(status=status, return_value=5, finished_at=datetime.now(UTC) if finished else None)
+    result.refresh()
+    assert result.status == shown
+    assert result.is_finished is finished
+    if status == "SUCCESSFUL":
+        assert result.return_value == 5
+    else:
+        with pytest.raises(ValueError, match="Task failed" if finished else "not finished yet"):
+            _ = result.return_value
+
+
+def test_cancelled_task_says_so_in_its_errors(add: Any, alias: str) -> None:
+    result = add.enqueue(1)
+    rows(alias).update(status="CANCELLED", finished_at=datetime.now(UTC))
+    async_to_sync(result.arefresh)()
+    [error] = result.errors
+    assert "cancelled" in error.traceback
+    assert error.exception_class.__name__ == "TaskCancelled"
+
+
+def test_errors_of_every_attempt_are_shown(add: Any, alias: str) -> None:
+    result = add.enqueue(1)
+    stored = [
+        {
+            "attempt": 1,
+            "at": "2026-01-01T00:00:00+00:00",
+            "executor": "a",
+            "exception_class_path": "builtins.ValueError",
+            "message": "no",
+            "traceback": "Traceback ...\nValueError: no\n",
+        },
+        {"attempt": 2},
+    ]
+    rows(alias).update(errors=stored, worker_ids=["a", "a"])
+    result.refresh()
+    assert result.errors[0] == TaskError(
+        exception_class_path="builtins.ValueError", traceback="Traceback ...\nValueError: no\n"
+    )
+    assert result.errors[1].exception_class is Exception
+    assert result.attempts == 2
+
+
+# --- subclasses
+
+
+class Loud(JobQueueBackend):
+    """A site's own backend."""
+
+
+def test_subclass_is_the_sender_of_its_signals(signals: list[Any]) -> None:
+    with override_settings(TASKS={"default": {"BACKEND": f"{__name__}.Loud", "QUEUES": []}}):
+        task(tasks.add.func).enqueue(1)
+    assert [sender for sender, _ in signals] == [Loud]

@@ -1,0 +1,98 @@
+"""What `mypy --strict` makes of a user's file: right calls pass, wrong ones are found."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mypy")
+
+USER_FILE = """
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from jobqueue import Backoff, FunctionTask, task
+from jobqueue.compat import TaskContext
+
+
+@task
+def bare(order_id: int, *, note: str = "") -> str:
+    return note * order_id
+
+@task(queue_name="emails", max_attempts=5, backoff=Backoff(base=2), retry_on=OSError, timeout=30)
+def optioned(order_id: int) -> None: ...
+
+@task(takes_context=True, atomic=True, expires=timedelta(days=1), give_up_on=(KeyError, ValueError))
+def contextual(context: TaskContext[..., Any], order_id: int) -> bytes:
+    return bytes(context.attempt)
+
+@task
+async def later(order_id: int) -> list[int]:
+    return [order_id]
+
+@task(takes_context=True)
+async def contextual_later(context: Any, order_id: int) -> float:
+    return 1.0
+
+async def right() -> None:
+    text: str = bare.enqueue(1, note="a").return_value
+    optioned.enqueue(order_id=1)
+    raw: bytes = contextual.enqueue(1).return_value
+    numbers: list[int] = later.enqueue(1).return_value
+    number: float = (await contextual_later.aenqueue(1)).return_value
+    many = bare.enqueue_many([((1,), {"note": "a"}), ((2,), {})])
+    first: str = many[0].return_value
+    copy = bare.using(run_after=timedelta(hours=1), priority=3, key="k", metadata={"a": 1}, timeout=3)
+    again: str = (await copy.aenqueue(2)).return_value
+    found: str = bare.get_result("x").return_value
+    called: list[int] = later.call(1)
+    kept: Sequence[FunctionTask[..., Any]] = [bare, optioned, later]
+
+async def wrong() -> None:
+    bare.enqueue("one")  # error
+    bare.enqueue()  # error
+    bare.enqueue(1, remark="a")  # error
+    bare.enqueue(1, "a")  # error
+    optioned.enqueue(1, 2)  # error
+    contextual.enqueue(None, 1)  # error
+    contextual.enqueue("1")  # error
+    later.enqueue("1")  # error
+    await contextual_later.aenqueue("1")  # error
+    await bare.aenqueue(order="1")  # error
+    bare.using(priority=3).enqueue("1")  # error
+    bare.using(prio=3)  # error
+    bare.enqueue_many([1])  # error
+    number: int = bare.enqueue(1).return_value  # error
+    bare(1)  # error
+
+@task(retries=3)  # error
+def unknown_option() -> None: ...
+
+@task(max_attempts="three")  # error
+def wrong_option() -> None: ...
+"""
+
+
+def test_strict_mypy_finds_exactly_the_wrong_calls(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    user_file = tmp_path / "user_tasks.py"
+    user_file.write_text(USER_FILE)
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n")  # a user's: no plugin
+    kept = getattr(pytestconfig, "cache", None)
+    cache = kept.mkdir("mypy") if kept else tmp_path / "cache"
+    command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", str(cache)]
+    ran = subprocess.run(
+        [*command, "--no-error-summary", user_file.name],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={"MYPYPATH": str(Path(__file__).parents[2]), "PATH": ""},
+    )
+    found = [
+        line for line in ran.stdout.splitlines() if line.startswith(user_file.name) and " error: " in line
+    ]
+    guilty = {int(line.split(":")[1]) for line in found}
+    expected = {number for number, line in enumerate(USER_FILE.splitlines(), 1) if line.endswith("# error")}
+    assert guilty == expected, ran.stdout + ran.stderr
