@@ -82,9 +82,7 @@ class JobQueueBackend(BaseTaskBackend):
         pk = _parse_id(result_id)
         row = self._rows([pk]).get(pk) if pk is not None else None
         if row is None:
-            raise TaskResultDoesNotExist(
-                f"There is no task {str(result_id)[:64]!r} in backend {self.alias!r}."
-            )
+            raise TaskResultDoesNotExist(f"There is no task {str(result_id)[:64]!r} in backend {self.alias!r}.")
         if registry.get(row.task_type) is None:
             raise TaskResultDoesNotExist(
                 f"Task {row.id} is of type {row.task_type!r}, which this process does not know. "

@@ -63,9 +63,7 @@ elif find_spec("django_tasks") is not None:
 
     # Up to 0.12 the backport's names end in Error.
     InvalidTask = getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError
-    InvalidTaskBackend = (
-        getattr(_exceptions, "InvalidTaskBackend", None) or _exceptions.InvalidTaskBackendError
-    )
+    InvalidTaskBackend = getattr(_exceptions, "InvalidTaskBackend", None) or _exceptions.InvalidTaskBackendError
 
     PACKAGE = "django_tasks"
 else:

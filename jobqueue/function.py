@@ -193,9 +193,7 @@ class ContextTaskDecorator(Protocol):
     """What `task(takes_context=True)` gives: the function's first parameter is the executor's to fill."""
 
     @overload
-    def __call__(
-        self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /
-    ) -> FunctionTask[P, R]: ...
+    def __call__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /) -> FunctionTask[P, R]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[Any, P], R], /) -> FunctionTask[P, R]: ...
 

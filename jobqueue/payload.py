@@ -65,10 +65,8 @@ def _checked_integer(value: int) -> int:
 
 def _refuse_type(value: Any) -> NoReturn:
     kind = type(value)
-    if hasattr(kind, "_meta") and hasattr(value, "pk"):
-        hint = "pass its primary key"
-    else:
-        hint = _HINTS.get(kind.__name__, "")
+    is_model = hasattr(kind, "_meta") and hasattr(value, "pk")
+    hint = "pass its primary key" if is_model else _HINTS.get(kind.__name__, "")
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     raise _Refused(f"{name} is not JSON" + (f"; {hint}" if hint else ""))
 

@@ -28,9 +28,7 @@ SHOWN_AS: Mapping[str, TaskResultStatus] = {
     Status.FAILED: TaskResultStatus.FAILED,
     Status.CANCELLED: TaskResultStatus.FAILED,
 }
-CANCELLED = TaskError(
-    exception_class_path="jobqueue.exceptions.TaskCancelled", traceback="The task was cancelled.\n"
-)
+CANCELLED = TaskError(exception_class_path="jobqueue.exceptions.TaskCancelled", traceback="The task was cancelled.\n")
 
 
 def task_error(stored: Mapping[str, Any]) -> TaskError:
@@ -78,9 +76,7 @@ def from_row(row: models.Task, task: AnyTask) -> Result:
     return result
 
 
-def from_claimed(
-    claimed: Claimed, task: AnyTask, args: list[Any], kwargs: dict[str, Any], *, worker_id: str
-) -> Result:
+def from_claimed(claimed: Claimed, task: AnyTask, args: list[Any], kwargs: dict[str, Any], *, worker_id: str) -> Result:
     """
     Show a claimed task in the attempt that starts now, so that `attempts` counts this one too.
 

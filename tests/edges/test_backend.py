@@ -213,7 +213,7 @@ def test_task_of_djangos_own_class_is_accepted(alias: str) -> None:
     with override_settings(TASKS={"default": immediate, alias: immediate}):
         from jobqueue.compat import Task as DjangosTask
 
-        plain = DjangosTask(
+        plain: Any = DjangosTask(
             func=tasks.add.func,
             priority=0,
             backend=alias,
@@ -263,7 +263,8 @@ def test_many_of_nothing_is_nothing(add: Any) -> None:
 def test_one_bad_call_of_many_is_named_and_nothing_is_written(add: Any, alias: str) -> None:
     with pytest.raises(InvalidArguments, match=r"add\(\), call 2: argument 'b': NaN is not JSON"):
         add.enqueue_many([((1,), {}), ((2,), {}), ((3,), {"b": float("nan")})])
-    for wrong in (5, (1, 2), ("ab", {}), ((1,), {}, {}), [(1,)]):
+    wrong_calls: list[Any] = [5, (1, 2), ("ab", {}), ((1,), {}, {}), [(1,)]]
+    for wrong in wrong_calls:
         with pytest.raises(InvalidArguments, match="must be a pair"):
             add.enqueue_many([wrong])
     assert rows(alias).count() == 0
@@ -383,9 +384,7 @@ def test_result_of_a_queue_that_settings_forgot_is_still_found(add: Any, alias: 
         ("CANCELLED", "FAILED", True),
     ],
 )
-def test_seven_states_are_shown_as_four(
-    add: Any, alias: str, status: str, shown: str, finished: bool
-) -> None:
+def test_seven_states_are_shown_as_four(add: Any, alias: str, status: str, shown: str, finished: bool) -> None:
     result = add.enqueue(1)
     rows(alias).update(status=status, return_value=5, finished_at=datetime.now(UTC) if finished else None)
     result.refresh()

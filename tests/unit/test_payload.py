@@ -25,13 +25,7 @@ else:
 
 MEGABYTE = 1_048_576
 storable_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
-leaves = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | storable_text
-)
+leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | storable_text
 json_values = st.recursive(
     leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(storable_text, inner, max_size=4)
 )
@@ -90,9 +84,7 @@ def test_float_never_looks_like_an_integer(value: float) -> None:
 @given(
     st.recursive(
         leaves | st.binary(max_size=5).filter(lambda raw: b"\x00" not in raw),
-        lambda inner: (
-            st.lists(inner, max_size=3).map(tuple) | st.dictionaries(storable_text, inner, max_size=3)
-        ),
+        lambda inner: st.lists(inner, max_size=3).map(tuple) | st.dictionaries(storable_text, inner, max_size=3),
     )
 )
 def test_values_are_normalised_as_django_does(value: Any) -> None:
@@ -246,9 +238,7 @@ def test_arguments_that_do_not_fit_the_signature_are_refused(args: Any, kwargs: 
 
 def test_context_is_the_executors_to_fill() -> None:
     def encoded(*args: Any, **kwargs: Any) -> Any:
-        return encode_arguments(
-            with_context, args, kwargs, name="with_context()", takes_context=True, max_bytes=1000
-        )
+        return encode_arguments(with_context, args, kwargs, name="with_context()", takes_context=True, max_bytes=1000)
 
     assert encoded(5) == ("[5]", "{}")
     assert encoded(order_id=5, extra=1) == ("[]", '{"order_id":5,"extra":1}')
@@ -263,9 +253,7 @@ def test_size_counts_bytes_of_all_arguments() -> None:
     assert encode_arguments(only, (text,), {}, name="only()", max_bytes=206)
     with pytest.raises(InvalidArguments) as caught:
         encode_arguments(only, (text,), {}, name="only()", max_bytes=205)
-    assert str(caught.value).startswith(
-        "only(): argument 'order_id' takes 202 of 206 bytes: more than 205 bytes"
-    )
+    assert str(caught.value).startswith("only(): argument 'order_id' takes 202 of 206 bytes: more than 205 bytes")
 
 
 def test_lists_that_hold_each_other_over_and_over_are_refused_soon() -> None:

@@ -108,13 +108,11 @@ def test_database_that_cannot_hold_a_queue_is_a_check_message(
 
     defaults = {"TIME_ZONE": None, "CONN_MAX_AGE": 0, "AUTOCOMMIT": True, "ATOMIC_REQUESTS": False}
     monkeypatch.setitem(settings.DATABASES, "other", defaults | {"OPTIONS": {}, "TEST": {}} | database)
-    monkeypatch.setattr(
-        connections, "settings", {**connections.settings, "other": settings.DATABASES["other"]}
-    )
+    monkeypatch.setattr(connections, "settings", {**connections.settings, "other": settings.DATABASES["other"]})
     try:
         assert problems(OPTIONS={"DATABASE": "other"}) == ids
     finally:
-        if hasattr(connections._connections, "other"):
+        if "other" in [connection.alias for connection in connections.all(initialized_only=True)]:
             del connections["other"]
 
 
