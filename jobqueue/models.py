@@ -136,10 +136,17 @@ class Task(models.Model):
                 name="jobqueue_task_alarms",
                 condition=Q(wake_at__isnull=False, status__in=["SCHEDULED", "SUSPENDED"]),
             ),
-            models.Index(fields=["executor_id"], name="jobqueue_task_running", condition=Q(status="RUNNING")),
+            models.Index(fields=["executor_id", "id"], name="jobqueue_task_running", condition=Q(status="RUNNING")),
+            # Two that are nearly empty or nearly still: what has to run alone, and where mail may be missed.
+            models.Index(
+                fields=["backend", "queue_name", "rank", "id"],
+                name="jobqueue_task_suspects",
+                condition=Q(status="READY", lost_count__gte=2),
+            ),
+            models.Index(fields=["backend", "id"], name="jobqueue_task_suspended", condition=Q(status="SUSPENDED")),
             models.Index(fields=["id"], name="jobqueue_task_failed", condition=Q(status="FAILED")),
             models.Index(
-                fields=["status", "finished_at"],
+                fields=["backend", "status", "finished_at"],
                 name="jobqueue_task_finished",
                 condition=Q(finished_at__isnull=False),
             ),
@@ -182,7 +189,10 @@ class InboxMessage(models.Model):
         db_table = "jobqueue_inboxmessage"
         verbose_name = _("message")
         verbose_name_plural = _("messages")
-        indexes = [models.Index(fields=["task", "id"], name="jobqueue_inbox_task")]
+        indexes = [
+            models.Index(fields=["task", "id"], name="jobqueue_inbox_task"),
+            models.Index(fields=["task", "id"], name="jobqueue_inbox_unread", condition=Q(consumed_at__isnull=True)),
+        ]
         constraints = [
             models.UniqueConstraint(
                 fields=["task", "dedupe_key"],

@@ -104,9 +104,15 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """What a poll asks for besides the change of its own row. consumed: the exact ids that were read."""
+    """
+    What a poll asks for besides the change of its own row.
+
+    consumed: the exact ids of messages that were read and taken. left: of those that were read and
+    are to wait; they alone do not make a SUSPENDED task READY again, which its alarm will.
+    """
 
     consumed: Sequence[int] = ()
+    left: Sequence[int] = ()
     spawn: Sequence[NewTask] = ()
     send: Sequence[NewMessage] = ()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from django.core.signals import setting_changed
@@ -12,7 +12,7 @@ from jobqueue.conf import options_for
 from jobqueue.engine.base import Engine
 
 
-@lru_cache(maxsize=None)
+@cache
 def engine_for(alias: str = "default") -> Engine:
     """
     Give the engine of a backend; the only place that asks for the database's vendor.

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib.resources import files
 from typing import Any
 from uuid import UUID
 
-from django.db import DatabaseError, connections, transaction
+from django.db import connections, transaction
 from psycopg import IsolationLevel
 
-from jobqueue.engine.base import ENQUEUE_BATCH, Engine, is_refusal, merge
-from jobqueue.exceptions import KeyTaken, TaskFinished, TaskNotFound
+from jobqueue.engine.base import Engine
+from jobqueue.engine.enqueue import ENQUEUE_BATCH, KEY_TRIES, key_taken
+from jobqueue.engine.mail import receivers, refuse_receivers
+from jobqueue.exceptions import TaskFinished
 from jobqueue.outcome import (
     Claimed,
     Committed,
@@ -45,16 +47,15 @@ class PostgresEngine(Engine):
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """
-        Open the verb's own transaction READ COMMITTED, or join the caller's.
+        Open the verb's own transaction READ COMMITTED, or a savepoint in the caller's.
 
         Under REPEATABLE READ there is one snapshot, and looking after locking would see the past.
         """
         connection = connections[self.database]
-        if connection.in_atomic_block:
-            with transaction.atomic(using=self.database, savepoint=False):
+        if connection.in_atomic_block or not connection.get_autocommit():
+            with transaction.atomic(using=self.database):
                 yield
             return
-        connection.ensure_connection()
         raw = connection.connection
         site_default, raw.isolation_level = raw.isolation_level, IsolationLevel.READ_COMMITTED
         try:
@@ -79,27 +80,37 @@ class PostgresEngine(Engine):
     # --- enqueue
 
     def enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        answers: list[Enqueued] = []
+        # One statement is a transaction already.
         with self.transaction() if len(rows) > ENQUEUE_BATCH else nullcontext():
-            for start in range(0, len(rows), ENQUEUE_BATCH):
-                answers += self._enqueue_batch(rows[start : start + ENQUEUE_BATCH])
-        return answers
+            return self._enqueue(rows)
 
-    def _enqueue_batch(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        found: dict[UUID, Enqueued] = {}
-        missing = list(rows)
-        for _ in range(3):  # a key's holder may end between the insert and the look
-            for pk, enqueued_at, status in self._insert_rows(missing):
-                found[pk] = Enqueued(pk, enqueued_at, Status(status), True)
-            missing = [row for row in missing if row.id not in found]
+    def _enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        answers: dict[UUID, Enqueued] = {}
+        in_order = sorted(rows, key=lambda row: row.key or "")
+        for start in range(0, len(rows), ENQUEUE_BATCH):
+            answers |= self._enqueue_batch(in_order[start : start + ENQUEUE_BATCH])
+        return [answers[row.id] for row in rows]
+
+    def _enqueue_batch(self, rows: Sequence[NewTask]) -> dict[UUID, Enqueued]:
+        answers: dict[UUID, Enqueued] = {}
+        for _ in range(KEY_TRIES):
+            missing = [row for row in rows if row.id not in answers]
+            inserted = self._insert_rows(missing)
+            answers |= {pk: Enqueued(pk, at, Status(status), True) for pk, at, status in inserted}
+            missing = [row for row in missing if row.id not in answers]
             if missing:
-                holders = self.tasks.live().filter(key__in={row.key for row in missing})
-                seen = {key: (pk, at, Status(status)) for key, pk, at, status in holders.values_list("key", "pk", "enqueued_at", "status")}
-                found |= {row.id: Enqueued(*seen[row.key], False) for row in missing if row.key in seen}
-                missing = [row for row in missing if row.id not in found]
-            if not missing:
-                return [found[row.id] for row in rows]
-        raise KeyTaken(f"The key {missing[0].key!r} is held by a task that this transaction cannot see.")
+                holders = self._holders_of({row.key for row in missing})
+                answers |= {row.id: holders[row.key] for row in missing if row.key in holders}
+            if len(answers) == len(rows):
+                return answers
+        raise key_taken(next(row.key for row in rows if row.id not in answers))
+
+    def _holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
+        holders = self.tasks.live().filter(key__in=keys)
+        return {
+            key: Enqueued(pk, at, Status(status), False)
+            for key, pk, at, status in holders.values_list("key", "pk", "enqueued_at", "status")
+        }
 
     def _insert_rows(self, rows: Sequence[NewTask]) -> list[tuple[Any, ...]]:
         return self.rows(
@@ -125,12 +136,6 @@ class PostgresEngine(Engine):
 
     # --- claim
 
-    def claim(self, demand: Demand) -> list[Claimed]:
-        if demand.limit <= 0 or not demand.queues:
-            return []
-        with self.transaction():
-            return self._claim(demand)
-
     def _claim(self, demand: Demand) -> list[Claimed]:
         with connections[self.database].cursor() as cursor:
             cursor.execute(
@@ -152,7 +157,20 @@ class PostgresEngine(Engine):
         return sorted(claimed, key=lambda task: (task.rank, task.id))
 
     def queues_in_use(self) -> list[str]:
-        return [name for (name,) in self.rows("queues_in_use", backend=self.alias)]
+        return sorted(name for (name,) in self.rows("queues_in_use", backend=self.alias))
+
+    def has_suspects(self, queues: Sequence[str]) -> bool:
+        return bool(self.rows("has_suspects", backend=self.alias, queues=list(queues)))
+
+    def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
+        ((is_drained,),) = self.rows(
+            "is_drained",
+            backend=self.alias,
+            queues=self.queues_in_use() if queues is None else list(queues),
+            only_these=queues is not None,
+            within_seconds=float(within_seconds),
+        )
+        return bool(is_drained)
 
     # --- wake
 
@@ -165,10 +183,17 @@ class PostgresEngine(Engine):
     def wake(self, ids: Iterable[UUID]) -> int:
         """As the portable verb; gives up with an OperationalError after a second and leaves it to the sweep."""
         with self.transaction():
-            self.rows("lock_timeout", wait=WAKE_LOCK_TIMEOUT)
-            return super().wake(ids)
+            ((before,),) = self.rows("lock_timeout", wait=WAKE_LOCK_TIMEOUT)
+            woken = super().wake(ids)
+            self.rows("lock_timeout", wait=before)  # the rest of a caller's transaction waits as before
+        return woken
 
-    # --- heartbeat
+    def _asleep_with_mail(self, limit: int) -> list[UUID]:
+        rest_seconds = 2 * self.options.poll_interval
+        found = self.rows("sweep", backend=self.alias, rest_seconds=rest_seconds, sweep_limit=limit)
+        return [pk for (pk,) in found]
+
+    # --- heartbeat, rescue
 
     def heartbeat(self, sign: Sign) -> list[Held]:
         if not self.count("heartbeat", executor_id=sign.executor_id, state=str(sign.state)):
@@ -178,24 +203,36 @@ class PostgresEngine(Engine):
             for pk, number, requested in self.rows("held", executor_id=sign.executor_id)
         ]
 
+    def _holders(self) -> dict[UUID, float | None]:
+        return dict(self.rows("holders", backend=self.alias))
+
     # --- commit
 
-    def commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
-        plain = [outcome for outcome in outcomes if outcome.is_plain and not wait]
-        others = [outcome for outcome in outcomes if not outcome.is_plain or wait]
-        return merge([self.each_alone_if_refused(self._commit_all, plain), super().commit(others, wait=wait)])
+    def _commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
+        if wait or not all(outcome.is_plain for outcome in outcomes):
+            return super()._commit(outcomes, wait=wait)
+        seen = self._write_rows([(outcome, outcome.status) for outcome in outcomes])
+        missing = {outcome.task_id for outcome in outcomes} - seen.keys()
+        gone = self.gone(missing)
+        return Committed(
+            done={pk: status for pk, status in seen.items() if status is not None},
+            lost=frozenset({pk for pk, status in seen.items() if status is None} | gone),
+            unknown=frozenset(missing - gone),
+        )
 
-    def _commit_all(self, outcomes: Sequence[Outcome]) -> Committed:
-        with self.transaction():
-            return self._commit_plain(outcomes)
+    def _write(self, changes: Sequence[tuple[Outcome, Status]]) -> None:
+        if changes:
+            self._write_rows(changes)
 
-    def _commit_plain(self, outcomes: Sequence[Outcome]) -> Committed:
+    def _write_rows(self, changes: Sequence[tuple[Outcome, Status]]) -> dict[UUID, Status | None]:
+        """Give the state each row entered, None where another claim holds it; rows locked elsewhere are left out."""
+        outcomes = [outcome for outcome, _ in changes]
         rows = self.rows(
             "commit",
             aging=float(self.options.aging),
             ids=[outcome.task_id for outcome in outcomes],
             claim_numbers=[outcome.claim_number for outcome in outcomes],
-            statuses=[str(outcome.status) for outcome in outcomes],
+            statuses=[str(entering) for _, entering in changes],
             attempts=[outcome.attempts for outcome in outcomes],
             wake_after_seconds=[outcome.wake_after_seconds for outcome in outcomes],
             good_polls=[int(outcome.is_good_poll) for outcome in outcomes],
@@ -206,58 +243,43 @@ class PostgresEngine(Engine):
             inner_states=[outcome.inner_state for outcome in outcomes],
             metadata=[outcome.metadata for outcome in outcomes],
         )
-        seen = dict(rows)
-        missing = {outcome.task_id for outcome in outcomes} - seen.keys()
-        gone = self._gone(missing)
-        return Committed(
-            done={pk: Status(status) for pk, status in seen.items() if status is not None},
-            lost=frozenset({pk for pk, status in seen.items() if status is None} | gone),
-            unknown=frozenset(missing - gone),
-        )
+        return {pk: None if status is None else Status(status) for pk, status in rows}
 
-    # --- send
+    # --- mail
 
     def send(self, messages: Sequence[NewMessage]) -> list[int]:
-        sent = []
-        with self.transaction():
-            for message in messages:
-                rows = self.rows(
-                    "send",
-                    task_id=message.task_id,
-                    sender_id=message.sender_id,
-                    body=message.body,
-                    eof=message.eof,
-                    dedupe_key=message.dedupe_key,
-                )
-                if rows:
-                    sent.append(rows[0][0])
-                else:
-                    self._explain_refusal(message)
-        return sent
+        return self._send(messages)  # one statement, all or nothing
 
-    def _explain_refusal(self, message: NewMessage) -> None:
-        finished = self.tasks.filter(pk=message.task_id).values_list("finished_at", flat=True)
-        match list(finished):
-            case []:
-                raise TaskNotFound(f"There is no task {message.task_id} to send to.")
-            case [at] if at is not None:
-                raise TaskFinished(f"Task {message.task_id} has ended and takes no messages.")
+    def _send(self, messages: Sequence[NewMessage]) -> list[int]:
+        sent = self._insert(messages, all_or_none=True)
+        if len(sent) < len(messages):
+            found = self.tasks.filter(pk__in=receivers(messages)).values_list("pk", "finished_at")
+            refuse_receivers(messages, dict(found))
+            if not sent and any(message.dedupe_key is None for message in messages):
+                raise TaskFinished  # it had ended, and was requeued since
+        return [pk for pk, _ in sent]
 
-    # --- pulse
+    def _insert(self, messages: Sequence[NewMessage], *, all_or_none: bool = False) -> list[tuple[int, UUID]]:
+        rows = self.rows(
+            "send",
+            backend=self.alias,
+            all_or_none=all_or_none,
+            task_ids=[message.task_id for message in messages],
+            sender_ids=[message.sender_id for message in messages],
+            bodies=[message.body for message in messages],
+            eofs=[None if message.eof is None else str(message.eof) for message in messages],
+            dedupe_keys=[message.dedupe_key for message in messages],
+        )
+        return [(pk, receiver) for pk, receiver in rows]
 
-    def pulse(self, outcomes: Sequence[Outcome], demand: Demand) -> tuple[Committed, list[Claimed]]:
-        plain = all(outcome.is_plain for outcome in outcomes)
-        claims = demand.limit > 0 and bool(demand.queues)
-        if not (outcomes and plain and claims):
-            return super().pulse(outcomes, demand)
-        try:
-            # One transaction, so one flush of the log for both.
-            with self.transaction():
-                return self._commit_plain(outcomes), self._claim(demand)
-        except DatabaseError as error:
-            if not is_refusal(error):
-                raise
-            return super().pulse(outcomes, demand)
+    def _busy(self, ids: Collection[UUID]) -> set[UUID]:
+        """Share-lock receivers; busy are those that somebody locked FOR UPDATE, which an insert would wait for."""
+        if not ids:
+            return set()
+        unreached = set(ids) - {pk for (pk,) in self.rows("reach", ids=list(ids))}
+        return unreached - self.gone(unreached)
+
+    # --- notices
 
     def notify(self, queues: Iterable[str]) -> None:
         for queue in queues:

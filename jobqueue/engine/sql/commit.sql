@@ -37,7 +37,8 @@ written AS (
     SET status = held.entering, attempts = held.attempts, polls = task.polls + held.good_polls,
         heartbeat = NULL, executor_id = NULL,
         wake_at = CASE
-            WHEN held.entering = 'SCHEDULED' THEN clock_timestamp() + make_interval(secs => held.wake_after_seconds)
+            WHEN held.entering IN ('SCHEDULED', 'SUSPENDED')
+            THEN clock_timestamp() + make_interval(secs => held.wake_after_seconds)
         END,
         rank = CASE
             WHEN held.entering = 'READY' AND NOT held.keeps_rank

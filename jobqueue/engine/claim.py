@@ -1,0 +1,112 @@
+"""Claim: READY tasks go into the hands of an executor; and what there is to claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from django.db import connections
+from django.db.models import F, Q, TextField
+from django.db.models.functions import Cast, Coalesce
+
+from jobqueue.engine.clock import Clock, from_now
+from jobqueue.engine.ground import SUSPECT_LOSSES, Ground
+from jobqueue.models import Queue
+from jobqueue.outcome import Claimed, Demand, Status
+
+# Read as text and decoded per task, so that one undecodable row does not strand its batch in RUNNING.
+RAW = ("args", "kwargs", "inner_state", "options", "metadata", "errors", "worker_ids")
+
+
+class Claim(Ground):
+    def claim(self, demand: Demand) -> list[Claimed]:
+        """
+        Hand READY tasks to an executor, at most `limit`, best rank first.
+
+        Paused queues are left out. Each task carries the claim_number that its commit must present.
+        Locks: the rows, skipping locked ones.
+        """
+        if demand.limit <= 0 or not demand.queues:
+            return []
+        with self.transaction():
+            return self._claim(demand)
+
+    def _claim(self, demand: Demand) -> list[Claimed]:
+        losses = Q(lost_count__gte=SUSPECT_LOSSES) if demand.suspects else Q(lost_count__lt=SUSPECT_LOSSES)
+        candidates = self.tasks.ready().filter(losses, queue_name__in=self._unpaused(demand.queues))
+        if demand.only is not None:
+            candidates = candidates.filter(task_type__in=demand.only)
+        if demand.but is not None:
+            candidates = candidates.exclude(task_type__in=demand.but)
+        candidates = candidates.order_by("rank", "pk")
+        if connections[self.database].features.supports_select_for_update_with_limit:
+            candidates = self.locking(candidates)
+        found = list(candidates.values_list("pk", "claim_number")[: demand.limit])
+        return self._read_claimed([pk for pk, number in found if self._take(pk, number, demand.executor_id)])
+
+    def _unpaused(self, queues: Sequence[str]) -> list[str]:
+        paused = Queue.objects.using(self.database).filter(
+            Q(resume_at__isnull=True) | Q(resume_at__gt=Clock()), backend=self.alias, paused_at__isnull=False
+        )
+        names = set(paused.values_list("name", flat=True))
+        return [name for name in queues if name not in names]
+
+    def _take(self, pk: UUID, number: int, executor_id: UUID) -> bool:
+        """Compare and set: where nothing could be locked, somebody else may have been faster."""
+        changed = self.tasks.ready().filter(pk=pk, claim_number=number)
+        return bool(
+            changed.update(
+                status=Status.RUNNING,
+                claim_number=F("claim_number") + 1,
+                executor_id=executor_id,
+                wake_at=None,
+                heartbeat=Clock(),
+                started_at=Coalesce("started_at", Clock()),
+                last_attempted_at=Clock(),
+            )
+        )
+
+    def _read_claimed(self, ids: Sequence[UUID]) -> list[Claimed]:
+        if not ids:
+            return []
+        texts = {f"{name}_text": Cast(name, TextField()) for name in RAW}
+        rows = self.tasks.filter(pk__in=ids).annotate(**texts).defer(*RAW).order_by("rank", "pk")
+        now = self.now()
+        return [
+            Claimed(
+                id=row.pk,
+                task_type=row.task_type,
+                queue_name=row.queue_name,
+                priority=row.priority,
+                **{name: getattr(row, f"{name}_text") for name in RAW},
+                parent_id=row.parent_id,
+                key=row.key,
+                claim_number=row.claim_number,
+                attempts=row.attempts,
+                max_attempts=row.max_attempts,
+                polls=row.polls,
+                lost_count=row.lost_count,
+                rank=row.rank,
+                enqueued_at=row.enqueued_at,
+                started_at=row.started_at,
+                claimed_at=row.heartbeat or now,
+                wait_seconds=max(0.0, (now - row.rank).total_seconds() - row.priority * self.options.aging),
+                is_expired=row.expires_at is not None and row.expires_at <= now and row.polls == 0,
+            )
+            for row in rows
+        ]
+
+    def queues_in_use(self) -> list[str]:
+        """Name the queues that hold READY tasks, for an executor that serves every queue."""
+        return sorted(self.tasks.ready().order_by().values_list("queue_name", flat=True).distinct())
+
+    def has_suspects(self, queues: Sequence[str]) -> bool:
+        """Whether a READY task waits that lost executors before, and so has to run alone."""
+        return self.tasks.ready().filter(queue_name__in=queues, lost_count__gte=SUSPECT_LOSSES).exists()
+
+    def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
+        """Whether nothing of these queues (None: of any) is ready, running, or due so soon."""
+        rows = self.tasks if queues is None else self.tasks.filter(queue_name__in=queues)
+        alarms = rows.filter(status__in=[Status.SCHEDULED, Status.SUSPENDED])
+        soon = alarms.filter(wake_at__lte=from_now(within_seconds))
+        return not (rows.ready().exists() or rows.running().exists() or soon.exists())

@@ -1,0 +1,213 @@
+"""Commit: what polls led to is performed, a whole batch in one transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import DatabaseError, DataError, IntegrityError
+from django.db.models import F, TextField
+from django.db.models.functions import Cast
+
+from jobqueue.engine.clock import Clock, from_now, rank_from
+from jobqueue.engine.enqueue import Enqueue
+from jobqueue.engine.ground import ERRORS_KEPT, WORKERS_KEPT, json_from
+from jobqueue.engine.mail import Ending, Mail
+from jobqueue.engine.wake import Wake
+from jobqueue.exceptions import ConsumedTwice, TaskFinished, TaskNotFound
+from jobqueue.models import Task
+from jobqueue.outcome import FINAL, Committed, Outcome, Status
+
+REFUSALS = (DataError, IntegrityError, ValueError, TaskFinished, TaskNotFound, ConsumedTwice)
+
+
+class Commit(Enqueue, Mail, Wake):
+    def commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
+        """
+        Perform what polls led to, all that can be in one transaction.
+
+        Three rules: lock every row first, in id order; look into inboxes only in later statements;
+        present the claim_number. Rows that somebody else holds are left `unknown`, or waited for
+        with `wait`. When the database refuses a value, the batch is halved until the guilty outcome
+        is alone and `refused`. Locks: the tasks, and the receivers of their messages.
+        """
+        return self._halving(partial(self._commit_together, wait=wait), outcomes)
+
+    def _halving(self, perform: Callable[[Sequence[Outcome]], Committed], outcomes: Sequence[Outcome]) -> Committed:
+        if not outcomes:
+            return Committed()
+        try:
+            return perform(outcomes)
+        except (DatabaseError, *REFUSALS) as error:
+            if not is_refusal(error):
+                raise
+            if len(outcomes) == 1:
+                return Committed(refused={outcomes[0].task_id: error})
+        half = len(outcomes) // 2
+        return merge([self._halving(perform, part) for part in (outcomes[:half], outcomes[half:])])
+
+    def _commit_together(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
+        with self.transaction():
+            return self._commit(outcomes, wait=wait)
+
+    def _commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
+        own = {outcome.task_id for outcome in outcomes}
+        others = {pk for outcome in outcomes for pk in concerned(outcome)}
+        locked = self._lock_for_commit(own | others, wait=wait)
+        gone = self.gone(own - locked.keys())
+        busy = self._busy(others - locked.keys())
+        held = [outcome for outcome in outcomes if is_held(outcome, locked.get(outcome.task_id))]
+        ready = [outcome for outcome in held if busy.isdisjoint(concerned(outcome))]
+
+        entering = {o.task_id: entered(o, locked[o.task_id]) for o in ready}
+        told = self._perform(ready)
+        told |= self._report([end for o in ready if (end := ending(o, entering[o.task_id], locked[o.task_id]))])
+        asleep = [pk for pk, status in entering.items() if status is Status.SUSPENDED]
+        left = [pk for outcome in ready for pk in outcome.effects.left]
+        entering |= dict.fromkeys(self._with_mail(asleep, left), Status.READY)
+        self._write([(outcome, entering[outcome.task_id]) for outcome in ready])
+
+        told -= entering.keys()
+        self._wake_locked(told & locked.keys())
+        return Committed(
+            done=entering,
+            lost=frozenset(gone | (own & locked.keys()) - {outcome.task_id for outcome in held}),
+            unknown=frozenset((own - locked.keys() - gone) | {o.task_id for o in held} - entering.keys()),
+            wake=frozenset(told - locked.keys()),
+        )
+
+    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Task]:
+        rows = self.lock(ids, wait=wait)
+        seen = rows.only("pk", "status", "claim_number", "cancel_requested_at", "parent_id", "reported_at")
+        return {row.pk: row for row in seen}
+
+    def _perform(self, outcomes: Sequence[Outcome]) -> set[UUID]:
+        """Consume, spawn and send; returns the receivers of messages."""
+        self._consume(outcomes)
+        children = [
+            replace(child, parent_id=outcome.task_id) for outcome in outcomes for child in outcome.effects.spawn
+        ]
+        if children:
+            self._enqueue(children)
+        sent = [message for outcome in outcomes for message in outcome.effects.send]
+        if sent:
+            self._send(sent)
+        return {message.task_id for message in sent}
+
+    def _consume(self, outcomes: Sequence[Outcome]) -> None:
+        """
+        Take away the messages that were read, by their exact ids.
+
+        Ids are no order of commits: `id <= last` would lose mail. One with a dedupe_key keeps its
+        row, emptied, so that a late repeat of it stays harmless.
+        """
+        reader = {pk: outcome.task_id for outcome in outcomes for pk in outcome.effects.consumed}
+        if not reader:
+            return
+        unread = self.messages.filter(pk__in=reader, consumed_at__isnull=True)
+        if dict(unread.values_list("pk", "task_id")) != reader:
+            raise ConsumedTwice
+        count = unread.filter(dedupe_key__isnull=False).update(consumed_at=Clock(), body=None)
+        count += unread.filter(dedupe_key__isnull=True)._raw_delete(self.database)
+        if count != len(reader):
+            raise ConsumedTwice
+
+    def _write(self, changes: Sequence[tuple[Outcome, Status]]) -> None:
+        """Write outcomes into their own rows, which this transaction has locked."""
+        lists = self._lists([outcome.task_id for outcome, _ in changes if outcome.worker_id or outcome.error])
+        for outcome, entering in changes:
+            worker_ids, errors = lists.get(outcome.task_id, ([], []))
+            columns: dict[str, Any] = {
+                "status": entering,
+                "attempts": outcome.attempts,
+                "polls": F("polls") + int(outcome.is_good_poll),
+                "heartbeat": None,
+                "executor_id": None,
+                "wake_at": None,
+            }
+            if entering in (Status.SCHEDULED, Status.SUSPENDED) and outcome.wake_after_seconds is not None:
+                columns["wake_at"] = from_now(outcome.wake_after_seconds)
+            if entering is Status.READY and not outcome.keeps_rank:
+                columns["rank"] = rank_from(Clock(), self.options.aging)
+            if entering in FINAL:
+                columns["finished_at"] = Clock()
+            if outcome.worker_id is not None:
+                columns["worker_ids"] = [*worker_ids, outcome.worker_id][-WORKERS_KEPT:]
+            if outcome.error is not None:
+                columns["errors"] = [*errors, json.loads(outcome.error)][-ERRORS_KEPT:]
+            for name in ("return_value", "inner_state", "metadata"):
+                if (text := getattr(outcome, name)) is not None:
+                    columns[name] = json_from(text)
+            self.tasks.running().filter(pk=outcome.task_id, claim_number=outcome.claim_number).update(**columns)
+
+    def _lists(self, ids: Sequence[UUID]) -> Mapping[UUID, tuple[list[Any], list[Any]]]:
+        """Read worker_ids and errors of locked tasks."""
+        if not ids:
+            return {}
+        rows = self.tasks.filter(pk__in=ids).annotate(
+            workers_text=Cast("worker_ids", TextField()), errors_text=Cast("errors", TextField())
+        )
+        return {
+            pk: (read_list(workers), read_list(errors))
+            for pk, workers, errors in rows.values_list("pk", "workers_text", "errors_text")
+        }
+
+
+def concerned(outcome: Outcome) -> set[UUID]:
+    """Give the tasks beside its own that an outcome may write to."""
+    told = {message.task_id for message in outcome.effects.send}
+    return told if outcome.parent_id is None else told | {outcome.parent_id}
+
+
+def is_held(outcome: Outcome, row: Task | None) -> bool:
+    """Whether the locked row is still that of the outcome's claim: the fence."""
+    return row is not None and row.status == Status.RUNNING and row.claim_number == outcome.claim_number
+
+
+def entered(outcome: Outcome, row: Task) -> Status:
+    """Give the state an outcome leads to; a cancelled task is not tried, polled or woken again."""
+    if row.cancel_requested_at is not None and outcome.status not in FINAL:
+        return Status.CANCELLED
+    return outcome.status
+
+
+def ending(outcome: Outcome, entering: Status, row: Task) -> Ending | None:
+    """Give what the task's parent is to be told, once in the task's life."""
+    if entering not in FINAL or row.parent_id is None or row.reported_at is not None:
+        return None
+    body = outcome.return_value if entering is Status.SUCCESSFUL else outcome.error
+    return Ending(row.pk, row.parent_id, entering, body)
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether the values are to blame; anything else is the database's trouble, and is tried again."""
+    if isinstance(error, REFUSALS):
+        return True
+    # 54, program limit exceeded: a jsonb too large, say, arrives as an OperationalError.
+    # P0: somebody's trigger raised.
+    return str(getattr(error.__cause__, "sqlstate", "") or "").startswith(("54", "P0"))
+
+
+def read_list(text: str) -> list[Any]:
+    """Decode a list column; one that cannot be read must not keep its task from ending."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return []
+    return value if isinstance(value, list) else []
+
+
+def merge(parts: Iterable[Committed]) -> Committed:
+    """Join the answers of several commits."""
+    whole = list(parts)
+    return Committed(
+        done={pk: status for part in whole for pk, status in part.done.items()},
+        lost=frozenset().union(*(part.lost for part in whole)),
+        unknown=frozenset().union(*(part.unknown for part in whole)),
+        refused={pk: error for part in whole for pk, error in part.refused.items()},
+        wake=frozenset().union(*(part.wake for part in whole)),
+    )

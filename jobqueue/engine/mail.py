@@ -1,0 +1,117 @@
+"""Mail: messages to tasks, from code, from each other, and from a child that ended to its parent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+
+from jobqueue.engine.clock import Clock
+from jobqueue.engine.ground import Ground, json_from
+from jobqueue.exceptions import TaskFinished, TaskNotFound
+from jobqueue.models import InboxMessage
+from jobqueue.outcome import NewMessage, Status
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of a child, for its parent. body: JSON text of its result or error."""
+
+    child_id: UUID
+    parent_id: UUID
+    status: Status
+    body: str | None
+
+    def message(self) -> NewMessage:
+        return NewMessage(task_id=self.parent_id, sender_id=self.child_id, eof=self.status, body=self.body or "null")
+
+
+class Mail(Ground):
+    def send(self, messages: Sequence[NewMessage]) -> list[int]:
+        """
+        Insert messages in the caller's transaction; the receivers are woken after its commit.
+
+        Raises TaskNotFound or TaskFinished, then nothing is inserted. A repeated dedupe_key inserts
+        nothing and has no id in the answer. Locks: the receivers FOR KEY SHARE, which blocks neither
+        other senders nor their executors, only their deletion.
+        """
+        with self.transaction():
+            return self._send(messages)
+
+    def _send(self, messages: Sequence[NewMessage]) -> list[int]:
+        found = dict(self.tasks.filter(pk__in=receivers(messages)).values_list("pk", "finished_at"))
+        refuse_receivers(messages, found)
+        return [pk for pk, _ in self._insert(messages)]
+
+    def _insert(self, messages: Sequence[NewMessage]) -> list[tuple[int, UUID]]:
+        """Insert what can be, in order: where the receiver lives and the dedupe_key is new. Id and receiver of each."""
+        living = set(self.tasks.live().filter(pk__in=receivers(messages)).values_list("pk", flat=True))
+        now = self.now()
+        ids = [(self._insert_one(message, now), message.task_id) for message in messages if message.task_id in living]
+        return [(pk, receiver) for pk, receiver in ids if pk is not None]
+
+    def _insert_one(self, message: NewMessage, now: datetime) -> int | None:
+        row = InboxMessage(
+            task_id=message.task_id,
+            sender_id=message.sender_id,
+            body=json_from(message.body),
+            eof=message.eof,
+            dedupe_key=message.dedupe_key,
+            sent_at=now,
+        )
+        if message.dedupe_key is None:
+            row.save(using=self.database, force_insert=True)
+            return row.pk
+        try:
+            with transaction.atomic(using=self.database):
+                row.save(using=self.database, force_insert=True)
+        except IntegrityError:
+            if self.messages.filter(task_id=message.task_id, dedupe_key=message.dedupe_key).exists():
+                return None
+            raise
+        return row.pk
+
+    def _report(self, endings: Sequence[Ending]) -> set[UUID]:
+        """
+        Tell parents that children ended, one message for each; returns the parents that were told.
+
+        A parent that has ended is told nothing. `reported_at` keeps a requeued child from doing it again.
+        """
+        if not endings:
+            return set()
+        told = {receiver for _, receiver in self._insert([ending.message() for ending in endings])}
+        self.tasks.filter(pk__in=[ending.child_id for ending in endings]).update(reported_at=Clock())
+        for ending in endings:
+            if ending.parent_id not in told:
+                logger.info("message.dropped task id=%s: its parent %s has ended", ending.child_id, ending.parent_id)
+        return told
+
+    def _busy(self, ids: Collection[UUID]) -> set[UUID]:
+        """Of receivers we could not lock: those that an insert would wait for. Here none is known to be."""
+        return set()
+
+    def _with_mail(self, ids: Collection[UUID], left: Collection[int] = ()) -> set[UUID]:
+        """Of locked tasks: those with unread mail, other than the messages that were read and left."""
+        if not ids:
+            return set()
+        unread = self.messages.filter(task_id__in=ids, consumed_at__isnull=True).exclude(pk__in=left)
+        return set(unread.values_list("task_id", flat=True))
+
+
+def receivers(messages: Sequence[NewMessage]) -> set[UUID]:
+    return {message.task_id for message in messages}
+
+
+def refuse_receivers(messages: Sequence[NewMessage], found: dict[UUID, datetime | None]) -> None:
+    """Raise for the first receiver that is unknown or has ended. found: id -> finished_at."""
+    for message in messages:
+        if message.task_id not in found:
+            raise TaskNotFound(f"There is no task {message.task_id} to send to.")
+        if found[message.task_id] is not None:
+            raise TaskFinished(f"Task {message.task_id} has ended and takes no messages.")

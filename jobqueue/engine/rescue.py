@@ -1,0 +1,121 @@
+"""Rescue: tasks of executors that stopped beating start elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import TextField
+from django.db.models.functions import Cast
+
+from jobqueue.engine.claim import RAW
+from jobqueue.engine.clock import Clock, from_now
+from jobqueue.engine.commit import read_list
+from jobqueue.engine.ground import ERRORS_KEPT, WORKERS_KEPT
+from jobqueue.engine.heartbeat import Heartbeat
+from jobqueue.engine.mail import Ending, Mail
+from jobqueue.engine.wake import Wake
+from jobqueue.exceptions import ExecutorLost
+from jobqueue.models import Task, TaskQuerySet
+from jobqueue.outcome import FINAL, Rescued, Sign, Status
+
+
+class Rescue(Heartbeat, Mail, Wake):
+    def rescue(self, limit: int = 100) -> list[Rescued]:
+        """
+        Take RUNNING tasks from executors that stopped beating.
+
+        Both the executor's heartbeat and the task's own (its claim) must be older than the timeout.
+        They become READY at their old place with one loss more, FAILED at the limit of losses, or
+        CANCELLED where that was asked for. An executor without a row gets one, and a timeout to beat.
+        Locks: the rows, skipping locked ones.
+        """
+        silent = self._silent_executors()
+        if not silent:
+            return []
+        candidates = self._overdue().filter(executor_id__in=silent).order_by("executor_id", "pk")
+        ids = list(candidates.values_list("pk", flat=True)[:limit])
+        if not ids:
+            return []
+        with self.transaction():
+            rows = self._lock_overdue(ids)
+            busy = self._busy({row.parent_id for row in rows if row.parent_id is not None})
+            now = self.now()
+            taken = [self._take_back(row, silent, now) for row in rows if row.parent_id not in busy]
+            told = self._report([ending for _, ending in taken if ending is not None])
+        if told:
+            self.wake_or_leave(told)
+        return [rescued for rescued, _ in taken]
+
+    def _silent_executors(self) -> dict[UUID, float]:
+        """Give the executors that hold tasks and missed their timeout, with the seconds of their silence."""
+        holders = self._holders()
+        for executor_id in (pk for pk, seconds in holders.items() if seconds is None):
+            unknown = Sign(executor_id=executor_id, name="unknown", host="", pid=0, versions={}, queues=[], slots=0)
+            self._write_executor(unknown)
+        timeout = self.options.heartbeat_timeout
+        return {pk: seconds for pk, seconds in holders.items() if seconds is not None and seconds > timeout}
+
+    def _holders(self) -> dict[UUID, float | None]:
+        """Give the executors that hold tasks, with the seconds since their last beat; None if they have no row."""
+        holders = self.tasks.running().order_by().values_list("executor_id", flat=True).distinct()
+        ids = {executor_id for executor_id in holders if executor_id is not None}
+        if not ids:
+            return {}
+        beats, now = dict(self.executors.filter(pk__in=ids).values_list("pk", "heartbeat")), self.now()
+        return {pk: (now - beats[pk]).total_seconds() if pk in beats else None for pk in ids}
+
+    def _overdue(self) -> TaskQuerySet:
+        """Tasks that were not claimed just now; applied to the locked row too, which may have been claimed again."""
+        return self.tasks.running().filter(heartbeat__lt=from_now(-self.options.heartbeat_timeout))
+
+    def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
+        silence = from_now(-self.options.heartbeat_timeout)
+        silent = self.executors.filter(heartbeat__lt=silence)
+        rows = self.lock(ids).filter(status=Status.RUNNING, heartbeat__lt=silence, executor_id__in=silent.values("pk"))
+        texts = {"errors_text": Cast("errors", TextField()), "workers_text": Cast("worker_ids", TextField())}
+        return list(rows.annotate(**texts).defer(*RAW))
+
+    def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
+        lost_count = row.lost_count + 1
+        status = Status.READY
+        if row.cancel_requested_at is not None:
+            status = Status.CANCELLED
+        elif lost_count >= self.options.max_losses:
+            status = Status.FAILED
+        error = lost_error(row, lost_count, now)
+        self.tasks.running().filter(pk=row.pk, claim_number=row.claim_number).update(
+            status=status,
+            lost_count=lost_count,
+            executor_id=None,
+            heartbeat=None,
+            finished_at=Clock() if status in FINAL else None,
+            errors=[*read_list(row.errors_text), error][-ERRORS_KEPT:],
+            worker_ids=[*read_list(row.workers_text), str(row.executor_id)][-WORKERS_KEPT:],
+        )
+        rescued = Rescued(
+            id=row.pk,
+            task_type=row.task_type,
+            status=status,
+            lost_count=lost_count,
+            executor_id=row.executor_id,
+            silent_seconds=silent[row.executor_id],
+        )
+        if status not in FINAL or row.parent_id is None or row.reported_at is not None:
+            return rescued, None
+        return rescued, Ending(row.pk, row.parent_id, status, json.dumps(error))
+
+
+def lost_error(row: Task, lost_count: int, now: datetime) -> dict[str, Any]:
+    """Make the entry of `errors` for a lost executor."""
+    return {
+        "attempt": row.attempts + 1,
+        "at": now.isoformat(),
+        "executor": str(row.executor_id),
+        "exception_class_path": f"{ExecutorLost.__module__}.{ExecutorLost.__qualname__}",
+        "message": f"The executor stopped beating while it ran this task (loss {lost_count}).",
+        "traceback": "",
+    }

@@ -1,0 +1,14 @@
+-- Whether a READY task of some queues lost executors before: one row, or none.
+-- Parameters: backend, queues.
+-- Index: jobqueue_task_suspects, one step per queue; a walk along the ready index would read every task that waits.
+-- Locks: none.
+SELECT TRUE
+FROM unnest(%(queues)s::text[]) AS asked (name)
+CROSS JOIN LATERAL (
+    SELECT task.id
+    FROM jobqueue_task AS task
+    WHERE task.backend = %(backend)s AND task.queue_name = asked.name AND task.status = 'READY' AND task.lost_count >= 2
+    ORDER BY task.rank, task.id
+    LIMIT 1
+) AS suspect
+LIMIT 1

@@ -1,0 +1,20 @@
+-- Name the executors that hold RUNNING tasks, with the seconds since their last beat (NULL: they have no row):
+-- a loose index scan, one step per executor.
+-- Parameters: backend. Index: jobqueue_task_running. Locks: none.
+WITH RECURSIVE holder AS (
+    (
+        SELECT executor_id FROM jobqueue_task
+        WHERE backend = %(backend)s AND status = 'RUNNING' AND executor_id IS NOT NULL
+        ORDER BY executor_id LIMIT 1
+    )
+    UNION ALL
+    SELECT following.executor_id
+    FROM holder
+    CROSS JOIN LATERAL (
+        SELECT task.executor_id FROM jobqueue_task AS task
+        WHERE task.backend = %(backend)s AND task.status = 'RUNNING' AND task.executor_id > holder.executor_id
+        ORDER BY task.executor_id LIMIT 1
+    ) AS following
+)
+SELECT holder.executor_id, EXTRACT(EPOCH FROM clock_timestamp() - executor.heartbeat)::float8
+FROM holder LEFT JOIN jobqueue_executor AS executor ON executor.id = holder.executor_id

@@ -1,0 +1,34 @@
+-- Whether nothing of some queues is ready, running, or due soon.
+-- Parameters: backend, queues, within_seconds; only_these: FALSE takes running and due tasks of every queue.
+-- Index: jobqueue_task_ready, one step per queue; jobqueue_task_running; jobqueue_task_alarms. Locks: none.
+-- Trap: EXISTS drops the ORDER BY that leads the planner to the index, and with it goes the whole table.
+SELECT
+    (
+        SELECT TRUE
+        FROM unnest(%(queues)s::text[]) AS asked (name)
+        CROSS JOIN LATERAL (
+            SELECT task.id
+            FROM jobqueue_task AS task
+            WHERE task.backend = %(backend)s AND task.queue_name = asked.name AND task.status = 'READY'
+            ORDER BY task.rank, task.id
+            LIMIT 1
+        ) AS ready
+        LIMIT 1
+    ) IS NULL
+    AND (
+        SELECT TRUE
+        FROM jobqueue_task
+        WHERE backend = %(backend)s AND status = 'RUNNING'
+            AND (NOT %(only_these)s OR queue_name = ANY(%(queues)s::text[]))
+        ORDER BY executor_id, id
+        LIMIT 1
+    ) IS NULL
+    AND (
+        SELECT TRUE
+        FROM jobqueue_task
+        WHERE backend = %(backend)s AND status IN ('SCHEDULED', 'SUSPENDED') AND wake_at IS NOT NULL
+            AND wake_at <= clock_timestamp() + make_interval(secs => %(within_seconds)s)
+            AND (NOT %(only_these)s OR queue_name = ANY(%(queues)s::text[]))
+        ORDER BY wake_at
+        LIMIT 1
+    ) IS NULL

@@ -1,0 +1,78 @@
+"""Wake: SCHEDULED and SUSPENDED tasks become READY, by the clock, by a hint, or by the sweep."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from uuid import UUID
+
+from django.db import DatabaseError
+from django.db.models import Exists, F, Min, OuterRef, Q
+
+from jobqueue.engine.clock import Clock, from_now, rank_from
+from jobqueue.engine.ground import Ground
+from jobqueue.outcome import Status, Woken
+
+logger = logging.getLogger(__name__)
+
+
+class Wake(Ground):
+    def wake_due(self, limit: int = 1000) -> Woken:
+        """
+        Make SCHEDULED and sleeping SUSPENDED tasks READY whose moment has come.
+
+        They rank by the moment they asked for. Locks: the rows, skipping locked ones.
+        """
+        alarms = self.tasks.filter(status__in=[Status.SCHEDULED, Status.SUSPENDED], wake_at__isnull=False)
+        due = alarms.filter(wake_at__lte=Clock())
+        with self.transaction():
+            ids = list(due.order_by("wake_at").values_list("pk", flat=True)[:limit])
+            locked = [row.pk for row in self.lock(ids).only("pk")] if ids else []
+            count = due.filter(pk__in=locked).update(
+                status=Status.READY, rank=rank_from(F("wake_at"), self.options.aging), wake_at=None
+            )
+        following = alarms.aggregate(at=Min("wake_at"))["at"]
+        seconds = None if following is None else (following - self.now()).total_seconds()
+        return Woken(count=count, next_seconds=seconds)
+
+    def wake(self, ids: Iterable[UUID]) -> int:
+        """
+        Make SUSPENDED tasks READY, after the commit that sent them mail; returns how many woke.
+
+        Locks first, in id order, waiting for commits in flight, and decides afterwards: one that is
+        RUNNING in an older snapshot is then seen as its commit left it.
+        """
+        with self.transaction():
+            return self._wake_locked([row.pk for row in self.lock(ids, wait=True).only("pk")])
+
+    def _wake_locked(self, ids: Collection[UUID]) -> int:
+        if not ids:
+            return 0
+        suspended = self.tasks.suspended().filter(pk__in=ids)
+        return suspended.update(status=Status.READY, rank=rank_from(Clock(), self.options.aging), wake_at=None)
+
+    def wake_or_leave(self, ids: Collection[UUID]) -> None:
+        """Wake, or leave it to the sweep: for a verb whose own work is done."""
+        try:
+            self.wake(ids)
+        except DatabaseError as error:
+            logger.info("wake.left_to_sweep backend=%s tasks=%d %s", self.alias, len(ids), error)
+
+    def sweep(self, limit: int = 1000) -> int:
+        """
+        Wake SUSPENDED tasks that have unread mail: the net below a lost wake-up.
+
+        One that wakes within two poll intervals anyway is left to its alarm: it read its mail, did
+        not want it yet, and is on its way to look again. Locks: the rows, skipping locked ones.
+        """
+        ids = self._asleep_with_mail(limit)
+        if not ids:
+            return 0
+        with self.transaction():
+            return self._wake_locked([row.pk for row in self.lock(ids).only("pk")])
+
+    def _asleep_with_mail(self, limit: int) -> list[UUID]:
+        mail = self.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
+        far_off = Q(wake_at__isnull=True) | Q(wake_at__gt=from_now(2 * self.options.poll_interval))
+        stuck = self.tasks.suspended().filter(far_off, Exists(mail))
+        return list(stuck.order_by("pk").values_list("pk", flat=True)[:limit])
