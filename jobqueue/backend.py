@@ -15,6 +15,7 @@ from django.db import transaction
 from jobqueue import conf, registry
 from jobqueue.compat import (
     BaseTaskBackend,
+    InvalidTask,
     Task,
     TaskResult,
     TaskResultDoesNotExist,
@@ -63,7 +64,10 @@ class JobQueueBackend(BaseTaskBackend):
             task.run_after, timedelta
         ):  # a word of ours, which Django would trip over
             task = changed(task, run_after=None)
-        super().validate_task(task)
+        try:
+            super().validate_task(task)
+        except InvalidTask as error:
+            raise InvalidTask(f"{task.name}: {error}") from None
 
     def enqueue(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> AnyResult:  # type: ignore[override]
         """

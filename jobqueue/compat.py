@@ -37,6 +37,7 @@ if TYPE_CHECKING or find_spec("django.tasks") is not None:
         TaskResultMismatch,
     )
     from django.tasks.signals import task_enqueued, task_finished, task_started
+    from django.utils.json import normalize_json
 
     PACKAGE = "django.tasks"
 elif find_spec("django_tasks") is not None:
@@ -60,6 +61,7 @@ elif find_spec("django_tasks") is not None:
     # The import also connects the reset of the backends on a change of settings, which
     # "django_tasks" in INSTALLED_APPS would do.
     from django_tasks.signals import task_enqueued, task_finished, task_started
+    from django_tasks.utils import normalize_json
 
     # Up to 0.12 the backport's names end in Error.
     InvalidTask = getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError
@@ -90,6 +92,7 @@ __all__ = [
     "TaskResultMismatch",
     "TaskResultStatus",
     "are_backends_checked",
+    "normalize_json",
     "task_backends",
     "task_enqueued",
     "task_finished",

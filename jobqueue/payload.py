@@ -349,6 +349,8 @@ def encode_result(value: Any, *, max_bytes: int) -> str:
         raise InvalidResult(f"The return value cannot be stored: {refused.at('result')}") from None
     except _TooLarge:
         raise InvalidResult(f"The return value is too large: {_limit(max_bytes)}") from None
+    except Exception as error:
+        raise InvalidResult(f"The return value cannot be read: {error!r}") from error
 
 
 def _encoded(walk: _Walk, value: Any, max_bytes: int) -> str:

@@ -134,6 +134,7 @@ def test_nonsense_is_refused_when_the_task_is_declared(options: dict[str, Any], 
     with pytest.raises(InvalidTask) as caught:
         task(**options)(double)
     assert reason in str(caught.value)
+    assert "double: " in str(caught.value) or "name" in options
     assert "tests.unit.test_function.double" not in registry.all()
 
 

@@ -14,14 +14,9 @@ from django.utils.translation import gettext_lazy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobqueue.compat import PACKAGE
+from jobqueue.compat import normalize_json
 from jobqueue.exceptions import InvalidArguments, InvalidResult
 from jobqueue.payload import MAX_DEPTH, clean_text, decode, encode, encode_arguments, encode_result
-
-if PACKAGE == "django.tasks":
-    from django.utils.json import normalize_json
-else:
-    from django_tasks.utils import normalize_json
 
 MEGABYTE = 1_048_576
 storable_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
@@ -286,6 +281,16 @@ def test_result_that_cannot_be_stored_says_why(value: Any, reason: str) -> None:
     with pytest.raises(InvalidResult) as caught:
         encode_result(value, max_bytes=1000)
     assert reason in str(caught.value)
+
+
+class Broken(UserList[int]):
+    def __iter__(self) -> Any:
+        raise ZeroDivisionError("on the way")
+
+
+def test_result_that_breaks_while_it_is_read_is_refused() -> None:
+    with pytest.raises(InvalidResult, match="on the way"):
+        encode_result(Broken([1]), max_bytes=1000)
 
 
 @given(st.text(), st.integers(10, 50))
