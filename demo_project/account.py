@@ -66,9 +66,7 @@ def tell(run: Run) -> Iterator[str]:
     failed = [task for task in tasks if task.status == Status.FAILED]
     if failed:
         names = {str(photo.pk): photo.name for photo in run.photos}
-        rows = [
-            (names.get(argument(task), "-"), short(task.task_type), gallery.reason(task)) for task in failed
-        ]
+        rows = [(names.get(argument(task), "-"), short(task.task_type), gallery.reason(task)) for task in failed]
         yield ""
         yield from table(("failed", "task", "reason"), sorted(rows))
 
@@ -89,9 +87,7 @@ def figures(name: str, tasks: Sequence[Task]) -> tuple[str, ...]:
         for task in tasks
         if task.finished_at and task.last_attempted_at
     ]
-    later = sum(
-        counts[status] for status in (Status.READY, Status.SCHEDULED, Status.SUSPENDED, Status.RUNNING)
-    )
+    later = sum(counts[status] for status in (Status.READY, Status.SCHEDULED, Status.SUSPENDED, Status.RUNNING))
     return (
         name,
         *map(str, (counts[Status.SUCCESSFUL], counts[Status.FAILED], later, attempts, retries)),

@@ -54,9 +54,7 @@ TEMPLATES = [
     },
 ]
 
-DATABASES = {
-    "default": env.db("DATABASE_URL") if env.str("DATABASE_URL", default="") else demo_cluster().database()
-}
+DATABASES = {"default": env.db("DATABASE_URL") if env.str("DATABASE_URL", default="") else demo_cluster().database()}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 TASKS = {

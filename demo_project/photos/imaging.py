@@ -53,9 +53,7 @@ def opened(data: bytes) -> Iterator[Image.Image]:
                 raise Unreadable(TOO_LARGE)
             yield image
     except UnidentifiedImageError:
-        raise Unreadable(
-            "This is not a picture in a format we know (JPEG, PNG, WebP, GIF, TIFF and others)."
-        ) from None
+        raise Unreadable("This is not a picture in a format we know (JPEG, PNG, WebP, GIF, TIFF and others).") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise Unreadable(TOO_LARGE) from None
     except BROKEN as error:

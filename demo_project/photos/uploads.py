@@ -20,9 +20,7 @@ def receive(files: Sequence[UploadedFile[Any]]) -> Upload:
     upload, photos = Upload(), []
     try:
         for file in files:
-            photo = Photo(
-                upload=upload, name=PurePath(file.name or "unnamed").name[-255:], size=file.size or 0
-            )
+            photo = Photo(upload=upload, name=PurePath(file.name or "unnamed").name[-255:], size=file.size or 0)
             photos.append(photo)
             photo.original.save("", file, save=False)
         with transaction.atomic():

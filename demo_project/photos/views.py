@@ -30,9 +30,7 @@ def index(request: HttpRequest) -> HttpResponse:
             uploads.receive(form.cleaned_data["photos"])
             messages.success(request, "1 photo received." if count == 1 else f"{count} photos received.")
             return redirect("photos:gallery")
-    page = Paginator(Photo.objects.order_by("-uploaded_at", "id"), PHOTOS_PER_PAGE).get_page(
-        request.GET.get("page")
-    )
+    page = Paginator(Photo.objects.order_by("-uploaded_at", "id"), PHOTOS_PER_PAGE).get_page(request.GET.get("page"))
     cards, summary = gallery.cards(page), gallery.summary()
     is_busy = summary.is_busy or any(card.is_busy for card in cards)
     context = {"form": form, "page": page, "cards": cards, "summary": summary, "is_busy": is_busy}

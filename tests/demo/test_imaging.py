@@ -12,9 +12,7 @@ from demo_project.photos import imaging
 from tests.demo.pictures import picture
 
 SAMPLE = Path(imaging.__file__).parent.parent / "photos_sample"
-GOOD = sorted(
-    path for path in SAMPLE.iterdir() if path.name not in ("SOURCES.txt", "cut-off.jpg", "shopping-list.jpg")
-)
+GOOD = sorted(path for path in SAMPLE.iterdir() if path.name not in ("SOURCES.txt", "cut-off.jpg", "shopping-list.jpg"))
 
 
 def opened(data: bytes) -> Image.Image:
@@ -123,9 +121,7 @@ def test_exif_is_put_into_words():
 def test_nonsense_in_exif_is_left_out_and_the_rest_is_json():
     exif = Image.Exif()
     exif[Base.Artist] = "Ann\0\x07 \ufffd"
-    exif.get_ifd(IFD.Exif).update(
-        {Base.ExposureTime: (0, 0), Base.FNumber: "wide", Base.DateTimeOriginal: "\0\0"}
-    )
+    exif.get_ifd(IFD.Exif).update({Base.ExposureTime: (0, 0), Base.FNumber: "wide", Base.DateTimeOriginal: "\0\0"})
 
     found = imaging.facts(picture(exif=exif)).exif
 

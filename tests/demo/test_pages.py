@@ -31,9 +31,7 @@ def test_upload_saves_photos_and_enqueues_their_work(client):
     assert answer.status_code == 200
     assert "2 photos received." in answer.content.decode()
     queued = sorted(task.task_type.rpartition(".")[2] for task in Task.objects.all())
-    assert queued == sorted(
-        ["make_thumbnail", "extract_facts", "notify"] * 2 + ["tell_followers", "nightly_report"]
-    )
+    assert queued == sorted(["make_thumbnail", "extract_facts", "notify"] * 2 + ["tell_followers", "nightly_report"])
     for photo in Photo.objects.all():
         assert Task.objects.get(pk=str(photo.thumbnail_task_id)).args == [str(photo.pk)]
 

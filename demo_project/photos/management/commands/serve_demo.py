@@ -15,9 +15,7 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--port", type=int, default=8000, help="the port of the site, or the next free one"
-        )
+        parser.add_argument("--port", type=int, default=8000, help="the port of the site, or the next free one")
 
     def handle(self, *args: Any, port: int, **options: Any) -> None:
         with interruptible():
