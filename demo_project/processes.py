@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.error
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 from django.db import connections
 
+from demo_project.photos.gallery import executors_alive
 from demo_project.photos.http import DIRECT
 from demo_project.postgres import CHECKOUT, demo_cluster
 
@@ -90,12 +91,7 @@ class Processes:
         port = self.site_url.rpartition(":")[2]
         with self.log("site").open("wb") as log:
             self._start("site", "serve_site", "--noreload", "--insecure", f"{HOST}:{port}", output=log)
-        deadline = time.monotonic() + START_SECONDS
-        while not self._site_answers():
-            self.check()
-            if time.monotonic() > deadline:
-                raise CommandError(f"The site did not answer within {START_SECONDS} s:\n{self.tail('site')}")
-            time.sleep(0.05)
+        self._wait("site", self._site_answers)
 
     def start_executors(self, *arguments: str, output: IO[bytes] | None = None) -> None:
         """Start `run_executors`; its log goes to `output`, or into a file."""
@@ -105,13 +101,14 @@ class Processes:
         with self.log("executors").open("wb") as log:
             self._start("executors", "run_executors", *arguments, output=log)
 
+    def wait_for_executors(self) -> None:
+        self._wait("executors", lambda: executors_alive() > 0)
+
     def check(self) -> None:
         """Raise CommandError if a child has ended by itself."""
         for name, process in self.running.items():
             if process.poll() is not None:
-                raise CommandError(
-                    f"The {name} ended with exit code {process.returncode}:\n{self.tail(name)}"
-                )
+                raise CommandError(f"The {name} ended with exit code {process.returncode}:\n{self.tail(name)}")
 
     def log(self, name: str) -> Path:
         return self.logs / f"{name}.log"
@@ -121,18 +118,32 @@ class Processes:
             return "\n".join(self.log(name).read_text(errors="replace").splitlines()[-lines:])
         return ""
 
-    def stop(self) -> None:
-        """End the executors first, which still talk to the site. A second Ctrl-C does not wait."""
+    def stop(self) -> dict[str, int]:
+        """
+        End the executors, then the site that they talk to; give the exit codes.
+
+        A second Ctrl-C does not wait for them.
+        """
         patience = time.monotonic() + STOP_SECONDS
-        for process in reversed(self.running.values()):
+        codes = {}
+        for name in sorted(self.running):
+            process = self.running.pop(name)
             with suppress(ProcessLookupError):
                 process.terminate()
             try:
                 process.wait(max(0.1, patience - time.monotonic()))
             except (subprocess.TimeoutExpired, KeyboardInterrupt):
                 process.kill()
-                process.wait()
-        self.running.clear()
+            codes[name] = process.wait()
+        return codes
+
+    def _wait(self, name: str, is_ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not is_ready():
+            self.check()
+            if time.monotonic() > deadline:
+                raise CommandError(f"The {name} did not start within {START_SECONDS} s:\n{self.tail(name)}")
+            time.sleep(0.05)
 
     def _start(self, name: str, *arguments: str, output: IO[bytes]) -> None:
         self.running[name] = subprocess.Popen(

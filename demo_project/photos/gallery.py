@@ -90,9 +90,7 @@ class Summary:
 def cards(photos: Iterable[Photo]) -> list[Card]:
     shown = list(photos)
     wanted = [task_id for photo in shown for task_id in photo.task_ids]
-    found: dict[UUID | None, Task] = {
-        task.pk: task for task in Task.objects.filter(pk__in=filter(None, wanted))
-    }
+    found: dict[UUID | None, Task] = {task.pk: task for task in Task.objects.filter(pk__in=filter(None, wanted))}
     return [
         Card(
             photo=photo,
@@ -111,9 +109,7 @@ def step(label: str, task_id: UUID | None, found: dict[UUID | None, Task], *, fa
     """Say how a task stands. fallback: whether it has done its work, for when its row was pruned."""
     task = found.get(task_id)
     if task is None:
-        state, words = (
-            ("done", "done") if fallback else ("failed", "did not finish; its task is no longer kept")
-        )
+        state, words = ("done", "done") if fallback else ("failed", "did not finish; its task is no longer kept")
         return Step(label=label, state=state, words=words, task_id=None)
     state, words = in_words(task)
     return Step(label=label, state=state, words=words, task_id=task.pk)
@@ -175,9 +171,9 @@ def summary() -> Summary:
         failed=Count("pk", filter=Q(status=Status.FAILED)),
         successful=Count("pk", filter=Q(status=Status.SUCCESSFUL)),
     )
-    alive = Executor.objects.filter(
-        state=Executor.State.RUNNING, heartbeat__gt=now - timedelta(seconds=BEAT_SECONDS)
-    )
-    return Summary(
-        photos=Photo.objects.count(), executors=alive.count(), report=Report.objects.first(), **counted
-    )
+    return Summary(photos=Photo.objects.count(), executors=executors_alive(), report=Report.objects.first(), **counted)
+
+
+def executors_alive() -> int:
+    silent = timezone.now() - timedelta(seconds=BEAT_SECONDS)
+    return Executor.objects.filter(state=Executor.State.RUNNING, heartbeat__gt=silent).count()

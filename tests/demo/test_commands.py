@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,3 +113,26 @@ def test_demo_refuses_a_folder_without_photos(tmp_path, names, complaint):
 def test_demo_refuses_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(CommandError, match="There is no folder"):
         call_command("demo", photos=tmp_path / "nowhere")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_demo_runs_to_its_end_with_real_processes(process_environment, tmp_path):
+    photos = tmp_path / "my photos"
+    photos.mkdir()
+    written(photos, 'good "one".jpg', "second.jpg")
+    written(photos, "bad.jpg", data=b"no picture")
+    environment = {"DJANGO_SETTINGS_MODULE": "demo_project.settings", "DEMO_FOLDER": str(tmp_path / "demo")}
+
+    demo = subprocess.run(
+        [sys.executable, "manage.py", "demo", "--photos", str(photos), "--deadline", "60"],
+        env=process_environment | environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    assert demo.stdout.splitlines()[-1].endswith("make serve")
+    assert "2 photos are done, 1 bad ones failed with a reason" in demo.stdout
+    assert Photo.objects.exclude(thumbnail="").count() == 2

@@ -28,9 +28,7 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--photos", type=Path, default=SAMPLE, metavar="FOLDER", help="photographs of your own"
-        )
+        parser.add_argument("--photos", type=Path, default=SAMPLE, metavar="FOLDER", help="photographs of your own")
         parser.add_argument(
             "--deadline", type=float, default=300, metavar="SECONDS", help="give up after so long (300)"
         )
@@ -58,9 +56,7 @@ class Command(BaseCommand):
             if 0 < size <= LARGEST_FILE:
                 chosen.append(path)
             else:
-                self.stdout.write(
-                    f"Left out: {path.name} ({'empty' if size == 0 else 'larger than the site takes'})"
-                )
+                self.stdout.write(f"Left out: {path.name} ({'empty' if size == 0 else 'larger than the site takes'})")
         if not chosen:
             raise CommandError(f"There are no files in {folder}.")
         return chosen
@@ -69,12 +65,16 @@ class Command(BaseCommand):
         self.stdout.write("Starting the database, the site and the executors ...")
         with database(), Processes(f"http://{HOST}:{free_port()}") as processes:
             admin_password()
-            processes.start_site()
             processes.start_executors()
+            processes.start_site()
+            processes.wait_for_executors()
             run = account.Run(began=account.database_time())
             self.visit(processes.site_url, paths)
             self.wait(run, processes, deadline)
+            codes = processes.stop()
             self.report(run, processes, paths)
+            if codes["executors"] != 0:
+                raise CommandError(f"The executors ended with {codes['executors']}:\n{processes.tail('executors')}")
 
     def visit(self, site_url: str, paths: list[Path]) -> None:
         visitor = Visitor(site_url)
