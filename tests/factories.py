@@ -1,0 +1,152 @@
+"""
+Rows in any state, made without the engine.
+
+`TaskFactory(state="failed")` and its like; tasks are written by bulk_create, since Task.save() refuses.
+`using` names the database.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import factory
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+
+from jobqueue.ids import new_id
+from jobqueue.models import Executor, InboxMessage, Queue, Task
+
+Row = TypeVar("Row")
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def ago(seconds: float) -> datetime:
+    return now() - timedelta(seconds=seconds)
+
+
+def error(message: str = "451 try again later", **changes: Any) -> dict[str, Any]:
+    """One entry of a task's `errors`."""
+    entry = {
+        "attempt": 1,
+        "at": ago(30).isoformat(),
+        "executor": "web-1",
+        "exception_class_path": "shop.errors.SMTPServerBusy",
+        "message": message,
+        "traceback": f"Traceback (most recent call last):\n  File 'shop/tasks.py', line 1\nSMTPServerBusy: {message}\n",
+    }
+    return entry | changes
+
+
+class UsingFactory(factory.django.DjangoModelFactory[Row]):
+    """Rows on the database that `using` names."""
+
+    class Meta:
+        abstract = True
+
+    @classmethod
+    def _create(cls, model_class: type[Row], *args: Any, using: str = "default", **kwargs: Any) -> Row:
+        row = model_class(*args, **kwargs)
+        model_class._default_manager.using(using).bulk_create([row])  # type: ignore[attr-defined]
+        return row
+
+
+class TaskFactory(UsingFactory[Task]):
+    class Meta:
+        model = Task
+
+    class Params:
+        scheduled = factory.Trait(status="SCHEDULED", wake_at=factory.LazyFunction(lambda: now() + timedelta(hours=2)))
+        running = factory.Trait(
+            status="RUNNING",
+            claim_number=1,
+            executor_id=factory.LazyFunction(uuid4),
+            heartbeat=factory.LazyFunction(lambda: ago(12)),
+            started_at=factory.LazyFunction(lambda: ago(12)),
+            last_attempted_at=factory.LazyFunction(lambda: ago(12)),
+        )
+        suspended = factory.Trait(
+            status="SUSPENDED",
+            polls=1,
+            claim_number=1,
+            started_at=factory.LazyFunction(lambda: ago(40)),
+            last_attempted_at=factory.LazyFunction(lambda: ago(40)),
+        )
+        ended = factory.Trait(
+            claim_number=1,
+            started_at=factory.LazyFunction(lambda: ago(33)),
+            last_attempted_at=factory.LazyFunction(lambda: ago(32)),
+            finished_at=factory.LazyFunction(lambda: ago(30)),
+            worker_ids=["web-1"],
+        )
+        successful = factory.Trait(ended=True, status="SUCCESSFUL", polls=1, return_value="sent")
+        failed = factory.Trait(
+            ended=True, status="FAILED", attempts=4, errors=factory.LazyFunction(lambda: [error(attempt=4)])
+        )
+        cancelled = factory.Trait(
+            status="CANCELLED",
+            finished_at=factory.LazyFunction(lambda: ago(30)),
+            cancel_requested_at=factory.LazyFunction(lambda: ago(30)),
+        )
+
+    id = factory.LazyFunction(new_id)
+    backend = "default"
+    queue_name = "default"
+    task_type = "shop.tasks.send_receipt"
+    status = "READY"
+    max_attempts = 4
+    enqueued_at = factory.LazyFunction(lambda: ago(60))
+    rank = factory.LazyAttribute(lambda row: row.enqueued_at - timedelta(seconds=60 * row.priority))
+    priority = 0
+
+
+class ExecutorFactory(UsingFactory[Executor]):
+    class Meta:
+        model = Executor
+
+    class Params:
+        lost = factory.Trait(heartbeat=factory.LazyFunction(lambda: ago(3600)))
+
+    id = factory.LazyFunction(uuid4)
+    backend = "default"
+    name = factory.Sequence(lambda n: f"web-{n + 1}")
+    host = "web.example.org"
+    pid = factory.Sequence(lambda n: 4000 + n)
+    versions = factory.LazyFunction(lambda: {"python": "3.11.2", "django": "5.2"})
+    queues = factory.LazyFunction(list)
+    slots = 8
+    started_at = factory.LazyFunction(lambda: ago(7200))
+    heartbeat = factory.LazyFunction(lambda: ago(3))
+
+
+class QueueFactory(UsingFactory[Queue]):
+    class Meta:
+        model = Queue
+
+    class Params:
+        paused = factory.Trait(paused_at=factory.LazyFunction(lambda: ago(600)), paused_by="anna")
+
+    backend = "default"
+    name = "default"
+
+
+class MessageFactory(UsingFactory[InboxMessage]):
+    class Meta:
+        model = InboxMessage
+
+    sent_at = factory.LazyFunction(lambda: ago(5))
+    body = factory.LazyFunction(lambda: {"text": "hello"})
+
+
+def make_user(*permissions: str, is_superuser: bool = False) -> Any:
+    """Make a member of staff with permissions of the app, such as "view_task"."""
+    User = get_user_model()
+    user = User.objects.create_user(
+        f"user-{uuid4().hex[:8]}", password="secret", is_staff=True, is_superuser=is_superuser
+    )
+    user.user_permissions.set(Permission.objects.filter(content_type__app_label="jobqueue", codename__in=permissions))
+    return user
