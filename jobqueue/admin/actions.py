@@ -1,0 +1,185 @@
+"""Requeue and cancel: what is asked, what is done in batches, what is said and logged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from jobqueue import api
+from jobqueue.admin.listing import CAP, condition
+from jobqueue.models import Task
+from jobqueue.outcome import LIVE, Status
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise as Text
+else:
+    Text = str | Promise
+
+READ = 10_000  # ids per query
+BATCH = 1000  # ids between two looks at the clock
+BUDGET_SECONDS = 10.0  # of work in one request; what is left is offered again
+SAMPLES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """
+    One thing that people do to tasks.
+
+    perform: ids -> how many tasks of each kind of `words`; the first `changing` of them were changed.
+    """
+
+    name: str
+    label: Text
+    label_many: Text
+    will: Text
+    statuses: tuple[Status, ...]
+    words: tuple[Text, ...]
+    changing: int
+    perform: Callable[[Sequence[UUID]], tuple[int, ...]]
+
+    @property
+    def condition(self) -> Q:
+        """The tasks it can change, in the words of the indexes that find them."""
+        return reduce(or_, (condition(status) for status in self.statuses))
+
+
+def _requeue(ids: Sequence[UUID]) -> tuple[int, ...]:
+    report = api.requeue(ids)
+    return report.requeued, report.key_taken, report.skipped
+
+
+def _cancel(ids: Sequence[UUID]) -> tuple[int, ...]:
+    report = api.cancel(ids)
+    return report.cancelled, report.requested, report.skipped
+
+
+REQUEUE = Deed(
+    name="requeue",
+    label=gettext_lazy("Requeue"),
+    label_many=gettext_lazy("Requeue selected %(verbose_name_plural)s"),
+    will=gettext_lazy("FAILED or CANCELLED: put back in its queue, with all its attempts."),
+    statuses=(Status.FAILED, Status.CANCELLED),
+    words=(
+        gettext_lazy("%(count)d requeued"),
+        gettext_lazy("%(count)d left alone: a live task holds the same key"),
+        gettext_lazy("%(count)d skipped: not FAILED or CANCELLED any more"),
+    ),
+    changing=1,
+    perform=_requeue,
+)
+CANCEL = Deed(
+    name="cancel",
+    label=gettext_lazy("Cancel"),
+    label_many=gettext_lazy("Cancel selected %(verbose_name_plural)s"),
+    will=gettext_lazy("not ended yet: cancelled at once, or told to stop if it is running."),
+    statuses=LIVE,
+    words=(
+        gettext_lazy("%(count)d cancelled"),
+        gettext_lazy("%(count)d running: told to stop"),
+        gettext_lazy("%(count)d skipped: ended already"),
+    ),
+    changing=2,
+    perform=_cancel,
+)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a deed did, summed over batches. rest: the newest task not dealt with, where time was up."""
+
+    deed: Deed
+    counts: list[int] = field(default_factory=list)
+    rest: UUID | None = None
+
+    def perform(self, ids: Sequence[UUID]) -> None:
+        new = self.deed.perform(ids)
+        self.counts = [old + more for old, more in zip(self.counts or [0] * len(new), new, strict=True)]
+
+    @property
+    def changed(self) -> int:
+        return sum(self.counts[: self.deed.changing])
+
+    def __str__(self) -> str:
+        pairs = zip(self.counts, self.deed.words, strict=False)
+        return ", ".join(str(words) % {"count": count} for count, words in pairs if count) or _("no task matched")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a confirmation says. Counts go no further than CAP. upto: no newer task will be touched."""
+
+    acted: int
+    left: int
+    samples: list[Task]
+    upto: UUID | None
+
+    @classmethod
+    def of(cls, deed: Deed, rows: QuerySet[Task], upto: UUID | None = None) -> Forecast:
+        # The newest of all tasks, not of these: the end of an index instead of a search.
+        newest = upto or Task.objects.using(rows.db).order_by("-pk").values_list("pk", flat=True).first()
+        rows = rows.order_by().filter(pk__lte=newest) if newest else rows.none()
+        return cls(
+            acted=rows.filter(deed.condition)[: CAP + 1].count(),
+            left=rows.exclude(status__in=deed.statuses)[: CAP + 1].count(),
+            samples=list(rows.filter(deed.condition)[:SAMPLES]),
+            upto=newest,
+        )
+
+
+def perform(deed: Deed, rows: QuerySet[Task], upto: UUID, *, budget_seconds: float | None = None) -> Tally:
+    """
+    Do a deed to all rows that it fits, from the newest to the oldest, until time is up.
+
+    The engine's statement guards each row by its state, so what an executor changes meanwhile is
+    skipped and counted as such.
+    """
+    tally = Tally(deed)
+    deadline = time.monotonic() + (BUDGET_SECONDS if budget_seconds is None else budget_seconds)
+    rows = rows.filter(deed.condition).order_by("-pk")
+    ids = list(rows.filter(pk__lte=upto).values_list("pk", flat=True)[:READ])
+    while ids:
+        for start in range(0, len(ids), BATCH):
+            if time.monotonic() > deadline and tally.counts:
+                tally.rest = ids[start]
+                return tally
+            tally.perform(ids[start : start + BATCH])
+        ids = list(rows.filter(pk__lt=ids[-1]).values_list("pk", flat=True)[:READ])
+    return tally
+
+
+def log_one(request: HttpRequest, task: Task, tally: Tally) -> None:
+    """Write who did it into the task's history."""
+    _log(request, str(task.pk), str(task), tally.deed.label)
+
+
+def log_many(request: HttpRequest, tally: Tally) -> None:
+    """Write one line for a whole bulk action: a line per task would be as many rows again."""
+    count = sum(tally.counts)
+    title = ngettext("%(count)d task", "%(count)d tasks", count) % {"count": count}
+    _log(request, None, title, f"{tally.deed.label} ({tally}) {request.META.get('QUERY_STRING', '')}".strip())
+
+
+def _log(request: HttpRequest, object_id: str | None, title: str, message: Text) -> None:
+    # LogEntry.objects.log_actions() changes its arguments from one Django to the next, and wants objects.
+    LogEntry.objects.create(
+        user_id=str(request.user.pk),
+        content_type=ContentType.objects.get_for_model(Task),
+        object_id=object_id,
+        object_repr=title[:200],
+        action_flag=CHANGE,
+        change_message=str(message),
+    )

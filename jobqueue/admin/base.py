@@ -1,0 +1,98 @@
+"""What every page of ours shares: the database that holds the queue, and that nothing can be edited."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django.contrib import admin
+from django.contrib.admin import ShowFacets
+from django.core.exceptions import ImproperlyConfigured, ObjectDoesNotExist, PermissionDenied, ValidationError
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse
+
+from jobqueue import api
+from jobqueue.conf import Options, options_for
+
+Row = TypeVar("Row", bound=Model)
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin
+else:
+
+    class ModelAdmin(admin.ModelAdmin):
+        """Subscriptable also where no django-stubs have patched Django."""
+
+        def __class_getitem__(cls, _model: Any) -> type:
+            return cls
+
+
+def options_of(backend: str) -> Options:
+    """Give a backend's options; the defaults where TASKS knows it no more, so that its rows can be seen."""
+    try:
+        return options_for(backend)
+    except ImproperlyConfigured:
+        return Options()
+
+
+def databases() -> list[str]:
+    """Name the databases that hold queues, each once, the first backend's first."""
+    return list(dict.fromkeys(options_of(backend).database for backend in api.aliases())) or ["default"]
+
+
+def database_for(request: HttpRequest) -> str:
+    """Give the database whose rows a list shows: that of the chosen backend, else the first backend's."""
+    chosen = request.GET.get("backend", "")
+    return options_of(chosen).database if chosen in api.aliases() else databases()[0]
+
+
+def backends_on(database: str) -> list[str]:
+    """Name the backends that share a database."""
+    return [backend for backend in api.aliases() if options_of(backend).database == database]
+
+
+class ReadOnlyAdmin(ModelAdmin[Row]):
+    """Rows that only the engine changes: GET shows them, every other request is refused."""
+
+    show_full_result_count = False
+    show_facets = ShowFacets.NEVER
+    list_max_show_all = 0
+    sortable_by = ()
+
+    class Media:
+        css = {"all": ["jobqueue/admin.css"]}
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Row]:
+        return super().get_queryset(request).using(database_for(request))
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Row | None:
+        """Look a row up in every database of ours: the address of a page does not name it."""
+        for database in databases():
+            try:
+                return self.get_queryset(request).using(database).get(pk=object_id)
+            except (ObjectDoesNotExist, ValidationError, ValueError):
+                continue
+        return None
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        """Refuse lookups written into the address by hand: most would scan the table."""
+        return lookup in {getattr(spec, "parameter_name", None) for spec in self.get_list_filter(request)}
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        if request.method not in ("GET", "HEAD"):
+            raise PermissionDenied
+        return super().changeform_view(request, object_id, form_url, extra_context)

@@ -1,0 +1,132 @@
+"""Who is alive, and what it runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from jobqueue.admin import render
+from jobqueue.admin.base import ReadOnlyAdmin, options_of
+from jobqueue.admin.filters import BackendFilter
+from jobqueue.admin.listing import CappedPaginator
+from jobqueue.admin.words import duration, short_type
+from jobqueue.models import Executor, Task
+
+SHOWN = 5  # running tasks named per executor in the list
+READ = 2000  # running tasks read for a page
+
+
+class ExecutorChangeList(ChangeList):
+    """One page of executors, each with what it runs, in one query more."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = with_tasks(self.result_list)
+
+
+def with_tasks(rows: QuerySet[Executor]) -> list[Executor]:
+    executors = list(rows)
+    running = Task.objects.using(rows.db).running().filter(executor_id__in=[row.pk for row in executors])
+    held: dict[UUID | None, list[Task]] = defaultdict(list)
+    for task in running.only("task_type", "executor_id", "heartbeat")[:READ]:
+        held[task.executor_id].append(task)
+    for row in executors:
+        row.tasks = held[row.pk]  # type: ignore[attr-defined]
+    return executors
+
+
+class ExecutorAdmin(ReadOnlyAdmin[Executor]):
+    list_display = ("name", "life", "runs", "busy", "queue_names", "host", "process", "started", "beat")
+    list_filter = (BackendFilter,)
+    list_per_page = 100
+    ordering = ("-heartbeat",)
+    paginator = CappedPaginator
+    actions = None
+    fields = (
+        "name", "life", "runs", "busy", "queue_names", "backend", "host", "process", "software", "started", "beat",
+    )  # fmt: skip
+    readonly_fields = fields
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Executor]:
+        return super().get_queryset(request).annotate(now=Now())
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Executor | None:
+        found = super().get_object(request, object_id, from_field)
+        if found is None:
+            return None
+        return next(iter(with_tasks(self.get_queryset(request).using(found._state.db).filter(pk=found.pk))), None)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return ExecutorChangeList
+
+    @admin.display(description=gettext_lazy("state"))
+    def life(self, executor: Executor) -> SafeString:
+        return life(executor, executor.now)  # type: ignore[attr-defined]
+
+    @admin.display(description=gettext_lazy("runs"))
+    def runs(self, executor: Executor) -> SafeString:
+        now: datetime = executor.now  # type: ignore[attr-defined]
+        tasks: list[Task] = executor.tasks  # type: ignore[attr-defined]
+        named = format_html_join(
+            ", ",
+            '<a href="{}" title="{}">{}</a> <span class="jq-quiet">{}</span>',
+            (
+                (
+                    reverse(f"{self.admin_site.name}:jobqueue_task_change", args=[task.pk]),
+                    task.task_type,
+                    short_type(task.task_type),
+                    duration(now - task.heartbeat) if task.heartbeat else "",
+                )
+                for task in tasks[:SHOWN]
+            ),
+        )
+        more = len(tasks) - SHOWN
+        return named if more <= 0 else format_html("{} {}", named, _("and %(count)d more") % {"count": more})
+
+    @admin.display(description=gettext_lazy("slots"))
+    def busy(self, executor: Executor) -> str:
+        return f"{len(executor.tasks)}/{executor.slots}"  # type: ignore[attr-defined]
+
+    @admin.display(description=gettext_lazy("queues"))
+    def queue_names(self, executor: Executor) -> str:
+        return ", ".join(map(str, executor.queues)) or _("every")
+
+    @admin.display(description=gettext_lazy("process"))
+    def process(self, executor: Executor) -> str:
+        return str(executor.pid)
+
+    @admin.display(description=gettext_lazy("versions"))
+    def software(self, executor: Executor) -> str:
+        return ", ".join(f"{name} {version}" for name, version in sorted(executor.versions.items()))
+
+    @admin.display(description=gettext_lazy("started"))
+    def started(self, executor: Executor) -> SafeString:
+        return render.ago(executor.started_at, executor.now)  # type: ignore[attr-defined]
+
+    @admin.display(description=gettext_lazy("last beat"))
+    def beat(self, executor: Executor) -> SafeString:
+        return render.ago(executor.heartbeat, executor.now)  # type: ignore[attr-defined]
+
+
+def life(executor: Executor, now: datetime) -> SafeString:
+    """Say whether it lives: by its beats and the database's clock, whatever it said last."""
+    if executor.state == Executor.State.STOPPED:
+        return render.shaped("stopped", "■", str(Executor.State.STOPPED.label))
+    if (now - executor.heartbeat).total_seconds() > options_of(executor.backend).heartbeat_timeout:
+        return render.shaped("lost", "✗", _("Lost"))
+    if executor.state == Executor.State.DRAINING:
+        return render.shaped("draining", "◔", str(Executor.State.DRAINING.label))
+    return render.shaped("alive", "●", _("Alive"))

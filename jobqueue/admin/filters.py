@@ -1,0 +1,105 @@
+"""Filters of the task list, fed by what is declared and configured, never by DISTINCT over tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib.admin import ModelAdmin, SimpleListFilter
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from jobqueue import registry
+from jobqueue.admin.base import backends_on, database_for
+from jobqueue.admin.listing import condition
+from jobqueue.admin.words import short_id
+from jobqueue.api import aliases
+from jobqueue.engine import engine_for
+from jobqueue.models import Queue, Task
+
+Choices = Iterable[tuple[str, Any]]
+
+
+class StatusFilter(SimpleListFilter):
+    title = _("status")
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
+        return Task.Status.choices
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
+        status = self.value()
+        return queryset.filter(condition(status)) if status else queryset
+
+
+class QueueFilter(SimpleListFilter):
+    title = _("queue")
+    parameter_name = "queue"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
+        return [(name, name) for name in with_chosen(known_queues(database_for(request)), self.value())]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
+        return queryset.filter(queue_name=self.value()) if self.value() else queryset
+
+
+class TaskFilter(SimpleListFilter):
+    title = _("task")
+    parameter_name = "task"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
+        return [(name, name) for name in with_chosen(set(registry.all()), self.value())]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
+        return queryset.filter(task_type=self.value()) if self.value() else queryset
+
+
+class BackendFilter(SimpleListFilter):
+    """Shown only where there is more than one; also chooses the database the list reads."""
+
+    title = _("backend")
+    parameter_name = "backend"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
+        names = with_chosen(set(aliases()), self.value())
+        return [(name, name) for name in names] if len(names) > 1 else []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(backend=self.value()) if self.value() else queryset
+
+
+class ParentFilter(SimpleListFilter):
+    """Reached by a link from a task's page; shown only while it is in force."""
+
+    title = _("parent")
+    parameter_name = "parent"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
+        chosen = self.value()
+        return [(chosen, short_id(chosen))] if chosen else []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
+        try:
+            return queryset.filter(parent_id=UUID(self.value() or ""))
+        except ValueError:
+            return queryset.none()
+
+
+def with_chosen(names: set[str], chosen: str | None) -> list[str]:
+    """Sort the names, with the one in force among them though nothing declares it any more."""
+    return sorted(names | ({chosen} if chosen else set()))
+
+
+def known_queues(database: str) -> set[str]:
+    """Name the queues of a database that are configured, declared, paused once, or hold READY tasks."""
+    backends = backends_on(database)
+    configured = (settings.TASKS[backend].get("QUEUES") or () for backend in backends)
+    names = {name for queues in configured for name in queues}
+    names.update(task.queue_name for task in registry.all().values() if task.backend in backends)
+    names.update(Queue.objects.using(database).filter(backend__in=backends).values_list("name", flat=True))
+    for backend in backends:
+        names.update(engine_for(backend).queues_in_use())
+    return names

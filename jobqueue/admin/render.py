@@ -1,0 +1,54 @@
+"""Small pieces of HTML. Data enters through format_html only."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from jobqueue.admin.words import duration, moment_in_words
+from jobqueue.models import Task
+
+# A shape beside the colour, for eyes that do not see the colour.
+SHAPES = {
+    Task.Status.READY: "○",
+    Task.Status.SCHEDULED: "◷",
+    Task.Status.RUNNING: "▶",
+    Task.Status.SUSPENDED: "❚❚",
+    Task.Status.SUCCESSFUL: "✓",
+    Task.Status.FAILED: "✗",
+    Task.Status.CANCELLED: "⊘",
+}
+
+
+def badge(status: str) -> SafeString:
+    """A task's status as word, shape and colour."""
+    known = status in Task.Status.values
+    return shaped(
+        status.lower() if known else "unknown",
+        SHAPES[Task.Status(status)] if known else "?",
+        str(Task.Status(status).label) if known else status,
+    )
+
+
+def shaped(kind: str, shape: str, word: str) -> SafeString:
+    return format_html(
+        '<span class="jq-badge jq-{}"><span class="jq-shape" aria-hidden="true">{}</span>{}</span>', kind, shape, word
+    )
+
+
+def moment(at: datetime | None, words: str = "") -> SafeString:
+    """A time in words, the exact one for machines and on hovering."""
+    if at is None:
+        return format_html("{}", words or "–")
+    exact = moment_in_words(at)
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact, words or exact)
+
+
+def ago(at: datetime, now: datetime) -> SafeString:
+    """A time as its distance from now."""
+    if at > now:
+        return moment(at, _("in %(time)s") % {"time": duration(at - now)})
+    return moment(at, _("%(time)s ago") % {"time": duration(now - at)})

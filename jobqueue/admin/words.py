@@ -1,0 +1,98 @@
+"""Times and errors in words. Pure, but for the language in force."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils.formats import date_format
+from django.utils.timezone import is_aware, localtime
+from django.utils.translation import gettext as _
+
+from jobqueue.models import Task
+
+HEADLINE_CHARACTERS = 200
+
+
+def duration(length: timedelta) -> str:
+    """Say a length of time in one unit: 250 ms, 40 s, 14 min, 3 h, 5 d."""
+    seconds = max(0.0, length.total_seconds())
+    if seconds < 0.9995:
+        return _("%(number)d ms") % {"number": round(seconds * 1000)}
+    if seconds < 100:
+        return _("%(number)d s") % {"number": round(seconds)}
+    if seconds < 100 * 60:
+        return _("%(number)d min") % {"number": round(seconds / 60)}
+    if seconds < 48 * 3600:
+        return _("%(number)d h") % {"number": round(seconds / 3600)}
+    return _("%(number)d d") % {"number": round(seconds / 86_400)}
+
+
+def moment_in_words(moment: datetime) -> str:
+    """Give date and time in the site's format and zone."""
+    return date_format(localtime(moment) if is_aware(moment) else moment, "DATETIME_FORMAT")
+
+
+def ready_since(task: Task, aging_seconds: float) -> datetime:
+    """Give the moment a READY task became ready, which its rank holds."""
+    since = task.rank + timedelta(seconds=task.priority * aging_seconds)
+    return max(since, task.enqueued_at)
+
+
+def when(task: Task, now: datetime, aging_seconds: float, executor_name: str | None) -> tuple[str, datetime | None]:
+    """Say the time that matters in the task's state, and give the moment it speaks of."""
+
+    def ago(moment: datetime) -> str:
+        return duration(now - moment)
+
+    match task.status:
+        case Task.Status.READY:
+            since = ready_since(task, aging_seconds)
+            return _("waiting %(time)s") % {"time": ago(since)}, since
+        case Task.Status.SCHEDULED | Task.Status.SUSPENDED if task.wake_at is not None and task.wake_at <= now:
+            return _("due %(time)s ago") % {"time": ago(task.wake_at)}, task.wake_at
+        case Task.Status.SCHEDULED if task.wake_at is not None:
+            words = _("retries in %(time)s") if task.attempts else _("runs in %(time)s")
+            return words % {"time": duration(task.wake_at - now)}, task.wake_at
+        case Task.Status.SUSPENDED if task.wake_at is not None:
+            return _("sleeps %(time)s more") % {"time": duration(task.wake_at - now)}, task.wake_at
+        case Task.Status.SUSPENDED:
+            since = task.last_attempted_at or task.enqueued_at
+            return _("suspended %(time)s") % {"time": ago(since)}, since
+        case Task.Status.RUNNING:
+            since = task.heartbeat or task.last_attempted_at or task.enqueued_at
+            words = _("running %(time)s on %(executor)s") if executor_name else _("running %(time)s")
+            return words % {"time": ago(since), "executor": executor_name}, since
+        case Task.Status.SUCCESSFUL if task.finished_at is not None:
+            return _("done %(time)s ago") % {"time": ago(task.finished_at)}, task.finished_at
+        case Task.Status.FAILED if task.finished_at is not None:
+            return _("failed %(time)s ago") % {"time": ago(task.finished_at)}, task.finished_at
+        case Task.Status.CANCELLED if task.finished_at is not None:
+            return _("cancelled %(time)s ago") % {"time": ago(task.finished_at)}, task.finished_at
+        case _:
+            return "", None
+
+
+def class_name(error: Mapping[str, Any]) -> str:
+    """Give the bare name of an error's class."""
+    return str(error.get("exception_class_path") or "").rpartition(".")[2]
+
+
+def headline(class_path: str | None, message: str | None) -> str:
+    """Give an error's class and the first line of what it said."""
+    name = (class_path or "").rpartition(".")[2]
+    lines = (message or "").strip().splitlines()
+    text = ": ".join(part for part in (name, lines[0].strip() if lines else "") if part)
+    return text if len(text) <= HEADLINE_CHARACTERS else text[: HEADLINE_CHARACTERS - 1] + "…"
+
+
+def short_type(task_type: str) -> str:
+    """Give the last part of a dotted task name."""
+    return task_type.rpartition(".")[2] or task_type
+
+
+def short_id(identifier: object) -> str:
+    """Shorten a UUIDv7: its first part is the time, so the end tells neighbours apart."""
+    text = str(identifier)
+    return f"{text[:8]}…{text[-4:]}"

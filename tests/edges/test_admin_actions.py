@@ -1,0 +1,368 @@
+"""Requeue and cancel in the admin: permissions, POST only, honest counts, the log."""
+
+from uuid import uuid4
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.messages import get_messages
+from django.test import Client
+from django.urls import reverse
+
+from jobqueue.admin import actions
+from jobqueue.models import Task
+from tests.factories import TaskFactory, make_user
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+URL = "/admin/jobqueue/task/"
+
+
+@pytest.fixture(params=["default", "sqlite"])
+def backend(request):
+    return request.param
+
+
+@pytest.fixture
+def make(backend):
+    return lambda **columns: TaskFactory.create(backend=backend, using=backend, **columns)
+
+
+@pytest.fixture
+def staff(client):
+    user = make_user("view_task", "requeue_task", "cancel_task")
+    client.force_login(user)
+    return user
+
+
+@pytest.fixture
+def act(client, staff, backend):
+    """POST an action of the list; `query` is the list's own address."""
+
+    def post(action, *ticked, query="", **data):
+        data = {"action": f"{action}_selected", "_selected_action": [row.pk for row in ticked], **data}
+        return client.post(f"{URL}?backend={backend}{query}", data)
+
+    return post
+
+
+def url(row, deed):
+    return reverse(f"admin:jobqueue_task_{deed}", args=[row.pk])
+
+
+def status(row):
+    return Task.objects.using(row.backend).get(pk=row.pk).status
+
+
+def said(response):
+    return [str(message) for message in get_messages(response.wsgi_request)]
+
+
+def across(client_act, action, query=""):
+    """Choose all that match and confirm."""
+    page = client_act(action, query=query, select_across="1", index="0", _selected_action=["all"])
+    assert page.status_code == 200
+    return client_act(
+        action, query=query, select_across="1", _selected_action=["all"], upto=str(page.context["forecast"].upto)
+    )
+
+
+# --- one task, from its page
+
+
+def test_requeue_puts_a_failed_task_back(client, staff, make):
+    row = make(failed=True)
+
+    response = client.post(url(row, "requeue"))
+
+    assert response.url == reverse("admin:jobqueue_task_change", args=[row.pk])
+    assert said(response) == ["1 requeued."]
+    assert status(row) == "READY"
+
+
+def test_cancel_ends_a_waiting_task(client, staff, make):
+    row = make()
+
+    response = client.post(url(row, "cancel"))
+
+    assert said(response) == ["1 cancelled."]
+    assert status(row) == "CANCELLED"
+
+
+def test_cancel_tells_a_running_task_to_stop(client, staff, make):
+    row = make(running=True)
+
+    response = client.post(url(row, "cancel"))
+
+    assert said(response) == ["1 running: told to stop."]
+    assert Task.objects.using(row.backend).get(pk=row.pk).cancel_requested_at is not None
+
+
+def test_single_action_is_logged_in_the_tasks_history(client, staff, make):
+    row = make(failed=True)
+
+    client.post(url(row, "requeue"))
+
+    entry = LogEntry.objects.get()
+    assert (entry.user, entry.object_id, entry.get_change_message()) == (staff, str(row.pk), "Requeue")
+    assert f"{staff}: Requeue" in client.get(reverse("admin:jobqueue_task_change", args=[row.pk])).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("deed", "trait", "words"),
+    [
+        ("requeue", "successful", "1 skipped: not FAILED or CANCELLED any more."),
+        ("cancel", "failed", "1 skipped: ended already."),
+    ],
+)
+def test_a_task_that_moved_on_meanwhile_is_left_alone(client, staff, make, deed, trait, words):
+    row = make(**{trait: True})
+    before = status(row)
+
+    response = client.post(url(row, deed))
+
+    assert said(response) == [words]
+    assert status(row) == before
+    assert not LogEntry.objects.exists()
+
+
+def test_requeue_is_refused_while_a_live_task_holds_the_key(client, staff, make):
+    row = make(failed=True, key="order:7")
+    make(key="order:7")
+
+    response = client.post(url(row, "requeue"))
+
+    assert said(response) == ["1 left alone: a live task holds the same key."]
+    assert status(row) == "FAILED"
+
+
+@pytest.mark.parametrize("deed", ["requeue", "cancel"])
+def test_get_changes_nothing(client, staff, make, deed):
+    row = make(**({"failed": True} if deed == "requeue" else {}))
+    before = status(row)
+
+    assert client.get(url(row, deed)).status_code == 405
+    assert status(row) == before
+
+
+@pytest.mark.parametrize("deed", ["requeue", "cancel"])
+def test_post_without_the_csrf_token_is_refused(make, deed):
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(make_user(is_superuser=True))
+    row = make(**({"failed": True} if deed == "requeue" else {}))
+    before = status(row)
+
+    assert client.post(url(row, deed)).status_code == 403
+    assert (
+        client.post(URL, {"action": f"{deed}_selected", "_selected_action": [row.pk], "index": "0"}).status_code == 403
+    )
+    assert status(row) == before
+
+
+@pytest.mark.parametrize(
+    ("deed", "permissions"),
+    [
+        ("requeue", ["view_task", "cancel_task", "change_task"]),
+        ("cancel", ["view_task", "requeue_task", "change_task"]),
+        ("requeue", ["requeue_task"]),
+        ("cancel", ["cancel_task"]),
+    ],
+)
+def test_each_needs_a_permission_of_its_own_and_that_to_view(client, make, deed, permissions):
+    client.force_login(make_user(*permissions))
+    row = make(**({"failed": True} if deed == "requeue" else {}))
+    before = status(row)
+
+    assert client.post(url(row, deed)).status_code == 403
+    client.post(URL, {"action": f"{deed}_selected", "_selected_action": [row.pk], "index": "0"})
+    assert status(row) == before
+
+
+def test_anonymous_is_sent_to_the_login(client, make):
+    row = make(failed=True)
+
+    assert "/login/" in client.post(url(row, "requeue")).url
+    assert status(row) == "FAILED"
+
+
+def test_buttons_are_those_of_the_state_and_the_permissions(client, make):
+    failed, ready = make(failed=True), make()
+
+    def buttons(row, *permissions):
+        client.force_login(make_user("view_task", *permissions))
+        content = client.get(reverse("admin:jobqueue_task_change", args=[row.pk])).content.decode()
+        return [deed for deed in ("requeue", "cancel") if f'action="{url(row, deed)}"' in content]
+
+    assert buttons(failed, "requeue_task", "cancel_task") == ["requeue"]
+    assert buttons(ready, "requeue_task", "cancel_task") == ["cancel"]
+    assert buttons(ready, "requeue_task") == []
+
+
+@pytest.mark.parametrize("deed", ["requeue", "cancel"])
+def test_a_task_that_is_gone_is_said_to_be_gone(client, staff, deed):
+    response = client.post(f"/admin/jobqueue/task/{uuid4()}/{deed}/")
+
+    assert response.url == URL
+    assert "There is no task" in said(response)[0]
+
+
+# --- many tasks, from the list
+
+
+def test_actions_offered_are_those_permitted(client):
+    client.force_login(make_user("view_task", "cancel_task"))
+    TaskFactory.create()
+
+    form = client.get(URL).context["action_form"]
+
+    assert [name for name, _ in form.fields["action"].choices] == ["", "cancel_selected"]
+
+
+def test_one_ticked_task_needs_no_confirmation(act, make):
+    row = make(failed=True)
+
+    response = act("requeue", row, index="0")
+
+    assert response.status_code == 302
+    assert status(row) == "READY"
+    assert LogEntry.objects.get().object_id == str(row.pk)
+
+
+def test_several_ticked_tasks_are_confirmed_and_counted_honestly(act, make, backend):
+    rows = [make(failed=True), make(failed=True), make(cancelled=True)]
+    others = [make(successful=True), make()]
+    bystander = make(failed=True)
+
+    page = act("requeue", *rows, *others, index="0")
+    assert page.status_code == 200
+    assert {status(row) for row in rows} == {"FAILED", "CANCELLED"}
+    forecast = page.context["forecast"]
+    assert (forecast.acted, forecast.left) == (3, 2)
+
+    response = act("requeue", *rows, *others, upto=str(forecast.upto))
+
+    assert said(response) == ["3 requeued, 2 skipped: not FAILED or CANCELLED any more."]
+    assert {status(row) for row in rows} == {"READY"}
+    assert status(bystander) == "FAILED"
+    entry = LogEntry.objects.get()
+    assert (entry.object_id, entry.object_repr) == (None, "5 tasks")
+    assert "3 requeued, 2 skipped" in entry.get_change_message()
+    assert f"backend={backend}" in entry.get_change_message()
+
+
+def test_a_ticked_task_that_left_the_filter_meanwhile_is_counted_as_skipped(act, make):
+    rows = [make(failed=True), make(failed=True)]
+    page = act("requeue", *rows, query="&status=FAILED", index="0")
+    Task.objects.using(rows[0].backend).filter(pk=rows[0].pk).update(status="READY", finished_at=None)
+
+    response = act("requeue", *rows, query="&status=FAILED", upto=str(page.context["forecast"].upto))
+
+    assert said(response) == ["1 requeued, 1 skipped: not FAILED or CANCELLED any more."]
+
+
+def test_select_across_acts_on_all_that_match_the_filter(act, make):
+    rows = [make(failed=True, queue_name="emails") for _ in range(5)]
+    other = make(failed=True)
+    ready = make(queue_name="emails")
+
+    response = across(act, "requeue", query="&queue=emails")
+
+    assert said(response) == ["5 requeued."]
+    assert {status(row) for row in rows} == {"READY"}
+    assert (status(other), status(ready)) == ("FAILED", "READY")
+    assert "queue=emails" in LogEntry.objects.get().get_change_message()
+
+
+def test_confirmation_of_all_is_small_and_says_what_will_happen(act, make):
+    for _ in range(150):
+        make(failed=True)
+    make()
+
+    page = act("requeue", select_across="1", index="0", _selected_action=["all"])
+    content = page.content.decode()
+
+    assert content.count('name="_selected_action"') == 1
+    assert "<strong>150</strong> FAILED or CANCELLED: put back in its queue" in content
+    assert "<strong>1</strong> in other states: left alone." in content
+    assert len(page.context["forecast"].samples) == 10
+
+
+def test_tasks_enqueued_after_the_confirmation_are_left_alone(act, make, backend):
+    make(failed=True)
+    page = act("requeue", select_across="1", index="0", _selected_action=["all"])
+    late = make(failed=True)
+
+    response = act("requeue", select_across="1", _selected_action=["all"], upto=str(page.context["forecast"].upto))
+
+    assert said(response) == ["1 requeued."]
+    assert status(late) == "FAILED"
+
+
+def test_large_selections_go_in_batches(act, make, monkeypatch):
+    monkeypatch.setattr(actions, "READ", 3)
+    monkeypatch.setattr(actions, "BATCH", 2)
+    rows = [make(failed=True) for _ in range(8)]
+
+    response = across(act, "requeue")
+
+    assert said(response) == ["8 requeued."]
+    assert {status(row) for row in rows} == {"READY"}
+
+
+def test_when_time_is_up_the_rest_is_offered_again(act, make, monkeypatch):
+    monkeypatch.setattr(actions, "BATCH", 2)
+    monkeypatch.setattr(actions, "BUDGET_SECONDS", -1.0)
+    rows = [make(failed=True) for _ in range(5)]
+
+    first = across(act, "requeue")
+    assert first.status_code == 200
+    assert said(first) == ["2 requeued; there are more."]
+    assert first.context["forecast"].acted == 3
+
+    upto = str(first.context["forecast"].upto)
+    second = act("requeue", select_across="1", _selected_action=["all"], upto=upto)
+    third = act("requeue", select_across="1", _selected_action=["all"], upto=str(second.context["forecast"].upto))
+
+    assert third.status_code == 302
+    assert {status(row) for row in rows} == {"READY"}
+    assert LogEntry.objects.count() == 3
+
+
+def test_cancel_across_ends_what_waits_and_tells_what_runs(act, make):
+    waiting = [make(), make(scheduled=True), make(suspended=True)]
+    running, ended = make(running=True), make(successful=True)
+
+    response = across(act, "cancel")
+
+    assert said(response) == ["3 cancelled, 1 running: told to stop."]
+    assert {status(row) for row in waiting} == {"CANCELLED"}
+    assert (status(running), status(ended)) == ("RUNNING", "SUCCESSFUL")
+
+
+def test_nothing_to_do_is_said_and_not_logged(act, make):
+    make(successful=True)
+
+    response = across(act, "cancel")
+
+    assert said(response) == ["no task matched."]
+    assert not LogEntry.objects.exists()
+
+
+def test_action_beyond_the_window_reaches_old_tasks_too(act, make, monkeypatch):
+    monkeypatch.setattr("jobqueue.admin.listing.WINDOW", 1)
+    old = make(failed=True, task_type="shop.tasks.other")
+    for _ in range(3):
+        make(failed=True)
+
+    response = across(act, "requeue", query="&task=shop.tasks.other")
+
+    assert said(response) == ["1 requeued."]
+    assert status(old) == "READY"
+
+
+def test_confirmation_escapes_what_it_shows(act, make):
+    script = "<script>alert(1)</script>"
+    rows = [make(failed=True, task_type=script) for _ in range(2)]
+
+    content = act("requeue", *rows, query=f"&task={script}", index="0").content.decode()
+
+    assert "&lt;script&gt;" in content
+    assert script not in content

@@ -1,0 +1,301 @@
+"""A task's page: what it shows to whom, and that it changes nothing."""
+
+from uuid import uuid4
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from jobqueue import task
+from jobqueue.admin import values
+from jobqueue.admin.values import SHOWN_CHARACTERS, UNREADABLE, read, show_arguments
+from jobqueue.models import Task
+from jobqueue.redact import MASK
+from tests.factories import ExecutorFactory, MessageFactory, TaskFactory, ago, error, make_user
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+SCRIPT = "<script>alert(1)</script>"
+
+
+@task
+def log_in(name: str, password: str, *rest: str, next_page: str = "/") -> None: ...
+
+
+@task(takes_context=True)
+def log_in_with_context(context, name: str, password: str) -> None: ...
+
+
+@pytest.fixture(params=["default", "sqlite"])
+def backend(request):
+    return request.param
+
+
+@pytest.fixture
+def make(backend):
+    return lambda **columns: TaskFactory.create(backend=backend, using=backend, **columns)
+
+
+def url(row, page="change"):
+    return reverse(f"admin:jobqueue_task_{page}", args=[row.pk])
+
+
+@pytest.fixture
+def show(client):
+    client.force_login(make_user("view_task", "view_payload"))
+
+    def get(row):
+        response = client.get(url(row))
+        assert response.status_code == 200
+        return response.content.decode()
+
+    return get
+
+
+def test_page_says_why_the_task_is_where_it_is(make, show):
+    assert "Ready for 60 s: no executor of queue default is alive." in show(make())
+
+
+def test_sentence_knows_the_executors_and_what_they_run(make, show, backend):
+    row = make(queue_name="emails")
+    web = ExecutorFactory.create(backend=backend, using=backend, slots=1, queues=["emails"])
+    ExecutorFactory.create(backend=backend, using=backend, queues=["images"])
+    ExecutorFactory.create(backend=backend, using=backend, lost=True)
+    ExecutorFactory.create(backend=backend, using=backend, state="DRAINING")
+    ExecutorFactory.create(backend="other", using=backend)
+    assert "its turn in queue emails" in show(row)
+
+    make(running=True, executor_id=web.pk)
+
+    assert "all 1 slots that serve queue emails are busy" in show(row)
+
+
+def test_arguments_bear_the_names_of_the_function(make, show):
+    content = show(make(task_type=log_in.task_type, args=["anna", "hunter2", "more"], kwargs={"next_page": "/cart"}))
+
+    for text in ("name", "anna", "password", MASK, "next_page", "/cart", "more"):
+        assert text in content
+    assert "hunter2" not in content
+
+
+def test_positional_names_skip_the_context():
+    shown = show_arguments(log_in_with_context.task_type, ["anna", "hunter2"], {}, ["password"])
+
+    assert [(value.name, value.text) for value in shown] == [("name", '"anna"'), ("password", f'"{MASK}"')]
+
+
+def test_result_state_metadata_and_messages_are_masked(make, show, backend):
+    row = make(
+        successful=True,
+        kwargs={"user": {"api_key": "s1"}},
+        return_value={"token": "s2"},
+        inner_state={"secret": "s3"},
+        metadata={"password": "s4"},
+    )
+    MessageFactory.create(using=backend, task_id=row.pk, body={"access_token": "s5"})
+
+    content = show(row)
+
+    assert content.count(MASK) == 5
+    assert not any(f"&quot;s{n}&quot;" in content for n in range(1, 6))
+
+
+def test_without_the_permission_no_value_is_shown(client, make, backend):
+    client.force_login(make_user("view_task"))
+    row = make(
+        successful=True,
+        args=["val1"],
+        kwargs={"a": "val2"},
+        return_value="val3",
+        inner_state="val4",
+        metadata={"m": "val5"},
+    )
+    MessageFactory.create(using=backend, task_id=row.pk, body="val6")
+
+    content = client.get(url(row)).content.decode()
+
+    assert "val" not in content.replace("value", "").replace("interval", "").replace("invalid", "")
+    assert "you lack the permission to see them" in content
+
+
+def test_every_attempt_has_its_traceback_and_the_latest_is_open(make, show):
+    content = show(make(failed=True, errors=[error("first", attempt=1), error("second", attempt=2)]))
+
+    content = content[content.index('id="jq-errors"') :]
+    newest, older = content.index("SMTPServerBusy: second"), content.index("SMTPServerBusy: first")
+    assert newest < older
+    assert content.count("<details open>") == 1
+    assert content.index("<details open>") < newest
+    assert content.count("Traceback (most recent call last)") == 2
+
+
+def test_parent_children_and_messages_are_linked(make, show, backend):
+    parent = make(suspended=True)
+    child = make(parent_id=parent.pk, successful=True)
+    sender = uuid4()
+    MessageFactory.create(using=backend, task_id=parent.pk, sender_id=sender)
+    MessageFactory.create(using=backend, task_id=parent.pk, consumed_at=ago(1), eof="SUCCESSFUL")
+
+    page = show(parent)
+
+    assert url(child) in page
+    assert str(sender) in page
+    assert "unread" in page
+    assert "child ended SUCCESSFUL" in page
+    assert url(parent) in show(child)
+    assert "(pruned)" in show(make(parent_id=uuid4()))
+
+
+def test_mail_left_behind_by_an_ended_task_is_called_undelivered(make, show, backend):
+    row = make(successful=True)
+    MessageFactory.create(using=backend, task_id=row.pk)
+
+    assert "undelivered" in show(row)
+
+
+def test_children_are_bounded(make, show, backend):
+    parent = make(suspended=True)
+    for _ in range(101):
+        make(parent_id=parent.pk)
+
+    page = show(parent)
+
+    assert page.count(">send_receipt</a>") == 100
+    assert f"?parent={parent.pk}" in page
+
+
+def test_times_are_machine_readable(make, show):
+    row = make()
+
+    assert (
+        f'<time datetime="{Task.objects.using(row._state.db or "default").get(pk=row.pk).enqueued_at.isoformat()}"'
+        in (show(row))
+    )
+
+
+def test_nothing_of_a_task_is_rendered_unescaped(make, show, backend):
+    web = ExecutorFactory.create(backend=backend, using=backend, name=SCRIPT)
+    row = make(
+        running=True,
+        executor_id=web.pk,
+        task_type=SCRIPT,
+        queue_name=SCRIPT,
+        key=SCRIPT,
+        args=[SCRIPT],
+        kwargs={SCRIPT: SCRIPT},
+        options={SCRIPT: SCRIPT},
+        metadata={SCRIPT: SCRIPT},
+        inner_state=SCRIPT,
+        errors=[error(SCRIPT, executor=SCRIPT, attempt=SCRIPT, exception_class_path=SCRIPT, traceback=SCRIPT)],
+    )
+    make(parent_id=row.pk, task_type=SCRIPT, queue_name=SCRIPT)
+    MessageFactory.create(using=backend, task_id=row.pk, body=SCRIPT, eof="<script>")
+
+    content = show(row)
+
+    assert content.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 15
+    assert SCRIPT not in content
+    assert "<script>" not in content
+
+
+def test_pages_have_no_inline_script_or_style(client, make):
+    client.force_login(make_user(is_superuser=True))
+    row = make(failed=True, args=[1])
+
+    content = client.get(url(row)).content.decode()
+
+    assert "style=" not in content
+    assert "<style" not in content
+    assert "onclick" not in content
+    assert all("src=" in tag.split(">")[0] for tag in content.split("<script")[1:])
+
+
+def test_page_reads_in_a_bounded_number_of_queries(make, show, backend):
+    row = make(failed=True, parent_id=make().pk, executor_id=uuid4())
+    for _ in range(20):
+        make(parent_id=row.pk)
+        MessageFactory.create(using=backend, task_id=row.pk)
+        ExecutorFactory.create(backend=backend, using=backend)
+
+    with CaptureQueriesContext(connections["default"]) as first, CaptureQueriesContext(connections["sqlite"]) as second:
+        show(row)
+
+    assert len(first) + len(second) <= 14
+
+
+def test_a_value_that_python_cannot_read_fails_alone(make, show, backend):
+    row = make(kwargs={"n": 1})
+    with connections[backend].cursor() as cursor:
+        key = row.pk if backend == "default" else row.pk.hex
+        cursor.execute("UPDATE jobqueue_task SET args = %s WHERE id = %s", [f"[{'9' * 5000}]", key])
+
+    content = show(row)
+
+    assert "not to be read as JSON: not shown" in content
+    assert "9" * 100 not in content
+
+
+def test_long_values_are_cut():
+    shown = values.show("x" * 30_000, ())
+
+    assert len(shown.text) == SHOWN_CHARACTERS
+    assert shown.note == "The first 20000 of 30002 characters."
+
+
+def test_values_too_large_to_mask_are_not_shown(monkeypatch):
+    monkeypatch.setattr(values, "READ_CHARACTERS", 10)
+
+    assert read('"0123456789"') is UNREADABLE
+    assert values.show(UNREADABLE, ()).text == ""
+    assert read(None) is None
+
+
+def test_page_has_no_form_that_edits(make, show):
+    content = show(make())
+
+    assert 'name="_save"' not in content
+    assert "<textarea" not in content
+    assert '<input type="text"' not in content.replace('id="nav-filter"', "")
+
+
+@pytest.mark.parametrize("permissions", [["view_task", "change_task", "delete_task", "add_task"], None])
+@pytest.mark.parametrize("page", ["change", "delete"])
+def test_nobody_edits_or_deletes_by_post(client, make, permissions, page):
+    client.force_login(make_user(*permissions) if permissions else make_user(is_superuser=True))
+    row = make(status="READY")
+
+    response = client.post(url(row, page), {"status": "SUCCESSFUL", "priority": "99", "post": "yes"})
+
+    assert response.status_code == 403
+    assert Task.objects.using(row.backend).get(pk=row.pk).status == "READY"
+
+
+def test_nobody_adds(client):
+    client.force_login(make_user(is_superuser=True))
+
+    assert client.get("/admin/jobqueue/task/add/").status_code == 403
+    assert client.post("/admin/jobqueue/task/add/", {"task_type": "x"}).status_code == 403
+
+
+@pytest.mark.parametrize("identifier", [str(uuid4()), "nonsense", "_5Fx"])
+def test_unknown_task_leads_back_to_the_list(client, identifier):
+    client.force_login(make_user("view_task"))
+
+    response = client.get(f"/admin/jobqueue/task/{identifier}/change/", follow=True)
+
+    assert response.redirect_chain == [("/admin/jobqueue/task/", 302)]
+    assert "There is no task" in response.content.decode()
+
+
+def test_page_needs_the_permission_to_view(client, make):
+    client.force_login(make_user("requeue_task"))
+
+    assert client.get(url(make())).status_code == 403
+
+
+def test_queue_and_executor_pages_refuse_posts(client):
+    client.force_login(make_user(is_superuser=True))
+    web = ExecutorFactory.create()
+
+    for page in (f"executor/{web.pk}/change/", f"executor/{web.pk}/delete/", "executor/add/", "queue/add/"):
+        assert client.post(f"/admin/jobqueue/{page}", {"name": "x"}).status_code == 403

@@ -1,0 +1,349 @@
+"""The task list: what it shows, finds and counts, and what it never asks the database."""
+
+from datetime import timedelta
+from html.parser import HTMLParser
+from uuid import uuid4
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from jobqueue.admin import listing
+from jobqueue.ids import new_id
+from jobqueue.models import Task
+from tests.factories import ExecutorFactory, QueueFactory, TaskFactory, ago, error, make_user, now
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+URL = "/admin/jobqueue/task/"
+SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest.fixture(params=["default", "sqlite"])
+def backend(request):
+    """The queue in PostgreSQL, and in a database that is not Django's default one."""
+    return request.param
+
+
+@pytest.fixture
+def make(backend):
+    return lambda **columns: TaskFactory.create(backend=backend, using=backend, **columns)
+
+
+@pytest.fixture
+def show(client, backend):
+    client.force_login(make_user("view_task"))
+
+    def get(**query):
+        return client.get(URL, {"backend": backend, **query})
+
+    return get
+
+
+def listed(response):
+    assert response.status_code == 200, response
+    return [row.pk for row in response.context["cl"].result_list]
+
+
+def cells(response, name):
+    """The text of one column, top to bottom."""
+
+    class Cells(HTMLParser):
+        found: list[str] = []
+        inside = False
+
+        def handle_starttag(self, tag, attrs):
+            if tag in ("td", "th"):
+                self.inside = f"field-{name}" in (dict(attrs).get("class") or "").split()
+                self.found = [*self.found, ""] if self.inside else self.found
+
+        def handle_endtag(self, tag):
+            self.inside = self.inside and tag not in ("td", "th")
+
+        def handle_data(self, data):
+            if self.inside:
+                self.found[-1] += data
+
+    parser = Cells()
+    parser.feed(response.content.decode())
+    return parser.found
+
+
+def test_newest_task_comes_first(make, show):
+    older, newer = make(), make()
+
+    assert listed(show()) == [newer.pk, older.pk]
+
+
+def test_when_is_said_in_words_of_the_state(make, show, backend):
+    web = ExecutorFactory.create(backend=backend, using=backend, name="web-1")
+    make(enqueued_at=ago(180))
+    make(scheduled=True, wake_at=now() + timedelta(hours=2))
+    make(scheduled=True, wake_at=now() + timedelta(minutes=5, seconds=1), attempts=1)
+    make(running=True, heartbeat=ago(120), executor_id=web.pk)
+    make(suspended=True, last_attempted_at=ago(300))
+    make(suspended=True, wake_at=now() + timedelta(minutes=5, seconds=1))
+    make(successful=True, finished_at=ago(300))
+    make(failed=True, finished_at=ago(300))
+    make(cancelled=True, finished_at=ago(300))
+
+    assert cells(show(), "time")[::-1] == [
+        "waiting 3 min",
+        "runs in 2 h",
+        "retries in 5 min",
+        "running 2 min on web-1",
+        "suspended 5 min",
+        "sleeps 5 min more",
+        "done 5 min ago",
+        "failed 5 min ago",
+        "cancelled 5 min ago",
+    ]
+
+
+def test_waiting_time_does_not_count_the_priority(make, show):
+    make(priority=10, enqueued_at=ago(180))
+
+    assert cells(show(), "time") == ["waiting 3 min"]
+
+
+def test_error_column_shows_class_and_first_line_of_the_last_error(make, show):
+    make(failed=True, errors=[error("first"), error("second\nand more")])
+
+    assert cells(show(), "error") == ["SMTPServerBusy: second"]
+
+
+def test_status_is_a_word_and_a_shape_beside_its_colour(make, show):
+    make(failed=True)
+
+    content = show().content.decode()
+
+    assert cells(show(), "state") == ["✗Failed"]
+    assert 'class="jq-badge jq-failed"' in content
+    assert 'aria-hidden="true">✗' in content
+
+
+def test_name_is_short_with_the_path_on_hovering_and_the_key_below(make, show):
+    row = make(key="order:7")
+
+    response = show()
+
+    assert cells(response, "name") == ["send_receiptorder:7"]
+    assert f'title="shop.tasks.send_receipt {row.pk}"' in response.content.decode()
+
+
+@pytest.mark.parametrize("status", Task.Status.values)
+def test_status_filter(make, show, status):
+    rows = {
+        name: make(**({name.lower(): True} if name != "READY" else {})) for name in Task.Status.values
+    }  # fmt: skip
+
+    assert listed(show(status=status)) == [rows[status].pk]
+
+
+def test_ended_tasks_are_listed_by_their_end_and_scheduled_ones_by_their_start(make, show):
+    late = make(failed=True, finished_at=ago(1))
+    early = make(failed=True, finished_at=ago(100))
+    later = make(scheduled=True, wake_at=now() + timedelta(hours=2))
+    sooner = make(scheduled=True, wake_at=now() + timedelta(hours=1))
+
+    assert listed(show(status="FAILED")) == [late.pk, early.pk]
+    assert listed(show(status="SCHEDULED")) == [sooner.pk, later.pk]
+
+
+def test_filters_by_queue_task_and_parent(make, show):
+    parent = uuid4()
+    make()
+    wanted = make(queue_name="emails", task_type="shop.tasks.other", parent_id=parent)
+
+    assert listed(show(queue="emails")) == [wanted.pk]
+    assert listed(show(task="shop.tasks.other")) == [wanted.pk]
+    assert listed(show(parent=str(parent))) == [wanted.pk]
+    assert listed(show(parent=str(parent), status="READY", queue="emails")) == [wanted.pk]
+    assert listed(show(parent=str(parent), status="FAILED")) == []
+    assert listed(show(parent="nonsense")) == []
+
+
+def test_filters_offer_declared_paused_and_waiting_queues(make, show, backend):
+    QueueFactory.create(backend=backend, using=backend, name="paused-once")
+    make(queue_name="in-use")
+
+    filters = {
+        spec.parameter_name: dict(spec.lookup_choices) for spec in show(task="gone.task").context["cl"].filter_specs
+    }
+
+    assert {"paused-once", "in-use"} <= filters["queue"].keys()
+    assert {"tests.tasks.add", "gone.task"} <= filters["task"].keys()
+    assert filters["backend"].keys() == {"default", "sqlite"}
+
+
+def test_backend_filter_is_hidden_where_there_is_one(client, settings):
+    settings.TASKS = {"default": settings.TASKS["default"]}
+    client.force_login(make_user("view_task"))
+
+    specs = client.get(URL).context["cl"].filter_specs
+
+    assert [spec.parameter_name for spec in specs] == ["status", "queue", "task"]
+
+
+def test_other_backends_tasks_are_not_listed(client):
+    client.force_login(make_user("view_task"))
+    ours, theirs = TaskFactory.create(), TaskFactory.create(backend="sqlite", using="sqlite")
+
+    assert listed(client.get(URL)) == [ours.pk]
+    assert listed(client.get(URL, {"backend": "sqlite"})) == [theirs.pk]
+
+
+def test_search_by_id_and_its_beginning(make, show):
+    make()
+    wanted = make(id=new_id())
+    text = str(wanted.pk)
+
+    assert listed(show(q=text)) == [wanted.pk]
+    assert listed(show(q=text.replace("-", "").upper())) == [wanted.pk]
+    assert wanted.pk in listed(show(q=text[:13]))
+    assert listed(show(q="ffffffff")) == []
+
+
+def test_search_by_key_finds_live_and_ended_tasks(make, show):
+    ended = make(failed=True, key="order:7")
+    live = make(key="order:7")
+    make(key="order:8")
+
+    assert listed(show(q="key:order:7")) == [live.pk, ended.pk]
+
+
+def test_search_finds_the_holder_of_a_key_beyond_the_window(make, show, monkeypatch):
+    holder = make(key="order:7")
+    for _ in range(3):
+        make()
+    monkeypatch.setattr(listing, "WINDOW", 1)
+
+    assert listed(show(q="key:order:7")) == [holder.pk]
+
+
+def test_search_for_anything_else_says_so(make, show):
+    make()
+
+    response = show(q=f"send_receipt {SCRIPT}")
+
+    assert listed(response) == []
+    assert "is not the beginning of an id" in response.content.decode()
+    assert SCRIPT not in response.content.decode()
+
+
+def test_filter_without_an_index_looks_at_the_newest_rows_and_says_so(make, show, monkeypatch):
+    make(queue_name="emails")
+    newer = make(queue_name="emails")
+    make()
+    monkeypatch.setattr(listing, "WINDOW", 1)
+
+    response = show(queue="emails")
+
+    assert listed(response) == [newer.pk]
+    assert "Only 1 tasks were searched" in response.content.decode()
+    assert "were searched" not in show().content.decode()
+
+
+def test_count_is_capped(make, show, monkeypatch):
+    monkeypatch.setattr(listing, "CAP", 3)
+    for _ in range(3):
+        make()
+    assert "3 tasks" in show().content.decode()
+
+    make()
+    content = show().content.decode()
+
+    assert "10,000+ tasks" in content
+    assert "4 tasks" not in content
+
+
+def test_pages_follow_each_other(make, show, monkeypatch):
+    monkeypatch.setattr("jobqueue.admin.TaskAdmin.list_per_page", 2)
+    rows = [make().pk for _ in range(5)][::-1]
+
+    assert listed(show(p=1)) + listed(show(p=2)) + listed(show(p=3)) == rows
+    assert listed(show(status="READY", p=2)) == rows[2:4]
+    assert show(p=4).status_code == 302
+
+
+@pytest.mark.parametrize("query", [{"args__icontains": "x"}, {"task_type__contains": "x"}, {"parent__status": "READY"}])
+def test_lookups_written_by_hand_are_refused(show, query):
+    assert show(**query).status_code == 400
+
+
+@pytest.mark.parametrize("filters", [{}, {"status": "FAILED"}, {"queue": "default"}, {"status": "RUNNING"}, {"q": "0"}])
+def test_number_of_queries_does_not_depend_on_the_rows(make, show, backend, filters):
+    def fill():
+        for trait in ("failed", "running", "scheduled", "suspended", "successful"):
+            make(**{trait: True})
+
+    def count():
+        with (
+            CaptureQueriesContext(connections["default"]) as first,
+            CaptureQueriesContext(connections["sqlite"]) as second,
+        ):
+            show(**filters)
+        return len(first) + len(second)
+
+    fill()
+    before = count()
+    for _ in range(4):
+        fill()
+
+    assert count() == before <= 12
+
+
+def test_list_never_reads_the_big_columns(make, show, backend):
+    make(failed=True)
+
+    with CaptureQueriesContext(connections[backend]) as queries:
+        show()
+
+    read = " ".join(query["sql"] for query in queries)
+    for column in ("args", "kwargs", "inner_state", "return_value", "metadata"):
+        assert f'"jobqueue_task"."{column}"' not in read
+
+
+def test_list_never_counts_sorts_or_searches_the_whole_table(make, show, backend):
+    make()
+
+    for filters in ({}, {"status": "SUCCESSFUL"}, {"queue": "default"}, {"task": "x"}):
+        with CaptureQueriesContext(connections[backend]) as queries:
+            show(**filters)
+        for query in queries:
+            sql = query["sql"]
+            if "jobqueue_task" in sql and "status\" = 'READY'" not in sql and "WITH RECURSIVE" not in sql.upper():
+                assert "DISTINCT" not in sql
+                assert "LIKE" not in sql
+                assert "COUNT" not in sql or "LIMIT" in sql
+
+
+def test_nothing_of_a_task_is_rendered_unescaped(make, show, backend):
+    web = ExecutorFactory.create(backend=backend, using=backend, name=SCRIPT)
+    make(
+        running=True,
+        executor_id=web.pk,
+        task_type=f"shop.{SCRIPT}",
+        queue_name=SCRIPT,
+        key=SCRIPT,
+        errors=[error(SCRIPT, exception_class_path=SCRIPT)],
+    )
+
+    content = show(queue=SCRIPT, task=f"shop.{SCRIPT}").content.decode()
+
+    assert content.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 6
+    assert SCRIPT not in content
+
+
+def test_undecodable_rows_do_not_fail_the_list(make, show):
+    make(failed=True, errors=["text", 7])
+    make(failed=True, errors={"not": "a list"})
+
+    assert len(listed(show())) == 2
+
+
+def test_list_needs_the_permission_to_view(client):
+    client.force_login(make_user())
+
+    assert client.get(URL).status_code == 403
+    assert reverse("admin:jobqueue_task_changelist") == URL
