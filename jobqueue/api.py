@@ -21,6 +21,7 @@ from jobqueue.compat import task_backends
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import TaskNotFound
+from jobqueue.function import FunctionTask
 from jobqueue.models import Queue
 from jobqueue.outcome import CancelReport, Enqueued, NewTask, RequeueReport, Status
 
@@ -35,9 +36,7 @@ CANCEL_NOTICE = "!cancel"  # in place of a queue's name: look which running task
 
 def aliases() -> list[str]:
     """Name the backends in TASKS that are ours, subclasses included."""
-    from jobqueue.backend import JobQueueBackend  # late: the backend imports this module
-
-    return [alias for alias in task_backends if isinstance(task_backends[alias], JobQueueBackend)]
+    return [alias for alias in task_backends if issubclass(task_backends[alias].task_class, FunctionTask)]
 
 
 def enqueue(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:
