@@ -1,0 +1,116 @@
+"""The admin as people meet it: in a browser, with its scripts."""
+
+from __future__ import annotations
+
+import pytest
+from django.urls import reverse
+
+from jobqueue.models import Task
+from tests.browser.webdriver import Browser
+from tests.factories import ExecutorFactory, TaskFactory, error
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+
+LIST = "/admin/jobqueue/task/"
+EVIL = '<script>document.title = "hacked"; alert(1)</script><img src="x" onerror="alert(2)">'
+
+
+def page_of(task: Task) -> str:
+    return reverse("admin:jobqueue_task_change", args=[task.pk])
+
+
+def status(task: Task) -> str:
+    return Task.objects.get(pk=task.pk).status
+
+
+def test_requeue_a_failed_task_by_its_button(admin: Browser) -> None:
+    task = TaskFactory.create(failed=True)
+    admin.open(page_of(task))
+    assert "Failed" in admin.text(".jq-head .jq-badge")
+
+    admin.click("button.jq-requeue")
+
+    admin.wait_for(lambda: "1 requeued." in admin.text(".messagelist"))
+    assert "Ready" in admin.text(".jq-head .jq-badge")
+    assert status(task) == "READY"
+
+
+def test_cancel_a_queued_task_by_its_button(admin: Browser) -> None:
+    task = TaskFactory.create()
+    admin.open(page_of(task))
+    assert "no executor of queue default is alive" in admin.text(".jq-sentence")
+
+    admin.click("button.jq-cancel")
+
+    admin.wait_for(lambda: "1 cancelled." in admin.text(".messagelist"))
+    assert "Cancelled" in admin.text(".jq-head .jq-badge")
+    assert status(task) == "CANCELLED"
+
+
+def test_requeue_ticked_tasks_from_the_list(admin: Browser) -> None:
+    tasks = [TaskFactory.create(failed=True) for _ in range(3)]
+    left = TaskFactory.create(failed=True)
+    admin.open(f"{LIST}?status=FAILED")
+    for task in tasks:
+        admin.click(f'input.action-select[value="{task.pk}"]')
+    admin.click('select[name="action"] option[value="requeue_selected"]')
+
+    admin.click('button[name="index"]')
+    admin.wait_for(lambda: "3 FAILED or CANCELLED" in admin.text(".jq-forecast"))
+    admin.click('input[type="submit"].default')
+
+    admin.wait_for(lambda: "3 requeued." in admin.text(".messagelist"))
+    assert {status(task) for task in tasks} == {"READY"}
+    assert status(left) == "FAILED"
+
+
+def test_requeue_all_that_match_beyond_the_page(admin: Browser) -> None:
+    for _ in range(105):
+        TaskFactory.create(failed=True, queue_name="emails")
+    other = TaskFactory.create(failed=True)
+    admin.open(f"{LIST}?status=FAILED&queue=emails")
+    admin.click("#action-toggle")
+    admin.click(".actions .question a")
+    admin.click('select[name="action"] option[value="requeue_selected"]')
+
+    admin.click('button[name="index"]')
+    admin.wait_for(lambda: "105 FAILED or CANCELLED" in admin.text(".jq-forecast"))
+    admin.click('input[type="submit"].default')
+
+    admin.wait_for(lambda: "105 requeued." in admin.text(".messagelist"))
+    assert Task.objects.filter(queue_name="emails", status="READY").count() == 105
+    assert status(other) == "FAILED"
+
+
+def test_a_script_in_a_task_is_shown_and_not_executed(admin: Browser) -> None:
+    web = ExecutorFactory.create(name=EVIL, queues=[EVIL])
+    task = TaskFactory.create(
+        running=True,
+        executor_id=web.pk,
+        task_type=EVIL,
+        queue_name=EVIL,
+        key=EVIL,
+        args=[EVIL],
+        kwargs={EVIL: EVIL},
+        metadata={EVIL: EVIL},
+        errors=[error(EVIL, executor=EVIL, exception_class_path=EVIL, traceback=EVIL)],
+    )
+
+    for address in (page_of(task), LIST, f"{LIST}?status=RUNNING", "/admin/jobqueue/executor/"):
+        admin.open(address)
+        assert not admin.has_dialog()
+        assert EVIL in admin.run("return document.body.textContent")
+        assert admin.run("return document.title") != "hacked"
+        assert admin.run("return document.querySelectorAll('img[onerror]').length") == 0
+
+
+def test_colours_follow_the_theme(admin: Browser) -> None:
+    task = TaskFactory.create(failed=True)
+    colours = []
+    for theme in ("light", "dark"):
+        admin.open(page_of(task))
+        admin.run("localStorage.setItem('theme', arguments[0])", theme)
+        admin.open(page_of(task))
+        colours.append(admin.run("return getComputedStyle(document.querySelector('.jq-badge')).color"))
+
+    assert colours[0] != colours[1]
