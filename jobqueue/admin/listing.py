@@ -9,7 +9,7 @@ few; and filters that no index serves look among the newest rows only, which the
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.contrib.admin import SimpleListFilter
@@ -53,7 +53,13 @@ def condition(status: str) -> Q:
             return Q(status=status)
 
 
-class CappedPaginator(Paginator[Any]):
+if TYPE_CHECKING:
+    AnyPaginator = Paginator[Any]
+else:
+    AnyPaginator = Paginator  # takes no type in brackets under every Django
+
+
+class CappedPaginator(AnyPaginator):
     """Counts no further than CAP, which also bounds the OFFSET of the last page."""
 
     @cached_property
