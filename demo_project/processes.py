@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
 import socket
@@ -46,6 +47,20 @@ def database() -> Iterator[None]:
         connections.close_all()
         if cluster:
             cluster.stop()
+
+
+@contextmanager
+def only_demo(say: Callable[[str], object]) -> Iterator[None]:
+    """Wait until no other `manage.py demo` runs here: they would count each other's tasks."""
+    folder = Path(settings.MEDIA_ROOT).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "demo.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("Another demo is running here; waiting for its end ...")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def admin_password() -> str | None:

@@ -12,6 +12,7 @@ from uuid import UUID
 from django.db.models import Count, Q
 from django.utils import timezone
 
+from demo_project.photos.imaging import EXIF_WORDS
 from demo_project.photos.models import Photo, Report
 from jobqueue.models import Executor, Task
 
@@ -52,6 +53,11 @@ class Card:
     photo: Photo
     steps: list[Step]
     swatches: list[Swatch]
+
+    @property
+    def exif(self) -> list[tuple[str, str]]:
+        """In our order: jsonb keeps none."""
+        return [(name, self.photo.exif[name]) for name in EXIF_WORDS if name in self.photo.exif]
 
     @property
     def is_busy(self) -> bool:

@@ -132,26 +132,10 @@ def dominant_colours(image: Image.Image, most: int = 5) -> list[dict[str, Any]]:
 def describe(exif: Image.Exif) -> dict[str, str]:
     """Put EXIF into words. A tag that makes no sense is left out."""
     detail, gps = exif.get_ifd(IFD.Exif), exif.get_ifd(IFD.GPSInfo)
-    readers: dict[str, Callable[[], str]] = {
-        "Camera": lambda: camera(str(exif.get(Base.Make, "")), str(exif.get(Base.Model, ""))),
-        "Lens": lambda: str(detail[Base.LensModel]),
-        "Taken": lambda: str(detail[Base.DateTimeOriginal])[:16].replace(":", "-", 2),
-        "Exposure": lambda: exposure(float(detail[Base.ExposureTime])),
-        "Aperture": lambda: f"f/{number(detail[Base.FNumber])}",
-        "Sensitivity": lambda: f"ISO {number(detail[Base.ISOSpeedRatings])}",
-        "Focal length": lambda: f"{number(detail[Base.FocalLength])} mm",
-        "Place": lambda: (
-            f"{degrees(gps[GPS.GPSLatitude])}° {gps[GPS.GPSLatitudeRef]}, "
-            f"{degrees(gps[GPS.GPSLongitude])}° {gps[GPS.GPSLongitudeRef]}"
-        ),
-        "Description": lambda: str(exif[Base.ImageDescription]),
-        "Author": lambda: str(exif[Base.Artist]),
-        "Rights": lambda: str(exif[Base.Copyright]),
-    }
     described = {}
-    for name, read in readers.items():
+    for name, read in EXIF_WORDS.items():
         try:
-            text = printable(read())
+            text = printable(read(exif, detail, gps))
         except (*BROKEN, ArithmeticError):
             continue
         if text:
@@ -187,3 +171,22 @@ def degrees(parts: Any) -> str:
     if not math.isfinite(found):
         raise ValueError("not a place")
     return f"{found:.4f}"
+
+
+# In the order in which the pages show them.
+EXIF_WORDS: dict[str, Callable[[Image.Exif, dict[int, Any], dict[int, Any]], str]] = {
+    "Description": lambda exif, detail, gps: str(exif[Base.ImageDescription]),
+    "Taken": lambda exif, detail, gps: str(detail[Base.DateTimeOriginal])[:16].replace(":", "-", 2),
+    "Place": lambda exif, detail, gps: (
+        f"{degrees(gps[GPS.GPSLatitude])}° {gps[GPS.GPSLatitudeRef]}, "
+        f"{degrees(gps[GPS.GPSLongitude])}° {gps[GPS.GPSLongitudeRef]}"
+    ),
+    "Camera": lambda exif, detail, gps: camera(str(exif.get(Base.Make, "")), str(exif.get(Base.Model, ""))),
+    "Lens": lambda exif, detail, gps: str(detail[Base.LensModel]),
+    "Focal length": lambda exif, detail, gps: f"{number(detail[Base.FocalLength])} mm",
+    "Aperture": lambda exif, detail, gps: f"f/{number(detail[Base.FNumber])}",
+    "Exposure": lambda exif, detail, gps: exposure(float(detail[Base.ExposureTime])),
+    "Sensitivity": lambda exif, detail, gps: f"ISO {number(detail[Base.ISOSpeedRatings])}",
+    "Author": lambda exif, detail, gps: str(exif[Base.Artist]),
+    "Rights": lambda exif, detail, gps: str(exif[Base.Copyright]),
+}

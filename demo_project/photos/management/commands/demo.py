@@ -14,7 +14,7 @@ from demo_project import account
 from demo_project.photos import imaging
 from demo_project.photos.forms import LARGEST_FILE
 from demo_project.photos.models import Photo
-from demo_project.processes import HOST, Processes, admin_password, database, free_port, interruptible
+from demo_project.processes import HOST, Processes, admin_password, database, free_port, interruptible, only_demo
 from demo_project.progress import Progress
 from demo_project.visitor import Turned, Visitor, batches
 from jobqueue.models import Task
@@ -37,7 +37,7 @@ class Command(BaseCommand):
         paths = self.choose(photos)
         with interruptible():
             try:
-                self.run(paths, time.monotonic() + deadline)
+                self.run(paths, deadline)
             except KeyboardInterrupt:
                 raise CommandError("Interrupted.", returncode=130) from None
             except Turned as error:
@@ -61,16 +61,16 @@ class Command(BaseCommand):
             raise CommandError(f"There are no files in {folder}.")
         return chosen
 
-    def run(self, paths: list[Path], deadline: float) -> None:
+    def run(self, paths: list[Path], seconds: float) -> None:
         self.stdout.write("Starting the database, the site and the executors ...")
-        with database(), Processes(f"http://{HOST}:{free_port()}") as processes:
+        with only_demo(self.stdout.write), database(), Processes(f"http://{HOST}:{free_port()}") as processes:
             admin_password()
             processes.start_executors()
             processes.start_site()
             processes.wait_for_executors()
             run = account.Run(began=account.database_time())
             self.visit(processes.site_url, paths)
-            self.wait(run, processes, deadline)
+            self.wait(run, processes, time.monotonic() + seconds)
             codes = processes.stop()
             self.report(run, processes, paths)
             if codes["executors"] != 0:

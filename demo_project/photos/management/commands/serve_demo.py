@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from demo_project.photos.models import Photo
-from demo_project.processes import HOST, Processes, admin_password, database, free_port, interruptible
+from demo_project.processes import HOST, Processes, admin_password, database, free_port, interruptible, only_demo
 
 
 class Command(BaseCommand):
@@ -25,6 +25,9 @@ class Command(BaseCommand):
                 self.stdout.write("Stopped.")
 
     def serve(self, port: int) -> None:
+        # A demo that started the database also ends it.
+        with only_demo(self.stdout.write):
+            pass
         self.stdout.write("Starting the database, the site and the executors ...")
         with database(), Processes(f"http://{HOST}:{free_port(port)}") as processes:
             password = admin_password()
