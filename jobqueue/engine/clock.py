@@ -33,7 +33,10 @@ class Clock(Func):
         return self.as_sql(compiler, connection, template="CLOCK_TIMESTAMP()", **context)
 
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        return self.as_sql(compiler, connection, template="STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'NOW')", **context)
+        # As long as what Django writes: times are compared as text, and .5 comes before .500000.
+        zone = ", 'LOCALTIME'" if connection.timezone is None else ""
+        template = f"STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'NOW'{zone})"
+        return self.as_sql(compiler, connection, template=template, **context)
 
 
 def from_now(seconds: float) -> Expression:

@@ -1,0 +1,158 @@
+"""A workbench for the verbs: short words for what every test does, and time that moves by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Value
+
+from jobqueue.engine.base import Engine
+from jobqueue.ids import new_id
+from jobqueue.models import Executor, InboxMessage, Queue, Task
+from jobqueue.outcome import (
+    Claimed,
+    Committed,
+    Demand,
+    Effects,
+    NewMessage,
+    NewTask,
+    Outcome,
+    Sign,
+    Status,
+)
+
+ERROR = json.dumps({"attempt": 1, "exception_class_path": "builtins.ValueError", "traceback": "..."})
+
+
+def new(**changes: Any) -> NewTask:
+    values: dict[str, Any] = {"id": new_id(), "task_type": "tests.noop"}
+    return NewTask(**values | changes)
+
+
+def outcome(claimed: Claimed, status: Status = Status.SUCCESSFUL, **changes: Any) -> Outcome:
+    """The outcome of a claim, as the executor makes it."""
+    values: dict[str, Any] = {
+        "task_id": claimed.id,
+        "claim_number": claimed.claim_number,
+        "status": status,
+        "attempts": claimed.attempts,
+        "parent_id": claimed.parent_id,
+    }
+    return Outcome(**values | changes)
+
+
+class Bench:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.executor_id = uuid4()
+
+    def with_options(self, **changes: Any) -> Bench:
+        """The same queue under other OPTIONS."""
+        return Bench(type(self.engine)(self.engine.alias, replace(self.engine.options, **changes)))
+
+    # --- in
+
+    def add(self, **changes: Any) -> UUID:
+        """Enqueue a task; answers with its id, or that of the live task with the same key."""
+        return self.engine.enqueue([new(**changes)])[0].id
+
+    def demand(self, limit: int = 100, **changes: Any) -> Demand:
+        values: dict[str, Any] = {"executor_id": self.executor_id, "queues": ["default"], "limit": limit}
+        return Demand(**values | changes)
+
+    def claim(self, limit: int = 100, **changes: Any) -> list[Claimed]:
+        return self.engine.claim(self.demand(limit, **changes))
+
+    def claim_ids(self, limit: int = 100, **changes: Any) -> list[UUID]:
+        return [claimed.id for claimed in self.claim(limit, **changes)]
+
+    def running(self, **changes: Any) -> Claimed:
+        """Enqueue and claim a task of our own executor, alone."""
+        self.beat()
+        pk = self.add(**changes | {"queue_name": f"only-{new_id()}"})
+        (claimed,) = self.claim(queues=[self.row(pk).queue_name])
+        return claimed
+
+    def suspended(self, **changes: Any) -> UUID:
+        """A task that waits for mail, or for its alarm."""
+        claimed = self.running()
+        self.commit(outcome(claimed, Status.SUSPENDED, is_good_poll=True, **changes))
+        return claimed.id
+
+    def ended(self, status: Status = Status.SUCCESSFUL, **changes: Any) -> UUID:
+        claimed = self.running(**changes)
+        self.commit(outcome(claimed, status, return_value="1"))
+        return claimed.id
+
+    # --- on
+
+    def commit(self, *outcomes: Outcome) -> Committed:
+        return self.engine.commit(outcomes)
+
+    def perform(self, claimed: Claimed, **effects: Any) -> Committed:
+        """Commit a poll that suspends and asks for something."""
+        return self.commit(outcome(claimed, Status.SUSPENDED, is_good_poll=True, effects=Effects(**effects)))
+
+    def send(self, task_id: UUID, body: Any = None, **changes: Any) -> list[int]:
+        return self.engine.send([NewMessage(task_id=task_id, body=json.dumps(body), **changes)])
+
+    def beat(self, **changes: Any) -> list[UUID]:
+        values: dict[str, Any] = {
+            "executor_id": self.executor_id,
+            "name": "bench",
+            "host": "localhost",
+            "pid": 1,
+            "versions": {},
+            "queues": [],
+            "slots": 1,
+        }
+        return [held.id for held in self.engine.heartbeat(Sign(**values | changes))]
+
+    def pause(self, name: str, **changes: Any) -> None:
+        Queue.objects.using(self.engine.database).create(
+            backend=self.engine.alias, name=name, **{"paused_at": self.engine.now()} | changes
+        )
+
+    # --- look
+
+    def row(self, pk: UUID) -> Task:
+        return Task.objects.using(self.engine.database).get(pk=pk)
+
+    def status(self, pk: UUID) -> str:
+        return self.row(pk).status
+
+    def moment(self, pk: UUID, column: str) -> datetime:
+        """A time of the row, which is not null."""
+        at = getattr(self.row(pk), column)
+        assert isinstance(at, datetime)
+        return at
+
+    def inbox(self, pk: UUID) -> list[InboxMessage]:
+        return list(self.engine.messages.filter(task_id=pk).order_by("id"))
+
+    def bodies(self, pk: UUID) -> list[Any]:
+        return [message.body for message in self.inbox(pk)]
+
+    # --- time
+
+    def set(self, pk: UUID, **columns: Any) -> None:
+        assert Task.objects.using(self.engine.database).filter(pk=pk).update(**columns) == 1
+
+    def time_passes(self, seconds: float, *, but: Sequence[type] = ()) -> None:
+        """Let all that is stored be so much older."""
+        for model in (Task, Executor, InboxMessage, Queue):
+            if model not in but:
+                model._default_manager.using(self.engine.database).update(
+                    **{
+                        field.name: ExpressionWrapper(
+                            F(field.name) - Value(timedelta(seconds=seconds), DurationField()), DateTimeField()
+                        )
+                        for field in model._meta.fields
+                        if isinstance(field, DateTimeField)
+                    }
+                )

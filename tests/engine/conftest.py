@@ -1,0 +1,25 @@
+"""The three engines of the conformance suite."""
+
+import pytest
+
+from jobqueue.conf import parse
+from jobqueue.engine.base import Engine
+from jobqueue.engine.postgresql import PostgresEngine
+from tests.engine.bench import Bench
+
+ENGINES = {
+    "sqlite": (Engine, "sqlite"),
+    "portable-on-postgresql": (Engine, "default"),
+    "postgresql": (PostgresEngine, "default"),
+}
+
+
+def make_bench(name: str) -> Bench:
+    kind, alias = ENGINES[name]
+    return Bench(kind(alias, parse({"DATABASE": alias})))
+
+
+@pytest.fixture(params=ENGINES)
+def bench(request: pytest.FixtureRequest) -> Bench:
+    """Each engine in turn; same answers, or it is a bug."""
+    return make_bench(request.param)

@@ -1,0 +1,170 @@
+"""wake_due, wake and sweep, on every engine."""
+
+from datetime import timedelta
+
+import pytest
+
+from jobqueue.ids import new_id
+from jobqueue.models import InboxMessage
+from jobqueue.outcome import Status
+from tests.engine.bench import Bench, outcome
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+
+class TestWakeDue:
+    def test_due_tasks_become_ready(self, bench: Bench) -> None:
+        scheduled, asleep = bench.add(wake_after_seconds=60.0), bench.suspended(wake_after_seconds=60.0)
+        bench.time_passes(61)
+
+        assert bench.engine.wake_due().count == 2
+        for pk in (scheduled, asleep):
+            row = bench.row(pk)
+            assert (row.status, row.wake_at) == ("READY", None)
+
+    def test_what_is_not_due_sleeps_on(self, bench: Bench) -> None:
+        scheduled, asleep, waiting = (
+            bench.add(wake_after_seconds=60.0),
+            bench.suspended(wake_after_seconds=60.0),
+            bench.suspended(),
+        )
+        bench.time_passes(55)
+
+        assert bench.engine.wake_due().count == 0
+        assert [bench.status(pk) for pk in (scheduled, asleep, waiting)] == ["SCHEDULED", "SUSPENDED", "SUSPENDED"]
+
+    def test_tells_the_seconds_until_the_next_alarm(self, bench: Bench) -> None:
+        assert bench.engine.wake_due().next_seconds is None
+        bench.add(wake_after_seconds=100.0)
+        bench.suspended(wake_after_seconds=50.0)
+
+        assert bench.engine.wake_due().next_seconds == pytest.approx(50, abs=5)
+
+    def test_woken_tasks_are_no_alarms_any_more(self, bench: Bench) -> None:
+        bench.add(wake_after_seconds=60.0)
+        bench.time_passes(61)
+
+        assert bench.engine.wake_due().next_seconds is None
+
+    def test_a_limit_leaves_the_rest_overdue(self, bench: Bench) -> None:
+        for _ in range(3):
+            bench.add(wake_after_seconds=60.0)
+        bench.time_passes(61)
+
+        first, second = bench.engine.wake_due(2), bench.engine.wake_due(2)
+
+        assert (first.count, second.count) == (2, 1)
+        assert first.next_seconds is not None
+        assert first.next_seconds < 0
+
+    def test_actor_that_slept_ranks_by_the_moment_it_asked_for(self, bench: Bench) -> None:
+        asleep = bench.suspended(wake_after_seconds=60.0)
+        bench.time_passes(100)
+        wake_at = bench.row(asleep).wake_at
+
+        bench.engine.wake_due()
+
+        assert bench.row(asleep).rank == wake_at
+
+    def test_running_and_finished_tasks_are_left_alone(self, bench: Bench) -> None:
+        running, ended = bench.running(), bench.ended()
+        bench.time_passes(1000)
+
+        assert bench.engine.wake_due().count == 0
+        assert (bench.status(running.id), bench.status(ended)) == ("RUNNING", "SUCCESSFUL")
+
+
+class TestWake:
+    def test_suspended_task_becomes_ready_now(self, bench: Bench) -> None:
+        pk = bench.suspended(wake_after_seconds=3600.0)
+        before = bench.engine.now()
+
+        assert bench.engine.wake([pk]) == 1
+        row = bench.row(pk)
+        assert (row.status, row.wake_at) == ("READY", None)
+        assert row.rank >= before - timedelta(milliseconds=1)
+
+    def test_no_other_state_is_woken(self, bench: Bench) -> None:
+        """A message neither starts tomorrow's task today nor defeats a backoff."""
+        ids = [bench.add(), bench.add(wake_after_seconds=60.0), bench.running().id, bench.ended(), new_id()]
+        before = [bench.row(pk).status for pk in ids[:-1]]
+
+        assert bench.engine.wake(ids) == 0
+        assert [bench.row(pk).status for pk in ids[:-1]] == before
+
+    def test_nobody_to_wake(self, bench: Bench) -> None:
+        assert bench.engine.wake([]) == 0
+
+
+class TestSweep:
+    """The net below a wake-up that was lost."""
+
+    def test_waiting_task_with_mail_becomes_ready(self, bench: Bench) -> None:
+        lost, without = bench.suspended(), bench.suspended()
+        bench.send(lost)
+
+        assert bench.engine.sweep() == 1
+        assert [bench.status(pk) for pk in (lost, without)] == ["READY", "SUSPENDED"]
+        assert bench.engine.sweep() == 0
+
+    def test_sleeper_with_mail_whose_alarm_is_far_off_becomes_ready(self, bench: Bench) -> None:
+        pk = bench.suspended(wake_after_seconds=3600.0)
+        bench.send(pk)
+
+        assert bench.engine.sweep() == 1
+        row = bench.row(pk)
+        assert (row.status, row.wake_at) == ("READY", None)
+
+    def test_sleeper_that_looks_again_soon_is_left_to_its_alarm(self, bench: Bench) -> None:
+        """It read this mail and waits for other: waking it each second would be a hot loop."""
+        pk = bench.suspended(wake_after_seconds=1.0)
+        bench.send(pk)
+
+        assert bench.engine.sweep() == 0
+        assert bench.status(pk) == "SUSPENDED"
+
+    def test_read_mail_wakes_nobody(self, bench: Bench) -> None:
+        pk = bench.suspended()
+        bench.send(pk, dedupe_key="k")
+        InboxMessage.objects.using(bench.engine.database).update(consumed_at=bench.engine.now())
+
+        assert bench.engine.sweep() == 0
+
+    def test_mail_does_not_start_other_states(self, bench: Bench) -> None:
+        ids = [bench.add(), bench.add(wake_after_seconds=60.0), bench.running().id]
+        for pk in ids:
+            bench.send(pk)
+
+        assert bench.engine.sweep() == 0
+        assert [bench.status(pk) for pk in ids] == ["READY", "SCHEDULED", "RUNNING"]
+
+    def test_finds_every_sleeper_among_others_with_and_without_mail(self, bench: Bench) -> None:
+        stuck = []
+        for number in range(12):
+            pk = bench.suspended() if number % 2 else bench.running().id
+            if number % 3 == 0:
+                bench.send(pk)
+                bench.send(pk)
+                stuck += [pk] if number % 2 else []
+
+        assert bench.engine.sweep() == len(stuck) == 2
+        assert {pk for pk in stuck if bench.status(pk) == "READY"} == set(stuck)
+
+    def test_a_limit_leaves_the_rest_to_the_next_sweep(self, bench: Bench) -> None:
+        for _ in range(3):
+            bench.send(bench.suspended())
+
+        assert [bench.engine.sweep(2), bench.engine.sweep(2)] == [2, 1]
+
+
+def test_retry_overwrites_the_alarm(bench: Bench) -> None:
+    claimed = bench.running()
+    bench.send(claimed.id)
+
+    bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, wake_after_seconds=30.0))
+
+    assert bench.status(claimed.id) == "SCHEDULED"
+    wait = bench.moment(claimed.id, "wake_at") - bench.engine.now()
+    assert timedelta(seconds=20) < wait <= timedelta(seconds=30)
+    assert bench.engine.wake([claimed.id]) == 0
+    assert bench.engine.sweep() == 0
