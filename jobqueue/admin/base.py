@@ -8,7 +8,9 @@ from django.contrib import admin
 from django.contrib.admin import ShowFacets
 from django.core.exceptions import ImproperlyConfigured, ObjectDoesNotExist, PermissionDenied, ValidationError
 from django.db.models import Model, QuerySet
+from django.forms import Script
 from django.http import HttpRequest, HttpResponse
+from django.utils.text import capfirst
 
 from jobqueue import api
 from jobqueue.conf import Options, options_for
@@ -60,6 +62,7 @@ class ReadOnlyAdmin(ModelAdmin[Row]):
 
     class Media:
         css = {"all": ["jobqueue/admin.css"]}
+        js = [Script("jobqueue/live.js", type="module")]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Row]:
         return super().get_queryset(request).using(database_for(request))
@@ -85,6 +88,10 @@ class ReadOnlyAdmin(ModelAdmin[Row]):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        title = capfirst(str(self.opts.verbose_name_plural))
+        return super().changelist_view(request, {"title": title, **(extra_context or {})})
 
     def changeform_view(
         self,

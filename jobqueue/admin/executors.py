@@ -110,7 +110,8 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
 
     @admin.display(description=gettext_lazy("versions"))
     def software(self, executor: Executor) -> str:
-        return ", ".join(f"{name} {version}" for name, version in sorted(executor.versions.items()))
+        versions = executor.versions if isinstance(executor.versions, dict) else {}
+        return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
 
     @admin.display(description=gettext_lazy("started"))
     def started(self, executor: Executor) -> SafeString:

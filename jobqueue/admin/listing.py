@@ -22,7 +22,7 @@ from django.http import HttpRequest
 from django.utils.functional import cached_property
 
 from jobqueue.admin.base import backends_on
-from jobqueue.admin.errors import last_error
+from jobqueue.admin.columns import facts
 from jobqueue.admin.search import Search
 from jobqueue.models import Executor, Task
 
@@ -34,7 +34,7 @@ WINDOW_OF_STATUS = 10_000
 
 COLUMNS = (
     "backend", "queue_name", "task_type", "priority", "rank", "key", "status", "wake_at", "heartbeat", "executor_id",
-    "attempts", "max_attempts", "enqueued_at", "last_attempted_at", "finished_at",
+    "attempts", "max_attempts", "polls", "enqueued_at", "last_attempted_at", "finished_at",
 )  # fmt: skip
 
 ENDED = (Task.Status.SUCCESSFUL, Task.Status.FAILED, Task.Status.CANCELLED)
@@ -173,7 +173,7 @@ def read_keys(rows: QuerySet[Task]) -> list[UUID]:
 
 def read_rows(rows: QuerySet[Task], keys: list[UUID]) -> list[Task]:
     """Read a page of tasks in the order of the keys, each with the name of the executor that holds it."""
-    found = rows.filter(pk__in=keys).only(*COLUMNS).annotate(now=Now(), **last_error())
+    found = rows.filter(pk__in=keys).only(*COLUMNS).annotate(now=Now(), **facts())
     by_key = {row.pk: row for row in found}
     page: list[Task] = [by_key[key] for key in keys if key in by_key]
     held = {row.executor_id for row in page if row.status == Task.Status.RUNNING and row.executor_id}

@@ -26,7 +26,7 @@ from jobqueue.admin.detail import describe, read_task
 from jobqueue.admin.filters import BackendFilter, ParentFilter, QueueFilter, StatusFilter, TaskFilter
 from jobqueue.admin.listing import CAP, ORDER, TaskChangeList
 from jobqueue.admin.search import Search
-from jobqueue.admin.words import headline, short_type, when
+from jobqueue.admin.words import headline, short_type, tries, when
 from jobqueue.models import Task
 
 
@@ -59,7 +59,7 @@ class TaskAdmin(ReadOnlyAdmin[Task]):
         return queryset.filter(Search.parse(search_term).condition), False
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        response = super().changelist_view(request, {"title": _("Tasks"), **(extra_context or {})})
+        response = super().changelist_view(request, extra_context)
         context = getattr(response, "context_data", None)
         if context and "cl" in context and context["cl"].is_capped:
             context["selection_note_all"] = _("All that match selected")
@@ -76,9 +76,9 @@ class TaskAdmin(ReadOnlyAdmin[Task]):
         )
         return name if task.key is None else format_html('{}<span class="jq-key">{}</span>', name, task.key)
 
-    @admin.display(description=gettext_lazy("failed tries"))
+    @admin.display(description=gettext_lazy("attempts"))
     def tries(self, task: Task) -> str:
-        return f"{task.attempts}/{task.max_attempts}"
+        return tries(task, task.starts)  # type: ignore[attr-defined]
 
     @admin.display(description=gettext_lazy("when"))
     def time(self, task: Task) -> SafeString:

@@ -79,6 +79,24 @@ def class_name(error: Mapping[str, Any]) -> str:
     return str(error.get("exception_class_path") or "").rpartition(".")[2]
 
 
+def tries(task: Task, starts: int | None) -> str:
+    """
+    Say which attempt it is or was, of how many.
+
+    The column counts failed ones only, and a good end resets it. starts: attempts started in the
+    task's whole life, which is the same until it is requeued or polled again.
+    """
+    match task.status:
+        case Task.Status.RUNNING:
+            return f"{task.attempts + 1}/{task.max_attempts}"
+        case Task.Status.SUCCESSFUL if task.polls > 1 or not starts or starts > task.max_attempts:
+            return "–"
+        case Task.Status.SUCCESSFUL:
+            return f"{starts}/{task.max_attempts}"
+        case _:
+            return f"{task.attempts}/{task.max_attempts}"
+
+
 def headline(class_path: str | None, message: str | None) -> str:
     """Give an error's class and the first line of what it said."""
     name = (class_path or "").rpartition(".")[2]

@@ -100,6 +100,18 @@ def test_when_is_said_in_words_of_the_state(make, show, backend):
     ]
 
 
+def test_attempts_count_the_one_that_runs_and_those_of_a_good_end(make, show):
+    make()
+    make(scheduled=True, attempts=2)
+    make(running=True, attempts=2)
+    make(successful=True, worker_ids=["a", "b"])
+    make(successful=True, worker_ids=["a"] * 9, polls=9)
+    make(successful=True, worker_ids={"not": "a list"})
+    make(failed=True)
+
+    assert cells(show(), "tries")[::-1] == ["0/4", "2/4", "3/4", "2/4", "–", "–", "4/4"]
+
+
 def test_waiting_time_does_not_count_the_priority(make, show):
     make(priority=10, enqueued_at=ago(180))
 
