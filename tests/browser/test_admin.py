@@ -115,3 +115,30 @@ def test_colours_follow_the_theme(admin: Browser) -> None:
         colours.append(admin.run("return getComputedStyle(document.querySelector('.jq-badge')).color"))
 
     assert colours[0] != colours[1]
+
+
+def test_a_live_page_follows_its_task(admin: Browser) -> None:
+    task = TaskFactory.create()
+    admin.open(page_of(task))
+    assert admin.text('.jq-live button[aria-pressed="true"]') == "off"
+    admin.click('.jq-live button[data-seconds="2"]')
+
+    Task.objects.filter(pk=task.pk).update(status="FAILED", finished_at=task.enqueued_at, errors=[error("it broke")])
+
+    admin.wait_for(lambda: "Failed" in admin.text(".jq-head .jq-badge"))
+    assert "it broke" in admin.text(".jq-errors summary")
+    admin.click("button.jq-requeue")
+    admin.wait_for(lambda: "1 requeued." in admin.text(".messagelist"))
+
+
+def test_a_live_list_shows_new_tasks_and_can_still_tick_them(admin: Browser) -> None:
+    TaskFactory.create()
+    admin.open(LIST)
+    admin.click('.jq-live button[data-seconds="2"]')
+
+    new = TaskFactory.create(failed=True)
+
+    box = f'input.action-select[value="{new.pk}"]'
+    admin.wait_for(lambda: admin.find(box))
+    admin.click(box)
+    assert "1 of" in admin.text(".action-counter")
