@@ -1,14 +1,27 @@
 """The queue in Django's admin: look, requeue, cancel. Nothing here edits a row."""
 
-from django.contrib import admin
+from __future__ import annotations
 
-from jobqueue.admin.executors import ExecutorAdmin
-from jobqueue.admin.queues import QueueAdmin
-from jobqueue.admin.tasks import TaskAdmin
-from jobqueue.models import Executor, Queue, Task
+from django.core.exceptions import ImproperlyConfigured
 
-__all__ = ["ExecutorAdmin", "QueueAdmin", "TaskAdmin"]
 
-admin.site.register(Task, TaskAdmin)
-admin.site.register(Executor, ExecutorAdmin)
-admin.site.register(Queue, QueueAdmin)
+def register() -> None:
+    """Add the pages to Django's admin site."""
+    from django.contrib import admin
+
+    from jobqueue.admin.executors import ExecutorAdmin
+    from jobqueue.admin.queues import QueueAdmin
+    from jobqueue.admin.tasks import TaskAdmin
+    from jobqueue.models import Executor, Queue, Task
+
+    admin.site.register(Task, TaskAdmin)
+    admin.site.register(Executor, ExecutorAdmin)
+    admin.site.register(Queue, QueueAdmin)
+
+
+try:
+    from jobqueue import compat  # noqa: F401
+except ImproperlyConfigured:
+    pass  # no task framework: the system check says so in better words than a traceback from the admin
+else:
+    register()

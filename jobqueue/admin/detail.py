@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.db.models import F
 from django.db.models.functions import Now
+from django.utils.timezone import make_naive
 
 from jobqueue.admin.base import options_of
 from jobqueue.admin.explain import Surroundings, explain
@@ -156,7 +158,8 @@ def _moment(text: Any) -> datetime | None:
         moment = datetime.fromisoformat(text)
     except (TypeError, ValueError):
         return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return moment if settings.USE_TZ else make_naive(moment)
 
 
 def read_mail(database: str, task: Task, patterns: tuple[str, ...], with_payload: bool) -> list[Mail]:

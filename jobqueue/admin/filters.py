@@ -20,10 +20,18 @@ from jobqueue.api import aliases
 from jobqueue.engine import engine_for
 from jobqueue.models import Queue, Task
 
+CHOICES = 200  # names a filter offers; one more can be written into the address
 Choices = Iterable[tuple[str, Any]]
 
 
-class StatusFilter(SimpleListFilter):
+class Filter(SimpleListFilter):
+    """A filter whose value PostgreSQL can be asked about: text holds no NUL there."""
+
+    def value(self) -> str | None:
+        return (super().value() or "").replace("\x00", "") or None
+
+
+class StatusFilter(Filter):
     title = _("status")
     parameter_name = "status"
 
@@ -35,7 +43,7 @@ class StatusFilter(SimpleListFilter):
         return queryset.filter(condition(status)) if status else queryset
 
 
-class QueueFilter(SimpleListFilter):
+class QueueFilter(Filter):
     title = _("queue")
     parameter_name = "queue"
 
@@ -46,7 +54,7 @@ class QueueFilter(SimpleListFilter):
         return queryset.filter(queue_name=self.value()) if self.value() else queryset
 
 
-class TaskFilter(SimpleListFilter):
+class TaskFilter(Filter):
     title = _("task")
     parameter_name = "task"
 
@@ -57,7 +65,7 @@ class TaskFilter(SimpleListFilter):
         return queryset.filter(task_type=self.value()) if self.value() else queryset
 
 
-class BackendFilter(SimpleListFilter):
+class BackendFilter(Filter):
     """Shown only where there is more than one; also chooses the database the list reads."""
 
     title = _("backend")
@@ -71,7 +79,7 @@ class BackendFilter(SimpleListFilter):
         return queryset.filter(backend=self.value()) if self.value() else queryset
 
 
-class ParentFilter(SimpleListFilter):
+class ParentFilter(Filter):
     """Reached by a link from a task's page; shown only while it is in force."""
 
     title = _("parent")
@@ -90,7 +98,7 @@ class ParentFilter(SimpleListFilter):
 
 def with_chosen(names: set[str], chosen: str | None) -> list[str]:
     """Sort the names, with the one in force among them though nothing declares it any more."""
-    return sorted(names | ({chosen} if chosen else set()))
+    return sorted({*sorted(names)[:CHOICES], *([chosen] if chosen else [])})
 
 
 def known_queues(database: str) -> set[str]:

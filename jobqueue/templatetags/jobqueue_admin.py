@@ -1,4 +1,9 @@
-"""What the admin's templates need beside Django's own filters."""
+"""
+What the admin's templates need beside Django's own filters.
+
+Every site's template engine imports this module, also a site's that has no admin: so it imports
+nothing of ours before a filter is used.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +12,26 @@ from datetime import datetime
 from django import template
 from django.utils.safestring import SafeString
 
-from jobqueue.admin import render, words
-
 register = template.Library()
 
 
 @register.filter
 def badge(status: str) -> SafeString:
+    from jobqueue.admin import render
+
     return render.badge(status)
 
 
 @register.filter
 def moment(at: datetime | None, now: datetime | None = None) -> SafeString:
     """Show a time; with `now`, as how long ago."""
-    if at is None or now is None:
-        return render.moment(at)
-    return render.ago(at, now)
+    from jobqueue.admin import render
+
+    return render.moment(at) if at is None or now is None else render.ago(at, now)
 
 
 @register.filter
 def short_type(task_type: str) -> str:
+    from jobqueue.admin import words
+
     return words.short_type(task_type)

@@ -1,5 +1,8 @@
 """A task's page: what it shows to whom, and that it changes nothing."""
 
+import subprocess
+import sys
+from textwrap import dedent
 from uuid import uuid4
 
 import pytest
@@ -299,3 +302,33 @@ def test_queue_and_executor_pages_refuse_posts(client):
 
     for page in (f"executor/{web.pk}/change/", f"executor/{web.pk}/delete/", "executor/add/", "queue/add/"):
         assert client.post(f"/admin/jobqueue/{page}", {"name": "x"}).status_code == 403
+
+
+def test_history_page_shows_what_was_done_by_hand(client, make):
+    client.force_login(make_user("view_task", "requeue_task"))
+    row = make(failed=True)
+    client.post(url(row, "requeue"))
+
+    content = client.get(url(row, "history")).content.decode()
+
+    assert "Requeue" in content
+
+
+def test_sites_without_the_admin_still_render_templates():
+    """Every template engine imports every app's template tags."""
+    script = """
+        from django.conf import settings
+        settings.configure(
+            INSTALLED_APPS=["jobqueue"],
+            DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+            TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates"}],
+            TASKS={"default": {"BACKEND": "jobqueue.backend.JobQueueBackend"}},
+        )
+        import django
+        django.setup()
+        from django.template import engines
+        print(engines["django"].from_string("{% load jobqueue_admin %}{{ 1 }}").render())
+    """
+    done = subprocess.run([sys.executable, "-c", dedent(script)], capture_output=True, text=True, check=False)
+
+    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr

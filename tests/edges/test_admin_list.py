@@ -270,7 +270,7 @@ def test_count_is_capped(make, show, monkeypatch):
 
 
 def test_pages_follow_each_other(make, show, monkeypatch):
-    monkeypatch.setattr("jobqueue.admin.TaskAdmin.list_per_page", 2)
+    monkeypatch.setattr("jobqueue.admin.tasks.TaskAdmin.list_per_page", 2)
     rows = [make().pk for _ in range(5)][::-1]
 
     assert listed(show(p=1)) + listed(show(p=2)) + listed(show(p=3)) == rows
@@ -359,3 +359,18 @@ def test_list_needs_the_permission_to_view(client):
 
     assert client.get(URL).status_code == 403
     assert reverse("admin:jobqueue_task_changelist") == URL
+
+
+def test_filters_take_any_text(show):
+    for name in ("status", "queue", "task", "parent", "q"):
+        assert show(**{name: "\x00'\"%s_"}).status_code == 200
+
+
+def test_filters_offer_a_bounded_number_of_names(show, backend):
+    for number in range(210):
+        QueueFactory.create(backend=backend, using=backend, name=f"customer-{number:03}")
+
+    filters = {spec.parameter_name: spec.lookup_choices for spec in show(queue="zzz").context["cl"].filter_specs}
+
+    assert len(filters["queue"]) <= 201
+    assert ("zzz", "zzz") in filters["queue"]

@@ -57,7 +57,7 @@ function isBusy() {
 async function refresh() {
     if (!isBusy()) {
         try {
-            const answer = await fetch(location.href, { headers: { "X-Jobqueue-Live": "1" }, redirect: "error" });
+            const answer = await fetch(location.href, { redirect: "error" });
             if (!answer.ok) {
                 throw new Error(answer.status);
             }
