@@ -143,12 +143,8 @@ def in_words(task: Task) -> tuple[str, str]:
 
 
 def reason(task: Task) -> str:
-    """The last line of the last traceback, without the path of the exception's class."""
-    if not task.errors:
-        return "failed"
-    lines = str(task.errors[-1].get("traceback", "")).strip().splitlines() or ["failed"]
-    name, _, message = lines[-1].partition(": ")
-    return message or name
+    """What the last error says; its class is for the admin."""
+    return str(task.errors[-1].get("message") or "failed") if task.errors else "failed"
 
 
 def when(moment: datetime | None) -> str:
