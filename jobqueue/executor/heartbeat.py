@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from uuid import UUID
 
 import django.db
@@ -13,13 +14,14 @@ import django.db
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import FenceLost, TaskCancelled
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.outage import Line, Outage, Patience
+from jobqueue.executor.outage import Line, Outage, Patience, first_line
 from jobqueue.outcome import Held, Sign, Status
 
 logger = logging.getLogger("jobqueue.executor")
 
 HOUSEKEEPING_SECONDS = 1.0
 PRUNE_SECONDS = 30.0
+RESCUE_BATCH = 100
 
 
 class Heart(threading.Thread):
@@ -30,13 +32,21 @@ class Heart(threading.Thread):
     """
 
     def __init__(
-        self, engine: Engine, sign: Callable[[], Sign], holds: Mapping[UUID, Hold], outage: Outage, line: Line
+        self,
+        engine: Engine,
+        sign: Callable[[], Sign],
+        holds: Mapping[UUID, Hold],
+        outage: Outage,
+        line: Line,
+        on_first_beat: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)
         self._engine, self._sign, self._holds, self._outage, self._line = engine, sign, holds, outage, line
-        self._interval = engine.options.heartbeat_timeout / 3
+        self._on_first_beat = on_first_beat
+        self._timeout = engine.options.heartbeat_timeout
         self._kicked = threading.Event()
         self._over = False
+        self.has_beaten = False
         self.last_good_at = time.monotonic()
         self._unbroken_since: float | None = None
         self.failure: BaseException | None = None
@@ -45,22 +55,22 @@ class Heart(threading.Thread):
     def may_rescue(self) -> bool:
         """Whether a full timeout of unbroken beats lies behind us: after an outage nobody steals from the living."""
         since = self._unbroken_since
-        return since is not None and time.monotonic() - since >= self._engine.options.heartbeat_timeout
+        return since is not None and not self.is_fenced() and time.monotonic() - since >= self._timeout
 
     def is_fenced(self) -> bool:
         """Whether the last good beat is so old that others may soon take our tasks."""
-        timeout = self._engine.options.heartbeat_timeout
-        return time.monotonic() - self.last_good_at > timeout - min(5.0, timeout / 6)
+        return self.has_beaten and time.monotonic() - self.last_good_at > self._timeout - min(5.0, self._timeout / 6)
 
     def kick(self) -> None:
         """Beat now, to see a cancel that was just asked for."""
         self._kicked.set()
 
     def run(self) -> None:
-        patience = Patience(longest_seconds=min(5.0, self._interval))
+        interval = self._timeout / 3
+        patience = Patience(longest_seconds=min(5.0, interval))
         try:
             while not self._over:
-                wait = self._interval
+                wait = interval
                 try:
                     self.beat()
                     patience.reset()
@@ -71,6 +81,7 @@ class Heart(threading.Thread):
                     wait = patience.next_seconds()
                 self._kicked.wait(wait)
                 self._kicked.clear()
+            self._say_goodbye()
         except BaseException as failure:  # a process without a heart must not go on: the watchdog ends it
             self.failure = failure
             logger.exception("heartbeat.died")
@@ -82,19 +93,29 @@ class Heart(threading.Thread):
         began, before = time.monotonic(), dict(self._holds)
         with self._line:
             held = self._engine.heartbeat(self._sign())
-        if began - self.last_good_at > self._engine.options.heartbeat_timeout:
+        if began - self.last_good_at > self._timeout:
             self._unbroken_since = None
         self.last_good_at = began
         self._unbroken_since = self._unbroken_since or began
         self._outage.end("heartbeat")
+        if not self.has_beaten:
+            self.has_beaten = True
+            self._on_first_beat()
         self._look_at(before, {seen.id: seen for seen in held})
+
+    def _say_goodbye(self) -> None:
+        """Mark this executor as stopped; what it may still hold is left to a rescue."""
+        try:
+            if self.has_beaten:
+                with self._line:
+                    self._engine.heartbeat(replace(self._sign(), state="STOPPED"))
+        except django.db.Error as error:
+            logger.debug("heartbeat.goodbye %s", first_line(error))
 
     def _look_at(self, before: Mapping[UUID, Hold], held: Mapping[UUID, Held]) -> None:
         for pk, hold in before.items():
             match held.get(pk):
-                case Held(claim_number=number, is_cancel_requested=requested) if (
-                    number == hold.claimed.claim_number
-                ):
+                case Held(claim_number=number, is_cancel_requested=requested) if number == hold.claimed.claim_number:
                     if requested and hold.reason is None:
                         hold.interrupt(TaskCancelled)
                 case _ if hold.is_armed and hold.reason is None and hold.interrupt(FenceLost):
@@ -130,6 +151,8 @@ class Housekeeping:
         self._next_at = now + HOUSEKEEPING_SECONDS
         woken = self._engine.sweep()
         rescued = self._rescue() if self._heart.may_rescue else 0
+        if rescued >= RESCUE_BATCH:
+            self._next_at = now  # more are waiting, and were promised a start within two seconds
         if now >= self._next_prune_at:
             # A full batch means more: go on in a second.
             pruned = self._engine.prune()
@@ -137,7 +160,7 @@ class Housekeeping:
         return woken + rescued > 0
 
     def _rescue(self) -> int:
-        rescued = self._engine.rescue()
+        rescued = self._engine.rescue(RESCUE_BATCH)
         for task in rescued:
             level = logging.ERROR if task.status is Status.FAILED else logging.WARNING
             logger.log(

@@ -8,15 +8,13 @@ import time
 from collections.abc import Callable
 from uuid import uuid4
 
-import django.db
 import psycopg
 from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.api import CANCEL_NOTICE
 from jobqueue.engine.base import Engine
 from jobqueue.engine.postgresql import CHANNEL, statement
-from jobqueue.executor.outage import Outage, Patience
+from jobqueue.executor.outage import Patience, drop, first_line
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -25,30 +23,40 @@ LOOK_UP_SECONDS = 1.0  # between looks whether to stop
 
 
 class Listener(threading.Thread):
-    """Passes on notices: the name of a queue that has work, or that a running task is to be cancelled."""
+    """
+    Passes on notices: the name of a queue that has work, or that a running task is to be cancelled.
+
+    on_gap: notices may have been missed. What goes wrong here ends no executor: polling finds the work.
+    """
 
     def __init__(
-        self, engine: Engine, on_queue: Callable[[str], None], on_cancel: Callable[[], None], outage: Outage
+        self,
+        engine: Engine,
+        on_queue: Callable[[str], None],
+        on_cancel: Callable[[], None],
+        on_gap: Callable[[], None],
     ) -> None:
         super().__init__(name="listener", daemon=True)
-        self._engine, self._on_queue, self._on_cancel, self._outage = engine, on_queue, on_cancel, outage
+        self._engine = engine
+        self._on_queue, self._on_cancel, self._on_gap = on_queue, on_cancel, on_gap
         self._over = threading.Event()
         self._probe = f"!probe-{uuid4()}"
         self.is_listening = False
 
     def run(self) -> None:
         patience = Patience()
-        while not self._over.is_set():
+        is_useless = False
+        while not self._over.is_set() and not is_useless:
             wrapper = connections[self._engine.database]
             try:
                 wrapper.ensure_connection()
                 self._listen(wrapper.connection)
-                patience.reset()
-                if not self.is_listening:
-                    return
-            except (django.db.Error, psycopg.Error) as error:
+                is_useless = not self.is_listening
+            except Exception as error:  # noqa: BLE001 - whatever it is, we can do without
+                if self.is_listening:
+                    patience.reset()
+                    logger.info("listener.away, polling meanwhile: %s", first_line(error))
                 self.is_listening = False
-                self._outage.begin("listener", error)
                 self._over.wait(patience.next_seconds())
             finally:
                 drop(wrapper)
@@ -59,6 +67,7 @@ class Listener(threading.Thread):
         # psycopg's own statement: a channel's name cannot be a parameter.
         connection.execute(statement("listen"))
         self._send_probe(connection)
+        self._on_gap()
         since = time.monotonic()
         while not self._over.is_set():
             for notice in connection.notifies(timeout=LOOK_UP_SECONDS, stop_after=1):
@@ -72,10 +81,7 @@ class Listener(threading.Thread):
 
     def _send_probe(self, connection: psycopg.Connection[object]) -> None:
         # A notice to ourselves: a transaction pooler takes LISTEN without a word and delivers nothing.
-        connection.execute(
-            statement("notify"), {"channel": CHANNEL, "payload": f"{self._engine.alias} {self._probe}"}
-        )
-        self._outage.end("listener")
+        connection.execute(statement("notify"), {"channel": CHANNEL, "payload": f"{self._engine.alias} {self._probe}"})
 
     def _pass_on(self, payload: str) -> None:
         alias, _, what = payload.partition(" ")
@@ -91,10 +97,3 @@ class Listener(threading.Thread):
 
     def stop(self) -> None:
         self._over.set()
-
-
-def drop(wrapper: BaseDatabaseWrapper) -> None:
-    try:
-        wrapper.close()
-    except django.db.Error:
-        wrapper.connection = None

@@ -8,6 +8,7 @@ import threading
 import time
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -16,12 +17,19 @@ LONGEST_WAIT_SECONDS = 5.0
 
 
 class Outage:
-    """What the process's threads know together of the database being away."""
+    """
+    What the process's threads know together of the database being away.
+
+    A thread that asks rarely finds its connection dead when the others are back already: that is the
+    end of the same outage, and not worth another word.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._since: float | None = None
         self._down: set[str] = set()
+        self._last_over_at = float("-inf")
+        self._last_good_at: dict[str, float] = {}
 
     @property
     def is_on(self) -> bool:
@@ -29,18 +37,25 @@ class Outage:
 
     def begin(self, who: str, error: Exception) -> None:
         with self._lock:
+            now = time.monotonic()
+            if self._since is None and self._last_good_at.get(who, now) < self._last_over_at:
+                self._last_good_at[who] = now
+                logger.debug("database.back %s connects again: %s", who, first_line(error))
+                return
             self._down.add(who)
             if self._since is None:
-                self._since = time.monotonic()
+                self._since = now
                 logger.warning("database.away, trying again until it is back: %s", first_line(error))
 
     def end(self, who: str) -> None:
+        self._last_good_at[who] = time.monotonic()
         if self._since is None:
             return
         with self._lock:
             self._down.discard(who)
             if self._since is not None and not self._down:
-                logger.warning("database.back after %.1f s", time.monotonic() - self._since)
+                self._last_over_at = time.monotonic()
+                logger.warning("database.back after %.1f s", self._last_over_at - self._since)
                 self._since = None
 
 
@@ -49,15 +64,15 @@ class Patience:
 
     def __init__(self, longest_seconds: float = LONGEST_WAIT_SECONDS) -> None:
         self._longest = longest_seconds
-        self._tries = 0
+        self.tries = 0
 
     def next_seconds(self) -> float:
-        wait = min(self._longest, FIRST_WAIT_SECONDS * 2.0 ** min(self._tries, 20))
-        self._tries += 1
+        wait = min(self._longest, FIRST_WAIT_SECONDS * 2.0 ** min(self.tries, 20))
+        self.tries += 1
         return wait * random.uniform(0.75, 1.0)
 
     def reset(self) -> None:
-        self._tries = 0
+        self.tries = 0
 
 
 class Line:
@@ -83,11 +98,7 @@ class Line:
 
     def drop(self) -> None:
         """Close this thread's connection; the next call opens a new one."""
-        wrapper = connections[self.database]
-        try:
-            wrapper.close()
-        except Exception:  # whatever state it was in, it is not used again
-            wrapper.connection = None
+        drop(connections[self.database])
 
     def cut_if_hung(self) -> bool:
         """From the watchdog's thread: close a connection that has been silent for too long."""
@@ -106,9 +117,18 @@ class Line:
         )
         try:
             close()
-        except Exception as error:  # SQLite refuses to be closed from here, and does not hang on a network
+        except Exception as error:  # noqa: BLE001 - SQLite refuses to be closed from here, and does not hang on a network
             logger.debug("database.hung %s: %s", self.name, first_line(error))
         return True
+
+
+def drop(wrapper: BaseDatabaseWrapper) -> None:
+    """Close a connection in whatever state it is."""
+    try:
+        wrapper.close()
+    except Exception as error:  # noqa: BLE001 - it is not used again
+        logger.debug("database.drop %s", first_line(error))
+        wrapper.connection = None
 
 
 def first_line(error: BaseException) -> str:

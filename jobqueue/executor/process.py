@@ -7,17 +7,16 @@ import faulthandler
 import logging
 import os
 import platform
-import select
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from types import FrameType
+from collections.abc import Callable
+from typing import NoReturn
 from uuid import UUID, uuid4
 
 import django
-import django.db
 from django.db import connections
 
 from jobqueue.engine import engine_for
@@ -25,49 +24,66 @@ from jobqueue.exceptions import ShuttingDown
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.listener import Listener
-from jobqueue.executor.outage import Line, Outage, Patience, first_line
+from jobqueue.executor.outage import Line, Outage, first_line
 from jobqueue.executor.pulse import Pulse
 from jobqueue.executor.run import Worker
 from jobqueue.executor.settings import ExecutorSettings
+from jobqueue.executor.signals import ORPHANED, SignalPipe
 from jobqueue.executor.watchdog import Watchdog
 from jobqueue.outcome import Sign
 
 logger = logging.getLogger("jobqueue.executor")
 
-STOP_SECONDS = 2.0  # for bodies to notice that they are told to stop
-CONNECT_SECONDS = 60.0  # for the database to answer when we start
-EXIT_OK, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_REPLACE = 0, 69, 70, 75
+STOP_SECONDS = 2.0  # for bodies to notice that they are told to stop, and for the database to take back what is left
+ABORT_SECONDS = 0.5  # the same after a second Ctrl-C
+FLUSH_SECONDS = 2.0  # for the last log lines; a reader of our output that hangs must not keep us
+
+EXIT_OK, EXIT_RELOAD, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_REPLACE = 0, 3, 69, 70, 75
 EXIT_INTERRUPTED, EXIT_QUIT = 130, 131
 
 
 class ExecutorProcess:
-    """Runs tasks in this process until told to stop; run() returns the exit code."""
+    """
+    Runs tasks in this process until told to stop; run() returns the exit code.
 
-    def __init__(self, settings: ExecutorSettings) -> None:
+    signals: where the news comes from; without it only stop() and abort() end the process.
+    is_supervised: a repeated SIGTERM or SIGINT means no more than the first, since the terminal or the
+    service manager may send what our supervisor passes on too; SIGQUIT is its word for "now".
+    on_ready: called once, when others can see us and before anything is claimed.
+    """
+
+    def __init__(
+        self,
+        settings: ExecutorSettings,
+        signals: SignalPipe | None = None,
+        *,
+        is_supervised: bool = False,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:
         self.settings = settings
         self.engine = engine_for(settings.backend)
         self.executor_id: UUID = uuid4()  # fresh per start: a name may be used twice, an id never
         host = socket.gethostname()
         self.name = (settings.name or f"{host}.{os.getpid()}")[:200]
-        self.exit_code = EXIT_OK
+        self.has_live_threads = False  # after run(): whether a thread lives on, so that only leave() ends the process
         self._host = host[:255]
+        self._signals = signals or SignalPipe()
+        self._is_supervised, self._on_ready = is_supervised, on_ready
         self._holds: dict[UUID, Hold] = {}
         self._outage = Outage()
         limit = max(2.0, self.engine.options.heartbeat_timeout * 2 / 3)
-        self._pulse_line = Line("pulse", self.engine.database, limit)
-        self._heart_line = Line("heartbeat", self.engine.database, limit / 2)
-        self._heart = Heart(self.engine, self.sign, self._holds, self._outage, self._heart_line)
+        pulse_line = Line("pulse", self.engine.database, limit)
+        heart_line = Line("heartbeat", self.engine.database, limit / 2)
+        self._heart = Heart(self.engine, self.sign, self._holds, self._outage, heart_line, self._signals.wake)
         self._watchdog = Watchdog(
             self._holds,
             self._heart,
-            [self._pulse_line, self._heart_line],
-            settings.shutdown_timeout,
+            [pulse_line, heart_line],
+            max(STOP_SECONDS, settings.shutdown_timeout),
             self._on_stuck,
             self._on_failure,
         )
-        worker = Worker(
-            executor_id=str(self.executor_id), executor_name=self.name, options=self.engine.options
-        )
+        worker = Worker(executor_id=str(self.executor_id), executor_name=self.name, options=self.engine.options)
         self.pulse = Pulse(
             self.engine,
             settings,
@@ -76,21 +92,22 @@ class ExecutorProcess:
             self._holds,
             self._heart,
             self._outage,
-            self._pulse_line,
+            pulse_line,
             self._watchdog.kick,
+            self._on_pulse_end,
         )
         self.listener: Listener | None = None
         if self.engine.options.notify and connections[self.engine.database].vendor == "postgresql":
-            self.listener = Listener(self.engine, self.pulse.notice, self._heart.kick, self._outage)
-        self._signals = SignalPipe()
-        self._stop_by: float | None = None  # monotonic; when running bodies are told to stop
-        self._told_to_stop = False
-        self.has_live_threads = (
-            False  # after run(): whether a body lives on, so that only _exit ends the process
-        )
+            self.listener = Listener(self.engine, self.pulse.notice, self._heart.kick, self.pulse.hurry)
+        self._exit_code: int | None = None  # what a signal asked for, in place of 0
+        self._is_asked = False  # to stop; else we may be draining in order to be replaced
+        self._is_replaced = False
+        self._is_over = False
+        self._steps = (self._tell_bodies, self._hand_back, self._give_up)  # of a stop that takes too long
+        self._step, self._step_seconds = 0, STOP_SECONDS
+        self._next_step_at: float | None = None  # monotonic; None while we do not stop
 
     def sign(self) -> Sign:
-        state = "DRAINING" if self.pulse.is_draining else "RUNNING"
         return Sign(
             executor_id=self.executor_id,
             name=self.name,
@@ -103,188 +120,189 @@ class ExecutorProcess:
             },
             queues=list(self.settings.queues or ()),
             slots=self.settings.threads,
-            state=state,
+            state="DRAINING" if self.pulse.is_draining else "RUNNING",
         )
 
     # --- life
 
-    def run(self, *, with_signals: bool = True) -> int:
+    def run(self) -> int:
         """Run until drained, stopped or failed. Raises nothing; the exit code tells."""
-        with self._signals.installed() if with_signals else contextlib.nullcontext():
-            if not self._wait_for_database():
-                return self.exit_code or EXIT_UNAVAILABLE
-            self._heart.start()
-            self._watchdog.start()
-            if self.listener is not None:
-                self.listener.start()
-            self.pulse.start()
-            while self.pulse.is_alive():
-                self._handle(self._signals.read(self._wait_seconds()))
-                self._mind_the_deadline()
+        self._watchdog.start()
+        self._heart.start()
+        if not self._wait_for_database():
             return self._end()
+        self._on_ready()
+        if self.listener is not None:
+            self.listener.start()
+        self.pulse.start()
+        while not self._is_over:
+            self._handle(self._signals.read(self._wait_seconds()))
+            self._mind_the_deadline()
+        return self._end()
 
     def stop(self) -> None:
         """Ask for a graceful stop, from any thread."""
-        if self._stop_by is None:
-            self._stop_by = time.monotonic() + self.settings.shutdown_timeout
-            self.pulse.drain()
+        self._is_asked = True
+        self._drain()
 
-    def abort(self) -> None:
-        """Hand everything back now."""
-        self._stop_by = time.monotonic()
+    def abort(self, exit_code: int | None = None) -> None:
+        """Hand everything back now, from any thread."""
+        self._exit_code, self._is_asked, self._step_seconds = exit_code, True, ABORT_SECONDS
+        self._next_step_at = time.monotonic() + (ABORT_SECONDS if self._step else 0.0)
+        self._drain()
+
+    def replace(self, exit_code: int) -> None:
+        """Hand everything back and end with this exit code, unless we are asked to stop; from any thread."""
+        if not self._is_asked:
+            self.abort(exit_code)
+
+    def _drain(self) -> None:
+        if self._next_step_at is None:
+            self._next_step_at = time.monotonic() + self.settings.shutdown_timeout
+        self.pulse.drain()
+        self._signals.wake()
 
     def _wait_for_database(self) -> bool:
-        """Write the first beat, so that others see us before we claim; False when the database does not answer."""
-        patience, since = Patience(), time.monotonic()
-        while self._stop_by is None:
-            try:
-                self._heart.beat()
-                connections[self.engine.database].close()
-                return True
-            except django.db.OperationalError as error:
-                self._outage.begin("heartbeat", error)
-                if time.monotonic() - since > CONNECT_SECONDS:
-                    logger.error(
-                        "The database did not answer for %.0f s: %s", CONNECT_SECONDS, first_line(error)
-                    )
-                    return False
-                connections[self.engine.database].close()
-                self._handle(self._signals.read(patience.next_seconds()))
-        return False
+        """Wait for the first beat, so that others see us before we claim; False when there is no use waiting."""
+        give_up_at = time.monotonic() + self.settings.connect_timeout
+        while not self._heart.has_beaten and not self._is_asked:
+            if time.monotonic() > give_up_at:
+                logger.error("The database did not answer for %g s; giving up.", self.settings.connect_timeout)
+                self._exit_code = EXIT_UNAVAILABLE
+                return False
+            self._handle(self._signals.read(min(1.0, max(0.01, give_up_at - time.monotonic()))))
+        return not self._is_asked
 
     def _wait_seconds(self) -> float:
-        if self._stop_by is None:
+        if self._next_step_at is None:
             return 1.0
-        return min(1.0, max(0.01, self._stop_by - time.monotonic()))
+        return min(1.0, max(0.01, self._next_step_at - time.monotonic()))
+
+    # --- the end
 
     def _mind_the_deadline(self) -> None:
-        """When the grace period is over: tell bodies to stop, then hand back what did not."""
-        now = time.monotonic()
-        if self._stop_by is None or now < self._stop_by:
-            return
-        if not self._told_to_stop:
-            self._told_to_stop = True
-            self.pulse.drain()
-            running = [hold for hold in list(self._holds.values()) if hold.interrupt(ShuttingDown)]
-            if running:
-                logger.warning(
-                    "executor.stopping %d tasks did not end in time and are handed back", len(running)
-                )
-            self._stop_by = now + STOP_SECONDS
-        else:
-            self.pulse.close_connections()
-            self.pulse.abandon()
-            self._stop_by = now + STOP_SECONDS
-            if self._outage.is_on:
-                # Nobody to hand back to; a rescue will find what we held.
-                os._exit(self.exit_code or EXIT_OK)
+        if self._next_step_at is not None and time.monotonic() >= self._next_step_at:
+            self._next_step_at = time.monotonic() + self._step_seconds
+            step, self._step = self._steps[self._step], self._step + 1
+            step()
+
+    def _tell_bodies(self) -> None:
+        told = sum(hold.interrupt(ShuttingDown) for hold in list(self._holds.values()))
+        if told:
+            logger.warning("executor.stopping %d tasks did not end in time and are handed back", told)
+
+    def _hand_back(self) -> None:
+        """Hand back what did not notice that it was told to stop, after taking the database away from it."""
+        self.pulse.close_connections()
+        self.pulse.abandon()
+
+    def _give_up(self) -> NoReturn:
+        logger.error("executor.left %d tasks could not be handed back; a rescue will find them", len(self._holds))
+        leave(self._code())
 
     def _end(self) -> int:
-        ended = self.pulse.close(timeout_seconds=0.5)
+        timeout = self._step_seconds / 2
         if self.listener is not None:
             self.listener.stop()
+        ended = self.pulse.close(timeout)
         self._heart.stop()
+        self._heart.join(timeout * 4)
         self._watchdog.stop()
-        self._heart.join(5.0)
-        try:
-            self.engine.say_goodbye(self.executor_id)
-        except django.db.Error as error:
-            logger.info("executor.goodbye %s", first_line(error))
-        connections[self.engine.database].close()
-        failure = self.pulse.failure or self._heart.failure
-        if failure is not None:
-            self.exit_code = EXIT_INTERNAL
+        self.has_live_threads = not ended or self._heart.is_alive()
         counts = self.pulse.counts
         logger.info("executor.stopped %s finished=%d lost=%d", self.name, counts.finished, counts.lost)
-        self.has_live_threads = not ended
-        return self.exit_code
+        return self._code()
+
+    def _code(self) -> int:
+        if self.pulse.failure is not None:
+            return EXIT_INTERNAL
+        if self._exit_code is not None:
+            return self._exit_code
+        return EXIT_REPLACE if self._is_replaced and not self._is_asked else EXIT_OK
 
     # --- what others tell us
 
+    def _on_pulse_end(self) -> None:
+        self._is_over = True
+        self._signals.wake()
+
     def _on_stuck(self, hold: Hold) -> None:
         """A thread cannot be ended, only its process: drain, and be replaced; its claim goes with the process."""
-        if self.exit_code == EXIT_REPLACE:
-            return
-        self.exit_code = EXIT_REPLACE
-        logger.error(
-            "executor.replaced task id=%s type=%s does not stop when told; this process finishes its other tasks and is "
-            "replaced",
-            hold.id,
-            hold.claimed.task_type,
-        )
+        if hold.id not in self.pulse.left_behind:
+            logger.error(
+                "executor.stuck task id=%s type=%s does not stop when told; this process finishes its other tasks and "
+                "is replaced",
+                hold.id,
+                hold.claimed.task_type,
+            )
         self.pulse.leave_behind(hold)
-        self.pulse.drain()
+        self._is_replaced = True
+        self._drain()
 
     def _on_failure(self, failure: BaseException) -> None:
         logger.critical("executor.failed %s", first_line(failure))
-        os._exit(EXIT_INTERNAL)
+        leave(EXIT_INTERNAL)
 
-    def _handle(self, signals: bytes) -> None:
-        for number in signals:
+    def _handle(self, news: bytes) -> None:
+        for number in news:
             match number:
-                case signal.SIGTERM | signal.SIGHUP if self._stop_by is None:
+                case signal.SIGTERM | signal.SIGHUP if self._is_supervised or not self._is_asked:
                     self.stop()
-                case signal.SIGINT if self._stop_by is None:
-                    logger.info("Stopping; Ctrl-C again hands back what runs.")
-                    self.stop()
-                case signal.SIGINT:
-                    self.exit_code = EXIT_INTERRUPTED
-                    self.abort()
                 case signal.SIGTERM | signal.SIGHUP:
                     self.abort()
+                case signal.SIGINT if self._is_supervised:
+                    self.stop()
+                case signal.SIGINT if not self._is_asked:
+                    logger.warning("Stopping when what runs has ended; Ctrl-C again hands it back now.")
+                    self.stop()
+                case signal.SIGINT:
+                    self.abort(EXIT_INTERRUPTED)
                 case signal.SIGQUIT:
-                    self.exit_code = EXIT_QUIT
-                    self.abort()
+                    self.abort(EXIT_QUIT)
                 case signal.SIGTSTP:
                     self.pulse.is_quiet = True
                     logger.info("executor.quiet claims nothing until SIGCONT")
                 case signal.SIGCONT:
                     self.pulse.is_quiet = False
+                    self._heart.kick()
                     self.pulse.hurry()
                 case signal.SIGUSR1:
                     self._dump()
+                case _ if number == ORPHANED:
+                    logger.error("The supervisor is gone; stopping.")
+                    self.stop()
 
     def _dump(self) -> None:
-        faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+        """Write to the terminal or the service's log where every thread is, and what runs."""
+        out = sys.__stderr__
+        if out is None:
+            return
+        faulthandler.dump_traceback(file=out, all_threads=True)
         now = time.monotonic()
         for hold in list(self._holds.values()):
             state = f"{now - hold.started_at:.1f} s" if hold.started_at is not None else "in line"
-            print(f"{hold.id} {hold.claimed.task_type} {hold.claimed.queue_name} {state}", file=sys.stderr)
+            out.write(f"{hold.id} {hold.claimed.task_type} {hold.claimed.queue_name} {state}\n")
+        out.flush()
 
 
-class SignalPipe:
-    """
-    Signals as bytes in a pipe.
+def leave(code: int) -> NoReturn:
+    """End this process at once, whatever its threads do."""
+    flush()
+    os._exit(code)
 
-    The handlers do nothing else: an exception, a log line or a lock in a handler may hit the process
-    in the middle of a COMMIT.
-    """
 
-    HANDLED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGTSTP", "SIGCONT", "SIGUSR1")
+def flush() -> None:
+    """Write out all that was said, as far as somebody reads it."""
 
-    def __init__(self) -> None:
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        os.set_blocking(self._writer, False)
+    def write() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        logging.shutdown()
 
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
-        numbers = [getattr(signal, name) for name in self.HANDLED if hasattr(signal, name)]
-        before = {number: signal.signal(number, self._write) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _write(self, number: int, frame: FrameType | None) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._writer, bytes([number]))
-
-    def read(self, timeout_seconds: float) -> bytes:
-        """Wait for signals; b"" when none came."""
-        ready, _, _ = select.select([self._reader], [], [], timeout_seconds)
-        return os.read(self._reader, 64) if ready else b""
+    writer = threading.Thread(target=write, name="flush", daemon=True)
+    writer.start()
+    writer.join(FLUSH_SECONDS)
 
 
 def jobqueue_version() -> str:

@@ -37,6 +37,7 @@ PREFETCH_MOST = 500
 TAKE_BACK_SECONDS = 1.0  # a prefetched task that has not started by then goes back for others to take
 LOOK_AGAIN_SECONDS = 0.03  # after a notice: others may have been left out in its 20 ms
 DRAINED_SECONDS = 1.0  # --burst ends when nothing is due so soon
+LAST_TRIES = 3  # to hand back what is left, when the database is away
 BURST_LOOK_SECONDS = 0.1  # and looks so often whether others are still at work
 
 
@@ -67,6 +68,7 @@ class Pulse(threading.Thread):
         outage: Outage,
         line: Line,
         on_deadline: Callable[[], None],
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(name="pulse", daemon=True)
         self.engine, self.settings, self.worker, self.executor_id = engine, settings, worker, executor_id
@@ -77,6 +79,7 @@ class Pulse(threading.Thread):
             line,
             on_deadline,
         )
+        self._on_end = on_end
         self.counts = Counts()
         self.failure: BaseException | None = None
         self.is_draining = False
@@ -92,6 +95,7 @@ class Pulse(threading.Thread):
         self._finished: deque[Ended] = deque()
         self._unsettled: dict[UUID, Ended] = {}
         self._wakeup = threading.Event()
+        self._impatient = threading.Event()  # ends a wait for the database that was begun before we were to stop
         self._queues: list[str] = list(settings.queues or ())
         self._queues_read_at = float("-inf")
         self._mean_run_seconds: float | None = None
@@ -116,11 +120,13 @@ class Pulse(threading.Thread):
     def drain(self) -> None:
         """Claim nothing more, finish what runs, hand the rest back, end."""
         self.is_draining = True
+        self._impatient.set()
         self._wakeup.set()
 
     def abandon(self) -> None:
         """Hand back now whatever is left, and end."""
         self.is_draining = self.is_abandoned = True
+        self._impatient.set()
         self._wakeup.set()
 
     def hurry(self) -> None:
@@ -155,9 +161,10 @@ class Pulse(threading.Thread):
                     self._in_doubt |= self._unsettled.keys()
                     self.outage.begin("pulse", error)
                     self.line.drop()
-                    time.sleep(patience.next_seconds())
-                    if self.is_abandoned:
+                    if self.is_abandoned and patience.tries >= LAST_TRIES:
                         break
+                    self._impatient.wait(patience.next_seconds())
+                    self._impatient.clear()
                     continue
                 self.outage.end("pulse")
                 patience.reset()
@@ -168,6 +175,7 @@ class Pulse(threading.Thread):
             logger.exception("pulse.died")
         finally:
             self.line.drop()
+            self._on_end()
 
     def _turn(self) -> None:
         """Go round once. Raises django.db.Error, and nothing in hand is lost by it."""
@@ -184,7 +192,7 @@ class Pulse(threading.Thread):
             self._settle(committed)
             self._begin(claimed, alone=demand.suspects)
         if self.is_abandoned:
-            self.engine.release_strays(self.executor_id, [])
+            self.engine.release_strays(self.executor_id, self.left_behind)
             self.holds.clear()
             return
         now = time.monotonic()

@@ -1,37 +1,89 @@
-"""--reload: hand back what runs before Django starts the program again with the new code."""
+"""--reload: hand back what runs, and start the program again, when its code changes."""
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import threading
-from collections.abc import Callable
-from typing import Any
 
 from django.utils import autoreload
 
-from jobqueue.executor.process import ExecutorProcess
+from jobqueue.executor.process import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_QUIT,
+    EXIT_RELOAD,
+    EXIT_REPLACE,
+    EXIT_UNAVAILABLE,
+    ExecutorProcess,
+)
+from jobqueue.executor.signals import SignalPipe
+from jobqueue.executor.supervisor import STOPPING
 
-HAND_BACK_SECONDS = 5.0
+logger = logging.getLogger("jobqueue.executor")
+
+LOOK_SECONDS = 1.0
 
 
-def run_and_hand_back(make: Callable[[], ExecutorProcess]) -> None:
+def is_child() -> bool:
+    return os.environ.get(autoreload.DJANGO_AUTORELOAD_ENV) == "true"
+
+
+def watch(executor: ExecutorProcess) -> None:
+    """In the child: end the executor when code changes."""
+
+    def run() -> None:
+        try:
+            autoreload.get_reloader().run(threading.main_thread())
+        except SystemExit:
+            executor.replace(EXIT_RELOAD)
+
+    threading.Thread(target=run, name="reloader", daemon=True).start()
+
+
+def supervise(signals: SignalPipe) -> int:
     """
-    Run an executor in the reloader's thread.
+    Run the program as a child, again and again as its code changes; returns the exit code.
 
-    Signals go to the main thread, which belongs to Django's reloader: its SIGTERM and Ctrl-C end the
-    program through sys.exit, so that we hand back on the way out.
+    Not by Django's run_with_reloader: its parent kills the child a quarter of a second after a Ctrl-C,
+    before it could hand back what runs.
     """
-    executor = make()
-    ended = threading.Event()
+    while True:
+        arguments = [os.fspath(argument) for argument in autoreload.get_child_arguments()]
+        pid = os.posix_spawn(arguments[0], arguments, {**os.environ, autoreload.DJANGO_AUTORELOAD_ENV: "true"})
+        asked, code = _wait(pid, signals)
+        if asked == signal.SIGINT and code == EXIT_QUIT:
+            return EXIT_INTERRUPTED
+        if asked is not None or code in (EXIT_OK, EXIT_UNAVAILABLE):
+            return code
+        if code not in (EXIT_RELOAD, EXIT_REPLACE):
+            logger.warning("The executor ended with code %d; it starts again when code changes.", code)
+            if not _wait_for_change(signals):
+                return EXIT_OK
 
-    def hand_back(*_: Any, **__: Any) -> None:
-        executor.abort()
-        ended.wait(HAND_BACK_SECONDS)
 
-    autoreload.file_changed.connect(hand_back, weak=False)
-    threading._register_atexit(hand_back)  # type: ignore[attr-defined]
-    try:
-        code = executor.run(with_signals=False)
-    finally:
-        ended.set()
-    os._exit(code)
+def _wait(pid: int, signals: SignalPipe) -> tuple[int | None, int]:
+    """Pass signals on until the child ends; returns the last that asked it to stop, and its exit code."""
+    asked = None
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return asked, os.waitstatus_to_exitcode(status)
+        for number in signals.read(LOOK_SECONDS):
+            if number in STOPPING:
+                # As from a supervisor: the child has a terminal's Ctrl-C already, "now" is SIGQUIT.
+                os.kill(pid, signal.SIGQUIT if asked is not None else number)
+                asked = number
+            elif number in (signal.SIGTSTP, signal.SIGCONT, signal.SIGUSR1):
+                os.kill(pid, number)
+
+
+def _wait_for_change(signals: SignalPipe) -> bool:
+    """Whether code has changed; else we were asked to stop."""
+    reloader = autoreload.StatReloader()
+    before = dict(reloader.snapshot_files())
+    while not set(signals.read(LOOK_SECONDS)) & set(STOPPING):
+        if dict(reloader.snapshot_files()) != before:
+            return True
+    return False

@@ -10,8 +10,9 @@ class ExecutorSettings:
     """
     The flags of `run_executors`, as a value.
 
-    queues: None serves every queue of the backend. shutdown_timeout, poll_interval: seconds;
-    a poll_interval of None is the backend's POLL_INTERVAL. max_tasks: stop after so many, None never.
+    queues: None serves every queue of the backend. shutdown_timeout, connect_timeout, poll_interval:
+    seconds; a poll_interval of None is the backend's POLL_INTERVAL. max_tasks: stop after so many,
+    None never. connect_timeout: how long to wait for the database at the start.
     """
 
     backend: str = "default"
@@ -21,5 +22,6 @@ class ExecutorSettings:
     burst: bool = False
     max_tasks: int | None = None
     shutdown_timeout: float = 25.0
+    connect_timeout: float = 60.0
     poll_interval: float | None = None
     name: str | None = None

@@ -6,85 +6,104 @@ import logging
 import os
 import random
 import signal
-import sys
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
-from jobqueue.executor.process import EXIT_OK, EXIT_REPLACE, SignalPipe
+from jobqueue.executor.process import (
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_QUIT,
+    EXIT_RELOAD,
+    EXIT_REPLACE,
+    EXIT_UNAVAILABLE,
+    leave,
+)
+from jobqueue.executor.signals import SignalPipe
 
 logger = logging.getLogger("jobqueue.executor")
 
 LONGEST_WAIT_SECONDS = 30.0
 GOOD_LIFE_SECONDS = 30.0  # who lived so long is replaced at once
-LOOK_SECONDS = 0.2
 KILL_AFTER_SECONDS = 10.0  # beyond the children's own grace period
+LOOK_SECONDS = 1.0
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Supervisor:
     """
-    Forks children before any thread or connection exists, and keeps their number.
+    Keeps so many children, until it is told to stop; run() returns the exit code.
 
-    start: what a child does; its result is the child's exit code.
+    launch: start child number n, return its process id. is_finite: children that end well are not
+    started again (--burst).
+
+    Children take a repeated SIGTERM or SIGINT for the first one, since a terminal or a service manager
+    may send them what we pass on too: "hand back now" is SIGQUIT to them.
     """
 
     def __init__(
-        self, processes: int, start: Callable[[int], int], shutdown_timeout: float, *, is_finite: bool
+        self,
+        processes: int,
+        launch: Callable[[int], int],
+        shutdown_timeout: float,
+        signals: SignalPipe,
+        *,
+        is_finite: bool = False,
     ) -> None:
-        self._start = start
+        self._processes, self._launch, self._signals = processes, launch, signals
+        self._shutdown_timeout, self._is_finite = shutdown_timeout, is_finite
         self._children: dict[int, tuple[int, float]] = {}  # pid -> number, when it began
         self._due: dict[int, float] = dict.fromkeys(range(processes), 0.0)  # number -> when to start it
         self._failures: dict[int, int] = {}
-        self._shutdown_timeout = shutdown_timeout
-        self._is_finite = is_finite  # children that end well (--burst, --max-tasks) are not started again
-        self._signals = SignalPipe()
+        self._first = set(range(processes))  # whose first process has not ended yet
+        self._in_vain = 0  # first processes that never found the database
         self._stop_by: float | None = None
         self._exit_code = EXIT_OK
 
     def run(self) -> int:
         """Return when all children have ended for good."""
-        with self._signals.installed():
-            while self._children or (self._due and self._stop_by is None):
-                self._start_due()
-                for number in self._signals.read(LOOK_SECONDS):
-                    self._pass_on(number)
-                self._reap()
-                self._kill_overdue()
+        while self._children or (self._due and self._stop_by is None):
+            self._start_due()
+            for number in self._signals.read(self._wait_seconds()):
+                self._pass_on(number)
+            self._reap()
+            self._kill_overdue()
         return self._exit_code
+
+    def _wait_seconds(self) -> float:
+        """Seconds until something is to be done; the end of a child is news of its own (SIGCHLD)."""
+        moments = list(self._due.values()) if self._stop_by is None else [self._stop_by]
+        return min([LOOK_SECONDS, *(max(0.0, at - time.monotonic()) for at in moments)])
 
     def _start_due(self) -> None:
         now = time.monotonic()
         for number in [number for number, at in self._due.items() if at <= now and self._stop_by is None]:
+            try:
+                pid = self._launch(number)
+            except OSError as error:  # no memory or process numbers left
+                self._due[number] = now + self._wait_after_failure(number)
+                logger.error("supervisor.launch process %d: %s", number, error)
+                continue
             del self._due[number]
-            pid = os.fork()
-            if pid == 0:
-                self._be_child(number)
             self._children[pid] = (number, now)
             logger.info("supervisor.started process %d pid=%d", number, pid)
 
-    def _be_child(self, number: int) -> None:
-        code = 70
-        try:
-            random.seed()
-            code = self._start(number)
-        except BaseException:  # whatever it is, it must not run on as a second supervisor
-            logger.exception("supervisor.child")
-        finally:
-            logging.shutdown()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-
     def _pass_on(self, number: int) -> None:
-        if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT) and self._stop_by is None:
-            self._stop_by = time.monotonic() + self._shutdown_timeout + KILL_AFTER_SECONDS
-        # A Ctrl-C reaches the whole process group: the children have it already.
-        if (
-            number == signal.SIGINT
-            and os.getpgrp() == os.getpid()
-            and sys.stdin is not None
-            and sys.stdin.isatty()
-        ):
-            return
+        if number in STOPPING:
+            is_repeated, self._stop_by = self._stop_by is not None, time.monotonic() + KILL_AFTER_SECONDS
+            if number == signal.SIGQUIT:
+                self._exit_code = EXIT_QUIT
+            elif is_repeated:
+                self._exit_code = EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_OK
+                number = signal.SIGQUIT
+            else:
+                self._stop_by += self._shutdown_timeout
+            self._tell(number)
+        elif number in (signal.SIGTSTP, signal.SIGCONT, signal.SIGUSR1):
+            self._tell(number)
+
+    def _tell(self, number: int) -> None:
         for pid in self._children:
             os.kill(pid, number)
 
@@ -97,29 +116,75 @@ class Supervisor:
     def _ended(self, pid: int, code: int) -> None:
         number, began_at = self._children.pop(pid)
         if self._stop_by is not None:
-            self._exit_code = self._exit_code or max(code, 0)
+            if code == EXIT_INTERNAL:
+                self._exit_code = self._exit_code or EXIT_INTERNAL
             return
         if code == EXIT_OK and self._is_finite:
             return
-        lived = time.monotonic() - began_at
-        failures = (
-            0
-            if lived > GOOD_LIFE_SECONDS or code in (EXIT_OK, EXIT_REPLACE)
-            else self._failures.get(number, 0) + 1
-        )
-        self._failures[number] = failures
-        wait = (
-            0.0
-            if failures == 0
-            else min(LONGEST_WAIT_SECONDS, 0.5 * 2.0**failures) * random.uniform(0.8, 1.0)
-        )
+        self._in_vain += code == EXIT_UNAVAILABLE and number in self._first
+        self._first.discard(number)
+        if self._in_vain == self._processes:
+            # As a single process does: later on outages are waited out, at the start they may be a wrong setting.
+            self._exit_code = EXIT_UNAVAILABLE
+            self._stop_by = time.monotonic() + KILL_AFTER_SECONDS
+            self._tell(signal.SIGTERM)
+            return
+        is_fine = code in (EXIT_OK, EXIT_RELOAD, EXIT_REPLACE) or time.monotonic() - began_at > GOOD_LIFE_SECONDS
+        if is_fine:
+            self._failures.pop(number, None)
+        wait = 0.0 if is_fine else self._wait_after_failure(number)
         self._due[number] = time.monotonic() + wait
         reason = f"signal {-code}" if code < 0 else f"code {code}"
-        logger.warning(
-            "supervisor.ended process %d pid=%d with %s; again in %.1f s", number, pid, reason, wait
-        )
+        level = logging.INFO if is_fine else logging.WARNING
+        logger.log(level, "supervisor.ended process %d pid=%d with %s; again in %.1f s", number, pid, reason, wait)
+
+    def _wait_after_failure(self, number: int) -> float:
+        failures = self._failures[number] = self._failures.get(number, 0) + 1
+        return min(LONGEST_WAIT_SECONDS, 0.25 * 2.0 ** min(failures, 20)) * random.uniform(0.8, 1.0)
 
     def _kill_overdue(self) -> None:
         if self._stop_by is not None and time.monotonic() > self._stop_by:
-            for pid in self._children:
+            for pid, (number, _) in self._children.items():
+                logger.error("supervisor.killed process %d pid=%d did not end", number, pid)
                 os.kill(pid, signal.SIGKILL)
+            self._exit_code = self._exit_code or EXIT_INTERNAL
+            self._stop_by = time.monotonic() + KILL_AFTER_SECONDS
+
+
+class Fork:
+    """
+    Launches children as copies of this process, before any thread or connection exists.
+
+    start: what a child does, given its number and its signals; returns the child's exit code.
+    """
+
+    def __init__(self, start: Callable[[int, SignalPipe], int], signals: SignalPipe) -> None:
+        self._start, self._signals = start, signals
+        self._lifeline, self._held = os.pipe()  # closes when we die, however that comes about
+
+    def __call__(self, number: int) -> int:
+        handled = {getattr(signal, name) for name in SignalPipe.HANDLED} | {signal.SIGCHLD}
+        # Until the child has handlers of its own, a signal to it would arrive in our pipe.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, handled)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._be_child(number, before)
+            return pid
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _be_child(self, number: int, mask: set[int | signal.Signals]) -> NoReturn:
+        code = EXIT_INTERNAL
+        try:
+            os.close(self._held)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            random.seed()
+            with SignalPipe(lifeline=self._lifeline).installed() as signals:
+                self._signals.close()
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                code = self._start(number, signals)
+        except BaseException:  # whatever it is, it must not run on as a second supervisor
+            logger.exception("supervisor.child")
+        finally:
+            leave(code)

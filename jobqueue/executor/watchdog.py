@@ -44,9 +44,13 @@ class Watchdog(threading.Thread):
         self._kicked.set()
 
     def run(self) -> None:
-        while not self._over:
-            self._kicked.wait(self._look())
-            self._kicked.clear()
+        try:
+            while not self._over:
+                self._kicked.wait(self._look())
+                self._kicked.clear()
+        except BaseException as failure:  # without it timeouts mean nothing, and a hung connection hangs for ever
+            logger.exception("watchdog.died")
+            self._on_failure(failure)
 
     def _look(self) -> float:
         """Look once; returns the seconds until the next look."""

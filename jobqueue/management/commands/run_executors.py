@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
+import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import django
@@ -14,16 +17,18 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
-from django.utils import autoreload
 
 from jobqueue import __version__, registry
+from jobqueue.api import aliases
 from jobqueue.engine import engine_for
-from jobqueue.executor.process import EXIT_REPLACE, ExecutorProcess
-from jobqueue.executor.reload import run_and_hand_back
+from jobqueue.executor import reload
+from jobqueue.executor.process import EXIT_REPLACE, ExecutorProcess, flush, leave
 from jobqueue.executor.settings import ExecutorSettings
-from jobqueue.executor.supervisor import Supervisor
+from jobqueue.executor.signals import SignalPipe
+from jobqueue.executor.supervisor import Fork, Supervisor
 
 LEVELS = {0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG, 3: logging.DEBUG}
+SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
 def positive(kind: Callable[[str], Any], low: float) -> Callable[[str], Any]:
@@ -33,45 +38,74 @@ def positive(kind: Callable[[str], Any], low: float) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(f"must be {low:g} or more, not {text}")
         return value
 
-    parse.__name__ = kind.__name__
+    parse.__name__ = "whole number" if kind is int else "number"
     return parse
+
+
+class Append(argparse.Action):
+    """As "append", but what the command line says replaces what the environment says."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        items = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, [values] if items is self.default else [*items, values])
+
+
+class Flags:
+    """Adds flags whose defaults may come from the environment."""
+
+    def __init__(self, parser: CommandParser) -> None:
+        self._parser = parser
+
+    def add(self, *names: str, default: Any = None, help: str, **options: Any) -> None:  # noqa: A002 - argparse's word
+        variable = "JOBQUEUE_" + names[-1].removeprefix("--").replace("-", "_").upper()
+        if given := os.environ.get(variable, "").strip():
+            try:
+                default = self._read(given, options)
+            except (ValueError, KeyError, argparse.ArgumentTypeError) as error:
+                self._parser.error(f"{variable}={given!r} in the environment: {error}")
+        self._parser.add_argument(*names, default=default, help=f"{help} [{variable}]", **options)
+
+    def _read(self, given: str, options: dict[str, Any]) -> Any:
+        match options:
+            case {"action": "store_true"}:
+                if given.lower() not in SWITCH:
+                    raise ValueError("must be 1 or 0")
+                return SWITCH[given.lower()]
+            case {"action": _}:
+                return given.replace(",", " ").split()
+            case {"type": read}:
+                return read(given)
+        return given
 
 
 class Command(BaseCommand):
     help = "Run the tasks of a queue until told to stop (Ctrl-C, SIGTERM)."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        def add(*flags: str, default: Any = None, help: str, **options: Any) -> None:  # noqa: A002 - argparse's word
-            """Add a flag whose default may come from the environment."""
-            variable = "JOBQUEUE_" + flags[-1].removeprefix("--").replace("-", "_").upper()
-            given = os.environ.get(variable, "")
-            if options.get("action") == "store_true":
-                default = given.lower() in ("1", "true", "yes", "on")
-            elif options.get("action") == "append":
-                default = given.replace(",", " ").split() or None
-            elif given:
-                default = given  # argparse runs a text default through `type`
-            parser.add_argument(*flags, default=default, help=f"{help} [{variable}]", **options)
-
+        add = Flags(parser).add
         add(
             "-q",
             "--queue",
-            action="append",
+            action=Append,
             metavar="NAME",
             help="a queue to serve; repeat for more; none: every queue",
         )
         add("-t", "--threads", type=positive(int, 1), default=8, help="tasks at once in threads (8)")
         add("--async-slots", type=positive(int, 1), default=100, help="async tasks at once (100)")
         add("-p", "--processes", type=positive(int, 1), default=1, help="processes under one supervisor (1)")
-        add(
-            "--burst", action="store_true", help="exit when nothing is ready, running, or due within a second"
-        )
+        add("--burst", action="store_true", help="exit when nothing is ready, running, or due within a second")
         add("--max-tasks", type=positive(int, 1), help="stop after so many tasks")
         add(
             "--shutdown-timeout",
             type=positive(float, 0),
             default=25.0,
             help="seconds that running tasks get on SIGTERM (25)",
+        )
+        add(
+            "--connect-timeout",
+            type=positive(float, 0),
+            default=60.0,
+            help="seconds to wait for the database at the start (60)",
         )
         add(
             "--poll-interval",
@@ -83,93 +117,106 @@ class Command(BaseCommand):
         add("--reload", action="store_true", help="restart when code changes, for development")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        self._set_up_logging(options["verbosity"], no_color=options["no_color"])
-        settings = self._settings(options)
-        processes: int = options["processes"]
-        if options["reload"] and processes > 1:
-            raise CommandError("--reload works with one process; leave out --processes.")
-        if options["reload"]:
-            autoreload.run_with_reloader(
-                lambda: run_and_hand_back(lambda: self._executor(settings, processes))
-            )
-            return
-        if django_settings.DEBUG:
+        with SignalPipe().installed() as signals:
+            self._set_up_logging(options["verbosity"], no_color=options["no_color"])
+            settings = self._settings(options)
+            processes: int = options["processes"]
+            if options["reload"] and processes > 1:
+                raise CommandError("--reload works with one process; leave out --processes.")
+            if options["reload"] and not reload.is_child():
+                with signals.installed(signal.SIGCHLD):
+                    code = reload.supervise(signals)
+            elif processes > 1:
+                code = self._supervise(settings, processes, signals)
+            else:
+                code = self._run(settings, signals, is_reloaded=options["reload"])
+        if code:
+            sys.exit(code)
+
+    def _run(self, settings: ExecutorSettings, signals: SignalPipe, *, is_reloaded: bool) -> int:
+        if django_settings.DEBUG and not is_reloaded:
             self.stderr.write("DEBUG is on: use --reload while developing, and DEBUG=False in production.")
-        if processes == 1:
-            executor = self._executor(settings, processes)
-            self._leave(executor.run(), executor)
+        executor = ExecutorProcess(settings, signals, is_supervised=is_reloaded, on_ready=self._say_ready(settings))
+        self._print_banner(settings, executor.name, 1)
+        if is_reloaded:
+            reload.watch(executor)
+        code = executor.run()
+        if code == EXIT_REPLACE and not is_reloaded:
+            # A thread does not stop: a new program in this process ends it, and goes on with the queue.
+            flush()
+            os.execv(sys.executable, sys.orig_argv)
+        if executor.has_live_threads:
+            leave(code)
+        return code
+
+    def _supervise(self, settings: ExecutorSettings, processes: int, signals: SignalPipe) -> int:
+        if django_settings.DEBUG:
+            self.stderr.write("DEBUG is on: its log of queries grows; use DEBUG=False in production.")
+        self._print_banner(settings, settings.name or f"{socket.gethostname()}.{os.getpid()}", processes)
         for connection in connections.all(initialized_only=True):
             connection.close()  # children must not share a socket
-        supervisor = Supervisor(
-            processes,
-            lambda number: self._run_child(settings, processes, number),
-            settings.shutdown_timeout,
-            is_finite=settings.burst,
-        )
-        sys.exit(supervisor.run())
+            getattr(connection, "close_pool", lambda: None)()
+        say_ready = self._say_ready(settings)
+
+        def start(number: int, signals: SignalPipe) -> int:
+            name = settings.name and f"{settings.name}.{number + 1}"
+            on_ready = say_ready if number == 0 else lambda: None
+            return ExecutorProcess(replace(settings, name=name), signals, is_supervised=True, on_ready=on_ready).run()
+
+        launch = Fork(start, signals)
+        with signals.installed(signal.SIGCHLD):
+            return Supervisor(processes, launch, settings.shutdown_timeout, signals, is_finite=settings.burst).run()
 
     def _settings(self, options: dict[str, Any]) -> ExecutorSettings:
+        backend, queues = options["backend"], options["queue"]
+        if backend not in aliases():
+            raise CommandError(f"TASKS has no jobqueue backend {backend!r}; it has {', '.join(aliases()) or 'none'}.")
         try:
-            engine_for(options["backend"])
+            engine_for(backend)
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
-        queues = options["queue"]
-        known = set(django_settings.TASKS[options["backend"]].get("QUEUES", ["default"]))
+        known = set(django_settings.TASKS[backend].get("QUEUES", ["default"]))
         for name in queues or ():
             if known and name not in known:
                 raise CommandError(
-                    f"Queue {name!r} is not in QUEUES of TASKS[{options['backend']!r}]: {', '.join(sorted(known))}."
+                    f"Queue {name!r} is not in QUEUES of TASKS[{backend!r}]: {', '.join(sorted(known))}."
                 )
         return ExecutorSettings(
-            backend=options["backend"],
+            backend=backend,
             queues=tuple(dict.fromkeys(queues)) if queues else None,
             threads=options["threads"],
             async_slots=options["async_slots"],
             burst=options["burst"],
             max_tasks=options["max_tasks"],
             shutdown_timeout=options["shutdown_timeout"],
+            connect_timeout=options["connect_timeout"],
             poll_interval=options["poll_interval"],
             name=options["name"],
         )
 
-    def _executor(self, settings: ExecutorSettings, processes: int) -> ExecutorProcess:
-        executor = ExecutorProcess(settings)
-        self._print_banner(executor, settings, processes)
-        return executor
-
-    def _run_child(self, settings: ExecutorSettings, processes: int, number: int) -> int:
-        executor = ExecutorProcess(settings)
-        if number == 0:
-            self._print_banner(executor, settings, processes)
-        return executor.run()
-
-    def _leave(self, code: int, executor: ExecutorProcess) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        logging.shutdown()
-        if code == EXIT_REPLACE:
-            # A thread does not stop: a new program in this process ends it, and goes on with the queue.
-            os.execv(sys.executable, sys.orig_argv)
-        if executor.has_live_threads:
-            os._exit(code)
-        sys.exit(code)
-
-    def _print_banner(self, executor: ExecutorProcess, settings: ExecutorSettings, processes: int) -> None:
-        connection = connections[executor.engine.database]
+    def _print_banner(self, settings: ExecutorSettings, name: str, processes: int) -> None:
+        database = engine_for(settings.backend).database
+        stored = f"{connections[database].vendor} (database {database!r})"
         python = ".".join(map(str, sys.version_info[:3]))
         queues = ", ".join(settings.queues) if settings.queues else "every queue"
         each = f"{settings.threads} threads + {settings.async_slots} async"
         for line in (
-            f"jobqueue {__version__} · executor {executor.name} · django {django.get_version()} · python {python} · "
-            f"{connection.vendor} (database {executor.engine.database!r})",
+            f"jobqueue {__version__} · executor {name} · django {django.get_version()} · python {python} · {stored}",
             f"queues      {queues:<36} {len(registry.all())} tasks registered",
             f"slots       {processes} × ({each})",
             f"shutdown    {settings.shutdown_timeout:g} s grace on SIGTERM, Ctrl-C twice to hand back at once",
-            "ready, waiting for work"
-            + ("; ends when the queue is drained" if settings.burst else " (Ctrl-C to stop)"),
         ):
             self.stdout.write(line)
         self.stdout.flush()
+
+    def _say_ready(self, settings: ExecutorSettings) -> Callable[[], None]:
+        end = "ends when the queue is drained" if settings.burst else "Ctrl-C to stop"
+
+        def say() -> None:
+            self.stdout.write(f"ready, waiting for work ({end})")
+            self.stdout.flush()
+
+        return say
 
     def _set_up_logging(self, verbosity: int, *, no_color: bool) -> None:
         """Django's default LOGGING leaves INFO of other packages invisible: speak up unless the site decided."""

@@ -1,0 +1,68 @@
+"""Signals, and other short news for a main thread that waits, as bytes in a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+WAKE = 0  # look around
+ORPHANED = 255  # the supervisor is gone
+
+
+class SignalPipe:
+    """
+    What happened since the last look, one byte each: the number of a signal, WAKE or ORPHANED.
+
+    The handlers do nothing else: an exception, a log line or a lock in a handler may hit the process
+    in the middle of a COMMIT. lifeline: a pipe that the supervisor holds open as long as it lives.
+    """
+
+    HANDLED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGTSTP", "SIGCONT", "SIGUSR1")
+
+    def __init__(self, *, lifeline: int | None = None) -> None:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+        self._lifeline = lifeline
+
+    @contextlib.contextmanager
+    def installed(self, *more: signal.Signals) -> Iterator[SignalPipe]:
+        """Receive signals; outside of the main thread, which alone can, only what wake() brings."""
+        before = {}
+        if threading.current_thread() is threading.main_thread():
+            numbers = {getattr(signal, name) for name in self.HANDLED if hasattr(signal, name)} | {*more}
+            if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+                numbers.discard(signal.SIGHUP)  # nohup
+            before = {number: signal.signal(number, self._write) for number in numbers}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def wake(self) -> None:
+        """Make read() return, from any thread."""
+        self._write(WAKE, None)
+
+    def _write(self, number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(BlockingIOError):  # full: it will be read, and that is the point
+            os.write(self._writer, bytes([number]))
+
+    def read(self, timeout_seconds: float) -> bytes:
+        """Wait for news; b"" when none came."""
+        sources = [self._reader] if self._lifeline is None else [self._reader, self._lifeline]
+        ready, _, _ = select.select(sources, [], [], timeout_seconds)
+        news = os.read(self._reader, 64) if self._reader in ready else b""
+        if self._lifeline in ready:
+            self._lifeline = None
+            news += bytes([ORPHANED])
+        return news
+
+    def close(self) -> None:
+        os.close(self._reader)
+        os.close(self._writer)
