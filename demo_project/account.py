@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.core.files.storage import default_storage
 from django.db import connection
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.utils import timezone
 
 from demo_project.photos import gallery
@@ -36,10 +36,15 @@ class Run:
     def photos(self) -> QuerySet[Photo]:
         return Photo.objects.filter(uploaded_at__gte=self.began)
 
-    def unfinished(self) -> QuerySet[Task]:
+    def waiting(self) -> QuerySet[Task]:
         """What can still run; tonight's report is not waited for."""
         tonight = Q(status=Status.SCHEDULED, wake_at__gt=timezone.now() + gallery.SOON)
         return self.tasks.filter(finished_at=None).exclude(tonight)
+
+    def unfinished(self) -> dict[str, int]:
+        """Count them by status, in words."""
+        counted = self.waiting().order_by().values_list("status").annotate(Count("pk"))
+        return {Status(status).label.lower(): count for status, count in counted}
 
 
 def database_time() -> datetime:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -68,11 +69,13 @@ def admin_password() -> str | None:
     user, is_new = get_user_model().objects.get_or_create(
         username="admin", defaults={"is_superuser": True, "is_staff": True}
     )
-    if not is_new and os.environ.get("DATABASE_URL"):
+    is_theirs = bool(os.environ.get("DATABASE_URL"))
+    if is_theirs and not is_new:
         return None
-    user.set_password("admin")
+    password = secrets.token_urlsafe(9) if is_theirs else "admin"
+    user.set_password(password)
     user.save()
-    return "admin"
+    return password
 
 
 def free_port(preferred: int = 0) -> int:

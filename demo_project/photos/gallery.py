@@ -18,7 +18,7 @@ from jobqueue.models import Executor, Task
 
 Status = Task.Status
 # Tonight's report waits too, but nobody watches the page for it.
-SOON = timedelta(minutes=10)
+SOON = timedelta(minutes=1)
 BEAT_SECONDS = 30
 
 

@@ -63,6 +63,25 @@ def test_port_that_is_taken_is_left_alone():
         assert processes.free_port(port) != port
 
 
+@pytest.mark.django_db
+def test_admin_of_the_embedded_database_has_the_printed_password(monkeypatch, client):
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+
+    assert [processes.admin_password() for _ in range(2)] == ["admin", "admin"]
+    assert client.login(username="admin", password="admin")
+
+
+@pytest.mark.django_db
+def test_database_of_the_users_own_gets_no_password_that_everybody_knows(monkeypatch, client):
+    monkeypatch.setenv("DATABASE_URL", "postgresql://elsewhere")
+
+    password = processes.admin_password()
+
+    assert client.login(username="admin", password=password)
+    assert password != "admin"
+    assert processes.admin_password() is None
+
+
 def test_progress_writes_plain_lines_where_there_is_no_terminal():
     out = io.StringIO()
     progress = Progress(out)
@@ -124,7 +143,7 @@ def test_demo_runs_to_its_end_with_real_processes(process_environment, tmp_path)
     environment = {"DJANGO_SETTINGS_MODULE": "demo_project.settings", "DEMO_FOLDER": str(tmp_path / "demo")}
 
     demo = subprocess.run(
-        [sys.executable, "manage.py", "demo", "--photos", str(photos), "--deadline", "60"],
+        [sys.executable, "manage.py", "demo", "--photos", str(photos), "--patience", "30"],
         env=process_environment | environment,
         capture_output=True,
         text=True,

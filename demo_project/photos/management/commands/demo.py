@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from demo_project.photos.models import Photo
 from demo_project.processes import HOST, Processes, admin_password, database, free_port, interruptible, only_demo
 from demo_project.progress import Progress
 from demo_project.visitor import Turned, Visitor, batches
-from jobqueue.models import Task
 
 SAMPLE = Path(__file__).resolve().parents[3] / "photos_sample"
 MEANT_TO_FAIL = {"cut-off.jpg", "shopping-list.jpg"}
@@ -30,14 +28,18 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--photos", type=Path, default=SAMPLE, metavar="FOLDER", help="photographs of your own")
         parser.add_argument(
-            "--deadline", type=float, default=300, metavar="SECONDS", help="give up after so long (300)"
+            "--patience",
+            type=float,
+            default=90,
+            metavar="SECONDS",
+            help="give up when no task has ended for so long (90)",
         )
 
-    def handle(self, *args: Any, photos: Path, deadline: float, **options: Any) -> None:
+    def handle(self, *args: Any, photos: Path, patience: float, **options: Any) -> None:
         paths = self.choose(photos)
         with interruptible():
             try:
-                self.run(paths, deadline)
+                self.run(paths, patience)
             except KeyboardInterrupt:
                 raise CommandError("Interrupted.", returncode=130) from None
             except Turned as error:
@@ -61,7 +63,7 @@ class Command(BaseCommand):
             raise CommandError(f"There are no files in {folder}.")
         return chosen
 
-    def run(self, paths: list[Path], seconds: float) -> None:
+    def run(self, paths: list[Path], patience: float) -> None:
         self.stdout.write("Starting the database, the site and the executors ...")
         with only_demo(self.stdout.write), database(), Processes(f"http://{HOST}:{free_port()}") as processes:
             admin_password()
@@ -70,7 +72,7 @@ class Command(BaseCommand):
             processes.wait_for_executors()
             run = account.Run(began=account.database_time())
             self.visit(processes.site_url, paths)
-            self.wait(run, processes, time.monotonic() + seconds)
+            self.wait(run, processes, patience)
             codes = processes.stop()
             self.report(run, processes, paths)
             if codes["executors"] != 0:
@@ -87,23 +89,27 @@ class Command(BaseCommand):
         megabytes = sum(path.stat().st_size for path in paths) / 1e6
         self.stdout.write(f"Uploaded {sent} photos, {megabytes:.1f} MB, through the form of {site_url}/")
 
-    def wait(self, run: account.Run, processes: Processes, deadline: float) -> None:
+    def wait(self, run: account.Run, processes: Processes, patience: float) -> None:
         """Return when nothing is left that can run."""
         progress = Progress(sys.stdout)
-        while unfinished := list(run.unfinished()):
+        most_done, deadline = -1, 0.0
+        while unfinished := run.unfinished():
             processes.check()
-            if time.monotonic() > deadline:
-                left = "\n".join(f"  {task.status:<10} {task}" for task in unfinished[:20])
-                raise CommandError(
-                    f"{len(unfinished)} tasks were not done in time:\n{left}\n"
-                    f"The executors' log ends with:\n{processes.tail('executors')}"
-                )
             total = run.tasks.count()
-            counts = Counter(Task.Status(task.status).label.lower() for task in unfinished)
-            words = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-            progress.show(total - len(unfinished), total, words)
+            done = total - sum(unfinished.values())
+            if done > most_done:
+                most_done, deadline = done, time.monotonic() + patience
+            if time.monotonic() > deadline:
+                raise CommandError(self.stuck(run, processes, patience))
+            words = ", ".join(f"{count} {status}" for status, count in sorted(unfinished.items()))
+            progress.show(done, total, words)
             time.sleep(0.2)
         progress.finish("Nothing is left that can run.")
+
+    def stuck(self, run: account.Run, processes: Processes, patience: float) -> str:
+        left = "\n".join(f"  {task.status:<10} {task}" for task in run.waiting()[:20])
+        log = processes.tail("executors")
+        return f"No task has ended for {patience:.0f} s. Left are:\n{left}\nThe executors' log ends with:\n{log}"
 
     def report(self, run: account.Run, processes: Processes, paths: list[Path]) -> None:
         self.stdout.write("")
