@@ -1,0 +1,252 @@
+"""Actors: tasks that are polled many times over a long life, with typed state, an inbox and children."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import Any, ClassVar, Generic, TypeVar
+from uuid import UUID
+
+import msgspec
+from django.utils.module_loading import import_string
+
+from jobqueue.actions import Action, Kind, Message
+from jobqueue.backoff import Backoff
+from jobqueue.compat import (
+    DEFAULT_TASK_BACKEND_ALIAS,
+    DEFAULT_TASK_PRIORITY,
+    DEFAULT_TASK_QUEUE_NAME,
+    InvalidTask,
+    TaskResult,
+    task_backends,
+)
+from jobqueue.function import Call, FunctionTask
+
+S = TypeVar("S")
+Actions = Action | Iterable[Action] | None
+PollResult = Actions | Callable[[], Actions]
+
+
+class Inbox:
+    """
+    The unread messages of a poll, in order of arrival. What take() and popleft() give is consumed.
+
+    What is left unread makes the task run again: at once when something was consumed or newer mail
+    came, otherwise after a short wait that doubles.
+    """
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self._unread = list(messages)
+        self._taken: list[Message] = []
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(tuple(self._unread))
+
+    def __len__(self) -> int:
+        return len(self._unread)
+
+    @property
+    def taken(self) -> tuple[Message, ...]:
+        """What this poll has consumed so far."""
+        return tuple(self._taken)
+
+    def take(self, *wanted: Kind | type) -> list[Message]:
+        """Consume the messages of these kinds, or whose bodies are of these types; all without any."""
+        kinds = tuple(w for w in wanted if isinstance(w, Kind))
+        types = tuple(w for w in wanted if isinstance(w, type))
+        chosen = [m for m in self._unread if not wanted or m.kind in kinds or (types and isinstance(m.body, types))]
+        gone = {m.id for m in chosen}
+        self._unread = [m for m in self._unread if m.id not in gone]
+        self._taken += chosen
+        return chosen
+
+    def popleft(self) -> Message:
+        """Consume the oldest message. Raises IndexError when there is none."""
+        if not self._unread:
+            raise IndexError("the inbox is empty")
+        message = self._unread.pop(0)
+        self._taken.append(message)
+        return message
+
+
+@dataclass(slots=True, kw_only=True)
+class PollContext(Generic[S]):
+    """
+    What a poll sees and changes.
+
+    state: mutated in place (or replaced); written when the poll's actions commit. timed_out: a Sleep or
+    a Suspend(timeout=...) has run its time and no message is there. idempotency_key: the same for every
+    try of this poll. cancelled: whether the body was told to stop.
+    """
+
+    state: S
+    inbox: Inbox = field(default_factory=Inbox)
+    id: UUID | None = None
+    parent_id: UUID | None = None
+    key: str | None = None
+    attempt: int = 1
+    polls: int = 0
+    timed_out: bool = False
+    is_told_to_stop: Callable[[], bool] = bool
+    task_result: Any = None
+
+    @property
+    def idempotency_key(self) -> str:
+        return f"{self.id}:{self.polls}"
+
+    @property
+    def cancelled(self) -> bool:
+        return self.is_told_to_stop()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorTask(FunctionTask[Any, Any]):
+    """An actor class as a task: `func` stands for its poll, with the parameters that enqueue() takes."""
+
+    actor: type[Actor[Any]] = field(default=None, hash=False)  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("func", "actor")}
+        return _rebuild, (type(self), self.module_path, values)
+
+
+def _rebuild(cls: type[ActorTask], path: str, values: dict[str, Any]) -> ActorTask:
+    declared = import_string(path).task
+    return cls(**values, func=declared.func, actor=declared.actor)
+
+
+class Actor(Generic[S]):
+    """
+    A pollable coroutine.
+
+    Write `poll(self, context, *args)`, plain or `async def`. `State`, a nested dataclass, TypedDict or msgspec
+    Struct, is its memory (any JSON object when there is none); `Message`, a type or union of types, decodes
+    the bodies of its messages. Class keywords: name, queue_name, backend, priority, max_attempts, backoff,
+    retry_on, give_up_on, timeout.
+
+    A poll returns an action or several; the last one decides. Or it returns a function, which runs inside
+    the committing transaction with the task's row locked, and returns the actions.
+    """
+
+    State: ClassVar[Any] = dict
+    Message: ClassVar[Any] = Any
+    task: ClassVar[ActorTask]
+
+    def __init_subclass__(
+        cls,
+        *,
+        name: str = "",
+        queue_name: str = DEFAULT_TASK_QUEUE_NAME,
+        backend: str = DEFAULT_TASK_BACKEND_ALIAS,
+        priority: int = DEFAULT_TASK_PRIORITY,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        retry_on: Any = None,
+        give_up_on: Any = (),
+        timeout: float | timedelta | None = None,
+        abstract: bool = False,
+        **rest: Any,
+    ) -> None:
+        super().__init_subclass__(**rest)
+        if abstract:
+            return
+        _check(cls)
+        chosen = task_backends[backend].task_class
+        if not issubclass(chosen, FunctionTask):
+            raise InvalidTask(f"{cls.__name__}: actors need a backend of jobqueue; TASKS[{backend!r}] is another.")
+        cls.task = ActorTask(
+            func=_stand_in(cls),
+            actor=cls,
+            name=name,
+            queue_name=queue_name,
+            backend=backend,
+            priority=priority,
+            max_attempts=max_attempts,
+            backoff=backoff,
+            retry_on=retry_on,
+            give_up_on=give_up_on,
+            timeout=timeout,  # type: ignore[arg-type]
+            run_after=None,
+            takes_context=False,
+        )
+
+    def poll(self, context: PollContext[S], *args: Any, **kwargs: Any) -> PollResult | Awaitable[PollResult]:
+        """Do a bit of work; say what comes next."""
+        raise NotImplementedError(f"{type(self).__name__} has no poll().")
+
+    @classmethod
+    def using(cls, **options: Any) -> FunctionTask[Any, Any]:
+        """Make a task with other options, as FunctionTask.using()."""
+        return cls.task.using(**options)
+
+    @classmethod
+    def enqueue(cls, *args: Any, **kwargs: Any) -> TaskResult[..., Any]:
+        """Start an actor in the caller's transaction, as FunctionTask.enqueue()."""
+        return cls.task.enqueue(*args, **kwargs)
+
+    @classmethod
+    async def aenqueue(cls, *args: Any, **kwargs: Any) -> TaskResult[..., Any]:
+        """See enqueue()."""
+        return await cls.task.aenqueue(*args, **kwargs)
+
+    @classmethod
+    def enqueue_many(cls, calls: Iterable[Call]) -> Sequence[TaskResult[..., Any]]:
+        """Start one actor per (args, kwargs), as FunctionTask.enqueue_many()."""
+        return cls.task.enqueue_many(calls)
+
+    @classmethod
+    def decode_state(cls, text: str | None) -> Any:
+        """Give the state a row holds, or a fresh one. Raises ValueError when it does not fit `State`."""
+        if text is not None:
+            return _decode(text, cls.State)
+        return {} if _is_plain(cls.State) else cls.State()
+
+    @classmethod
+    def encode_state(cls, state: Any) -> Any:
+        """Give the state as JSON's own types."""
+        return msgspec.to_builtins(state, str_keys=True)
+
+    @classmethod
+    def decode_body(cls, text: str) -> Any:
+        """Give the body of a message. Raises ValueError when it does not fit `Message`."""
+        return _decode(text, cls.Message)
+
+
+def _decode(text: str, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _is_plain(state: Any) -> bool:
+    return state is dict or getattr(state, "__origin__", None) is dict or hasattr(state, "__total__")
+
+
+def _check(cls: type[Actor[Any]]) -> None:
+    if not inspect.isfunction(cls.poll) or cls.poll is Actor.poll:
+        raise InvalidTask(f"{cls.__name__}: an actor needs a method poll(self, context, ...).")
+    parameters = list(inspect.signature(cls.poll).parameters)
+    if len(parameters) < 2 or parameters[1] != "context":
+        raise InvalidTask(f"{cls.__name__}: poll's second parameter must be called 'context', after self.")
+
+
+def _stand_in(cls: type[Actor[Any]]) -> Callable[..., Any]:
+    """Make the function that django.tasks takes for the task: poll's parameters, the class's name."""
+
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        raise TypeError(
+            f"{cls.__name__} is an actor: it is enqueued, and polled by an executor or by jobqueue.testing."
+        )
+
+    async def astand_in(*args: Any, **kwargs: Any) -> Any:
+        return stand_in(*args, **kwargs)
+
+    chosen: Any = astand_in if inspect.iscoroutinefunction(cls.poll) else stand_in
+    signature = inspect.signature(cls.poll)
+    chosen.__signature__ = signature.replace(parameters=list(signature.parameters.values())[2:])
+    chosen.__module__, chosen.__qualname__, chosen.__name__ = cls.__module__, cls.__qualname__, cls.__name__
+    chosen.__doc__ = cls.__doc__
+    return chosen  # type: ignore[no-any-return]
