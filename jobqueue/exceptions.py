@@ -1,5 +1,8 @@
 """Errors of the queue. The docstring of each class is its default message."""
 
+import math
+from datetime import timedelta
+
 
 class JobQueueError(Exception):
     """Something went wrong in the job queue."""
@@ -25,12 +28,15 @@ class Retry(JobQueueError):
     The task asks to be tried again.
 
     Raised by a body. Uses up an attempt, as any error does; `after` (seconds or a timedelta)
-    replaces the task's backoff.
+    replaces the task's backoff. A moment that has passed is now.
     """
 
-    def __init__(self, message: str | None = None, *, after: object = None) -> None:
+    def __init__(self, message: str | None = None, *, after: float | timedelta | None = None) -> None:
         super().__init__(message or "The task asked to be tried again.")
-        self.after = after
+        seconds = after.total_seconds() if isinstance(after, timedelta) else after
+        if seconds is not None and not seconds < math.inf:
+            raise ValueError(f"Retry(after=...) must be a number of seconds or a timedelta, not {after!r}")
+        self.after = None if seconds is None else max(0.0, seconds)
 
 
 class GiveUp(JobQueueError):
@@ -79,6 +85,9 @@ class Interrupted(BaseException):
 
     Not an `Exception`, so that a body's `except Exception` does not swallow it.
     """
+
+    def __str__(self) -> str:
+        return super().__str__() or (type(self).__doc__ or "").strip()
 
 
 class TaskTimeout(Interrupted):
