@@ -21,6 +21,7 @@ class Duplicate(NamedTuple):
 
 _tasks: dict[str, FunctionTask[..., Any]] = {}
 _duplicates: set[Duplicate] = set()
+_generation = object()
 
 
 def declare(task: FunctionTask[..., Any]) -> None:
@@ -29,9 +30,11 @@ def declare(task: FunctionTask[..., Any]) -> None:
 
     A function of the same module and name takes the place of the one before: the module was reloaded.
     """
+    global _generation
     known = _tasks.get(task.task_type)
     if known is None or (known.func is not task.func and known.module_path == task.module_path):
         _tasks[task.task_type] = task
+        _generation = object()
     elif known.func is not task.func:
         _duplicates.add(Duplicate(task.task_type, known.module_path, task.module_path))
 
@@ -44,6 +47,11 @@ def get(task_type: str) -> FunctionTask[..., Any] | None:
 def all() -> dict[str, FunctionTask[..., Any]]:  # noqa: A001 - reads as registry.all()
     """Give every declared task by its task_type, sorted."""
     return dict(sorted(_tasks.items()))
+
+
+def generation() -> object:
+    """Give an object that is another one after every declaration."""
+    return _generation
 
 
 def duplicates() -> list[Duplicate]:
