@@ -9,7 +9,7 @@ from jobqueue.compat import TaskContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context(TaskContext):
+class Context(TaskContext):  # type: ignore[misc,type-arg]
     """
     Django's TaskContext, and what a body needs to be a good citizen of this queue.
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from datetime import UTC, datetime
 from typing import Any
 
 from jobqueue import results
 from jobqueue.compat import task_backends, task_finished, task_started
+from jobqueue.executor.errors import first_line_of
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.outage import first_line
-from jobqueue.executor.run import Ended, Loaded, Worker, error_entry
-from jobqueue.outcome import FINAL, Status
+from jobqueue.executor.run import Ended, Loaded, Worker
+from jobqueue.outcome import FINAL, Claimed, Status
 from jobqueue.payload import decode
+from jobqueue.results import Result
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -37,58 +39,68 @@ def started(hold: Hold, loaded: Loaded, worker: Worker) -> None:
         claimed.attempts + 1,
         claimed.max_attempts,
         claimed.wait_seconds * 1000,
-        extra=keys(hold, worker),
+        extra=keys(claimed, worker),
     )
-    task_started.send_robust(sender=type(task_backends[loaded.task.backend]), task_result=loaded.result)
+    send(task_started, loaded.result)
 
 
 def ended(over: Ended, status: Status, worker: Worker) -> None:
     """Tell what was committed: one log line, and task_finished where this was the end."""
+    claimed = over.hold.claimed
     word, level = WORDS[status]
-    error = over.error
+    error = "" if over.error is None else f" {first_line_of(over.error)}"
+    again = ""
+    if status is Status.SCHEDULED and over.outcome.wake_after_seconds is not None:
+        again = f"; again in {over.outcome.wake_after_seconds:.1f}s"
     logger.log(
         level,
         "%s %s %s queue=%s attempt=%d/%d took=%.0fms%s%s",
         word,
-        over.hold.claimed.task_type,
-        over.hold.id,
-        over.hold.claimed.queue_name,
-        over.hold.claimed.attempts + 1,
-        over.hold.claimed.max_attempts,
+        claimed.task_type,
+        claimed.id,
+        claimed.queue_name,
+        claimed.attempts + 1,
+        claimed.max_attempts,
         over.seconds * 1000,
-        f" {first_line(error)}" if error is not None else "",
-        f"; again in {over.outcome.wake_after_seconds:.1f}s"
-        if status is Status.SCHEDULED and over.outcome.wake_after_seconds
-        else "",
-        extra=keys(over.hold, worker) | {"duration_ms": round(over.seconds * 1000, 3), "status": str(status)},
+        error,
+        again,
+        extra=keys(claimed, worker) | {"duration_ms": round(over.seconds * 1000, 3), "status": str(status)},
     )
     if status in FINAL and over.result is not None:
-        announce_finish(over, status)
+        announce_finish(over, over.result, status)
 
 
-def announce_finish(over: Ended, status: Status) -> None:
-    assert over.result is not None
-    outcome = over.outcome
+def announce_finish(over: Ended, running: Result, status: Status) -> None:
+    outcome, error = over.outcome, over.error
     result = results.finished(
-        over.result,
+        running,
         status=status,
         finished_at=datetime.now(UTC),
         return_value=decode(outcome.return_value) if outcome.return_value is not None else None,
-        error=error_entry(outcome),
+        error=json.loads(outcome.error) if outcome.error is not None else None,
     )
-    sender = type(task_backends[result.task.backend])
-    if over.error is None:
-        task_finished.send_robust(sender=sender, task_result=result)
+    if error is None:
+        send(task_finished, result)
         return
+    frames = error.__traceback__
     try:
-        raise over.error
-    except BaseException:  # raised for its receivers only: core's log handler reads sys.exc_info()
-        task_finished.send_robust(sender=sender, task_result=result)
+        raise error
+    except BaseException:  # noqa: BLE001 - raised for its receivers only: core's log handler reads sys.exc_info()
+        send(task_finished, result)
+    finally:
+        error.__traceback__ = frames  # without the frame of this function, which holds the error in turn
 
 
-def keys(hold: Hold, worker: Worker) -> dict[str, Any]:
+def send(signal: Any, result: Result) -> None:
+    """Send one of django.tasks' signals; what receivers raise is theirs."""
+    try:
+        signal.send_robust(sender=type(task_backends[result.backend]), task_result=result)
+    except BaseException:  # send_robust() logs and keeps no more than an Exception
+        logger.exception("signal.error task id=%s", result.id)
+
+
+def keys(claimed: Claimed, worker: Worker) -> dict[str, Any]:
     """Give the `extra` of every log line about a task."""
-    claimed = hold.claimed
     return {
         "task_id": str(claimed.id),
         "task": claimed.task_type,

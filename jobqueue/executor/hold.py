@@ -12,6 +12,8 @@ from jobqueue.outcome import Claimed
 
 Stopper = Callable[[type[Interrupted]], None]
 
+TELL_AGAIN_SECONDS = 1.0  # sooner than this, a body hears nothing twice, whoever wants it to stop
+
 
 class Hold:
     """
@@ -42,7 +44,7 @@ class Hold:
         self.told_at: float | None = None
         self.reason: type[Interrupted] | None = None
         self._stopper: Stopper | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @property
     def id(self) -> UUID:
@@ -59,29 +61,41 @@ class Hold:
             self.deadline_at = self.started_at + timeout_seconds
 
     def arm(self, stopper: Stopper) -> None:
-        """From here on the body may be interrupted; it is at once if that was asked for before."""
+        """From here on the body may be interrupted. Raises what it was told before, if it was."""
         with self._lock:
-            self._stopper = stopper
             if self.reason is not None:
-                stopper(self.reason)
+                raise self.reason
+            self._stopper = stopper
 
-    def disarm(self, clear: Callable[[], None] | None = None) -> None:
-        """The body is over. `clear` takes back an interruption that has not arrived yet."""
-        with self._lock:
-            self._stopper = None
-            if clear is not None:
-                clear()
+    def disarm(self, clear: Callable[[], None] = lambda: None) -> None:
+        """
+        The body is over. `clear` takes back an interruption that has not arrived yet.
+
+        It may arrive in here, in the thread that it is meant for: then call again, until it returns.
+        """
+        # Not `with`: an exception right behind acquire() would leave the lock taken for ever. Here the
+        # next call takes it once more, and gives it back as often.
+        self._lock.acquire()
+        self._stopper = None
+        clear()
+        while True:
+            try:
+                self._lock.release()
+            except RuntimeError:  # not ours any more
+                return
 
     def interrupt(self, reason: type[Interrupted]) -> bool:
         """Tell the body to stop; the first reason stands. Returns whether a body was there to be told."""
         with self._lock:
             if self.reason is None:
                 self.reason = reason
-            self.told_at = time.monotonic()
-            self.told_first_at = self.told_first_at or self.told_at
             if self._stopper is None:
                 return False
-            self._stopper(self.reason)
+            now = time.monotonic()
+            if self.told_at is None or now - self.told_at >= TELL_AGAIN_SECONDS:
+                self._stopper(self.reason)
+                self.told_at = now
+                self.told_first_at = self.told_first_at or now
             return True
 
     def is_told_to_stop(self) -> bool:

@@ -7,14 +7,13 @@ only broad `except`.
 
 from __future__ import annotations
 
-import json
+import inspect
 import random
 import time
-import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from jobqueue import registry
 from jobqueue.conf import Options
@@ -30,27 +29,26 @@ from jobqueue.exceptions import (
     UndecodableTask,
     UnknownTask,
 )
+from jobqueue.executor.errors import error_text, message_of
 from jobqueue.executor.hold import Hold
-from jobqueue.function import FunctionTask, Limits, limits
+from jobqueue.function import FunctionTask, Limits, changed, limits
 from jobqueue.outcome import Claimed, Outcome, Status, released
-from jobqueue.payload import clean_text, decode, encode_result
+from jobqueue.payload import decode, encode_result
 from jobqueue.results import Result, from_claimed
 
-UNKNOWN_AFTER_SECONDS = (
-    15.0  # a task that no code here knows comes back after this, for an executor that knows it
-)
-TRACEBACK_CHARACTERS = 16_000
-MESSAGE_CHARACTERS = 2_000
-OUR_FILES = __file__.rsplit("/", 1)[0]
+UNKNOWN_AFTER_SECONDS = 15.0  # a task that no code here knows comes back after this, for an executor that does
+QUERY_CANCELED = "57014"
+LONGEST_WAIT_SECONDS = 10 * 365 * 86_400.0  # a retry much later than that could not be read back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """Who runs the task: the executor, as rows and people know it, and the backend's OPTIONS."""
+    """Who runs the task: the executor, as rows and people know it; for which backend, and its OPTIONS."""
 
     executor_id: str
     executor_name: str
     options: Options
+    backend: str = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,31 +78,43 @@ class Raised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What became of a poll. is_committed: its outcome is in the database already (an atomic body)."""
+    """
+    What became of a poll.
+
+    is_committed: its outcome is in the database already (an atomic body); `wake` are the receivers
+    that its commit left to be woken. if_lost: what is true should the outcome turn out to be lost,
+    because a COMMIT whose answer we do not know took place before.
+    """
 
     hold: Hold
     outcome: Outcome
     result: Result | None = None
     error: BaseException | None = None
-    is_committed: bool = False
     seconds: float = 0.0
+    is_committed: bool = False
+    wake: frozenset[UUID] = frozenset()
+    if_lost: Ended | None = None
 
 
 def load(hold: Hold, worker: Worker) -> Loaded | Ended:
     """Find the code of a claimed task and decode its row; whatever is wrong with one row is its own outcome."""
     claimed = hold.claimed
+    if hold.is_told_to_stop():  # while it stood in line; the commit knows whether it was cancelled
+        return not_started(hold)
     task = registry.get(claimed.task_type)
     if task is None:
-        return Ended(hold=hold, outcome=unknown(claimed, worker))
-    if claimed.is_expired:
-        return refused(hold, Expired(), worker)
+        return unknown(hold, worker)
+    if task.backend != worker.backend:  # enqueued by using(backend=...)
+        task = changed(task, backend=worker.backend)
     try:
         args, kwargs = decode(claimed.args), decode(claimed.kwargs)
         stored = decode(claimed.options) if claimed.options != "{}" else {}
         result = from_claimed(claimed, task, args, kwargs, worker_id=worker.executor_id)
         found = limits(task, stored, worker.options)
-    except Exception as error:  # somebody else's row may hold anything
+    except Exception as error:  # noqa: BLE001 - somebody else's row may hold anything
         return refused(hold, UndecodableTask(f"The stored task cannot be read: {error}"), worker)
+    if claimed.is_expired:
+        return refused(hold, Expired(), worker, result)
     return Loaded(task=task, args=args, kwargs=kwargs, limits=found, result=result)
 
 
@@ -116,33 +126,68 @@ def context_for(hold: Hold, loaded: Loaded) -> Context:
     )
 
 
+def call(hold: Hold, loaded: Loaded) -> Any:
+    """Call the body: its result, or the coroutine of an async one."""
+    context = [context_for(hold, loaded)] if loaded.task.takes_context else []
+    return loaded.task.func(*context, *loaded.args, **loaded.kwargs)
+
+
 def conclude(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Worker) -> Ended:
     """Turn how a body ended into the outcome of its poll."""
-    seconds = 0.0 if hold.started_at is None else time.monotonic() - hold.started_at
+    error: BaseException | None = None
     match ending:
         case Returned(value):
             try:
-                text = encode_result(value, max_bytes=worker.options.max_payload_bytes)
-            except InvalidResult as error:
-                outcome, raised = failed(hold.claimed, error, worker), error
-            else:
-                outcome, raised = succeeded(hold.claimed, text, worker), None
-        case Raised(error):
-            outcome, raised = after_error(hold, loaded, error, worker), error
-    return Ended(hold=hold, outcome=outcome, result=loaded.result, error=raised, seconds=seconds)
+                outcome = succeeded(hold.claimed, encoded(value, worker), worker)
+            except InvalidResult as refusal:
+                error = refusal.with_traceback(None)
+                outcome = failed(hold.claimed, error, worker)
+        case Raised(raised):
+            error = what_it_was(hold, raised)
+            outcome = after_error(hold, loaded, error, worker)
+    seconds = 0.0 if hold.started_at is None else time.monotonic() - hold.started_at
+    return Ended(hold=hold, outcome=outcome, result=loaded.result, error=error, seconds=seconds)
+
+
+def encoded(value: Any, worker: Worker) -> str:
+    if inspect.iscoroutine(value):
+        value.close()
+        raise InvalidResult("The function returned a coroutine, which nobody awaits: declare the task `async def`.")
+    return encode_result(value, max_bytes=worker.options.max_payload_bytes)
+
+
+def what_it_was(hold: Hold, error: BaseException) -> BaseException:
+    """Give the reason where a body saw only that its statement was cancelled, which was our doing."""
+    if hold.reason is None or all(getattr(cause, "sqlstate", None) != QUERY_CANCELED for cause in causes(error)):
+        return error
+    reason = hold.reason().with_traceback(error.__traceback__)
+    reason.__cause__ = error
+    return reason
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Give an exception and what it was raised from, which may go round in a circle."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__
 
 
 def after_error(hold: Hold, loaded: Loaded, error: BaseException, worker: Worker) -> Outcome:
-    """Decide what an exception of the body leads to."""
+    """
+    Decide what an exception of the body leads to.
+
+    One that was told to stop may have raised anything on its way out.
+    """
     claimed, task = hold.claimed, loaded.task
-    match error:
-        case ShuttingDown() | FenceLost():
-            # Handed back with its attempt unspent; where the claim is lost, the commit drops this.
-            return replace(released(claimed), worker_id=worker.executor_id)
-        case TaskCancelled():
-            return ended(claimed, Status.CANCELLED, error, worker)
-        case GiveUp():
-            return failed(claimed, error, worker)
+    if hold.reason in (ShuttingDown, FenceLost):
+        # Handed back with its attempt unspent; where the claim is lost, the commit drops this.
+        return replace(released(claimed), worker_id=worker.executor_id)
+    if isinstance(error, GiveUp):
+        return failed(claimed, error, worker)
+    if hold.reason is TaskCancelled:
+        return ended(claimed, Status.CANCELLED, error, worker)
     is_worth_it = not isinstance(error, task.give_up_on) and (
         task.retry_on is None or isinstance(error, (*task.retry_on, Retry))
     )
@@ -151,10 +196,9 @@ def after_error(hold: Hold, loaded: Loaded, error: BaseException, worker: Worker
         return failed(claimed, error, worker)
     wait = loaded.limits.backoff.seconds(attempts)
     if isinstance(error, Retry) and error.after is not None:
-        wait = max(
-            0.0, error.after.total_seconds() if isinstance(error.after, timedelta) else float(error.after)
-        )
-    return replace(ended(claimed, Status.SCHEDULED, error, worker), wake_after_seconds=wait)
+        wait = error.after
+    retry = ended(claimed, Status.SCHEDULED, error, worker)
+    return replace(retry, wake_after_seconds=min(wait, LONGEST_WAIT_SECONDS))
 
 
 def succeeded(claimed: Claimed, return_value: str, worker: Worker) -> Outcome:
@@ -183,71 +227,46 @@ def ended(claimed: Claimed, status: Status, error: BaseException, worker: Worker
         status=status,
         attempts=claimed.attempts + 1,
         worker_id=worker.executor_id,
-        error=error_text(claimed, error, worker),
+        error=error_text(claimed, error, worker.executor_name),
     )
 
 
-def refused(hold: Hold, error: Exception, worker: Worker) -> Ended:
+def not_started(hold: Hold) -> Ended:
+    """Hand a task back as it was."""
+    return Ended(hold=hold, outcome=released(hold.claimed))
+
+
+def refused(hold: Hold, error: Exception, worker: Worker, result: Result | None = None) -> Ended:
     """End a task FAILED whose body was never started: no attempt is counted."""
-    outcome = failed(hold.claimed, error, worker)
-    return Ended(
-        hold=hold, outcome=replace(outcome, attempts=hold.claimed.attempts, worker_id=None), error=error
-    )
+    outcome = replace(failed(hold.claimed, error, worker), attempts=hold.claimed.attempts, worker_id=None)
+    return Ended(hold=hold, outcome=outcome, result=result, error=error)
 
 
-def unknown(claimed: Claimed, worker: Worker) -> Outcome:
+def refused_by_database(over: Ended, error: Exception, worker: Worker) -> Ended:
+    """End a task FAILED whose outcome the database would not store."""
+    refusal = InvalidResult(f"The database refused the outcome: {message_of(error)}")
+    outcome = failed(over.hold.claimed, refusal, worker)
+    if isinstance(over.error, InvalidResult):  # not even that it was refused: then without a word
+        outcome = replace(outcome, error=None)
+    return replace(over, outcome=outcome, error=refusal, if_lost=None)
+
+
+def unknown(hold: Hold, worker: Worker) -> Ended:
     """Hand back a task whose code this process does not have, visible as such, no attempt counted."""
+    claimed = hold.claimed
     error = UnknownTask(
         f"Executor {worker.executor_name} knows no task {claimed.task_type!r}. Deploy the code that declares it in "
         "an installed app's tasks.py; until then the task is handed back every few seconds."
     )
-    text = error_text(claimed, error, worker)
-    is_marked = '"jobqueue.exceptions.UnknownTask"' in claimed.errors[-4000:]
-    return Outcome(
+    # Once is enough: repeats would push the errors of real attempts out of the list.
+    is_marked = '"jobqueue.exceptions.UnknownTask"' in claimed.errors
+    outcome = Outcome(
         task_id=claimed.id,
         claim_number=claimed.claim_number,
         parent_id=claimed.parent_id,
         status=Status.SCHEDULED,
         attempts=claimed.attempts,
         wake_after_seconds=UNKNOWN_AFTER_SECONDS * random.uniform(1.0, 1.3),
-        # Once is enough: repeats would push the errors of real attempts out of the list.
-        error=None if is_marked else text,
+        error=None if is_marked else error_text(claimed, error, worker.executor_name),
     )
-
-
-def error_text(claimed: Claimed, error: BaseException, worker: Worker) -> str:
-    """Write an exception as one entry of the `errors` column; works for exceptions that cannot even be printed."""
-    kind = type(error)
-    return json.dumps(
-        {
-            "attempt": claimed.attempts + 1,
-            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "executor": worker.executor_name,
-            "exception_class_path": clean_text(f"{kind.__module__}.{kind.__qualname__}", 500),
-            "message": message_of(error),
-            "traceback": traceback_of(error),
-        }
-    )
-
-
-def message_of(error: BaseException) -> str:
-    try:
-        return clean_text(str(error), MESSAGE_CHARACTERS)
-    except Exception as failure:
-        return f"<the message of this {type(error).__name__} cannot be read: {type(failure).__name__}>"
-
-
-def traceback_of(error: BaseException) -> str:
-    """Format a traceback, from the body's own first frame on."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(OUR_FILES):
-        frames = frames.tb_next
-    try:
-        lines = traceback.format_exception(type(error), error, frames or error.__traceback__)
-    except Exception as failure:
-        return f"{type(error).__name__} <its traceback cannot be read: {type(failure).__name__}>"
-    return clean_text("".join(lines), TRACEBACK_CHARACTERS)
-
-
-def error_entry(outcome: Outcome) -> Mapping[str, Any] | None:
-    return None if outcome.error is None else json.loads(outcome.error)
+    return Ended(hold=hold, outcome=outcome, error=error)

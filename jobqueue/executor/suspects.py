@@ -42,17 +42,17 @@ class Suspects:
 
     @property
     def are_worth_a_look(self) -> bool:
-        return self._stage is _Stage.NONE and time.monotonic() >= self._next_look_at
+        return self._stage is not _Stage.RUNNING and time.monotonic() >= self._next_look_at
 
     def seen(self, found: bool) -> None:
+        """Somebody looked whether suspects wait; another process may have taken the one we wait for."""
         now = time.monotonic()
         self._next_look_at = now + LOOK_SECONDS
-        if found:
+        if not found:
+            self._stage = _Stage.NONE
+        elif self._stage is _Stage.NONE:
             self._stage, self._since = _Stage.WAITING, now
-
-    def tick(self, is_alone: bool) -> None:
-        now = time.monotonic()
-        if not is_alone and now - self._since > self._patience:
+        elif now - self._since > self._patience:
             self._stage = _Stage.NONE
             self._next_look_at = now + 10 * self._patience
 
@@ -60,5 +60,6 @@ class Suspects:
         self._stage = _Stage.RUNNING if found else _Stage.NONE
 
     def ended(self) -> None:
+        """The suspect, which ran alone, has ended."""
         if self._stage is _Stage.RUNNING:
             self._stage = _Stage.NONE

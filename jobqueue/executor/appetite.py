@@ -1,0 +1,139 @@
+"""How much to claim, of what, and when to look again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from jobqueue.engine.base import Engine
+from jobqueue.executor.crew import Crew
+from jobqueue.executor.settings import ExecutorSettings
+from jobqueue.executor.suspects import Suspects
+from jobqueue.outcome import Demand
+
+LOOK_AGAIN_SECONDS = 0.03  # after a notice: others may have been left out in its 20 ms
+QUEUES_SECONDS = 1.0  # between looks which queues are in use
+PICKY_SHARE = 0.1  # of the time, for claims that leave out a kind of task: they read past a whole backlog of it
+AT_ONCE, NEVER = float("-inf"), float("inf")
+
+
+class Appetite:
+    """
+    What the next claim asks for, and when.
+
+    notice() and hurry() may be called from any thread, the rest from the pulse's. No moment is
+    written on both sides, so that no notice is lost between a look and its answer.
+    """
+
+    def __init__(
+        self, engine: Engine, settings: ExecutorSettings, executor_id: UUID, crew: Crew, suspects: Suspects
+    ) -> None:
+        self._engine, self._settings, self._executor_id = engine, settings, executor_id
+        self._crew, self._suspects = crew, suspects
+        self._noticed_at = time.monotonic()
+        self._noticed: set[str] = set()
+        self._looked_at = AT_ONCE  # when the last claim began
+        self._was_full = False  # whether it found all it asked for
+        self._next_poll_at = self._picky_again_at = AT_ONCE
+        self._queues: list[str] = []
+        self._queues_read_at = AT_ONCE
+
+    # --- from other threads
+
+    def notice(self, queue: str) -> bool:
+        """A queue has work; returns whether that is for us."""
+        if self._settings.queues is not None and queue not in self._settings.queues:
+            return False
+        self._noticed.add(queue)
+        self._noticed_at = time.monotonic()
+        return True
+
+    def hurry(self) -> None:
+        """Some queue may have work."""
+        self._noticed_at = time.monotonic()
+
+    # --- from the pulse
+
+    @property
+    def is_satisfied(self) -> bool:
+        """Whether the last claim left nothing behind, and nobody has spoken since."""
+        return not self._was_full and self._noticed_at < self._looked_at
+
+    def demand(self, most: int, *, is_alone: bool, is_convenient: bool) -> Demand:
+        """
+        Say what to claim now; a limit of 0 is nothing.
+
+        most: tasks this process may still take. is_alone: nothing is in its hands. is_convenient:
+        the database is asked something anyway.
+        """
+        asked = self._room(most, is_alone)
+        if asked.limit == 0 or time.monotonic() < self._next_at(asked, is_convenient):
+            return replace(asked, limit=0)
+        return replace(asked, queues=self.serves())
+
+    def claimed(self, demand: Demand, count: int, began_at: float) -> None:
+        """A claim has been answered."""
+        if demand.limit == 0:
+            return
+        now = time.monotonic()
+        self._looked_at, self._was_full = began_at, count >= demand.limit
+        self._next_poll_at = now + self._poll_seconds()
+        if is_picky(demand) and not self._was_full:
+            self._picky_again_at = now + (now - began_at) / PICKY_SHARE
+        if demand.suspects:
+            self._suspects.claimed(count > 0)
+
+    def wait_seconds(self, most: int, *, is_alone: bool) -> float:
+        """How long there is nothing to claim unless somebody speaks."""
+        asked = self._room(most, is_alone)
+        return NEVER if asked.limit == 0 else max(0.0, self._next_at(asked, False) - time.monotonic())
+
+    def serves(self) -> Sequence[str]:
+        """Name the queues to claim from."""
+        if self._settings.queues is not None:
+            return self._settings.queues
+        now = time.monotonic()
+        if now - self._queues_read_at >= QUEUES_SECONDS:
+            # Renewed before the look: what is noticed from here on stays until the next one.
+            self._noticed = set()
+            self._queues, self._queues_read_at = self._engine.queues_in_use(), now
+        return sorted({*self._queues, *self._noticed})
+
+    def _room(self, most: int, is_alone: bool) -> Demand:
+        """How many tasks fit, and of which kind: a full lane takes no more of its own."""
+        nothing = Demand(executor_id=self._executor_id, queues=(), limit=0)
+        if self._suspects.is_waiting:
+            return replace(nothing, limit=min(1, most), suspects=True) if is_alone else nothing
+        if most <= 0 or self._suspects.is_running:
+            return nothing
+        threads, loop, coroutines = self._crew.in_threads, self._crew.on_loop, sorted(self._crew.coroutines)
+        in_threads, on_loop = max(0, threads.free + threads.ahead()), max(0, loop.free)
+        if not coroutines:
+            return replace(nothing, limit=min(most, in_threads))
+        if in_threads and on_loop:  # who knows of which kind they will be
+            return replace(nothing, limit=min(most, in_threads, on_loop))
+        if in_threads:
+            return replace(nothing, limit=min(most, in_threads), but=coroutines)
+        return replace(nothing, limit=min(most, on_loop), only=coroutines)
+
+    def _next_at(self, asked: Demand, is_convenient: bool) -> float:
+        """The moment of the next claim."""
+        again_at = self._noticed_at + LOOK_AGAIN_SECONDS
+        if is_convenient or asked.suspects or not self.is_satisfied:
+            at = AT_ONCE
+        elif self._looked_at < again_at:
+            at = min(again_at, self._next_poll_at)
+        else:
+            at = self._next_poll_at
+        return max(at, self._picky_again_at) if is_picky(asked) else at
+
+    def _poll_seconds(self) -> float:
+        interval = self._settings.poll_interval or self._engine.options.poll_interval
+        return interval * random.uniform(0.9, 1.1)
+
+
+def is_picky(demand: Demand) -> bool:
+    return demand.only is not None or demand.but is not None

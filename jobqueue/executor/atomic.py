@@ -1,0 +1,90 @@
+"""`@task(atomic=True)`: a body and its completion in one transaction, on the worker's own connection."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+
+import django.db
+from django.db import transaction
+
+from jobqueue.engine.base import Engine
+from jobqueue.executor import sessions
+from jobqueue.executor.errors import first_line_of, from_the_body
+from jobqueue.executor.hold import Hold
+from jobqueue.executor.interrupt import run_interruptibly
+from jobqueue.executor.run import Ended, Loaded, Raised, Worker, call, conclude, refused_by_database
+from jobqueue.outcome import Status, released
+
+logger = logging.getLogger("jobqueue.executor")
+
+CONNECTION_STATES = ("08", "57P")  # classes of SQLSTATE in which the server tells nothing of our COMMIT
+
+
+class _RolledBack(Exception):
+    """The transaction is undone, and this is what became of the poll."""
+
+    def __init__(self, ended: Ended) -> None:
+        self.ended = ended
+
+
+def poll_atomically(hold: Hold, loaded: Loaded, engine: Engine, worker: Worker) -> Ended:
+    """Run the body and commit its outcome in one transaction; what does not succeed goes the ordinary way."""
+    over: Ended | None = None
+    try:
+        with transaction.atomic(using=engine.database, durable=True):
+            ending = run_interruptibly(hold, sessions.current(), partial(call, hold, loaded))
+            over = conclude(hold, loaded, ending, worker)
+            over = _complete(over, engine, worker)
+    except _RolledBack as undone:
+        return undone.ended
+    except BaseException as error:  # noqa: BLE001 - a hook of the body's for after the commit may raise anything
+        failure = conclude(hold, loaded, Raised(from_the_body(error)), worker)
+        if over is None or (over.outcome.status is Status.SUCCESSFUL and not over.is_committed):
+            return failure
+        # A body that did not succeed ends by its own error, not by what the rollback met.
+        return _in_doubt(over, failure) if over.is_committed else over
+    return over
+
+
+def _complete(over: Ended, engine: Engine, worker: Worker) -> Ended:
+    """Write the outcome of a body that succeeded. Raises _RolledBack."""
+    if over.outcome.status is not Status.SUCCESSFUL:
+        raise _RolledBack(over)
+    committed = engine.commit([over.outcome], wait=True)
+    if over.hold.id in committed.refused:
+        raise _RolledBack(refused_by_database(over, committed.refused[over.hold.id], worker))
+    if over.hold.id not in committed.done:
+        # The pulse presents the same outcome once more, is told that it is lost, and says so.
+        raise _RolledBack(over)
+    return replace(over, is_committed=True, wake=committed.wake)
+
+
+def _in_doubt(success: Ended, failure: Ended) -> Ended:
+    """
+    Leave the decision to the row: COMMIT raised, or what ran right after it.
+
+    The pulse presents another outcome. Where the commit took place, that one is lost and this was a
+    success; where it did not, nothing happened: a failed attempt if the database said why, else the
+    body runs again as if it had not run at all.
+    """
+    hold, error = success.hold, failure.error
+    logger.warning(
+        "task.commit_in_doubt task id=%s type=%s: %s",
+        hold.id,
+        hold.claimed.task_type,
+        first_line_of(error) if error is not None else "",
+        exc_info=None if isinstance(error, django.db.Error) else error,
+    )
+    if not is_verdict(error):
+        failure = replace(failure, outcome=released(hold.claimed))
+    return replace(failure, if_lost=success)
+
+
+def is_verdict(error: BaseException | None) -> bool:
+    """Whether the database answered a COMMIT with no, as to a deferred constraint; else nobody knows."""
+    state = getattr(getattr(error, "__cause__", None), "sqlstate", None)
+    if state is not None:
+        return not state.startswith(CONNECTION_STATES)
+    return isinstance(error, (django.db.IntegrityError, django.db.DataError))

@@ -1,0 +1,121 @@
+"""Who does the work: worker threads and the event loop, with a line in front of each."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from jobqueue import registry
+from jobqueue.engine.base import Engine
+from jobqueue.executor import announce, sessions
+from jobqueue.executor.aio import Loop
+from jobqueue.executor.hold import Hold
+from jobqueue.executor.lane import Lane
+from jobqueue.executor.run import Ended, Loaded, Worker, failed
+from jobqueue.executor.settings import ExecutorSettings
+from jobqueue.executor.threads import Job, Threads, poll_in_thread
+from jobqueue.outcome import Status
+
+logger = logging.getLogger("jobqueue.executor")
+
+
+class Crew:
+    """
+    Runs claimed tasks, each in the lane of its kind.
+
+    on_ended: gets what became of each, from any thread. on_deadline: a body with a timeout has started.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: ExecutorSettings,
+        worker: Worker,
+        on_ended: Callable[[Ended], None],
+        on_deadline: Callable[[], None],
+    ) -> None:
+        self._engine, self._worker = engine, worker
+        self._on_ended, self._on_deadline = on_ended, on_deadline
+        self._threads = Threads(settings.threads, "jobqueue")
+        self._loop = Loop("jobqueue")
+        self.in_threads = Lane(settings.threads, self._start_in_thread)
+        self.on_loop = Lane(settings.async_slots, self._start_on_loop)
+        self._coroutines: frozenset[str] = frozenset()
+        self._generation: object = None
+
+    @property
+    def coroutines(self) -> frozenset[str]:
+        """Name the registered tasks that run on the event loop."""
+        generation = registry.generation()
+        if generation is not self._generation:
+            found = {name for name, task in registry.all().items() if inspect.iscoroutinefunction(task.func)}
+            self._coroutines, self._generation = frozenset(found), generation
+        return self._coroutines
+
+    def begin(self, holds: Iterable[Hold]) -> None:
+        """Start them, best first, or put them in line."""
+        coroutines = self.coroutines
+        for_threads: list[Hold] = []
+        for_loop: list[Hold] = []
+        for hold in holds:
+            (for_loop if hold.claimed.task_type in coroutines else for_threads).append(hold)
+        self.in_threads.add(for_threads)
+        self.on_loop.add(for_loop)
+
+    def take_back(self, waited_seconds: float) -> list[Hold]:
+        """Take those out of the lines that have waited so long."""
+        return self.in_threads.take_back(waited_seconds) + self.on_loop.take_back(waited_seconds)
+
+    def do_soon(self, chore: Job) -> None:
+        """Do something small that waits for no body to end."""
+        self._threads.submit_chore(chore)
+
+    def _start_in_thread(self, hold: Hold) -> None:
+        self._threads.submit(partial(self._poll_in_thread, hold))
+
+    def _poll_in_thread(self, hold: Hold) -> None:
+        try:
+            over = poll_in_thread(hold, self._engine, self._worker, self._on_start)
+        except BaseException as error:  # not the body's: ours. The task must not stay RUNNING for it.
+            logger.exception("worker.error task id=%s type=%s", hold.id, hold.claimed.task_type)
+            over = Ended(hold=hold, outcome=failed(hold.claimed, error, self._worker), error=error)
+        self.in_threads.left(hold)
+        self._on_ended(over)
+
+    def _start_on_loop(self, hold: Hold) -> None:
+        self._loop.submit(hold, self._worker, self._on_start, self._finish_on_loop)
+
+    def _finish_on_loop(self, over: Ended) -> None:
+        self.on_loop.left(over.hold)
+        self._on_ended(over)
+
+    def _on_start(self, hold: Hold, loaded: Loaded) -> None:
+        """Tell that an attempt starts, then begin to count its time; receivers leave nothing behind either."""
+        announce.started(hold, loaded, self._worker)
+        sessions.current().tidy()
+        hold.start(loaded.limits.timeout)
+        if hold.deadline_at is not None:
+            self._on_deadline()
+
+    def announce(self, over: Ended, status: Status, then: Callable[[], None]) -> None:
+        """Tell the log and the receivers of signals what was committed, in one of our threads."""
+
+        def tell() -> None:
+            try:
+                announce.ended(over, status, self._worker)
+            finally:
+                sessions.current().tidy()
+                then()
+
+        self.do_soon(tell)
+
+    def close_connections(self) -> None:
+        """Take the database away from bodies that are still running in threads."""
+        self._threads.close_connections()
+
+    def close(self, timeout_seconds: float) -> bool:
+        """Stop threads and loop; returns whether all have ended."""
+        ended = self._threads.close(timeout_seconds)
+        return self._loop.close(timeout_seconds) and ended

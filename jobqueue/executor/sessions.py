@@ -1,0 +1,152 @@
+"""Django's connections in the threads that run bodies: opened lazily, and clean for the next body."""
+
+from __future__ import annotations
+
+import logging
+import re
+import select
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+
+logger = logging.getLogger("jobqueue.executor")
+
+# What outlives its transaction, so that the next body would meet it. The connection is closed then: resetting it
+# under a library that remembers what it has set (a search_path, say) would be worse than leaving it.
+LASTING = re.compile(
+    r"(?:\A|;)\s*(?:SET\s+(?!LOCAL\b|TRANSACTION\b|CONSTRAINTS\b)|(?:RESET|LISTEN|PREPARE|DECLARE|LOAD|PRAGMA|ATTACH)\b"
+    r"|CREATE\s+(?:LOCAL\s+|GLOBAL\s+)?TEMP)|\b(?:set_config|pg_(?:try_)?advisory_lock)",
+    re.IGNORECASE,
+)
+LOOK_CHARACTERS = 2_000  # of a statement
+
+
+class Session:
+    """The connections of one thread, the current one between enter() and leave()."""
+
+    def __init__(self) -> None:
+        self._open: set[BaseDatabaseWrapper] = set()
+        self._changed: set[BaseDatabaseWrapper] = set()
+
+    def enter(self) -> None:
+        _current.session = self
+
+    def leave(self) -> None:
+        self.close()
+        _current.session = None
+
+    def tidy(self) -> None:
+        """Leave no transaction and no setting behind, close what is broken or too old, forget logged queries."""
+        wrappers = connections.all(initialized_only=True)
+        for wrapper in wrappers:
+            try:
+                self._tidy(wrapper)
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is not used again
+                logger.debug("connection.discard %s", error)
+                discard(wrapper)
+        self._changed.clear()
+        self._open = {wrapper for wrapper in wrappers if wrapper.connection is not None}
+
+    def _tidy(self, wrapper: BaseDatabaseWrapper) -> None:
+        wrapper.queries_log.clear()
+        if wrapper.connection is None:
+            return
+        if wrapper in self._changed or is_in_transaction(wrapper) or has_news(wrapper):
+            discard(wrapper)
+        else:
+            wrapper.close_if_unusable_or_obsolete()
+
+    def close(self) -> None:
+        """Throw all connections away, whatever state they are in."""
+        for wrapper in connections.all(initialized_only=True):
+            discard(wrapper)
+        self._open, self._changed = set(), set()
+
+    # --- from other threads
+
+    def cancel(self) -> None:
+        """Cancel on the server what the thread waits for."""
+        for wrapper in list(self._open):
+            names = ("cancel_safe", "cancel", "interrupt")  # psycopg 3.2 and later, others, sqlite3
+            cancel = next((found for name in names if (found := getattr(wrapper.connection, name, None))), None)
+            if cancel is not None:
+                # In a thread of its own: a network that is down must not hold up whoever tells us.
+                threading.Thread(target=quietly, args=(cancel,), name="cancel", daemon=True).start()
+
+    def cut(self) -> None:
+        """Close the connections under the thread: it cannot write any more."""
+        for wrapper in list(self._open):
+            if (raw := wrapper.connection) is not None:
+                quietly(raw.close)
+
+    # --- what Django tells us
+
+    def opened(self, wrapper: BaseDatabaseWrapper) -> None:
+        self._open.add(wrapper)
+        if self._look not in wrapper.execute_wrappers:
+            wrapper.execute_wrappers.append(self._look)
+
+    def _look(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
+        if not isinstance(sql, str) or LASTING.search(sql, 0, LOOK_CHARACTERS):
+            self._changed.add(context["connection"])
+        return execute(sql, params, many, context)
+
+
+class _Current(threading.local):
+    session: Session | None = None
+
+
+_current = _Current()
+
+
+def current() -> Session:
+    """Give this thread's session."""
+    assert _current.session is not None
+    return _current.session
+
+
+def is_in_transaction(wrapper: BaseDatabaseWrapper) -> bool:
+    """Whether a body left a transaction open, through Django or behind its back."""
+    raw = wrapper.connection
+    if wrapper.in_atomic_block or not wrapper.autocommit:
+        return True
+    if wrapper.vendor == "postgresql":
+        return raw.info.transaction_status != 0 or not raw.autocommit
+    return bool(getattr(raw, "in_transaction", False))
+
+
+def has_news(wrapper: BaseDatabaseWrapper) -> bool:
+    """Whether the server said something that nobody asked for: that it closed the connection, most likely."""
+    if wrapper.vendor != "postgresql":
+        return False
+    poll = select.poll()
+    poll.register(wrapper.connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def discard(wrapper: BaseDatabaseWrapper) -> None:
+    """Throw a connection away with whatever transaction is open on it."""
+    if wrapper.connection is not None:
+        quietly(wrapper.connection.close)
+    quietly(wrapper.close)  # gives it back, where Django has a pool
+    wrapper.connection = None
+    del connections[wrapper.alias]
+
+
+def quietly(close: Callable[[], None]) -> None:
+    try:
+        close()
+    except Exception as error:  # noqa: BLE001 - it may be closed already, which is as good
+        logger.debug("connection.close %s", error)
+
+
+def _on_connection(*, connection: BaseDatabaseWrapper, **_: Any) -> None:
+    if _current.session is not None:
+        _current.session.opened(connection)
+
+
+connection_created.connect(_on_connection, dispatch_uid="jobqueue.executor.sessions")

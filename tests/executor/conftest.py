@@ -1,0 +1,50 @@
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.executor.harness import Burst, Options, Running, Start, gates
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start executors, which are stopped when the test is over."""
+    started: list[Running] = []
+
+    def start(**settings: Any) -> Running:
+        running = Running(**{"threads": 2, "shutdown_timeout": 10.0} | settings)
+        started.append(running)
+        return running.start()
+
+    yield start
+    gates.open_all()
+    for running in started:
+        running.process.stop()
+    for running in started:
+        running.join()
+    gates.clear()
+
+
+@pytest.fixture
+def burst(start: Start) -> Burst:
+    """Run an executor until nothing is left to do."""
+
+    def burst(**settings: Any) -> Running:
+        running = start(burst=True, **settings)
+        running.join()
+        return running
+
+    return burst
+
+
+@pytest.fixture
+def options(settings: Any) -> Options:
+    """Change OPTIONS of the backends."""
+
+    def options(**changes: Any) -> None:
+        settings.TASKS = {
+            alias: {**backend, "OPTIONS": {**backend["OPTIONS"], **changes}}
+            for alias, backend in settings.TASKS.items()
+        }
+
+    return options

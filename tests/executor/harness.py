@@ -1,0 +1,158 @@
+"""An executor in a thread of the test's process, and how to wait for what it does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import pytest
+from django.db import connections
+
+from jobqueue.executor.process import ExecutorProcess
+from jobqueue.executor.pulse import Pulse
+from jobqueue.executor.settings import ExecutorSettings
+from jobqueue.models import Task
+from jobqueue.outcome import FINAL, Status
+
+DEADLINE = 30.0  # seconds; generous, since only a failing test waits for so long
+T = TypeVar("T")
+
+
+def wait_for(condition: Callable[[], T | None], what: str = "it", seconds: float = DEADLINE) -> T:
+    """Ask again and again until the answer is true, and give it back."""
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not happen within {seconds} s")
+        time.sleep(0.005)
+    return answer
+
+
+def row_of(result: Any) -> Task:
+    """Read the row of an enqueued task."""
+    return Task.objects.using(database_of(result)).get(pk=result.id)
+
+
+def database_of(result: Any) -> str:
+    return "sqlite" if result.backend == "sqlite" else "default"
+
+
+def wait_until(result: Any, status: Status, seconds: float = DEADLINE) -> Task:
+    """Wait until the task has entered a state; one that has ended otherwise never will."""
+
+    def look() -> Task | None:
+        row = row_of(result)
+        if row.status != status and row.status in FINAL:
+            raise AssertionError(f"{row.task_type} ended {row.status}: {row.errors}")
+        return row if row.status == status else None
+
+    return wait_for(look, f"{status} of {result.task.name}", seconds)
+
+
+class Running:
+    """An executor that runs until its end, or until stop()."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.is_ready = threading.Event()
+        self.process = ExecutorProcess(ExecutorSettings(**settings), on_ready=self.is_ready.set)
+        self.exit_code: int | None = None
+        self._thread = threading.Thread(target=self._run, name="executor-under-test", daemon=True)
+
+    @property
+    def pulse(self) -> Pulse:
+        return self.process.pulse
+
+    @property
+    def holds(self) -> dict[Any, Any]:
+        return self.process.pulse.holds
+
+    def start(self) -> Running:
+        self._thread.start()
+        assert self.is_ready.wait(DEADLINE)
+        return self
+
+    def _run(self) -> None:
+        try:
+            self.exit_code = self.process.run()
+        finally:
+            connections.close_all()
+
+    def join(self, seconds: float = DEADLINE) -> int:
+        """Wait for the end and give the exit code."""
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), "the executor did not end"
+        assert self.pulse.failure is None, self.pulse.failure
+        assert self.exit_code is not None
+        return self.exit_code
+
+    def stop(self) -> int:
+        self.process.stop()
+        return self.join()
+
+
+def on_both_databases(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test on PostgreSQL and on SQLite; it takes the alias of the backend."""
+    run: Any = pytest.mark.parametrize("backend", ["default", "sqlite"])(test)
+    return cast("Callable[..., None]", pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])(run))
+
+
+Start = Callable[..., Running]
+Burst = Callable[..., Running]
+Options = Callable[..., None]
+
+
+class Gate:
+    """Where bodies wait for a test, and a test for bodies."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self.arrived: list[Any] = []
+        self.is_open = threading.Event()
+
+    def arrive(self, who: Any = None) -> None:
+        with self._condition:
+            self.arrived.append(who)
+            self._condition.notify_all()
+
+    def pass_through(self, who: Any = None) -> None:
+        """Tell that a body is here, and wait until the test lets it go."""
+        self.arrive(who)
+        assert self.is_open.wait(DEADLINE)
+
+    def wait_for(self, count: int = 1, seconds: float = DEADLINE) -> list[Any]:
+        """Wait until so many have arrived; gives those that have."""
+        with self._condition:
+            assert self._condition.wait_for(lambda: len(self.arrived) >= count, seconds), (
+                f"{len(self.arrived)} of {count} arrived"
+            )
+            return list(self.arrived)
+
+    def open(self) -> None:
+        self.is_open.set()
+
+
+class Gates:
+    """A gate for every name; a task gets the name as an argument."""
+
+    def __init__(self) -> None:
+        self._gates: dict[str, Gate] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, name: str) -> Gate:
+        with self._lock:
+            return self._gates.setdefault(name, Gate())
+
+    def open_all(self) -> None:
+        with self._lock:
+            for gate in self._gates.values():
+                gate.open()
+
+    def clear(self) -> None:
+        self.open_all()
+        with self._lock:
+            self._gates = {}
+
+
+gates = Gates()

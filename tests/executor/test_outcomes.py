@@ -1,0 +1,341 @@
+"""What a body's end leads to."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from jobqueue.models import Task
+from jobqueue.outcome import Status
+from tests.executor import tasks
+from tests.executor.harness import Burst, Options, Start, database_of, gates, on_both_databases, row_of, wait_for
+from tests.factories import TaskFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+RESOLUTION = 0.001  # of SQLite's clock
+BODIES = [tasks.fail, tasks.fail_later]
+STRANGE = ["no message", "weird", "weird exit", "circle", "group", "groups", "unstorable", "stop"]
+
+
+def moments(row: Task) -> list[Any]:
+    return [row.enqueued_at, row.started_at, row.last_attempted_at, row.finished_at]
+
+
+def seconds_between(first: datetime, second: datetime) -> float:
+    return (second - first).total_seconds()
+
+
+@pytest.fixture
+def unknown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim unknown tasks again without waiting."""
+    monkeypatch.setattr("jobqueue.executor.run.UNKNOWN_AFTER_SECONDS", 0.01)
+
+
+@on_both_databases
+@pytest.mark.parametrize("body", [tasks.add, tasks.add_later])
+def test_results_are_stored(burst: Burst, body: Any, backend: str) -> None:
+    results = body.using(backend=backend).enqueue_many([((number,), {"b": 10}) for number in range(20)])
+
+    running = burst(backend=backend)
+
+    rows = [row_of(result) for result in results]
+    assert [row.return_value for row in rows] == [number + 10 for number in range(20)]
+    assert {row.status for row in rows} == {Status.SUCCESSFUL}
+    assert {tuple(row.worker_ids) for row in rows} == {(str(running.process.executor_id),)}
+    assert all(moments(row) == sorted(moments(row)) for row in rows)
+    assert (running.pulse.counts.finished, running.pulse.counts.lost) == (20, 0)
+
+
+@on_both_databases
+@pytest.mark.parametrize("body", BODIES)
+def test_every_failed_attempt_leaves_its_traceback(burst: Burst, body: Any, backend: str) -> None:
+    result = body.using(backend=backend).enqueue()
+
+    running = burst(backend=backend)
+
+    row = row_of(result)
+    assert (row.status, row.attempts) == (Status.FAILED, 2)
+    assert [error["attempt"] for error in row.errors] == [1, 2]
+    assert [error["message"] for error in row.errors] == ["as asked"] * 2
+    assert [error["exception_class_path"] for error in row.errors] == ["builtins.ValueError"] * 2
+    assert len(row.worker_ids) == 2
+    assert (running.pulse.counts.retried, running.pulse.counts.finished) == (1, 1)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_traceback_begins_with_the_body(burst: Burst, body: Any) -> None:
+    result = body.enqueue()
+
+    burst()
+
+    traceback = row_of(result).errors[0]["traceback"]
+    first_frame = traceback.splitlines()[1]
+    assert "tests/executor/tasks.py" in first_frame
+    assert f"in {body.name}" in first_frame
+    assert traceback.endswith("ValueError: as asked\n")
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize(
+    "kind", ["no message", "weird", "weird exit", "circle", "group", "groups", "unstorable", "stop"]
+)
+def test_a_strange_exception_is_stored_like_any_other(burst: Burst, body: Any, kind: str) -> None:
+    result, after = body.enqueue(kind), tasks.add.enqueue(1)
+
+    burst(threads=1)
+
+    row = row_of(result)
+    assert (row.status, len(row.errors)) == (Status.FAILED, 2)
+    assert row_of(after).status == Status.SUCCESSFUL
+
+
+def test_what_cannot_be_stored_in_a_text_is_written_out(burst: Burst) -> None:
+    result = tasks.fail.enqueue("unstorable")
+
+    burst()
+
+    (error, _) = row_of(result).errors
+    assert error["message"] == r"a\u0000b\ud800c"
+    assert error["traceback"].endswith("ValueError: a\\u0000b\\ud800c\n")
+
+
+def test_a_huge_message_is_cut_in_its_middle(burst: Burst) -> None:
+    result = tasks.fail.enqueue("huge")
+
+    burst()
+
+    (error, _) = row_of(result).errors
+    assert "characters left out" in error["message"]
+    assert len(error["message"]) < 2_200
+    assert len(error["traceback"]) < 16_200
+    assert error["traceback"].startswith("Traceback")
+
+
+@pytest.mark.parametrize("body", [*BODIES, tasks.fail_in_a_child])
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("exit", "builtins.SystemExit"),
+        ("keyboard", "builtins.KeyboardInterrupt"),
+        ("generator", "builtins.GeneratorExit"),
+        ("cancelled", "asyncio.exceptions.CancelledError"),
+    ],
+)
+def test_an_exception_that_ends_programs_ends_only_the_task(burst: Burst, body: Any, kind: str, path: str) -> None:
+    result, after = body.enqueue(kind), [tasks.add.enqueue(1), tasks.add_later.enqueue(1)]
+
+    burst(threads=1)
+
+    row = row_of(result)
+    assert (row.status, len(row.errors)) == (Status.FAILED, 2)
+    assert row.errors[0]["exception_class_path"] == path
+    assert {row_of(result).status for result in after} == {Status.SUCCESSFUL}
+
+
+# --- how often
+
+
+@pytest.mark.parametrize(
+    ("task", "attempts"),
+    [(tasks.fail, 2), (tasks.fail.using(max_attempts=1), 1), (tasks.fail_by_default, 3)],
+    ids=["decorator", "using", "OPTIONS"],
+)
+def test_the_number_of_attempts_comes_from(burst: Burst, options: Options, task: Any, attempts: int) -> None:
+    options(MAX_ATTEMPTS=3)
+    result = task.enqueue()
+
+    burst()
+
+    row = row_of(result)
+    assert (row.status, row.attempts, len(row.errors)) == (Status.FAILED, attempts, attempts)
+
+
+def test_only_the_exceptions_of_retry_on_are_worth_another_attempt(burst: Burst) -> None:
+    other = tasks.fail_selectively.enqueue("plain")
+    listed = tasks.fail_selectively.enqueue("temporary")
+    excepted = tasks.fail_selectively.enqueue("permanent")
+    asked = tasks.retry_anyway.enqueue()
+
+    burst()
+
+    assert [row_of(result).attempts for result in (other, listed, excepted, asked)] == [1, 4, 1, 2]
+
+
+@on_both_databases
+def test_giving_up_ends_a_task_whatever_attempts_are_left(burst: Burst, backend: str) -> None:
+    result = tasks.give_up.using(backend=backend).enqueue()
+
+    burst(backend=backend)
+
+    row = row_of(result)
+    assert (row.status, row.attempts) == (Status.FAILED, 1)
+    assert row.errors[0]["message"] == "the address does not exist"
+
+
+# --- how soon
+
+
+@on_both_databases
+def test_a_retry_never_comes_sooner_than_its_backoff(start: Start, backend: str) -> None:
+    tasks.fail_with_backoff.using(backend=backend).enqueue(backend, "backoff")
+
+    start(backend=backend)
+
+    first, second, third = gates["backoff"].wait_for(3)
+    assert seconds_between(first, second) >= 0.2 - RESOLUTION
+    assert seconds_between(second, third) >= 0.4 - RESOLUTION
+
+
+@pytest.mark.parametrize("as_timedelta", [False, True])
+def test_a_body_may_say_when_to_retry(start: Start, as_timedelta: bool) -> None:
+    tasks.retry_after.enqueue(0.3, "retry", as_timedelta=as_timedelta)
+
+    start()
+
+    first, second = gates["retry"].wait_for(2)
+    assert seconds_between(first, second) >= 0.3 - RESOLUTION
+
+
+def test_a_retry_is_taken_up_when_it_is_due_and_not_at_the_next_poll(start: Start) -> None:
+    tasks.retry_after.enqueue(0.05, "retry")
+
+    start(poll_interval=60.0)
+
+    first, second = gates["retry"].wait_for(2)
+    assert seconds_between(first, second) < 0.9  # the executor looks for due tasks each second anyway
+
+
+# --- results
+
+
+@on_both_databases
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("object", "object is not JSON"),
+        ("nan", "NaN is not JSON"),
+        ("deep", "nesting deeper than 64"),
+        ("long", "an integer of more than 4300 digits cannot be read back"),
+        ("large", "more than 1,048,576 bytes"),
+        ("unreadable", "RuntimeError('not readable')"),
+        ("coroutine", "declare the task `async def`"),
+    ],
+)
+def test_a_result_that_cannot_be_stored_fails_the_task_with_the_reason(
+    burst: Burst, kind: str, reason: str, backend: str
+) -> None:
+    result = tasks.give.using(backend=backend).enqueue(kind)
+
+    burst(backend=backend)
+
+    row = row_of(result)
+    assert (row.status, row.attempts) == (Status.FAILED, 1)  # the body did its work: not once more
+    assert not row.errors[0]["traceback"].startswith("Traceback") or kind == "unreadable"
+    assert row.errors[0]["exception_class_path"] == "jobqueue.exceptions.InvalidResult"
+    assert reason in row.errors[0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored"),
+    [
+        ("unstorable", {r"a\u0000b": [r"\ud800", r"\u0000"]}),
+        ("tuple", [1, [2, 3]]),
+        ("none", None),
+    ],
+)
+def test_a_result_is_stored_as_json(burst: Burst, kind: str, stored: Any) -> None:
+    result = tasks.give.enqueue(kind)
+
+    burst()
+
+    row = row_of(result)
+    assert (row.status, row.return_value) == (Status.SUCCESSFUL, stored)
+
+
+def test_a_result_that_only_the_database_refuses_fails_alone(burst: Burst, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Longer numbers than numeric takes are JSON to everybody else.
+    monkeypatch.setattr("jobqueue.executor.run.encode_result", lambda value, **_: value)
+    refused = tasks.give.enqueue("none")
+    monkeypatch.setitem(tasks.RESULTS, "none", lambda: "1" + "0" * 200_000)
+    monkeypatch.setitem(tasks.RESULTS, "fine", lambda: "1")
+    others = tasks.give.enqueue_many([(("fine",), {})] * 5)
+
+    burst(threads=1)
+
+    row = row_of(refused)
+    assert (row.status, row.errors[0]["exception_class_path"]) == (Status.FAILED, "jobqueue.exceptions.InvalidResult")
+    assert "The database refused the outcome" in row.errors[0]["message"]
+    assert {row_of(result).status for result in others} == {Status.SUCCESSFUL}
+
+
+# --- rows that never start
+
+
+@on_both_databases
+def test_an_expired_task_fails_without_having_run(burst: Burst, backend: str) -> None:
+    result = tasks.add.using(backend=backend, expires=timedelta(seconds=60)).enqueue(1)
+    rows = Task.objects.using(database_of(result))
+    rows.update(expires_at=rows.get().enqueued_at - timedelta(seconds=1))
+
+    burst(backend=backend)
+
+    row = row_of(result)
+    assert (row.status, row.attempts, row.worker_ids) == (Status.FAILED, 0, [])
+    assert row.errors[0]["exception_class_path"] == "jobqueue.exceptions.Expired"
+
+
+@on_both_databases
+def test_an_unknown_task_is_handed_back_and_marked_once(start: Start, backend: str, unknown_at_once: None) -> None:
+    TaskFactory.create(using=backend, backend=backend, task_type="shop.tasks.not_deployed_yet", max_attempts=2)
+
+    start(backend=backend)
+
+    row = wait_for(lambda: Task.objects.using(backend).filter(claim_number__gte=4).first(), "four claims")
+    assert row is not None
+    assert row.status in (Status.SCHEDULED, Status.READY, Status.RUNNING)
+    assert (row.attempts, row.worker_ids) == (0, [])
+    (error,) = row.errors
+    assert "knows no task 'shop.tasks.not_deployed_yet'" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"args": "1" * 5000},
+        {"args": "{}"},
+        {"kwargs": "[]"},
+        {"options": '{"max_attempts": "many"}'},
+        {"options": '{"backoff": {"base": -1}}'},
+        {"errors": "[1]"},
+        {"worker_ids": "7"},
+    ],
+    ids=lambda broken: "-".join(f"{key}={value[:20]}" for key, value in broken.items()),
+)
+def test_an_unreadable_row_fails_alone(burst: Burst, broken: dict[str, str]) -> None:
+    results = tasks.add.enqueue_many([((number,), {}) for number in range(5)])
+    ((column, text),) = broken.items()
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE jobqueue_task SET {column} = %s::jsonb WHERE id = %s", [text, results[2].id])
+
+    burst()
+
+    others = [row_of(result) for number, result in enumerate(results) if number != 2]
+    assert {row.status for row in others} == {Status.SUCCESSFUL}
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT status, errors::text FROM jobqueue_task WHERE id = %s", [results[2].id])
+        status, errors = cursor.fetchone()
+    assert status == Status.FAILED
+    assert "UndecodableTask" in errors
+
+
+def test_a_missing_argument_fails_the_task_in_plain_words(burst: Burst) -> None:
+    TaskFactory.create(task_type="tests.executor.tasks.add", args=[], max_attempts=1)
+
+    burst()
+
+    (error,) = Task.objects.get().errors
+    assert error["traceback"] == "TypeError: add() missing 1 required positional argument: 'a'\n"
