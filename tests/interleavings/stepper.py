@@ -1,0 +1,257 @@
+"""
+A stepper: several connections whose statements run one at a time, in an order that somebody chooses.
+
+Each actor is a thread with a connection of its own that stops before every statement and every COMMIT or
+ROLLBACK. A step lets one of them run; it is over when the statement has ended or waits for a lock of another
+actor. What waited goes on by itself as soon as it can, as it would without us.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import cache
+from importlib.resources import files
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from django.db import connections
+
+from jobqueue.engine.postgresql import statement
+
+DEADLINE_SECONDS = 30.0
+FIRST_LOOK_SECONDS = 0.002  # for a statement to end before we ask whether it waits
+MOST_STEPS = 500  # of one order: more is no progress
+# They read and lock nothing: under READ COMMITTED they commute with everything, and no order needs them apart.
+QUIET = ("SAVEPOINT", "RELEASE", "lock_timeout")
+
+Script = Callable[[], object]
+Choose = Callable[[Sequence[int]], int]
+
+
+class Place(Enum):
+    """Where an actor is. OUT: let go, and not back yet. RESTING: at a stop, until another has ended a transaction."""
+
+    STOPPED = auto()
+    RESTING = auto()
+    OUT = auto()
+    ENDED = auto()
+
+
+class Actor:
+    """A thread with a connection of its own. `pid` is that of its session on the server."""
+
+    def __init__(self, number: int, reports: SimpleQueue[tuple[Actor, Place]]) -> None:
+        self.number = number
+        self.letter = "ABC"[number]
+        self.place = Place.ENDED
+        self.before = ""  # what it is about to do
+        self.is_free = False  # runs to its end without stopping
+        self.error: Exception | None = None
+        self.pid = 0
+        self._reports = reports
+        self._scripts: SimpleQueue[Script | None] = SimpleQueue()
+        self._go = threading.Lock()  # held but for the moment in which it may go on
+        self._go.acquire()
+        self._thread = threading.Thread(target=self._live, name=f"actor-{self.letter}", daemon=True)
+        self._thread.start()
+
+    # --- from outside
+
+    def begin(self, script: Script) -> None:
+        self.error, self.is_free, self.place = None, False, Place.OUT
+        self._scripts.put(script)
+
+    def go(self) -> None:
+        self.place = Place.OUT
+        self._go.release()
+
+    def close(self) -> None:
+        self._scripts.put(None)
+        self._thread.join(DEADLINE_SECONDS)
+
+    # --- inside its thread
+
+    def _live(self) -> None:
+        connection = connections["default"]
+        connection.ensure_connection()
+        self.pid = connection.connection.info.backend_pid
+        self._stop_before_ends(connection)
+        self._reports.put((self, Place.ENDED))
+        try:
+            with connection.execute_wrapper(self._stop_before_statement):
+                while (script := self._scripts.get()) is not None:
+                    _here.actor = self
+                    self._perform(script)
+        finally:
+            connection.close()
+
+    def _perform(self, script: Script) -> None:
+        try:
+            script()
+        except Exception as error:  # noqa: BLE001 what a script raises is a finding, whatever it is
+            self.error = error
+        self._reports.put((self, Place.ENDED))
+
+    def _stop_before_ends(self, connection: Any) -> None:
+        for name in ("_commit", "_rollback"):
+            setattr(connection, name, self._stopping(name[1:].upper(), getattr(connection, name)))
+
+    def _stopping(self, words: str, call: Callable[[], Any]) -> Callable[[], Any]:
+        def stop_and_call() -> Any:
+            self.stop(words)
+            return call()
+
+        return stop_and_call
+
+    def _stop_before_statement(self, execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        words = name_of(sql)
+        if not words.startswith(QUIET):
+            self.stop(words)
+        return execute(sql, params, many, context)
+
+    def stop(self, words: str, place: Place = Place.STOPPED) -> None:
+        if not self.is_free:
+            self.before = words
+            self._reports.put((self, place))
+            self._go.acquire()
+
+
+class _Here(threading.local):
+    actor: Actor | None = None
+
+
+_here = _Here()
+
+
+def rest() -> None:
+    """Inside an actor: do nothing until another has ended a transaction; outside: nothing at all."""
+    if _here.actor is not None:
+        _here.actor.stop("go on", Place.RESTING)
+
+
+@cache
+def named_statements() -> dict[str, str]:
+    names = [path.name.removesuffix(".sql") for path in (files("jobqueue.engine") / "sql").iterdir()]
+    return {statement(name): name for name in names}
+
+
+@cache
+def name_of(sql: str) -> str:
+    """Name a statement by its file, or by its first and last words."""
+    if sql in named_statements():
+        return named_statements()[sql]
+    words = " ".join(sql.replace('"', "").replace("jobqueue_", "").split())
+    return words if len(words) <= 90 else f"{words[:30]} ... {words[-55:]}"
+
+
+@dataclass
+class Order:
+    """One order as it ran. widths: how many actors could have been chosen at each step."""
+
+    steps: list[tuple[Actor, str]] = field(default_factory=list)
+    choices: list[int] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def letters(self) -> str:
+        return "".join(actor.letter for actor, _ in self.steps)
+
+    def lengths(self, count: int) -> list[int]:
+        return [sum(actor.number == number for actor, _ in self.steps) for number in range(count)]
+
+
+class Stepper:
+    """A few actors on the server of the alias `default`. Close it before the database is flushed."""
+
+    def __init__(self, count: int) -> None:
+        self._reports: SimpleQueue[tuple[Actor, Place]] = SimpleQueue()
+        self._actors = [Actor(number, self._reports) for number in range(count)]
+        self._observer = connections["default"].copy()
+        self._waiting: set[Actor] = set()
+        for _ in self._actors:
+            self._reports.get(timeout=DEADLINE_SECONDS)
+
+    def close(self) -> None:
+        for actor in self._actors:
+            actor.close()
+        self._observer.close()
+
+    def run(self, scripts: Sequence[Script], choose: Choose) -> Order:
+        """Run the scripts, one actor each, in the order that `choose` makes of the numbers of those who can go."""
+        order = Order()
+        actors = self._actors[: len(scripts)]
+        for actor, script in zip(actors, scripts, strict=True):
+            actor.begin(script)
+            self._settle(actors)
+        while any(actor.place is not Place.ENDED for actor in actors):
+            able = self._able(actors)
+            if not able or len(order.steps) > MOST_STEPS:
+                order.problems.append("deadlock" if not able else f"no end after {MOST_STEPS} steps")
+                self._let_all_go(actors)
+                break
+            self._step(order, actors, able, choose)
+        order.problems += [f"{actor.letter} raised {actor.error!r}" for actor in actors if actor.error is not None]
+        return order
+
+    def _step(self, order: Order, actors: Sequence[Actor], able: Sequence[Actor], choose: Choose) -> None:
+        number = choose([actor.number for actor in able])
+        actor = next(one for one in able if one.number == number)
+        order.widths.append(len(able))
+        order.choices.append(able.index(actor))
+        order.steps.append((actor, actor.before))
+        is_end = actor.before in ("COMMIT", "ROLLBACK")
+        actor.go()
+        self._settle(actors)
+        for other in actors:
+            if is_end and other is not actor and other.place is Place.RESTING:
+                other.place = Place.STOPPED
+
+    def _able(self, actors: Sequence[Actor]) -> list[Actor]:
+        stopped = [actor for actor in actors if actor.place is Place.STOPPED]
+        return stopped or [actor for actor in actors if actor.place is Place.RESTING]
+
+    def _settle(self, actors: Sequence[Actor]) -> None:
+        """Return when each actor is back, or waits for another. Asks the server only about those who take long."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        waiting = self._waiting
+        while out := [actor for actor in actors if actor.place is Place.OUT]:
+            if not waiting.issuperset(out):
+                with suppress(Empty):
+                    self._note(self._reports.get(timeout=FIRST_LOOK_SECONDS))
+                    continue
+            waiting = self._who_waits(out)
+            if waiting.issuperset(out) and self._reports.empty():
+                break
+            assert time.monotonic() < deadline, [actor.before for actor in out]
+        self._waiting = set(out)
+
+    def _note(self, report: tuple[Actor, Place]) -> None:
+        actor, place = report
+        actor.place = place
+
+    def _who_waits(self, out: Sequence[Actor]) -> set[Actor]:
+        pids = [actor.pid for actor in self._actors]
+        query = "SELECT pid FROM unnest(%s::int[]) AS pid WHERE pg_blocking_pids(pid) && %s::int[]"
+        with self._observer.cursor() as cursor:
+            cursor.execute(query, [[actor.pid for actor in out], pids])
+            found = {pid for (pid,) in cursor.fetchall()}
+        return {actor for actor in out if actor.pid in found}
+
+    def _let_all_go(self, actors: Sequence[Actor]) -> None:
+        """Let the server break the deadlock, and everybody run to the end."""
+        for actor in actors:
+            actor.is_free = True
+            if actor.place in (Place.STOPPED, Place.RESTING):
+                actor.go()
+        while any(actor.place is not Place.ENDED for actor in actors):
+            actor, place = self._reports.get(timeout=DEADLINE_SECONDS)
+            actor.place = place
+            if place is not Place.ENDED:  # it had stopped before it was told that it is free
+                actor.go()
+        self._waiting = set()

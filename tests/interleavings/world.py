@@ -1,0 +1,209 @@
+"""The world of one order: rows of its own, the engine's verbs as executors use them, and a ledger of what they said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.db import transaction
+
+from jobqueue.engine.postgresql import PostgresEngine
+from jobqueue.exceptions import TaskFinished, TaskNotFound
+from jobqueue.ids import new_id
+from jobqueue.models import InboxMessage
+from jobqueue.outcome import (
+    NO_EFFECTS,
+    CancelReport,
+    Claimed,
+    Demand,
+    Effects,
+    NewMessage,
+    NewTask,
+    Outcome,
+    Sign,
+    Status,
+)
+from tests.interleavings.stepper import rest
+
+Decide = Callable[[Claimed, Sequence[InboxMessage]], Outcome]
+Claim = tuple[UUID, int]
+Token = tuple[str, object]  # what tells one message from another: ("message", body) or ("child", sender_id)
+
+_numbers = count()
+
+
+@dataclass
+class Ledger:
+    """
+    What the actors were told, in the order in which they were told it.
+
+    endings: how each claim ended, which must be once. read: the messages that a poll saw. late: commits that the
+    engine took from a claim that somebody else had replaced.
+    """
+
+    claims: list[Claim] = field(default_factory=list)
+    endings: dict[Claim, list[str]] = field(default_factory=dict)
+    late: list[Claim] = field(default_factory=list)
+    read: dict[int, Token] = field(default_factory=dict)
+    consumed: list[int] = field(default_factory=list)
+    accepted: list[Token] = field(default_factory=list)
+    refused: list[Token] = field(default_factory=list)
+
+
+class World:
+    """Queue rows under an alias of their own, so that no verb sees those of other orders."""
+
+    def __init__(self, kind: type[PostgresEngine], options: Any) -> None:
+        self.number = next(_numbers)
+        self.engine = kind(f"order-{self.number}", options)
+        self.ledger = Ledger()
+        self.names: dict[UUID, str] = {}
+
+    # --- before the order
+
+    def add(self, name: str, **changes: Any) -> UUID:
+        """Enqueue a READY task in a queue of its name."""
+        pk = new_id()
+        self.engine.enqueue([NewTask(id=pk, task_type="tests.noop", queue_name=name, **changes)])
+        self.names[pk] = name
+        return pk
+
+    def running(self, name: str, executor_id: UUID | None = None, **changes: Any) -> Claimed:
+        self.add(name, **changes)
+        (claimed,) = self.claim(name, executor_id=executor_id)
+        return claimed
+
+    def suspended(self, name: str, **changes: Any) -> UUID:
+        claimed = self.running(name)
+        self.commit(outcome(claimed, Status.SUSPENDED, **changes))
+        return claimed.id
+
+    def lost(self, name: str, **changes: Any) -> Claimed:
+        """A task in the hands of an executor that stopped beating."""
+        executor_id = uuid4()
+        sign = Sign(executor_id=executor_id, name="", host="", pid=1, versions={}, queues=[], slots=1)
+        self.engine.heartbeat(sign)
+        claimed = self.running(name, executor_id=executor_id, **changes)
+        long_ago = self.engine.now().replace(year=2001)
+        self.engine.executors.filter(pk=executor_id).update(heartbeat=long_ago)
+        self.engine.tasks.filter(pk=claimed.id).update(heartbeat=long_ago)
+        return claimed
+
+    # --- what actors do
+
+    def claim(self, *names: str, limit: int = 1, executor_id: UUID | None = None) -> list[Claimed]:
+        demand = Demand(executor_id=executor_id or uuid4(), queues=names, limit=limit)
+        claimed = self.engine.claim(demand)
+        self.ledger.claims += [(task.id, task.claim_number) for task in claimed]
+        return claimed
+
+    def read(self, task_id: UUID) -> list[InboxMessage]:
+        unread = self.engine.messages.filter(task_id=task_id, consumed_at__isnull=True)
+        found = list(unread.order_by("pk"))
+        self.ledger.read |= {message.pk: token(message) for message in found}
+        return found
+
+    def poll(self, *names: str, decide: Decide, wait: bool = False) -> None:
+        """Claim one task, read its mail, commit what is decided; nothing where nothing is READY."""
+        for claimed in self.claim(*names):
+            self.commit(decide(claimed, self.read(claimed.id)), wait=wait)
+
+    def commit(self, result: Outcome, *, wait: bool = False) -> None:
+        """Commit as an executor does: what is unknown, since somebody looked at the row just then, comes again."""
+        answer = self.engine.commit([result], wait=wait)
+        while answer.unknown:
+            rest()
+            answer = self.engine.commit([result], wait=wait)
+        claim = (result.task_id, result.claim_number)
+        if result.task_id in answer.done:
+            if claim != max(one for one in self.ledger.claims if one[0] == result.task_id):
+                self.ledger.late.append(claim)
+            self._note_ending(claim, "committed")
+            self.ledger.consumed += result.effects.consumed
+            self.ledger.accepted += [("message", json.loads(message.body)) for message in result.effects.send]
+        for error in answer.refused.values():
+            raise error
+        if answer.wake:
+            self.engine.wake(answer.wake)
+
+    def send(self, task_id: UUID, *bodies: str) -> None:
+        """What a view does: send in its transaction, and wake after the commit."""
+        messages = [NewMessage(task_id=task_id, body=json.dumps(body)) for body in bodies]
+        tokens: list[Token] = [("message", body) for body in bodies]
+        try:
+            with transaction.atomic():
+                self.engine.send(messages)
+        except (TaskFinished, TaskNotFound):
+            self.ledger.refused += tokens
+            return
+        self.ledger.accepted += tokens
+        self.engine.wake([task_id])
+
+    def cancel(self, *ids: UUID) -> CancelReport:
+        with transaction.atomic():
+            report = self.engine.cancel(ids)
+        if report.parents:
+            self.engine.wake(report.parents)
+        return report
+
+    def rescue(self) -> None:
+        before = dict(self.ledger.claims)
+        for rescued in self.engine.rescue():
+            self._note_ending((rescued.id, before[rescued.id]), "rescued")
+
+    def _note_ending(self, claim: Claim, how: str) -> None:
+        self.ledger.endings.setdefault(claim, []).append(how)
+
+
+def token(message: InboxMessage) -> Token:
+    return ("message", message.body) if message.eof is None else ("child", message.sender_id)
+
+
+def outcome(claimed: Claimed, status: Status, mail: Sequence[InboxMessage] = (), **changes: Any) -> Outcome:
+    """The outcome of a good poll that consumes this mail, and signs the task's state with its claim."""
+    effects = Effects(consumed=[message.pk for message in mail]) if mail else NO_EFFECTS
+    values: dict[str, Any] = {
+        "task_id": claimed.id,
+        "claim_number": claimed.claim_number,
+        "status": status,
+        "attempts": 0,
+        "parent_id": claimed.parent_id,
+        "is_good_poll": True,
+        "inner_state": str(claimed.claim_number),
+        "effects": effects,
+    }
+    return Outcome(**values | changes)
+
+
+def suspend(claimed: Claimed, mail: Sequence[InboxMessage]) -> Outcome:
+    return outcome(claimed, Status.SUSPENDED, mail)
+
+
+def sleep(claimed: Claimed, mail: Sequence[InboxMessage]) -> Outcome:
+    return outcome(claimed, Status.SUSPENDED, mail, wake_after_seconds=3600.0)
+
+
+def done(claimed: Claimed, mail: Sequence[InboxMessage]) -> Outcome:
+    return outcome(claimed, Status.SUCCESSFUL, mail, return_value="1")
+
+
+def retry(claimed: Claimed, mail: Sequence[InboxMessage]) -> Outcome:
+    """A failed poll: state and inbox stay as they are."""
+    attempts = claimed.attempts + 1
+    failed = outcome(claimed, Status.SCHEDULED, is_good_poll=False, inner_state=None, attempts=attempts)
+    return replace(failed, wake_after_seconds=3600.0)
+
+
+def telling(decide: Decide, receiver: UUID, body: str) -> Decide:
+    """The same, and send a message on the way."""
+
+    def decide_and_tell(claimed: Claimed, mail: Sequence[InboxMessage]) -> Outcome:
+        result = decide(claimed, mail)
+        message = NewMessage(task_id=receiver, sender_id=claimed.id, body=json.dumps(f"{body}-{claimed.claim_number}"))
+        return replace(result, effects=Effects(consumed=result.effects.consumed, send=[message]))
+
+    return decide_and_tell
