@@ -1,9 +1,11 @@
 # Written by makemigrations; anew as long as nothing is released.
 
-import django.db.models.deletion
-import jobqueue.ids
 import uuid
+
+import django.db.models.deletion
 from django.db import migrations, models
+
+import jobqueue.ids
 
 
 class Migration(migrations.Migration):
