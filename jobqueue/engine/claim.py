@@ -9,7 +9,7 @@ from django.db import connections
 from django.db.models import F, Q, TextField
 from django.db.models.functions import Cast, Coalesce
 
-from jobqueue.engine.clock import Clock, from_now
+from jobqueue.engine.clock import Clock, bound
 from jobqueue.engine.ground import SUSPECT_LOSSES, Ground
 from jobqueue.models import Queue
 from jobqueue.outcome import Claimed, Demand, Status
@@ -46,7 +46,7 @@ class Claim(Ground):
 
     def _unpaused(self, queues: Sequence[str]) -> list[str]:
         paused = Queue.objects.using(self.database).filter(
-            Q(resume_at__isnull=True) | Q(resume_at__gt=Clock()), backend=self.alias, paused_at__isnull=False
+            Q(resume_at__isnull=True) | Q(resume_at__gt=bound()), backend=self.alias, paused_at__isnull=False
         )
         names = set(paused.values_list("name", flat=True))
         return [name for name in queues if name not in names]
@@ -108,5 +108,5 @@ class Claim(Ground):
         """Whether nothing of these queues (None: of any) is ready, running, or due so soon."""
         rows = self.tasks if queues is None else self.tasks.filter(queue_name__in=queues)
         alarms = rows.filter(status__in=[Status.SCHEDULED, Status.SUSPENDED])
-        soon = alarms.filter(wake_at__lte=from_now(within_seconds))
+        soon = alarms.filter(wake_at__lte=bound(within_seconds))
         return not (rows.ready().exists() or rows.running().exists() or soon.exists())

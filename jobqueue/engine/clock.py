@@ -39,9 +39,26 @@ class Clock(Func):
         return self.as_sql(compiler, connection, template=template, **context)
 
 
+class Bound(Clock):
+    """
+    The same as something to compare with: read once per statement.
+
+    PostgreSQL searches no index by a function that may change from row to row: beside 30,000 tasks for
+    tomorrow, looking for a due one read them all.
+    """
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="(SELECT CLOCK_TIMESTAMP())", **context)
+
+
 def from_now(seconds: float) -> Expression:
-    """Give the moment so many seconds from the database's now; negative means ago."""
+    """Give the moment so many seconds from the database's now, to be written; negative means ago."""
     return ExpressionWrapper(Clock() + Value(timedelta(seconds=seconds), DurationField()), DateTimeField())
+
+
+def bound(seconds: float = 0.0) -> Expression:
+    """Give the moment so many seconds from the database's now, to be compared with; negative means ago."""
+    return ExpressionWrapper(Bound() + Value(timedelta(seconds=seconds), DurationField()), DateTimeField())
 
 
 def rank_from(moment: Any, aging_seconds: float) -> Expression:

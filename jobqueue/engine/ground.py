@@ -56,7 +56,10 @@ class Ground:
 
         Locks: FOR NO KEY UPDATE, which a message being sent (FOR KEY SHARE) does not collide with.
         """
-        return self.locking(self.tasks.filter(pk__in=list(ids)).order_by("pk"), wait=wait)
+        return self.locking(self.among(ids).order_by("pk"), wait=wait)
+
+    def among(self, ids: Iterable[UUID]) -> TaskQuerySet:
+        return self.tasks.filter(pk__in=list(ids))
 
     def locking(self, rows: TaskQuerySet, *, wait: bool = False) -> TaskQuerySet:
         """Lock what a query selects, in its order, where the database can."""
@@ -71,7 +74,7 @@ class Ground:
 
     def gone(self, ids: Collection[UUID]) -> set[UUID]:
         """Of rows that a lock did not return: those that are not there at all."""
-        return set(ids) - set(self.tasks.filter(pk__in=ids).values_list("pk", flat=True)) if ids else set()
+        return set(ids) - set(self.among(ids).values_list("pk", flat=True)) if ids else set()
 
     def now(self) -> datetime:
         """Read the database's clock."""

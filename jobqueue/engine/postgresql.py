@@ -10,12 +10,14 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connections, transaction
+from django.db.models import BooleanField, F, Func, Value
 from psycopg import IsolationLevel
 
 from jobqueue.engine.base import Engine
 from jobqueue.engine.enqueue import ENQUEUE_BATCH, KEY_TRIES, key_taken
 from jobqueue.engine.mail import receivers, refuse_receivers
 from jobqueue.exceptions import TaskFinished
+from jobqueue.models import TaskQuerySet
 from jobqueue.outcome import (
     Claimed,
     Committed,
@@ -39,6 +41,19 @@ def statement(name: str) -> str:
     """Read a statement from its file, without its comments (a percent sign there would count as a parameter)."""
     text = (files("jobqueue.engine") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
     return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
+
+
+class OneOf(Func):
+    """
+    Whether an id is in an array whose length the planner cannot count.
+
+    When it sees 2,000 ids it may prefer to read the whole table.
+    """
+
+    arity = 2
+    arg_joiner = " = ANY(ARRAY(SELECT UNNEST("
+    template = "%(expressions)s::uuid[])))"
+    output_field = BooleanField()
 
 
 class PostgresEngine(Engine):
@@ -76,6 +91,9 @@ class PostgresEngine(Engine):
         with connections[self.database].cursor() as cursor:
             cursor.execute(statement(name), parameters)
             return int(cursor.rowcount)
+
+    def among(self, ids: Iterable[UUID]) -> TaskQuerySet:
+        return self.tasks.filter(OneOf(F("pk"), Value(list(ids))))
 
     # --- enqueue
 
@@ -188,6 +206,9 @@ class PostgresEngine(Engine):
             self.rows("lock_timeout", wait=before)  # the rest of a caller's transaction waits as before
         return woken
 
+    def _wake_locked(self, ids: Collection[UUID]) -> int:
+        return self.count("wake", ids=list(ids), aging=float(self.options.aging)) if ids else 0
+
     def _asleep_with_mail(self, limit: int) -> list[UUID]:
         rest_seconds = 2 * self.options.poll_interval
         found = self.rows("sweep", backend=self.alias, rest_seconds=rest_seconds, sweep_limit=limit)
@@ -278,6 +299,9 @@ class PostgresEngine(Engine):
             return set()
         unreached = set(ids) - {pk for (pk,) in self.rows("reach", ids=list(ids))}
         return unreached - self.gone(unreached)
+
+    def _delete_mail(self, ids: Sequence[UUID]) -> None:
+        self.count("delete_mail", ids=list(ids))
 
     # --- notices
 

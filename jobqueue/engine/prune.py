@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from uuid import UUID
+
 from django.db import connections
 
-from jobqueue.engine.clock import from_now
+from jobqueue.engine.clock import bound
 from jobqueue.engine.ground import Ground
 
 EXECUTORS_KEPT_SECONDS = 86_400
@@ -18,18 +21,21 @@ class Prune(Ground):
         limit: per status. Locks: the rows FOR UPDATE, skipping locked ones, so that a task that is
         being sent to stays until its sender has committed. Returns how many tasks went.
         """
-        self.executors.filter(heartbeat__lt=from_now(-EXECUTORS_KEPT_SECONDS)).delete()
+        self.executors.filter(heartbeat__lt=bound(-EXECUTORS_KEPT_SECONDS)).delete()
         kept = self.options.retention.items()
         return sum(self._prune(status, seconds, limit) for status, seconds in kept if seconds is not None)
 
     def _prune(self, status: str, kept_seconds: float, limit: int) -> int:
-        old = self.tasks.filter(status=status, finished_at__lte=from_now(-kept_seconds)).order_by("finished_at")
+        old = self.tasks.filter(status=status, finished_at__lte=bound(-kept_seconds)).order_by("finished_at")
         features = connections[self.database].features
         if features.has_select_for_update:
             old = old.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
         with self.transaction():
             ids = [row.pk for row in old.only("pk")[:limit]]
             if ids:
-                self.messages.filter(task_id__in=ids)._raw_delete(self.database)
+                self._delete_mail(ids)
                 self.tasks.filter(pk__in=ids)._raw_delete(self.database)
         return len(ids)
+
+    def _delete_mail(self, ids: Sequence[UUID]) -> None:
+        self.messages.filter(task_id__in=ids)._raw_delete(self.database)

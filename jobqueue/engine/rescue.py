@@ -12,7 +12,7 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 
 from jobqueue.engine.claim import RAW
-from jobqueue.engine.clock import Clock, from_now
+from jobqueue.engine.clock import Clock, bound
 from jobqueue.engine.commit import read_list
 from jobqueue.engine.ground import ERRORS_KEPT, WORKERS_KEPT
 from jobqueue.engine.heartbeat import Heartbeat
@@ -70,10 +70,10 @@ class Rescue(Heartbeat, Mail, Wake):
 
     def _overdue(self) -> TaskQuerySet:
         """Tasks that were not claimed just now; applied to the locked row too, which may have been claimed again."""
-        return self.tasks.running().filter(heartbeat__lt=from_now(-self.options.heartbeat_timeout))
+        return self.tasks.running().filter(heartbeat__lt=bound(-self.options.heartbeat_timeout))
 
     def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
-        silence = from_now(-self.options.heartbeat_timeout)
+        silence = bound(-self.options.heartbeat_timeout)
         silent = self.executors.filter(heartbeat__lt=silence)
         rows = self.lock(ids).filter(status=Status.RUNNING, heartbeat__lt=silence, executor_id__in=silent.values("pk"))
         texts = {"errors_text": Cast("errors", TextField()), "workers_text": Cast("worker_ids", TextField())}

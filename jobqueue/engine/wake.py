@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db import DatabaseError
 from django.db.models import Exists, F, Min, OuterRef, Q
 
-from jobqueue.engine.clock import Clock, from_now, rank_from
+from jobqueue.engine.clock import Clock, bound, rank_from
 from jobqueue.engine.ground import Ground
 from jobqueue.outcome import Status, Woken
 
@@ -24,7 +24,7 @@ class Wake(Ground):
         They rank by the moment they asked for. Locks: the rows, skipping locked ones.
         """
         alarms = self.tasks.filter(status__in=[Status.SCHEDULED, Status.SUSPENDED], wake_at__isnull=False)
-        due = alarms.filter(wake_at__lte=Clock())
+        due = alarms.filter(wake_at__lte=bound())
         with self.transaction():
             ids = list(due.order_by("wake_at").values_list("pk", flat=True)[:limit])
             locked = [row.pk for row in self.lock(ids).only("pk")] if ids else []
@@ -73,6 +73,6 @@ class Wake(Ground):
 
     def _asleep_with_mail(self, limit: int) -> list[UUID]:
         mail = self.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
-        far_off = Q(wake_at__isnull=True) | Q(wake_at__gt=from_now(2 * self.options.poll_interval))
+        far_off = Q(wake_at__isnull=True) | Q(wake_at__gt=bound(2 * self.options.poll_interval))
         stuck = self.tasks.suspended().filter(far_off, Exists(mail))
         return list(stuck.order_by("pk").values_list("pk", flat=True)[:limit])

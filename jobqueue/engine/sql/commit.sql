@@ -42,7 +42,7 @@ written AS (
         END,
         rank = CASE
             WHEN held.entering = 'READY' AND NOT held.keeps_rank
-            THEN clock_timestamp() - make_interval(secs => task.priority * %(aging)s) ELSE task.rank
+            THEN clock_timestamp() - make_interval(secs => task.priority * %(aging)s::float8) ELSE task.rank
         END,
         finished_at = CASE WHEN held.entering IN ('SUCCESSFUL', 'FAILED', 'CANCELLED') THEN clock_timestamp() END,
         worker_ids = CASE

@@ -23,7 +23,7 @@ INSERT INTO jobqueue_task (
     enqueued_at
 )
 SELECT
-    id, %(backend)s, queue_name, task_type, priority, now - make_interval(secs => priority * %(aging)s),
+    id, %(backend)s, queue_name, task_type, priority, now - make_interval(secs => priority * %(aging)s::float8),
     args::jsonb, kwargs::jsonb, options::jsonb, metadata::jsonb, key, parent_id,
     CASE WHEN wake_at > now THEN 'SCHEDULED' ELSE 'READY' END,
     CASE WHEN wake_at > now THEN wake_at END,

@@ -27,7 +27,7 @@ SELECT
         SELECT TRUE
         FROM jobqueue_task
         WHERE backend = %(backend)s AND status IN ('SCHEDULED', 'SUSPENDED') AND wake_at IS NOT NULL
-            AND wake_at <= clock_timestamp() + make_interval(secs => %(within_seconds)s)
+            AND wake_at <= (SELECT clock_timestamp()) + make_interval(secs => %(within_seconds)s)
             AND (NOT %(only_these)s OR queue_name = ANY(%(queues)s::text[]))
         ORDER BY wake_at
         LIMIT 1

@@ -1,16 +1,17 @@
 -- Make tasks READY whose moment has come; they rank by the moment they asked for.
 -- Parameters: backend, wake_limit; aging: seconds per point of priority.
 -- Index: jobqueue_task_alarms. Locks: the rows, skipping locked ones.
+-- Trap: no index is searched by a volatile function; without the SELECT around the clock every alarm was read.
 WITH due AS MATERIALIZED (
     SELECT id
     FROM jobqueue_task
     WHERE backend = %(backend)s AND wake_at IS NOT NULL AND status IN ('SCHEDULED', 'SUSPENDED')
-        AND wake_at <= clock_timestamp()
+        AND wake_at <= (SELECT clock_timestamp())
     ORDER BY backend, wake_at
     LIMIT %(wake_limit)s
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE jobqueue_task AS task
-SET status = 'READY', rank = task.wake_at - make_interval(secs => task.priority * %(aging)s), wake_at = NULL
+SET status = 'READY', rank = task.wake_at - make_interval(secs => task.priority * %(aging)s::float8), wake_at = NULL
 FROM due
 WHERE task.id = due.id

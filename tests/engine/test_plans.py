@@ -1,0 +1,328 @@
+"""What the statements read at 300,000 rows, with statistics from an empty queue and with fresh ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+
+from jobqueue.engine.clock import bound
+from jobqueue.engine.postgresql import statement
+from jobqueue.models import Executor, Task
+from jobqueue.outcome import Effects, NewMessage, Outcome, Status
+from tests.engine.bench import Bench, new, outcome
+from tests.engine.conftest import make_bench
+
+pytestmark = pytest.mark.django_db
+
+SQL_FILES = sorted(path.stem for path in (Path(__file__).parents[2] / "jobqueue/engine/sql").glob("*.sql"))
+BIG = {"jobqueue_task", "jobqueue_inboxmessage"}
+# A batch of 1,000 from each of five queues, and what lies around it; the 250,000 finished and the 30,000 scheduled
+# rows are far beyond.
+MOST_ROWS = 6000
+
+FILL = """
+INSERT INTO jobqueue_task (
+    id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, key, parent_id, status,
+    wake_at, heartbeat, executor_id, claim_number, worker_ids, attempts, max_attempts, polls, lost_count, errors,
+    enqueued_at, finished_at
+)
+SELECT
+    lpad(to_hex(n), 32, '0')::uuid, 'default', 'queue-' || n / 30 % 5, 'tests.noop', n % 7, now() - n * interval '1 ms',
+    '[]', '{}', '{}', '{}', CASE WHEN n % 10 = 0 THEN 'key-' || n END, NULL, status,
+    CASE WHEN status = 'SCHEDULED' OR (status = 'SUSPENDED' AND n % 3 = 0) THEN now() + interval '1 day' END,
+    CASE WHEN status = 'RUNNING' THEN now() END,
+    CASE WHEN status = 'RUNNING' THEN lpad(to_hex(n % 4), 32, '0')::uuid END,
+    0, '[]', 0, 4, 0, CASE WHEN status = 'READY' AND n % 3000 = 2999 THEN 2 ELSE 0 END, '[]',
+    now(), CASE WHEN status IN ('SUCCESSFUL', 'FAILED', 'CANCELLED') THEN now() END
+FROM (
+    SELECT n, CASE
+        WHEN n % 30 < 23 THEN 'SUCCESSFUL' WHEN n % 30 = 23 THEN 'FAILED' WHEN n % 30 = 24 THEN 'CANCELLED'
+        WHEN n % 30 < 28 THEN 'SCHEDULED' WHEN n % 3000 = 28 THEN 'RUNNING' WHEN n % 30 = 28 THEN 'SUSPENDED'
+        ELSE 'READY'
+    END AS status
+    FROM generate_series(1, 300000) AS n
+) AS numbered
+"""
+LETTERS = """
+INSERT INTO jobqueue_inboxmessage (task_id, body, sent_at, consumed_at)
+SELECT id, 'null', now(), CASE WHEN status <> 'READY' THEN now() END
+FROM jobqueue_task WHERE status IN ('READY', 'SUCCESSFUL') AND priority < 2
+"""
+
+
+@pytest.fixture(scope="module")
+def big_queue(django_db_setup: None, django_db_blocker: Any) -> Iterator[Bench]:
+    """A schema of its own, so that nobody else meets these rows or what the planner believes of them."""
+    with django_db_blocker.unblock(), connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA plans")
+        cursor.execute("SET search_path = plans")
+        try:
+            migrations = MigrationExecutor(connection)
+            migrations.migrate([node for node in migrations.loader.graph.leaf_nodes() if node[0] == "jobqueue"])
+            for table in BIG:
+                cursor.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+            cursor.execute("ANALYZE")
+            cursor.execute(FILL)
+            cursor.execute(LETTERS)
+            yield make_bench("postgresql")
+        finally:
+            cursor.execute("RESET search_path")
+            cursor.execute("DROP SCHEMA plans CASCADE")
+
+
+@pytest.fixture(scope="module", params=["empty", "fresh"])
+def statistics(request: pytest.FixtureRequest, big_queue: Bench) -> str:
+    if request.param == "fresh":
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE jobqueue_task, jobqueue_inboxmessage")
+    return str(request.param)
+
+
+@pytest.fixture
+def bench(big_queue: Bench, statistics: str, db: None) -> Bench:
+    return big_queue
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for inner in plan.get("Plans", []):
+        yield from nodes(inner)
+
+
+def explain(execute: Callable[..., Any], sql: str, params: Any, context: Any, options: str) -> list[dict[str, Any]]:
+    execute(f"EXPLAIN ({options}FORMAT JSON) {sql}", params, False, context)
+    (answer,) = context["cursor"].fetchone()
+    plans = json.loads(answer) if isinstance(answer, str) else answer
+    return [node for node in nodes(plans[0]["Plan"]) if node.get("Relation Name") in BIG]
+
+
+class Reader:
+    """Explains and analyses every statement before it runs, and undoes that."""
+
+    def __init__(self) -> None:
+        self.statements = 0
+        self.faults: list[str] = []
+
+    def __call__(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        if any(table in sql for table in BIG) and not sql.startswith("EXPLAIN"):
+            self.statements += 1
+            execute("SAVEPOINT reader", None, False, context)
+            for node in explain(execute, sql, params, context, "ANALYZE, TIMING OFF, "):
+                self.look_at(node, sql)
+            execute("ROLLBACK TO SAVEPOINT reader", None, False, context)
+        return execute(sql, params, many, context)
+
+    def look_at(self, node: dict[str, Any], sql: str) -> None:
+        dropped = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+        read = (node["Actual Rows"] + dropped) * node["Actual Loops"]
+        if node["Node Type"] == "Seq Scan" or read > MOST_ROWS:
+            index = node.get("Index Name", "")
+            self.faults.append(f"{node['Node Type']} {index} of {node['Relation Name']}, {read:.0f} rows: {sql[:600]}")
+
+
+def read(call: Callable[[], Any], *, at_least: int = 1) -> Any:
+    reader = Reader()
+    with connection.execute_wrapper(reader):
+        answer = call()
+    assert reader.statements >= at_least
+    assert not reader.faults, "\n\n".join(reader.faults)
+    return answer
+
+
+QUEUES = [f"queue-{number}" for number in range(5)]
+
+
+def claims(bench: Bench, count: int) -> list[Outcome]:
+    claimed = bench.claim(count, queues=QUEUES)
+    assert len(claimed) == count
+    return [outcome(task, worker_id="w") for task in claimed]
+
+
+@pytest.mark.parametrize("size", [1, 100, 1000])
+class TestBatches:
+    def test_enqueue(self, bench: Bench, size: int) -> None:
+        read(lambda: bench.engine.enqueue([new() for _ in range(size)]))
+
+    def test_enqueue_with_keys_half_of_them_held(self, bench: Bench, size: int) -> None:
+        held = Task.objects.filter(finished_at=None, key__isnull=False).values_list("key", flat=True)[: size // 2]
+        rows = [new(key=key) for key in held] + [new(key=f"new-{number}") for number in range(size - size // 2)]
+
+        answers = read(lambda: bench.engine.enqueue(rows))
+
+        assert sum(answer.created for answer in answers) == size - size // 2
+
+    @pytest.mark.parametrize("queues", [["queue-1"], QUEUES])
+    def test_claim(self, bench: Bench, size: int, queues: list[str]) -> None:
+        assert len(read(lambda: bench.claim(size, queues=queues))) == size
+
+    def test_commit_plain(self, bench: Bench, size: int) -> None:
+        outcomes = claims(bench, size)
+
+        assert len(read(lambda: bench.commit(*outcomes)).done) == size
+
+    def test_commit_actors(self, bench: Bench, size: int) -> None:
+        receivers = list(Task.objects.suspended().values_list("pk", flat=True)[:size])
+        outcomes = claims(bench, size)
+        mail = [bench.send(outcome.task_id)[0] for outcome in outcomes]
+        outcomes = [
+            Outcome(
+                task_id=done.task_id,
+                claim_number=done.claim_number,
+                status=Status.SUSPENDED,
+                attempts=0,
+                effects=Effects(consumed=[number], spawn=[new()], send=[NewMessage(task_id=receiver, body="null")]),
+            )
+            for done, number, receiver in zip(outcomes, mail, receivers, strict=True)
+        ]
+
+        assert len(read(lambda: bench.commit(*outcomes), at_least=5).done) == size
+
+    def test_commit_children(self, bench: Bench, size: int) -> None:
+        parents = list(Task.objects.suspended().values_list("pk", flat=True)[:size])
+        outcomes = claims(bench, size)
+        for child, parent in zip(outcomes, parents, strict=True):
+            bench.set(child.task_id, parent_id=parent)
+        outcomes = [
+            Outcome(
+                task_id=done.task_id,
+                claim_number=done.claim_number,
+                status=Status.SUCCESSFUL,
+                attempts=0,
+                parent_id=parent,
+            )
+            for done, parent in zip(outcomes, parents, strict=True)
+        ]
+
+        assert len(read(lambda: bench.commit(*outcomes)).done) == size
+
+    def test_commit_of_what_is_gone(self, bench: Bench, size: int) -> None:
+        outcomes = [Outcome(task_id=uuid4(), claim_number=1, status=Status.SUCCESSFUL, attempts=0) for _ in range(size)]
+
+        assert len(read(lambda: bench.commit(*outcomes)).lost) == size
+
+    def test_pulse(self, bench: Bench, size: int) -> None:
+        outcomes = claims(bench, size)
+
+        committed, claimed = read(lambda: bench.engine.pulse(outcomes, bench.demand(size, queues=QUEUES)))
+
+        assert (len(committed.done), len(claimed)) == (size, size)
+
+    def test_release_strays(self, bench: Bench, size: int) -> None:
+        claims(bench, size)
+
+        assert read(lambda: bench.engine.release_strays(bench.executor_id, [])) == size
+
+    def test_wake(self, bench: Bench, size: int) -> None:
+        ids = list(Task.objects.suspended().values_list("pk", flat=True)[:size])
+
+        assert read(lambda: bench.engine.wake(ids)) == size
+
+    def test_wake_due(self, bench: Bench, size: int) -> None:
+        scheduled = Task.objects.scheduled().values_list("pk", flat=True)
+        Task.objects.filter(pk__in=list(scheduled[:size])).update(wake_at=bench.engine.now())
+
+        assert read(lambda: bench.engine.wake_due()).count == size
+
+    def test_sweep(self, bench: Bench, size: int) -> None:
+        """Beside 3,300 letters to tasks that are READY, and 9,900 sleepers without mail."""
+        for pk in list(Task.objects.suspended().order_by("?").values_list("pk", flat=True)[:size]):
+            bench.send(pk)
+
+        assert read(lambda: bench.engine.sweep()) == size
+
+    @pytest.mark.parametrize("status", ["READY", "SUSPENDED", "FAILED"])
+    def test_cancel_and_requeue(self, bench: Bench, size: int, status: str) -> None:
+        ids = list(Task.objects.filter(status=status).values_list("pk", flat=True)[:size])
+        if status != "FAILED":
+            assert read(lambda: bench.engine.cancel(ids)).cancelled == size
+
+        assert read(lambda: bench.engine.requeue(ids)).requeued == size
+
+    def test_prune(self, bench: Bench, size: int) -> None:
+        bench = bench.with_options(retention={"SUCCESSFUL": 0.0, "FAILED": None, "CANCELLED": 86_400.0})
+
+        assert read(lambda: bench.engine.prune(size)) == size
+
+    def test_send(self, bench: Bench, size: int) -> None:
+        ids = list(Task.objects.ready().values_list("pk", flat=True)[:size])
+
+        assert len(read(lambda: bench.engine.send([NewMessage(task_id=pk, body="1") for pk in ids]))) == size
+
+
+def test_claim_of_some_task_types(bench: Bench) -> None:
+    read(lambda: bench.claim(10, queues=QUEUES, only=["tests.noop"], but=["tests.other"]))
+
+
+def test_claim_of_suspects(bench: Bench) -> None:
+    assert len(read(lambda: bench.claim(10, queues=QUEUES, suspects=True))) == 10
+
+
+def test_has_suspects(bench: Bench) -> None:
+    assert read(lambda: bench.engine.has_suspects(QUEUES))
+    Task.objects.filter(lost_count__gt=0).update(lost_count=0)
+    assert not read(lambda: bench.engine.has_suspects(QUEUES))
+
+
+def test_queues_in_use(bench: Bench) -> None:
+    assert read(lambda: bench.engine.queues_in_use()) == QUEUES
+
+
+@pytest.mark.parametrize("queues", [None, QUEUES, ["queue-3"]])
+def test_is_drained(bench: Bench, queues: list[str] | None) -> None:
+    assert not read(lambda: bench.engine.is_drained(queues, 1.0))
+    Task.objects.ready().update(status="FAILED")
+    assert read(lambda: bench.engine.is_drained(queues, 1.0)) == (queues == ["queue-3"])
+    Task.objects.running().update(status="FAILED")
+    assert read(lambda: bench.engine.is_drained(queues, 1.0))
+    assert not read(lambda: bench.engine.is_drained(queues, 2 * 86_400.0))
+
+
+def test_wake_due_without_anything_due(bench: Bench) -> None:
+    assert read(lambda: bench.engine.wake_due()).count == 0
+
+
+def test_heartbeat(bench: Bench) -> None:
+    bench.executor_id = UUID(int=1)
+
+    assert len(read(lambda: bench.beat())) == len(read(lambda: bench.beat()))
+
+
+def test_rescue_with_and_without_lost_executors(bench: Bench) -> None:
+    assert read(lambda: bench.engine.rescue()) == []  # writes the executors, which have no rows yet
+    Executor.objects.update(heartbeat=bound(-31))
+    Task.objects.running().update(heartbeat=bound(-31))
+    assert len(read(lambda: bench.engine.rescue(), at_least=4)) == 100
+
+
+@pytest.mark.parametrize("name", SQL_FILES)
+def test_generic_plan(bench: Bench, name: str) -> None:
+    """As a prepared statement is planned, without a look at its parameters."""
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in names:
+            names.append(match[1])
+        return f"${names.index(match[1]) + 1}"
+
+    sql = re.sub(r"%\((\w+)\)s", number, statement(name)).replace("%%", "%")
+    arguments = f"({', '.join(['NULL'] * len(names))})" if names else ""
+    with connection.cursor() as cursor:
+        if not any(table in sql for table in BIG):
+            return
+        cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        cursor.execute(f"PREPARE generic AS {sql}")
+        cursor.execute(f"EXPLAIN (FORMAT JSON) EXECUTE generic{arguments}")
+        (answer,) = cursor.fetchone()
+        cursor.execute("DEALLOCATE generic")
+    plans = json.loads(answer) if isinstance(answer, str) else answer
+    scans = [node for node in nodes(plans[0]["Plan"]) if node.get("Relation Name") in BIG]
+    assert scans
+    assert not [node for node in scans if node["Node Type"] == "Seq Scan"]

@@ -1,0 +1,213 @@
+"""Many at once, on the real server: nothing deadlocks, nothing is handed out twice, no wake-up is lost."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from threading import Barrier
+from time import monotonic
+from uuid import UUID
+
+import pytest
+from django.db import connection
+
+from jobqueue.engine.postgresql import PostgresEngine
+from jobqueue.outcome import Claimed, Effects, NewMessage, Outcome, Status
+from tests.engine.bench import Bench, new, outcome
+from tests.engine.conftest import make_bench
+from tests.engine.sessions import DEADLINE_SECONDS, threads
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(params=["portable-on-postgresql", "postgresql"])
+def bench(request: pytest.FixtureRequest) -> Bench:
+    return make_bench(request.param)
+
+
+@pytest.fixture
+def fast_bench() -> Bench:
+    return make_bench("postgresql")
+
+
+def is_fast(bench: Bench) -> bool:
+    return isinstance(bench.engine, PostgresEngine)
+
+
+def commit_all(bench: Bench, outcomes: list[Outcome]) -> Iterator[int]:
+    """Commit as an executor does: what is unknown, since somebody looked at the row just then, comes again."""
+    deadline = monotonic() + DEADLINE_SECONDS
+    while outcomes:
+        assert monotonic() < deadline, "rows stay locked"
+        answer = bench.commit(*outcomes)
+        assert not answer.lost
+        assert not answer.refused
+        yield len(answer.done)
+        outcomes = [outcome for outcome in outcomes if outcome.task_id in answer.unknown]
+
+
+class Writer:
+    """A task that writes to another each time it is polled, and waits for mail in between."""
+
+    def __init__(self, bench: Bench, name: str, receiver: UUID | None = None) -> None:
+        self.bench, self.name, self.receiver = bench, name, receiver
+        self.id = bench.add(queue_name=name)
+
+    def claimed(self, deadline: float) -> Claimed:
+        while monotonic() < deadline:
+            for claimed in self.bench.claim(1, queues=[self.name]):
+                return claimed
+        raise AssertionError(f"{self.name} was not woken in time")
+
+    def poll(self, count: int, start: Barrier, commit: Callable[[list[Outcome]], object]) -> int:
+        start.wait(DEADLINE_SECONDS)
+        deadline = monotonic() + DEADLINE_SECONDS
+        assert self.receiver is not None
+        for _ in range(count):
+            claimed = self.claimed(deadline)
+            consumed = [message.pk for message in self.bench.inbox(self.id)]
+            effects = Effects(consumed=consumed, send=[NewMessage(task_id=self.receiver, body="1")])
+            commit([outcome(claimed, Status.SUSPENDED, effects=effects)])
+            self.bench.engine.wake([self.id])
+        return count
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_two_tasks_committing_to_each_other_do_not_deadlock(bench: Bench, wait: bool) -> None:
+    """Without locks in id order 169 of 400 such transactions deadlocked."""
+    a = Writer(bench, "a")
+    b = Writer(bench, "b", receiver=a.id)
+    a.receiver = b.id
+    barrier = Barrier(2)
+    polls = 200 if is_fast(bench) else 40
+
+    def commit(outcomes: list[Outcome]) -> None:
+        deadline = monotonic() + DEADLINE_SECONDS
+        while monotonic() < deadline:
+            answer = bench.engine.commit(outcomes, wait=wait)
+            if answer.done:
+                bench.engine.wake(answer.wake)
+                return
+            assert answer.unknown, answer
+        raise AssertionError("the outcome was not committed in time")
+
+    with threads(2) as start:
+        both = [start(writer.poll, polls, barrier, commit) for writer in (a, b)]
+        assert [one.result(2 * DEADLINE_SECONDS) for one in both] == [polls, polls]
+
+
+@pytest.mark.parametrize("limit", [7, 100])
+def test_concurrent_claims_never_hand_a_task_out_twice(bench: Bench, limit: int) -> None:
+    count = 2000 if is_fast(bench) else 400
+    bench.engine.enqueue([new(queue_name=f"q{number % 3}") for number in range(count)])
+    barrier = Barrier(4)
+
+    def claim_all() -> list[UUID]:
+        mine: list[UUID] = []
+        other = Bench(bench.engine)
+        deadline = monotonic() + DEADLINE_SECONDS
+        barrier.wait(DEADLINE_SECONDS)
+        while bench.engine.tasks.ready().exists():
+            assert monotonic() < deadline
+            claims = other.claim_ids(limit, queues=["q0", "q1", "q2"])
+            assert len(claims) <= limit
+            mine += claims
+        return mine
+
+    with threads(4) as start:
+        claimers = [start(claim_all) for _ in range(4)]
+        claimed = [pk for claimer in claimers for pk in claimer.result(2 * DEADLINE_SECONDS)]
+
+    assert len(claimed) == len(set(claimed)) == count
+    assert set(bench.engine.tasks.values_list("status", "claim_number")) == {("RUNNING", 1)}
+
+
+@pytest.mark.parametrize("queues", [["default"], ["default", "other", "third"]])
+def test_claim_takes_no_more_than_asked_for_under_a_nested_loop(bench: Bench, queues: list[str]) -> None:
+    """`WHERE id IN (SELECT ... LIMIT 5 FOR UPDATE SKIP LOCKED)` took 2,000 of 2,000 under this plan."""
+    bench.engine.enqueue([new(queue_name=queues[number % len(queues)]) for number in range(2000)])
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off; SET enable_memoize = off"
+        )
+        try:
+            claimed = bench.claim_ids(5, queues=queues)
+        finally:
+            cursor.execute("RESET enable_hashjoin; RESET enable_mergejoin; RESET enable_material; RESET enable_memoize")
+
+    assert len(claimed) == 5
+    assert bench.engine.tasks.running().count() == 5
+
+
+def test_no_wake_up_is_lost_between_a_commit_and_senders(bench: Bench) -> None:
+    """Each message must lead to a poll after it, without the sweep: the receiver never sleeps on unread mail."""
+    actor = bench.add(queue_name="actor")
+    count, deadline = 100, monotonic() + DEADLINE_SECONDS
+
+    def send_all() -> None:
+        for number in range(count):
+            bench.send(actor, number)
+            bench.engine.wake([actor])
+
+    def read_all() -> list[int]:
+        read: list[int] = []
+        while len(read) < 2 * count:
+            assert monotonic() < deadline, f"asleep with {len(bench.inbox(actor))} unread messages"
+            for claimed in bench.claim(queues=["actor"]):
+                mail = bench.inbox(actor)
+                read += [message.body or 0 for message in mail]
+                effects = Effects(consumed=[message.pk for message in mail])
+                sum(commit_all(bench, [outcome(claimed, Status.SUSPENDED, effects=effects)]))
+        return read
+
+    with threads(3) as start:
+        reader = start(read_all)
+        senders = [start(send_all) for _ in range(2)]
+        for sender in senders:
+            sender.result(2 * DEADLINE_SECONDS)
+        read = reader.result(2 * DEADLINE_SECONDS)
+
+    assert Counter(read) == Counter([*range(count), *range(count)])
+
+
+def test_prune_beside_enqueue_claim_and_commit(fast_bench: Bench) -> None:
+    bench = fast_bench.with_options(retention={"SUCCESSFUL": 0.0})
+    bench.beat()
+    count, barrier = 300, Barrier(3)
+
+    def work() -> int:
+        other, done, deadline = Bench(bench.engine), 0, monotonic() + DEADLINE_SECONDS
+        barrier.wait(DEADLINE_SECONDS)
+        other.engine.enqueue([new() for _ in range(count)])
+        while bench.engine.tasks.live().exists():
+            assert monotonic() < deadline
+            done += sum(commit_all(other, [outcome(claimed) for claimed in other.claim(10)]))
+        return done
+
+    def prune() -> int:
+        barrier.wait(DEADLINE_SECONDS)
+        pruned, deadline = 0, monotonic() + DEADLINE_SECONDS
+        while pruned < 2 * count and monotonic() < deadline:
+            pruned += bench.engine.prune(50)
+        return pruned
+
+    with threads(3) as start:
+        workers = [start(work) for _ in range(2)]
+        pruner = start(prune)
+        assert sum(worker.result(2 * DEADLINE_SECONDS) for worker in workers) == 2 * count
+        assert pruner.result(2 * DEADLINE_SECONDS) == 2 * count
+
+
+def test_batches_with_the_same_keys_in_other_orders_do_not_deadlock(fast_bench: Bench) -> None:
+    keys = [f"k{number}" for number in range(50)]
+    barrier = Barrier(2)
+
+    def enqueue(names: list[str]) -> int:
+        created = 0
+        for round_number in range(10):
+            barrier.wait(DEADLINE_SECONDS)
+            answers = fast_bench.engine.enqueue([new(key=f"{round_number}-{name}") for name in names])
+            created += sum(answer.created for answer in answers)
+        return created
+
+    with threads(2) as start:
+        both = [start(enqueue, keys), start(enqueue, keys[::-1])]
+        assert sum(one.result(2 * DEADLINE_SECONDS) for one in both) == 10 * len(keys)
