@@ -1,0 +1,632 @@
+"""Tasks and messages from SQL: nothing but SQL on the sending side."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from django.apps import apps
+from django.db import DataError, connection, transaction
+from django.db.migrations import Migration
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.state import ProjectState
+
+from jobqueue.engine import engine_for
+from jobqueue.exceptions import InvalidArguments
+from jobqueue.ids import new_id
+from jobqueue.models import InboxMessage, Task
+from jobqueue.outcome import FINAL, Status
+from jobqueue.payload import decode, encode, encode_arguments
+from tests import tasks
+from tests.engine.bench import Bench, outcome
+from tests.engine.sessions import wait_until_somebody_waits
+from tests.factories import TaskFactory
+
+pytestmark = pytest.mark.django_db
+
+MEGABYTE = 1_048_576
+REFUSED, NOT_FOUND, FINISHED, TAKEN, BEGIN_AGAIN = "22023", "P0002", "55000", "23505", "40001"
+ANY_ID = UUID("01900000-0000-7000-8000-000000000000")
+
+# What JSON's own grammar lets through, on both sides of what Python takes and reads back.
+DOCUMENTS = [
+    "null",
+    "[" * 63 + "]" * 63,
+    "[" * 64 + "]" * 64,
+    "[" * 65 + "]" * 65,
+    '{"a":' * 64 + "1" + "}" * 64,
+    '{"a":' * 65 + "1" + "}" * 65,
+    '[{"a":' * 32 + "1" + "}]" * 32,
+    '[[1], {"a":' * 32 + '["]"]' + "}]" * 32,
+    '"' + "[{" * 100 + '"',
+    "9" * 4300,
+    "-" + "9" * 4300,
+    "9" * 4301,
+    '{"a": [-1' + "0" * 4300 + "]}",
+    '"' + "9" * 5000 + '"',
+    '{"' + "9" * 5000 + '": 0.' + "3" * 5000 + "}",
+    "1" + "0" * 308 + ".0",
+    "1" + "0" * 309 + ".0",
+    '[true, "\\u00e9\\ud83d\\ude00", "\\\\", 1e-300, -0.0]',
+]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench(engine_for("default"))
+
+
+def sql(text: str, *parameters: Any) -> Any:
+    """Run SQL on Django's connection; the first value it gives, if it gives any."""
+    with connection.cursor() as cursor:
+        cursor.execute(text, parameters or None)
+        row = cursor.fetchone() if cursor.description else None
+        return row[0] if row else None
+
+
+def create(more: str = "", *parameters: Any, task_type: str = "tests.tasks.add", task_id: UUID | None = None) -> UUID:
+    pk = sql(f"SELECT jobqueue_create_task(%s, %s{more})", task_id, task_type, *parameters)
+    assert isinstance(pk, UUID)
+    return pk
+
+
+def send(receiver: UUID | None, message: str | None = "1", *, sender: UUID | None = None) -> None:
+    sql("SELECT jobqueue_send_to_task(%s, %s, %s)", receiver, sender, message)
+
+
+@contextmanager
+def refused(sqlstate: str, says: str = "") -> Iterator[None]:
+    """Expect an error with this SQLSTATE; the transaction goes on."""
+    with pytest.raises(Exception) as caught, transaction.atomic():  # noqa: PT011 - the SQLSTATE tells them apart
+        yield
+    error = caught.value.__cause__
+    assert isinstance(error, psycopg.Error), caught.value
+    assert error.sqlstate == sqlstate, error
+    assert says in str(error)
+
+
+@contextmanager
+def allowed_as(is_allowed: bool) -> Iterator[None]:
+    """Expect nothing, or a refusal by Python or SQL; the transaction goes on."""
+    with nullcontext() if is_allowed else pytest.raises((InvalidArguments, DataError)), transaction.atomic():
+        yield
+
+
+def python_takes(text: str, write: Callable[[Any], object]) -> bool:
+    try:
+        write(json.loads(text))
+    except ValueError:  # InvalidArguments is one
+        return False
+    return True
+
+
+def as_argument(value: Any) -> object:
+    return encode_arguments(tasks.echo.func, [value], {}, name="echo()", max_bytes=MEGABYTE)
+
+
+def as_message(value: Any) -> object:
+    return encode(value, place="body", max_bytes=MEGABYTE)
+
+
+def filling(size: int) -> Any:
+    """A value of so many bytes of compact JSON, with much in it that only looks like JSON."""
+    value: list[Any] = [{'a\\", b': [1, 2, {"c, ": 'd: "\\'}], " , : ": [[], {}]}, [1] * 1000, ""]
+    value[-1] = ", " * 1000 + "x" * (size - 2000 - len(json.dumps(value, separators=(",", ":"))))
+    return value
+
+
+class Session:
+    """A connection that knows no Django, in a transaction until it commits; it waits for nobody for long."""
+
+    def __init__(self, raw: psycopg.Connection[Any]) -> None:
+        self.raw = raw
+
+    def run(self, text: str, *parameters: Any) -> Any:
+        cursor = self.raw.execute(text, parameters or None)
+        row = cursor.fetchone() if cursor.description else None
+        return row[0] if row else None
+
+    def create(self, key: str | None = None) -> UUID:
+        pk = self.run("SELECT jobqueue_create_task(NULL, 'tests.tasks.add', key => %s)", key)
+        assert isinstance(pk, UUID)
+        return pk
+
+    def send(self, receiver: UUID, *, notify: bool = False) -> None:
+        self.run("SELECT jobqueue_send_to_task(%s, NULL, '1', %s)", receiver, notify)
+
+    def commit(self) -> None:
+        self.raw.commit()
+
+    def rollback(self) -> None:
+        self.raw.rollback()
+
+
+@contextmanager
+def session() -> Iterator[Session]:
+    parameters = connection.get_connection_params()
+    kept = {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if name in parameters}
+    with psycopg.connect(**kept, options="-c lock_timeout=20s") as raw:
+        yield Session(raw)
+        raw.rollback()
+
+
+class TestCreate:
+    @pytest.mark.parametrize(
+        ("more", "options"),
+        [
+            ("", {}),
+            (
+                ", key => 'k', priority => 7, max_attempts => 9, queue_name => 'q', metadata => '{\"a\": [1]}'",
+                {"key": "k", "priority": 7, "max_attempts": 9, "queue_name": "q", "metadata": {"a": [1]}},
+            ),
+            (", priority => -100, timeout => '1.5 minutes'", {"priority": -100, "timeout": 90}),
+            (
+                ", run_after => '2999-01-01T00:00Z', expires_at => '2999-01-02T00:00Z'",
+                {"run_after": datetime(2999, 1, 1, tzinfo=UTC), "expires": datetime(2999, 1, 2, tzinfo=UTC)},
+            ),
+            (", run_after => '1999-01-01T00:00Z'", {"run_after": datetime(1999, 1, 1, tzinfo=UTC)}),
+        ],
+    )
+    def test_row_is_the_one_that_python_writes(self, more: str, options: dict[str, Any]) -> None:
+        ours = create(f", NULL, '[2]', '{{\"b\": 3}}'{more}")
+        Task.objects.filter(pk=ours).update(backend="elsewhere")  # its key is free again
+        theirs = tasks.add.using(**options).enqueue(2, b=3).id
+
+        rows: list[dict[str, Any]] = [{**Task.objects.filter(pk=pk).values().get()} for pk in (ours, theirs)]
+        for row in rows:
+            row["rank"] -= row["enqueued_at"]
+            del row["id"], row["backend"], row["enqueued_at"]
+        assert rows[0] == rows[1]
+
+    def test_ids_are_those_given(self) -> None:
+        parent = create()
+
+        assert create(", %s", parent, task_id=ANY_ID) == ANY_ID
+        assert Task.objects.get(pk=ANY_ID).parent_id == parent
+
+    def test_id_that_is_left_to_it_is_ordered_by_time(self) -> None:
+        pk = create()
+
+        assert (pk.version, pk.variant) == (7, new_id().variant)
+        milliseconds = sql("SELECT extract(epoch FROM clock_timestamp()) * 1000")
+        assert 0 <= milliseconds - (pk.int >> 80) < 60_000
+
+    def test_id_serves_once(self) -> None:
+        create(task_id=ANY_ID)
+
+        with refused(TAKEN):
+            create(task_id=ANY_ID)
+
+    def test_backend_and_aging_are_those_given(self) -> None:
+        row = Task.objects.get(pk=create(", backend => 'bulk', priority => 2, aging => '1 hour'"))
+
+        assert row.backend == "bulk"
+        assert row.enqueued_at - row.rank == timedelta(hours=2)
+
+    def test_rollback_leaves_nothing(self) -> None:
+        with transaction.atomic():
+            create()
+            transaction.set_rollback(True)
+
+        assert not Task.objects.exists()
+
+    def test_trigger_creates_tasks(self, bench: Bench) -> None:
+        sql(
+            """
+            CREATE TABLE shop_order (id integer, total integer);
+            CREATE FUNCTION shop_order_receipt() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                PERFORM jobqueue_create_task(
+                    NULL, 'tests.tasks.add',
+                    args => jsonb_build_array(NEW.id),
+                    kwargs => jsonb_build_object('b', NEW.total),
+                    key => 'receipt-' || NEW.id
+                );
+                RETURN NULL;
+            END $$;
+            CREATE TRIGGER shop_order_receipt AFTER INSERT OR UPDATE ON shop_order
+            FOR EACH ROW EXECUTE FUNCTION shop_order_receipt();
+            """
+        )
+        with transaction.atomic():
+            sql("INSERT INTO shop_order VALUES (3, 30)")
+            transaction.set_rollback(True)
+        sql("INSERT INTO shop_order VALUES (1, 10), (2, 20); UPDATE shop_order SET total = 0")
+
+        calls = [(decode(task.args), decode(task.kwargs)) for task in bench.claim()]
+
+        assert sorted(calls) == [([1], {"b": 10}), ([2], {"b": 20})]
+
+    def test_parent_hears_of_its_end(self, bench: Bench) -> None:
+        parent = bench.suspended()
+        child = create(", %s", parent)
+        (claimed,) = bench.claim()
+
+        bench.commit(outcome(claimed, Status.SUCCESSFUL, return_value="5"))
+
+        (message,) = bench.inbox(parent)
+        assert (message.sender_id, message.eof, message.body) == (child, "SUCCESSFUL", 5)
+
+    @pytest.mark.django_db(transaction=True)
+    def test_executors_run_it_like_any_other(self, process_environment: dict[str, str]) -> None:
+        good = create(", args => '[2]', kwargs => '{\"b\": 3}'")
+        coroutine = create(", args => '[20]', queue_name => 'other'", task_type="tests.tasks.add_later")
+        bad = create(", max_attempts => 3", task_type="tests.tasks.fail")
+        misfit = create(", args => '[1, 2, 3]', max_attempts => 1")
+        expired = create(", args => '[1]', expires_at => '2001-01-01'")
+
+        burst(process_environment)
+
+        rows = Task.objects.in_bulk()
+        assert [rows[pk].return_value for pk in (good, coroutine)] == [5, 21]
+        assert [rows[pk].status for pk in (bad, misfit, expired)] == ["FAILED"] * 3
+        assert (rows[bad].attempts, rows[bad].max_attempts) == (3, 3)
+        assert rows[misfit].errors[-1]["exception_class_path"] == "builtins.TypeError"
+        assert rows[expired].errors[-1]["exception_class_path"] == "jobqueue.exceptions.Expired"
+
+
+def burst(environment: dict[str, str]) -> None:
+    """Let a real executor run what there is."""
+    ended = subprocess.run(
+        [sys.executable, Path(__file__).parents[2] / "manage.py", "run_executors", "--burst"],
+        env={key: value for key, value in environment.items() if not key.startswith("JOBQUEUE_")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+class TestKey:
+    def test_live_holder_is_the_answer(self) -> None:
+        first = create(", key => 'k'")
+
+        assert create(", key => 'k'") == first
+        assert create(", key => 'k', backend => 'bulk'") != first
+        assert Task.objects.count() == 2
+
+    def test_key_is_free_when_its_holder_has_ended(self) -> None:
+        TaskFactory(successful=True, key="k")
+
+        pk = create(", key => 'k'")
+
+        assert Task.objects.live().get().pk == pk
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("ending", [Session.commit, Session.rollback])
+    def test_parallel_creates_with_one_key_make_one_task(self, ending: Any) -> None:
+        with session() as first, ThreadPoolExecutor(8) as pool:
+            holder = first.create("k")
+            others = [pool.submit(create_and_commit, "k") for _ in range(8)]
+            wait_until_somebody_waits()
+            ending(first)
+            answers = {other.result() for other in others}
+
+        assert answers == {Task.objects.get().pk}
+        assert (holder in answers) is (ending is Session.commit)
+
+    @pytest.mark.django_db(transaction=True)
+    def test_holder_beyond_the_snapshot_is_a_serialization_failure(self) -> None:
+        with session() as ours:
+            ours.raw.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            ours.run("SELECT count(*) FROM jobqueue_task")
+            create_and_commit("k")
+            with pytest.raises(psycopg.errors.SerializationFailure):
+                ours.create("k")
+
+
+def create_and_commit(key: str) -> UUID:
+    with session() as ours:
+        pk = ours.create(key)
+        ours.commit()
+        return pk
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("more", "says"),
+        [
+            (", args => '{}'", "args must be a JSON array, say jsonb_build_array(...), not object"),
+            (", args => NULL", "args must be a JSON array"),
+            (", kwargs => '[]'", "kwargs must be a JSON object, say jsonb_build_object(...), not array"),
+            (", kwargs => 'null'", "kwargs must be a JSON object"),
+            (", metadata => '3'", "metadata must be a JSON object, not number"),
+            (", queue_name => ''", "queue_name must have 1 to 128 characters, not 0"),
+            (", queue_name => repeat('é', 129)", "queue_name must have 1 to 128 characters, not 129"),
+            (", queue_name => NULL", "queue_name must have 1 to 128 characters, not NULL"),
+            (", backend => ''", "backend must be an alias in TASKS, of 1 to 64 characters, not 0"),
+            (", backend => repeat('b', 65)", "backend must be an alias in TASKS"),
+            (", key => ''", "key must be NULL or have 1 to 255 characters, not 0"),
+            (", key => repeat('k', 256)", "key must be NULL or have 1 to 255 characters, not 256"),
+            (", priority => 101", "priority must be a whole number from -100 to 100, not 101"),
+            (", priority => -101", "priority must be a whole number from -100 to 100, not -101"),
+            (", priority => 1.5", "priority must be a whole number from -100 to 100, not 1.5"),
+            (", priority => 'NaN'", "priority must be a whole number from -100 to 100, not NaN"),
+            (", priority => NULL", "priority must be a whole number from -100 to 100, not NULL"),
+            (", max_attempts => 0", "max_attempts must be NULL or a whole number from 1 to 1000000, not 0"),
+            (", max_attempts => 1.5", "max_attempts must be NULL or a whole number from 1 to 1000000, not 1.5"),
+            (", max_attempts => 1000001", "max_attempts must be NULL or a whole number"),
+            (", run_after => 'infinity'", "run_after must lie between the years 1970 and 9000, not at infinity"),
+            (", run_after => '1969-12-31T23:59Z'", "run_after must lie between the years 1970 and 9000"),
+            (", expires_at => '9001-01-01T00:00Z'", "expires_at must lie between the years 1970 and 9000"),
+            (", expires_at => '-infinity'", "expires_at must lie between the years 1970 and 9000"),
+            (", timeout => '0'", "timeout must be NULL or lie between a millisecond and 365 days, not be '00:00:00'"),
+            (", timeout => '366 days'", "timeout must be NULL or lie between a millisecond and 365 days"),
+            (", aging => '-1 second'", "aging must lie between 0 and a day, not be '-00:00:01'"),
+            (", aging => NULL", "aging must lie between 0 and a day, not be NULL"),
+            (f", parent_id => '{ANY_ID}'", "parent_id must be another task than task_id"),
+        ],
+    )
+    def test_what_could_not_run(self, more: str, says: str) -> None:
+        with refused(REFUSED, says):
+            create(more, task_id=ANY_ID)
+        assert not Task.objects.exists()
+
+    @pytest.mark.parametrize("name", ["", "x" * 501, None])
+    def test_what_is_no_name_of_a_task(self, name: Any) -> None:
+        with refused(REFUSED, "task_type must have 1 to 500 characters"):
+            create(task_type=name)
+
+    @pytest.mark.parametrize(
+        "more",
+        [
+            ", key => repeat('k', 255), queue_name => repeat('é', 128), backend => repeat('b', 64)",
+            ", priority => 100, aging => '1 day', max_attempts => 1000000, timeout => '365 days'",
+            ", priority => -100.0, aging => '0', max_attempts => 5.0, timeout => '0.001 s'",
+            ", run_after => '1970-01-01T00:00Z', expires_at => '1970-01-01T00:00Z'",
+            ", run_after => '9000-12-31T23:59Z', expires_at => '9000-12-31T23:59Z'",
+            ", NULL, key => NULL, run_after => NULL, expires_at => NULL, max_attempts => NULL, timeout => NULL",
+        ],
+    )
+    def test_what_is_just_right(self, more: str, bench: Bench) -> None:
+        pk = create(more, task_type="x" * 500)
+
+        Task.objects.get(pk=pk)  # with moments that Python's calendar knows
+        bench.engine.wake_due()
+
+    @pytest.mark.parametrize("text", DOCUMENTS)
+    def test_sql_and_python_agree_about_json(self, text: str, bench: Bench) -> None:
+        receiver = create(task_id=ANY_ID)
+        with allowed_as(python_takes(text, as_argument)):
+            pk = create(", args => jsonb_build_array(%s::jsonb)", text)
+            assert [decode(task.args) for task in bench.claim() if task.id == pk] == [[json.loads(text)]]
+        with allowed_as(python_takes(text, as_argument)):
+            create(", kwargs => jsonb_build_object('a', %s::jsonb)", text)
+        with allowed_as(python_takes(text, as_message)):
+            send(receiver, text)
+            assert bench.bodies(receiver) == [json.loads(text)]
+
+    @pytest.mark.parametrize("size", [MEGABYTE, MEGABYTE + 1])
+    def test_sql_and_python_agree_about_size(self, size: int) -> None:
+        receiver, is_allowed, half = create(), size == MEGABYTE, size // 2
+        with allowed_as(is_allowed):
+            as_argument(filling(size - len("[]{}")))
+        with allowed_as(is_allowed):
+            create(", args => %s", json.dumps([filling(size - len("[]{}"))]))
+        with allowed_as(is_allowed):
+            args, kwargs = [filling(half - len("[]"))], {"b": filling(size - half - len('{"b":}'))}
+            create(", args => %s, kwargs => %s", json.dumps(args), json.dumps(kwargs))
+        with allowed_as(is_allowed):
+            create(", metadata => %s", json.dumps({"b": filling(size - len('{"b":}'))}))
+        with allowed_as(is_allowed):
+            as_message(filling(size))
+        with allowed_as(is_allowed):
+            send(receiver, json.dumps(filling(size)))
+
+
+class TestSend:
+    def test_message_lies_in_the_inbox(self, bench: Bench) -> None:
+        receiver = create()
+
+        send(receiver, '{"a": [1]}', sender=ANY_ID)
+        send(receiver, None)
+
+        first, second = bench.inbox(receiver)
+        assert (first.body, first.sender_id) == ({"a": [1]}, ANY_ID)
+        assert (first.eof, first.dedupe_key, first.consumed_at) == (None, None, None)
+        assert (second.body, second.sender_id) == (None, None)
+        assert sql("SELECT count(*) FROM jobqueue_inboxmessage WHERE body = 'null'") == 1
+
+    def test_trigger_sends_messages(self, bench: Bench) -> None:
+        receiver = bench.suspended()
+        sql(
+            """
+            CREATE TABLE shop_payment (order_task uuid, amount integer);
+            CREATE FUNCTION shop_payment_told() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                PERFORM jobqueue_send_to_task(NEW.order_task, NULL, to_jsonb(NEW.amount));
+                RETURN NULL;
+            END $$;
+            CREATE TRIGGER shop_payment_told AFTER INSERT ON shop_payment
+            FOR EACH ROW EXECUTE FUNCTION shop_payment_told();
+            """
+        )
+        with transaction.atomic():
+            sql("INSERT INTO shop_payment VALUES (%s, 1)", receiver)
+            transaction.set_rollback(True)
+        sql("INSERT INTO shop_payment VALUES (%s, 2), (%s, 3)", receiver, receiver)
+
+        assert bench.bodies(receiver) == [2, 3]
+
+    @pytest.mark.parametrize("receiver", [ANY_ID, None])
+    def test_nobody_is_there(self, receiver: UUID | None) -> None:
+        with refused(NOT_FOUND, f"There is no task {receiver or '<NULL>'} to send to."):
+            send(receiver)
+        assert not InboxMessage.objects.exists()
+
+    @pytest.mark.parametrize("status", FINAL)
+    def test_receiver_has_ended(self, status: Status, bench: Bench) -> None:
+        receiver = bench.ended(status)
+
+        with refused(FINISHED, f"Task {receiver} has ended and takes no messages."):
+            send(receiver)
+        assert not InboxMessage.objects.exists()
+
+    @pytest.mark.django_db(transaction=True)
+    def test_long_transaction_blocks_nobody_and_its_receiver_is_swept_awake(self, bench: Bench) -> None:
+        sql("SET lock_timeout = '1s'")
+        asleep, waiting = bench.suspended(), create()
+        running = bench.running()
+        with session() as long, session() as short:
+            for receiver in (asleep, waiting, running.id):
+                long.send(receiver)
+                short.send(receiver)
+            short.run("DELETE FROM jobqueue_inboxmessage")  # to see what the other's alone does
+            short.commit()
+
+            assert bench.claim_ids() == [waiting]
+            committed = bench.commit(outcome(running, Status.SUSPENDED, is_good_poll=True))
+            assert committed.done == {running.id: Status.SUSPENDED}
+            assert bench.engine.sweep() == 0
+            long.commit()
+
+        assert bench.engine.sweep() == 2
+        assert {bench.status(pk) for pk in (asleep, running.id)} == {"READY"}
+        assert [len(bench.inbox(pk)) for pk in (asleep, waiting, running.id)] == [1, 1, 1]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_executors_hear_of_mail_at_the_commit(self) -> None:
+        receiver = create(", backend => 'bulk'")
+        with session() as sender, session() as listener:
+            listener.run("LISTEN jobqueue")
+            listener.commit()
+            sender.send(receiver)
+            sender.commit()
+            sender.send(receiver, notify=True)
+            assert notices(listener) == []
+            sender.rollback()
+            sender.send(receiver, notify=True)
+            sender.send(receiver, notify=True)
+            sender.commit()
+            assert notices(listener) == ["bulk !wake"]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_executors_hear_of_new_tasks_when_asked(self) -> None:
+        with session() as sender, session() as listener:
+            listener.run("LISTEN jobqueue")
+            listener.commit()
+            sender.run("SELECT jobqueue_create_task(NULL, 't')")
+            sender.run("SELECT jobqueue_create_task(NULL, 't', run_after => '2999-01-01', notify => true)")
+            sender.run("SELECT jobqueue_create_task(NULL, 't', queue_name => 'my queue', key => 'k', notify => true)")
+            sender.run("SELECT jobqueue_create_task(NULL, 't', queue_name => 'another', key => 'k', notify => true)")
+            sender.commit()
+            assert notices(listener) == ["default my queue"]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_executors_wake_the_receiver(self, bench: Bench, process_environment: dict[str, str]) -> None:
+        receiver = bench.suspended()
+        Task.objects.filter(pk=receiver).update(task_type="tests.tasks.add", args=[2])
+        send(receiver)
+
+        burst(process_environment)
+
+        assert bench.row(receiver).return_value == 3
+
+
+def notices(listener: Session) -> list[str]:
+    return [notice.payload for notice in listener.raw.notifies(timeout=0.3)]
+
+
+class TestInstallation:
+    """The functions and comments as the migration makes them."""
+
+    def test_schema_is_that_of_the_tables(self) -> None:
+        ours = """"O'Reilly's ""queue\""""
+        sql(f"CREATE SCHEMA {ours}; CREATE SCHEMA theirs; SET LOCAL search_path = {ours}, theirs")
+        migrate_here()
+        sql("SET LOCAL search_path = theirs; CREATE TEMPORARY TABLE jobqueue_task (id uuid)")
+
+        pk = sql(f"SELECT {ours}.jobqueue_create_task(NULL, 't', key => 'k')")
+        sql(f"SELECT {ours}.jobqueue_send_to_task(%s, NULL, '1')", pk)
+        with refused(REFUSED):
+            sql(f"SELECT {ours}.jobqueue_create_task(NULL, '')")
+
+        assert sql(f"SELECT count(*) FROM {ours}.jobqueue_task") == 1
+        assert sql(f"SELECT count(*) FROM {ours}.jobqueue_inboxmessage") == 1
+        assert sql("SELECT count(*) FROM public.jobqueue_task") == 0
+
+    def test_way_there_and_back(self) -> None:
+        sql("CREATE SCHEMA apart; SET LOCAL search_path = apart")
+
+        steps = migrate_here()
+        names, comments = installed("apart")
+        assert (names, comments) == installed("public")
+        assert ("jobqueue_create_task" in names, "jobqueue_send_to_task" in names, comments > 50) == (True, True, True)
+
+        for migration, state in reversed(steps[1:]):  # the first takes the tables along
+            with connection.schema_editor() as editor:
+                migration.unapply(state, editor)
+        assert installed("apart") == ([], 0)
+
+    def test_whoever_has_only_psql_finds_everything_explained(self) -> None:
+        mute = []
+        with connection.cursor() as cursor:
+            for model in apps.get_app_config("jobqueue").get_models():
+                name = model._meta.db_table
+                columns = connection.introspection.get_table_description(cursor, name)
+                mute += [f"{name}.{column.name}" for column in columns if not column.comment]
+                mute += [] if sql("SELECT obj_description(%s::regclass, 'pg_class')", name) else [name]
+        assert not mute, "They are to be explained in jobqueue/migrations/sql/comments.sql"
+
+    @pytest.mark.parametrize("word", [*Status, "jobqueue_create_task", "jobqueue_send_to_task", "claim_number", "rank"])
+    def test_table_tells_the_story(self, word: str) -> None:
+        assert word in sql("SELECT obj_description('jobqueue_task'::regclass, 'pg_class')")
+
+    def test_role_of_its_own_needs_few_rights(self) -> None:
+        if not sql("SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = current_user"):
+            pytest.skip("may not create roles here")
+        receiver = create()
+        sql(
+            """
+            CREATE ROLE jobqueue_test_shop;
+            GRANT SELECT, INSERT, UPDATE (id) ON jobqueue_task TO jobqueue_test_shop;
+            GRANT INSERT ON jobqueue_inboxmessage TO jobqueue_test_shop;
+            SET LOCAL ROLE jobqueue_test_shop;
+            """
+        )
+        create(", key => 'k'")
+        send(receiver)
+        sql("SET CONSTRAINTS ALL IMMEDIATE")
+        with refused("42501"):
+            sql("UPDATE jobqueue_task SET status = 'READY'")
+
+
+def installed(schema: str) -> tuple[list[str], int]:
+    """Name our functions in a schema, and count our comments there."""
+    names = sql(
+        "SELECT array_agg(proname::text ORDER BY proname) FROM pg_proc"
+        " WHERE pronamespace = %s::regnamespace AND proname LIKE %s",
+        schema,
+        "jobqueue%",
+    )
+    comments = sql(
+        "SELECT count(*) FROM pg_description JOIN pg_class ON pg_class.oid = objoid"
+        " WHERE relnamespace = %s::regnamespace AND relname LIKE %s",
+        schema,
+        "jobqueue%",
+    )
+    return names or [], comments
+
+
+def migrate_here() -> list[tuple[Migration, ProjectState]]:
+    """Make the app's tables in the first schema of search_path; each migration, and the state before it."""
+    loader, state, steps = MigrationLoader(None), ProjectState(), []
+    (leaf,) = loader.graph.leaf_nodes("jobqueue")
+    for node in loader.graph.forwards_plan(leaf):
+        migration = loader.get_migration(*node)
+        steps.append((migration, state.clone()))
+        with connection.schema_editor() as editor:
+            state = migration.apply(state, editor)
+    return steps
