@@ -19,7 +19,8 @@ from jobqueue.outcome import Held, Sign, Status
 
 logger = logging.getLogger("jobqueue.executor")
 
-HOUSEKEEPING_SECONDS = 1.0
+RESCUE_SECONDS = 0.5
+SWEEP_SECONDS = 1.0
 PRUNE_SECONDS = 30.0
 RESCUE_BATCH = 100
 
@@ -132,32 +133,33 @@ class Heart(threading.Thread):
 
 
 class Housekeeping:
-    """What any executor does for the whole queue, once a second, in the pulse's thread."""
+    """What any executor does for the whole queue, in the pulse's thread: rescue, sweep, prune."""
 
     def __init__(self, engine: Engine, heart: Heart) -> None:
         self._engine, self._heart = engine, heart
-        self._next_at = 0.0
+        self._next_rescue_at = self._next_sweep_at = 0.0
         self._next_prune_at = time.monotonic() + PRUNE_SECONDS
 
     @property
     def due_in_seconds(self) -> float:
-        return max(0.0, self._next_at - time.monotonic())
+        return max(0.0, min(self._next_rescue_at, self._next_sweep_at) - time.monotonic())
 
     def run_if_due(self) -> bool:
-        """Rescue, sweep and prune; returns whether tasks may have become READY."""
-        now = time.monotonic()
-        if now < self._next_at:
-            return False
-        self._next_at = now + HOUSEKEEPING_SECONDS
-        woken = self._engine.sweep()
-        rescued = self._rescue() if self._heart.may_rescue else 0
-        if rescued >= RESCUE_BATCH:
-            self._next_at = now  # more are waiting, and were promised a start within two seconds
+        """Do what is due; returns whether tasks may have become READY."""
+        now, changed = time.monotonic(), 0
+        if now >= self._next_rescue_at:
+            rescued = self._rescue() if self._heart.may_rescue else 0
+            # A full batch means more, and they were promised a start within two seconds.
+            self._next_rescue_at = now if rescued >= RESCUE_BATCH else now + RESCUE_SECONDS
+            changed += rescued
+        if now >= self._next_sweep_at:
+            self._next_sweep_at = now + SWEEP_SECONDS
+            changed += self._engine.sweep()
         if now >= self._next_prune_at:
             # A full batch means more: go on in a second.
             pruned = self._engine.prune()
-            self._next_prune_at = now + (HOUSEKEEPING_SECONDS if pruned >= 1000 else PRUNE_SECONDS)
-        return woken + rescued > 0
+            self._next_prune_at = now + (SWEEP_SECONDS if pruned >= 1000 else PRUNE_SECONDS)
+        return changed > 0
 
     def _rescue(self) -> int:
         rescued = self._engine.rescue(RESCUE_BATCH)

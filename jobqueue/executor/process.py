@@ -83,7 +83,12 @@ class ExecutorProcess:
             self._on_stuck,
             self._on_failure,
         )
-        worker = Worker(executor_id=str(self.executor_id), executor_name=self.name, options=self.engine.options)
+        worker = Worker(
+            executor_id=str(self.executor_id),
+            executor_name=self.name,
+            options=self.engine.options,
+            backend=settings.backend,
+        )
         self.pulse = Pulse(
             self.engine,
             settings,
@@ -160,6 +165,7 @@ class ExecutorProcess:
         if self._next_step_at is None:
             self._next_step_at = time.monotonic() + self.settings.shutdown_timeout
         self.pulse.drain()
+        self._heart.kick()  # people see at once that it is stopping
         self._signals.wake()
 
     def _wait_for_database(self) -> bool:
