@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from jobqueue.outcome import Demand
 LOOK_AGAIN_SECONDS = 0.03  # after a notice: others may have been left out in its 20 ms
 QUEUES_SECONDS = 1.0  # between looks which queues are in use
 PICKY_SHARE = 0.1  # of the time, for claims that leave out a kind of task: they read past a whole backlog of it
+LANES = IN_THREADS, ON_LOOP = "threads", "loop"
 AT_ONCE, NEVER = float("-inf"), float("inf")
 
 
@@ -35,8 +36,8 @@ class Appetite:
         self._crew, self._suspects = crew, suspects
         self._noticed_at = time.monotonic()
         self._noticed: set[str] = set()
-        self._looked_at = AT_ONCE  # when the last claim began
-        self._was_full = False  # whether it found all it asked for
+        self._looked_at = dict.fromkeys(LANES, AT_ONCE)  # when the last claim for a lane began
+        self._is_hungry = dict.fromkeys(LANES, False)  # whether it found all it asked for
         self._next_poll_at = self._picky_again_at = AT_ONCE
         self._queues: list[str] = []
         self._queues_read_at = AT_ONCE
@@ -59,8 +60,11 @@ class Appetite:
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether the last claim left nothing behind, and nobody has spoken since."""
-        return not self._was_full and self._noticed_at < self._looked_at
+        """Whether the last claims left nothing behind, and nobody has spoken since."""
+        return self._are_satisfied(LANES)
+
+    def _are_satisfied(self, lanes: Collection[str]) -> bool:
+        return not any(self._is_hungry[lane] or self._noticed_at >= self._looked_at[lane] for lane in lanes)
 
     def demand(self, most: int, *, is_alone: bool, is_convenient: bool) -> Demand:
         """
@@ -78,13 +82,16 @@ class Appetite:
         """A claim has been answered."""
         if demand.limit == 0:
             return
-        now = time.monotonic()
-        self._looked_at, self._was_full = began_at, count >= demand.limit
-        self._next_poll_at = now + self._poll_seconds()
-        if is_picky(demand) and not self._was_full:
-            self._picky_again_at = now + (now - began_at) / PICKY_SHARE
         if demand.suspects:
             self._suspects.claimed(count > 0)
+            return
+        now, was_full = time.monotonic(), count >= demand.limit
+        # A lane that had no room is as hungry as it was.
+        for lane in lanes(demand):
+            self._looked_at[lane], self._is_hungry[lane] = began_at, was_full
+        self._next_poll_at = now + self._poll_seconds()
+        if is_picky(demand) and not was_full:
+            self._picky_again_at = now + (now - began_at) / PICKY_SHARE
 
     def wait_seconds(self, most: int, *, is_alone: bool) -> float:
         """How long there is nothing to claim unless somebody speaks."""
@@ -122,9 +129,9 @@ class Appetite:
     def _next_at(self, asked: Demand, is_convenient: bool) -> float:
         """The moment of the next claim."""
         again_at = self._noticed_at + LOOK_AGAIN_SECONDS
-        if is_convenient or asked.suspects or not self.is_satisfied:
+        if is_convenient or asked.suspects or not self._are_satisfied(lanes(asked)):
             at = AT_ONCE
-        elif self._looked_at < again_at:
+        elif any(self._looked_at[lane] < again_at for lane in lanes(asked)):
             at = min(again_at, self._next_poll_at)
         else:
             at = self._next_poll_at
@@ -137,3 +144,10 @@ class Appetite:
 
 def is_picky(demand: Demand) -> bool:
     return demand.only is not None or demand.but is not None
+
+
+def lanes(demand: Demand) -> Collection[str]:
+    """Name the lanes that a claim is for."""
+    if demand.only is not None:
+        return (ON_LOOP,)
+    return (IN_THREADS,) if demand.but is not None else LANES
