@@ -62,10 +62,24 @@ DATABASES = {
 }
 JOBQUEUE = "jobqueue.backend.JobQueueBackend"
 TASKS = {
-    "default": {"BACKEND": JOBQUEUE, "QUEUES": [], "OPTIONS": {}},
+    # What acceptance tests ask of the processes they start: {"HEARTBEAT_TIMEOUT": 2} and the like.
+    "default": {
+        "BACKEND": JOBQUEUE,
+        "QUEUES": env.list("TESTS_QUEUES", default=[]),
+        "OPTIONS": env.json("TESTS_OPTIONS", default={}),
+    },
     "sqlite": {
         "BACKEND": JOBQUEUE,
         "QUEUES": [],
         "OPTIONS": {"DATABASE": "sqlite"},
     },
 }
+
+if env.bool("TESTS_LOG_AS_JSON", default=False):
+    LOGGING = {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"json": {"()": "tests.acceptance.harness.AsJson"}},
+        "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "json"}},
+        "loggers": {"jobqueue": {"handlers": ["console"], "level": "INFO"}},
+    }

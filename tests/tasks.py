@@ -43,3 +43,6 @@ async def fail_later(message: str = "as asked") -> None:
 
 @task(name="tests.stable", queue_name="named", priority=7, max_attempts=9, timeout=30)
 def named(*parts: str, flag: bool = False, **rest: Any) -> None: ...
+
+
+from tests.acceptance import tasks as acceptance_tasks  # noqa: E402, F401 - found with the others

@@ -1,0 +1,282 @@
+"""Start real executors, hear what they say, and wait for what they do, with a deadline everywhere."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from django.db.models import Count
+
+from jobqueue.models import Executor, Task
+
+T = TypeVar("T")
+
+CHECKOUT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 60.0  # for what takes a moment on an idle machine
+LOOK_SECONDS = 0.02
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+ENDED = ["SUCCESSFUL", "FAILED", "CANCELLED"]
+
+
+def wait_until(condition: Callable[[], T], what: str = "", *, seconds: float = PATIENCE_SECONDS) -> T:
+    """Return what the condition gives once that is true; fail after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what or 'the condition'}: not within {seconds:g} s; {states()}")
+        time.sleep(LOOK_SECONDS)
+    return value
+
+
+def states() -> dict[str, int]:
+    """Count tasks by status."""
+    rows = Task.objects.order_by().values("status").annotate(count=Count("pk"))
+    return {row["status"]: row["count"] for row in rows}
+
+
+def wait_for_end(*, seconds: float = PATIENCE_SECONDS) -> dict[str, int]:
+    """Wait until every task has ended; returns how."""
+    wait_until(lambda: not Task.objects.exclude(status__in=ENDED).exists(), "the end of all tasks", seconds=seconds)
+    return states()
+
+
+class Output:
+    """The lines that a process writes, as they come."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.lines: list[str] = []
+        self._stream = stream
+        self._news = threading.Condition()
+        self._is_over = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with suppress(ValueError):  # closed by us
+            for line in self._stream:
+                with self._news:
+                    self.lines.append(line.rstrip("\n"))
+                    self._news.notify_all()
+        with self._news:
+            self._is_over = True
+            self._news.notify_all()
+
+    def find(self, pattern: str) -> list[re.Match[str]]:
+        """Find the lines that contain a pattern."""
+        with self._news:
+            return [match for line in self.lines if (match := re.search(pattern, line))]
+
+    def wait_for(self, pattern: str, *, count: int = 1, seconds: float = PATIENCE_SECONDS) -> re.Match[str]:
+        """Wait for the count-th line that contains a pattern."""
+        with self._news:
+            self._news.wait_for(lambda: self._is_over or len(self._found(pattern)) >= count, seconds)
+            if len(found := self._found(pattern)) >= count:
+                return found[count - 1]
+            raise AssertionError(f"No line with {pattern!r} within {seconds:g} s; only:\n" + "\n".join(self.lines))
+
+    def _found(self, pattern: str) -> list[re.Match[str]]:
+        return [match for line in self.lines if (match := re.search(pattern, line))]
+
+    def wait_for_end(self) -> None:
+        self._reader.join(PATIENCE_SECONDS)
+        self._stream.close()
+
+
+class Process:
+    """One `manage.py run_executors`: a single executor, or a supervisor with its children."""
+
+    def __init__(self, environment: Mapping[str, str], *flags: str, ignoring: signal.Signals | None = None) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(CHECKOUT / "manage.py"), "run_executors", *flags],
+            cwd=CHECKOUT,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            preexec_fn=partial(prepare, ignoring),
+        )
+        assert self._process.stdout is not None
+        self.output = Output(self._process.stdout)
+        self.pid = self._process.pid
+
+    def __repr__(self) -> str:
+        return f"<run_executors {self.pid}>"
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_until_ready(self) -> Process:
+        self.output.wait_for("^ready")
+        return self
+
+    @property
+    def row(self) -> Executor:
+        """Its row, which it writes before it is ready."""
+        return Executor.objects.filter(pid=self.pid).latest("started_at")
+
+    def children(self) -> list[int]:
+        """Give the process ids of its children."""
+        text = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        return [int(pid) for pid in text.split()]
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def send_to_group(self, number: signal.Signals) -> None:
+        """What a terminal does on Ctrl-C: everybody in the foreground hears it."""
+        os.killpg(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.send(signal.SIGKILL)
+        self.wait()
+
+    def wait(self, *, seconds: float = PATIENCE_SECONDS) -> int:
+        """Wait for its end; returns the exit code."""
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self} did not end within {seconds:g} s:\n" + "\n".join(self.output.lines)) from None
+        self.output.wait_for_end()
+        return code
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, *, seconds: float = PATIENCE_SECONDS) -> int:
+        """Send a signal and wait for the end; returns the exit code."""
+        self.send(number)
+        return self.wait(seconds=seconds)
+
+    def destroy(self) -> None:
+        """Leave nothing behind, in whatever state it is."""
+        for pid in [*([self.pid] if self.is_alive else []), *session_of(self.pid)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(PATIENCE_SECONDS)
+        self.output.wait_for_end()
+
+
+class Fleet:
+    """The executors of one test; none outlives it."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = {key: value for key, value in environment.items() if not key.startswith("JOBQUEUE_")}
+        self._processes: list[Process] = []
+
+    def launch(
+        self,
+        *flags: str,
+        environment: Mapping[str, str] | None = None,
+        ignoring: signal.Signals | None = None,
+        **options: Any,
+    ) -> Process:
+        """Start executors with flags; options are the backend's OPTIONS, in lower case."""
+        settings = {key.upper(): value for key, value in options.items()}
+        process = Process(
+            {
+                **self._environment,
+                "TESTS_OPTIONS": json.dumps(settings),
+                **(environment or {}),
+            },
+            *flags,
+            ignoring=ignoring,
+        )
+        self._processes.append(process)
+        return process
+
+    def start(self, *flags: str, **more: Any) -> Process:
+        """Launch, and wait until it is ready."""
+        return self.launch(*flags, **more).wait_until_ready()
+
+    def environment(self, **changes: str) -> dict[str, str]:
+        return {**self._environment, **changes}
+
+    def destroy(self) -> None:
+        for process in self._processes:
+            process.destroy()
+
+
+@contextmanager
+def fleet_of(environment: Mapping[str, str]) -> Iterator[Fleet]:
+    fleet = Fleet(environment)
+    try:
+        yield fleet
+    finally:
+        fleet.destroy()
+
+
+def prepare(ignoring: signal.Signals | None) -> None:
+    """In the child: ask Linux to kill it when the tests die without cleaning up, and set what it inherits."""
+    if sys.platform == "linux":
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+    if ignoring is not None:
+        signal.signal(ignoring, signal.SIG_IGN)
+
+
+def session_of(pid: int) -> list[int]:
+    """Find the processes of a session that a process of ours has opened, orphans too."""
+    return [process for process, fields in stats() if int(fields[3]) == pid and process != pid]
+
+
+def stats() -> Iterator[tuple[int, list[str]]]:
+    """Read what the kernel knows of each process: the fields of /proc/<pid>/stat from the third on."""
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with suppress(OSError):
+                yield int(path.name), (path / "stat").read_text().rpartition(")")[2].split()
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_bytes(pid: int) -> int:
+    """Memory of its own that a process holds (resident)."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def threads(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def by_status(tasks: Iterable[Task]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for task in tasks:
+        counts[task.status] = counts.get(task.status, 0) + 1
+    return counts
+
+
+class AsJson(logging.Formatter):
+    """Log lines as a site's collector gets them."""
+
+    STANDARD = set(vars(logging.makeLogRecord({})))
+
+    def format(self, record: logging.LogRecord) -> str:
+        extra = {key: value for key, value in vars(record).items() if key not in self.STANDARD}
+        return json.dumps({"level": record.levelname, "message": record.getMessage(), **extra}, default=str)

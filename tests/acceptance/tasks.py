@@ -1,0 +1,97 @@
+"""Bodies that real executors run in the acceptance tests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from typing import Any
+from uuid import UUID
+
+from jobqueue import Backoff, task
+from jobqueue.compat import TaskContext
+from tests.models import Effect
+
+SOON = Backoff(base=0.1, cap=1.0, jitter=0.0)
+
+
+def note(context: TaskContext[..., Any], kind: str) -> None:
+    Effect.objects.create(task_id=UUID(context.task_result.id), kind=kind, pid=os.getpid())
+
+
+def pause(seconds: float) -> None:
+    """Sleep so that an interruption gets through."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(0.02, left))
+
+
+@task
+def tiny(number: int = 0) -> int:
+    return number
+
+
+@task(atomic=True, takes_context=True, max_attempts=20, backoff=SOON)
+def book(context: TaskContext[..., Any], seconds: float = 0.0) -> None:
+    """Commit one effect together with the outcome."""
+    note(context, "booked")
+    pause(seconds)
+
+
+@task(takes_context=True, max_attempts=20, backoff=SOON)
+def work(context: TaskContext[..., Any], seconds: float = 0.0) -> int:
+    """Work without the database in between: an interruption ends it, an outage does not."""
+    note(context, "started")
+    pause(seconds)
+    return os.getpid()
+
+
+@task(takes_context=True, max_attempts=20, backoff=SOON)
+async def work_later(context: TaskContext[..., Any], seconds: float = 0.0) -> int:
+    await Effect.objects.acreate(task_id=UUID(context.task_result.id), kind="started", pid=os.getpid())
+    await asyncio.sleep(seconds)
+    return os.getpid()
+
+
+@task
+def compute(seconds: float) -> int:
+    """Work without any database."""
+    pause(seconds)
+    return os.getpid()
+
+
+@task(takes_context=True)
+def hang(context: TaskContext[..., Any], seconds: float) -> None:
+    """Sleep in one call of C, deaf to interruptions."""
+    note(context, "started")
+    time.sleep(seconds)
+    note(context, "woke up")
+
+
+@task(takes_context=True)
+def kill_process(context: TaskContext[..., Any]) -> None:
+    note(context, "started")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task
+def break_thread(name: str) -> None:
+    """Make a thread of the executor itself fail at its next step."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError(f"{name} fails, as asked")
+
+    step = {"pulse": "_turn", "heartbeat": "beat", "watchdog": "_look"}[name]
+    for thread in threading.enumerate():
+        if thread.name == name:
+            setattr(thread, step, fail)
+
+
+if "TESTS_WITHOUT_NEWS" not in os.environ:
+
+    @task(name="tests.news")
+    def news() -> str:
+        """Stands for code that only a newer deployment has."""
+        return "known"

@@ -1,0 +1,54 @@
+"""Several executors on one queue."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from jobqueue.models import Executor, Task
+from tests.acceptance import history
+from tests.acceptance.harness import Fleet, wait_for_end, wait_until
+from tests.acceptance.tasks import book, work, work_later
+from tests.models import Effect
+
+
+def test_two_executors_share_the_work_and_run_nothing_twice(fleet: Fleet) -> None:
+    with history.recorded():
+        processes = [fleet.start("--threads", "4") for _ in range(2)]
+        for body in (book, work, work_later):
+            body.enqueue_many([((0.01,), {}) for _ in range(300)])
+        assert wait_for_end() == {"SUCCESSFUL": 900}
+        history.assert_sound()
+    starts = Counter(Effect.objects.values_list("task_id", flat=True))
+    assert set(starts.values()) == {1}
+    shares = Counter(Effect.objects.values_list("pid", flat=True))
+    assert set(shares) == {process.pid for process in processes}
+    assert min(shares.values()) > 90
+    assert not Task.objects.exclude(claim_number=1).exists()
+    assert [process.stop() for process in processes] == [0, 0]
+
+
+def test_name_may_be_used_twice_at_the_same_time(fleet: Fleet) -> None:
+    processes = [fleet.start("--threads", "1", "--name", "web") for _ in range(2)]
+    work.enqueue_many([((0.3,), {}) for _ in range(6)])
+    assert wait_for_end() == {"SUCCESSFUL": 6}
+    assert {row.name for row in Executor.objects.all()} == {"web"}
+    assert Executor.objects.count() == 2
+    assert len({tuple(row.worker_ids) for row in Task.objects.all()}) == 2
+    # The end of one is not taken for the end of the other.
+    assert processes[0].stop() == 0
+    work.enqueue()
+    wait_until(lambda: Task.objects.successful().count() == 7, "the other's work")
+    assert processes[1].row.state == "RUNNING"
+    assert processes[1].stop() == 0
+
+
+def test_slow_start_elsewhere_does_not_take_from_the_living(fleet: Fleet) -> None:
+    """A rescuer that was just started looks at tasks that run far longer than the timeout."""
+    first = fleet.start(heartbeat_timeout=1.0)
+    work.enqueue(5.0)
+    wait_until(Effect.objects.exists, "a running task")
+    second = fleet.start(heartbeat_timeout=1.0)
+    assert wait_for_end() == {"SUCCESSFUL": 1}
+    row = Task.objects.get()
+    assert (row.claim_number, row.lost_count, row.return_value) == (1, 0, first.pid)
+    assert second.stop() == first.stop() == 0

@@ -1,0 +1,150 @@
+"""Signals: nothing is lost, no attempt is spent, the exit code says how it ended."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from jobqueue.models import Executor, Task
+from tests.acceptance.harness import Fleet, Process, wait_for_end, wait_until
+from tests.acceptance.tasks import book, hang, tiny, work, work_later
+from tests.models import Effect
+
+NOT_SOON = 300.0  # far beyond what any of these tests wait for
+SOON_SECONDS = 15.0  # far below, and enough for a busy machine
+
+
+def started() -> int:
+    return Effect.objects.filter(kind="started").count()
+
+
+def busy(fleet: Fleet, *flags: str, seconds: float = NOT_SOON, **options: float) -> Process:
+    """An executor in the middle of two tasks, with a third in its queue."""
+    for body in (work, work_later):
+        body.enqueue(seconds)
+    process = fleet.start("--threads", "1", *flags, **options)
+    wait_until(lambda: started() == 2, "two running tasks")
+    work.enqueue(seconds)
+    return process
+
+
+def assert_handed_back(count: int = 3) -> None:
+    rows = list(Task.objects.values_list("status", "attempts", "lost_count", "executor_id"))
+    assert rows == [("READY", 0, 0, None)] * count
+
+
+def test_sigterm_lets_running_tasks_end_and_leaves_the_others(fleet: Fleet) -> None:
+    process = busy(fleet, seconds=1.0)
+    assert process.stop() == 0
+    found = sorted(Task.objects.values_list("status", "attempts"))
+    assert found == [("READY", 0), ("SUCCESSFUL", 0), ("SUCCESSFUL", 0)]
+    assert process.output.find(r"executor\.stopped .* finished=2 lost=0")
+    assert Executor.objects.get().state == "STOPPED"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_longer_task_is_handed_back_at_once(fleet: Fleet, number: signal.Signals) -> None:
+    process = busy(fleet, "--shutdown-timeout", "0.3")
+    began = time.monotonic()
+    assert process.stop(number) == 0
+    assert time.monotonic() - began < SOON_SECONDS
+    assert_handed_back()
+    assert process.output.find(r"WARNING .*2 tasks did not end in time and are handed back")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        (signal.SIGINT, signal.SIGINT, 130),
+        (signal.SIGTERM, signal.SIGINT, 130),
+        (signal.SIGTERM, signal.SIGTERM, 0),
+        (None, signal.SIGQUIT, 131),
+    ],
+)
+def test_second_signal_hands_back_now(
+    fleet: Fleet, first: signal.Signals | None, second: signal.Signals, code: int
+) -> None:
+    process = busy(fleet)
+    if first is not None:
+        process.send(first)
+        wait_until(lambda: process.row.state == "DRAINING", "the executor to stop")
+    began = time.monotonic()
+    assert process.stop(second) == code
+    assert time.monotonic() - began < SOON_SECONDS
+    assert_handed_back()
+
+
+def test_deaf_task_is_handed_back_too(fleet: Fleet) -> None:
+    hang.enqueue(NOT_SOON)
+    process = fleet.start("--shutdown-timeout", "0")
+    wait_until(started, "a running task")
+    began = time.monotonic()
+    assert process.stop() == 0
+    assert time.monotonic() - began < SOON_SECONDS
+    assert_handed_back(1)
+
+
+def test_atomic_task_is_rolled_back_and_handed_back(fleet: Fleet) -> None:
+    book.enqueue(NOT_SOON)
+    process = fleet.start("--shutdown-timeout", "0")
+    wait_until(lambda: Task.objects.running().exists(), "a running task")
+    assert process.stop() == 0
+    assert_handed_back(1)
+    assert not Effect.objects.exists()
+
+
+def test_sigterm_in_the_middle_of_a_flood_leaves_nothing_in_its_hands(fleet: Fleet) -> None:
+    tiny.enqueue_many([((number,), {}) for number in range(3000)])
+    for _ in range(4):
+        process = fleet.launch()
+        done = Task.objects.successful().count()
+        wait_until(lambda done=done: Task.objects.successful().count() > done, "work")
+        assert process.stop() == 0
+        assert not Task.objects.running().exists()
+        assert not Task.objects.exclude(attempts=0, lost_count=0, errors=[]).exists()
+    fleet.start("--burst").wait()
+    assert wait_for_end() == {"SUCCESSFUL": 3000}
+
+
+def test_sigterm_before_it_is_ready(fleet: Fleet) -> None:
+    tiny.enqueue()
+    process = fleet.launch(environment={"DATABASE_URL": "postgresql://postgres@/jobqueue?host=/nonexistent"})
+    process.output.wait_for(r"database\.away")
+    assert process.stop() == 0
+    assert not process.output.find("^ready")
+
+
+def test_quiet_executor_finishes_but_claims_nothing(fleet: Fleet) -> None:
+    process = busy(fleet, seconds=0.5, heartbeat_timeout=1.5)
+    process.send(signal.SIGTSTP)
+    process.output.wait_for(r"executor\.quiet")
+    wait_until(lambda: Task.objects.successful().count() == 2, "the end of what ran")
+    # Several looks for work later it has still not claimed the third.
+    seen = process.row.heartbeat
+    wait_until(lambda: process.row.heartbeat > seen, "another beat")
+    assert Task.objects.ready().count() == 1
+    process.send(signal.SIGCONT)
+    assert wait_for_end() == {"SUCCESSFUL": 3}
+    assert process.stop() == 0
+
+
+def test_sigusr1_shows_what_runs_and_where(fleet: Fleet) -> None:
+    process = busy(fleet)
+    process.send(signal.SIGUSR1)
+    process.output.wait_for(r"Thread 0x")
+    process.output.wait_for(r"tasks\.py.* in pause")
+    for body in (work, work_later):
+        process.output.wait_for(rf"{body.module_path} default \d+\.\d s")
+    assert process.stop(signal.SIGQUIT) == 131
+
+
+def test_ignored_hangup_stays_ignored(fleet: Fleet) -> None:
+    """As under nohup."""
+    process = fleet.start(ignoring=signal.SIGHUP)
+    process.send(signal.SIGHUP)
+    tiny.enqueue()
+    assert wait_for_end() == {"SUCCESSFUL": 1}
+    assert process.row.state == "RUNNING"
+    assert process.stop() == 0

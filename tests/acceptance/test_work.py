@@ -1,0 +1,35 @@
+"""One executor and ordinary work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobqueue.models import Task
+from tests.acceptance.harness import Fleet, wait_for_end
+from tests.acceptance.tasks import book, compute, news, work_later
+
+
+@pytest.mark.parametrize("body", [book, compute, work_later], ids=lambda body: body.name)
+def test_backlog_is_worked_off_without_waiting_for_the_next_poll(fleet: Fleet, body: Any) -> None:
+    """Also where threads and event loop are full in turns, and one finds nothing while the other does."""
+    body.enqueue_many([((0.01,), {}) for _ in range(60)])
+    process = fleet.start("--threads", "2", "--async-slots", "2", "--poll-interval", "600", notify=False)
+    assert wait_for_end() == {"SUCCESSFUL": 60}
+    assert process.stop() == 0
+
+
+def test_unknown_task_waits_for_an_executor_that_knows_it(fleet: Fleet) -> None:
+    result = news.enqueue()
+    older = fleet.start(environment={"TESTS_WITHOUT_NEWS": "1"})
+    older.output.wait_for("WARNING .*tests.news.*knows no task")
+    row = Task.objects.get(pk=result.id)
+    assert (row.status, row.attempts, row.lost_count) == ("SCHEDULED", 0, 0)
+    assert [error["exception_class_path"] for error in row.errors] == ["jobqueue.exceptions.UnknownTask"]
+    assert row.wake_at is not None
+    assert older.stop() == 0
+    newer = fleet.start()
+    assert Task.objects.update(wake_at=row.enqueued_at) == 1  # as if the time had come
+    assert wait_for_end() == {"SUCCESSFUL": 1}
+    assert newer.stop() == 0
