@@ -546,7 +546,13 @@ class TestInstallation:
         ours = """"O'Reilly's ""queue\""""
         sql(f"CREATE SCHEMA {ours}; CREATE SCHEMA theirs; SET LOCAL search_path = {ours}, theirs")
         migrate_here()
-        sql("SET LOCAL search_path = theirs; CREATE TEMPORARY TABLE jobqueue_task (id uuid)")
+        sql(
+            """
+            SET LOCAL search_path = theirs, pg_catalog;
+            CREATE TEMPORARY TABLE jobqueue_task (id uuid);
+            CREATE FUNCTION theirs.length(text) RETURNS integer LANGUAGE sql AS 'SELECT 0';
+            """
+        )
 
         pk = sql(f"SELECT {ours}.jobqueue_create_task(NULL, 't', key => 'k')")
         sql(f"SELECT {ours}.jobqueue_send_to_task(%s, NULL, '1')", pk)
