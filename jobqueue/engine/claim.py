@@ -33,7 +33,7 @@ class Claim(Ground):
 
     def _claim(self, demand: Demand) -> list[Claimed]:
         losses = Q(lost_count__gte=SUSPECT_LOSSES) if demand.suspects else Q(lost_count__lt=SUSPECT_LOSSES)
-        candidates = self.tasks.ready().filter(losses, queue_name__in=self._unpaused(demand.queues))
+        candidates = self.tasks.ready().filter(losses, queue_name__in={*demand.queues} - self._paused())
         if demand.only is not None:
             candidates = candidates.filter(task_type__in=demand.only)
         if demand.but is not None:
@@ -44,12 +44,11 @@ class Claim(Ground):
         found = list(candidates.values_list("pk", "claim_number")[: demand.limit])
         return self._read_claimed([pk for pk, number in found if self._take(pk, number, demand.executor_id)])
 
-    def _unpaused(self, queues: Sequence[str]) -> list[str]:
+    def _paused(self) -> set[str]:
         paused = Queue.objects.using(self.database).filter(
             Q(resume_at__isnull=True) | Q(resume_at__gt=bound()), backend=self.alias, paused_at__isnull=False
         )
-        names = set(paused.values_list("name", flat=True))
-        return [name for name in queues if name not in names]
+        return set(paused.values_list("name", flat=True))
 
     def _take(self, pk: UUID, number: int, executor_id: UUID) -> bool:
         """Compare and set: where nothing could be locked, somebody else may have been faster."""
@@ -105,8 +104,13 @@ class Claim(Ground):
         return self.tasks.ready().filter(queue_name__in=queues, lost_count__gte=SUSPECT_LOSSES).exists()
 
     def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
-        """Whether nothing of these queues (None: of any) is ready, running, or due so soon."""
+        """
+        Whether nothing of these queues (None: of any) is ready, running, or due so soon.
+
+        Nobody waits for what a paused queue holds, only for what of it is running.
+        """
         rows = self.tasks if queues is None else self.tasks.filter(queue_name__in=queues)
-        alarms = rows.filter(status__in=[Status.SCHEDULED, Status.SUSPENDED])
+        open_rows = rows.exclude(queue_name__in=self._paused())
+        alarms = open_rows.filter(status__in=[Status.SCHEDULED, Status.SUSPENDED])
         soon = alarms.filter(wake_at__lte=bound(within_seconds))
-        return not (rows.ready().exists() or rows.running().exists() or soon.exists())
+        return not (open_rows.ready().exists() or rows.running().exists() or soon.exists())

@@ -321,6 +321,22 @@ class TestIsDrained:
         assert not bench.engine.is_drained([bench.row(pk).queue_name], 120)
         assert bench.engine.is_drained(["b"], 120)
 
+    def test_nobody_waits_for_a_paused_queue_but_for_what_of_it_runs(self, bench: Bench) -> None:
+        running = bench.add(queue_name="a")
+        bench.claim(queues=["a"])
+        bench.pause("a")
+        bench.add(queue_name="a")
+        bench.add(queue_name="a", wake_after_seconds=0.5)
+        assert not bench.engine.is_drained(None, 1)
+        assert not bench.engine.is_drained(["a"], 1)
+
+        bench.set(running, status=Status.SUCCESSFUL)
+        assert bench.engine.is_drained(None, 1)
+        assert bench.engine.is_drained(["a"], 1)
+
+        bench.add(queue_name="b")
+        assert not bench.engine.is_drained(None, 1)
+
     def test_overdue_alarm_is_not_drained(self, bench: Bench) -> None:
         bench.set(bench.add(wake_after_seconds=100.0), wake_at=from_now(-1))
 

@@ -1,7 +1,12 @@
--- Whether nothing of some queues is ready, running, or due soon.
+-- Whether nothing of some queues is ready, running, or due soon; nobody waits for what a paused queue holds.
 -- Parameters: backend, queues, within_seconds; only_these: FALSE takes running and due tasks of every queue.
 -- Index: jobqueue_task_ready, one step per queue; jobqueue_task_running; jobqueue_task_alarms. Locks: none.
 -- Trap: EXISTS drops the ORDER BY that leads the planner to the index, and with it goes the whole table.
+WITH paused AS MATERIALIZED (
+    SELECT array_agg(name::text) AS names
+    FROM jobqueue_queue
+    WHERE backend = %(backend)s AND paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > clock_timestamp())
+)
 SELECT
     (
         SELECT TRUE
@@ -13,6 +18,7 @@ SELECT
             ORDER BY task.rank, task.id
             LIMIT 1
         ) AS ready
+        WHERE asked.name <> ALL (COALESCE((SELECT names FROM paused), '{}'))
         LIMIT 1
     ) IS NULL
     AND (
@@ -29,6 +35,7 @@ SELECT
         WHERE backend = %(backend)s AND status IN ('SCHEDULED', 'SUSPENDED') AND wake_at IS NOT NULL
             AND wake_at <= (SELECT clock_timestamp()) + make_interval(secs => %(within_seconds)s)
             AND (NOT %(only_these)s OR queue_name = ANY(%(queues)s::text[]))
+            AND queue_name <> ALL (COALESCE((SELECT names FROM paused), '{}'))
         ORDER BY wake_at
         LIMIT 1
     ) IS NULL
