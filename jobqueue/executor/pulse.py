@@ -171,7 +171,7 @@ class Pulse(threading.Thread):
             self.engine.release_strays(self.executor_id, self.left_behind)
             self.holds.clear()
             self._has_handed_back = True
-        elif time.monotonic() >= self._next_look_at():
+        elif self._seconds_to_look() <= 0.0:
             self._look_after_the_queue()
 
     def _most(self) -> int:
@@ -187,7 +187,7 @@ class Pulse(threading.Thread):
         if self._finished or self.is_abandoned:
             return 0.0
         waits = [
-            self._next_look_at() - time.monotonic(),
+            self._seconds_to_look(),
             self._appetite.wait_seconds(self._most(), is_alone=not self.holds),
         ]
         if len(self._ledger):
@@ -275,8 +275,8 @@ class Pulse(threading.Thread):
 
     # --- what any executor does for the queue
 
-    def _next_look_at(self) -> float:
-        return min(self._next_alarm_at, time.monotonic() + self._housekeeping.due_in_seconds)
+    def _seconds_to_look(self) -> float:
+        return min(self._next_alarm_at - time.monotonic(), self._housekeeping.due_in_seconds)
 
     def _look_after_the_queue(self) -> None:
         now = time.monotonic()

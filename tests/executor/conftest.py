@@ -1,8 +1,10 @@
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from jobqueue.compat import task_finished
 from tests.executor.harness import Burst, Options, Running, Start, gates
 
 
@@ -48,3 +50,17 @@ def options(settings: Any) -> Options:
         }
 
     return options
+
+
+@pytest.fixture
+def slow_receiver() -> Iterator[list[Any]]:
+    """Every task_finished takes a moment; gives the results."""
+    told = []
+
+    def receiver(task_result: Any, **_: Any) -> None:
+        time.sleep(0.1)
+        told.append(task_result)
+
+    task_finished.connect(receiver)
+    yield told
+    task_finished.disconnect(receiver)

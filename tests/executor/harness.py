@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
+from uuid import uuid4
 
 import pytest
 from django.db import connections
@@ -14,7 +16,7 @@ from jobqueue.executor.process import ExecutorProcess
 from jobqueue.executor.pulse import Pulse
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.models import Task
-from jobqueue.outcome import FINAL, Status
+from jobqueue.outcome import FINAL, Claimed, Status
 
 DEADLINE = 30.0  # seconds; generous, since only a failing test waits for so long
 T = TypeVar("T")
@@ -156,3 +158,35 @@ class Gates:
 
 
 gates = Gates()
+
+
+def make_claim(**changes: Any) -> Claimed:
+    """Make a claimed task without a database."""
+    now = datetime.now(UTC)
+    values: dict[str, Any] = {
+        "id": uuid4(),
+        "task_type": "tests.executor.tasks.add",
+        "queue_name": "default",
+        "priority": 0,
+        "args": "[1]",
+        "kwargs": "{}",
+        "inner_state": None,
+        "options": "{}",
+        "metadata": "{}",
+        "errors": "[]",
+        "worker_ids": "[]",
+        "parent_id": None,
+        "key": None,
+        "claim_number": 1,
+        "attempts": 0,
+        "max_attempts": 3,
+        "polls": 0,
+        "lost_count": 0,
+        "rank": now,
+        "enqueued_at": now,
+        "started_at": now,
+        "claimed_at": now,
+        "wait_seconds": 0.0,
+        "is_expired": False,
+    }
+    return Claimed(**values | changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -43,6 +44,27 @@ async def wait_later(gate: str, who: Any = None) -> Any:
     while not gates[gate].is_open.is_set():  # noqa: ASYNC110 - opened by another thread
         await asyncio.sleep(0.005)
     return who
+
+
+@task
+def note(gate: str, who: Any = None) -> None:
+    gates[gate].arrive(who)
+
+
+@task
+def sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@task
+async def sleep_later(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@task
+def enqueue_another(backend: str, count: int) -> None:
+    if count:
+        enqueue_another.using(backend=backend).enqueue(backend, count - 1)
 
 
 # --- bodies that fail
@@ -136,6 +158,11 @@ def fail_selectively(kind: str) -> None:
 def retry_after(seconds: float, gate: str, *, as_timedelta: bool = False) -> None:
     gates[gate].arrive(engine_for("default").now())
     raise Retry("later", after=timedelta(seconds=seconds) if as_timedelta else seconds)
+
+
+@task
+def retry_much_later() -> None:
+    raise Retry("the shop is closed", after=3600)
 
 
 @task(max_attempts=2, backoff=AT_ONCE, retry_on=Temporary)

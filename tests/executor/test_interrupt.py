@@ -1,0 +1,234 @@
+"""A running body is told to stop: between any two byte codes, and never after its end."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jobqueue.exceptions import ShuttingDown, TaskCancelled, TaskTimeout
+from jobqueue.executor import hold as hold_module
+from jobqueue.executor import interrupt
+from jobqueue.executor.hold import Hold
+from jobqueue.executor.interrupt import run_interruptibly, stop_thread
+from jobqueue.executor.run import Raised, Returned
+from jobqueue.executor.sessions import Session
+from tests.executor.harness import DEADLINE, make_claim
+
+
+def run(hold: Hold, body: Callable[[], Any]) -> Returned | Raised:
+    return run_interruptibly(hold, Session(), body)
+
+
+def spin(until: Callable[[], bool] = lambda: False) -> str:
+    deadline = time.monotonic() + DEADLINE
+    while not until():
+        if time.monotonic() > deadline:
+            return "nobody told me to stop"
+    return "done"
+
+
+class Teller(threading.Thread):
+    """Does something as soon as a body runs."""
+
+    def __init__(self, hold: Hold, tell: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self._hold, self._tell = hold, tell
+        self.start()
+
+    def run(self) -> None:
+        while not self._hold.is_armed:
+            time.sleep(0)
+        self._tell()
+
+
+def test_a_body_that_ends_by_itself_gives_its_result() -> None:
+    assert run(Hold(make_claim()), lambda: 7) == Returned(7)
+
+
+def test_a_busy_body_is_interrupted() -> None:
+    hold = Hold(make_claim())
+    Teller(hold, lambda: hold.interrupt(TaskTimeout))
+
+    ending = run(hold, spin)
+
+    assert isinstance(ending, Raised)
+    assert isinstance(ending.error, TaskTimeout)
+    assert not hold.is_armed
+
+
+def test_an_interruption_is_no_exception_to_a_body() -> None:
+    hold = Hold(make_claim())
+    Teller(hold, lambda: hold.interrupt(TaskTimeout))
+
+    def body() -> str:
+        while True:
+            try:
+                return spin()
+            except Exception:  # noqa: BLE001 - as people write it
+                continue
+
+    assert isinstance(run(hold, body), Raised)
+
+
+def test_what_was_told_before_the_start_keeps_a_body_from_starting() -> None:
+    hold = Hold(make_claim())
+    assert not hold.interrupt(TaskCancelled)
+
+    ending = run(hold, lambda: pytest.fail("started"))
+
+    assert isinstance(ending, Raised)
+    assert isinstance(ending.error, TaskCancelled)
+
+
+def test_the_first_reason_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hold_module, "TELL_AGAIN_SECONDS", 0.0)
+    hold = Hold(make_claim())
+    Teller(hold, lambda: (hold.interrupt(TaskTimeout), hold.interrupt(ShuttingDown)))
+
+    ending = run(hold, spin)
+
+    assert hold.reason is TaskTimeout
+    assert isinstance(ending, Raised)
+    assert isinstance(ending.error, TaskTimeout)
+
+
+def test_a_body_that_swallowed_it_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hold_module, "TELL_AGAIN_SECONDS", 0.0)
+    hold = Hold(make_claim())
+    swallowed = threading.Event()
+
+    def tell_twice() -> None:
+        hold.interrupt(TaskTimeout)
+        swallowed.wait(DEADLINE)
+        hold.interrupt(TaskTimeout)
+
+    def body() -> None:
+        try:
+            spin()
+        except BaseException:  # noqa: BLE001 - as people write it
+            swallowed.set()
+        spin()
+
+    Teller(hold, tell_twice)
+    assert isinstance(run(hold, body), Raised)
+
+
+def test_who_is_told_twice_at_once_hears_it_once() -> None:
+    hold = Hold(make_claim())
+    told = []
+    hold.arm(told.append)
+
+    assert hold.interrupt(TaskTimeout)
+    assert hold.interrupt(ShuttingDown)
+
+    assert told == [TaskTimeout]
+
+
+def test_a_body_may_return_all_the_same() -> None:
+    hold = Hold(make_claim())
+    Teller(hold, lambda: hold.interrupt(TaskCancelled))
+
+    def body() -> str:
+        try:
+            return spin()
+        except TaskCancelled:
+            return "saved what there was"
+
+    assert run(hold, body) == Returned("saved what there was")
+
+
+def test_a_failed_body_is_not_kept_alive_by_its_own_exception() -> None:
+    class Large:
+        pass
+
+    def body() -> None:
+        large.append(Large())
+        local = large[-1]
+        raise ValueError(local)
+
+    large: list[Large] = []
+    ending = run(Hold(make_claim()), body)
+
+    assert isinstance(ending, Raised)
+    frames = []
+    frame = ending.error.__traceback__
+    while frame is not None:
+        frames.append(frame.tb_frame.f_code.co_name)
+        frame = frame.tb_next
+    assert frames == ["body"]
+
+
+def test_an_interruption_right_behind_the_end_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worst moment: disarm() waits for the lock that the one who interrupts still holds."""
+    is_over = threading.Event()
+
+    def stop_late(*arguments: Any) -> None:
+        assert is_over.wait(DEADLINE)
+        time.sleep(0.05)  # by now the other thread waits for the lock
+        stop_thread(*arguments)
+
+    monkeypatch.setattr(interrupt, "stop_thread", stop_late)
+    hold = Hold(make_claim())
+    teller = Teller(hold, lambda: hold.interrupt(TaskTimeout))
+
+    def body() -> int:
+        while hold.reason is None:
+            time.sleep(0)
+        is_over.set()
+        return 7
+
+    assert run(hold, body) == Returned(7)
+    assert sum(range(1000)) == 499_500  # byte codes between which a stray would arrive
+    teller.join(DEADLINE)
+    others = threading.Thread(target=hold.interrupt, args=(TaskCancelled,), daemon=True)
+    others.start()
+    others.join(DEADLINE)
+    assert not others.is_alive()  # the lock is free
+
+
+def test_no_interruption_arrives_once_a_body_is_over() -> None:
+    """Thousands of bodies are told to stop around the moment they end anyway; a stray would surface below."""
+    strays: list[BaseException] = []
+    endings: list[tuple[Hold, Returned | Raised]] = []
+    current: list[Hold | None] = [None]
+    is_over = threading.Event()
+
+    def tell() -> None:
+        while not is_over.is_set():
+            hold = current[0]
+            dawdle()
+            if hold is not None:
+                hold.interrupt(TaskTimeout)
+
+    def work() -> None:
+        deadline = time.monotonic() + DEADLINE
+        while len(endings) < 2500 and time.monotonic() < deadline:
+            hold = current[0] = Hold(make_claim())
+            try:
+                endings.append((hold, run(hold, dawdle)))
+                dawdle()
+            except BaseException as stray:  # noqa: BLE001 - this is what must not be
+                strays.append(stray)
+        is_over.set()
+
+    threads = [threading.Thread(target=target, daemon=True) for target in (tell, work)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * DEADLINE)
+
+    assert strays == []
+    kinds = {(hold.told_at is not None, type(ending)) for hold, ending in endings}
+    assert kinds >= {(True, Raised), (False, Returned)}
+    assert all(not hold.is_armed for hold, _ in endings)
+
+
+def dawdle() -> None:
+    """Hand the interpreter over a few times."""
+    for _ in range(random.randrange(10)):
+        time.sleep(0)
