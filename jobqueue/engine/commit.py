@@ -22,7 +22,7 @@ from jobqueue.exceptions import ConsumedTwice, TaskFinished, TaskNotFound
 from jobqueue.models import Task
 from jobqueue.outcome import FINAL, Committed, Outcome, Status
 
-REFUSALS = (DataError, IntegrityError, ValueError, TaskFinished, TaskNotFound, ConsumedTwice)
+REFUSALS = (DataError, IntegrityError, ValueError, OverflowError, TaskFinished, TaskNotFound, ConsumedTwice)
 
 
 class Commit(Enqueue, Mail, Wake):

@@ -273,6 +273,13 @@ class TestRefused:
 
         assert (answer.done, list(answer.refused)) == ({good.id: Status.SUCCESSFUL}, [bad.id])
 
+    def test_moment_beyond_the_calendar(self, bench: Bench) -> None:
+        bad, good = bench.running(), bench.running()
+
+        answer = bench.commit(outcome(bad, Status.SCHEDULED, wake_after_seconds=1e15), outcome(good))
+
+        assert (answer.done, list(answer.refused)) == ({good.id: Status.SUCCESSFUL}, [bad.id])
+
     def test_nul_character(self, bench: Bench) -> None:
         """jsonb refuses one, SQLite stores it; payload.py lets none through to either."""
         bad, good = bench.running(), bench.running()

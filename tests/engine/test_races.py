@@ -97,7 +97,7 @@ def test_two_tasks_committing_to_each_other_do_not_deadlock(bench: Bench, wait: 
 @pytest.mark.parametrize("limit", [7, 100])
 def test_concurrent_claims_never_hand_a_task_out_twice(bench: Bench, limit: int) -> None:
     count = 2000 if is_fast(bench) else 400
-    bench.engine.enqueue([new(queue_name=f"q{number % 3}") for number in range(count)])
+    make_bench("postgresql").engine.enqueue([new(queue_name=f"q{number % 3}") for number in range(count)])
     barrier = Barrier(4)
 
     def claim_all() -> list[UUID]:
@@ -123,7 +123,7 @@ def test_concurrent_claims_never_hand_a_task_out_twice(bench: Bench, limit: int)
 @pytest.mark.parametrize("queues", [["default"], ["default", "other", "third"]])
 def test_claim_takes_no_more_than_asked_for_under_a_nested_loop(bench: Bench, queues: list[str]) -> None:
     """`WHERE id IN (SELECT ... LIMIT 5 FOR UPDATE SKIP LOCKED)` took 2,000 of 2,000 under this plan."""
-    bench.engine.enqueue([new(queue_name=queues[number % len(queues)]) for number in range(2000)])
+    make_bench("postgresql").engine.enqueue([new(queue_name=queues[number % len(queues)]) for number in range(2000)])
     with connection.cursor() as cursor:
         cursor.execute(
             "SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off; SET enable_memoize = off"

@@ -3,6 +3,6 @@
 -- Locks: the rows FOR KEY SHARE, as the insert of a message does; rows locked FOR UPDATE are left out.
 SELECT id
 FROM jobqueue_task
-WHERE id = ANY(%(ids)s::uuid[])
+WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::uuid[])))
 ORDER BY id
 FOR KEY SHARE SKIP LOCKED

@@ -13,7 +13,7 @@ WITH given AS MATERIALIZED (
 receiver AS MATERIALIZED (
     SELECT id
     FROM jobqueue_task
-    WHERE id = ANY(%(task_ids)s::uuid[]) AND backend = %(backend)s AND finished_at IS NULL
+    WHERE id = ANY(ARRAY(SELECT task_id FROM given)) AND backend = %(backend)s AND finished_at IS NULL
     ORDER BY id
     FOR KEY SHARE
 )

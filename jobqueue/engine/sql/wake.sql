@@ -5,7 +5,7 @@
 WITH locked AS MATERIALIZED (
     SELECT id, status
     FROM jobqueue_task
-    WHERE id = ANY(%(ids)s::uuid[])
+    WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::uuid[])))
 )
 UPDATE jobqueue_task AS task
 SET status = 'READY', rank = clock_timestamp() - make_interval(secs => task.priority * %(aging)s::float8), wake_at = NULL
