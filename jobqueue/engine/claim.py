@@ -100,8 +100,9 @@ class Claim(Ground):
         return sorted(self.tasks.ready().order_by().values_list("queue_name", flat=True).distinct())
 
     def has_suspects(self, queues: Sequence[str]) -> bool:
-        """Whether a READY task waits that lost executors before, and so has to run alone."""
-        return self.tasks.ready().filter(queue_name__in=queues, lost_count__gte=SUSPECT_LOSSES).exists()
+        """Whether a READY task waits that lost executors before, and so has to run alone; not in a paused queue."""
+        suspects = self.tasks.ready().filter(lost_count__gte=SUSPECT_LOSSES)
+        return suspects.filter(queue_name__in={*queues} - self._paused()).exists()
 
     def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
         """

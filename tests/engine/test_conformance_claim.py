@@ -272,6 +272,13 @@ class TestSuspects:
         assert not bench.engine.has_suspects(["b"])
         assert not bench.engine.has_suspects([])
 
+    def test_nobody_makes_room_for_a_suspect_of_a_paused_queue(self, bench: Bench) -> None:
+        bench.set(bench.add(), lost_count=2)
+        bench.pause("default")
+
+        assert not bench.engine.has_suspects(["default"])
+        assert bench.claim_ids(suspects=True) == []
+
     def test_running_suspect_is_none_that_waits(self, bench: Bench) -> None:
         bench.set(bench.add(), lost_count=2)
         bench.claim(suspects=True)
