@@ -98,6 +98,11 @@ class Appetite:
         asked = self._room(most, is_alone)
         return NEVER if asked.limit == 0 else max(0.0, self._next_at(asked, False) - time.monotonic())
 
+    def renew(self) -> None:
+        """Tasks have become READY, in queues that may not have been in use."""
+        self._queues_read_at = AT_ONCE
+        self.hurry()
+
     def serves(self) -> Sequence[str]:
         """Name the queues to claim from."""
         if self._settings.queues is not None:

@@ -21,6 +21,7 @@ logger = logging.getLogger("jobqueue.executor")
 
 RESCUE_SECONDS = 0.5
 SWEEP_SECONDS = 1.0
+SWEEP_GAP_SECONDS = 0.02  # at least this long from a notice of mail to its sweep, which then serves many
 PRUNE_SECONDS = 30.0
 RESCUE_BATCH = 100
 
@@ -143,6 +144,10 @@ class Housekeeping:
     @property
     def due_in_seconds(self) -> float:
         return max(0.0, min(self._next_rescue_at, self._next_sweep_at) - time.monotonic())
+
+    def hurry(self) -> None:
+        """Sweep soon: a task may have mail. From any thread; the look that follows a wait sees it."""
+        self._next_sweep_at = min(self._next_sweep_at, time.monotonic() + SWEEP_GAP_SECONDS)
 
     def run_if_due(self) -> bool:
         """Do what is due; returns whether tasks may have become READY."""

@@ -20,13 +20,15 @@ logger = logging.getLogger("jobqueue.executor")
 
 PROBE_SECONDS = 3.0
 LOOK_UP_SECONDS = 1.0  # between looks whether to stop
+WAKE_NOTICE = "!wake"  # in place of a queue's name: jobqueue_send_to_task() in SQL has sent a message
 
 
 class Listener(threading.Thread):
     """
     Passes on notices: the name of a queue that has work, or that a running task is to be cancelled.
 
-    on_gap: notices may have been missed. What goes wrong here ends no executor: polling finds the work.
+    on_anything: notices may have been missed, or some task has mail. What goes wrong here ends no executor:
+    polling finds the work.
     """
 
     def __init__(
@@ -34,11 +36,11 @@ class Listener(threading.Thread):
         engine: Engine,
         on_queue: Callable[[str], None],
         on_cancel: Callable[[], None],
-        on_gap: Callable[[], None],
+        on_anything: Callable[[], None],
     ) -> None:
         super().__init__(name="listener", daemon=True)
         self._engine = engine
-        self._on_queue, self._on_cancel, self._on_gap = on_queue, on_cancel, on_gap
+        self._on_queue, self._on_cancel, self._on_anything = on_queue, on_cancel, on_anything
         self._over = threading.Event()
         self._probe = f"!probe-{uuid4()}"
         self.is_listening = False
@@ -67,7 +69,7 @@ class Listener(threading.Thread):
         # psycopg's own statement: a channel's name cannot be a parameter.
         connection.execute(statement("listen"))
         self._send_probe(connection)
-        self._on_gap()
+        self._on_anything()
         since = time.monotonic()
         while not self._over.is_set():
             for notice in connection.notifies(timeout=LOOK_UP_SECONDS, stop_after=1):
@@ -92,6 +94,8 @@ class Listener(threading.Thread):
                 self.is_listening = True
             case name if name == CANCEL_NOTICE:
                 self._on_cancel()
+            case name if name == WAKE_NOTICE:
+                self._on_anything()
             case name if not name.startswith("!"):
                 self._on_queue(name)
 

@@ -99,8 +99,9 @@ class Pulse(threading.Thread):
             self._wakeup.set()
 
     def hurry(self) -> None:
-        """Look for work now."""
+        """Look for work now, and for mail."""
         self._appetite.hurry()
+        self._housekeeping.hurry()
         self._wakeup.set()
 
     def drain(self) -> None:
@@ -285,7 +286,9 @@ class Pulse(threading.Thread):
         woken = self.engine.wake_due()
         self._next_alarm_at = now + seconds_to_alarm(woken)
         moved = self._housekeeping.run_if_due()
-        if woken.count or moved:
+        if moved:
+            self._appetite.renew()
+        elif woken.count:
             self._appetite.hurry()
         if self._suspects.are_worth_a_look and not self.is_draining:
             self._suspects.seen(self.engine.has_suspects(self._appetite.serves()))

@@ -30,6 +30,7 @@ from jobqueue.payload import decode, encode, encode_arguments
 from tests import tasks
 from tests.engine.bench import Bench, outcome
 from tests.engine.sessions import wait_until_somebody_waits
+from tests.executor.harness import DEADLINE, Running, wait_for
 from tests.factories import TaskFactory
 
 pytestmark = pytest.mark.django_db
@@ -80,8 +81,8 @@ def create(more: str = "", *parameters: Any, task_type: str = "tests.tasks.add",
     return pk
 
 
-def send(receiver: UUID | None, message: str | None = "1", *, sender: UUID | None = None) -> None:
-    sql("SELECT jobqueue_send_to_task(%s, %s, %s)", receiver, sender, message)
+def send(receiver: UUID | None, message: str | None = "1", *, sender: UUID | None = None, notify: bool = False) -> None:
+    sql("SELECT jobqueue_send_to_task(%s, %s, %s, %s)", receiver, sender, message, notify)
 
 
 @contextmanager
@@ -533,6 +534,23 @@ class TestSend:
         burst(process_environment)
 
         assert bench.row(receiver).return_value == 3
+
+    @pytest.mark.django_db(transaction=True)
+    def test_executors_wake_the_receiver_at_once_when_asked(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("jobqueue.executor.heartbeat.SWEEP_SECONDS", 10 * DEADLINE)
+        receivers = [bench.suspended() for _ in range(3)]
+        Task.objects.update(task_type="tests.tasks.add", args=[2])
+        running = Running(threads=1, shutdown_timeout=10.0).start()
+        try:
+            listener = running.process.listener
+            wait_for(lambda: listener is not None and listener.is_listening, "LISTEN")
+            for receiver in receivers:
+                send(receiver, notify=True)
+                wait_for(Task.objects.filter(pk=receiver, status="SUCCESSFUL").exists, "the end of the receiver")
+        finally:
+            running.stop()
 
 
 def notices(listener: Session) -> list[str]:
