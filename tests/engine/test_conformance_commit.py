@@ -312,6 +312,41 @@ class TestRefused:
         assert (bench.status(claimed.id), bench.status(beside)) == ("FAILED", "READY")
 
 
+class TestAtomicBody:
+    """Body and completion in one transaction, on the worker's own connection."""
+
+    @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.SUSPENDED])
+    def test_both_are_done(self, bench: Bench, status: Status) -> None:
+        claimed = bench.running()
+
+        with transaction.atomic(using=bench.engine.database):
+            beside = bench.add()
+            assert bench.engine.commit([outcome(claimed, status)], wait=True).done == {claimed.id: status}
+
+        assert (bench.status(claimed.id), bench.status(beside)) == (status, "READY")
+
+    def test_neither_is_done_when_the_claim_is_lost(self, bench: Bench) -> None:
+        claimed = bench.running()
+        bench.engine.release([claimed])
+
+        with transaction.atomic(using=bench.engine.database):
+            beside = bench.add()
+            assert bench.engine.commit([outcome(claimed)], wait=True).lost == {claimed.id}
+            transaction.set_rollback(True, using=bench.engine.database)
+
+        assert not bench.engine.tasks.filter(pk=beside).exists()
+
+    def test_end_is_undone_with_the_body(self, bench: Bench) -> None:
+        claimed = bench.running()
+
+        with transaction.atomic(using=bench.engine.database):
+            bench.engine.commit([outcome(claimed)], wait=True)
+            transaction.set_rollback(True, using=bench.engine.database)
+
+        assert bench.status(claimed.id) == "RUNNING"
+        assert bench.commit(outcome(claimed)).done == {claimed.id: Status.SUCCESSFUL}
+
+
 class TestPulse:
     def test_commits_and_claims(self, bench: Bench) -> None:
         done = bench.running()

@@ -120,6 +120,28 @@ def test_concurrent_claims_never_hand_a_task_out_twice(bench: Bench, limit: int)
     assert set(bench.engine.tasks.values_list("status", "claim_number")) == {("RUNNING", 1)}
 
 
+@pytest.mark.django_db(transaction=True, databases=["sqlite"])
+def test_threads_of_one_process_share_a_sqlite_file() -> None:
+    bench, count, barrier = make_bench("sqlite"), 60, Barrier(2)
+    bench.engine.enqueue([new() for _ in range(count)])
+
+    def work() -> list[UUID]:
+        other, mine, deadline = Bench(bench.engine), list[UUID](), monotonic() + DEADLINE_SECONDS
+        barrier.wait(DEADLINE_SECONDS)
+        while bench.engine.tasks.ready().exists():
+            assert monotonic() < deadline
+            claims = other.claim(5)
+            mine += other.commit(*(outcome(claimed) for claimed in claims)).done
+        return mine
+
+    with threads(2) as start:
+        workers = [start(work) for _ in range(2)]
+        done = [pk for worker in workers for pk in worker.result(2 * DEADLINE_SECONDS)]
+
+    assert len(done) == len(set(done)) == count
+    assert bench.engine.tasks.successful().count() == count
+
+
 @pytest.mark.parametrize("queues", [["default"], ["default", "other", "third"]])
 def test_claim_takes_no_more_than_asked_for_under_a_nested_loop(bench: Bench, queues: list[str]) -> None:
     """`WHERE id IN (SELECT ... LIMIT 5 FOR UPDATE SKIP LOCKED)` took 2,000 of 2,000 under this plan."""
