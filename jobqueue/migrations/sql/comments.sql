@@ -1,4 +1,4 @@
--- Explain the queue to somebody who has only psql: \dt+ shows what is said of tables, \d+ of columns, \dd of functions.
+-- Explain the queue to somebody who has only psql: \dt+ shows what is said of tables, \d+ of columns, \df+ of functions.
 -- Parameters: none. Locks: each table SHARE UPDATE EXCLUSIVE, for a moment; reads and writes go on.
 -- A column without a comment fails tests/edges/test_sql_functions.py.
 COMMENT ON TABLE {schema}.jobqueue_task IS
