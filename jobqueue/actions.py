@@ -40,7 +40,7 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a message to a task by its id, its live key, or the Spawn that starts it; fails the poll when it has ended."""
+    """Send a message to a task: by its id, its live key, or its Spawn. The poll fails when the task has ended."""
 
     to: UUID | str | Spawn
     body: Any = None
