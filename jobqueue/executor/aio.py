@@ -16,7 +16,7 @@ from jobqueue.executor.errors import from_the_body
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, failed, load
 from jobqueue.executor.sessions import Session
-from jobqueue.executor.threads import OnStart
+from jobqueue.executor.threads import OnStart, nothing_left_open
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -135,6 +135,7 @@ def _begin(hold: Hold, session: Session, worker: Worker, on_start: OnStart) -> L
 def _end(hold: Hold, session: Session, loaded: Loaded, ending: Returned | Raised, worker: Worker) -> Ended:
     # The body may have left its thread at work, say after a wait_for(); it counts as running until here.
     hold.disarm()
+    ending = nothing_left_open(ending, session)
     session.leave()
     return conclude(hold, loaded, ending, worker)
 

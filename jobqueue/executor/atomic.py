@@ -52,6 +52,7 @@ def _complete(over: Ended, engine: Engine, worker: Worker) -> Ended:
     """Write the outcome of a body that succeeded. Raises _RolledBack."""
     if over.outcome.status is not Status.SUCCESSFUL:
         raise _RolledBack(over)
+    sessions.current().check(atomic=engine.database)
     committed = engine.commit([over.outcome], wait=True)
     if over.hold.id in committed.refused:
         raise _RolledBack(refused_by_database(over, committed.refused[over.hold.id], worker))
@@ -78,7 +79,7 @@ def _in_doubt(success: Ended, failure: Ended) -> Ended:
         exc_info=None if isinstance(error, django.db.Error) else error,
     )
     if not is_verdict(error):
-        failure = replace(failure, outcome=released(hold.claimed))
+        failure = replace(failure, outcome=replace(released(hold.claimed), worker_id=success.outcome.worker_id))
     return replace(failure, if_lost=success)
 
 

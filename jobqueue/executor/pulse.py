@@ -286,10 +286,8 @@ class Pulse(threading.Thread):
         woken = self.engine.wake_due()
         self._next_alarm_at = now + seconds_to_alarm(woken)
         moved = self._housekeeping.run_if_due()
-        if moved:
+        if woken.count or moved:
             self._appetite.renew()
-        elif woken.count:
-            self._appetite.hurry()
         if self._suspects.are_worth_a_look and not self.is_draining:
             self._suspects.seen(self.engine.has_suspects(self._appetite.serves()))
 

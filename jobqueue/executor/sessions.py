@@ -12,6 +12,8 @@ from typing import Any
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
+from django.db.transaction import TransactionManagementError
+from psycopg.pq import TransactionStatus
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -23,6 +25,7 @@ LASTING = re.compile(
     re.IGNORECASE,
 )
 LOOK_CHARACTERS = 2_000  # of a statement
+OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
 class Session:
@@ -55,10 +58,24 @@ class Session:
         wrapper.queries_log.clear()
         if wrapper.connection is None:
             return
-        if wrapper in self._changed or is_in_transaction(wrapper) or has_news(wrapper):
+        if wrapper in self._changed or not is_as_new(wrapper):
             discard(wrapper)
         else:
             wrapper.close_if_unusable_or_obsolete()
+
+    def check(self, atomic: str | None = None) -> None:
+        """
+        See that the body left no transaction open: what it wrote there would be undone.
+
+        atomic: the alias of the database on which the body runs in a transaction of ours. Raises
+        TransactionManagementError.
+        """
+        for wrapper in connections.all(initialized_only=True):
+            is_ours = wrapper.alias == atomic and not wrapper.savepoint_ids
+            if wrapper.connection is not None and is_in_transaction(wrapper) and not is_ours:
+                raise TransactionManagementError(
+                    f"The task left a transaction open on the database {wrapper.alias!r}; it was rolled back."
+                )
 
     def close(self) -> None:
         """Throw all connections away, whatever state they are in."""
@@ -110,21 +127,27 @@ def current() -> Session:
 
 
 def is_in_transaction(wrapper: BaseDatabaseWrapper) -> bool:
-    """Whether a body left a transaction open, through Django or behind its back."""
+    """Whether a transaction is open, through Django or behind its back."""
     raw = wrapper.connection
-    if wrapper.in_atomic_block or not wrapper.autocommit:
-        return True
     if wrapper.vendor == "postgresql":
-        return raw.info.transaction_status != 0 or not raw.autocommit
-    return bool(getattr(raw, "in_transaction", False))
+        return wrapper.in_atomic_block or raw.info.transaction_status in OPEN
+    return wrapper.in_atomic_block or bool(getattr(raw, "in_transaction", False))
 
 
-def has_news(wrapper: BaseDatabaseWrapper) -> bool:
-    """Whether the server said something that nobody asked for: that it closed the connection, most likely."""
-    if wrapper.vendor != "postgresql":
+def is_as_new(wrapper: BaseDatabaseWrapper) -> bool:
+    """Whether each statement is a transaction of its own, as Django begins, and the server is silent."""
+    raw = wrapper.connection
+    if is_in_transaction(wrapper) or not wrapper.autocommit:
         return False
+    return wrapper.vendor != "postgresql" or (
+        raw.info.transaction_status == TransactionStatus.IDLE and raw.autocommit and not has_news(raw)
+    )
+
+
+def has_news(raw: Any) -> bool:
+    """Whether the server said something that nobody asked for: that it closed the connection, most likely."""
     poll = select.poll()
-    poll.register(wrapper.connection.fileno(), select.POLLIN)
+    poll.register(raw.fileno(), select.POLLIN)
     return bool(poll.poll(0))
 
 

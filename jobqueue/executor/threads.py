@@ -9,12 +9,14 @@ from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
 
+from django.db.transaction import TransactionManagementError
+
 from jobqueue.engine.base import Engine
 from jobqueue.executor import sessions
 from jobqueue.executor.atomic import poll_atomically
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
-from jobqueue.executor.run import Ended, Loaded, Worker, call, conclude, load
+from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, load
 from jobqueue.executor.sessions import Session
 
 logger = logging.getLogger("jobqueue.executor")
@@ -100,6 +102,16 @@ def run_safely(job: Job) -> None:
         logger.exception("worker.error")
 
 
+def nothing_left_open(ending: Returned | Raised, session: Session) -> Returned | Raised:
+    """A body that left a transaction open has failed: what it wrote there is undone."""
+    if isinstance(ending, Returned):
+        try:
+            session.check()
+        except TransactionManagementError as error:
+            return Raised(error.with_traceback(None))
+    return ending
+
+
 def poll_in_thread(hold: Hold, engine: Engine, worker: Worker, on_start: OnStart) -> Ended:
     """Run one claimed task to its outcome, on connections that nobody left anything open on."""
     session = sessions.current()
@@ -110,7 +122,8 @@ def poll_in_thread(hold: Hold, engine: Engine, worker: Worker, on_start: OnStart
     try:
         if loaded.task.atomic:
             return poll_atomically(hold, loaded, engine, worker)
-        return conclude(hold, loaded, run_interruptibly(hold, session, partial(call, hold, loaded)), worker)
+        ending = run_interruptibly(hold, session, partial(call, hold, loaded))
+        return conclude(hold, loaded, nothing_left_open(ending, session), worker)
     finally:
         if hold.reason is not None:
             session.close()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jobqueue.compat import task_finished
+from jobqueue.compat import task_finished, task_started
 from tests.executor.harness import Burst, Options, Running, Start, gates
 
 
@@ -55,7 +55,7 @@ def options(settings: Any) -> Options:
 @pytest.fixture
 def slow_receiver() -> Iterator[list[Any]]:
     """Every task_finished takes a moment; gives the results."""
-    told = []
+    told: list[Any] = []
 
     def receiver(task_result: Any, **_: Any) -> None:
         time.sleep(0.1)
@@ -63,4 +63,29 @@ def slow_receiver() -> Iterator[list[Any]]:
 
     task_finished.connect(receiver)
     yield told
+    task_finished.disconnect(receiver)
+
+
+@pytest.fixture
+def slow_start() -> Iterator[None]:
+    """Every task_started takes a moment."""
+
+    def receiver(**_: Any) -> None:
+        time.sleep(0.3)
+
+    task_started.connect(receiver)
+    yield
+    task_started.disconnect(receiver)
+
+
+@pytest.fixture
+def told() -> Iterator[list[Any]]:
+    """Give the results that task_finished was sent with."""
+    results: list[Any] = []
+
+    def receiver(task_result: Any, **_: Any) -> None:
+        results.append(task_result)
+
+    task_finished.connect(receiver)
+    yield results
     task_finished.disconnect(receiver)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NoReturn
+from uuid import uuid4
 
-from django.db import connection
+from asgiref.sync import sync_to_async
+from django.db import Error, OperationalError, connection, connections, transaction
 
 from jobqueue import Backoff, GiveUp, Retry, task
 from jobqueue.engine import engine_for
+from jobqueue.exceptions import TaskCancelled, TaskTimeout
+from jobqueue.models import InboxMessage
 from tests.executor.harness import gates
+from tests.models import Effect
 
 AT_ONCE = Backoff(base=0.0, jitter=0.0)
 
@@ -65,6 +72,122 @@ async def sleep_later(seconds: float) -> None:
 def enqueue_another(backend: str, count: int) -> None:
     if count:
         enqueue_another.using(backend=backend).enqueue(backend, count - 1)
+
+
+# --- bodies that take too long
+
+
+@task(backoff=AT_ONCE)
+def spin(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+@task(backoff=AT_ONCE, max_attempts=1, timeout=0.1)
+def spin_for_a_tenth(seconds: float) -> None:
+    spin.func(seconds)
+
+
+@task(backoff=AT_ONCE)
+def swallow_exceptions(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with suppress(Exception):
+            spin.func(seconds)
+
+
+def sleep_on_the_server() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(60)")
+
+
+@task
+def sleep_in_the_database() -> None:
+    sleep_on_the_server()
+
+
+@task
+async def sleep_in_the_database_later() -> None:
+    await sync_to_async(sleep_on_the_server)()
+
+
+@task
+def wrap_the_database_error() -> None:
+    """Run the statement in another thread of ours, where the interruption does not arrive."""
+    failures: list[Exception] = []
+    connection.ensure_connection()
+    mine = connection.connection
+
+    def execute() -> None:
+        try:
+            mine.execute("SELECT pg_sleep(60)")
+        except Exception as error:  # noqa: BLE001 - raised below
+            failures.append(error)
+
+    thread = threading.Thread(target=execute)
+    thread.start()
+    try:
+        thread.join()
+    finally:
+        thread.join()
+        raise RuntimeError("the import failed") from failures[0]
+
+
+@task(max_attempts=1)
+def save_what_there_is() -> str:
+    try:
+        spin.func(60.0)
+    except TaskTimeout:
+        return "half of it"
+    return "all of it"
+
+
+@task(max_attempts=2)
+def ask_for_more_time() -> None:
+    try:
+        spin.func(60.0)
+    except TaskTimeout:
+        raise Retry("the neighbours are busy", after=3600) from None
+
+
+@task
+async def leave_a_thread_at_work(gate: str) -> None:
+    def work() -> None:
+        gates[gate].pass_through("thread")
+
+    with suppress(TimeoutError):
+        await asyncio.wait_for(sync_to_async(work)(), 0.1)
+    gates[gate].arrive("body")
+
+
+@task(backoff=AT_ONCE)
+def spin_at(gate: str) -> None:
+    gates[gate].arrive()
+    spin.func(60.0)
+
+
+@task
+def return_all_the_same(gate: str) -> str:
+    try:
+        spin_at.func(gate)
+    except TaskCancelled:
+        return "done anyway"
+    return "done"
+
+
+@task
+def fail_on_the_way_out(gate: str) -> None:
+    try:
+        spin_at.func(gate)
+    finally:
+        raise OSError("half written")
+
+
+@task(backoff=AT_ONCE)
+def fail_at(gate: str) -> None:
+    gates[gate].pass_through()
+    raise_one("plain")
 
 
 # --- bodies that fail
@@ -214,3 +337,74 @@ def session_of_database() -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return int(cursor.fetchone()[0])
+
+
+# --- bodies whose writes and completion are one
+
+
+def write(kind: str, database: str = "default") -> None:
+    Effect.objects.using(database).create(task_id=uuid4(), kind=kind, pid=0)
+
+
+def written(database: str = "default") -> list[str]:
+    return list(Effect.objects.using(database).order_by("pk").values_list("kind", flat=True))
+
+
+@task(atomic=True, max_attempts=2, backoff=AT_ONCE)
+def write_atomically(ending: str, database: str = "default") -> Any:
+    write(ending, database)
+    return ATOMIC_ENDINGS[ending](database)
+
+
+@task(atomic=True)
+def write_and_spin(gate: str) -> None:
+    write("unfinished")
+    spin_at.func(gate)
+
+
+@task(atomic=True)
+def write_and_wait(gate: str, kind: str) -> None:
+    write(kind)
+    gates[gate].pass_through()
+
+
+def break_a_deferred_constraint(database: str) -> None:
+    InboxMessage.objects.using(database).create(task_id=uuid4(), body=None, sent_at="2020-01-01T00:00:00Z")
+
+
+def swallow_a_database_error(database: str) -> None:
+    with suppress(Error), connections[database].cursor() as cursor:
+        cursor.execute("SELECT 1 / 0")
+
+
+def fail_after_the_commit(database: str) -> None:
+    transaction.on_commit(lambda: raise_one("plain"), using=database)
+
+
+def fail_in_the_database_after_the_commit(database: str) -> None:
+    def fail() -> None:
+        raise OperationalError("the connection went away")
+
+    transaction.on_commit(fail, using=database)
+
+
+def terminate_own_session(database: str) -> None:
+    with suppress(Error), connections[database].cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+ATOMIC_ENDINGS: dict[str, Callable[[str], Any]] = {
+    "fine": lambda _: 7,
+    "error": lambda _: raise_one("plain"),
+    "no result": lambda _: object(),
+    "constraint": break_a_deferred_constraint,
+    "swallowed": swallow_a_database_error,
+    "rollback": lambda database: transaction.set_rollback(True, using=database),
+    "hook": fail_after_the_commit,
+    "database hook": fail_in_the_database_after_the_commit,
+    "terminated": terminate_own_session,
+    "closed": lambda database: connections[database].close(),
+    "own commit": lambda database: transaction.commit(using=database),
+    "autocommit": lambda database: transaction.set_autocommit(False, using=database),
+    "leaves a block": lambda database: transaction.atomic(using=database).__enter__(),
+}

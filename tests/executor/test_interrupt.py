@@ -120,7 +120,7 @@ def test_a_body_that_swallowed_it_is_told_again(monkeypatch: pytest.MonkeyPatch)
 
 def test_who_is_told_twice_at_once_hears_it_once() -> None:
     hold = Hold(make_claim())
-    told = []
+    told: list[Any] = []
     hold.arm(told.append)
 
     assert hold.interrupt(TaskTimeout)

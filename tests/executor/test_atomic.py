@@ -1,0 +1,195 @@
+"""@task(atomic=True): a body's writes and its completion are one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from jobqueue.compat import task_finished
+from jobqueue.models import Task
+from jobqueue.outcome import Status
+from tests.executor import tasks
+from tests.executor.harness import Burst, Start, gates, on_both_databases, row_of, wait_for, wait_until
+from tests.models import Effect
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@on_both_databases
+def test_both_are_committed(burst: Burst, backend: str) -> None:
+    result = tasks.write_atomically.using(backend=backend).enqueue("fine", backend)
+
+    burst(backend=backend)
+
+    row = row_of(result)
+    assert (row.status, row.return_value, row.attempts, row.polls) == (Status.SUCCESSFUL, 7, 0, 1)
+    assert len(row.worker_ids) == 1
+    assert tasks.written(backend) == ["fine"]
+
+
+def test_neither_is_seen_before_the_other(start: Start) -> None:
+    result = tasks.write_and_wait.enqueue("writing", "both")
+    start()
+    gates["writing"].wait_for()
+    assert (tasks.written(), row_of(result).status) == ([], Status.RUNNING)
+
+    gates["writing"].open()
+    wait_until(result, Status.SUCCESSFUL)
+
+    assert tasks.written() == ["both"]
+
+
+@on_both_databases
+@pytest.mark.parametrize(
+    ("ending", "error"),
+    [
+        ("error", "builtins.ValueError"),
+        ("own commit", "django.db.transaction.TransactionManagementError"),
+        ("autocommit", "django.db.transaction.TransactionManagementError"),
+        ("leaves a block", "django.db.transaction.TransactionManagementError"),
+        ("rollback", "django.db.transaction.TransactionManagementError"),
+        ("constraint", "django.db.utils.IntegrityError"),
+    ],
+)
+def test_a_failure_undoes_the_writes_and_counts(burst: Burst, ending: str, error: str, backend: str) -> None:
+    result, after = (tasks.write_atomically.using(backend=backend).enqueue(name, backend) for name in (ending, "fine"))
+
+    running = burst(backend=backend, threads=1)
+
+    row = row_of(result)
+    assert (row.status, row.attempts) == (Status.FAILED, 2)
+    assert [entry["exception_class_path"] for entry in row.errors] == [error] * 2
+    assert row_of(after).status == Status.SUCCESSFUL
+    assert tasks.written(backend) == ["fine"]
+    assert running.pulse.counts.lost == 0
+
+
+@pytest.mark.parametrize("ending", ["swallowed", "terminated", "closed"])
+def test_a_broken_connection_or_transaction_is_a_failure(burst: Burst, ending: str) -> None:
+    result, after = (tasks.write_atomically.enqueue(name) for name in (ending, "fine"))
+
+    burst(threads=1)
+
+    row = row_of(result)
+    assert (row.status, row.attempts, len(row.errors)) == (Status.FAILED, 2, 2)
+    assert row_of(after).status == Status.SUCCESSFUL
+    assert tasks.written() == ["fine"]
+
+
+@on_both_databases
+def test_a_result_that_cannot_be_stored_undoes_the_writes(burst: Burst, backend: str) -> None:
+    result = tasks.write_atomically.using(backend=backend).enqueue("no result", backend)
+
+    burst(backend=backend)
+
+    assert row_of(result).status == Status.FAILED
+    assert row_of(result).errors[0]["exception_class_path"] == "jobqueue.exceptions.InvalidResult"
+    assert tasks.written(backend) == []
+
+
+def test_a_result_that_the_database_refuses_undoes_the_writes(burst: Burst, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobqueue.executor.run.encode_result", lambda value, **_: "1" + "0" * 200_000)
+    result = tasks.write_atomically.enqueue("fine")
+
+    burst()
+
+    assert row_of(result).status == Status.FAILED
+    assert "The database refused the outcome" in row_of(result).errors[0]["message"]
+    assert tasks.written() == []
+
+
+@pytest.mark.parametrize("ending", ["hook", "database hook"])
+def test_what_fails_after_the_commit_undoes_nothing(burst: Burst, told: list[Any], ending: str) -> None:
+    result = tasks.write_atomically.enqueue(ending)
+
+    running = burst()
+
+    assert (row_of(result).status, row_of(result).errors) == (Status.SUCCESSFUL, [])
+    assert tasks.written() == [ending]
+    assert [task_result.id for task_result in told] == [result.id]
+    assert (running.pulse.counts.finished, running.pulse.counts.lost) == (1, 0)
+
+
+def test_a_lost_claim_undoes_the_writes(start: Start, told: list[Any]) -> None:
+    result = tasks.write_and_wait.enqueue("writing", "stale")
+    running = start()
+    gates["writing"].wait_for()
+    Task.objects.filter(pk=result.id).update(claim_number=7)
+
+    gates["writing"].open()
+    wait_for(lambda: running.pulse.counts.lost == 1)
+
+    assert tasks.written() == []
+    assert (row_of(result).status, row_of(result).claim_number) == (Status.RUNNING, 7)
+    assert told == []
+    assert running.holds == {}
+
+
+@pytest.fixture
+def cut_at_commit(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Break a worker's connection at its next COMMIT, before or after that takes place."""
+    original: Any = BaseDatabaseWrapper._commit  # type: ignore[attr-defined]
+    plan: list[bool] = []
+
+    def commit(self: BaseDatabaseWrapper) -> None:
+        if not plan or "worker" not in threading.current_thread().name:
+            original(self)
+            return
+        takes_place = plan.pop()
+        if takes_place:
+            original(self)
+        self.connection.close()
+        raise OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(BaseDatabaseWrapper, "_commit", commit)
+    return plan.append
+
+
+def test_a_commit_whose_answer_was_lost_is_a_success(
+    burst: Burst, told: list[Any], cut_at_commit: Callable[[bool], None]
+) -> None:
+    cut_at_commit(True)
+    result = tasks.write_atomically.enqueue("fine")
+
+    running = burst()
+
+    assert (row_of(result).status, row_of(result).claim_number) == (Status.SUCCESSFUL, 1)
+    assert tasks.written() == ["fine"]
+    assert [task_result.id for task_result in told] == [result.id]
+    assert (running.pulse.counts.finished, running.pulse.counts.lost) == (1, 0)
+
+
+def test_a_commit_that_did_not_take_place_is_made_up_for(
+    burst: Burst, told: list[Any], cut_at_commit: Callable[[bool], None]
+) -> None:
+    cut_at_commit(False)
+    result = tasks.write_atomically.using(max_attempts=1).enqueue("fine")
+
+    running = burst()
+
+    row = row_of(result)
+    assert (row.status, row.claim_number, row.attempts, row.errors) == (Status.SUCCESSFUL, 2, 0, [])
+    assert tasks.written() == ["fine"]
+    assert [task_result.id for task_result in told] == [result.id]
+    assert (running.pulse.counts.released, running.pulse.counts.finished) == (1, 1)
+
+
+def test_receivers_see_what_was_committed(burst: Burst) -> None:
+    seen: list[int] = []
+
+    def receiver(**_: Any) -> None:
+        seen.append(Effect.objects.count())
+
+    task_finished.connect(receiver)
+    try:
+        tasks.write_atomically.enqueue("fine")
+        burst()
+    finally:
+        task_finished.disconnect(receiver)
+
+    assert seen == [1]

@@ -1,0 +1,83 @@
+"""A graceful stop: it loses nothing and burns no attempt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobqueue.models import Executor, Task
+from jobqueue.outcome import Status
+from tests.executor import tasks
+from tests.executor.harness import Start, gates, on_both_databases, row_of, wait_for
+from tests.executor.test_cancel import in_line
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@on_both_databases
+@pytest.mark.parametrize("body", [tasks.wait_at, tasks.wait_later])
+def test_what_runs_may_end_and_nothing_else_is_claimed(start: Start, body: Any, backend: str) -> None:
+    result = body.using(backend=backend).enqueue("running")
+    running = start(backend=backend, poll_interval=0.05)
+    gates["running"].wait_for()
+
+    running.process.stop()
+    after = tasks.add.using(backend=backend).enqueue(1)
+    turns = running.pulse.counts.turns
+    wait_for(lambda: running.pulse.is_draining and running.pulse.counts.turns > turns)
+    gates["running"].open()
+    running.join()
+
+    assert row_of(result).status == Status.SUCCESSFUL
+    assert (row_of(after).status, row_of(after).claim_number) == (Status.READY, 0)
+    assert Executor.objects.using(backend).get().state == Executor.State.STOPPED
+
+
+def test_what_waits_in_line_goes_back_at_once(start: Start) -> None:
+    result, running = in_line(start)
+    rank = row_of(result).rank
+
+    running.process.stop()
+
+    row = wait_for(lambda: Task.objects.filter(pk=result.id, status=Status.READY).first())
+    assert (row.rank, row.attempts, row.worker_ids, row.executor_id) == (rank, 0, [], None)
+    gates["long"].open()
+    running.join()
+
+
+@on_both_databases
+@pytest.mark.parametrize("body", [tasks.spin_at, tasks.wait_later])
+def test_what_does_not_end_in_time_goes_back_without_an_attempt(start: Start, body: Any, backend: str) -> None:
+    result = body.using(backend=backend, max_attempts=1).enqueue("long")
+    running = start(backend=backend, shutdown_timeout=0.1)
+    gates["long"].wait_for()
+    rank = row_of(result).rank
+
+    running.stop()
+
+    row = row_of(result)
+    assert (row.status, row.rank, row.attempts, row.errors) == (Status.READY, rank, 0, [])
+    assert row.worker_ids == [str(running.process.executor_id)]  # it was started, all the same
+    assert running.pulse.counts.released == 1
+
+
+def test_an_error_on_the_way_out_burns_no_attempt_either(start: Start) -> None:
+    result = tasks.fail_on_the_way_out.using(max_attempts=1).enqueue("failing")
+    running = start(shutdown_timeout=0.1)
+    gates["failing"].wait_for()
+
+    running.stop()
+
+    assert (row_of(result).status, row_of(result).attempts) == (Status.READY, 0)
+
+
+def test_an_atomic_body_goes_back_with_its_writes_undone(start: Start) -> None:
+    result = tasks.write_and_spin.enqueue("writing")
+    running = start(shutdown_timeout=0.1)
+    gates["writing"].wait_for()
+
+    running.stop()
+
+    assert (row_of(result).status, row_of(result).attempts) == (Status.READY, 0)
+    assert tasks.written() == []

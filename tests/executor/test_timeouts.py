@@ -1,0 +1,149 @@
+"""Bodies that take longer than their timeout."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from jobqueue.models import Task
+from jobqueue.outcome import Status
+from tests.executor import tasks
+from tests.executor.harness import Burst, Start, gates, on_both_databases, row_of, wait_for, wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TIMED_OUT = "jobqueue.exceptions.TaskTimeout"
+
+
+@on_both_databases
+@pytest.mark.parametrize("body", [tasks.spin, tasks.swallow_exceptions, tasks.sleep_later])
+def test_a_body_is_stopped_at_its_timeout(burst: Burst, body: Any, backend: str) -> None:
+    result = body.using(backend=backend, timeout=0.1, max_attempts=1).enqueue(60.0)
+
+    burst(backend=backend)
+
+    row = row_of(result)
+    assert (row.status, row.attempts) == (Status.FAILED, 1)
+    assert row.errors[0]["exception_class_path"] == TIMED_OUT
+    assert row.errors[0]["message"] == "The task ran longer than its timeout."
+
+
+@pytest.mark.parametrize("body", [tasks.spin, tasks.sleep_later])
+def test_the_traceback_shows_where_a_body_was(burst: Burst, body: Any) -> None:
+    result = body.using(timeout=0.1, max_attempts=1).enqueue(60.0)
+
+    burst()
+
+    traceback = row_of(result).errors[0]["traceback"]
+    assert "tests/executor/tasks.py" in traceback
+    assert f"in {body.name}" in traceback
+
+
+@pytest.mark.parametrize("source", ["decorator", "using", "OPTIONS"])
+def test_the_timeout_comes_from(burst: Burst, options: Any, source: str) -> None:
+    options(TIMEOUT=0.1 if source == "OPTIONS" else 60.0)
+    task = tasks.spin_for_a_tenth if source == "decorator" else tasks.spin.using(max_attempts=1)
+    result = (task.using(timeout=0.1) if source == "using" else task).enqueue(60.0)
+
+    burst()
+
+    assert row_of(result).errors[0]["exception_class_path"] == TIMED_OUT
+
+
+def test_a_timeout_is_retried_like_any_error(burst: Burst) -> None:
+    result = tasks.spin.using(timeout=0.05, max_attempts=3).enqueue(60.0)
+
+    burst()
+
+    row = row_of(result)
+    assert [error["exception_class_path"] for error in row.errors] == [TIMED_OUT] * 3
+    assert (row.status, row.attempts) == (Status.FAILED, 3)
+
+
+@pytest.mark.parametrize("body", [tasks.sleep_in_the_database, tasks.sleep_in_the_database_later])
+def test_the_servers_part_of_a_body_is_cancelled_too(burst: Burst, body: Any) -> None:
+    result = body.using(timeout=0.2, max_attempts=1).enqueue()
+    began_at = time.monotonic()
+
+    burst()
+
+    assert time.monotonic() - began_at < 20.0
+    assert row_of(result).errors[0]["exception_class_path"] == TIMED_OUT
+    wait_for(lambda: not statements("pg_sleep(60)"), "the end of the statement")
+
+
+def test_a_body_that_sees_only_a_cancelled_statement_timed_out_all_the_same(burst: Burst) -> None:
+    result = tasks.wrap_the_database_error.using(timeout=0.2, max_attempts=1).enqueue()
+
+    burst()
+
+    (error,) = row_of(result).errors
+    assert error["exception_class_path"] == TIMED_OUT
+
+
+def test_a_body_may_have_the_last_word_at_its_timeout(burst: Burst) -> None:
+    saved = tasks.save_what_there_is.using(timeout=0.1).enqueue()
+    asked = tasks.ask_for_more_time.using(timeout=0.1).enqueue()
+
+    burst()
+
+    assert (row_of(saved).status, row_of(saved).return_value) == (Status.SUCCESSFUL, "half of it")
+    assert row_of(asked).status == Status.SCHEDULED
+    assert row_of(asked).errors[0]["exception_class_path"] == "jobqueue.exceptions.Retry"
+
+
+def test_time_in_line_and_in_receivers_does_not_count(burst: Burst, slow_start: None) -> None:
+    result = tasks.add.using(timeout=0.2).enqueue(1)
+
+    burst()
+
+    assert row_of(result).status == Status.SUCCESSFUL
+
+
+def test_an_async_body_counts_as_running_until_its_thread_is_free(start: Start) -> None:
+    """A sync function that it called and left: the claim stays as long as that may still write."""
+    result = tasks.leave_a_thread_at_work.enqueue("left")
+    running = start()
+    gates["left"].wait_for(1)
+    wait_for(lambda: gates["left"].arrived == ["thread", "body"])
+
+    assert row_of(result).status == Status.RUNNING
+    (hold,) = running.holds.values()
+    assert hold.is_armed
+    gates["left"].open()
+    wait_until(result, Status.SUCCESSFUL)
+
+
+def test_a_thread_outlives_any_number_of_timeouts(start: Start) -> None:
+    """Run times around the timeout: whichever comes first, each task ends as one or the other."""
+    chance = random.Random(1)
+    for _ in range(3):
+        tasks.spin.using(timeout=0.01, max_attempts=1).enqueue_many(
+            [((chance.uniform(0.005, 0.015),), {}) for _ in range(100)]
+        )
+        tasks.sleep_later.using(timeout=0.01, max_attempts=1).enqueue_many(
+            [((chance.uniform(0.005, 0.015),), {}) for _ in range(100)]
+        )
+
+    running = start(threads=3, burst=True, async_slots=10)
+    running.join(120.0)
+
+    rows = list(Task.objects.all())
+    assert {row.status for row in rows} == {Status.SUCCESSFUL, Status.FAILED}
+    assert {error["exception_class_path"] for row in rows for error in row.errors} == {TIMED_OUT}
+    assert running.pulse.counts.finished == 600
+    assert {row.claim_number for row in rows} <= {1, 2}
+
+
+def statements(text: str) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity "
+            "WHERE state = 'active' AND pid <> pg_backend_pid() AND query LIKE %s",
+            [f"%{text}%"],
+        )
+        return int(cursor.fetchone()[0])
