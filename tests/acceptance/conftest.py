@@ -1,7 +1,12 @@
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+import psycopg
 import pytest
+from django.core.management import call_command
+from django.db import connection
 
+from demo_project.postgres import Cluster, throwaway_cluster
 from tests.acceptance.harness import Fleet, fleet_of
 
 
@@ -10,3 +15,44 @@ def fleet(transactional_db: None, process_environment: dict[str, str]) -> Iterat
     """Executors on the tests' own database, ended before its rows are deleted."""
     with fleet_of(process_environment) as fleet:
         yield fleet
+
+
+@dataclass(frozen=True)
+class Site:
+    """Executors, and this test itself, on a server that may be killed."""
+
+    cluster: Cluster
+    fleet: Fleet
+
+    def kill(self) -> None:
+        connection.close()
+        self.cluster.kill()
+
+    def start(self) -> None:
+        self.cluster.start()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with throwaway_cluster(fsync="on", log_lock_waits="on", deadlock_timeout="100ms") as cluster:
+        with psycopg.connect(cluster.url, autocommit=True) as connection:
+            connection.execute("CREATE DATABASE jobqueue")
+        yield cluster
+
+
+@pytest.fixture
+def site(transactional_db: None, process_environment: dict[str, str], cluster: Cluster) -> Iterator[Site]:
+    cluster.start()
+    connection.close()
+    before = dict(connection.settings_dict)
+    connection.settings_dict.update(cluster.database("jobqueue"), OPTIONS={})
+    try:
+        call_command("migrate", verbosity=0, run_syncdb=True)
+        with fleet_of(process_environment | {"DATABASE_URL": cluster.url_for("jobqueue")}) as fleet:
+            yield Site(cluster, fleet)
+    finally:
+        connection.close()
+        cluster.start()
+        call_command("flush", verbosity=0, interactive=False)
+        connection.close()
+        connection.settings_dict.update(before)

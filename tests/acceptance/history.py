@@ -43,11 +43,13 @@ class Change:
 
 @contextmanager
 def recorded() -> Iterator[None]:
+    """Note every change while the block runs."""
     with connection.cursor() as cursor:
         cursor.execute(CREATE)
-        try:
-            yield
-        finally:
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:  # the server may have been another meanwhile
             cursor.execute(DROP)
 
 

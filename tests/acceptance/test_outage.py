@@ -1,0 +1,171 @@
+"""The database goes away, and comes back: the executors carry on by themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+
+from django.db import connection
+
+from jobqueue.models import Executor, Task
+from tests.acceptance import history
+from tests.acceptance.conftest import Site
+from tests.acceptance.harness import Fleet, wait_for_end, wait_until
+from tests.acceptance.tasks import book, compute, tiny, work
+from tests.models import Effect
+
+LONG_SECONDS = 300.0
+
+
+def sessions() -> list[int]:
+    """Backends that serve executors: all but this test's own."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            " AND datname = current_database()"
+        )
+        return [pid for (pid,) in cursor.fetchall()]
+
+
+def running() -> int:
+    return Task.objects.running().count()
+
+
+def test_killed_server_under_load(site: Site) -> None:
+    with history.recorded():
+        processes = [site.fleet.start("--threads", "4", heartbeat_timeout=5) for _ in range(2)]
+        for body in (book, compute):
+            body.enqueue_many([((0.02,), {}) for _ in range(500)])
+        for outage in range(1, 4):
+            wait_until(lambda outage=outage: Task.objects.finished().count() > 150 * outage, f"work before {outage}")
+            site.kill()
+            for process in processes:
+                process.output.wait_for(r"database\.away", count=outage)
+            site.start()
+            for process in processes:
+                process.output.wait_for(r"database\.back", count=outage)
+        assert wait_for_end() == {"SUCCESSFUL": 1000}
+        history.assert_sound()
+    booked = Effect.objects.filter(kind="booked").values_list("task_id", flat=True)
+    assert Counter(Counter(booked).values()) == {1: 500}
+    for process in processes:
+        assert len(process.output.find(r"database\.away")) == 3
+        assert not process.output.find(r"Traceback|task\.rescued")
+        assert process.stop() == 0
+
+
+def test_outage_beyond_the_timeout_takes_nothing_from_the_living(site: Site) -> None:
+    processes = [site.fleet.start("--threads", "8", heartbeat_timeout=1.5) for _ in range(2)]
+    born = {process.pid: process.row.started_at for process in processes}
+    compute.enqueue_many([((LONG_SECONDS,), {}) for _ in range(16)])
+    wait_until(lambda: running() == 16, "sixteen running tasks")
+    wait_until(
+        lambda: all((process.row.heartbeat - born[process.pid]).total_seconds() > 1.5 for process in processes),
+        "both may rescue",
+    )
+    site.kill()
+    for process in processes:
+        process.output.wait_for(r"executor\.fenced")
+    site.start()
+    for process in processes:
+        process.output.wait_for(r"database\.back")
+    # Long enough for a thief: both have a full timeout of beats behind them again.
+    back = {process.pid: process.row.heartbeat for process in processes}
+    wait_until(
+        lambda: all((process.row.heartbeat - back[process.pid]).total_seconds() > 2.5 for process in processes),
+        "beats after the outage",
+    )
+    wait_until(lambda: running() == 16, "what was told to stop to run again")
+    assert not Task.objects.exclude(lost_count=0, attempts=0, errors=[]).exists()
+    for process in processes:
+        assert not process.output.find(r"task\.rescued")
+        assert process.stop(signal.SIGQUIT) == 131
+
+
+def test_every_session_is_terminated_under_load(site: Site) -> None:
+    process = site.fleet.start("--threads", "4")
+    for body in (book, compute):
+        body.enqueue_many([((0.01,), {}) for _ in range(300)])
+    for round_ in range(1, 6):
+        wait_until(lambda round_=round_: Task.objects.finished().count() > 80 * round_, f"work before {round_}")
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid", [sessions()])
+    assert wait_for_end() == {"SUCCESSFUL": 600}
+    assert Effect.objects.count() == 300
+    assert len(process.output.find(r"database\.away")) <= 5
+    assert len(process.output.find(r"database\.away")) == len(process.output.find(r"database\.back"))
+    assert process.stop() == 0
+
+
+def test_terminated_sessions_of_an_idle_executor(site: Site) -> None:
+    process = site.fleet.start(heartbeat_timeout=3)
+    seen = process.row.heartbeat
+    for pid in sessions():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
+    wait_until(lambda: (process.row.heartbeat - seen).total_seconds() > 3, "beats")
+    assert len(process.output.find(r"database\.away")) <= 1
+    tiny.enqueue()
+    assert wait_for_end() == {"SUCCESSFUL": 1}
+    assert process.stop() == 0
+
+
+def test_hung_connections_are_cut(site: Site) -> None:
+    """Nothing arrives and nothing fails, as behind a network that swallows packets."""
+    process = site.fleet.start(heartbeat_timeout=3)
+    # Of the heart, the listener and the pulse.
+    hung = wait_until(lambda: found if len(found := sessions()) == 3 else [], "three sessions")
+    for pid in hung:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        tiny.enqueue()
+        assert wait_for_end() == {"SUCCESSFUL": 1}
+        assert process.output.find(r"database\.hung pulse")
+        process.output.wait_for(r"database\.hung heartbeat")
+        seen = process.row.heartbeat
+        wait_until(lambda: process.row.heartbeat > seen, "a beat")
+    finally:
+        for pid in hung:
+            os.kill(pid, signal.SIGCONT)
+    assert process.stop() == 0
+
+
+def test_sigterm_while_the_database_is_away(site: Site) -> None:
+    idle = site.fleet.start("--queue", "none", heartbeat_timeout=2)
+    process = site.fleet.start("--shutdown-timeout", "1", heartbeat_timeout=2)
+    work.enqueue(LONG_SECONDS)
+    wait_until(Effect.objects.exists, "a running task")
+    site.kill()
+    for each in (idle, process):
+        each.output.wait_for(r"database\.away")
+    began = time.monotonic()
+    assert idle.stop() == 0
+    assert process.stop() == 0
+    assert time.monotonic() - began < 20
+    site.start()
+    other = site.fleet.start(heartbeat_timeout=2)
+    wait_until(lambda: Effect.objects.count() == 2, "the rescue")
+    assert Task.objects.get().lost_count == 1
+    assert other.stop(signal.SIGQUIT) == 131
+
+
+def test_start_waits_for_the_database(site: Site) -> None:
+    tiny.enqueue()
+    site.kill()
+    process = site.fleet.launch()
+    process.output.wait_for(r"database\.away")
+    site.start()
+    assert wait_for_end() == {"SUCCESSFUL": 1}
+    assert process.stop() == 0
+    assert Executor.objects.get().state == "STOPPED"
+
+
+def test_database_that_never_comes_is_told_by_the_exit_code(fleet: Fleet) -> None:
+    nowhere = {"DATABASE_URL": "postgresql://postgres@/jobqueue?host=/nonexistent"}
+    single = fleet.launch("--connect-timeout", "1", environment=nowhere)
+    supervisor = fleet.launch("--connect-timeout", "1", "--processes", "2", environment=nowhere)
+    assert (single.wait(), supervisor.wait()) == (69, 69)
+    single.output.wait_for(r"ERROR .*did not answer for 1 s")
+    assert len(single.output.find(r"database\.away")) == 1

@@ -1,0 +1,157 @@
+"""`--processes N`: a supervisor and its children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import timedelta
+
+import pytest
+
+from jobqueue.models import Executor, Task
+from tests.acceptance.harness import Fleet, Process, is_running, wait_for_end, wait_until
+from tests.acceptance.tasks import compute, kill_process, tiny, work
+from tests.models import Effect
+
+LONG_SECONDS = 300.0
+SOON_SECONDS = 20.0
+TWO = ("--processes", "2", "--threads", "1")
+
+
+def wait_for_children(supervisor: Process, *, but: int = 0) -> list[int]:
+    """Wait until two children can be seen in the database; returns their process ids."""
+
+    def seen() -> list[int]:
+        pids = [pid for pid in supervisor.children() if pid != but]
+        rows = Executor.objects.filter(pid__in=pids, state="RUNNING").values_list("pid", flat=True)
+        return pids if set(rows) == set(pids) and len(pids) == 2 else []
+
+    return wait_until(seen, "two children")
+
+
+def busy(fleet: Fleet, *flags: str, seconds: float = LONG_SECONDS) -> tuple[Process, list[int]]:
+    """A supervisor whose two children each run a task."""
+    work.enqueue_many([((seconds,), {}) for _ in range(2)])
+    supervisor = fleet.start(*TWO, *flags)
+    children = wait_for_children(supervisor)
+    wait_until(lambda: Effect.objects.count() == 2, "two running tasks")
+    assert set(Effect.objects.values_list("pid", flat=True)) == set(children)
+    return supervisor, children
+
+
+def assert_handed_back() -> None:
+    rows = list(Task.objects.values_list("status", "attempts", "lost_count", "executor_id"))
+    assert rows == [("READY", 0, 0, None)] * 2
+
+
+def test_children_have_names_and_identities_of_their_own(fleet: Fleet) -> None:
+    supervisor = fleet.start(*TWO, "--name", "web")
+    wait_for_children(supervisor)
+    assert sorted(Executor.objects.values_list("name", flat=True)) == ["web.1", "web.2"]
+    assert supervisor.stop() == 0
+    assert set(Executor.objects.values_list("state", flat=True)) == {"STOPPED"}
+
+
+@pytest.mark.parametrize("to_all", [False, True], ids=["to the supervisor", "to the whole group"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_lets_running_tasks_end(fleet: Fleet, number: signal.Signals, to_all: bool) -> None:
+    """A terminal or a service manager tells the children too what the supervisor passes on: no second signal."""
+    supervisor, children = busy(fleet, seconds=1.5)
+    (supervisor.send_to_group if to_all else supervisor.send)(number)
+    assert supervisor.wait() == 0
+    assert list(Task.objects.values_list("status", "claim_number")) == [("SUCCESSFUL", 1)] * 2
+    assert not any(is_running(pid) for pid in children)
+
+
+@pytest.mark.parametrize("to_all", [False, True], ids=["to the supervisor", "to the whole group"])
+def test_second_interrupt_hands_back_now(fleet: Fleet, to_all: bool) -> None:
+    supervisor, children = busy(fleet)
+    send = supervisor.send_to_group if to_all else supervisor.send
+    send(signal.SIGINT)
+    wait_until(lambda: Executor.objects.filter(state="DRAINING").count() == 2, "the children to stop")
+    began = time.monotonic()
+    send(signal.SIGINT)
+    assert supervisor.wait() == 130
+    assert time.monotonic() - began < SOON_SECONDS
+    assert_handed_back()
+    assert not any(is_running(pid) for pid in children)
+
+
+def test_sigquit_hands_back_now(fleet: Fleet) -> None:
+    supervisor, _ = busy(fleet)
+    assert supervisor.stop(signal.SIGQUIT) == 131
+    assert_handed_back()
+
+
+def test_quiet_reaches_the_children(fleet: Fleet) -> None:
+    supervisor = fleet.start(*TWO)
+    wait_for_children(supervisor)
+    supervisor.send(signal.SIGTSTP)
+    supervisor.output.wait_for(r"executor\.quiet", count=2)
+    tiny.enqueue()
+    supervisor.send(signal.SIGUSR1)
+    supervisor.output.wait_for("Current thread", count=2)
+    assert Task.objects.ready().count() == 1
+    supervisor.send(signal.SIGCONT)
+    assert wait_for_end() == {"SUCCESSFUL": 1}
+    assert supervisor.stop() == 0
+
+
+def test_killed_child_is_replaced(fleet: Fleet) -> None:
+    supervisor = fleet.start(*TWO)
+    victim, survivor = wait_for_children(supervisor)
+    os.kill(victim, signal.SIGKILL)
+    assert survivor in wait_for_children(supervisor, but=victim)
+    assert supervisor.output.find(rf"WARNING .*pid={victim} with signal 9; again in 0\.\d s")
+    assert supervisor.stop() == 0
+
+
+def test_child_that_is_told_to_stop_alone_is_replaced(fleet: Fleet) -> None:
+    supervisor = fleet.start(*TWO)
+    victim, _ = wait_for_children(supervisor)
+    os.kill(victim, signal.SIGTERM)
+    wait_for_children(supervisor, but=victim)
+    assert not supervisor.output.find("WARNING|ERROR")
+    assert supervisor.stop() == 0
+
+
+def test_children_of_a_killed_supervisor_end_by_themselves(fleet: Fleet) -> None:
+    supervisor, children = busy(fleet, "--shutdown-timeout", "0.5")
+    supervisor.kill()
+    wait_until(lambda: not any(is_running(pid) for pid in children), "the end of the children")
+    assert_handed_back()
+    assert set(Executor.objects.values_list("state", flat=True)) == {"STOPPED"}
+
+
+def test_children_that_reach_max_tasks_are_replaced(fleet: Fleet) -> None:
+    compute.enqueue_many([((0.01,), {}) for _ in range(20)])
+    supervisor = fleet.start(*TWO, "--max-tasks", "4")
+    assert wait_for_end() == {"SUCCESSFUL": 20}
+    assert len(set(Task.objects.values_list("return_value", flat=True))) >= 5
+    assert not supervisor.output.find("WARNING|ERROR")
+    assert supervisor.stop() == 0
+
+
+def test_single_process_ends_after_max_tasks(fleet: Fleet) -> None:
+    compute.enqueue_many([((0.01,), {}) for _ in range(20)])
+    assert fleet.launch("--max-tasks", "7").wait() == 0
+    assert sorted(Task.objects.values_list("status", flat=True)) == ["READY"] * 13 + ["SUCCESSFUL"] * 7
+    assert not Task.objects.exclude(attempts=0, lost_count=0).exists()
+
+
+def test_burst_ends_when_the_queue_is_drained(fleet: Fleet) -> None:
+    compute.enqueue_many([((0.01,), {}) for _ in range(50)])
+    later = tiny.using(run_after=timedelta(hours=1)).enqueue()
+    supervisor = fleet.launch(*TWO, "--burst")
+    assert supervisor.wait() == 0
+    assert Task.objects.get(pk=later.id).status == "SCHEDULED"
+    assert Task.objects.successful().count() == 50
+
+
+def test_burst_survives_a_child_that_dies(fleet: Fleet) -> None:
+    kill_process.enqueue()
+    compute.enqueue_many([((0.01,), {}) for _ in range(20)])
+    supervisor = fleet.launch(*TWO, "--burst", heartbeat_timeout=1)
+    assert supervisor.wait() == 0
+    assert wait_for_end() == {"SUCCESSFUL": 20, "FAILED": 1}

@@ -1,0 +1,85 @@
+"""Bodies that do not stop when told, and parts of the executor that fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobqueue.exceptions import ExecutorLost
+from jobqueue.models import Executor, Task
+from tests.acceptance.harness import Fleet, wait_for_end, wait_until
+from tests.acceptance.tasks import break_thread, compute, hang, tiny
+from tests.models import Effect
+
+DEAF_SECONDS = 600.0
+GRACE = ("--shutdown-timeout", "2")
+
+
+def test_stuck_body_costs_the_process_but_nobody_else(fleet: Fleet) -> None:
+    result = hang.using(timeout=0.5).enqueue(DEAF_SECONDS)
+    process = fleet.start(*GRACE, "--threads", "3", heartbeat_timeout=1.5)
+    first = process.row
+    wait_until(Effect.objects.exists, "a running task")
+    # Begun before the body counts as stuck, and ends after: it is left the time to.
+    neighbour = compute.enqueue(3.5)
+    process.output.wait_for(r"executor\.stuck task id=" + result.id)
+    assert Task.objects.get(pk=result.id).status == "RUNNING"
+    process.output.wait_for("^ready", count=2)
+    assert process.is_alive
+    wait_until(lambda: process.row.pk != first.pk, "the same process with a new program")
+    row = Task.objects.get(pk=neighbour.id)
+    assert (row.status, row.claim_number) == ("SUCCESSFUL", 1)
+    # The claim went with the thread: only a timeout later does it start again.
+    wait_until(lambda: Effect.objects.filter(kind="started").count() == 2, "the rescue")
+    row = Task.objects.get(pk=result.id)
+    assert (row.lost_count, row.attempts, row.claim_number) == (1, 0, 2)
+    again = Effect.objects.latest("at").at
+    first.refresh_from_db()
+    assert (again - first.heartbeat).total_seconds() > 1.5
+    assert process.stop() == 0
+
+
+def test_stuck_body_ends_failed_after_three_losses(fleet: Fleet) -> None:
+    result = hang.using(timeout=0.2).enqueue(DEAF_SECONDS)
+    supervisor = fleet.start("--shutdown-timeout", "0", "--processes", "2", heartbeat_timeout=1)
+    compute.enqueue_many([((0.05,), {}) for _ in range(40)])
+    assert wait_for_end() == {"SUCCESSFUL": 40, "FAILED": 1}
+    row = Task.objects.get(pk=result.id)
+    assert row.lost_count == 3
+    assert {error["exception_class_path"] for error in row.errors} == {
+        f"{ExecutorLost.__module__}.{ExecutorLost.__qualname__}"
+    }
+    assert not Task.objects.filter(lost_count__gt=0).exclude(pk=result.id).exists()
+    assert supervisor.stop() == 0
+
+
+def test_two_stuck_bodies_and_a_stop_in_between(fleet: Fleet) -> None:
+    """Asked to stop while it drains in order to be replaced, it ends, and does not start anew."""
+    for timeout in (0.2, 0.4):
+        hang.using(timeout=timeout).enqueue(DEAF_SECONDS)
+    compute.enqueue(DEAF_SECONDS)
+    process = fleet.start(*GRACE)
+    process.output.wait_for(r"executor\.stuck", count=2)
+    assert process.stop() == 0
+    assert len(process.output.find("^ready")) == 1
+    assert Task.objects.get(task_type__endswith="compute").status == "READY"
+    # Their threads were alive to the end: nobody may have their claims before a rescue.
+    assert Task.objects.running().count() == 2
+
+
+@pytest.mark.parametrize("name", ["pulse", "heartbeat", "watchdog"])
+def test_executor_does_not_live_on_without_one_of_its_parts(fleet: Fleet, name: str) -> None:
+    process = fleet.start(heartbeat_timeout=3)
+    break_thread.enqueue(name)
+    assert process.wait() == 70
+    assert process.output.find(f"RuntimeError: {name} fails, as asked")
+
+
+def test_supervisor_replaces_a_child_that_failed(fleet: Fleet) -> None:
+    supervisor = fleet.start("--processes", "2", heartbeat_timeout=3)
+    break_thread.enqueue("heartbeat")
+    supervisor.output.wait_for(r"supervisor\.ended .* with code 70; again in")
+    wait_until(lambda: Executor.objects.count() == 3, "the new child")
+    tiny.enqueue_many([((), {}) for _ in range(20)])
+    wait_for_end()
+    assert Task.objects.filter(task_type__endswith="tiny", status="SUCCESSFUL").count() == 20
+    assert supervisor.stop() == 0
