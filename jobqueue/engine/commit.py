@@ -86,7 +86,7 @@ class Commit(Enqueue, Mail, Wake):
         return {row.pk: row for row in seen}
 
     def _perform(self, outcomes: Sequence[Outcome]) -> set[UUID]:
-        """Consume, spawn and send; returns the receivers of messages."""
+        """Consume, spawn and send; returns the receivers of messages, other than the children just born."""
         self._consume(outcomes)
         children = [
             replace(child, parent_id=outcome.task_id) for outcome in outcomes for child in outcome.effects.spawn
@@ -96,7 +96,7 @@ class Commit(Enqueue, Mail, Wake):
         sent = [message for outcome in outcomes for message in outcome.effects.send]
         if sent:
             self._send(sent)
-        return {message.task_id for message in sent}
+        return {message.task_id for message in sent} - {child.id for child in children}
 
     def _consume(self, outcomes: Sequence[Outcome]) -> None:
         """

@@ -261,7 +261,7 @@ class TestEffects:
 
         answer = bench.perform(claimed, spawn=[child], send=[message(child.id, "1")])
 
-        assert answer.done == {claimed.id: Status.SUSPENDED}
+        assert answer == Committed(done={claimed.id: Status.SUSPENDED})
         assert bench.bodies(child.id) == [1]
 
     @pytest.mark.parametrize("is_finished", [True, False])
