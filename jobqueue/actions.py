@@ -44,6 +44,7 @@ class Send:
 
     to: UUID | str | Spawn
     body: Any = None
+    dedupe: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,8 @@ class Task(models.Model):
     attempts = models.IntegerField(_("attempts"), default=0)
     max_attempts = models.IntegerField(_("most attempts"), default=1)
     polls = models.BigIntegerField(_("polls"), default=0)
+    idle_polls = models.IntegerField(_("idle polls"), default=0)
+    timed_out = models.BooleanField(_("timed out"), default=False)
     lost_count = models.IntegerField(_("executors lost"), default=0)
     cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
 

@@ -86,6 +86,8 @@ class Claim(Ground):
                 max_attempts=row.max_attempts,
                 polls=row.polls,
                 lost_count=row.lost_count,
+                idle_polls=row.idle_polls,
+                timed_out=row.timed_out,
                 rank=row.rank,
                 enqueued_at=row.enqueued_at,
                 started_at=row.started_at,

@@ -10,13 +10,15 @@ from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError, DataError, IntegrityError
-from django.db.models import F, TextField
+from django.db.models import Case, F, TextField, Value, When
 from django.db.models.functions import Cast
+from django.db.models.lookups import LessThan
 
+from jobqueue.engine.cancel import Cancel
 from jobqueue.engine.clock import Clock, from_now, rank_from
 from jobqueue.engine.enqueue import Enqueue
 from jobqueue.engine.ground import ERRORS_KEPT, WORKERS_KEPT, json_from
-from jobqueue.engine.mail import Ending, Mail
+from jobqueue.engine.mail import Ending
 from jobqueue.engine.wake import Wake
 from jobqueue.exceptions import ConsumedTwice, TaskFinished, TaskNotFound
 from jobqueue.models import Task
@@ -25,7 +27,7 @@ from jobqueue.outcome import FINAL, Committed, Outcome, Status
 REFUSALS = (DataError, IntegrityError, ValueError, TaskFinished, TaskNotFound, ConsumedTwice)
 
 
-class Commit(Enqueue, Mail, Wake):
+class Commit(Enqueue, Cancel, Wake):
     def commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
         """
         Perform what polls led to, all that can be in one transaction.
@@ -57,20 +59,28 @@ class Commit(Enqueue, Mail, Wake):
     def _commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
         own = {outcome.task_id for outcome in outcomes}
         others = {pk for outcome in outcomes for pk in concerned(outcome)}
-        locked = self._lock_for_commit(own | others, wait=wait)
+        family = {o.task_id: self.descendants([o.task_id]) for o in outcomes if o.effects.cancel_children}
+        kin = set().union(*family.values())
+        locked = self._lock_for_commit(own | others | kin, wait=wait)
         gone = self.gone(own - locked.keys())
         busy = self._busy(others - locked.keys())
         held = [outcome for outcome in outcomes if is_held(outcome, locked.get(outcome.task_id))]
-        ready = [outcome for outcome in held if busy.isdisjoint(concerned(outcome))]
+        ready = [
+            outcome
+            for outcome in held
+            if busy.isdisjoint(concerned(outcome)) and family.get(outcome.task_id, set()) <= locked.keys()
+        ]
 
         entering = {o.task_id: entered(o, locked[o.task_id]) for o in ready}
-        told = self._perform(ready)
+        told = self._perform(ready, entering)
         told |= self._report([end for o in ready if (end := ending(o, entering[o.task_id], locked[o.task_id]))])
         asleep = [pk for pk, status in entering.items() if status is Status.SUSPENDED]
         left = [pk for outcome in ready for pk in outcome.effects.left]
         entering |= dict.fromkeys(self._with_mail(asleep, left), Status.READY)
         self._write([(outcome, entering[outcome.task_id]) for outcome in ready])
-
+        doomed = {pk for o in ready if entering[o.task_id] in FINAL for pk in family.get(o.task_id, ())}
+        if doomed:
+            told |= self._cancel_locked(locked[pk] for pk in doomed - entering.keys()).parents
         told -= entering.keys()
         self._wake_locked(told & locked.keys())
         return Committed(
@@ -85,15 +95,19 @@ class Commit(Enqueue, Mail, Wake):
         seen = rows.only("pk", "status", "claim_number", "cancel_requested_at", "parent_id", "reported_at")
         return {row.pk: row for row in seen}
 
-    def _perform(self, outcomes: Sequence[Outcome]) -> set[UUID]:
-        """Consume, spawn and send; returns the receivers of messages."""
+    def _perform(self, outcomes: Sequence[Outcome], entering: Mapping[UUID, Status]) -> set[UUID]:
+        """Consume, spawn and send; returns the receivers of messages. A cancelled task has no more children."""
         self._consume(outcomes)
         children = [
-            replace(child, parent_id=outcome.task_id) for outcome in outcomes for child in outcome.effects.spawn
+            replace(child, parent_id=outcome.task_id)
+            for outcome in outcomes
+            if entering[outcome.task_id] is not Status.CANCELLED
+            for child in outcome.effects.spawn
         ]
         if children:
             self._enqueue(children)
-        sent = [message for outcome in outcomes for message in outcome.effects.send]
+        unborn = {child.id for o in outcomes for child in o.effects.spawn} - {child.id for child in children}
+        sent = [m for outcome in outcomes for m in outcome.effects.send if m.task_id not in unborn]
         if sent:
             self._send(sent)
         return {message.task_id for message in sent}
@@ -125,12 +139,15 @@ class Commit(Enqueue, Mail, Wake):
                 "status": entering,
                 "attempts": outcome.attempts,
                 "polls": F("polls") + int(outcome.is_good_poll),
+                "idle_polls": outcome.idle_polls,
                 "heartbeat": None,
                 "executor_id": None,
                 "wake_at": None,
             }
-            if entering in (Status.SCHEDULED, Status.SUSPENDED) and outcome.wake_after_seconds is not None:
-                columns["wake_at"] = from_now(outcome.wake_after_seconds)
+            if outcome.is_good_poll:
+                columns["timed_out"] = False
+            if entering in (Status.SCHEDULED, Status.SUSPENDED):
+                columns["wake_at"] = alarm(outcome)
             if entering is Status.READY and not outcome.keeps_rank:
                 columns["rank"] = rank_from(Clock(), self.options.aging)
             if entering in FINAL:
@@ -155,6 +172,16 @@ class Commit(Enqueue, Mail, Wake):
             pk: (read_list(workers), read_list(errors))
             for pk, workers, errors in rows.values_list("pk", "workers_text", "errors_text")
         }
+
+
+def alarm(outcome: Outcome) -> Any:
+    """Give the moment to wake at: the one it names, or so long from now, whichever is first."""
+    if outcome.wake_after_seconds is None:
+        return outcome.wake_at
+    after = from_now(outcome.wake_after_seconds)
+    if outcome.wake_at is None:
+        return after
+    return Case(When(LessThan(after, Value(outcome.wake_at)), then=after), default=Value(outcome.wake_at))
 
 
 def concerned(outcome: Outcome) -> set[UUID]:
