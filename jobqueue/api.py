@@ -60,9 +60,7 @@ def enqueue(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:
     return answers
 
 
-def cancel(
-    ids: Iterable[UUID | str] | UUID | str, *, tree: bool = False, backend: str | None = None
-) -> CancelReport:
+def cancel(ids: Iterable[UUID | str] | UUID | str, *, tree: bool = False, backend: str | None = None) -> CancelReport:
     """
     Cancel tasks: queued, scheduled and suspended ones end at once, running ones are told to stop.
 
@@ -123,9 +121,7 @@ def send(
     return sent[0] if sent else None
 
 
-def send_many(
-    messages: Iterable[Send], *, sender: UUID | str | None = None, backend: str = "default"
-) -> list[int]:
+def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, backend: str = "default") -> list[int]:
     """
     Send messages, all or none, in order; gives the ids of those that were not repeats.
 
@@ -231,7 +227,7 @@ def _wake(engine: Engine, ids: frozenset[UUID]) -> None:
     engine.wake_or_leave(ids)
     if engine.options.notify:
         queues = engine.tasks.ready().filter(pk__in=ids).order_by().values_list("queue_name", flat=True).distinct()
-        _notices.send(engine, set(queues))
+        notices.send(engine, set(queues))
 
 
 class Notices:
@@ -254,10 +250,10 @@ class Notices:
             engine.notify(due)
 
 
-_notices = Notices()
+notices = Notices()
 
 
 def _notify_after_commit(engine: Engine, queues: set[str]) -> None:
     if queues and engine.options.notify:
         # A notice takes a database-wide lock at commit, so it never travels in the user's transaction.
-        transaction.on_commit(partial(_notices.send, engine, queues), using=engine.database, robust=True)
+        transaction.on_commit(partial(notices.send, engine, queues), using=engine.database, robust=True)

@@ -44,6 +44,15 @@ class Claim(Ground):
         found = list(candidates.values_list("pk", "claim_number")[: demand.limit])
         return self._read_claimed([pk for pk, number in found if self._take(pk, number, demand.executor_id)])
 
+    def hold(self, claimed: Claimed) -> bool:
+        """
+        Lock a claimed task in the caller's transaction, waiting for others; False when the claim is lost.
+
+        Locks: the row FOR NO KEY UPDATE.
+        """
+        rows = self.lock([claimed.id], wait=True).only("pk", "status", "claim_number")
+        return any(row.status == Status.RUNNING and row.claim_number == claimed.claim_number for row in rows)
+
     def _unpaused(self, queues: Sequence[str]) -> list[str]:
         paused = Queue.objects.using(self.database).filter(
             Q(resume_at__isnull=True) | Q(resume_at__gt=Clock()), backend=self.alias, paused_at__isnull=False

@@ -11,10 +11,10 @@ from queue import Empty, SimpleQueue
 
 from jobqueue.engine.base import Engine
 from jobqueue.executor import sessions
-from jobqueue.executor.atomic import poll_atomically
+from jobqueue.executor.atomic import commit_with, poll_atomically
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
-from jobqueue.executor.run import Ended, Loaded, Worker, call, conclude, load
+from jobqueue.executor.run import Ended, Loaded, Returned, Worker, call, conclude, load
 from jobqueue.executor.sessions import Session
 
 logger = logging.getLogger("jobqueue.executor")
@@ -110,7 +110,12 @@ def poll_in_thread(hold: Hold, engine: Engine, worker: Worker, on_start: OnStart
     try:
         if loaded.task.atomic:
             return poll_atomically(hold, loaded, engine, worker)
-        return conclude(hold, loaded, run_interruptibly(hold, session, partial(call, hold, loaded)), worker)
+        match run_interruptibly(hold, session, partial(call, hold, loaded)):
+            case Returned(value) if loaded.context is not None and callable(value):
+                session.tidy()
+                return commit_with(hold, loaded, engine, worker, value, session)
+            case ending:
+                return conclude(hold, loaded, ending, worker)
     finally:
         if hold.reason is not None:
             session.close()

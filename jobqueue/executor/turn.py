@@ -28,7 +28,11 @@ Names = Callable[[Sequence[UUID | str | Spawn]], Sequence[UUID]]
 
 
 def context_of(
-    actor: type[Actor[Any]], claimed: Claimed, mail: Sequence[Letter], result: Result, is_told_to_stop: Callable[[], bool]
+    actor: type[Actor[Any]],
+    claimed: Claimed,
+    mail: Sequence[Letter],
+    result: Result,
+    is_told_to_stop: Callable[[], bool],
 ) -> PollContext[Any]:
     """Decode state and inbox. Raises ValueError for a state, UndecodableMessage for a message, that does not fit."""
     try:
@@ -75,7 +79,9 @@ def actions_of(returned: Any) -> tuple[list[Action], Disposition | None]:
     for number, action in enumerate(given):
         match action:
             case Sleep() | Suspend() | Done() if number < len(given) - 1:
-                raise InvalidActions(f"{type(action).__name__} must come last; poll() returned it before other actions.")
+                raise InvalidActions(
+                    f"{type(action).__name__} must come last; poll() returned it before other actions."
+                )
             case Spawn() | Send() | Yield() | Sleep() | Suspend() | Done():
                 pass
             case _:
@@ -85,8 +91,9 @@ def actions_of(returned: Any) -> tuple[list[Action], Disposition | None]:
     return given, None
 
 
-def outcome_of(claimed: Claimed, context: PollContext[Any], actor: type[Actor[Any]], returned: Any, names: Names,
-               backend: str, worker_id: str) -> Outcome:
+def outcome_of(
+    claimed: Claimed, context: PollContext[Any], actor: type[Actor[Any]], returned: Any, names: Names, backend: str
+) -> Outcome:
     """
     Turn a good poll into its outcome.
 
@@ -106,7 +113,6 @@ def outcome_of(claimed: Claimed, context: PollContext[Any], actor: type[Actor[An
         status=Status.READY,
         attempts=0,
         is_good_poll=True,
-        worker_id=worker_id,
         inner_state=state,
         effects=Effects(
             consumed=taken,
@@ -118,7 +124,9 @@ def outcome_of(claimed: Claimed, context: PollContext[Any], actor: type[Actor[An
     )
     match decision:
         case Done(result=result):
-            return replace(outcome, status=Status.SUCCESSFUL, return_value=encode_result(plain(result), max_bytes=limit))
+            return replace(
+                outcome, status=Status.SUCCESSFUL, return_value=encode_result(plain(result), max_bytes=limit)
+            )
         case None:
             return outcome
     if left and taken:
@@ -152,7 +160,9 @@ def child_row(spawn: Spawn, backend: str) -> NewTask:
     if not isinstance(target, FunctionTask):
         raise InvalidActions(f"Spawn() takes an actor or a task, not {target!r:.200}.")
     if target.backend != backend:
-        raise InvalidActions(f"A child lives in its parent's backend {backend!r}; {target.name} is of {target.backend!r}.")
+        raise InvalidActions(
+            f"A child lives in its parent's backend {backend!r}; {target.name} is of {target.backend!r}."
+        )
     return replace(task_backends[backend].new_row(target, spawn.args, spawn.kwargs), id=spawn.id)
 
 
