@@ -126,6 +126,8 @@ class Task(models.Model):
             ("requeue_task", "Can requeue tasks"),
             ("cancel_task", "Can cancel tasks"),
             ("view_payload", "Can see arguments, results and state of tasks"),
+            ("send_message", "Can send messages to tasks"),
+            ("wake_task", "Can wake suspended tasks"),
         ]
         indexes = [
             models.Index(
@@ -146,7 +148,7 @@ class Task(models.Model):
                 condition=Q(status="READY", lost_count__gte=2),
             ),
             models.Index(fields=["backend", "id"], name="jobqueue_task_suspended", condition=Q(status="SUSPENDED")),
-            models.Index(fields=["id"], name="jobqueue_task_failed", condition=Q(status="FAILED")),
+            models.Index(fields=["task_type", "finished_at"], name="jobqueue_task_failed", condition=Q(status="FAILED")),
             models.Index(
                 fields=["backend", "status", "finished_at"],
                 name="jobqueue_task_finished",
