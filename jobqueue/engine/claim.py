@@ -44,6 +44,13 @@ class Claim(Ground):
         found = list(candidates.values_list("pk", "claim_number")[: demand.limit])
         return self._read_claimed([pk for pk, number in found if self._take(pk, number, demand.executor_id)])
 
+    def claim_one(self, pk: UUID, executor_id: UUID) -> Claimed | None:
+        """Hand over one READY task out of turn; None when it is not READY. Locks: the row, waiting for others."""
+        with self.transaction():
+            number = self.tasks.filter(pk=pk).values_list("claim_number", flat=True).first()
+            is_taken = number is not None and self._take(pk, number, executor_id)
+            return self._read_claimed([pk])[0] if is_taken else None
+
     def hold(self, claimed: Claimed) -> bool:
         """
         Lock a claimed task in the caller's transaction, waiting for others; False when the claim is lost.

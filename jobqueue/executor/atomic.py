@@ -17,7 +17,6 @@ from django.db import transaction
 
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import ClaimLost
-from jobqueue.executor import sessions
 from jobqueue.executor.errors import first_line_of, from_the_body
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
@@ -37,9 +36,9 @@ class _RolledBack(Exception):
         self.ended = ended
 
 
-def poll_atomically(hold: Hold, loaded: Loaded, engine: Engine, worker: Worker) -> Ended:
+def poll_atomically(hold: Hold, loaded: Loaded, engine: Engine, worker: Worker, session: Session) -> Ended:
     """Run the body and commit its outcome in one transaction."""
-    return _commit_with(hold, loaded, engine, worker, partial(call, hold, loaded))
+    return _commit_with(hold, loaded, engine, worker, partial(call, hold, loaded), session)
 
 
 def commit_with(
@@ -61,13 +60,13 @@ def _commit_with(
     engine: Engine,
     worker: Worker,
     body: Callable[[], Any],
-    session: Session | None = None,
+    session: Session,
 ) -> Ended:
     """What does not succeed goes the ordinary way."""
     over: Ended | None = None
     try:
         with transaction.atomic(using=engine.database, durable=True):
-            ending = run_interruptibly(hold, session or sessions.current(), body)
+            ending = run_interruptibly(hold, session, body)
             over = conclude(hold, loaded, ending, worker)
             over = _complete(over, engine, worker)
     except _RolledBack as undone:

@@ -109,7 +109,7 @@ def poll_in_thread(hold: Hold, engine: Engine, worker: Worker, on_start: OnStart
     on_start(hold, loaded)
     try:
         if loaded.task.atomic:
-            return poll_atomically(hold, loaded, engine, worker)
+            return poll_atomically(hold, loaded, engine, worker, session)
         match run_interruptibly(hold, session, partial(call, hold, loaded)):
             case Returned(value) if loaded.context is not None and callable(value):
                 session.tidy()
