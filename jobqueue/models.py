@@ -148,7 +148,9 @@ class Task(models.Model):
                 condition=Q(status="READY", lost_count__gte=2),
             ),
             models.Index(fields=["backend", "id"], name="jobqueue_task_suspended", condition=Q(status="SUSPENDED")),
-            models.Index(fields=["task_type", "finished_at"], name="jobqueue_task_failed", condition=Q(status="FAILED")),
+            models.Index(
+                fields=["task_type", "finished_at"], name="jobqueue_task_failed", condition=Q(status="FAILED")
+            ),
             models.Index(
                 fields=["backend", "status", "finished_at"],
                 name="jobqueue_task_finished",
