@@ -83,25 +83,30 @@ class Claimed:
     max_attempts: int
     polls: int
     lost_count: int
-    idle_polls: int
-    timed_out: bool
     rank: datetime
     enqueued_at: datetime
     started_at: datetime | None
     claimed_at: datetime
     wait_seconds: float
     is_expired: bool
+    idle_polls: int = 0
+    timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMessage:
-    """A message to a task. `body` is JSON text; `eof` is the final status of a child that ended."""
+    """
+    A message to a task. `body` is JSON text; `eof` is the final status of a child that ended.
+
+    is_droppable: dropped instead of refused when its receiver has ended.
+    """
 
     task_id: UUID
     body: str
     sender_id: UUID | None = None
     eof: Status | None = None
     dedupe_key: str | None = None
+    is_droppable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +149,7 @@ class Outcome:
     status: the state to enter. READY means poll again now. SUSPENDED becomes READY where unread
     mail waits; READY, SCHEDULED and SUSPENDED become CANCELLED where a cancel was requested.
     wake_after_seconds, wake_at: for SCHEDULED and SUSPENDED, counted from the commit, or a moment.
-    idle_polls: polls in a row that left their mail unread, or found that what they saw was stale.
+    idle_polls: polls in a row that left their mail unread; negative, that found that what they saw was stale.
     attempts: the new value of the column. is_good_poll adds one to `polls`.
     keeps_rank: for READY, whether it goes back to its place in the order (a release) or to the end.
     worker_id: appended to `worker_ids` when this poll was a started attempt, else None.
@@ -273,5 +278,6 @@ def released(claimed: Claimed) -> Outcome:
         status=Status.READY,
         attempts=claimed.attempts,
         parent_id=claimed.parent_id,
+        idle_polls=claimed.idle_polls,
         keeps_rank=True,
     )

@@ -32,7 +32,7 @@ class Wake(Ground):
                 status=Status.READY,
                 rank=rank_from(F("wake_at"), self.options.aging),
                 wake_at=None,
-                timed_out=Case(When(status=Status.SUSPENDED, then=True), default=False),
+                timed_out=Case(When(status=Status.SUSPENDED, then=True), default=F("timed_out")),
             )
         following = alarms.aggregate(at=Min("wake_at"))["at"]
         seconds = None if following is None else (following - self.now()).total_seconds()

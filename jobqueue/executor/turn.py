@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -11,11 +11,13 @@ from uuid import UUID
 from jobqueue.actions import Action, Disposition, Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
 from jobqueue.actor import Actor, Inbox, PollContext
 from jobqueue.compat import task_backends
+from jobqueue.conf import options_for
 from jobqueue.exceptions import InvalidActions, TaskNotFound, UndecodableMessage
 from jobqueue.function import FunctionTask
-from jobqueue.outcome import Claimed, Effects, Letter, NewMessage, NewTask, Outcome, Status
+from jobqueue.outcome import Claimed, Effects, Letter, NewMessage, NewTask, Outcome, Status, released
 from jobqueue.payload import decode, encode, encode_message, encode_result, plain
 from jobqueue.results import Result
+from jobqueue.task_options import time_problems
 
 FIRST_WAIT_SECONDS = 0.1  # of an actor that leaves its mail unread, doubling up to POLL_INTERVAL
 KINDS = {
@@ -72,7 +74,10 @@ def actions_of(returned: Any) -> tuple[list[Action], Disposition | None]:
             given: list[Any] = []
         case Spawn() | Send() | Yield() | Sleep() | Suspend() | Done():
             given = [returned]
-        case Iterable() if not isinstance(returned, str | bytes | dict):
+        case Coroutine():
+            returned.close()
+            raise InvalidActions("poll() returned a coroutine, which nobody awaits; what it returns must be plain.")
+        case Iterable() if not isinstance(returned, str | bytes | Mapping):
             given = list(returned)
         case _:
             raise InvalidActions(f"poll() returned {returned!r:.200}; it returns actions, or a function that does.")
@@ -100,7 +105,7 @@ def outcome_of(
     names: gives the ids of receivers. Raises InvalidActions, InvalidArguments, InvalidResult, TaskNotFound or
     ValueError for what cannot be; the poll has failed then.
     """
-    options = task_backends[backend].settings
+    options = options_for(backend)
     limit = options.max_payload_bytes
     effects, decision = actions_of(returned)
     taken = [message.id for message in context.inbox.taken]
@@ -136,22 +141,48 @@ def outcome_of(
 
 
 def alarm_of(decision: Sleep | Suspend) -> dict[str, Any]:
-    until = decision.until if isinstance(decision, Sleep) else decision.timeout
-    match until:
-        case None:
-            return {}
-        case datetime():
-            return {"wake_at": until}
-    return {"wake_after_seconds": max(0.0, until.total_seconds())}
+    """Give the outcome's alarm. Raises InvalidActions for what is no time."""
+    is_sleep = isinstance(decision, Sleep)
+    until: Any = decision.until if isinstance(decision, Sleep) else decision.timeout
+    if until is None and not is_sleep:
+        return {}
+    name = "Sleep(until)" if is_sleep else "Suspend(timeout)"
+    if until is None or (isinstance(until, datetime) and not is_sleep):
+        raise InvalidActions(f"{name} must be {'a datetime or ' if is_sleep else ''}a timedelta, not {until!r}.")
+    for problem in time_problems(name, until):
+        raise InvalidActions(f"{problem}.")
+    return (
+        {"wake_at": until} if isinstance(until, datetime) else {"wake_after_seconds": max(0.0, until.total_seconds())}
+    )
 
 
 def rest(outcome: Outcome, claimed: Claimed, longest_seconds: float) -> Outcome:
-    """Look again at mail that was left, or at what was stale, after a wait that doubles: no hot loop."""
-    wait = min(longest_seconds, FIRST_WAIT_SECONDS * 2.0 ** min(claimed.idle_polls, 30))
+    """Look again at mail that was left after a wait that doubles: no hot loop."""
+    before = max(0, claimed.idle_polls)
+    wait = wait_after(before, longest_seconds)
     asked = outcome.wake_after_seconds
+    return replace(outcome, idle_polls=before + 1, wake_after_seconds=wait if asked is None else min(wait, asked))
+
+
+def poll_again(claimed: Claimed, longest_seconds: float) -> Outcome:
+    """Poll again soon what found itself stale: nothing has happened, no attempt is counted."""
+    before = stale_polls(claimed)
     return replace(
-        outcome, idle_polls=claimed.idle_polls + 1, wake_after_seconds=wait if asked is None else min(wait, asked)
+        released(claimed),
+        status=Status.SCHEDULED,
+        keeps_rank=False,
+        idle_polls=-(before + 1),
+        wake_after_seconds=wait_after(before, longest_seconds),
     )
+
+
+def stale_polls(claimed: Claimed) -> int:
+    """How many polls in a row were stale before this one."""
+    return max(0, -claimed.idle_polls)
+
+
+def wait_after(times: int, longest_seconds: float) -> float:
+    return float(min(longest_seconds, FIRST_WAIT_SECONDS * 2.0 ** min(times, 30)))
 
 
 def child_row(spawn: Spawn, backend: str) -> NewTask:
@@ -163,7 +194,9 @@ def child_row(spawn: Spawn, backend: str) -> NewTask:
         raise InvalidActions(
             f"A child lives in its parent's backend {backend!r}; {target.name} is of {target.backend!r}."
         )
-    return replace(task_backends[backend].new_row(target, spawn.args, spawn.kwargs), id=spawn.id)
+    owner: Any = task_backends[backend]
+    row: NewTask = owner.new_row(target, spawn.args, spawn.kwargs)
+    return replace(row, id=spawn.id)
 
 
 def messages_of(effects: Sequence[Action], claimed: Claimed, names: Names, limit: int) -> list[NewMessage]:
@@ -172,13 +205,16 @@ def messages_of(effects: Sequence[Action], claimed: Claimed, names: Names, limit
     if any(isinstance(action, Yield) for action in wanted) and claimed.parent_id is None:
         raise InvalidActions("Yield() sends to the parent, and this task has none.")
     sends = [action for action in wanted if isinstance(action, Send)]
-    ids = iter(names([action.to for action in sends]) if sends else ())
+    found = names([action.to for action in sends]) if sends else ()
+    ids = iter(found)
     return [
         NewMessage(
             task_id=next(ids) if isinstance(action, Send) else parent(claimed),
             body=encode_message(action.body, max_bytes=limit),
             sender_id=claimed.id,
             dedupe_key=action.dedupe if isinstance(action, Send) else None,
+            # With a Send() to the parent beside it, both go or neither, in their order.
+            is_droppable=isinstance(action, Yield) and claimed.parent_id not in found,
         )
         for action in wanted
     ]

@@ -12,6 +12,6 @@ WITH due AS MATERIALIZED (
 )
 UPDATE jobqueue_task AS task
 SET status = 'READY', rank = task.wake_at - make_interval(secs => task.priority * %(aging)s), wake_at = NULL,
-    timed_out = task.status = 'SUSPENDED'
+    timed_out = task.timed_out OR task.status = 'SUSPENDED'
 FROM due
 WHERE task.id = due.id
