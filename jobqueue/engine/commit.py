@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,11 +21,13 @@ from jobqueue.engine.enqueue import Enqueue
 from jobqueue.engine.ground import ERRORS_KEPT, WORKERS_KEPT, json_from
 from jobqueue.engine.mail import Ending
 from jobqueue.engine.wake import Wake
-from jobqueue.exceptions import ConsumedTwice, TaskFinished, TaskNotFound
+from jobqueue.exceptions import ConsumedTwice, KeyTaken, TaskFinished, TaskNotFound
 from jobqueue.models import Task
-from jobqueue.outcome import FINAL, Committed, Outcome, Status
+from jobqueue.outcome import FINAL, Committed, Enqueued, NewTask, Outcome, Status
 
-REFUSALS = (DataError, IntegrityError, ValueError, TaskFinished, TaskNotFound, ConsumedTwice)
+logger = logging.getLogger(__name__)
+
+REFUSALS = (DataError, IntegrityError, ValueError, TaskFinished, TaskNotFound, ConsumedTwice, KeyTaken)
 
 
 class Commit(Enqueue, Cancel, Wake):
@@ -105,11 +108,13 @@ class Commit(Enqueue, Cancel, Wake):
             for child in outcome.effects.spawn
         ]
         if children:
-            self._enqueue(children)
+            refuse_taken_keys(children, self._enqueue(children))
         unborn = {child.id for o in outcomes for child in o.effects.spawn} - {child.id for child in children}
         sent = [m for outcome in outcomes for m in outcome.effects.send if m.task_id not in unborn]
-        if sent:
-            self._send(sent)
+        if strict := [message for message in sent if not message.is_droppable]:
+            self._send(strict)
+        if droppable := [message for message in sent if message.is_droppable]:
+            log_dropped(len(droppable) - len(self._insert(droppable)))
         return {message.task_id for message in sent}
 
     def _consume(self, outcomes: Sequence[Outcome]) -> None:
@@ -208,6 +213,18 @@ def ending(outcome: Outcome, entering: Status, row: Task) -> Ending | None:
         return None
     body = outcome.return_value if entering is Status.SUCCESSFUL else outcome.error
     return Ending(row.pk, row.parent_id, entering, body)
+
+
+def refuse_taken_keys(children: Sequence[NewTask], answers: Sequence[Enqueued]) -> None:
+    """Raise KeyTaken for a child that was not born, because its parent would wait for it for ever."""
+    for child, answer in zip(children, answers, strict=True):
+        if not answer.created:
+            raise KeyTaken(f"No child {child.task_type} was spawned: task {answer.id} holds its key {child.key!r}.")
+
+
+def log_dropped(count: int) -> None:
+    if count:
+        logger.info("message.dropped count=%d: yielded to parents that have ended", count)
 
 
 def is_refusal(error: Exception) -> bool:
