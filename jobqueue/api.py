@@ -176,6 +176,8 @@ def id_from(name: UUID | str | Spawn) -> UUID | None:
             return pk
     try:
         return UUID(name) if len(name) == 36 else None
+    except TypeError:
+        raise TypeError(f"A message goes to a task's id or key, not to {name!r:.200}.") from None
     except ValueError:
         return None
 

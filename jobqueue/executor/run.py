@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ from jobqueue.exceptions import (
     FenceLost,
     GiveUp,
     InvalidResult,
-    JobQueueError,
+    KeyTaken,
     Retry,
     ShuttingDown,
     Stale,
@@ -41,7 +41,7 @@ from jobqueue.exceptions import (
 )
 from jobqueue.executor.errors import error_text, message_of
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.turn import context_of, outcome_of, rest
+from jobqueue.executor.turn import context_of, outcome_of, poll_again, stale_polls
 from jobqueue.function import FunctionTask, Limits, changed, limits
 from jobqueue.outcome import FINAL, Claimed, Outcome, Status, released
 from jobqueue.payload import decode, encode_result
@@ -156,7 +156,8 @@ def context_for(hold: Hold, loaded: Loaded) -> Context:
 def call(hold: Hold, loaded: Loaded) -> Any:
     """Call the body: its result, or the coroutine of an async one."""
     if isinstance(loaded.task, ActorTask):
-        return loaded.task.actor().poll(loaded.context, *loaded.args, **loaded.kwargs)  # type: ignore[arg-type]
+        returned = loaded.task.actor().poll(loaded.context, *loaded.args, **loaded.kwargs)  # type: ignore[arg-type]
+        return list(returned) if isinstance(returned, Generator) else returned
     context = [context_for(hold, loaded)] if loaded.task.takes_context else []
     return loaded.task.func(*context, *loaded.args, **loaded.kwargs)
 
@@ -171,7 +172,7 @@ def conclude(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Work
             except InvalidResult as refusal:
                 error = refusal.with_traceback(None)
                 outcome = failed(hold.claimed, error, worker)
-            except (JobQueueError, ValueError, TypeError) as refusal:  # of an actor's actions or state
+            except Exception as refusal:  # noqa: BLE001 - an actor's actions and state may be anything
                 error = refusal
                 outcome = after_error(hold, loaded, error, worker)
         case Raised(raised):
@@ -230,9 +231,8 @@ def after_error(hold: Hold, loaded: Loaded, error: BaseException, worker: Worker
         return failed(claimed, error, worker)
     if hold.reason is TaskCancelled:
         return ended(claimed, Status.CANCELLED, error, worker)
-    if isinstance(error, Stale) and claimed.idle_polls + 1 < STALE_MOST:
-        again = replace(released(claimed), status=Status.SCHEDULED, keeps_rank=False)
-        return rest(again, claimed, worker.options.poll_interval)
+    if isinstance(error, Stale) and stale_polls(claimed) + 1 < STALE_MOST:
+        return poll_again(claimed, worker.options.poll_interval)
     is_worth_it = not isinstance(error, task.give_up_on) and (
         task.retry_on is None or isinstance(error, (*task.retry_on, Retry))
     )
@@ -289,7 +289,7 @@ def refused(hold: Hold, error: Exception, worker: Worker, result: Result | None 
 
 def refused_by_database(over: Ended, error: Exception, worker: Worker) -> Ended:
     """End a task FAILED whose outcome the database would not store; a poll whose mail would not go has failed."""
-    if over.loaded is not None and isinstance(error, (TaskFinished, TaskNotFound, ConsumedTwice)):
+    if over.loaded is not None and isinstance(error, (TaskFinished, TaskNotFound, ConsumedTwice, KeyTaken)):
         return conclude(over.hold, over.loaded, Raised(error), worker)
     refusal = InvalidResult(f"The database refused the outcome: {message_of(error)}")
     outcome = failed(over.hold.claimed, refusal, worker)

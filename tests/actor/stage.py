@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import jobqueue
 from jobqueue import Actor, Backoff, PollContext, Spawn, testing
 from jobqueue.models import InboxMessage, Task
 from jobqueue.outcome import Status
@@ -57,6 +58,13 @@ class Stage:
 
     def advance(self, seconds: float) -> None:
         testing.advance(timedelta(seconds=seconds))
+
+    def send(self, pk: UUID, body: Any = None, **options: Any) -> int | None:
+        return jobqueue.send(pk, body, **options)
+
+    def change(self, pk: UUID, **columns: Any) -> None:
+        """Write into a row what only another version of the code could have written."""
+        assert Task.objects.using(self.database).filter(pk=pk).update(**columns) == 1
 
     # --- look
 
