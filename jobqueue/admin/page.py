@@ -119,6 +119,8 @@ class TaskPage(ReadOnlyAdmin[Task]):
         if not takes_messages(task):
             return self._not_sent(request, task, _("this site knows no actor of its name."))
         if not form.is_valid():
+            form.fields["body"].widget.attrs["autofocus"] = True
+            self.message_user(request, _("Nothing was sent: the message needs a change."), messages.ERROR)
             return self._page(request, task, form)
         try:
             number = api.send(task.pk, form.cleaned_data["body"], backend=task.backend)
