@@ -18,7 +18,7 @@ from jobqueue.models import Task
 
 LARGEST = 12
 PAUSES = {"quick": 0.0, "slow": 0.7}
-SLOT, MARGIN = 36, 44  # units of the drawing: the width of a leaf, and what is free around the tree
+SLOT = 36  # units of the drawing: the width of a leaf
 
 Status = Task.Status
 WORDS = {
@@ -30,7 +30,8 @@ WORDS = {
     Status.FAILED: ("failed", "failed"),
     Status.CANCELLED: ("failed", "cancelled"),
 }
-STATES = ("ready", "running", "suspended", "done", "failed")
+STATES = ("ready", "running", "sleeping", "suspended", "done", "failed")
+UNFINISHED = STATES[:4]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +78,11 @@ class Tree:
 
     @property
     def height(self) -> int:
-        return max(0, self.n - 2) * level_height(self.n) + 2 * MARGIN
+        return max(0, self.n - 2) * level_height(self.n) + 2 * margin(self.n)
 
     @property
     def is_busy(self) -> bool:
-        return not self.root.is_finished or any(node.state in ("ready", "running", "suspended") for node in self.nodes)
+        return not self.root.is_finished or any(node.state in UNFINISHED for node in self.nodes)
 
     @property
     def counts(self) -> list[tuple[str, int]]:
@@ -105,8 +106,17 @@ def leaves(n: int) -> int:
     return 1 if n <= 2 else leaves(n - 1) + leaves(n - 2)
 
 
+def radius(n: int) -> int:
+    """The more there is below a task, the larger it is."""
+    return round(9 + 4 * math.sqrt(leaves(n)))
+
+
+def margin(n: int) -> int:
+    return radius(n) + 8
+
+
 def width(n: int) -> int:
-    return leaves(n) * SLOT + 2 * MARGIN
+    return leaves(n) * SLOT + 2 * margin(n)
 
 
 def level_height(n: int) -> int:
@@ -134,7 +144,7 @@ def tree(root: Task) -> Tree:
         for task in level:
             children.setdefault(task.parent_id, []).append(task)  # type: ignore[arg-type]
         found += level
-    nodes = list(place(root, children, left=0, y=MARGIN, height=level_height(n), above=None))
+    nodes = list(place(root, children, left=margin(n), y=margin(n), height=level_height(n), above=None))
     polls = sum(task.polls for task in found)
     return Tree(root=root, n=n, nodes=nodes, expected=2 * leaves(n) - 1, polls=polls)
 
@@ -142,20 +152,20 @@ def tree(root: Task) -> Tree:
 def place(
     task: Task, children: Mapping[UUID, list[Task]], *, left: int, y: int, height: int, above: tuple[int, int] | None
 ) -> Iterator[Node]:
-    """Give a task and those below it. left: the first of the leaf places that are its own."""
+    """Give a task and those below it. left: where its part of the drawing begins."""
     n = int(task.args[0])
-    x = MARGIN + round((left + leaves(n) / 2) * SLOT)
+    x = left + leaves(n) * SLOT // 2
     yield node(task, n=n, x=x, y=y, above=above)
     for child in children.get(task.pk, ()):
         is_smaller = int(child.args[0]) == n - 2
-        start = left + leaves(n - 1) if is_smaller else left
+        start = left + leaves(n - 1) * SLOT if is_smaller else left
         yield from place(child, children, left=start, y=y + height, height=height, above=(x, y))
 
 
 def node(task: Task, *, n: int, x: int, y: int, above: tuple[int, int] | None) -> Node:
     state, words = WORDS[Status(task.status)]
     if state == "suspended":
-        words = "rests" if task.wake_at else "waits for its children"
+        state, words = ("sleeping", "sleeps") if task.wake_at else ("suspended", "waits for its children")
     return Node(
         task_id=task.pk,
         n=n,
@@ -164,6 +174,6 @@ def node(task: Task, *, n: int, x: int, y: int, above: tuple[int, int] | None) -
         value=task.return_value if task.status == Status.SUCCESSFUL else None,
         x=x,
         y=y,
-        radius=round(9 + 4 * math.sqrt(leaves(n))),
+        radius=radius(n),
         above=above,
     )

@@ -57,6 +57,11 @@ class Album(models.Model):
         return reverse("photos:album", args=[self.pk])
 
     @property
+    def shown(self) -> list[Photo]:
+        """The photos that have a thumbnail."""
+        return [photo for photo in self.photos.all() if photo.thumbnail]
+
+    @property
     def is_decided(self) -> bool:
         return self.state in (self.State.PUBLISHED, self.State.DISCARDED)
 

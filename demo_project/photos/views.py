@@ -113,12 +113,11 @@ def fibonacci_index(request: HttpRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def fibonacci_tree(request: HttpRequest, task_id: UUID) -> HttpResponse:
-    """The tree as it is now; with `?live`, only the piece that a page asks for again."""
+    """The tree as it is now; with `?live`, only the pieces that a page asks for again."""
     tree = fibonacci.tree(get_object_or_404(fibonacci.runs(), pk=task_id))
-    if "live" in request.GET:
-        return render(request, "photos/_tree.html", {"tree": tree})
     context = {"tree": tree, "form": FibonacciForm(), "runs": fibonacci.runs()[:RUNS_SHOWN]}
-    return render(request, "photos/fibonacci.html", context)
+    page = "photos/_fibonacci_live.html" if "live" in request.GET else "photos/fibonacci.html"
+    return render(request, page, context)
 
 
 @require_safe
