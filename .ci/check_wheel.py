@@ -87,9 +87,7 @@ def check_contents(wheel: Path) -> None:
     beside = {path.relative_to(CHECKOUT).as_posix() for path in package if "__pycache__" not in path.parts}
     missing = sorted(beside - inside)
     missing += [pattern for pattern in REQUIRED if not any(fnmatch(member, pattern) for member in inside)]
-    strangers = sorted(
-        member for member in inside if not member.startswith(("jobqueue/", "django_jobqueue-"))
-    )
+    strangers = sorted(member for member in inside if not member.startswith(("jobqueue/", "django_jobqueue-")))
     if missing or strangers:
         sys.exit(f"The wheel lacks {missing} and should not have {strangers}")
 

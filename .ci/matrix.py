@@ -23,9 +23,7 @@ PINS = Path(".ci/constraints.txt")
 
 def main() -> int:
     split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--newest", action="store_true", help="only the newest pair, if it is not the oldest")
     parser.add_argument("--cell", action="append", default=[], help="such as 3.12-6.1; repeatable")
     options = parser.parse_args(sys.argv[1:split])
@@ -45,9 +43,7 @@ def main() -> int:
         print(f"\n--- Python {python}, Django {django}", flush=True)
         started = time.monotonic()
         status, closing = run_suite(environment(pythons[python], python, django), sys.argv[split + 1 :])
-        rows.append(
-            (python, django, "passed" if status == 0 else "FAILED", time.monotonic() - started, closing)
-        )
+        rows.append((python, django, "passed" if status == 0 else "FAILED", time.monotonic() - started, closing))
     print()
     for python, django, outcome, seconds, closing in rows:
         print(f"Python {python:<5} Django {django:<4} {outcome}  {seconds:5.0f}s  {closing}")

@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
-from uuid import UUID
 
 from django.core.files.storage import default_storage
 from django.db import connection
 from django.db.models import Count, Q, QuerySet
 from django.utils import timezone
 
-from demo_project.photos import gallery
-from demo_project.photos.models import Photo
+from demo_project.photos import files, gallery, imaging
+from demo_project.photos.actors import Fibonacci
+from demo_project.photos.fibonacci import leaves
+from demo_project.photos.models import Album, ContactSheet, Photo
 from jobqueue.models import Task
 
 Status = Task.Status
@@ -36,10 +37,23 @@ class Run:
     def photos(self) -> QuerySet[Photo]:
         return Photo.objects.filter(uploaded_at__gte=self.began)
 
+    @property
+    def albums(self) -> QuerySet[Album]:
+        return Album.objects.filter(created_at__gte=self.began)
+
+    @property
+    def undecided(self) -> QuerySet[Album]:
+        return self.albums.filter(state=Album.State.WAITING)
+
+    def to_publish(self) -> QuerySet[Album]:
+        """Albums that wait for their visitor, and have something to show."""
+        return self.undecided.filter(photos__thumbnail__gt="").distinct()
+
     def waiting(self) -> QuerySet[Task]:
-        """What can still run; tonight's report is not waited for."""
+        """What can still run; neither tonight's report is waited for, nor an album without anything to show."""
         tonight = Q(status=Status.SCHEDULED, wake_at__gt=timezone.now() + gallery.SOON)
-        return self.tasks.filter(finished_at=None).exclude(tonight)
+        hopeless = Q(pk__in=self.undecided.exclude(photos__thumbnail__gt="").values("task_id"))
+        return self.tasks.filter(finished_at=None).exclude(tonight | hopeless)
 
     def unfinished(self) -> dict[str, int]:
         """Count them by status, in words."""
@@ -68,12 +82,33 @@ def tell(run: Run) -> Iterator[str]:
         f"{count} {Status(status).label.lower()}" for status, count in statuses.most_common()
     )
     yield f"Throughput:  {throughput(tasks)}"
+    yield f"Albums:      {albums_in_words(run)}"
+    yield from (f"Fibonacci:   {line}" for line in trees_in_words(tasks))
     failed = [task for task in tasks if task.status == Status.FAILED]
     if failed:
         names = {str(photo.pk): photo.name for photo in run.photos}
         rows = [(names.get(argument(task), "-"), short(task.task_type), gallery.reason(task)) for task in failed]
         yield ""
         yield from table(("failed", "task", "reason"), sorted(rows))
+
+
+def albums_in_words(run: Run) -> str:
+    states = Counter(Album.State(album.state).label for album in run.albums)
+    sheets = ContactSheet.objects.filter(album__in=[album.pk for album in run.albums])
+    shown = sum(sheet.photos for sheet in sheets)
+    return (
+        ", ".join(f"{count} {words}" for words, count in states.most_common())
+        + f"; {shown} photos on {len(sheets)} contact sheets"
+    )
+
+
+def trees_in_words(tasks: Sequence[Task]) -> Iterator[str]:
+    nodes = [task for task in tasks if task.task_type == Fibonacci.task.task_type]
+    for root in nodes:
+        if root.parent_id is None:
+            took = seconds((root.finished_at - root.enqueued_at).total_seconds()) if root.finished_at else "no end"
+            polls = sum(task.polls for task in nodes)
+            yield f"fib({root.args[0]}) = {root.return_value}, by {len(nodes)} actors in {polls} polls and {took}"
 
 
 def by_type(tasks: Sequence[Task]) -> list[tuple[str, ...]]:
@@ -84,8 +119,8 @@ def by_type(tasks: Sequence[Task]) -> list[tuple[str, ...]]:
 
 def figures(name: str, tasks: Sequence[Task]) -> tuple[str, ...]:
     counts = Counter(task.status for task in tasks)
-    attempts = sum(len(task.worker_ids) for task in tasks)
-    retries = sum(max(0, len(task.worker_ids) - 1) for task in tasks)
+    attempts = sum(attempts_of(task) for task in tasks)
+    retries = sum(len(task.errors) - (task.status == Status.FAILED) for task in tasks)
     waits = [wait.total_seconds() for task in tasks if (wait := waited(task)) is not None]
     runs = [
         (task.finished_at - task.last_attempted_at).total_seconds()
@@ -102,6 +137,11 @@ def figures(name: str, tasks: Sequence[Task]) -> tuple[str, ...]:
     )
 
 
+def attempts_of(task: Task) -> int:
+    """How often a body was started: polls that went well, and those that failed."""
+    return int(task.polls) + len(task.errors)
+
+
 def waited(task: Task) -> timedelta | None:
     """How long it took to start. A task that was enqueued for later says nothing here."""
     if task.started_at is None or short(task.task_type) == "nightly_report":
@@ -114,7 +154,7 @@ def throughput(tasks: Sequence[Task]) -> str:
     if not ends:
         return "nothing has finished"
     took = (max(ends) - min(task.enqueued_at for task in tasks)).total_seconds()
-    attempts = sum(len(task.worker_ids) for task in tasks)
+    attempts = sum(attempts_of(task) for task in tasks)
     return f"{len(ends)} tasks in {took:.1f} s, {attempts / took:.1f} attempts a second"
 
 
@@ -149,30 +189,59 @@ def seconds(value: float) -> str:
 
 def complaints(run: Run, sent: int, is_picture: Callable[[Photo], bool]) -> Iterator[str]:
     """Say what did not come out as it had to."""
-    tasks: dict[UUID | None, Task] = {task.pk: task for task in run.tasks}
+    tasks = list(run.tasks)
+    found = {(task.task_type, argument(task)): task for task in tasks}
     photos = list(run.photos)
+    good = [photo for photo in photos if is_picture(photo)]
     if len(photos) != sent:
         yield f"{sent} photos were sent, {len(photos)} are there."
     for photo in photos:
-        yield from complaints_about(photo, tasks, is_good=is_picture(photo))
-    for task in tasks.values():
+        yield from complaints_about(photo, found, is_good=photo in good)
+    for album in run.albums:
+        yield from complaints_about_album(album, sum(photo.album_id == album.pk for photo in good))
+    for task in tasks:
         yield from complaints_about_task(task)
-    reports = [task for task in tasks.values() if short(task.task_type) == "nightly_report"]
+    reports = [task for task in tasks if short(task.task_type) == "nightly_report"]
     if Status.SUCCESSFUL not in [task.status for task in reports]:
         yield "The report that was due did not run."
+    yield from complaints_about_tree([task for task in tasks if task.task_type == Fibonacci.task.task_type])
 
 
-def complaints_about(photo: Photo, tasks: Mapping[UUID | None, Task], *, is_good: bool) -> Iterator[str]:
+def complaints_about(photo: Photo, tasks: Mapping[tuple[str, str], Task], *, is_good: bool) -> Iterator[str]:
     wanted = Status.SUCCESSFUL if is_good else Status.FAILED
-    yield from wrong_end(photo, tasks.get(photo.thumbnail_task_id), wanted)
-    yield from wrong_end(photo, tasks.get(photo.facts_task_id), wanted)
-    yield from wrong_end(photo, tasks.get(photo.notify_task_id), Status.SUCCESSFUL)
+    yield from wrong_end(photo, tasks.get((gallery.THUMBNAIL, str(photo.pk))), wanted)
+    yield from wrong_end(photo, tasks.get((gallery.FACTS, str(photo.pk))), wanted)
+    yield from wrong_end(photo, tasks.get((gallery.WEBHOOK, str(photo.pk))), Status.SUCCESSFUL)
     if photo.notified_at is None:
         yield f"{photo.name}: the webhook was not told."
     if is_good and not (photo.width and photo.thumbnail and default_storage.exists(photo.thumbnail)):
         yield f"{photo.name}: there is no thumbnail, or there are no facts."
     if not is_good and not photo.problem:
         yield f"{photo.name}: nobody says what is wrong with it."
+
+
+def complaints_about_album(album: Album, good: int) -> Iterator[str]:
+    wanted = Album.State.PUBLISHED if good else Album.State.WAITING
+    if album.state != wanted:
+        yield f"The {album} is {album.state}, not {wanted}."
+    bad = album.photos.count() - good
+    if len(album.failures) != bad:
+        yield f"The {album} gathered {len(album.failures)} failures of {bad}."
+    sheet = ContactSheet.objects.filter(album=album).first()
+    if good and (sheet is None or sheet.photos != good):
+        yield f"The {album} has {good} photos to show, and {sheet.photos if sheet else 'none'} on its contact sheet."
+    if sheet is not None:
+        with imaging.opened(files.read(sheet.path)) as image:
+            if image.size != (sheet.width, sheet.height):
+                yield f"The contact sheet of the {album} is {image.size}, and its row says otherwise."
+
+
+def complaints_about_tree(nodes: Sequence[Task]) -> Iterator[str]:
+    """One run of the demo grows one tree."""
+    for root in (task for task in nodes if task.parent_id is None):
+        expected = leaves(root.args[0])
+        if root.return_value != expected or len(nodes) != 2 * expected - 1:
+            yield f"fib({root.args[0]}) is {root.return_value}, by {len(nodes)} actors: {root.status}"
 
 
 def wrong_end(photo: Photo, task: Task | None, wanted: Status) -> Iterator[str]:
@@ -183,7 +252,7 @@ def wrong_end(photo: Photo, task: Task | None, wanted: Status) -> Iterator[str]:
 
 
 def complaints_about_task(task: Task) -> Iterator[str]:
-    attempts, is_successful = len(task.worker_ids), task.status == Status.SUCCESSFUL
+    attempts, is_successful = attempts_of(task), task.status == Status.SUCCESSFUL
     match short(task.task_type):
         case "copy_to_old_archive" if task.status != Status.FAILED or attempts != task.max_attempts:
             yield f"The task that always fails is {task.status} after {attempts} attempts."

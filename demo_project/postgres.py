@@ -70,9 +70,7 @@ class Cluster:
         "dynamic_shared_memory_type": "mmap",
     }
 
-    def __init__(
-        self, data: Path, *, settings: Mapping[str, str] | None = None, remove: Path | None = None
-    ) -> None:
+    def __init__(self, data: Path, *, settings: Mapping[str, str] | None = None, remove: Path | None = None) -> None:
         self.data = data.absolute()
         self.log = self.data.with_name(self.data.name + ".log")
         self.settings = {**self.DEFAULTS, **(settings or {})}

@@ -60,7 +60,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 TASKS = {
     "default": {
         "BACKEND": "jobqueue.backend.JobQueueBackend",
-        "QUEUES": ["default", "images", "webhooks", "reports"],
+        "QUEUES": ["default", "images", "albums", "webhooks", "reports"],
         "OPTIONS": {
             # Long enough to look at what `make demo` left behind.
             "RETENTION": {"SUCCESSFUL": 7 * 24 * 3600, "FAILED": 30 * 24 * 3600},

@@ -29,30 +29,39 @@ class Visitor:
         no_proxy, cookies = urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(CookieJar())
         self._browser = urllib.request.build_opener(no_proxy, cookies)
 
-    def upload(self, paths: Sequence[Path]) -> None:
-        """Send files with the form on the front page. Raises Turned with what the page says."""
-        fields = [field("csrfmiddlewaretoken", self._token())]
-        fields += [field("photos", path.read_bytes(), path.name) for path in paths]
-        self._post("/", fields)
+    def upload(self, paths: Sequence[Path]) -> str:
+        """Send files with the form on the front page; gives the page of the new album. Raises Turned."""
+        return self._post("/", [field("photos", path.read_bytes(), path.name) for path in paths])
 
     def press(self, what: str) -> None:
         """Press one of the buttons beside the form."""
-        self._post("/experiments/", [field("csrfmiddlewaretoken", self._token()), field("what", what)])
+        self._post("/experiments/", [field("what", what)], form_at="/")
 
-    def _token(self) -> str:
-        with self._browser.open(f"{self.site_url}/", timeout=30) as page:
+    def decide(self, album: str, what: str) -> None:
+        """Press one of the buttons on the page of an album."""
+        self._post(f"{album}decide/", [field("what", what)], form_at=album)
+
+    def grow(self, n: int) -> str:
+        """Start a tree of actors; gives its page."""
+        return self._post("/fibonacci/", [field("n", str(n)), field("pace", "quick")])
+
+    def _token(self, path: str) -> str:
+        with self._browser.open(f"{self.site_url}{path}", timeout=30) as page:
             found = TOKEN.search(page.read().decode())
         if found is None:
-            raise Turned("The front page has no form.")
+            raise Turned(f"{path}: the page has no form.")
         return found[1]
 
-    def _post(self, path: str, fields: Sequence[bytes]) -> None:
+    def _post(self, path: str, fields: Sequence[bytes], *, form_at: str | None = None) -> str:
+        """Send a form; gives the path that we are led to. form_at: the page that bears it. Raises Turned."""
+        token = field("csrfmiddlewaretoken", self._token(form_at or path))
         boundary = secrets.token_hex(16).encode()
-        body = b"".join(b"--%s\r\n%s\r\n" % (boundary, part) for part in fields) + b"--%s--\r\n" % boundary
+        body = b"".join(b"--%s\r\n%s\r\n" % (boundary, part) for part in [token, *fields]) + b"--%s--\r\n" % boundary
         headers = {"Content-Type": f"multipart/form-data; boundary={boundary.decode()}"}
         request = urllib.request.Request(f"{self.site_url}{path}", body, headers)
         try:
-            self._browser.open(request, timeout=120).close()
+            with self._browser.open(request, timeout=120) as page:
+                return str(page.geturl()).removeprefix(self.site_url)
         except urllib.error.HTTPError as error:
             with error:
                 complaint = COMPLAINT.search(error.read().decode(errors="replace"))

@@ -22,6 +22,8 @@ class Spawn:
     """
     Start a child task: an actor, or a function task; its end arrives in our inbox as one message.
 
+    The poll fails with KeyTaken when a live task holds the child's key.
+
     `id` is there from the moment this is built, so that the state can remember the child. `using()` of the
     target sets options, as in Spawn(make_thumbnail.using(priority=5), photo.pk).
     """
@@ -44,11 +46,12 @@ class Send:
 
     to: UUID | str | Spawn
     body: Any = None
+    dedupe: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """Send a message to the parent; the poll fails when there is none."""
+    """Send a message to the parent, dropped when that has ended; the poll fails when there never was one."""
 
     body: Any = None
 
@@ -62,7 +65,11 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Be polled again when a message comes, or after `timeout`."""
+    """
+    Be polled again when a message comes, or after `timeout`.
+
+    Where mail is left unread, `timeout` is counted anew by each look at it; Sleep(until=...) ends when it ends.
+    """
 
     timeout: timedelta | None = None
 

@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any, ClassVar, Generic, TypeVar
+from types import UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 from uuid import UUID
 
 import msgspec
@@ -24,7 +25,14 @@ from jobqueue.compat import (
 )
 from jobqueue.function import Call, FunctionTask
 
-S = TypeVar("S")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    S = TypeVar("S", default=Any)  # a class without a State of its own is written `class Album(Actor)`
+else:
+    from typing import TypeVar
+
+    S = TypeVar("S")
 Actions = Action | Iterable[Action] | None
 PollResult = Actions | Callable[[], Actions]
 
@@ -52,11 +60,11 @@ class Inbox:
         """What this poll has consumed so far."""
         return tuple(self._taken)
 
-    def take(self, *wanted: Kind | type) -> list[Message]:
+    def take(self, *wanted: Kind | type | UnionType) -> list[Message]:
         """Consume the messages of these kinds, or whose bodies are of these types; all without any."""
         kinds = tuple(w for w in wanted if isinstance(w, Kind))
-        types = tuple(w for w in wanted if isinstance(w, type))
-        chosen = [m for m in self._unread if not wanted or m.kind in kinds or (types and isinstance(m.body, types))]
+        types = tuple(w for w in wanted if not isinstance(w, Kind))
+        chosen = [m for m in self._unread if not wanted or m.kind in kinds or isinstance(m.body, types)]
         gone = {m.id for m in chosen}
         self._unread = [m for m in self._unread if m.id not in gone]
         self._taken += chosen
@@ -126,8 +134,8 @@ class Actor(Generic[S]):
     the bodies of its messages. Class keywords: name, queue_name, backend, priority, max_attempts, backoff,
     retry_on, give_up_on, timeout.
 
-    A poll returns an action or several; the last one decides. Or it returns a function, which runs inside
-    the committing transaction with the task's row locked, and returns the actions.
+    A poll returns an action or several, or yields them; the last one decides. Or it returns a function, which
+    runs inside the committing transaction with the task's row locked, and returns the actions.
     """
 
     State: ClassVar[Any] = dict
@@ -205,8 +213,13 @@ class Actor(Generic[S]):
 
     @classmethod
     def encode_state(cls, state: Any) -> Any:
-        """Give the state as JSON's own types."""
-        return msgspec.to_builtins(state, str_keys=True)
+        """Give the state as JSON's own types. Raises ValueError when the next poll could not read it."""
+        value = msgspec.to_builtins(state, str_keys=True)
+        try:
+            msgspec.convert(value, cls.State)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"The state is not what {cls.__name__}.State allows: {error}") from error
+        return value
 
     @classmethod
     def decode_body(cls, text: str) -> Any:
@@ -231,6 +244,15 @@ def _check(cls: type[Actor[Any]]) -> None:
     parameters = list(inspect.signature(cls.poll).parameters)
     if len(parameters) < 2 or parameters[1] != "context":
         raise InvalidTask(f"{cls.__name__}: poll's second parameter must be called 'context', after self.")
+    if inspect.isasyncgenfunction(cls.poll):
+        raise InvalidTask(f"{cls.__name__}: an async poll returns its actions; it cannot yield them.")
+    for name in ("State", "Message"):
+        try:
+            msgspec.json.Decoder(getattr(cls, name))
+        except NameError:  # defined further down in its module
+            pass
+        except TypeError as error:
+            raise InvalidTask(f"{cls.__name__}: {name} is no type that JSON can be read into: {error}") from error
 
 
 def _stand_in(cls: type[Actor[Any]]) -> Callable[..., Any]:

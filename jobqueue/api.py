@@ -13,17 +13,21 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from typing import Any
 from uuid import UUID
 
-from django.db import DatabaseError, transaction
+from asgiref.sync import sync_to_async
+from django.db import transaction
 
+from jobqueue.actions import Send, Spawn
 from jobqueue.compat import task_backends
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import TaskNotFound
 from jobqueue.function import FunctionTask
 from jobqueue.models import Queue
-from jobqueue.outcome import CancelReport, Enqueued, NewTask, RequeueReport, Status
+from jobqueue.outcome import CancelReport, Enqueued, NewMessage, NewTask, RequeueReport, Status
+from jobqueue.payload import encode_message
 
 logger = logging.getLogger(__name__)
 
@@ -56,20 +60,21 @@ def enqueue(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:
     return answers
 
 
-def cancel(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None) -> CancelReport:
+def cancel(ids: Iterable[UUID | str] | UUID | str, *, tree: bool = False, backend: str | None = None) -> CancelReport:
     """
     Cancel tasks: queued, scheduled and suspended ones end at once, running ones are told to stop.
 
-    backend: None looks in every backend of ours. A running body is stopped as soon as it can be; one
-    that returns a result all the same ends SUCCESSFUL.
+    tree: their living children go along, and theirs; they are counted too. backend: None looks in every
+    backend of ours. A running function is stopped as soon as it can be; one that returns a result all the
+    same ends SUCCESSFUL. A running actor finishes its poll.
     """
     cancelled = requested = skipped = 0
     for batch in _batches(ids):
         left = len(set(batch))
         for engine in _engines(backend):
-            report = engine.cancel(batch)
+            report = engine.cancel(batch, tree=tree)
             cancelled, requested = cancelled + report.cancelled, requested + report.requested
-            left -= report.cancelled + report.requested
+            left = min(left, report.skipped) if tree else left - report.cancelled - report.requested
             if report.parents:
                 transaction.on_commit(partial(_wake, engine, report.parents), using=engine.database, robust=True)
             if report.requested:
@@ -96,6 +101,86 @@ def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
                 _notify_after_commit(engine, set(queues))
         skipped += left
     return RequeueReport(requeued=requeued, key_taken=key_taken, skipped=skipped)
+
+
+def send(
+    to: UUID | str,
+    body: Any = None,
+    *,
+    sender: UUID | str | None = None,
+    dedupe: str | None = None,
+    backend: str = "default",
+) -> int | None:
+    """
+    Send a message to an actor, by its id or its live key, in the caller's transaction; gives the message's id.
+
+    The receiver is woken after the commit. dedupe: a second message with this text to the same task does
+    nothing and gives None, which makes a repeated webhook harmless. Raises TaskNotFound, TaskFinished, or
+    InvalidArguments for a body that is not JSON; nothing is inserted then.
+    """
+    sent = send_many([Send(to, body, dedupe=dedupe)], sender=sender, backend=backend)
+    return sent[0] if sent else None
+
+
+def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, backend: str = "default") -> list[int]:
+    """
+    Send messages, all or none, in order; gives the ids of those that were not repeats.
+
+    Locks its receivers in one order: several sends in one transaction may deadlock with another's, this not.
+    """
+    engine = engine_for(backend)
+    wanted = list(messages)
+    ids = receivers(engine, [message.to for message in wanted])
+    sender_id = None if sender is None else _uuid(sender)
+    rows = [
+        NewMessage(
+            task_id=pk,
+            body=encode_message(message.body, max_bytes=engine.options.max_payload_bytes),
+            sender_id=sender_id,
+            dedupe_key=message.dedupe,
+        )
+        for pk, message in zip(ids, wanted, strict=True)
+    ]
+    if not rows:
+        return []
+    sent = engine.send(rows)
+    transaction.on_commit(partial(_wake, engine, frozenset(ids)), using=engine.database, robust=True)
+    return sent
+
+
+async def asend(to: UUID | str, body: Any = None, **options: Any) -> int | None:
+    """See send()."""
+    return await sync_to_async(send, thread_sensitive=True)(to, body, **options)
+
+
+async def asend_many(messages: Iterable[Send], **options: Any) -> list[int]:
+    """See send_many()."""
+    return await sync_to_async(send_many, thread_sensitive=True)(messages, **options)
+
+
+def receivers(engine: Engine, names: Sequence[UUID | str | Spawn]) -> list[UUID]:
+    """Turn ids, their texts, live keys and Spawns into ids, in order. Raises TaskNotFound for an unknown key."""
+    ids = [id_from(name) for name in names]
+    keys = {str(name) for name, pk in zip(names, ids, strict=True) if pk is None}
+    held = engine.find_keys(keys)
+    for key in keys - held.keys():
+        raise TaskNotFound(f"No live task of backend {engine.alias!r} has the id or key {key!r}.")
+    return [held[str(name)] if pk is None else pk for name, pk in zip(names, ids, strict=True)]
+
+
+def id_from(name: UUID | str | Spawn) -> UUID | None:
+    """Give the id that a receiver's name is; None where it must be a key."""
+    match name:
+        case UUID():
+            return name
+        case Spawn(id=pk):
+            return pk
+    try:
+        return UUID(name) if len(name) == 36 else None
+    except TypeError:
+        raise TypeError(f"A message goes to a task's id or key, not to {name!r:.200}.") from None
+    except ValueError:
+        return None
 
 
 def wake(ids: Iterable[UUID | str] | UUID | str, *, backend: str = "default") -> int:
@@ -141,11 +226,11 @@ def _uuid(value: UUID | str) -> UUID:
         raise TaskNotFound(f"{value!r} is not the id of a task; ids are UUIDs, as in TaskResult.id.") from error
 
 
-def _wake(engine: Engine, ids: Iterable[UUID]) -> None:
-    try:
-        engine.wake(ids)
-    except DatabaseError as error:
-        logger.info("wake.left_to_sweep backend=%s %s", engine.alias, error)
+def _wake(engine: Engine, ids: frozenset[UUID]) -> None:
+    engine.wake_or_leave(ids)
+    if engine.options.notify:
+        queues = engine.tasks.ready().filter(pk__in=ids).order_by().values_list("queue_name", flat=True).distinct()
+        notices.send(engine, set(queues))
 
 
 class Notices:
@@ -168,10 +253,10 @@ class Notices:
             engine.notify(due)
 
 
-_notices = Notices()
+notices = Notices()
 
 
 def _notify_after_commit(engine: Engine, queues: set[str]) -> None:
     if queues and engine.options.notify:
         # A notice takes a database-wide lock at commit, so it never travels in the user's transaction.
-        transaction.on_commit(partial(_notices.send, engine, queues), using=engine.database, robust=True)
+        transaction.on_commit(partial(notices.send, engine, queues), using=engine.database, robust=True)

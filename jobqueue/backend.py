@@ -132,6 +132,10 @@ class JobQueueBackend(BaseTaskBackend):
                 task_enqueued.send(sender=type(self), task_result=result)
         return results
 
+    def new_row(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewTask:
+        """Make the row of a task without inserting it. Raises as enqueue() does."""
+        return next(self._new_rows(self._accepted(task), [(args, kwargs)], numbered=False))
+
     def _new_rows(self, task: AnyTask, calls: Sequence[Call], numbered: bool) -> Iterator[NewTask]:
         limit = self.settings.max_payload_bytes
         shared: dict[str, Any] = {

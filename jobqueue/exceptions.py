@@ -55,6 +55,14 @@ class ConsumedTwice(JobQueueError):
     """A message of the inbox was consumed by somebody else; nothing was committed."""
 
 
+class InvalidActions(JobQueueError, TypeError):
+    """A poll returned something else than actions."""
+
+
+class UndecodableMessage(JobQueueError, ValueError):
+    """A message of the inbox is not what the actor's `Message` allows."""
+
+
 class UnknownTask(JobQueueError):
     """No task of this name is known to the executor, which handed it back for later."""
 

@@ -102,6 +102,8 @@ class Task(models.Model):
     attempts = models.IntegerField(_("attempts"), default=0)
     max_attempts = models.IntegerField(_("most attempts"), default=1)
     polls = models.BigIntegerField(_("polls"), default=0)
+    idle_polls = models.IntegerField(_("idle polls"), default=0, db_default=0)
+    timed_out = models.BooleanField(_("timed out"), default=False, db_default=False)
     lost_count = models.IntegerField(_("executors lost"), default=0)
     cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
 
@@ -124,6 +126,8 @@ class Task(models.Model):
             ("requeue_task", "Can requeue tasks"),
             ("cancel_task", "Can cancel tasks"),
             ("view_payload", "Can see arguments, results and state of tasks"),
+            ("send_message", "Can send messages to tasks"),
+            ("wake_task", "Can wake suspended tasks"),
         ]
         indexes = [
             models.Index(
@@ -144,7 +148,9 @@ class Task(models.Model):
                 condition=Q(status="READY", lost_count__gte=2),
             ),
             models.Index(fields=["backend", "id"], name="jobqueue_task_suspended", condition=Q(status="SUSPENDED")),
-            models.Index(fields=["id"], name="jobqueue_task_failed", condition=Q(status="FAILED")),
+            models.Index(
+                fields=["task_type", "finished_at"], name="jobqueue_task_failed", condition=Q(status="FAILED")
+            ),
             models.Index(
                 fields=["backend", "status", "finished_at"],
                 name="jobqueue_task_finished",

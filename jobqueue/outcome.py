@@ -89,17 +89,36 @@ class Claimed:
     claimed_at: datetime
     wait_seconds: float
     is_expired: bool
+    idle_polls: int = 0
+    timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMessage:
-    """A message to a task. `body` is JSON text; `eof` is the final status of a child that ended."""
+    """
+    A message to a task. `body` is JSON text; `eof` is the final status of a child that ended.
+
+    is_droppable: dropped instead of refused when its receiver has ended.
+    """
 
     task_id: UUID
     body: str
     sender_id: UUID | None = None
     eof: Status | None = None
     dedupe_key: str | None = None
+    is_droppable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """One unread message of a claimed task. `body` is raw JSON text."""
+
+    id: int
+    task_id: UUID
+    sender_id: UUID | None
+    eof: Status | None
+    body: str | None
+    sent_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +128,14 @@ class Effects:
 
     consumed: the exact ids of messages that were read and taken. left: of those that were read and
     are to wait; they alone do not make a SUSPENDED task READY again, which its alarm will.
+    cancel_children: of a task that ends, its living children end with it.
     """
 
     consumed: Sequence[int] = ()
     left: Sequence[int] = ()
     spawn: Sequence[NewTask] = ()
     send: Sequence[NewMessage] = ()
+    cancel_children: bool = False
 
 
 NO_EFFECTS = Effects()
@@ -127,7 +148,8 @@ class Outcome:
 
     status: the state to enter. READY means poll again now. SUSPENDED becomes READY where unread
     mail waits; READY, SCHEDULED and SUSPENDED become CANCELLED where a cancel was requested.
-    wake_after_seconds: for SCHEDULED and SUSPENDED, counted from the commit.
+    wake_after_seconds, wake_at: for SCHEDULED and SUSPENDED, counted from the commit, or a moment.
+    idle_polls: polls in a row that left their mail unread; negative, that found that what they saw was stale.
     attempts: the new value of the column. is_good_poll adds one to `polls`.
     keeps_rank: for READY, whether it goes back to its place in the order (a release) or to the end.
     worker_id: appended to `worker_ids` when this poll was a started attempt, else None.
@@ -140,6 +162,8 @@ class Outcome:
     attempts: int
     parent_id: UUID | None = None
     wake_after_seconds: float | None = None
+    wake_at: datetime | None = None
+    idle_polls: int = 0
     is_good_poll: bool = False
     keeps_rank: bool = False
     worker_id: str | None = None
@@ -254,5 +278,6 @@ def released(claimed: Claimed) -> Outcome:
         status=Status.READY,
         attempts=claimed.attempts,
         parent_id=claimed.parent_id,
+        idle_polls=claimed.idle_polls,
         keeps_rank=True,
     )

@@ -336,6 +336,19 @@ def encode(value: Any, *, place: str, max_bytes: int) -> str:
         raise InvalidArguments(f"{place}: {_limit(max_bytes)}") from None
 
 
+def encode_message(body: Any, *, max_bytes: int) -> str:
+    """Give the JSON text of a message's body: JSON, or what msgspec makes JSON of, such as a dataclass."""
+    return encode(plain(body), place="message", max_bytes=max_bytes)
+
+
+def plain(value: Any) -> Any:
+    """Turn dataclasses, structs, datetimes and their like into JSON's own types; leaves the rest to the refusals."""
+    try:
+        return msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return value
+
+
 def encode_result(value: Any, *, max_bytes: int) -> str:
     """
     Give the JSON text of a task's return value.

@@ -59,8 +59,8 @@ def problems(task: Any) -> Iterator[str]:
             yield f"{option} must be a text of 1 to {limit} characters, not {value!r}"
     if task.metadata is not None and not isinstance(task.metadata, Mapping):
         yield f"metadata must be a mapping, not {task.metadata!r}"
-    yield from _time_problems("run_after", task.run_after)
-    yield from _time_problems("expires", task.expires)
+    yield from time_problems("run_after", task.run_after)
+    yield from time_problems("expires", task.expires)
     if isinstance(task.expires, timedelta) and task.expires <= timedelta(0):
         yield f"expires must lie in the future, not {task.expires!r}"
 
@@ -78,7 +78,8 @@ def _is_text(value: Any, limit: int) -> bool:
     return isinstance(value, str) and 0 < len(value) <= limit and escape(value) == value
 
 
-def _time_problems(option: str, value: Any) -> Iterator[str]:
+def time_problems(option: str, value: Any) -> Iterator[str]:
+    """Say what is wrong with a moment or a timedelta, None allowed."""
     match value:
         case None:
             pass

@@ -3,7 +3,7 @@ from __future__ import annotations
 from django.contrib import admin
 from django.http import HttpRequest
 
-from demo_project.photos.models import Delivery, Photo, Report
+from demo_project.photos.models import Album, ContactSheet, Delivery, Photo, Report
 
 
 class LookOnly:
@@ -14,6 +14,17 @@ class LookOnly:
 
     def has_change_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return False
+
+
+@admin.register(Album)
+class AlbumAdmin(LookOnly, admin.ModelAdmin):  # type: ignore[type-arg]
+    list_display = ["__str__", "state", "reminders", "decided_at"]
+    list_filter = ["state"]
+
+
+@admin.register(ContactSheet)
+class ContactSheetAdmin(LookOnly, admin.ModelAdmin):  # type: ignore[type-arg]
+    list_display = ["__str__", "album", "made_at"]
 
 
 @admin.register(Photo)

@@ -6,6 +6,8 @@ from django import forms
 from django.core.files.uploadedfile import UploadedFile
 from django.template.defaultfilters import filesizeformat
 
+from demo_project.photos.fibonacci import LARGEST
+
 LARGEST_FILE = 64 * 1024 * 1024
 
 
@@ -39,3 +41,10 @@ class UploadForm(forms.Form):
             "empty": "One of the files is empty.",
         },
     )
+
+
+class FibonacciForm(forms.Form):
+    n = forms.TypedChoiceField(
+        choices=[(n, f"fib({n})") for n in range(1, LARGEST + 1)], coerce=int, initial=9, label="Number"
+    )
+    pace = forms.ChoiceField(choices=[("slow", "slowly, to watch it grow"), ("quick", "as fast as it goes")])

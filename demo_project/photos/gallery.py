@@ -12,14 +12,16 @@ from uuid import UUID
 from django.db.models import Count, Q
 from django.utils import timezone
 
+from demo_project.photos import tasks
 from demo_project.photos.imaging import EXIF_WORDS
-from demo_project.photos.models import Photo, Report
+from demo_project.photos.models import Album, Photo, Report
 from jobqueue.models import Executor, Task
 
 Status = Task.Status
 # Tonight's report waits too, but nobody watches the page for it.
 SOON = timedelta(minutes=1)
 BEAT_SECONDS = 30
+THUMBNAIL, FACTS, WEBHOOK = tasks.make_thumbnail.task_type, tasks.extract_facts.task_type, tasks.notify.task_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +85,11 @@ class Summary:
     waiting: int
     running: int
     later: int
+    suspended: int
     failed: int
     successful: int
     executors: int
+    undecided: int
     report: Report | None
 
     @property
@@ -94,16 +98,16 @@ class Summary:
 
 
 def cards(photos: Iterable[Photo]) -> list[Card]:
+    """Give photos, read together with their albums, as the pages show them."""
     shown = list(photos)
-    wanted = [task_id for photo in shown for task_id in photo.task_ids]
-    found: dict[UUID | None, Task] = {task.pk: task for task in Task.objects.filter(pk__in=filter(None, wanted))}
+    found = tasks_of(shown)
     return [
         Card(
             photo=photo,
             steps=[
-                step("Thumbnail", photo.thumbnail_task_id, found, fallback=bool(photo.thumbnail)),
-                step("Colours and facts", photo.facts_task_id, found, fallback=photo.width is not None),
-                step("Webhook", photo.notify_task_id, found, fallback=photo.notified_at is not None),
+                step("Thumbnail", photo, found.get((THUMBNAIL, str(photo.pk))), is_done=bool(photo.thumbnail)),
+                step("Colours and facts", photo, found.get((FACTS, str(photo.pk))), is_done=photo.width is not None),
+                step("Webhook", photo, found.get((WEBHOOK, str(photo.pk))), is_done=photo.notified_at is not None),
             ],
             swatches=swatches(photo.colours),
         )
@@ -111,14 +115,29 @@ def cards(photos: Iterable[Photo]) -> list[Card]:
     ]
 
 
-def step(label: str, task_id: UUID | None, found: dict[UUID | None, Task], *, fallback: bool) -> Step:
-    """Say how a task stands. fallback: whether it has done its work, for when its row was pruned."""
-    task = found.get(task_id)
-    if task is None:
-        state, words = ("done", "done") if fallback else ("failed", "did not finish; its task is no longer kept")
-        return Step(label=label, state=state, words=words, task_id=None)
-    state, words = in_words(task)
-    return Step(label=label, state=state, words=words, task_id=task.pk)
+def tasks_of(photos: Sequence[Photo]) -> dict[tuple[str, str], Task]:
+    """Give the tasks of photos, by what they do and the photo's id: children of the album's actor, and the notice."""
+    children = Q(
+        parent_id__in={photo.album.task_id for photo in photos if photo.album.task_id},
+        args__0__in=[str(photo.pk) for photo in photos],
+    )
+    notices = Q(pk__in=[photo.notify_task_id for photo in photos if photo.notify_task_id])
+    found = Task.objects.filter(children | notices) if photos else []
+    return {(task.task_type, str(task.args[0])): task for task in found}
+
+
+def step(label: str, photo: Photo, task: Task | None, *, is_done: bool) -> Step:
+    """Say how a task stands. is_done: whether it has done its work, for when its row was pruned."""
+    if task is not None:
+        state, words = in_words(task)
+        return Step(label=label, state=state, words=words, task_id=task.pk)
+    if is_done:
+        state, words = "done", "done"
+    elif photo.album.state == Album.State.GATHERING:
+        state, words = "waiting", "waits for its album"
+    else:
+        state, words = "failed", "did not finish; its task is no longer kept"
+    return Step(label=label, state=state, words=words, task_id=None)
 
 
 def in_words(task: Task) -> tuple[str, str]:
@@ -169,11 +188,18 @@ def summary() -> Summary:
     counted = Task.objects.aggregate(
         waiting=Count("pk", filter=Q(status=Status.READY) | soon),
         running=Count("pk", filter=Q(status=Status.RUNNING)),
-        later=Count("pk", filter=Q(status__in=[Status.SCHEDULED, Status.SUSPENDED]) & ~soon),
+        later=Count("pk", filter=Q(status=Status.SCHEDULED) & ~soon),
+        suspended=Count("pk", filter=Q(status=Status.SUSPENDED)),
         failed=Count("pk", filter=Q(status=Status.FAILED)),
         successful=Count("pk", filter=Q(status=Status.SUCCESSFUL)),
     )
-    return Summary(photos=Photo.objects.count(), executors=executors_alive(), report=Report.objects.first(), **counted)
+    return Summary(
+        photos=Photo.objects.count(),
+        executors=executors_alive(),
+        undecided=Album.objects.filter(state=Album.State.WAITING).count(),
+        report=Report.objects.first(),
+        **counted,
+    )
 
 
 def executors_alive() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from PIL.ExifTags import GPS, IFD, Base
 MOST_PIXELS = 120_000_000
 TOO_LARGE = "The picture is too large: we take up to 120 megapixels."
 THUMBNAIL_SIDE = 640
+CELL, GAP = (280, 210), 14  # of a contact sheet
 # Pillow warns from here on and refuses from twice as many; we refuse at once, in words of our own.
 Image.MAX_IMAGE_PIXELS = MOST_PIXELS
 
@@ -90,6 +91,27 @@ def thumbnail(data: bytes) -> bytes:
     out = io.BytesIO()
     small.save(out, "WEBP", quality=82)
     return out.getvalue()
+
+
+def contact_sheet(pictures: Sequence[Callable[[], bytes]]) -> tuple[bytes, tuple[int, int]]:
+    """
+    Put pictures side by side on one; gives a WebP and its width and height.
+
+    pictures: functions that read them, for they may be many. Raises Unreadable.
+    """
+    columns = min(len(pictures), math.ceil(math.sqrt(len(pictures) * 4 / 3)))
+    rows = math.ceil(len(pictures) / columns)
+    wide, high = CELL
+    sheet = Image.new("RGB", (columns * (wide + GAP) + GAP, rows * (high + GAP) + GAP), "#16181d")
+    for at, read in enumerate(pictures):
+        with opened(read()) as image:
+            small = ImageOps.contain(image.convert("RGBA"), CELL, Image.Resampling.LANCZOS)
+        left = GAP + at % columns * (wide + GAP) + (wide - small.width) // 2
+        top = GAP + at // columns * (high + GAP) + (high - small.height) // 2
+        sheet.paste(small, (left, top), small)
+    out = io.BytesIO()
+    sheet.save(out, "WEBP", quality=85)
+    return out.getvalue(), sheet.size
 
 
 def facts(data: bytes) -> Facts:

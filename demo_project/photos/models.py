@@ -10,30 +10,81 @@ from django.urls import reverse
 
 def original_path(photo: Photo, filename: str) -> str:
     """Where an upload is stored: under our name, for the visitor's may be anything."""
-    return f"originals/{photo.pk}"
+    return original_file(photo.pk)
+
+
+def original_file(photo_id: uuid.UUID | str) -> str:
+    return f"originals/{photo_id}"
 
 
 def thumbnail_path(photo_id: uuid.UUID | str) -> str:
     return f"thumbnails/{photo_id}.webp"
 
 
-class Upload(models.Model):
-    """What one visitor sent with one press of the button."""
+def contact_sheet_path(album_id: uuid.UUID | str) -> str:
+    return f"contact-sheets/{album_id}.webp"
+
+
+class Album(models.Model):
+    """What one visitor sent with one press of the button. Its actor, `actors.Album`, writes how it stands."""
+
+    class State(models.TextChoices):
+        GATHERING = "GATHERING", "gathering"
+        WAITING = "WAITING", "waiting for you"
+        PUBLISHED = "PUBLISHED", "published"
+        DISCARDED = "DISCARDED", "discarded"
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
+    task_id = models.UUIDField(null=True, editable=False)
+    state = models.CharField(max_length=16, choices=State.choices, default=State.GATHERING)
+    failures = models.JSONField(default=dict, blank=True, help_text="why, by the id of the photo")
+    reminders = models.PositiveSmallIntegerField(default=0)
+    reminded_at = models.DateTimeField(null=True, blank=True)
+    decided_at = models.DateTimeField(null=True, blank=True)
+
+    # Written by tell_followers.
     followers_told = models.PositiveIntegerField(null=True, blank=True)
     followers_task_id = models.UUIDField(null=True, editable=False)
 
+    class Meta:
+        ordering = ["-created_at", "id"]
+
     def __str__(self) -> str:
-        return f"upload of {self.created_at:%Y-%m-%d %H:%M}"
+        return f"album of {self.created_at:%Y-%m-%d %H:%M}"
+
+    def get_absolute_url(self) -> str:
+        return reverse("photos:album", args=[self.pk])
+
+    @property
+    def shown(self) -> list[Photo]:
+        """The photos that have a thumbnail."""
+        return [photo for photo in self.photos.all() if photo.thumbnail]
+
+    @property
+    def is_decided(self) -> bool:
+        return self.state in (self.State.PUBLISHED, self.State.DISCARDED)
+
+
+class ContactSheet(models.Model):
+    """All photos of a published album on one picture."""
+
+    album = models.OneToOneField(Album, models.CASCADE, related_name="contact_sheet")
+    path = models.CharField(max_length=255)
+    width = models.PositiveIntegerField()
+    height = models.PositiveIntegerField()
+    photos = models.PositiveIntegerField(help_text="how many are on it")
+    made_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"contact sheet of {self.photos} photos"
 
 
 class Photo(models.Model):
     """A file that somebody uploaded, and what the tasks found out about it."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    upload = models.ForeignKey(Upload, models.CASCADE, related_name="photos")
+    album = models.ForeignKey(Album, models.CASCADE, related_name="photos")
     name = models.CharField(max_length=255)
     size = models.PositiveBigIntegerField(help_text="bytes")
     uploaded_at = models.DateTimeField(auto_now_add=True)
@@ -51,8 +102,7 @@ class Photo(models.Model):
     # Written by notify.
     notified_at = models.DateTimeField(null=True, blank=True)
 
-    thumbnail_task_id = models.UUIDField(null=True, editable=False)
-    facts_task_id = models.UUIDField(null=True, editable=False)
+    # The other tasks are children of the album's actor.
     notify_task_id = models.UUIDField(null=True, editable=False)
 
     class Meta:
@@ -64,10 +114,6 @@ class Photo(models.Model):
 
     def get_absolute_url(self) -> str:
         return reverse("photos:gallery") + f"#photo-{self.pk}"
-
-    @property
-    def task_ids(self) -> list[uuid.UUID | None]:
-        return [self.thumbnail_task_id, self.facts_task_id, self.notify_task_id]
 
     @property
     def megapixels(self) -> float | None:

@@ -9,13 +9,11 @@ from datetime import date
 from typing import Any
 
 from django.conf import settings
-from django.core.files.base import ContentFile
-from django.core.files.storage import default_storage
 from django.db.models import Count, Q, Sum
 from django.utils import timezone
 
-from demo_project.photos import http, imaging
-from demo_project.photos.models import Photo, Report, Upload, thumbnail_path
+from demo_project.photos import files, http, imaging
+from demo_project.photos.models import Album, Photo, Report, thumbnail_path
 from jobqueue import Backoff, GiveUp, Retry, task
 
 FOLLOWERS = 24
@@ -42,8 +40,7 @@ def make_thumbnail(photo_id: str) -> dict[str, Any]:
         photo.update(problem=str(error))
         raise GiveUp(str(error)) from None
     path = thumbnail_path(photo_id)
-    default_storage.delete(path)
-    default_storage.save(path, ContentFile(small))
+    files.put(path, small)
     photo.update(thumbnail=path, problem="")
     return {"thumbnail": path, "bytes": len(small)}
 
@@ -72,15 +69,15 @@ def notify(photo_id: str) -> dict[str, Any]:
 
 
 @task(queue_name="webhooks", max_attempts=6, backoff=IMPATIENT, timeout=30)
-async def tell_followers(upload_id: str) -> dict[str, Any]:
+async def tell_followers(album_id: str) -> dict[str, Any]:
     """Call every follower at once: the slowest one's time, not the sum of all."""
     began = time.monotonic()
     calls = (
-        http.apost(f"{settings.SITE_URL}/followers/{number}/", {"upload": upload_id})
+        http.apost(f"{settings.SITE_URL}/followers/{number}/", {"album": album_id})
         for number in range(1, FOLLOWERS + 1)
     )
     told = len(await asyncio.gather(*calls))
-    await Upload.objects.filter(pk=upload_id).aupdate(followers_told=told)
+    await Album.objects.filter(pk=album_id).aupdate(followers_told=told)
     return {"told": told, "seconds": round(time.monotonic() - began, 2)}
 
 

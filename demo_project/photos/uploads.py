@@ -6,43 +6,44 @@ from collections.abc import Sequence
 from datetime import datetime, time, timedelta
 from pathlib import PurePath
 from typing import Any
+from uuid import UUID
 
 from django.core.files.uploadedfile import UploadedFile
 from django.db import transaction
 from django.utils import timezone
 
-from demo_project.photos import tasks
-from demo_project.photos.models import Photo, Upload
+from demo_project.photos import actors, tasks
+from demo_project.photos.models import Album, Photo
 
 
-def receive(files: Sequence[UploadedFile[Any]]) -> Upload:
-    """Save the photos and enqueue their work in one transaction."""
-    upload, photos = Upload(), []
+def receive(files: Sequence[UploadedFile[Any]]) -> Album:
+    """Save the album and its photos, and enqueue their work, in one transaction."""
+    album, photos = Album(), []
     try:
         for file in files:
-            photo = Photo(upload=upload, name=PurePath(file.name or "unnamed").name[-255:], size=file.size or 0)
+            photo = Photo(album=album, name=PurePath(file.name or "unnamed").name[-255:], size=file.size or 0)
             photos.append(photo)
             photo.original.save("", file, save=False)
         with transaction.atomic():
-            enqueue_work(upload, photos)
-            upload.save()
+            enqueue_work(album, photos)
+            album.save()
             Photo.objects.bulk_create(photos)
     except BaseException:
         # A rollback undoes rows, not files.
         for photo in photos:
             photo.original.delete(save=False)
         raise
-    return upload
+    return album
 
 
-def enqueue_work(upload: Upload, photos: Sequence[Photo]) -> None:
-    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [((str(photo.pk),), {}) for photo in photos]
-    thumbnails = tasks.make_thumbnail.enqueue_many(calls)
-    facts = tasks.extract_facts.enqueue_many(calls)
-    notices = tasks.notify.enqueue_many(calls)
-    for photo, thumbnail, fact, notice in zip(photos, thumbnails, facts, notices, strict=True):
-        photo.thumbnail_task_id, photo.facts_task_id, photo.notify_task_id = thumbnail.id, fact.id, notice.id
-    upload.followers_task_id = tasks.tell_followers.enqueue(str(upload.pk)).id
+def enqueue_work(album: Album, photos: Sequence[Photo]) -> None:
+    """The album's actor sees to the pictures; what the world is told of them is not its business."""
+    ids = [str(photo.pk) for photo in photos]
+    album.task_id = UUID(actors.Album.enqueue(str(album.pk), ids).id)
+    notices = tasks.notify.enqueue_many([((pk,), {}) for pk in ids])
+    for photo, notice in zip(photos, notices, strict=True):
+        photo.notify_task_id = UUID(notice.id)
+    album.followers_task_id = UUID(tasks.tell_followers.enqueue(str(album.pk)).id)
     plan_tonights_report()
 
 

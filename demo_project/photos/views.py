@@ -1,22 +1,25 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
 from django.core.files.storage import default_storage
-from django.core.paginator import Paginator
+from django.core.paginator import Page, Paginator
+from django.db.models import QuerySet
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from django.views.decorators.http import require_GET, require_http_methods, require_POST, require_safe
 
-from demo_project.photos import gallery, tasks, uploads
-from demo_project.photos.forms import UploadForm
-from demo_project.photos.models import Photo
+from demo_project.photos import albums, fibonacci, gallery, tasks, uploads
+from demo_project.photos.forms import FibonacciForm, UploadForm
+from demo_project.photos.models import Album, ContactSheet, Photo
 
 PHOTOS_PER_PAGE = 48
+RUNS_SHOWN = 8
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -27,36 +30,107 @@ def index(request: HttpRequest) -> HttpResponse:
         form = UploadForm(request.POST, request.FILES)
         if form.is_valid():
             count = len(form.cleaned_data["photos"])
-            uploads.receive(form.cleaned_data["photos"])
+            album = uploads.receive(form.cleaned_data["photos"])
             messages.success(request, "1 photo received." if count == 1 else f"{count} photos received.")
-            return redirect("photos:gallery")
-    page = Paginator(Photo.objects.order_by("-uploaded_at", "id"), PHOTOS_PER_PAGE).get_page(request.GET.get("page"))
+            return redirect(album)
+    page = paginated(Photo.objects.select_related("album").order_by("-uploaded_at", "id"), request)
     cards, summary = gallery.cards(page), gallery.summary()
     is_busy = summary.is_busy or any(card.is_busy for card in cards)
     context = {"form": form, "page": page, "cards": cards, "summary": summary, "is_busy": is_busy}
     return render(request, "photos/gallery.html", context, status=422 if form.errors else 200)
 
 
-@require_GET
-@never_cache
-def live(request: HttpRequest) -> HttpResponse:
-    """The pieces of the gallery that a page asks for again: the summary and the cards it names."""
+def paginated(rows: QuerySet[Any], request: HttpRequest) -> Page[Any]:
+    return Paginator(rows, PHOTOS_PER_PAGE).get_page(request.GET.get("page"))
+
+
+def asked_for(request: HttpRequest) -> QuerySet[Photo]:
+    """The photos that a page wants to see again."""
     try:
         wanted = [UUID(text) for text in request.GET.getlist("photo")[:PHOTOS_PER_PAGE]]
     except ValueError:
         raise Http404("No such photo.") from None
-    cards = gallery.cards(Photo.objects.filter(pk__in=wanted))
-    return render(request, "photos/_live.html", {"cards": cards, "summary": gallery.summary()})
+    return Photo.objects.select_related("album").filter(pk__in=wanted)
 
 
 @require_GET
-def thumbnail(request: HttpRequest, photo_id: UUID) -> HttpResponseBase:
-    """Only pictures that we made are served; what visitors uploaded may be anything."""
-    photo = get_object_or_404(Photo.objects.exclude(thumbnail=""), pk=photo_id)
+@never_cache
+def live(request: HttpRequest) -> HttpResponse:
+    """The pieces of the gallery that a page asks for again: the summary and the cards it names."""
+    cards = gallery.cards(asked_for(request))
+    return render(request, "photos/_live.html", {"cards": cards, "summary": gallery.summary()})
+
+
+@require_safe
+def album_list(request: HttpRequest) -> HttpResponse:
+    page = paginated(Album.objects.select_related("contact_sheet").prefetch_related("photos"), request)
+    return render(request, "photos/albums.html", {"page": page})
+
+
+@require_safe
+@never_cache
+def album(request: HttpRequest, album_id: UUID) -> HttpResponse:
+    stand = albums.stand(get_object_or_404(Album, pk=album_id))
+    page = paginated(stand.album.photos.order_by("uploaded_at", "name", "id"), request)
+    return render(request, "photos/album.html", {"stand": stand, "cards": gallery.cards(page), "page": page})
+
+
+@require_GET
+@never_cache
+def album_live(request: HttpRequest, album_id: UUID) -> HttpResponse:
+    stand = albums.stand(get_object_or_404(Album, pk=album_id))
+    cards = gallery.cards(asked_for(request).filter(album=stand.album))
+    return render(request, "photos/_album_live.html", {"stand": stand, "cards": cards})
+
+
+@require_POST
+def decide(request: HttpRequest, album_id: UUID) -> HttpResponse:
+    """Tell the album's actor what to do."""
+    album = get_object_or_404(Album, pk=album_id)
     try:
-        file = default_storage.open(photo.thumbnail)
+        is_heard, said = albums.decide(album, request.POST.get("what", ""))
+    except KeyError:
+        return HttpResponse("That is no decision.", status=400)
+    messages.add_message(request, messages.SUCCESS if is_heard else messages.WARNING, said)
+    return redirect(album)
+
+
+@require_safe
+def contact_sheet(request: HttpRequest, album_id: UUID) -> HttpResponseBase:
+    return picture(get_object_or_404(ContactSheet, album=album_id).path)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def fibonacci_index(request: HttpRequest) -> HttpResponse:
+    """Start a tree, or choose one."""
+    form = FibonacciForm(request.POST if request.method == "POST" else None)
+    if form.is_valid():
+        return redirect("photos:fibonacci-tree", fibonacci.start(**form.cleaned_data))
+    context = {"form": form, "runs": fibonacci.runs()[:RUNS_SHOWN]}
+    return render(request, "photos/fibonacci.html", context, status=422 if form.errors else 200)
+
+
+@require_safe
+@never_cache
+def fibonacci_tree(request: HttpRequest, task_id: UUID) -> HttpResponse:
+    """The tree as it is now; with `?live`, only the pieces that a page asks for again."""
+    tree = fibonacci.tree(get_object_or_404(fibonacci.runs(), pk=task_id))
+    context = {"tree": tree, "form": FibonacciForm(), "runs": fibonacci.runs()[:RUNS_SHOWN]}
+    page = "photos/_fibonacci_live.html" if "live" in request.GET else "photos/fibonacci.html"
+    return render(request, page, context)
+
+
+@require_safe
+def thumbnail(request: HttpRequest, photo_id: UUID) -> HttpResponseBase:
+    return picture(get_object_or_404(Photo.objects.exclude(thumbnail=""), pk=photo_id).thumbnail)
+
+
+def picture(path: str) -> HttpResponseBase:
+    """Only pictures that we made are served; what visitors uploaded may be anything."""
+    try:
+        file = default_storage.open(path)
     except FileNotFoundError:
-        raise Http404("The thumbnail is gone.") from None
+        raise Http404("The picture is gone.") from None
     return FileResponse(file, content_type="image/webp", headers={"Cache-Control": "private, max-age=3600"})
 
 

@@ -1,10 +1,10 @@
-"""Requeue and cancel: what is asked, what is done in batches, what is said and logged."""
+"""Requeue, cancel and wake: what is asked, what is done in batches, what is said and logged."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
@@ -67,6 +67,16 @@ def _cancel(ids: Sequence[UUID]) -> tuple[int, ...]:
     return report.cancelled, report.requested, report.skipped
 
 
+def _cancel_tree(ids: Sequence[UUID]) -> tuple[int, ...]:
+    report = api.cancel(ids, tree=True)
+    return report.cancelled, report.requested, report.skipped
+
+
+def _wake(ids: Sequence[UUID]) -> tuple[int, ...]:
+    woken = sum(api.wake(ids, backend=backend) for backend in api.aliases())
+    return woken, len(ids) - woken
+
+
 REQUEUE = Deed(
     name="requeue",
     label=gettext_lazy("Requeue"),
@@ -94,6 +104,20 @@ CANCEL = Deed(
     ),
     changing=2,
     perform=_cancel,
+)
+CANCEL_TREE = replace(CANCEL, label=gettext_lazy("Cancel with its children"), perform=_cancel_tree)
+WAKE = Deed(
+    name="wake",
+    label=gettext_lazy("Wake now"),
+    label_many=gettext_lazy("Wake selected %(verbose_name_plural)s"),
+    will=gettext_lazy("SUSPENDED: polled as soon as an executor has a slot for it."),
+    statuses=(Status.SUSPENDED,),
+    words=(
+        gettext_lazy("%(count)d woken: polled as soon as an executor has a slot for it"),
+        gettext_lazy("%(count)d skipped: not SUSPENDED any more"),
+    ),
+    changing=1,
+    perform=_wake,
 )
 
 
@@ -161,9 +185,9 @@ def perform(deed: Deed, rows: QuerySet[Task], upto: UUID, *, budget_seconds: flo
     return tally
 
 
-def log_one(request: HttpRequest, task: Task, tally: Tally) -> None:
+def log_one(request: HttpRequest, task: Task, what: Text) -> None:
     """Write who did it into the task's history."""
-    _log(request, str(task.pk), str(task), tally.deed.label)
+    _log(request, str(task.pk), str(task), what)
 
 
 def log_many(request: HttpRequest, tally: Tally) -> None:

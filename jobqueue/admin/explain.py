@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,7 +11,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.admin.words import class_name, duration, headline, moment_in_words, ready_since
-from jobqueue.models import Executor, Queue, Task
+from jobqueue.models import LIVE, Executor, Queue, Task
+
+UNREAD = 100  # messages counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +23,7 @@ class Surroundings:
 
     serving: living executors that take tasks of its queue; slots, busy: theirs together. alive: living
     executors of its backend. executor: the one that holds it. unread: messages in its inbox.
-    live_children: children that have not ended.
+    live_children: children that have not ended. is_orphan: its parent has.
     """
 
     now: datetime
@@ -36,6 +38,7 @@ class Surroundings:
     errors: list[Mapping[str, Any]] = field(default_factory=list)
     unread: int = 0
     live_children: int = 0
+    is_orphan: bool = False
 
     @property
     def last_error(self) -> Mapping[str, Any]:
@@ -49,7 +52,11 @@ class Surroundings:
 
 
 def explain(task: Task, around: Surroundings) -> str:
-    """Say in a sentence why the task is in its state, and what happens next."""
+    """Say in a sentence or two why the task is in its state, and what happens next."""
+    return " ".join([_why(task, around), *_besides(task, around)])
+
+
+def _why(task: Task, around: Surroundings) -> str:
     match task.status:
         case Task.Status.READY:
             return _ready(task, around)
@@ -72,6 +79,22 @@ def explain(task: Task, around: Surroundings) -> str:
             return _("Cancelled %(ago)s ago, after it had been started.") % {"ago": around.ago(task.finished_at)}
         case _:
             return ""
+
+
+def _besides(task: Task, around: Surroundings) -> Iterator[str]:
+    """Say what is odd about its family and its mail."""
+    if task.status in LIVE:
+        if around.is_orphan:
+            yield _("Its parent has ended.")
+        return
+    if around.live_children:
+        yield ngettext(
+            "%(count)d of its children lives on.", "%(count)d of its children live on.", around.live_children
+        ) % {"count": around.live_children}
+    if around.unread:
+        yield ngettext(
+            "%(count)s message was not delivered.", "%(count)s messages were not delivered.", around.unread
+        ) % {"count": _many(around.unread)}
 
 
 def _ready(task: Task, around: Surroundings) -> str:
@@ -173,28 +196,42 @@ def _running(task: Task, around: Surroundings) -> str:
     }
 
 
+def _many(count: int) -> str:
+    return str(count) if count <= UNREAD else f"{UNREAD}+"
+
+
 def _suspended(task: Task, around: Surroundings) -> str:
+    is_due = task.wake_at is not None and task.wake_at <= around.now
+    if around.unread and task.idle_polls and task.wake_at is not None and not is_due:
+        return _("Will look again in %(time)s at mail it left unread.") % {"time": around.until(task.wake_at)}
     if around.unread:
         sentence = ngettext(
-            "%(count)d unread message has come", "%(count)d unread messages have come", around.unread
-        ) % {"count": around.unread}
+            "%(count)s unread message has come", "%(count)s unread messages have come", around.unread
+        ) % {"count": _many(around.unread)}
         then = _("woken in a moment.") if around.alive else _("woken as soon as an executor is alive.")
         return f"{sentence}: {then}"
-    if task.wake_at is not None and task.wake_at <= around.now:
+    if task.wake_at is not None and is_due:
         end = "." if around.alive else _(", but no executor is alive.")
         return (
             _("Its sleep ended %(time)s ago; it becomes ready in a moment") % {"time": around.ago(task.wake_at)} + end
         )
     if task.wake_at is not None:
-        return _("Sleeps %(time)s more; a message wakes it sooner.") % {"time": around.until(task.wake_at)}
-    since = around.ago(task.last_attempted_at or task.enqueued_at)
-    if around.live_children:
-        return ngettext(
-            "Waits for a message for %(time)s; %(count)d of its children has not ended.",
-            "Waits for a message for %(time)s; %(count)d of its children have not ended.",
-            around.live_children,
-        ) % {"time": since, "count": around.live_children}
-    return _("Waits for a message for %(time)s; without one it waits for ever.") % {"time": since}
+        sentence = _("Suspended: waits for a message, or until %(moment)s, in %(time)s") % {
+            "moment": moment_in_words(task.wake_at),
+            "time": around.until(task.wake_at),
+        }
+        return sentence + (_children_that_run(around) or ".")
+    sentence = _("Suspended for %(time)s with no timeout") % {
+        "time": around.ago(task.last_attempted_at or task.enqueued_at)
+    }
+    return sentence + (_children_that_run(around) or _(": only a message wakes it."))
+
+
+def _children_that_run(around: Surroundings) -> str:
+    if not around.live_children:
+        return ""
+    words = ngettext("; %(count)d child still runs.", "; %(count)d children still run.", around.live_children)
+    return words % {"count": around.live_children}
 
 
 def _failed(task: Task, around: Surroundings) -> str:

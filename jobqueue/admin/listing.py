@@ -38,7 +38,11 @@ COLUMNS = (
 )  # fmt: skip
 
 ENDED = (Task.Status.SUCCESSFUL, Task.Status.FAILED, Task.Status.CANCELLED)
-NEIGHBOURS = (Task.Status.SUCCESSFUL, Task.Status.SUSPENDED)
+# Of a status: the filters beside it that its index holds too, with their columns.
+ALSO_SERVED: dict[str, dict[str, str]] = {
+    Task.Status.FAILED: {"task": "task_type"},
+    Task.Status.SUSPENDED: {"backend": "backend"},
+}
 ORDER: dict[str, str] = {**dict.fromkeys(ENDED, "-finished_at"), Task.Status.SCHEDULED: "wake_at"}
 
 
@@ -109,28 +113,44 @@ class TaskChangeList(ChangeList):
         specs = (spec for spec in self.filter_specs if isinstance(spec, SimpleListFilter) and spec.parameter_name)
         return {str(spec.parameter_name): value for spec in specs if (value := spec.value())}
 
+    @property
+    def status(self) -> str:
+        return self.chosen.get("status", "")
+
+    @cached_property
+    def has_one_backend(self) -> bool:
+        return "backend" in self.chosen or len(backends_on(self.root_queryset.db)) == 1
+
     def _served(self) -> Q:
-        """Say what an index finds: the one filter it serves best."""
+        """Say what an index finds: the one filter it serves best, and what else that index holds."""
         chosen, ids = self.chosen, self.search.ids
         if "parent" in chosen:
             return ids & (Q(parent_id=chosen["parent"]) if is_uuid(chosen["parent"]) else Q(pk__in=[]))
-        if chosen.get("status", Task.Status.SUSPENDED) == Task.Status.SUSPENDED:
+        if not self.status:
             return ids
-        return ids & condition(chosen["status"])
+        served = ids & condition(self.status)
+        for name, column in ALSO_SERVED.get(self.status, {}).items():
+            served &= Q(**{column: chosen[name]}) if name in chosen else Q()
+        return served
 
     @property
     def is_filtered_further(self) -> bool:
         """Whether a filter is in force that `served` leaves out."""
-        beside = {"parent"} if "parent" in self.chosen else {"status"}
+        beside = {"parent"} if "parent" in self.chosen else {"status", *ALSO_SERVED.get(self.status, {})}
         if len(backends_on(self.root_queryset.db)) == 1:
             beside.add("backend")
-        return bool(
-            self.chosen.keys() - beside or self.search.key or self.chosen.get("status") == Task.Status.SUSPENDED
-        )
+        return bool(self.chosen.keys() - beside or self.search.key)
+
+    @property
+    def is_read_whole(self) -> bool:
+        """Whether all keys are read, as long as they are few: no index gives them in the order of the list."""
+        if "parent" in self.chosen or self.status in (Task.Status.READY, Task.Status.RUNNING):
+            return True
+        return self.status == Task.Status.SUSPENDED and not self.has_one_backend
 
     @property
     def order(self) -> str:
-        return ORDER.get(self.chosen.get("status", ""), "-pk")
+        return ORDER.get(self.status, "-pk")
 
     def _keys(self) -> QuerySet[Any, UUID] | list[UUID]:
         """
@@ -143,7 +163,7 @@ class TaskChangeList(ChangeList):
             return sorted(
                 {*read_keys(self.queryset.filter(finished_at__isnull=True)), *read_keys(self._newest())}, reverse=True
             )
-        if "parent" in self.chosen or self.chosen.get("status") in (Task.Status.READY, Task.Status.RUNNING):
+        if self.is_read_whole:
             keys = read_keys(self.root_queryset.filter(self._served()))
             if len(keys) <= CAP:
                 return sorted(read_keys(self.queryset) if self.is_filtered_further else keys, reverse=True)
@@ -156,9 +176,10 @@ class TaskChangeList(ChangeList):
         if not self.is_filtered_further:
             return listed
         column = self.order.removeprefix("-")
-        size = WINDOW if self.chosen.get("status") in (None, *NEIGHBOURS) else WINDOW_OF_STATUS
+        size = WINDOW if self.status in ("", Task.Status.SUCCESSFUL) else WINDOW_OF_STATUS
         # Whatever the backend, where the index does not hold it: so the index answers without a look at the rows.
-        rows = self.root_queryset if column == "wake_at" else Task.objects.using(listed.db)
+        holds_backend = self.status and not (self.status == Task.Status.FAILED and "task" in self.chosen)
+        rows = self.root_queryset if holds_backend else Task.objects.using(listed.db)
         edge = rows.filter(self._served()).order_by(self.order).values_list(column, flat=True)[size : size + 1].first()
         if edge is None:
             return listed

@@ -1,4 +1,4 @@
-"""The task list and a task's page."""
+"""The task list, and what is done to many tasks from it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.utils import unquote
-from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -21,16 +18,16 @@ from django.utils.translation import gettext_lazy
 
 from jobqueue.admin import actions, render
 from jobqueue.admin.actions import CANCEL, REQUEUE, Deed, Forecast, Tally
-from jobqueue.admin.base import ReadOnlyAdmin, backends_on, database_for, databases, options_of
-from jobqueue.admin.detail import describe, read_task
+from jobqueue.admin.base import backends_on, database_for, options_of
 from jobqueue.admin.filters import BackendFilter, ParentFilter, QueueFilter, StatusFilter, TaskFilter
 from jobqueue.admin.listing import CAP, ORDER, TaskChangeList
+from jobqueue.admin.page import TaskPage
 from jobqueue.admin.search import Search
 from jobqueue.admin.words import headline, short_type, tries, when
 from jobqueue.models import Task
 
 
-class TaskAdmin(ReadOnlyAdmin[Task]):
+class TaskAdmin(TaskPage):
     list_display = ("state", "name", "queue_name", "priority", "tries", "time", "error")
     list_display_links = ("name",)
     list_filter = (StatusFilter, QueueFilter, TaskFilter, BackendFilter, ParentFilter)
@@ -96,84 +93,6 @@ class TaskAdmin(ReadOnlyAdmin[Task]):
         kind = "jq-quiet" if task.status == Task.Status.SUCCESSFUL else "jq-error"
         return format_html('<span class="jq-line-of-error {0}" title="{1}">{1}</span>', kind, line)
 
-    # --- one task
-
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Task | None:
-        for database in databases():
-            try:
-                return read_task(database, object_id)
-            except (Task.DoesNotExist, ValidationError, ValueError):
-                continue
-        return None
-
-    def get_urls(self) -> list[URLPattern]:
-        return [
-            path(
-                f"<path:object_id>/{deed.name}/",
-                self.admin_site.admin_view(self._view_of(deed)),
-                name=f"jobqueue_task_{deed.name}",
-            )
-            for deed in (REQUEUE, CANCEL)
-        ] + super().get_urls()
-
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        """Show a task on a page without any form field: there is nothing here to be edited."""
-        if request.method not in ("GET", "HEAD") or object_id is None:
-            raise PermissionDenied
-        task = self.get_object(request, unquote(object_id))
-        if not self.has_view_permission(request, task):
-            raise PermissionDenied
-        if task is None:
-            return self._gone(request, object_id)
-        database = task._state.db or databases()[0]
-        context = {
-            **self.admin_site.each_context(request),
-            **describe(task, database, with_payload=request.user.has_perm("jobqueue.view_payload")),
-            "deeds": [
-                deed for deed in (REQUEUE, CANCEL) if self._allows(request, deed) and task.status in deed.statuses
-            ],
-            "opts": self.opts,
-            "media": self.media,
-            "original": task,
-            "title": task.task_type,
-            "has_view_permission": True,
-            **(extra_context or {}),
-        }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/jobqueue/task/detail.html", context)
-
-    def _view_of(self, deed: Deed) -> Any:
-        def view(request: HttpRequest, object_id: str) -> HttpResponse:
-            if request.method != "POST":
-                return HttpResponseNotAllowed(["POST"])
-            task = self.get_object(request, unquote(object_id))
-            if not self.has_view_permission(request, task) or not self._allows(request, deed):
-                raise PermissionDenied
-            if task is None:
-                return self._gone(request, object_id)
-            tally = Tally(deed)
-            tally.perform([task.pk])
-            self._tell(request, tally)
-            if tally.changed:
-                actions.log_one(request, task, tally)
-            return self._redirect("change", task.pk)
-
-        return view
-
-    def _gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        text = _("There is no task %(id)s. Ended tasks are pruned after a while.") % {"id": unquote(object_id)}
-        self.message_user(request, text, messages.WARNING)
-        return self._redirect("changelist")
-
-    def _redirect(self, page: str, *args: object) -> HttpResponse:
-        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_task_{page}", args=args))
-
     # --- actions
 
     def has_requeue_permission(self, request: HttpRequest) -> bool:
@@ -181,9 +100,6 @@ class TaskAdmin(ReadOnlyAdmin[Task]):
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("jobqueue.cancel_task"))
-
-    def _allows(self, request: HttpRequest, deed: Deed) -> bool:
-        return bool(request.user.has_perm(f"jobqueue.{deed.name}_task"))
 
     @admin.action(description=REQUEUE.label_many, permissions=["requeue"])
     def requeue_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
@@ -213,7 +129,7 @@ class TaskAdmin(ReadOnlyAdmin[Task]):
             tally.perform(ticked)
         self._tell(request, tally)
         if tally.changed and len(ticked) == 1:
-            actions.log_one(request, Task.objects.using(rows.db).only("task_type").get(pk=ticked[0]), tally)
+            actions.log_one(request, Task.objects.using(rows.db).only("task_type").get(pk=ticked[0]), deed.label)
         elif tally.changed:
             actions.log_many(request, tally)
         return self._confirm(request, rows, deed, ticked, tally.rest) if tally.rest else None
@@ -237,11 +153,6 @@ class TaskAdmin(ReadOnlyAdmin[Task]):
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/jobqueue/task/confirm.html", context)
-
-    def _tell(self, request: HttpRequest, tally: Tally) -> None:
-        level = messages.SUCCESS if tally.changed else messages.WARNING
-        words = _("%(done)s.") if tally.rest is None else _("%(done)s; there are more.")
-        self.message_user(request, words % {"done": tally}, level)
 
 
 def _uuid(text: str | None) -> UUID | None:

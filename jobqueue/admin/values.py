@@ -30,16 +30,16 @@ class Shown:
     note: str = ""
 
 
-def raw(column: str) -> Expression:
+def raw(column: str, most: int | None = None) -> Expression:
     """Select a JSON column as text, so that one value that Python cannot read does not fail the page."""
-    return Left(Cast(column, TextField()), READ_CHARACTERS + 1)
+    return Left(Cast(column, TextField()), (most or READ_CHARACTERS) + 1)
 
 
-def read(text: str | None) -> Any:
+def read(text: str | None, most: int | None = None) -> Any:
     """Read a column selected with raw(); UNREADABLE where that cannot be."""
     if text is None:
         return None
-    if len(text) > READ_CHARACTERS:
+    if len(text) > (most or READ_CHARACTERS):
         return UNREADABLE
     try:
         return json.loads(text)
@@ -47,16 +47,16 @@ def read(text: str | None) -> Any:
         return UNREADABLE
 
 
-def show(value: Any, patterns: Sequence[str], *path: str) -> Shown:
-    """Write a value as indented JSON, masked; path: its own place, for the patterns."""
+def show(value: Any, patterns: Sequence[str], *path: str, most: int = SHOWN_CHARACTERS) -> Shown:
+    """Write a value as indented JSON, masked; path: its own place, for the patterns; most: characters of it."""
     name = path[-1] if path else ""
     if value is UNREADABLE:
         return Shown(name=name, note=_("Too large, or not to be read as JSON: not shown."))
     text = json.dumps(redact(value, patterns, *path), indent=2, ensure_ascii=False)
-    if len(text) <= SHOWN_CHARACTERS:
+    if len(text) <= most:
         return Shown(name=name, text=text)
-    note = _("The first %(shown)d of %(whole)d characters.") % {"shown": SHOWN_CHARACTERS, "whole": len(text)}
-    return Shown(name=name, text=text[:SHOWN_CHARACTERS], note=note)
+    note = _("The first %(shown)d of %(whole)d characters.") % {"shown": most, "whole": len(text)}
+    return Shown(name=name, text=text[:most], note=note)
 
 
 def show_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> list[Shown]:

@@ -2,45 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from uuid import UUID
 
 from django.db.models.functions import Coalesce
 
 from jobqueue.engine.clock import Clock
 from jobqueue.engine.mail import Ending, Mail
+from jobqueue.models import Task
 from jobqueue.outcome import FINAL, CancelReport, Status
+
+CANCEL_COLUMNS = ("pk", "status", "parent_id", "reported_at")  # what cancelling looks at
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What became of locked rows: ended, or told; and the parents that were told of an end."""
+
+    ended: frozenset[UUID]
+    asked: frozenset[UUID]
+    parents: frozenset[UUID]
 
 
 class Cancel(Mail):
-    def cancel(self, ids: Sequence[UUID]) -> CancelReport:
+    def cancel(self, ids: Collection[UUID], *, tree: bool = False) -> CancelReport:
         """
         Cancel live tasks: queued ones end at once, running ones are told at the next heartbeat.
 
-        `parents` of the answer are to be woken after the commit. Locks: the rows in id order,
-        waiting for commits in flight.
+        tree: their living children, and theirs, go along. `parents` of the answer are to be woken after
+        the commit. Locks: the rows in id order, waiting for commits in flight.
         """
+        named = set(ids)
         with self.transaction():
-            seen = self.lock(ids, wait=True).only("pk", "status", "parent_id", "reported_at")
-            live = [row for row in seen if row.status not in FINAL]
-            running = [row.pk for row in live if row.status == Status.RUNNING]
-            queued = {row.pk: row for row in live if row.status != Status.RUNNING}
-            cancelled = self.tasks.filter(pk__in=queued).update(
+            everyone = named | self.descendants(named) if tree else named
+            done = self._cancel_locked(self.lock(everyone, wait=True).only(*CANCEL_COLUMNS))
+        return CancelReport(
+            cancelled=len(done.ended),
+            requested=len(done.asked),
+            skipped=len(named - done.ended - done.asked),
+            parents=done.parents,
+        )
+
+    def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
+        """Give the living children of tasks, and theirs."""
+        found: set[UUID] = set()
+        above = set(ids)
+        while above:
+            below = set(self.tasks.live().filter(parent_id__in=above).values_list("pk", flat=True))
+            above = below - found
+            found |= above
+        return found
+
+    def _cancel_locked(self, rows: Iterable[Task]) -> Cancelled:
+        """End locked rows that nobody runs, tell the executors of the others."""
+        live = {row.pk: row for row in rows if row.status not in FINAL}
+        running = {pk for pk, row in live.items() if row.status == Status.RUNNING}
+        queued = live.keys() - running
+        if queued:
+            self.tasks.filter(pk__in=queued).update(
                 status=Status.CANCELLED, cancel_requested_at=Clock(), finished_at=Clock(), wake_at=None
             )
-            requested = self.tasks.filter(pk__in=running).update(
-                cancel_requested_at=Coalesce("cancel_requested_at", Clock())
-            )
-            told = self._report(
-                [
-                    Ending(row.pk, row.parent_id, Status.CANCELLED, None)
-                    for row in queued.values()
-                    if row.parent_id is not None and row.reported_at is None
-                ]
-            )
-        return CancelReport(
-            cancelled=cancelled,
-            requested=requested,
-            skipped=len(set(ids)) - cancelled - requested,
-            parents=frozenset(told),
-        )
+        if running:
+            self.tasks.filter(pk__in=running).update(cancel_requested_at=Coalesce("cancel_requested_at", Clock()))
+        ends = [
+            Ending(pk, parent_id, Status.CANCELLED, None)
+            for pk in queued
+            if (parent_id := live[pk].parent_id) is not None and live[pk].reported_at is None
+        ]
+        return Cancelled(frozenset(queued), frozenset(running), frozenset(self._report(ends)))

@@ -44,6 +44,22 @@ class Claim(Ground):
         found = list(candidates.values_list("pk", "claim_number")[: demand.limit])
         return self._read_claimed([pk for pk, number in found if self._take(pk, number, demand.executor_id)])
 
+    def claim_one(self, pk: UUID, executor_id: UUID) -> Claimed | None:
+        """Hand over one READY task out of turn; None when it is not READY. Locks: the row, waiting for others."""
+        with self.transaction():
+            number = self.tasks.filter(pk=pk).values_list("claim_number", flat=True).first()
+            is_taken = number is not None and self._take(pk, number, executor_id)
+            return self._read_claimed([pk])[0] if is_taken else None
+
+    def hold(self, claimed: Claimed) -> bool:
+        """
+        Lock a claimed task in the caller's transaction, waiting for others; False when the claim is lost.
+
+        Locks: the row FOR NO KEY UPDATE.
+        """
+        rows = self.lock([claimed.id], wait=True).only("pk", "status", "claim_number")
+        return any(row.status == Status.RUNNING and row.claim_number == claimed.claim_number for row in rows)
+
     def _paused(self) -> set[str]:
         paused = Queue.objects.using(self.database).filter(
             Q(resume_at__isnull=True) | Q(resume_at__gt=bound()), backend=self.alias, paused_at__isnull=False
@@ -85,6 +101,8 @@ class Claim(Ground):
                 max_attempts=row.max_attempts,
                 polls=row.polls,
                 lost_count=row.lost_count,
+                idle_polls=row.idle_polls,
+                timed_out=row.timed_out,
                 rank=row.rank,
                 enqueued_at=row.enqueued_at,
                 started_at=row.started_at,

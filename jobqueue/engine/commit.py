@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,22 +11,35 @@ from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError, DataError, IntegrityError
-from django.db.models import F, TextField
+from django.db.models import Case, F, TextField, Value, When
 from django.db.models.functions import Cast
+from django.db.models.lookups import LessThan
 
+from jobqueue.engine.cancel import Cancel
 from jobqueue.engine.clock import Clock, from_now, rank_from
 from jobqueue.engine.enqueue import Enqueue
 from jobqueue.engine.ground import ERRORS_KEPT, WORKERS_KEPT, json_from
-from jobqueue.engine.mail import Ending, Mail
+from jobqueue.engine.mail import Ending
 from jobqueue.engine.wake import Wake
-from jobqueue.exceptions import ConsumedTwice, TaskFinished, TaskNotFound
+from jobqueue.exceptions import ConsumedTwice, KeyTaken, TaskFinished, TaskNotFound
 from jobqueue.models import Task
-from jobqueue.outcome import FINAL, Committed, Outcome, Status
+from jobqueue.outcome import FINAL, Committed, Enqueued, NewTask, Outcome, Status
 
-REFUSALS = (DataError, IntegrityError, ValueError, OverflowError, TaskFinished, TaskNotFound, ConsumedTwice)
+logger = logging.getLogger(__name__)
+
+REFUSALS = (
+    DataError,
+    IntegrityError,
+    ValueError,
+    OverflowError,
+    TaskFinished,
+    TaskNotFound,
+    ConsumedTwice,
+    KeyTaken,
+)
 
 
-class Commit(Enqueue, Mail, Wake):
+class Commit(Enqueue, Cancel, Wake):
     def commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
         """
         Perform what polls led to, all that can be in one transaction.
@@ -57,20 +71,28 @@ class Commit(Enqueue, Mail, Wake):
     def _commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
         own = {outcome.task_id for outcome in outcomes}
         others = {pk for outcome in outcomes for pk in concerned(outcome)}
-        locked = self._lock_for_commit(own | others, wait=wait)
+        family = {o.task_id: self.descendants([o.task_id]) for o in outcomes if o.effects.cancel_children}
+        kin = set().union(*family.values())
+        locked = self._lock_for_commit(own | others | kin, wait=wait)
         gone = self.gone(own - locked.keys())
         busy = self._busy(others - locked.keys())
         held = [outcome for outcome in outcomes if is_held(outcome, locked.get(outcome.task_id))]
-        ready = [outcome for outcome in held if busy.isdisjoint(concerned(outcome))]
+        ready = [
+            outcome
+            for outcome in held
+            if busy.isdisjoint(concerned(outcome)) and family.get(outcome.task_id, set()) <= locked.keys()
+        ]
 
         entering = {o.task_id: entered(o, locked[o.task_id]) for o in ready}
-        told = self._perform(ready)
+        told = self._perform(ready, entering)
         told |= self._report([end for o in ready if (end := ending(o, entering[o.task_id], locked[o.task_id]))])
         asleep = [pk for pk, status in entering.items() if status is Status.SUSPENDED]
         left = [pk for outcome in ready for pk in outcome.effects.left]
         entering |= dict.fromkeys(self._with_mail(asleep, left), Status.READY)
         self._write([(outcome, entering[outcome.task_id]) for outcome in ready])
-
+        doomed = {pk for o in ready if entering[o.task_id] in FINAL for pk in family.get(o.task_id, ())}
+        if doomed:
+            told |= self._cancel_locked(locked[pk] for pk in doomed - entering.keys()).parents
         told -= entering.keys()
         self._wake_locked(told & locked.keys())
         return Committed(
@@ -85,17 +107,27 @@ class Commit(Enqueue, Mail, Wake):
         seen = rows.only("pk", "status", "claim_number", "cancel_requested_at", "parent_id", "reported_at")
         return {row.pk: row for row in seen}
 
-    def _perform(self, outcomes: Sequence[Outcome]) -> set[UUID]:
-        """Consume, spawn and send; returns the receivers of messages, other than the children just born."""
+    def _perform(self, outcomes: Sequence[Outcome], entering: Mapping[UUID, Status]) -> set[UUID]:
+        """
+        Consume, spawn and send; returns the receivers of messages, other than the children just born.
+
+        A cancelled task has no more children.
+        """
         self._consume(outcomes)
         children = [
-            replace(child, parent_id=outcome.task_id) for outcome in outcomes for child in outcome.effects.spawn
+            replace(child, parent_id=outcome.task_id)
+            for outcome in outcomes
+            if entering[outcome.task_id] is not Status.CANCELLED
+            for child in outcome.effects.spawn
         ]
         if children:
-            self._enqueue(children)
-        sent = [message for outcome in outcomes for message in outcome.effects.send]
-        if sent:
-            self._send(sent)
+            refuse_taken_keys(children, self._enqueue(children))
+        unborn = {child.id for o in outcomes for child in o.effects.spawn} - {child.id for child in children}
+        sent = [m for outcome in outcomes for m in outcome.effects.send if m.task_id not in unborn]
+        if strict := [message for message in sent if not message.is_droppable]:
+            self._send(strict)
+        if droppable := [message for message in sent if message.is_droppable]:
+            log_dropped(len(droppable) - len(self._insert(droppable)))
         return {message.task_id for message in sent} - {child.id for child in children}
 
     def _consume(self, outcomes: Sequence[Outcome]) -> None:
@@ -125,12 +157,15 @@ class Commit(Enqueue, Mail, Wake):
                 "status": entering,
                 "attempts": outcome.attempts,
                 "polls": F("polls") + int(outcome.is_good_poll),
+                "idle_polls": outcome.idle_polls,
                 "heartbeat": None,
                 "executor_id": None,
                 "wake_at": None,
             }
-            if entering in (Status.SCHEDULED, Status.SUSPENDED) and outcome.wake_after_seconds is not None:
-                columns["wake_at"] = from_now(outcome.wake_after_seconds)
+            if outcome.is_good_poll:
+                columns["timed_out"] = False
+            if entering in (Status.SCHEDULED, Status.SUSPENDED):
+                columns["wake_at"] = alarm(outcome)
             if entering is Status.READY and not outcome.keeps_rank:
                 columns["rank"] = rank_from(Clock(), self.options.aging)
             if entering in FINAL:
@@ -157,6 +192,16 @@ class Commit(Enqueue, Mail, Wake):
         }
 
 
+def alarm(outcome: Outcome) -> Any:
+    """Give the moment to wake at: the one it names, or so long from now, whichever is first."""
+    if outcome.wake_after_seconds is None:
+        return outcome.wake_at
+    after = from_now(outcome.wake_after_seconds)
+    if outcome.wake_at is None:
+        return after
+    return Case(When(LessThan(after, Value(outcome.wake_at)), then=after), default=Value(outcome.wake_at))
+
+
 def concerned(outcome: Outcome) -> set[UUID]:
     """Give the tasks beside its own that an outcome may write to."""
     told = {message.task_id for message in outcome.effects.send}
@@ -181,6 +226,18 @@ def ending(outcome: Outcome, entering: Status, row: Task) -> Ending | None:
         return None
     body = outcome.return_value if entering is Status.SUCCESSFUL else outcome.error
     return Ending(row.pk, row.parent_id, entering, body)
+
+
+def refuse_taken_keys(children: Sequence[NewTask], answers: Sequence[Enqueued]) -> None:
+    """Raise KeyTaken for a child that was not born, because its parent would wait for it for ever."""
+    for child, answer in zip(children, answers, strict=True):
+        if not answer.created:
+            raise KeyTaken(f"No child {child.task_type} was spawned: task {answer.id} holds its key {child.key!r}.")
+
+
+def log_dropped(count: int) -> None:
+    if count:
+        logger.info("message.dropped count=%d: yielded to parents that have ended", count)
 
 
 def is_refusal(error: Exception) -> bool:

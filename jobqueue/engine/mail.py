@@ -6,17 +6,22 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
+from django.db.models import TextField
+from django.db.models.functions import Cast
 
 from jobqueue.engine.clock import Clock
 from jobqueue.engine.ground import Ground, json_from
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.models import InboxMessage
-from jobqueue.outcome import NewMessage, Status
+from jobqueue.outcome import Letter, NewMessage, Status
 
 logger = logging.getLogger(__name__)
+
+MAIL_PER_POLL = 1000  # messages that one poll reads; what is beyond makes the task run again at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,30 @@ class Mail(Ground):
             raise
         return row.pk
 
+    def read_mail(self, ids: Collection[UUID], limit: int = MAIL_PER_POLL) -> dict[UUID, list[Letter]]:
+        """
+        Read the unread messages of claimed tasks, at most `limit` for each, in order of arrival.
+
+        To be read after the claim: what comes later makes the task run again. Locks: none.
+        """
+        mail: dict[UUID, list[Letter]] = {}
+        for letter in self._unread(ids, limit):
+            mail.setdefault(letter.task_id, []).append(letter)
+        return mail
+
+    def _unread(self, ids: Collection[UUID], limit: int) -> list[Letter]:
+        columns = ("pk", "task_id", "sender_id", "eof", "text", "sent_at")
+        found: list[tuple[Any, ...]] = []
+        for task_id in ids:
+            rows = self.messages.filter(task_id=task_id, consumed_at__isnull=True).order_by("pk")
+            found += rows.annotate(text=Cast("body", TextField())).values_list(*columns)[:limit]
+        return [letter(*row) for row in found]
+
+    def find_keys(self, keys: Collection[str]) -> dict[str, UUID]:
+        """Give the live tasks that hold these keys."""
+        rows = self.tasks.live().filter(key__in=keys).values_list("key", "pk") if keys else ()
+        return {str(key): pk for key, pk in rows}
+
     def _report(self, endings: Sequence[Ending]) -> set[UUID]:
         """
         Tell parents that children ended, one message for each; returns the parents that were told.
@@ -102,6 +131,12 @@ class Mail(Ground):
             return set()
         unread = self.messages.filter(task_id__in=ids, consumed_at__isnull=True).exclude(pk__in=left)
         return set(unread.values_list("task_id", flat=True))
+
+
+def letter(pk: int, task_id: UUID, sender_id: UUID | None, eof: str | None, body: str | None, at: datetime) -> Letter:
+    return Letter(
+        id=pk, task_id=task_id, sender_id=sender_id, eof=None if eof is None else Status(eof), body=body, sent_at=at
+    )
 
 
 def receivers(messages: Sequence[NewMessage]) -> set[UUID]:

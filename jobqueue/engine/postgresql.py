@@ -15,7 +15,7 @@ from psycopg import IsolationLevel
 
 from jobqueue.engine.base import Engine
 from jobqueue.engine.enqueue import ENQUEUE_BATCH, KEY_TRIES, key_taken
-from jobqueue.engine.mail import receivers, refuse_receivers
+from jobqueue.engine.mail import letter, receivers, refuse_receivers
 from jobqueue.exceptions import TaskFinished
 from jobqueue.models import TaskQuerySet
 from jobqueue.outcome import (
@@ -24,6 +24,7 @@ from jobqueue.outcome import (
     Demand,
     Enqueued,
     Held,
+    Letter,
     NewMessage,
     NewTask,
     Outcome,
@@ -256,6 +257,8 @@ class PostgresEngine(Engine):
             statuses=[str(entering) for _, entering in changes],
             attempts=[outcome.attempts for outcome in outcomes],
             wake_after_seconds=[outcome.wake_after_seconds for outcome in outcomes],
+            wake_ats=[outcome.wake_at for outcome in outcomes],
+            idle_polls=[outcome.idle_polls for outcome in outcomes],
             good_polls=[int(outcome.is_good_poll) for outcome in outcomes],
             keep_ranks=[outcome.keeps_rank for outcome in outcomes],
             worker_ids=[outcome.worker_id for outcome in outcomes],
@@ -292,6 +295,9 @@ class PostgresEngine(Engine):
             dedupe_keys=[message.dedupe_key for message in messages],
         )
         return [(pk, receiver) for pk, receiver in rows]
+
+    def _unread(self, ids: Collection[UUID], limit: int) -> list[Letter]:
+        return [letter(*row) for row in self.rows("inbox", ids=list(ids), mail_limit=limit)] if ids else []
 
     def _busy(self, ids: Collection[UUID]) -> set[UUID]:
         """Share-lock receivers; busy are those that somebody locked FOR UPDATE, which an insert would wait for."""

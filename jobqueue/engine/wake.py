@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from uuid import UUID
 
 from django.db import DatabaseError
-from django.db.models import Exists, F, Min, OuterRef, Q
+from django.db.models import Case, Exists, F, Min, OuterRef, Q, When
 
 from jobqueue.engine.clock import Clock, bound, rank_from
 from jobqueue.engine.ground import Ground
@@ -29,7 +29,10 @@ class Wake(Ground):
             ids = list(due.order_by("wake_at").values_list("pk", flat=True)[:limit])
             locked = [row.pk for row in self.lock(ids).only("pk")] if ids else []
             count = due.filter(pk__in=locked).update(
-                status=Status.READY, rank=rank_from(F("wake_at"), self.options.aging), wake_at=None
+                status=Status.READY,
+                rank=rank_from(F("wake_at"), self.options.aging),
+                wake_at=None,
+                timed_out=Case(When(status=Status.SUSPENDED, then=True), default=F("timed_out")),
             )
         following = alarms.aggregate(at=Min("wake_at"))["at"]
         seconds = None if following is None else (following - self.now()).total_seconds()

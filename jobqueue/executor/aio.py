@@ -11,7 +11,9 @@ from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
+from jobqueue.engine.base import Engine
 from jobqueue.exceptions import Interrupted
+from jobqueue.executor.atomic import commit_with
 from jobqueue.executor.errors import from_the_body
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, failed, load
@@ -54,14 +56,18 @@ class Loop:
             await asyncio.wait(left, timeout=WIND_UP_SECONDS)
         await self._loop.shutdown_asyncgens()
 
-    def submit(self, hold: Hold, worker: Worker, on_start: OnStart, done: Callable[[Ended], None]) -> None:
+    def submit(
+        self, hold: Hold, engine: Engine, worker: Worker, on_start: OnStart, done: Callable[[Ended], None]
+    ) -> None:
         """Run one claimed task; `done` gets its outcome, in the loop's thread."""
-        self._loop.call_soon_threadsafe(self._start, hold, worker, on_start, done)
+        self._loop.call_soon_threadsafe(self._start, hold, engine, worker, on_start, done)
 
-    def _start(self, hold: Hold, worker: Worker, on_start: OnStart, done: Callable[[Ended], None]) -> None:
+    def _start(
+        self, hold: Hold, engine: Engine, worker: Worker, on_start: OnStart, done: Callable[[Ended], None]
+    ) -> None:
         async def run() -> None:
             try:
-                over = await poll_on_loop(hold, worker, on_start)
+                over = await poll_on_loop(hold, engine, worker, on_start)
             except Exception as error:  # not the body's: ours. The task must not stay RUNNING for it.
                 logger.exception("loop.error task id=%s type=%s", hold.id, hold.claimed.task_type)
                 over = Ended(hold=hold, outcome=failed(hold.claimed, error, worker), error=error)
@@ -106,7 +112,7 @@ class _OwnThread(ThreadSensitiveContext):
         await super().__aexit__(*exc_info)  # type: ignore[no-untyped-call]
 
 
-async def poll_on_loop(hold: Hold, worker: Worker, on_start: OnStart) -> Ended:
+async def poll_on_loop(hold: Hold, engine: Engine, worker: Worker, on_start: OnStart) -> Ended:
     """
     Run one claimed task to its outcome.
 
@@ -119,7 +125,7 @@ async def poll_on_loop(hold: Hold, worker: Worker, on_start: OnStart) -> Ended:
         if isinstance(loaded, Ended):
             return loaded
         ending = await run_cancellably(hold, session, loaded)
-        return await sync_to_async(_end, thread_sensitive=True)(hold, session, loaded, ending, worker)
+        return await sync_to_async(_end, thread_sensitive=True)(hold, session, loaded, ending, engine, worker)
 
 
 def _begin(hold: Hold, session: Session, worker: Worker, on_start: OnStart) -> Loaded | Ended:
@@ -132,12 +138,21 @@ def _begin(hold: Hold, session: Session, worker: Worker, on_start: OnStart) -> L
     return loaded
 
 
-def _end(hold: Hold, session: Session, loaded: Loaded, ending: Returned | Raised, worker: Worker) -> Ended:
+def _end(
+    hold: Hold, session: Session, loaded: Loaded, ending: Returned | Raised, engine: Engine, worker: Worker
+) -> Ended:
     # The body may have left its thread at work, say after a wait_for(); it counts as running until here.
     hold.disarm()
-    ending = nothing_left_open(ending, session)
-    session.leave()
-    return conclude(hold, loaded, ending, worker)
+    try:
+        match nothing_left_open(ending, session):
+            case Returned(value) if loaded.context is not None and callable(value):
+                return commit_with(hold, loaded, engine, worker, value, session)
+            case over:
+                if loaded.context is None:
+                    session.leave()
+                return conclude(hold, loaded, over, worker)
+    finally:
+        session.leave()
 
 
 async def run_cancellably(hold: Hold, session: Session, loaded: Loaded) -> Returned | Raised:

@@ -31,7 +31,8 @@ WORDS = {
 def started(hold: Hold, loaded: Loaded, worker: Worker) -> None:
     """Tell that an attempt starts: one log line, and task_started."""
     claimed = hold.claimed
-    logger.info(
+    logger.log(
+        logging.INFO if claimed.polls == 0 else logging.DEBUG,
         "started %s %s queue=%s attempt=%d/%d wait=%.0fms",
         claimed.task_type,
         claimed.id,
@@ -41,13 +42,14 @@ def started(hold: Hold, loaded: Loaded, worker: Worker) -> None:
         claimed.wait_seconds * 1000,
         extra=keys(claimed, worker),
     )
-    send(task_started, loaded.result)
+    if claimed.polls == 0:
+        send(task_started, loaded.result)
 
 
 def ended(over: Ended, status: Status, worker: Worker) -> None:
     """Tell what was committed: one log line, and task_finished where this was the end."""
     claimed = over.hold.claimed
-    word, level = WORDS[status]
+    word, level = ("polled", logging.DEBUG) if goes_on(over, status) else WORDS[status]
     error = "" if over.error is None else f" {first_line_of(over.error)}"
     again = ""
     if status is Status.SCHEDULED and over.outcome.wake_after_seconds is not None:
@@ -68,6 +70,11 @@ def ended(over: Ended, status: Status, worker: Worker) -> None:
     )
     if status in FINAL and over.result is not None:
         announce_finish(over, over.result, status)
+
+
+def goes_on(over: Ended, status: Status) -> bool:
+    """Whether this was one poll of many."""
+    return over.outcome.is_good_poll and status not in FINAL
 
 
 def announce_finish(over: Ended, running: Result, status: Status) -> None:

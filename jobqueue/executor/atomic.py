@@ -1,21 +1,28 @@
-"""`@task(atomic=True)`: a body and its completion in one transaction, on the worker's own connection."""
+"""
+A body and its outcome in one transaction, on the worker's own connection.
+
+So run `@task(atomic=True)`, and the function that a poll of an actor may return.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import django.db
 from django.db import transaction
 
 from jobqueue.engine.base import Engine
-from jobqueue.executor import sessions
+from jobqueue.exceptions import ClaimLost
 from jobqueue.executor.errors import first_line_of, from_the_body
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.run import Ended, Loaded, Raised, Worker, call, conclude, refused_by_database
-from jobqueue.outcome import Status, released
+from jobqueue.executor.sessions import Session
+from jobqueue.outcome import released
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -29,30 +36,55 @@ class _RolledBack(Exception):
         self.ended = ended
 
 
-def poll_atomically(hold: Hold, loaded: Loaded, engine: Engine, worker: Worker) -> Ended:
-    """Run the body and commit its outcome in one transaction; what does not succeed goes the ordinary way."""
+def poll_atomically(hold: Hold, loaded: Loaded, engine: Engine, worker: Worker, session: Session) -> Ended:
+    """Run the body and commit its outcome in one transaction."""
+    return _commit_with(hold, loaded, engine, worker, partial(call, hold, loaded), session)
+
+
+def commit_with(
+    hold: Hold, loaded: Loaded, engine: Engine, worker: Worker, function: Callable[[], Any], session: Session
+) -> Ended:
+    """Run the function that a poll returned in the committing transaction, with the task's row locked."""
+
+    def in_its_row() -> Any:
+        if not engine.hold(hold.claimed):
+            raise ClaimLost
+        return function()
+
+    return _commit_with(hold, loaded, engine, worker, in_its_row, session)
+
+
+def _commit_with(
+    hold: Hold,
+    loaded: Loaded,
+    engine: Engine,
+    worker: Worker,
+    body: Callable[[], Any],
+    session: Session,
+) -> Ended:
+    """What does not succeed goes the ordinary way."""
     over: Ended | None = None
     try:
         with transaction.atomic(using=engine.database, durable=True):
-            ending = run_interruptibly(hold, sessions.current(), partial(call, hold, loaded))
+            ending = run_interruptibly(hold, session, body)
             over = conclude(hold, loaded, ending, worker)
-            over = _complete(over, engine, worker)
+            over = _complete(over, engine, worker, session)
     except _RolledBack as undone:
         return undone.ended
     except BaseException as error:  # noqa: BLE001 - a hook of the body's for after the commit may raise anything
         failure = conclude(hold, loaded, Raised(from_the_body(error)), worker)
-        if over is None or (over.outcome.status is Status.SUCCESSFUL and not over.is_committed):
+        if over is None or (over.outcome.is_good_poll and not over.is_committed):
             return failure
         # A body that did not succeed ends by its own error, not by what the rollback met.
         return _in_doubt(over, failure) if over.is_committed else over
     return over
 
 
-def _complete(over: Ended, engine: Engine, worker: Worker) -> Ended:
+def _complete(over: Ended, engine: Engine, worker: Worker, session: Session) -> Ended:
     """Write the outcome of a body that succeeded. Raises _RolledBack."""
-    if over.outcome.status is not Status.SUCCESSFUL:
+    if not over.outcome.is_good_poll:
         raise _RolledBack(over)
-    sessions.current().check(atomic=engine.database)
+    session.check(atomic=engine.database)
     committed = engine.commit([over.outcome], wait=True)
     if over.hold.id in committed.refused:
         raise _RolledBack(refused_by_database(over, committed.refused[over.hold.id], worker))

@@ -85,7 +85,7 @@ class Crew:
         self._on_ended(over)
 
     def _start_on_loop(self, hold: Hold) -> None:
-        self._loop.submit(hold, self._worker, self._on_start, self._finish_on_loop)
+        self._loop.submit(hold, self._engine, self._worker, self._on_start, self._finish_on_loop)
 
     def _finish_on_loop(self, over: Ended) -> None:
         self.on_loop.left(over.hold)

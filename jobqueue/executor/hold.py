@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from jobqueue.exceptions import Interrupted
-from jobqueue.outcome import Claimed
+from jobqueue.exceptions import Interrupted, TaskCancelled
+from jobqueue.outcome import Claimed, Letter
 
 Stopper = Callable[[type[Interrupted]], None]
 
@@ -29,14 +29,18 @@ class Hold:
         "claimed",
         "claimed_at",
         "deadline_at",
+        "finishes_when_cancelled",
+        "mail",
         "reason",
         "started_at",
         "told_at",
         "told_first_at",
     )
 
-    def __init__(self, claimed: Claimed) -> None:
+    def __init__(self, claimed: Claimed, mail: Sequence[Letter] = ()) -> None:
         self.claimed = claimed
+        self.mail = mail  # unread when it was claimed
+        self.finishes_when_cancelled = False  # a poll of an actor is short, and ends before its task does
         self.claimed_at = time.monotonic()
         self.started_at: float | None = None
         self.deadline_at: float | None = None  # monotonic; when its timeout is over
@@ -89,7 +93,7 @@ class Hold:
         with self._lock:
             if self.reason is None:
                 self.reason = reason
-            if self._stopper is None:
+            if self._stopper is None or (reason is TaskCancelled and self.finishes_when_cancelled):
                 return False
             now = time.monotonic()
             if self.told_at is None or now - self.told_at >= TELL_AGAIN_SECONDS:

@@ -6,13 +6,16 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
 import django.db
 
+from jobqueue import registry
+from jobqueue.actor import ActorTask
+from jobqueue.api import notices
 from jobqueue.engine.base import Engine
 from jobqueue.executor import announce
 from jobqueue.executor.appetite import Appetite
@@ -24,7 +27,7 @@ from jobqueue.executor.outage import Line, Outage, Patience
 from jobqueue.executor.run import Ended, Worker, not_started
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.suspects import Suspects
-from jobqueue.outcome import FINAL, Claimed, Committed, Status, Woken
+from jobqueue.outcome import FINAL, NO_EFFECTS, Claimed, Committed, Letter, Outcome, Status, Woken
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -43,6 +46,7 @@ class Counts:
 
     claimed: int = 0
     finished: int = 0
+    polled: int = 0
     retried: int = 0
     released: int = 0
     lost: int = 0
@@ -85,6 +89,7 @@ class Pulse(threading.Thread):
         self._housekeeping = Housekeeping(engine, heart)
         self._finished: deque[Ended] = deque()
         self._untold: set[int] = set()
+        self._news: set[str] = set()  # queues that our commits brought work to
         self._wakeup = threading.Event()
         self._impatient = threading.Event()  # ends a wait for the database that was begun before we were to stop
         self._next_alarm_at = time.monotonic()
@@ -165,9 +170,12 @@ class Pulse(threading.Thread):
         if outcomes or demand.limit:
             began_at = time.monotonic()
             committed, claimed = self.engine.pulse(outcomes, demand)
-            self._begin(claimed)
+            self._begin(claimed, self._read_mail(claimed))
             self._appetite.claimed(demand, len(claimed), began_at)
             self._settle(committed)
+        if self._news and self.engine.options.notify:
+            news, self._news = self._news, set()
+            notices.send(self.engine, news)
         if self.is_abandoned:
             self.engine.release_strays(self.executor_id, self.left_behind)
             self.holds.clear()
@@ -199,9 +207,14 @@ class Pulse(threading.Thread):
 
     # --- what was claimed
 
-    def _begin(self, claimed: Sequence[Claimed]) -> None:
+    def _read_mail(self, claimed: Sequence[Claimed]) -> Mapping[UUID, Sequence[Letter]]:
+        """After the claim: mail that comes later makes the task run again."""
+        actors = [task.id for task in claimed if isinstance(registry.get(task.task_type), ActorTask)]
+        return self.engine.read_mail(actors) if actors else {}
+
+    def _begin(self, claimed: Sequence[Claimed], mail: Mapping[UUID, Sequence[Letter]]) -> None:
         self.counts.claimed += len(claimed)
-        holds = [Hold(task) for task in claimed]
+        holds = [Hold(task, mail.get(task.id, ())) for task in claimed]
         self.holds.update((hold.id, hold) for hold in holds)
         self._crew.begin(holds)
 
@@ -243,8 +256,11 @@ class Pulse(threading.Thread):
             del self.holds[hold.id]
         self._suspects.ended()
         self._count(over, status)
-        if status is Status.SCHEDULED and over.outcome.wake_after_seconds is not None:
-            self._next_alarm_at = min(self._next_alarm_at, time.monotonic() + over.outcome.wake_after_seconds)
+        if status in (Status.SCHEDULED, Status.SUSPENDED):
+            self._next_alarm_at = min(self._next_alarm_at, time.monotonic() + seconds_until(over.outcome))
+        if is_work_for_others(over.outcome, status):
+            self._news |= {child.queue_name for child in over.outcome.effects.spawn}
+            self._appetite.hurry()
         if status is None:
             logger.warning(
                 "task.outcome_dropped task id=%s type=%s: another claim holds it, or it has ended",
@@ -252,6 +268,8 @@ class Pulse(threading.Thread):
                 hold.claimed.task_type,
                 extra=announce.keys(hold.claimed, self.worker),
             )
+        elif over.outcome.is_good_poll and status not in FINAL and not logger.isEnabledFor(logging.DEBUG):
+            pass  # a poll of an actor that goes on is no news
         elif over.error is not None or over.result is not None or status is not Status.READY:
             self._untold.add(id(over))
             self._crew.announce(over, status, then=partial(self._told, over))
@@ -264,6 +282,8 @@ class Pulse(threading.Thread):
             counts.finished += 1
         elif over.hold.started_at is None:
             counts.claimed -= 1
+        elif over.outcome.is_good_poll:
+            counts.polled += 1
         elif status is Status.READY:
             counts.released += 1
         else:
@@ -331,6 +351,21 @@ class Pulse(threading.Thread):
     def close(self, timeout_seconds: float) -> bool:
         """Stop threads and loop; returns whether all have ended."""
         return self._crew.close(timeout_seconds)
+
+
+def seconds_until(outcome: Outcome) -> float:
+    """How long until a task may be due again; 0 where only the database can tell."""
+    if outcome.wake_at is not None:
+        return 0.0
+    return NO_ALARM_SECONDS if outcome.wake_after_seconds is None else outcome.wake_after_seconds
+
+
+def is_work_for_others(outcome: Outcome, status: Status | None) -> bool:
+    """Whether a commit made tasks READY, its own or others."""
+    if status is None:
+        return False
+    has_told_parent = outcome.parent_id is not None and status in FINAL
+    return has_told_parent or outcome.effects is not NO_EFFECTS or (outcome.is_good_poll and status is Status.READY)
 
 
 def seconds_to_alarm(woken: Woken) -> float:

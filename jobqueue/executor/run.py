@@ -10,33 +10,45 @@ from __future__ import annotations
 import inspect
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from jobqueue import registry
+from jobqueue.actor import Actor, ActorTask, PollContext
+from jobqueue.api import receivers
 from jobqueue.conf import Options
 from jobqueue.context import Context
+from jobqueue.engine import engine_for
 from jobqueue.exceptions import (
+    ConsumedTwice,
     Expired,
     FenceLost,
     GiveUp,
     InvalidResult,
+    KeyTaken,
     Retry,
     ShuttingDown,
+    Stale,
     TaskCancelled,
+    TaskFinished,
+    TaskNotFound,
+    UndecodableMessage,
     UndecodableTask,
     UnknownTask,
 )
 from jobqueue.executor.errors import error_text, message_of
 from jobqueue.executor.hold import Hold
+from jobqueue.executor.turn import context_of, outcome_of, poll_again, stale_polls
 from jobqueue.function import FunctionTask, Limits, changed, limits
-from jobqueue.outcome import Claimed, Outcome, Status, released
+from jobqueue.outcome import FINAL, Claimed, Outcome, Status, released
 from jobqueue.payload import decode, encode_result
 from jobqueue.results import Result, from_claimed
 
 UNKNOWN_AFTER_SECONDS = 15.0  # a task that no code here knows comes back after this, for an executor that does
+STALE_MOST = 10  # polls in a row that found what they saw stale; the tenth counts as a failed attempt
 QUERY_CANCELED = "57014"
 LONGEST_WAIT_SECONDS = 10 * 365 * 86_400.0  # a retry much later than that could not be read back
 
@@ -53,13 +65,14 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A claimed task, ready to be polled."""
+    """A claimed task, ready to be polled. context: of an actor, its state and mail."""
 
     task: FunctionTask[..., Any]
     args: list[Any]
     kwargs: dict[str, Any]
     limits: Limits
     result: Result
+    context: PollContext[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +102,7 @@ class Ended:
     hold: Hold
     outcome: Outcome
     result: Result | None = None
+    loaded: Loaded | None = None
     error: BaseException | None = None
     seconds: float = 0.0
     is_committed: bool = False
@@ -115,7 +129,20 @@ def load(hold: Hold, worker: Worker) -> Loaded | Ended:
         return refused(hold, UndecodableTask(f"The stored task cannot be read: {error}"), worker)
     if claimed.is_expired:
         return refused(hold, Expired(), worker, result)
-    return Loaded(task=task, args=args, kwargs=kwargs, limits=found, result=result)
+    loaded = Loaded(task=task, args=args, kwargs=kwargs, limits=found, result=result)
+    return load_actor(hold, loaded, task.actor, worker) if isinstance(task, ActorTask) else loaded
+
+
+def load_actor(hold: Hold, loaded: Loaded, actor: type[Actor[Any]], worker: Worker) -> Loaded | Ended:
+    """Decode state and mail; mail that does not fit is a failed poll, a state that does not is the end."""
+    hold.finishes_when_cancelled = True
+    try:
+        context = context_of(actor, hold.claimed, hold.mail, loaded.result, hold.is_told_to_stop)
+    except UndecodableMessage as error:
+        return conclude(hold, loaded, Raised(error), worker)
+    except Exception as error:  # noqa: BLE001 - State may be any class, with any code
+        return refused(hold, UndecodableTask(f"The stored state cannot be read: {error}"), worker, loaded.result)
+    return replace(loaded, context=context)
 
 
 def context_for(hold: Hold, loaded: Loaded) -> Context:
@@ -128,6 +155,9 @@ def context_for(hold: Hold, loaded: Loaded) -> Context:
 
 def call(hold: Hold, loaded: Loaded) -> Any:
     """Call the body: its result, or the coroutine of an async one."""
+    if isinstance(loaded.task, ActorTask):
+        returned = loaded.task.actor().poll(loaded.context, *loaded.args, **loaded.kwargs)  # type: ignore[arg-type]
+        return list(returned) if isinstance(returned, Generator) else returned
     context = [context_for(hold, loaded)] if loaded.task.takes_context else []
     return loaded.task.func(*context, *loaded.args, **loaded.kwargs)
 
@@ -138,15 +168,28 @@ def conclude(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Work
     match ending:
         case Returned(value):
             try:
-                outcome = succeeded(hold.claimed, encoded(value, worker), worker)
+                outcome = good_poll(hold, loaded, value, worker)
             except InvalidResult as refusal:
                 error = refusal.with_traceback(None)
                 outcome = failed(hold.claimed, error, worker)
+            except Exception as refusal:  # noqa: BLE001 - an actor's actions and state may be anything
+                error = refusal
+                outcome = after_error(hold, loaded, error, worker)
         case Raised(raised):
             error = what_it_was(hold, raised)
             outcome = after_error(hold, loaded, error, worker)
     seconds = 0.0 if hold.started_at is None else time.monotonic() - hold.started_at
-    return Ended(hold=hold, outcome=outcome, result=loaded.result, error=error, seconds=seconds)
+    return Ended(hold=hold, outcome=outcome, result=loaded.result, loaded=loaded, error=error, seconds=seconds)
+
+
+def good_poll(hold: Hold, loaded: Loaded, value: Any, worker: Worker) -> Outcome:
+    """Turn what a body returned into an outcome: a function's result, an actor's actions."""
+    if loaded.context is None or not isinstance(loaded.task, ActorTask):
+        return succeeded(hold.claimed, encoded(value, worker), worker)
+    names = partial(receivers, engine_for(worker.backend))
+    outcome = outcome_of(hold.claimed, loaded.context, loaded.task.actor, value, names, worker.backend)
+    is_new_here = f'"{worker.executor_id}"' not in hold.claimed.worker_ids
+    return replace(outcome, worker_id=worker.executor_id) if outcome.status in FINAL or is_new_here else outcome
 
 
 def encoded(value: Any, worker: Worker) -> str:
@@ -188,6 +231,8 @@ def after_error(hold: Hold, loaded: Loaded, error: BaseException, worker: Worker
         return failed(claimed, error, worker)
     if hold.reason is TaskCancelled:
         return ended(claimed, Status.CANCELLED, error, worker)
+    if isinstance(error, Stale) and stale_polls(claimed) + 1 < STALE_MOST:
+        return poll_again(claimed, worker.options.poll_interval)
     is_worth_it = not isinstance(error, task.give_up_on) and (
         task.retry_on is None or isinstance(error, (*task.retry_on, Retry))
     )
@@ -243,7 +288,9 @@ def refused(hold: Hold, error: Exception, worker: Worker, result: Result | None 
 
 
 def refused_by_database(over: Ended, error: Exception, worker: Worker) -> Ended:
-    """End a task FAILED whose outcome the database would not store."""
+    """End a task FAILED whose outcome the database would not store; a poll whose mail would not go has failed."""
+    if over.loaded is not None and isinstance(error, (TaskFinished, TaskNotFound, ConsumedTwice, KeyTaken)):
+        return conclude(over.hold, over.loaded, Raised(error), worker)
     refusal = InvalidResult(f"The database refused the outcome: {message_of(error)}")
     outcome = failed(over.hold.claimed, refusal, worker)
     if isinstance(over.error, InvalidResult):  # not even that it was refused: then without a word

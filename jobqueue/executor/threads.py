@@ -13,7 +13,7 @@ from django.db.transaction import TransactionManagementError
 
 from jobqueue.engine.base import Engine
 from jobqueue.executor import sessions
-from jobqueue.executor.atomic import poll_atomically
+from jobqueue.executor.atomic import commit_with, poll_atomically
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, load
@@ -121,9 +121,13 @@ def poll_in_thread(hold: Hold, engine: Engine, worker: Worker, on_start: OnStart
     on_start(hold, loaded)
     try:
         if loaded.task.atomic:
-            return poll_atomically(hold, loaded, engine, worker)
+            return poll_atomically(hold, loaded, engine, worker, session)
         ending = run_interruptibly(hold, session, partial(call, hold, loaded))
-        return conclude(hold, loaded, nothing_left_open(ending, session), worker)
+        match nothing_left_open(ending, session):
+            case Returned(value) if loaded.context is not None and callable(value):
+                return commit_with(hold, loaded, engine, worker, value, session)
+            case over:
+                return conclude(hold, loaded, over, worker)
     finally:
         if hold.reason is not None:
             session.close()

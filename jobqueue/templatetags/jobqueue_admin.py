@@ -35,3 +35,10 @@ def short_type(task_type: str) -> str:
     from jobqueue.admin import words
 
     return words.short_type(task_type)
+
+
+@register.filter
+def short_id(identifier: object) -> str:
+    from jobqueue.admin import words
+
+    return words.short_id(identifier)

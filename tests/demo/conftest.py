@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from django.core.files.base import ContentFile
 
-from demo_project.photos.models import Photo, Upload
+from demo_project.photos import actors
+from demo_project.photos.models import Album, Photo
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 
@@ -21,10 +23,24 @@ def demo_site(settings, tmp_path):
 
 @pytest.fixture
 def make_photo(db) -> Callable[..., Photo]:
-    def make(data: bytes, *, name: str = "photo.jpg") -> Photo:
-        photo = Photo(upload=Upload.objects.create(), name=name, size=len(data))
+    def make(data: bytes, *, name: str = "photo.jpg", album: Album | None = None) -> Photo:
+        photo = Photo(album=album or Album.objects.create(), name=name, size=len(data))
         photo.original.save("", ContentFile(data), save=False)
         photo.save()
         return photo
+
+    return make
+
+
+@pytest.fixture
+def make_album(make_photo) -> Callable[..., Album]:
+    """Make an album of pictures whose actor is about to start; nobody is told of them."""
+
+    def make(*pictures: bytes) -> Album:
+        album = Album.objects.create()
+        photos = [make_photo(data, album=album) for data in pictures]
+        album.task_id = UUID(actors.Album.enqueue(str(album.pk), [str(photo.pk) for photo in photos]).id)
+        album.save()
+        return album
 
     return make

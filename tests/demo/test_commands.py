@@ -10,10 +10,13 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from demo_project import account, processes
-from demo_project.photos.models import Photo
+from demo_project.photos.actors import Fibonacci, Publish
+from demo_project.photos.models import Album, Photo
 from demo_project.progress import Progress
 from demo_project.visitor import Turned, Visitor, batches
-from jobqueue.models import Task
+from jobqueue import send
+from jobqueue.models import InboxMessage, Task
+from jobqueue.testing import run_until_idle
 from tests.demo.pictures import picture
 
 
@@ -48,6 +51,26 @@ def test_visitor_presses_the_buttons(live_server):
     assert Task.objects.get().task_type.endswith("copy_to_old_archive")
     with pytest.raises(Turned, match="400"):
         visitor.press("nothing")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_visitor_decides_on_the_page_of_an_album(live_server, tmp_path):
+    visitor = Visitor(live_server.url)
+    page = visitor.upload(written(tmp_path, "a.jpg"))
+    album = Album.objects.get()
+
+    visitor.decide(page, "publish")
+
+    assert page == album.get_absolute_url()
+    assert InboxMessage.objects.get(task=album.task_id).body == {"type": "publish"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_visitor_grows_a_tree(live_server):
+    page = Visitor(live_server.url).grow(3)
+
+    assert page == f"/fibonacci/{Task.objects.get().pk}/"
+    assert Task.objects.get().args == [3, 0.0]
 
 
 def test_files_are_sent_a_few_at_a_time(tmp_path):
@@ -119,6 +142,63 @@ def test_table_aligns_numbers_right_and_words_left():
     ]
 
 
+@pytest.mark.django_db
+class TestAccount:
+    def test_album_is_to_be_published_once_it_waits_with_something_to_show(self, make_album):
+        run = account.Run(began=account.database_time())
+        good, bad = make_album(picture()), make_album(b"no picture")
+        assert not run.to_publish()
+        assert run.unfinished() == {"ready": 2}
+
+        run_until_idle()
+
+        assert list(run.to_publish()) == [good]
+        assert list(run.waiting()) == [Task.objects.get(pk=str(good.task_id))]
+        assert list(account.complaints_about_album(bad, good=0)) == [
+            f"The {bad} is GATHERING, not WAITING.",
+            f"The {bad} gathered 0 failures of 1.",
+        ]
+
+    def test_albums_that_came_out_as_they_had_to_are_no_complaint(self, make_album):
+        good, bad = make_album(picture(), b"no picture"), make_album(b"no picture")
+        send(good.task_id, Publish())
+        run_until_idle()
+
+        assert [
+            complaint
+            for album, count in ((good, 1), (bad, 0))
+            for complaint in account.complaints_about_album(Album.objects.get(pk=album.pk), count)
+        ] == []
+
+    def test_missing_contact_sheet_is_a_complaint(self, make_album):
+        album = make_album(picture())
+        send(album.task_id, Publish())
+        run_until_idle()
+        album.refresh_from_db()
+        album.contact_sheet.delete()
+
+        (complaint,) = account.complaints_about_album(album, 1)
+
+        assert complaint.endswith("has 1 photos to show, and none on its contact sheet.")
+
+    def test_tree_with_a_missing_task_is_a_complaint(self):
+        Fibonacci.enqueue(4)
+        run_until_idle()
+        nodes = list(Task.objects.order_by("pk"))
+        assert list(account.complaints_about_tree(nodes)) == []
+
+        assert list(account.complaints_about_tree(nodes[:-1])) == ["fib(4) is 3, by 4 actors: SUCCESSFUL"]
+
+    def test_actors_are_in_the_table_with_their_polls(self):
+        Fibonacci.enqueue(4)
+        run_until_idle()
+
+        (row, _) = account.by_type(list(Task.objects.all()))
+
+        polls = sum(task.polls for task in Task.objects.all())
+        assert row[:6] == ("Fibonacci", "5", "0", "0", str(polls), "0")
+
+
 @pytest.mark.parametrize(
     ("names", "complaint"), [((), "There are no files"), (("SOURCES.txt", ".hidden"), "There are no files")]
 )
@@ -154,4 +234,7 @@ def test_demo_runs_to_its_end_with_real_processes(process_environment, tmp_path)
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert demo.stdout.splitlines()[-1].endswith("make serve")
     assert "2 photos are done, 1 bad ones failed with a reason" in demo.stdout
+    assert "1 published; 2 photos on 1 contact sheets" in demo.stdout
+    assert "fib(10) = 55, by 109 actors" in demo.stdout
     assert Photo.objects.exclude(thumbnail="").count() == 2
+    assert Album.objects.get().state == Album.State.PUBLISHED

@@ -72,6 +72,26 @@ def test_transparent_pixels_do_not_count_as_a_colour():
     assert [colour["hex"] for colour in imaging.facts(out.getvalue()).colours] == ["#ff0000"]
 
 
+@pytest.mark.parametrize(("count", "columns", "rows"), [(1, 1, 1), (2, 2, 1), (5, 3, 2), (6, 3, 2), (13, 5, 3)])
+def test_contact_sheet_has_a_cell_for_each_picture(count, columns, rows):
+    (wide, high), gap = imaging.CELL, imaging.GAP
+
+    data, size = imaging.contact_sheet([lambda: picture((40, 30), colour="#ff0000")] * count)
+
+    sheet = opened(data)
+    assert sheet.size == size == (columns * (wide + gap) + gap, rows * (high + gap) + gap)
+    cells = [(gap + x * (wide + gap), gap + y * (high + gap)) for y in range(rows) for x in range(columns)]
+    reds = sheet.getchannel("R")
+    lit = [max(reds.crop((left, top, left + wide, top + high)).tobytes()) for left, top in cells]
+    assert [brightest > 200 for brightest in lit] == [True] * count + [False] * (columns * rows - count)
+
+
+def test_contact_sheet_shows_through_where_a_picture_is_transparent():
+    data, _ = imaging.contact_sheet([lambda: picture(mode="RGBA", colour=(255, 0, 0, 0), file_format="PNG")])
+
+    assert max(opened(data).convert("L").tobytes()) < 60
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

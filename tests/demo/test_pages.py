@@ -6,12 +6,14 @@ import pytest
 from django.conf import settings
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connection
+from django.db.models import Q
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from demo_project.photos import tasks, uploads
-from demo_project.photos.models import Photo, Upload
+from demo_project.photos.models import Album, Photo
 from jobqueue.models import Task
+from jobqueue.testing import poll_once
 from tests.demo.pictures import picture
 
 pytestmark = pytest.mark.django_db
@@ -31,9 +33,11 @@ def test_upload_saves_photos_and_enqueues_their_work(client):
     assert answer.status_code == 200
     assert "2 photos received." in answer.content.decode()
     queued = sorted(task.task_type.rpartition(".")[2] for task in Task.objects.all())
-    assert queued == sorted(["make_thumbnail", "extract_facts", "notify"] * 2 + ["tell_followers", "nightly_report"])
-    for photo in Photo.objects.all():
-        assert Task.objects.get(pk=str(photo.thumbnail_task_id)).args == [str(photo.pk)]
+    assert queued == ["Album", "nightly_report", "notify", "notify", "tell_followers"]
+    album = Album.objects.get()
+    photos = [str(photo.pk) for photo in album.photos.order_by("name")]
+    assert Task.objects.get(pk=str(album.task_id)).args == [str(album.pk), photos]
+    assert answer.redirect_chain[-1] == (album.get_absolute_url(), 302)
 
 
 def test_rollback_of_an_upload_leaves_neither_photo_nor_task_nor_file(monkeypatch):
@@ -45,7 +49,7 @@ def test_rollback_of_an_upload_leaves_neither_photo_nor_task_nor_file(monkeypatc
     with pytest.raises(RuntimeError, match="last step"):
         uploads.receive(files("a.jpg"))
 
-    assert not Upload.objects.exists()
+    assert not Album.objects.exists()
     assert not Photo.objects.exists()
     assert not Task.objects.exists()
     assert stored_files() == []
@@ -112,12 +116,15 @@ def test_gallery_shows_a_finished_photo_with_thumbnail_colours_and_facts(client,
 
 
 def test_gallery_links_each_step_to_its_task_in_the_admin(client):
-    uploads.receive(files("a.jpg"))
+    album = uploads.receive(files("a.jpg"))
+    assert "waits for its album" in client.get("/").content.decode()
+    poll_once(str(album.task_id))
 
     html = client.get("/").content.decode()
 
-    for task_id in Photo.objects.get().task_ids:
-        assert reverse("admin:jobqueue_task_change", args=[task_id]) in html
+    for task in Task.objects.filter(Q(parent=album.task_id) | Q(pk=str(Photo.objects.get().notify_task_id))):
+        assert reverse("admin:jobqueue_task_change", args=[task.pk]) in html
+    assert html.count("waits for an executor") == 3
 
 
 def test_gallery_asks_as_often_for_ten_photos_as_for_one(client):
@@ -148,14 +155,12 @@ def test_live_page_refuses_what_is_no_photo(client):
 
 
 def test_page_is_busy_until_the_work_of_its_photos_is_done(client):
-    uploads.receive(files("a.jpg"))
-    photo = Photo.objects.get()
+    poll_once(str(uploads.receive(files("a.jpg")).task_id))
 
     assert b"data-busy" in client.get("/").content
 
     Task.objects.update(status=Task.Status.SUCCESSFUL)
     assert b"data-busy" not in client.get("/").content
-    assert photo.task_ids.count(None) == 0
 
 
 def test_retry_is_told_with_its_reason_and_its_time(client):

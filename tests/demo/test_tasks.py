@@ -9,7 +9,7 @@ from django.utils import timezone
 from PIL import Image
 
 from demo_project.photos import http, tasks
-from demo_project.photos.models import Report, Upload
+from demo_project.photos.models import Album, Report
 from jobqueue import GiveUp, Retry
 from tests.demo.pictures import picture
 
@@ -94,12 +94,12 @@ def test_notice_gets_through_at_the_third_try(live_server, settings, make_photo)
 @pytest.mark.django_db(transaction=True)
 def test_all_followers_are_told_at_once(live_server, settings):
     settings.SITE_URL = live_server.url
-    upload = Upload.objects.create()
+    album = Album.objects.create()
 
-    told = tasks.tell_followers.call(str(upload.pk))
+    told = tasks.tell_followers.call(str(album.pk))
 
-    upload.refresh_from_db()
-    assert told["told"] == upload.followers_told == tasks.FOLLOWERS
+    album.refresh_from_db()
+    assert told["told"] == album.followers_told == tasks.FOLLOWERS
     assert told["seconds"] < tasks.FOLLOWERS * 0.25 / 2
 
 

@@ -135,11 +135,21 @@ def test_running(columns, around, sentence):
     assert say(task("RUNNING", heartbeat=before(12), **columns), **around) == sentence
 
 
+UNTIL = "Suspended: waits for a message, or until Nov. 20, 2026, 12:01 p.m., in 60 s"
 SUSPENDED = [
-    ({}, {}, "Waits for a message for 12 s; without one it waits for ever."),
-    ({}, {"live_children": 2}, "Waits for a message for 12 s; 2 of its children have not ended."),
-    ({}, {"live_children": 1}, "Waits for a message for 12 s; 1 of its children has not ended."),
-    ({"wake_at": after(40)}, {}, "Sleeps 40 s more; a message wakes it sooner."),
+    ({}, {}, "Suspended for 12 s with no timeout: only a message wakes it."),
+    ({}, {"live_children": 2}, "Suspended for 12 s with no timeout; 2 children still run."),
+    ({}, {"live_children": 1}, "Suspended for 12 s with no timeout; 1 child still runs."),
+    ({"wake_at": after(60)}, {}, f"{UNTIL}."),
+    ({"wake_at": after(60)}, {"live_children": 3}, f"{UNTIL}; 3 children still run."),
+    ({"wake_at": after(60)}, {"is_orphan": True}, f"{UNTIL}. Its parent has ended."),
+    (
+        {"wake_at": after(0.4), "idle_polls": 3},
+        {"unread": 1},
+        "Will look again in 400 ms at mail it left unread.",
+    ),
+    ({"wake_at": before(1), "idle_polls": 3}, {"unread": 1}, "1 unread message has come: woken in a moment."),
+    ({"wake_at": after(60)}, {"unread": 1}, "1 unread message has come: woken in a moment."),
     ({"wake_at": before(4)}, {}, "Its sleep ended 4 s ago; it becomes ready in a moment."),
     (
         {"wake_at": before(4)},
@@ -148,6 +158,7 @@ SUSPENDED = [
     ),
     ({}, {"unread": 1}, "1 unread message has come: woken in a moment."),
     ({}, {"unread": 3, "alive": 0}, "3 unread messages have come: woken as soon as an executor is alive."),
+    ({}, {"unread": 101}, "100+ unread messages have come: woken in a moment."),
 ]
 
 
@@ -209,6 +220,20 @@ def test_cancelled_before_and_after_its_start():
         say(task("CANCELLED", finished_at=before(300), started_at=before(310)))
         == "Cancelled 5 min ago, after it had been started."
     )
+
+
+def test_what_an_ended_task_leaves_behind():
+    row = task("SUCCESSFUL", last_attempted_at=before(302), finished_at=before(300))
+    well = "Ended well 5 min ago; the last attempt took 2 s."
+
+    assert say(row, live_children=1) == f"{well} 1 of its children lives on."
+    assert say(row, live_children=2, unread=1) == (f"{well} 2 of its children live on. 1 message was not delivered.")
+    assert say(row, is_orphan=True) == well
+
+
+@pytest.mark.parametrize("status", ["READY", "SCHEDULED", "RUNNING"])
+def test_an_orphan_is_called_one_in_every_living_state(status):
+    assert say(task(status, wake_at=after(5)), is_orphan=True).endswith(". Its parent has ended.")
 
 
 @pytest.mark.parametrize("status", Task.Status.values)

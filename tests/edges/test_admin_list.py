@@ -256,6 +256,32 @@ def test_filter_without_an_index_looks_at_the_newest_rows_and_says_so(make, show
     assert "were searched" not in show().content.decode()
 
 
+def test_filters_that_an_index_serves_look_at_every_row(make, show, monkeypatch):
+    failed = [make(failed=True, task_type="shop.tasks.other", finished_at=ago(100 - n)).pk for n in range(2)]
+    suspended = [make(suspended=True).pk for _ in range(2)]
+    make(failed=True)
+    make()
+    monkeypatch.setattr(listing, "WINDOW", 1)
+    monkeypatch.setattr(listing, "WINDOW_OF_STATUS", 1)
+
+    of_a_task, asleep = show(status="FAILED", task="shop.tasks.other"), show(status="SUSPENDED")
+
+    assert listed(of_a_task) == failed[::-1]
+    assert listed(asleep) == suspended[::-1]
+    assert "were searched" not in of_a_task.content.decode() + asleep.content.decode()
+    assert "Only 1 tasks were searched" in show(status="SUSPENDED", queue="default").content.decode()
+
+
+def test_suspended_tasks_of_several_backends_in_one_database(client, settings):
+    theirs = {**settings.TASKS["default"], "OPTIONS": {"DATABASE": "default"}}
+    settings.TASKS = {**settings.TASKS, "second": theirs}
+    client.force_login(make_user("view_task"))
+    rows = [TaskFactory.create(suspended=True, backend=backend).pk for backend in ("default", "second", "default")]
+
+    assert listed(client.get(URL, {"status": "SUSPENDED"})) == rows[::-1]
+    assert listed(client.get(URL, {"status": "SUSPENDED", "backend": "second"})) == [rows[1]]
+
+
 def test_count_is_capped(make, show, monkeypatch):
     monkeypatch.setattr(listing, "CAP", 3)
     for _ in range(3):

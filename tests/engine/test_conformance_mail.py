@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from jobqueue.exceptions import ConsumedTwice, TaskFinished, TaskNotFound
+from jobqueue.exceptions import ConsumedTwice, KeyTaken, TaskFinished, TaskNotFound
 from jobqueue.ids import new_id
 from jobqueue.models import InboxMessage
 from jobqueue.outcome import FINAL, Claimed, Committed, Effects, NewMessage, Status
@@ -278,12 +278,22 @@ class TestEffects:
         assert isinstance(answer.refused[guilty.id], TaskFinished if is_finished else TaskNotFound)
         assert bench.bodies(receiver) == [2]
 
-    def test_child_with_a_key_that_lives_is_not_spawned_again(self, bench: Bench) -> None:
+    def test_child_whose_key_lives_is_refused(self, bench: Bench) -> None:
         claimed, holder = bench.running(), bench.add(key="k")
 
-        assert bench.perform(claimed, spawn=[new(key="k")]).done
+        answer = bench.perform(claimed, spawn=[new(key="k")])
+
+        assert isinstance(answer.refused[claimed.id], KeyTaken)
         assert bench.engine.tasks.filter(key="k").count() == 1
         assert bench.row(holder).parent_id is None
+
+    def test_droppable_message_to_a_task_that_has_ended_is_dropped(self, bench: Bench) -> None:
+        claimed, living, ended = bench.running(), bench.add(), bench.ended()
+        messages = [message(living, "1"), message(ended, "2", is_droppable=True), message(living, is_droppable=True)]
+
+        assert bench.perform(claimed, send=messages).done
+        assert bench.bodies(living) == [1, None]
+        assert bench.bodies(ended) == []
 
 
 def child_of(bench: Bench, parent: object) -> Claimed:

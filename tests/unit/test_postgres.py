@@ -64,9 +64,7 @@ def test_second_cluster_object_uses_the_running_server_and_leaves_it_running(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_when_its_process_is_ended(number: signal.Signals) -> None:
     command = [sys.executable, "-c", HOLD]
-    with subprocess.Popen(
-        command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
+    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         data, pid = process.stdout.readline().split()
         process.send_signal(number)

@@ -10,10 +10,10 @@ WITH given AS MATERIALIZED (
     SELECT *
     FROM unnest(
         %(ids)s::uuid[], %(claim_numbers)s::bigint[], %(statuses)s::text[], %(attempts)s::int[],
-        %(wake_after_seconds)s::float8[], %(good_polls)s::int[], %(keep_ranks)s::bool[], %(worker_ids)s::text[],
+        %(wake_after_seconds)s::float8[], %(wake_ats)s::timestamptz[], %(idle_polls)s::int[], %(good_polls)s::int[], %(keep_ranks)s::bool[], %(worker_ids)s::text[],
         %(return_values)s::text[], %(errors)s::text[], %(inner_states)s::text[], %(metadata)s::text[]
     ) AS given (
-        id, claim_number, status, attempts, wake_after_seconds, good_polls, keeps_rank, worker_id, return_value,
+        id, claim_number, status, attempts, wake_after_seconds, alarm_at, idle_polls, good_polls, keeps_rank, worker_id, return_value,
         error, inner_state, metadata
     )
 ),
@@ -36,10 +36,10 @@ held AS MATERIALIZED (
 written AS (
     UPDATE jobqueue_task AS task
     SET status = held.entering, attempts = held.attempts, polls = task.polls + held.good_polls,
-        heartbeat = NULL, executor_id = NULL,
+        heartbeat = NULL, executor_id = NULL, idle_polls = held.idle_polls, timed_out = task.timed_out AND held.good_polls = 0,
         wake_at = CASE
             WHEN held.entering IN ('SCHEDULED', 'SUSPENDED')
-            THEN clock_timestamp() + make_interval(secs => held.wake_after_seconds)
+            THEN LEAST(held.alarm_at, clock_timestamp() + make_interval(secs => held.wake_after_seconds))
         END,
         rank = CASE
             WHEN held.entering = 'READY' AND NOT held.keeps_rank

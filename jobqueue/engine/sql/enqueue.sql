@@ -19,8 +19,8 @@ given AS (
 )
 INSERT INTO jobqueue_task (
     id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, key, parent_id,
-    status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls, lost_count, errors,
-    enqueued_at
+    status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls, idle_polls, timed_out,
+    lost_count, errors, enqueued_at
 )
 SELECT
     id, %(backend)s, queue_name, task_type, priority, now - make_interval(secs => priority * %(aging)s::float8),
@@ -28,7 +28,7 @@ SELECT
     CASE WHEN wake_at > now THEN 'SCHEDULED' ELSE 'READY' END,
     CASE WHEN wake_at > now THEN wake_at END,
     COALESCE(expires_at, now + make_interval(secs => expires_after_seconds)),
-    0, '[]', 0, max_attempts, 0, 0, '[]', now
+    0, '[]', 0, max_attempts, 0, 0, FALSE, 0, '[]', now
 FROM given
 ON CONFLICT (backend, key) WHERE finished_at IS NULL AND key IS NOT NULL DO NOTHING
 RETURNING id, enqueued_at, status

@@ -12,6 +12,7 @@ WITH due AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE jobqueue_task AS task
-SET status = 'READY', rank = task.wake_at - make_interval(secs => task.priority * %(aging)s::float8), wake_at = NULL
+SET status = 'READY', rank = task.wake_at - make_interval(secs => task.priority * %(aging)s::float8), wake_at = NULL,
+    timed_out = task.timed_out OR task.status = 'SUSPENDED'
 FROM due
 WHERE task.id = due.id

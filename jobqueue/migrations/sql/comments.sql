@@ -80,6 +80,11 @@ COMMENT ON COLUMN {schema}.jobqueue_task.max_attempts IS
     'Tries of one poll, the first included, before it ends FAILED.';
 COMMENT ON COLUMN {schema}.jobqueue_task.polls IS
     'Good polls so far: 1 for a function that has ended well, more for an actor.';
+COMMENT ON COLUMN {schema}.jobqueue_task.idle_polls IS
+    'Polls in a row that left their mail unread, or found stale what they had seen; each waits twice as long as the '
+    'one before.';
+COMMENT ON COLUMN {schema}.jobqueue_task.timed_out IS
+    'Whether the alarm of a SUSPENDED task woke it, for its next poll to see; cleared by a good poll.';
 COMMENT ON COLUMN {schema}.jobqueue_task.lost_count IS
     'Executors that were lost while they held it. From 2 on it runs alone in its process; at MAX_LOSSES it ends '
     'FAILED.';

@@ -57,7 +57,7 @@ function isBusy() {
 async function refresh() {
     if (!isBusy()) {
         try {
-            const answer = await fetch(location.href, { redirect: "error" });
+            const answer = await fetch(words.dataset.address || location.href, { redirect: "error" });
             if (!answer.ok) {
                 throw new Error(answer.status);
             }
@@ -79,6 +79,22 @@ function key(region) {
     return region.dataset.live || region.id || region.className;
 }
 
+/* What somebody opened and ticked in a region, to be kept where it is swapped. */
+function choices(region) {
+    const open = Array.from(region.querySelectorAll("details"), (part, place) => [part.dataset.key ?? place, part.open]);
+    const ticked = Array.from(region.querySelectorAll("input[type=checkbox][name]"), (box) => [box.name, box.checked]);
+    return { open: new Map(open), ticked: new Map(ticked) };
+}
+
+function restore(region, { open, ticked }) {
+    region.querySelectorAll("details").forEach((part, place) => {
+        part.open = open.get(part.dataset.key ?? place) ?? part.open;
+    });
+    region.querySelectorAll("input[type=checkbox][name]:not(.action-select)").forEach((box) => {
+        box.checked = ticked.get(box.name) ?? box.checked;
+    });
+}
+
 /* A region's HTML without what differs in every answer. */
 function gist(region) {
     const copy = region.cloneNode(true);
@@ -93,11 +109,9 @@ function swap(page) {
     for (const region of document.querySelectorAll(REGIONS)) {
         const next = fresh.get(key(region));
         if (next && gist(next) !== gist(region)) {
-            const open = Array.from(region.querySelectorAll("details"), (part) => part.open);
+            const chosen = choices(region);
             region.replaceWith(next);
-            next.querySelectorAll("details").forEach((part, place) => {
-                part.open = open[place] ?? part.open;
-            });
+            restore(next, chosen);
             hasNewRows ||= next.id === "result_list";
         }
     }

@@ -4,6 +4,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -18,6 +19,7 @@ from demo_project.progress import Progress
 from demo_project.visitor import Turned, Visitor, batches
 
 SAMPLE = Path(__file__).resolve().parents[3] / "photos_sample"
+FIBONACCI = 10
 MEANT_TO_FAIL = {"cut-off.jpg", "shopping-list.jpg"}
 
 
@@ -71,30 +73,35 @@ class Command(BaseCommand):
             processes.start_site()
             processes.wait_for_executors()
             run = account.Run(began=account.database_time())
-            self.visit(processes.site_url, paths)
-            self.wait(run, processes, patience)
+            visitor = Visitor(processes.site_url)
+            self.visit(visitor, paths)
+            self.wait(run, visitor, processes, patience)
             codes = processes.stop()
             self.report(run, processes, paths)
             if codes["executors"] != 0:
                 raise CommandError(f"The executors ended with {codes['executors']}:\n{processes.tail('executors')}")
 
-    def visit(self, site_url: str, paths: list[Path]) -> None:
-        visitor = Visitor(site_url)
+    def visit(self, visitor: Visitor, paths: list[Path]) -> None:
         sent = 0
         for batch in batches(paths):
             visitor.upload(batch)
             sent += len(batch)
         visitor.press("failure")
         visitor.press("report")
+        visitor.grow(FIBONACCI)
         megabytes = sum(path.stat().st_size for path in paths) / 1e6
-        self.stdout.write(f"Uploaded {sent} photos, {megabytes:.1f} MB, through the form of {site_url}/")
+        self.stdout.write(f"Uploaded {sent} photos, {megabytes:.1f} MB, through the form of {visitor.site_url}/")
 
-    def wait(self, run: account.Run, processes: Processes, patience: float) -> None:
-        """Return when nothing is left that can run."""
+    def wait(self, run: account.Run, visitor: Visitor, processes: Processes, patience: float) -> None:
+        """Publish each album as soon as it asks what to do; return when nothing is left that can run."""
         progress = Progress(sys.stdout)
+        published: set[UUID] = set()
         most_done, deadline = -1, 0.0
         while unfinished := run.unfinished():
             processes.check()
+            for album in run.to_publish().exclude(pk__in=published):
+                visitor.decide(album.get_absolute_url(), "publish")
+                published.add(album.pk)
             total = run.tasks.count()
             done = total - sum(unfinished.values())
             if done > most_done:
@@ -129,7 +136,8 @@ class Command(BaseCommand):
         bad = sum(not is_picture(photo) for photo in run.photos)
         self.stdout.write(
             f"\nAs it had to be: {len(paths) - bad} photos are done, {bad} bad ones failed with a reason, "
-            "and so did the task that always fails."
+            "and so did the task that always fails;\nthe albums are published with their contact sheets, "
+            f"and fib({FIBONACCI}) came out right."
         )
 
 

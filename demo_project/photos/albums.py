@@ -1,0 +1,93 @@
+"""What the pages of albums show and do: how an album stands, in words, and what its actor is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db.models import Count, Q
+
+from demo_project.photos.actors import Discard, Publish
+from demo_project.photos.gallery import reason
+from demo_project.photos.models import Album, ContactSheet
+from jobqueue import TaskFinished, TaskNotFound, send
+from jobqueue.models import Task
+
+State, Status = Album.State, Task.Status
+DECISIONS = {"publish": Publish(), "discard": Discard()}
+ENDED_BADLY = (Status.FAILED, Status.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """How an album stands. tasks, done: of its actor's children."""
+
+    album: Album
+    sheet: ContactSheet | None
+    actor: Task | None
+    tasks: int
+    done: int
+    photos: int
+    shown: int
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody works on it now; an actor that waits for the visitor does not."""
+        return self.actor is not None and not self.actor.is_finished and not self.is_waiting
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.album.state == State.WAITING and self.actor is not None and self.actor.status == Status.SUSPENDED
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the actor still listens."""
+        return not self.album.is_decided and self.actor is not None and not self.actor.is_finished
+
+    @property
+    def problem(self) -> str:
+        if self.album.is_decided or (self.actor is not None and self.actor.status not in ENDED_BADLY):
+            return ""
+        if self.actor is None:
+            return "Its actor is no longer kept, so that nobody can decide any more."
+        return f"Its actor has ended: {reason(self.actor) if self.actor.errors else 'it was cancelled'}"
+
+
+def stand(album: Album) -> Stand:
+    """Look at an album, its actor and its children, in three queries."""
+    photos = album.photos.aggregate(photos=Count("pk"), shown=Count("pk", filter=~Q(thumbnail="")))
+    actor, counted = None, {"tasks": 0, "done": 0}
+    if album.task_id:
+        actor = Task.objects.filter(pk=album.task_id).first()
+        counted = Task.objects.filter(parent_id=album.task_id).aggregate(
+            tasks=Count("pk"), done=Count("pk", filter=Q(finished_at__isnull=False))
+        )
+    sheet = ContactSheet.objects.filter(album=album).first()
+    return Stand(album=album, sheet=sheet, actor=actor, **counted, **photos)
+
+
+def decide(album: Album, what: str) -> tuple[bool, str]:
+    """
+    Tell the album's actor what the visitor wants; gives whether it hears, and what to say.
+
+    A second click of the same kind is one message. Raises KeyError for what is no decision.
+    """
+    decision = DECISIONS[what]
+    if album.task_id is None:
+        return False, too_late(album)
+    try:
+        sent = send(album.task_id, decision, dedupe=what)
+    except (TaskFinished, TaskNotFound):
+        album.refresh_from_db()
+        return False, too_late(album)
+    if sent is None:
+        return False, "We heard you the first time: the album is at it."
+    return True, "The album will be published." if what == "publish" else "The album will be discarded."
+
+
+def too_late(album: Album) -> str:
+    match album.state:
+        case State.PUBLISHED:
+            return "Too late: this album is published already."
+        case State.DISCARDED:
+            return "Too late: this album was discarded already."
+    return "Nobody listens any more: the album's actor has ended. An administrator can requeue it."

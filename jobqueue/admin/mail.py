@@ -1,0 +1,154 @@
+"""The inbox of a task as people see it, and the form that adds to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from jobqueue import registry
+from jobqueue.actor import Actor, ActorTask
+from jobqueue.admin.base import options_of
+from jobqueue.admin.explain import UNREAD
+from jobqueue.admin.values import Shown, raw, read, show
+from jobqueue.api import aliases
+from jobqueue.exceptions import InvalidArguments
+from jobqueue.models import InboxMessage, Task
+from jobqueue.payload import encode_message
+
+CONSUMED = 20
+BODY_CHARACTERS = 1000  # shown of each
+READ_CHARACTERS = 50_000  # a larger body is not read: a hundred of them are on one page
+
+KINDS: dict[str | None, str | Promise] = {
+    None: gettext_lazy("message"),
+    Task.Status.SUCCESSFUL: gettext_lazy("child ended well"),
+    Task.Status.FAILED: gettext_lazy("child failed"),
+    Task.Status.CANCELLED: gettext_lazy("child was cancelled"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mail:
+    """One message in the task's inbox."""
+
+    id: int
+    kind: str | Promise
+    sender_id: Any
+    sent_at: datetime
+    consumed_at: datetime | None
+    dedupe_key: str | None
+    is_undelivered: bool
+    body: Shown | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inbox:
+    """What is shown of an inbox. consumed: only those that stay for their dedupe_key."""
+
+    unread: list[Mail]
+    consumed: list[Mail]
+    has_more: bool
+
+    @property
+    def unread_seen(self) -> int:
+        """How many are unread; one more than are shown where there are more."""
+        return len(self.unread) + self.has_more
+
+    def __iter__(self) -> Any:
+        return iter([*self.unread, *self.consumed])
+
+    def __bool__(self) -> bool:
+        return bool(self.unread or self.consumed)
+
+
+def read_inbox(database: str, task: Task, patterns: tuple[str, ...], with_payload: bool) -> Inbox:
+    """Read the oldest unread messages, and the newest that were consumed."""
+    rows = InboxMessage.objects.using(database).filter(task_id=task.pk).defer("body")
+    rows = rows.annotate(body_text=raw("body", READ_CHARACTERS)) if with_payload else rows
+    unread = rows.filter(consumed_at__isnull=True).order_by("pk")[: UNREAD + 1]
+    consumed = rows.filter(consumed_at__isnull=False).order_by("-pk")[:CONSUMED]
+    shown = list(_shown(unread, task, patterns, with_payload))
+    return Inbox(
+        unread=shown[:UNREAD],
+        consumed=list(_shown(consumed, task, patterns, with_payload)),
+        has_more=len(shown) > UNREAD,
+    )
+
+
+def _shown(rows: Iterable[InboxMessage], task: Task, patterns: tuple[str, ...], with_payload: bool) -> Iterable[Mail]:
+    for row in rows:
+        body = None
+        if with_payload and row.consumed_at is None:
+            text: str | None = row.body_text  # type: ignore[attr-defined]
+            body = show(read(text, READ_CHARACTERS), patterns, most=BODY_CHARACTERS)
+        yield Mail(
+            id=row.pk,
+            kind=KINDS.get(row.eof) or _("child ended %(status)s") % {"status": row.eof},
+            sender_id=row.sender_id,
+            sent_at=row.sent_at,
+            consumed_at=row.consumed_at,
+            dedupe_key=row.dedupe_key,
+            is_undelivered=row.consumed_at is None and task.is_finished,
+            body=body,
+        )
+
+
+def actor_of(task: Task) -> type[Actor[Any]] | None:
+    """Give the actor that a task is, where this process knows it."""
+    known = registry.get(task.task_type)
+    return known.actor if isinstance(known, ActorTask) else None
+
+
+def takes_messages(task: Task) -> bool:
+    """Whether somebody may want to write to it: a living actor, of a backend in TASKS."""
+    return not task.is_finished and actor_of(task) is not None and task.backend in aliases()
+
+
+class MessageForm(forms.Form):
+    """A message, refused where it is no JSON, or not what the actor's `Message` allows: that would fail its polls."""
+
+    body = forms.CharField(
+        label=gettext_lazy("Message"),
+        strip=False,
+        widget=forms.Textarea(attrs={"rows": 4, "class": "jq-json", "spellcheck": "false", "autocomplete": "off"}),
+        error_messages={"required": gettext_lazy("A message is JSON; one that says nothing is null.")},
+    )
+
+    def __init__(self, *args: Any, task: Task, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.task = task
+
+    def clean_body(self) -> Any:
+        value = parse(self.cleaned_data["body"])
+        try:
+            text = encode_message(value, max_bytes=options_of(self.task.backend).max_payload_bytes)
+        except InvalidArguments as error:
+            raise ValidationError(str(error)) from error
+        if actor := actor_of(self.task):
+            try:
+                actor.decode_body(text)
+            except (ValueError, TypeError) as error:
+                words = _("%(actor)s.Message does not allow that: %(error)s")
+                raise ValidationError(words % {"actor": actor.__name__, "error": error}) from error
+        return value
+
+
+def parse(text: str) -> Any:
+    """Read JSON as people write it. Raises ValidationError with the place of the mistake."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        words = _('That is no JSON: %(problem)s in line %(line)d, column %(column)d. Text wants quotes: "publish".')
+        values = {"problem": error.msg, "line": error.lineno, "column": error.colno}
+        raise ValidationError(words % values) from error
+    except (ValueError, RecursionError) as error:
+        raise ValidationError(_("That JSON cannot be read: %(problem)s") % {"problem": error}) from error

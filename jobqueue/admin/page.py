@@ -1,0 +1,156 @@
+"""A task's page, and what is done to the task from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import OperationalError
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
+
+from jobqueue import api
+from jobqueue.admin import actions
+from jobqueue.admin.actions import CANCEL, CANCEL_TREE, REQUEUE, WAKE, Deed, Tally
+from jobqueue.admin.base import ReadOnlyAdmin, databases
+from jobqueue.admin.detail import describe, read_task
+from jobqueue.admin.mail import MessageForm, takes_messages
+from jobqueue.exceptions import JobQueueError, TaskFinished, TaskNotFound
+from jobqueue.models import Task
+
+View = Callable[[HttpRequest, Task], HttpResponse]
+DEEDS = (WAKE, REQUEUE, CANCEL)
+
+
+class TaskPage(ReadOnlyAdmin[Task]):
+    """One task: GET shows it, a few POSTs do what their names say."""
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Task | None:
+        for database in databases():
+            try:
+                return read_task(database, object_id)
+            except (Task.DoesNotExist, ValidationError, ValueError):
+                continue
+        return None
+
+    def get_urls(self) -> list[URLPattern]:
+        views = {deed.name: self._posted(f"{deed.name}_task", self._doer_of(deed)) for deed in DEEDS}
+        views["send"] = self._posted("send_message", self._send)
+        return [
+            path(f"<path:object_id>/{name}/", self.admin_site.admin_view(view), name=f"jobqueue_task_{name}")
+            for name, view in views.items()
+        ] + super().get_urls()
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Show a task; the only field on its page is for a message."""
+        if request.method not in ("GET", "HEAD") or object_id is None:
+            raise PermissionDenied
+        task = self.get_object(request, unquote(object_id))
+        if not self.has_view_permission(request, task):
+            raise PermissionDenied
+        return self._gone(request, object_id) if task is None else self._page(request, task, extra=extra_context)
+
+    def _page(
+        self, request: HttpRequest, task: Task, form: MessageForm | None = None, extra: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        database = task._state.db or databases()[0]
+        may_send = bool(request.user.has_perm("jobqueue.send_message"))
+        context = {
+            **self.admin_site.each_context(request),
+            **describe(task, database, with_payload=request.user.has_perm("jobqueue.view_payload")),
+            "deeds": [deed for deed in DEEDS if self._allows(request, deed) and task.status in deed.statuses],
+            "may_cancel": self._allows(request, CANCEL),
+            "form": form or (MessageForm(task=task) if may_send and takes_messages(task) else None),
+            "opts": self.opts,
+            "media": self.media,
+            "original": task,
+            "title": task.task_type,
+            "has_view_permission": True,
+            **(extra or {}),
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/jobqueue/task/detail.html", context)
+
+    def _posted(self, permission: str, do: View) -> Any:
+        """Make a view that does something to one task, for those who may see it and have the permission."""
+
+        def view(request: HttpRequest, object_id: str) -> HttpResponse:
+            if request.method != "POST":
+                return HttpResponseNotAllowed(["POST"])
+            task = self.get_object(request, unquote(object_id))
+            if not self.has_view_permission(request, task) or not request.user.has_perm(f"jobqueue.{permission}"):
+                raise PermissionDenied
+            return self._gone(request, object_id) if task is None else do(request, task)
+
+        return view
+
+    def _doer_of(self, deed: Deed) -> View:
+        def do(request: HttpRequest, task: Task) -> HttpResponse:
+            chosen = CANCEL_TREE if deed is CANCEL and request.POST.get("tree") else deed
+            tally = Tally(chosen)
+            try:
+                tally.perform([task.pk])
+            except OperationalError:  # the lock did not come in time
+                text = _("Nothing was done: somebody else's transaction holds the task. Try again in a moment.")
+                self.message_user(request, text, messages.ERROR)
+                return self._redirect("change", task.pk)
+            self._tell(request, tally)
+            if tally.changed:
+                actions.log_one(request, task, chosen.label)
+            return self._redirect("change", task.pk)
+
+        return do
+
+    def _send(self, request: HttpRequest, task: Task) -> HttpResponse:
+        form = MessageForm(request.POST, task=task)
+        if task.is_finished:
+            return self._not_sent(request, task, _("it has ended, and takes no messages."))
+        if not takes_messages(task):
+            return self._not_sent(request, task, _("this site knows no actor of its name."))
+        if not form.is_valid():
+            form.fields["body"].widget.attrs["autofocus"] = True
+            self.message_user(request, _("Nothing was sent: the message needs a change."), messages.ERROR)
+            return self._page(request, task, form)
+        try:
+            number = api.send(task.pk, form.cleaned_data["body"], backend=task.backend)
+        except TaskFinished:
+            return self._not_sent(request, task, _("it has ended meanwhile, and takes no messages."))
+        except TaskNotFound:
+            return self._gone(request, str(task.pk))
+        except JobQueueError as error:
+            return self._not_sent(request, task, str(error))
+        self.message_user(request, _("Message %(number)s is in its inbox.") % {"number": number}, messages.SUCCESS)
+        # Not what it says: whoever reads the history need not be one who may see messages.
+        actions.log_one(request, task, _("Send message %(number)s") % {"number": number})
+        return self._redirect("change", task.pk)
+
+    def _not_sent(self, request: HttpRequest, task: Task, why: str) -> HttpResponse:
+        self.message_user(request, _("Nothing was sent: %(why)s") % {"why": why}, messages.WARNING)
+        return self._redirect("change", task.pk)
+
+    def _gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        text = _("There is no task %(id)s. Ended tasks are pruned after a while.") % {"id": unquote(object_id)}
+        self.message_user(request, text, messages.WARNING)
+        return self._redirect("changelist")
+
+    def _redirect(self, name: str, *args: object) -> HttpResponse:
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_task_{name}", args=args))
+
+    def _allows(self, request: HttpRequest, deed: Deed) -> bool:
+        return bool(request.user.has_perm(f"jobqueue.{deed.name}_task"))
+
+    def _tell(self, request: HttpRequest, tally: Tally) -> None:
+        level = messages.SUCCESS if tally.changed else messages.WARNING
+        words = _("%(done)s.") if tally.rest is None else _("%(done)s; there are more.")
+        self.message_user(request, words % {"done": tally}, level)

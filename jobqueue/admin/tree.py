@@ -1,0 +1,192 @@
+"""
+A task's family: those above it, and those below as a tree.
+
+At most five queries and some 16,000 short rows, however many children there are; ordered by parent_id,
+which the index of children gives and nothing else does: so no statistics tempt the planner away from it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+from uuid import UUID
+
+from jobqueue.models import LIVE, Task
+
+LEVELS = 3  # shown below the task
+SHOWN = 100  # tasks per level
+COUNTED = 10_000  # children of the task itself that are counted
+COUNTED_BELOW = 2000  # children of all tasks of a deeper level together
+STEP = 6  # ancestors per query, each a join
+STEPS = 4
+
+# Where not all can be shown: what is wrong, then what is going on.
+INTEREST = {Task.Status.FAILED: 0, Task.Status.CANCELLED: 2, Task.Status.SUCCESSFUL: 3}
+
+
+class Child(NamedTuple):
+    parent_id: UUID
+    pk: UUID
+    status: str
+
+    @property
+    def interest(self) -> tuple[int, UUID]:
+        return INTEREST.get(Task.Status(self.status), 1), self.pk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """The children of one task. counts: how many in each state; is_cut: of more children than that."""
+
+    parent_id: UUID
+    counts: Mapping[str, int] = field(default_factory=dict)
+    is_cut: bool = False
+    nodes: Sequence[Node] = ()
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def live(self) -> int:
+        return sum(self.counts.get(status, 0) for status in LIVE)
+
+    @property
+    def hidden(self) -> int:
+        return self.total - len(self.nodes)
+
+    @property
+    def states(self) -> list[tuple[str, int]]:
+        return [(status, self.counts[status]) for status in Task.Status.values if status in self.counts]
+
+    @property
+    def size(self) -> int:
+        """How many tasks are shown, on all levels."""
+        return sum(1 + (node.branch.size if node.branch else 0) for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A task in the tree; `branch` where it has children."""
+
+    task: Task
+    branch: Branch | None
+
+
+def read_tree(database: str, root: UUID) -> Branch:
+    """Read the children of a task and theirs; on the last level they are counted only."""
+    branches: list[dict[UUID, Branch]] = []
+    shown: list[list[Child]] = []
+    parents = [root]
+    for depth in range(LEVELS + 1):
+        children, known = _read_level(database, parents, COUNTED if depth == 0 else COUNTED_BELOW)
+        branches.append(known)
+        shown.append(choose(children, SHOWN) if depth < LEVELS else [])
+        parents = [child.pk for child in shown[-1]]
+        if not parents:
+            break
+    tasks = _read_tasks(database, [child.pk for level in shown for child in level])
+    return _build(root, branches, shown, tasks)
+
+
+def _read_level(database: str, parents: list[UUID], most: int) -> tuple[list[Child], dict[UUID, Branch]]:
+    rows = Task.objects.using(database).filter(parent_id__in=parents).order_by("parent_id")
+    children = [Child(*row) for row in rows.values_list("parent_id", "pk", "status")[: most + 1]]
+    is_cut = len(children) > most
+    last = children[-1].parent_id if is_cut else None
+    children = children[:most]
+    known = {
+        parent: Branch(parent_id=parent, counts=Counter(child.status for child in group), is_cut=parent == last)
+        for parent, group in groupby(children, key=lambda child: child.parent_id)
+    }
+    if last is not None:  # the rows ended there, and nothing is known of the parents after it
+        known |= {pk: Branch(parent_id=pk, is_cut=True) for pk in parents if pk >= last and pk not in known}
+    return children, known
+
+
+def choose(children: Iterable[Child], most: int) -> list[Child]:
+    """Choose whom to show: a fair share of each parent's, the most interesting first."""
+    by_parent: dict[UUID, list[Child]] = {}
+    for child in children:
+        by_parent.setdefault(child.parent_id, []).append(child)
+    ranked = [
+        (place, child)
+        for group in by_parent.values()
+        for place, child in enumerate(sorted(group, key=lambda child: child.interest)[:most])
+    ]
+    ranked.sort(key=lambda pair: (pair[0], pair[1].pk))
+    return [child for _, child in ranked[:most]]
+
+
+def _read_tasks(database: str, ids: list[UUID]) -> dict[UUID, Task]:
+    rows = Task.objects.using(database).filter(pk__in=ids).only("task_type", "key", "status") if ids else []
+    return {row.pk: row for row in rows}
+
+
+def _build(
+    parent: UUID, branches: list[dict[UUID, Branch]], shown: list[list[Child]], tasks: dict[UUID, Task]
+) -> Branch:
+    counted = branches[0].get(parent, Branch(parent_id=parent))
+    nodes = [
+        Node(
+            task=tasks[child.pk],
+            branch=_build(child.pk, branches[1:], shown[1:], tasks) if child.pk in branches[1] else None,
+        )
+        for child in sorted(shown[0], key=lambda child: child.pk)
+        if child.parent_id == parent and child.pk in tasks
+    ]
+    return Branch(parent_id=parent, counts=counted.counts, is_cut=counted.is_cut, nodes=nodes)
+
+
+class Ancestor(NamedTuple):
+    """A task above; only its id where its row was pruned."""
+
+    pk: UUID
+    task_type: str | None
+    status: str | None
+
+    @property
+    def is_gone(self) -> bool:
+        return self.task_type is None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status not in LIVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ancestors:
+    """The tasks above one, the root first. is_cut: there are more above."""
+
+    line: Sequence[Ancestor] = ()
+    is_cut: bool = False
+
+    @property
+    def parent(self) -> Ancestor | None:
+        return self.line[-1] if self.line else None
+
+
+def read_ancestors(database: str, task: Task) -> Ancestors:
+    """Walk from a task to its root, some tasks at a time."""
+    if task.parent_id is None:
+        return Ancestors()
+    line: list[Ancestor] = []
+    start = task.pk
+    for _ in range(STEPS):
+        found = _read_above(database, start)
+        line += found
+        if len(found) < STEP or found[-1].is_gone:
+            return Ancestors(line=line[::-1])
+        start = found[-1].pk
+    return Ancestors(line=line[::-1], is_cut=True)
+
+
+def _read_above(database: str, start: UUID) -> list[Ancestor]:
+    columns = [f"{'parent__' * step}{name}" for step in range(1, STEP + 1) for name in Ancestor._fields]
+    values = Task.objects.using(database).filter(pk=start).values_list(*columns).first() or ()
+    width = len(Ancestor._fields)
+    steps = [Ancestor(*values[at : at + width]) for at in range(0, len(values), width)]
+    return [ancestor for ancestor in steps if ancestor.pk is not None]

@@ -1,0 +1,226 @@
+"""An actor's poll: from its row and mail to a context, and from the actions it returns to an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from jobqueue.actions import Action, Disposition, Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
+from jobqueue.actor import Actor, Inbox, PollContext
+from jobqueue.compat import task_backends
+from jobqueue.conf import options_for
+from jobqueue.exceptions import InvalidActions, TaskNotFound, UndecodableMessage
+from jobqueue.function import FunctionTask
+from jobqueue.outcome import Claimed, Effects, Letter, NewMessage, NewTask, Outcome, Status, released
+from jobqueue.payload import decode, encode, encode_message, encode_result, plain
+from jobqueue.results import Result
+from jobqueue.task_options import time_problems
+
+FIRST_WAIT_SECONDS = 0.1  # of an actor that leaves its mail unread, doubling up to POLL_INTERVAL
+KINDS = {
+    None: Kind.MESSAGE,
+    Status.SUCCESSFUL: Kind.CHILD_SUCCESSFUL,
+    Status.FAILED: Kind.CHILD_FAILED,
+    Status.CANCELLED: Kind.CHILD_CANCELLED,
+}
+Names = Callable[[Sequence[UUID | str | Spawn]], Sequence[UUID]]
+
+
+def context_of(
+    actor: type[Actor[Any]],
+    claimed: Claimed,
+    mail: Sequence[Letter],
+    result: Result,
+    is_told_to_stop: Callable[[], bool],
+) -> PollContext[Any]:
+    """Decode state and inbox. Raises ValueError for a state, UndecodableMessage for a message, that does not fit."""
+    try:
+        state = actor.decode_state(claimed.inner_state)
+    except ValueError as error:
+        raise ValueError(f"The stored state is not what {actor.__name__}.State allows: {error}") from error
+    return PollContext(
+        state=state,
+        inbox=Inbox(message_of(actor, letter) for letter in mail),
+        id=claimed.id,
+        parent_id=claimed.parent_id,
+        key=claimed.key,
+        attempt=claimed.attempts + 1,
+        polls=claimed.polls,
+        timed_out=claimed.timed_out and not mail,
+        is_told_to_stop=is_told_to_stop,
+        task_result=result,
+    )
+
+
+def message_of(actor: type[Actor[Any]], letter: Letter) -> Message:
+    kind = KINDS[letter.eof]
+    try:
+        body = actor.decode_body(letter.body or "null") if kind is Kind.MESSAGE else decode(letter.body or "null")
+    except ValueError as error:
+        sender = letter.sender_id or "outside"
+        raise UndecodableMessage(
+            f"Message {letter.id} from {sender} is not what {actor.__name__}.Message allows: {error}"
+        ) from error
+    return Message(id=letter.id, kind=kind, body=body, sender=letter.sender_id, sent_at=letter.sent_at)
+
+
+def actions_of(returned: Any) -> tuple[list[Action], Disposition | None]:
+    """Sort out what a poll returned: effects in order, and what decides. Raises InvalidActions."""
+    match returned:
+        case None:
+            given: list[Any] = []
+        case Spawn() | Send() | Yield() | Sleep() | Suspend() | Done():
+            given = [returned]
+        case Coroutine():
+            returned.close()
+            raise InvalidActions("poll() returned a coroutine, which nobody awaits; what it returns must be plain.")
+        case Iterable() if not isinstance(returned, str | bytes | Mapping):
+            given = list(returned)
+        case _:
+            raise InvalidActions(f"poll() returned {returned!r:.200}; it returns actions, or a function that does.")
+    for number, action in enumerate(given):
+        match action:
+            case Sleep() | Suspend() | Done() if number < len(given) - 1:
+                raise InvalidActions(
+                    f"{type(action).__name__} must come last; poll() returned it before other actions."
+                )
+            case Spawn() | Send() | Yield() | Sleep() | Suspend() | Done():
+                pass
+            case _:
+                raise InvalidActions(f"poll() returned {action!r:.200} among its actions.")
+    if given and isinstance(given[-1], Sleep | Suspend | Done):
+        return given[:-1], given[-1]
+    return given, None
+
+
+def outcome_of(
+    claimed: Claimed, context: PollContext[Any], actor: type[Actor[Any]], returned: Any, names: Names, backend: str
+) -> Outcome:
+    """
+    Turn a good poll into its outcome.
+
+    names: gives the ids of receivers. Raises InvalidActions, InvalidArguments, InvalidResult, TaskNotFound or
+    ValueError for what cannot be; the poll has failed then.
+    """
+    options = options_for(backend)
+    limit = options.max_payload_bytes
+    effects, decision = actions_of(returned)
+    taken = [message.id for message in context.inbox.taken]
+    left = [message.id for message in context.inbox]
+    state = encode(plain(actor.encode_state(context.state)), place=f"{actor.__name__}: state", max_bytes=limit)
+    outcome = Outcome(
+        task_id=claimed.id,
+        claim_number=claimed.claim_number,
+        parent_id=claimed.parent_id,
+        status=Status.READY,
+        attempts=0,
+        is_good_poll=True,
+        inner_state=state,
+        effects=Effects(
+            consumed=taken,
+            left=left,
+            spawn=[child_row(action, backend) for action in effects if isinstance(action, Spawn)],
+            send=messages_of(effects, claimed, names, limit),
+            cancel_children=isinstance(decision, Done) and decision.cancel_children,
+        ),
+    )
+    match decision:
+        case Done(result=result):
+            return replace(
+                outcome, status=Status.SUCCESSFUL, return_value=encode_result(plain(result), max_bytes=limit)
+            )
+        case None:
+            return outcome
+    if left and taken:
+        return outcome
+    outcome = replace(outcome, status=Status.SUSPENDED, **alarm_of(decision))
+    return rest(outcome, claimed, options.poll_interval) if left else outcome
+
+
+def alarm_of(decision: Sleep | Suspend) -> dict[str, Any]:
+    """Give the outcome's alarm. Raises InvalidActions for what is no time."""
+    is_sleep = isinstance(decision, Sleep)
+    until: Any = decision.until if isinstance(decision, Sleep) else decision.timeout
+    if until is None and not is_sleep:
+        return {}
+    name = "Sleep(until)" if is_sleep else "Suspend(timeout)"
+    if until is None or (isinstance(until, datetime) and not is_sleep):
+        raise InvalidActions(f"{name} must be {'a datetime or ' if is_sleep else ''}a timedelta, not {until!r}.")
+    for problem in time_problems(name, until):
+        raise InvalidActions(f"{problem}.")
+    return (
+        {"wake_at": until} if isinstance(until, datetime) else {"wake_after_seconds": max(0.0, until.total_seconds())}
+    )
+
+
+def rest(outcome: Outcome, claimed: Claimed, longest_seconds: float) -> Outcome:
+    """Look again at mail that was left after a wait that doubles: no hot loop."""
+    before = max(0, claimed.idle_polls)
+    wait = wait_after(before, longest_seconds)
+    asked = outcome.wake_after_seconds
+    return replace(outcome, idle_polls=before + 1, wake_after_seconds=wait if asked is None else min(wait, asked))
+
+
+def poll_again(claimed: Claimed, longest_seconds: float) -> Outcome:
+    """Poll again soon what found itself stale: nothing has happened, no attempt is counted."""
+    before = stale_polls(claimed)
+    return replace(
+        released(claimed),
+        status=Status.SCHEDULED,
+        keeps_rank=False,
+        idle_polls=-(before + 1),
+        wake_after_seconds=wait_after(before, longest_seconds),
+    )
+
+
+def stale_polls(claimed: Claimed) -> int:
+    """How many polls in a row were stale before this one."""
+    return max(0, -claimed.idle_polls)
+
+
+def wait_after(times: int, longest_seconds: float) -> float:
+    return float(min(longest_seconds, FIRST_WAIT_SECONDS * 2.0 ** min(times, 30)))
+
+
+def child_row(spawn: Spawn, backend: str) -> NewTask:
+    """Make the row of a child. Raises InvalidActions, or InvalidArguments as enqueue() does."""
+    target = spawn.target.task if isinstance(spawn.target, type) and issubclass(spawn.target, Actor) else spawn.target
+    if not isinstance(target, FunctionTask):
+        raise InvalidActions(f"Spawn() takes an actor or a task, not {target!r:.200}.")
+    if target.backend != backend:
+        raise InvalidActions(
+            f"A child lives in its parent's backend {backend!r}; {target.name} is of {target.backend!r}."
+        )
+    owner: Any = task_backends[backend]
+    row: NewTask = owner.new_row(target, spawn.args, spawn.kwargs)
+    return replace(row, id=spawn.id)
+
+
+def messages_of(effects: Sequence[Action], claimed: Claimed, names: Names, limit: int) -> list[NewMessage]:
+    """Make the messages of a poll, in order. Raises InvalidActions for a Yield without a parent."""
+    wanted = [action for action in effects if isinstance(action, Send | Yield)]
+    if any(isinstance(action, Yield) for action in wanted) and claimed.parent_id is None:
+        raise InvalidActions("Yield() sends to the parent, and this task has none.")
+    sends = [action for action in wanted if isinstance(action, Send)]
+    found = names([action.to for action in sends]) if sends else ()
+    ids = iter(found)
+    return [
+        NewMessage(
+            task_id=next(ids) if isinstance(action, Send) else parent(claimed),
+            body=encode_message(action.body, max_bytes=limit),
+            sender_id=claimed.id,
+            dedupe_key=action.dedupe if isinstance(action, Send) else None,
+            # With a Send() to the parent beside it, both go or neither, in their order.
+            is_droppable=isinstance(action, Yield) and claimed.parent_id not in found,
+        )
+        for action in wanted
+    ]
+
+
+def parent(claimed: Claimed) -> UUID:
+    if claimed.parent_id is None:
+        raise TaskNotFound("This task has no parent.")
+    return claimed.parent_id

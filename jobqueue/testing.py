@@ -1,0 +1,283 @@
+"""
+Run tasks in a test of your own: in its thread, in its transaction, on any database.
+
+The queue works on Django's own connection, as the code under test does, so that an ordinary TestCase
+rolls everything back. Nothing here waits: `advance()` lets time pass. Timeouts of bodies do not count.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import count
+from typing import Any
+from uuid import UUID, uuid4
+
+import msgspec
+from asgiref.sync import async_to_sync
+from django.db import DatabaseError, connections
+from django.db.models import (
+    DateTimeField,
+    DurationField,
+    Exists,
+    Expression,
+    ExpressionWrapper,
+    F,
+    Model,
+    OuterRef,
+    Q,
+    Value,
+)
+from django.utils import timezone
+
+from jobqueue.actions import Kind, Message
+from jobqueue.actor import Actor, Inbox, PollContext
+from jobqueue.compat import TaskResult
+from jobqueue.engine import engine_for
+from jobqueue.engine.base import Engine
+from jobqueue.executor import announce
+from jobqueue.executor.aio import run_cancellably
+from jobqueue.executor.atomic import commit_with, poll_atomically
+from jobqueue.executor.hold import Hold
+from jobqueue.executor.interrupt import run_interruptibly
+from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, load, refused_by_database
+from jobqueue.executor.sessions import Session
+from jobqueue.ids import new_id
+from jobqueue.models import Executor, InboxMessage, Queue, Task
+from jobqueue.outcome import Claimed, Demand, Status
+from jobqueue.payload import plain
+
+__all__ = ["Polled", "advance", "context", "message", "poll_once", "run_until_idle"]
+
+_numbers = count(1)  # of messages made by hand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polled:
+    """
+    One poll that took place. status: what the task entered, None where the poll had no effect.
+
+    error: why a poll failed; it is retried or not as in production.
+    """
+
+    id: UUID
+    task_type: str
+    status: Status | None
+    error: BaseException | None = None
+
+
+def run_until_idle(*, limit: int = 1000, backend: str = "default") -> list[Polled]:
+    """
+    Run tasks one after the other, best rank first, until none is READY or due; gives the polls in order.
+
+    What sleeps, or waits for its next try, is left to advance(). A failed poll raises nothing: see its `error`.
+    limit: raises AssertionError when tasks still want to run after so many polls, most likely for ever.
+    """
+    queue = _Queue(engine_for(backend))
+    polls: list[Polled] = []
+    while (claimed := queue.claim()) is not None:
+        if len(polls) >= limit:
+            queue.engine.release([claimed])
+            raise AssertionError(
+                f"Not idle after {limit} polls; the last were of {_last(polls)}, and next is {claimed.task_type} "
+                f"{claimed.id}. Does a poll return nothing, or two tasks wake each other, without end?"
+            )
+        polls.append(queue.poll(claimed))
+    return polls
+
+
+def poll_once(task: TaskResult[..., Any] | Task | UUID | str, *, backend: str | None = None) -> Polled:
+    """
+    Run one task once, whatever else is in its queue: a function to its end, an actor for one poll.
+
+    backend: only for a bare id, whose task is of another than the default one. Raises AssertionError when
+    it is not READY: it has ended, or sleeps without mail, or its time has not come.
+    """
+    named = getattr(task, "backend", "default") if backend is None else backend
+    pk = task if isinstance(task, UUID | str) else task.pk if isinstance(task, Task) else task.id
+    queue = _Queue(engine_for(named))
+    queue.wake()
+    return queue.poll(queue.claim_one(UUID(str(pk))))
+
+
+def advance(time: timedelta, *, backend: str = "default") -> None:
+    """
+    Let time pass for everything the queue has stored: alarms, backoffs, expiries, heartbeats, retention.
+
+    All stored moments move back, one statement per table, since the queue goes by the database's clock. What
+    bodies keep themselves, in their state or their models, does not move.
+    """
+    database = engine_for(backend).database
+    for model, where in (
+        (Task, Q(backend=backend)),
+        (InboxMessage, Q(task__backend=backend)),
+        (Executor, Q(backend=backend)),
+        (Queue, Q(backend=backend)),
+    ):
+        _move_back(model, where, time, database)
+
+
+def context(
+    actor: type[Actor[Any]], *, state: Any = None, inbox: Iterable[Any] = (), **values: Any
+) -> PollContext[Any]:
+    """
+    Make what a poll is given, for a test without a database: `Fibonacci().poll(context(Fibonacci), 2) == Done(1)`.
+
+    state: None stands for a fresh one. inbox: messages made by message(), or their bodies, which must be what the
+    actor's `Message` allows; raises ValueError otherwise. values: other fields of PollContext, such as timed_out.
+    """
+    letters = [entry if isinstance(entry, Message) else message(entry) for entry in inbox]
+    defaults: dict[str, Any] = {"id": new_id()}
+    return PollContext(
+        state=actor.decode_state(None) if state is None else state,
+        inbox=Inbox(_delivered(actor, letter) for letter in letters),
+        **defaults | values,
+    )
+
+
+def message(
+    body: Any = None, *, kind: Kind = Kind.MESSAGE, sender: UUID | None = None, sent_at: datetime | None = None
+) -> Message:
+    """Make a message for context(), with a number above all before it."""
+    return Message(id=next(_numbers), kind=kind, body=body, sender=sender, sent_at=sent_at or timezone.now())
+
+
+def _delivered(actor: type[Actor[Any]], letter: Message) -> Message:
+    """Send a message through JSON, as production does."""
+    if letter.kind is not Kind.MESSAGE:
+        return letter
+    text = msgspec.json.encode(plain(letter.body)).decode()
+    return replace(letter, body=actor.decode_body(text))
+
+
+class _TestsOwn(Session):
+    """The connections of a test: in its transaction, which is not left open by a body, and never ours to tidy."""
+
+    def check(self, atomic: str | None = None) -> None:
+        """Let it pass."""
+
+
+class _Queue:
+    """A backend's queue, served by the thread of the test."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._executor_id = uuid4()
+        self._session = _TestsOwn()
+        self._worker = Worker(
+            executor_id=str(self._executor_id),
+            executor_name="testing",
+            options=engine.options,
+            backend=engine.alias,
+        )
+
+    def claim(self) -> Claimed | None:
+        """Give the next task; wakes what is due, or has mail, when none is READY."""
+        return self._claim_ready() or (self._claim_ready() if self.wake() else None)
+
+    def _claim_ready(self) -> Claimed | None:
+        for suspects in (False, True):
+            demand = Demand(
+                executor_id=self._executor_id, queues=self.engine.queues_in_use(), limit=1, suspects=suspects
+            )
+            if claimed := self.engine.claim(demand):
+                return claimed[0]
+        return None
+
+    def claim_one(self, pk: UUID) -> Claimed:
+        claimed = self.engine.claim_one(pk, self._executor_id)
+        if claimed is None:
+            row = self.engine.tasks.filter(pk=pk).first()
+            found = "there is none" if row is None else f"it is {row.status}"
+            until = f" until {row.wake_at}" if row is not None and row.wake_at else ""
+            raise AssertionError(f"Task {pk} of backend {self.engine.alias!r} is not ready to run: {found}{until}.")
+        return claimed
+
+    def wake(self) -> int:
+        """Do what an executor's alarm and sweep do, and the wake-up after a commit, which a TestCase never sees."""
+        count = self.engine.wake_due().count
+        mail = self.engine.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
+        news = mail.filter(sent_at__gt=OuterRef("last_attempted_at"))
+        # Mail that a poll read and left is no reason to wake: its alarm is.
+        sleepers = self.engine.tasks.suspended().filter(Q(Exists(mail), idle_polls=0) | Exists(news))
+        return count + self.engine.wake(list(sleepers.values_list("pk", flat=True)))
+
+    def poll(self, claimed: Claimed) -> Polled:
+        letters = self.engine.read_mail([claimed.id]).get(claimed.id, ())
+        over, status = self._settle(self._run(Hold(claimed, letters)))
+        if isinstance(over.error, KeyboardInterrupt):
+            raise over.error
+        if status is not None:
+            announce.ended(over, status, self._worker)
+        return Polled(id=claimed.id, task_type=claimed.task_type, status=status, error=over.error)
+
+    def _run(self, hold: Hold) -> Ended:
+        loaded = load(hold, self._worker)
+        if isinstance(loaded, Ended):
+            return loaded
+        announce.started(hold, loaded, self._worker)
+        hold.start(None)
+        if loaded.task.atomic:
+            return poll_atomically(hold, loaded, self.engine, self._worker, self._session)
+        with _mended():
+            ending = self._call(hold, loaded)
+        match ending:
+            case Returned(value) if loaded.context is not None and callable(value):
+                return commit_with(hold, loaded, self.engine, self._worker, value, self._session)
+        return conclude(hold, loaded, ending, self._worker)
+
+    def _call(self, hold: Hold, loaded: Loaded) -> Returned | Raised:
+        if not inspect.iscoroutinefunction(loaded.task.func):
+            return run_interruptibly(hold, self._session, partial(call, hold, loaded))
+        ending: Returned | Raised = async_to_sync(run_cancellably)(hold, self._session, loaded)
+        hold.disarm()
+        return ending
+
+    def _settle(self, over: Ended) -> tuple[Ended, Status | None]:
+        """Commit, as the pulse does, until the row has taken it or another claim holds the row."""
+        if over.is_committed:
+            return over, over.outcome.status
+        while True:
+            committed = self.engine.commit([over.outcome], wait=True)
+            refusal = committed.refused.get(over.hold.id)
+            if refusal is None:
+                return over, committed.done.get(over.hold.id)
+            over = refused_by_database(over, refusal, self._worker)
+
+
+@contextmanager
+def _mended() -> Iterator[None]:
+    """
+    Keep a statement that fails in a body from spoiling the test's transaction.
+
+    In an executor, the body's statements are transactions of their own.
+    """
+    savepoints = [
+        (connection, savepoint)
+        for connection in connections.all(initialized_only=True)
+        if connection.in_atomic_block and (savepoint := connection.savepoint())
+    ]
+    yield
+    for connection, savepoint in reversed(savepoints):
+        try:
+            connection.savepoint_commit(savepoint)
+        except DatabaseError:
+            connection.needs_rollback = False
+            connection.savepoint_rollback(savepoint)
+
+
+def _move_back(model: type[Model], where: Q, time: timedelta, database: str) -> None:
+    def earlier(name: str) -> Expression:
+        return ExpressionWrapper(F(name) - Value(time, DurationField()), DateTimeField())
+
+    moments = [field.name for field in model._meta.get_fields() if isinstance(field, DateTimeField)]
+    rows = model._default_manager.using(database).filter(where)
+    rows.update(**{name: earlier(name) for name in moments})
+
+
+def _last(polls: list[Polled]) -> str:
+    return ", ".join(f"{poll.task_type} {poll.id}" for poll in polls[-3:]) or "nothing"

@@ -1,0 +1,130 @@
+"""Actors with keywords, typed state and typed messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
+
+import msgspec
+from django.contrib.auth.models import Group
+
+from jobqueue import Actor, Backoff, Done, PollContext, Suspend, task
+from jobqueue.conf import options_for
+
+
+class Declared(
+    Actor,
+    name="tests.declared",
+    queue_name="declared",
+    priority=7,
+    max_attempts=9,
+    backoff=Backoff(base=3.0),
+    timeout=timedelta(seconds=30),
+    give_up_on=(KeyError,),
+):
+    """Says everything that a class can say."""
+
+    def poll(self, context: PollContext[Any], first: int, *, second: str = "b") -> Any:
+        return Done([first, second, context.attempt, context.idempotency_key, context.key])
+
+
+class Later(Actor):
+    async def poll(self, context: PollContext[Any], n: int) -> Any:
+        return Done(n + 1)
+
+
+class Generating(Actor):
+    def poll(self, context: PollContext[Any]) -> Any:
+        context.state["polls"] = context.state.get("polls", 0) + 1
+        if context.state["polls"] == 2:
+            yield Done(context.state["polls"])
+
+
+@dataclass
+class Item:
+    name: str
+    at: datetime | None = None
+
+
+class WithDataclass(Actor, max_attempts=1):
+    """Counts; says what it was given to change."""
+
+    @dataclass
+    class State:
+        count: int = 0
+        items: list[Item] = field(default_factory=list)
+
+    def poll(self, context: PollContext[State], change: Any = 1) -> Any:
+        context.state.count = change if context.state.count == 0 else context.state.count + 1
+        context.state.items.append(Item("a", datetime(2030, 1, 1)))
+        if context.state.count != 3:
+            return None
+        assert all(isinstance(item.at, datetime) for item in context.state.items)
+        return Done(context.state.count)
+
+
+class Tally(TypedDict, total=False):
+    count: int
+
+
+class WithTypedDict(Actor, max_attempts=1):
+    State = Tally
+
+    def poll(self, context: PollContext[Tally], change: Any = 1) -> Any:
+        before = context.state.get("count", 0)
+        context.state["count"] = before + 1 if before else change
+        return Done(context.state["count"]) if context.state["count"] == 3 else None
+
+
+class WithStruct(Actor, max_attempts=1):
+    class State(msgspec.Struct):
+        count: int = 0
+
+    def poll(self, context: PollContext[State], change: Any = 1) -> Any:
+        context.state.count = context.state.count + 1 if context.state.count else change
+        return Done(context.state.count) if context.state.count == 3 else None
+
+
+class WithoutState(Actor, max_attempts=1):
+    def poll(self, context: PollContext[Any], change: Any = 1) -> Any:
+        before = context.state.get("count", 0)
+        context.state["count"] = before + 1 if before else change
+        return Done(context.state["count"]) if context.state["count"] == 3 else None
+
+
+class Publish(msgspec.Struct, tag="publish", frozen=True):
+    title: str
+
+
+class Discard(msgspec.Struct, tag="discard", frozen=True):
+    reason: str = ""
+
+
+class Typed(Actor, max_attempts=2, backoff=Backoff(base=10.0, jitter=0.0)):
+    """Waits to be told what to do."""
+
+    Message = Publish | Discard
+
+    def poll(self, context: PollContext[Any]) -> Any:
+        if publish := context.inbox.take(Publish):
+            return Done(f"published {publish[0].body.title}")
+        if discard := context.inbox.take(Discard):
+            return Done(f"discarded {discard[0].body.reason}")
+        return Suspend()
+
+
+@task
+def double(n: int) -> int:
+    return 2 * n
+
+
+@task(atomic=True)
+def make_group(name: str) -> str:
+    Group.objects.using(options_for("default").database).create(name=name)
+    return name
+
+
+@task(max_attempts=2, backoff=Backoff(base=10.0, jitter=0.0))
+def fail(message: str = "as asked") -> None:
+    raise ValueError(message)

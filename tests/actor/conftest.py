@@ -1,0 +1,41 @@
+"""Each test of this package runs on both databases, in a transaction that is rolled back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.actor.stage import Stage, parts
+
+Options = Callable[..., None]
+
+
+@pytest.fixture
+def options(settings: Any) -> Options:
+    """Change OPTIONS of the backends."""
+
+    def options(**changes: Any) -> None:
+        settings.TASKS = {
+            alias: {**backend, "OPTIONS": {**backend["OPTIONS"], **changes}}
+            for alias, backend in settings.TASKS.items()
+        }
+
+    return options
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def database(request: pytest.FixtureRequest, options: Options) -> str:
+    """The alias of the database that holds the queue of backend `default`."""
+    if request.param == "sqlite":
+        options(DATABASE="sqlite")
+        return "sqlite"
+    return "default"
+
+
+@pytest.fixture
+def stage(database: str, db: None) -> Iterator[Stage]:
+    """Where actors play what a test gives them."""
+    yield Stage(database)
+    parts.clear()

@@ -1,0 +1,141 @@
+"""What a class of an actor says, and how one is started."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.utils import timezone
+
+import jobqueue
+from jobqueue import Actor, Done, PollContext, registry, testing
+from jobqueue.compat import InvalidTask
+from jobqueue.exceptions import InvalidArguments
+from jobqueue.outcome import Status
+from tests.actor import actors
+from tests.actor.conftest import Options
+from tests.actor.stage import Stage
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+
+def test_class_keywords_are_the_tasks_options(stage: Stage) -> None:
+    row = stage.row(UUID(actors.Declared.enqueue(1).id))
+
+    assert (row.task_type, row.queue_name, row.priority, row.max_attempts) == ("tests.declared", "declared", 7, 9)
+    assert actors.Declared.task.timeout == 30.0
+    assert registry.get("tests.declared") is actors.Declared.task
+
+
+def test_poll_gets_the_arguments_of_enqueue(stage: Stage) -> None:
+    result = actors.Declared.using(key="k").enqueue(1, second="c")
+
+    testing.run_until_idle()
+
+    assert stage.result(UUID(result.id)) == [1, "c", 1, f"{result.id}:0", "k"]
+
+
+def test_arguments_are_checked_when_it_is_enqueued(stage: Stage) -> None:
+    with pytest.raises(InvalidArguments):
+        actors.Declared.enqueue(1, third="c")
+    with pytest.raises(InvalidArguments):
+        actors.Declared.enqueue(object())
+
+
+def test_using_changes_what_the_class_says(stage: Stage) -> None:
+    task = actors.Declared.using(priority=-3, queue_name="other", run_after=timedelta(hours=1), max_attempts=2)
+    row = stage.row(UUID(task.enqueue(1).id))
+
+    assert (row.queue_name, row.priority, row.max_attempts) == ("other", -3, 2)
+    assert row.status == Status.SCHEDULED
+    assert testing.run_until_idle() == []
+    testing.advance(timedelta(hours=1))
+    assert len(testing.run_until_idle()) == 1
+
+
+def test_key_is_held_by_one_living_actor(stage: Stage) -> None:
+    first = actors.WithDataclass.using(key="album-1").enqueue()
+    second = actors.WithDataclass.using(key="album-1").enqueue()
+    assert first.id == second.id
+
+    testing.run_until_idle()
+
+    assert actors.WithDataclass.using(key="album-1").enqueue().id != first.id
+
+
+def test_many_at_once(stage: Stage) -> None:
+    results = actors.Declared.enqueue_many([((n,), {"second": "x"}) for n in range(3)])
+
+    testing.run_until_idle()
+
+    assert [stage.result(UUID(result.id))[:2] for result in results] == [[0, "x"], [1, "x"], [2, "x"]]
+
+
+def test_poll_may_be_async(stage: Stage) -> None:
+    result = actors.Later.enqueue(4)
+
+    testing.run_until_idle()
+
+    assert stage.result(UUID(result.id)) == 5
+
+
+def test_poll_may_yield_its_actions(stage: Stage) -> None:
+    result = actors.Generating.enqueue()
+
+    assert len(testing.run_until_idle()) == 2
+    assert stage.result(UUID(result.id)) == 2
+
+
+def test_enqueued_by_a_function_task_with_run_after_a_moment(stage: Stage) -> None:
+    row = stage.row(UUID(actors.Later.using(run_after=timezone.now() + timedelta(days=1)).enqueue(1).id))
+
+    assert row.status == Status.SCHEDULED
+
+
+def test_public_names_are_there() -> None:
+    names = "Actor Spawn Send Yield Sleep Suspend Done Stale Kind Message PollContext send send_many asend"
+    for name in names.split():
+        assert getattr(jobqueue, name) is not None
+
+
+class TestRefused:
+    def declare(self, **body: Any) -> None:
+        type("Refused", (Actor,), {"__module__": __name__, "__qualname__": "Refused", **body})
+
+    def test_no_poll(self) -> None:
+        with pytest.raises(InvalidTask, match="needs a method poll"):
+            self.declare()
+
+    def test_no_context(self) -> None:
+        def poll(self: Any, n: int) -> Any: ...
+
+        with pytest.raises(InvalidTask, match="'context'"):
+            self.declare(poll=poll)
+
+    def test_async_poll_that_yields(self) -> None:
+        async def poll(self: Any, context: PollContext[Any]) -> Any:
+            yield Done()
+
+        with pytest.raises(InvalidTask, match="cannot yield"):
+            self.declare(poll=poll)
+
+    def test_messages_that_cannot_be_told_apart(self) -> None:
+        def poll(self: Any, context: PollContext[Any]) -> Any: ...
+
+        with pytest.raises(InvalidTask, match="Message is no type"):
+            self.declare(poll=poll, Message=actors.Item | actors.WithDataclass.State)
+
+    def test_body_cannot_be_called(self) -> None:
+        with pytest.raises(TypeError, match="is an actor"):
+            actors.Declared.task.call(1)
+
+
+def test_actor_of_another_backend(stage: Stage, options: Options) -> None:
+    result = actors.Later.using(backend="sqlite").enqueue(1)
+
+    assert testing.run_until_idle() == []
+    assert len(testing.run_until_idle(backend="sqlite")) == 1
+    result.refresh()
+    assert result.return_value == 2

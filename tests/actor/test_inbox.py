@@ -1,0 +1,237 @@
+"""Messages: how they come, how they are read, and what happens to those that are not."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from jobqueue import Done, Kind, PollContext, Sleep, Suspend, testing
+from jobqueue.actor import Inbox
+from jobqueue.engine.mail import Mail
+from jobqueue.ids import new_id
+from jobqueue.outcome import Status
+from tests.actor import actors
+from tests.actor.conftest import Options
+from tests.actor.stage import Stage
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+
+def bodies(messages: Any) -> list[Any]:
+    return [message.body for message in messages]
+
+
+class TestInbox:
+    def inbox(self) -> Inbox:
+        return testing.context(
+            actors.WithoutState,
+            inbox=[1, "a", testing.message(2, kind=Kind.CHILD_SUCCESSFUL), 3, testing.message(kind=Kind.CHILD_FAILED)],
+        ).inbox
+
+    def test_all_in_order(self) -> None:
+        assert bodies(self.inbox()) == [1, "a", 2, 3, None]
+        assert bodies(self.inbox().take()) == [1, "a", 2, 3, None]
+
+    def test_taken_are_gone_and_known(self) -> None:
+        inbox = self.inbox()
+        inbox.take(Kind.CHILD_SUCCESSFUL)
+        inbox.popleft()
+        assert bodies(inbox) == ["a", 3, None]
+        assert bodies(inbox.taken) == [2, 1]
+        assert len(inbox) == 3
+
+    def test_take_by_kind_type_or_union(self) -> None:
+        assert bodies(self.inbox().take(Kind.MESSAGE)) == [1, "a", 3]
+        assert bodies(self.inbox().take(Kind.CHILD_FAILED, Kind.CHILD_SUCCESSFUL)) == [2, None]
+        assert bodies(self.inbox().take(int)) == [1, 2, 3]
+        assert bodies(self.inbox().take(int | str)) == [1, "a", 2, 3]
+        assert bodies(self.inbox().take(str, Kind.CHILD_FAILED)) == ["a", None]
+
+    def test_take_what_is_neither_is_an_error(self) -> None:
+        with pytest.raises(TypeError):
+            self.inbox().take("CHILD")  # type: ignore[arg-type]
+
+    def test_popleft_from_an_empty_one(self) -> None:
+        with pytest.raises(IndexError, match="empty"):
+            Inbox().popleft()
+
+    def test_may_change_while_it_is_read(self) -> None:
+        inbox = self.inbox()
+        assert bodies(inbox.popleft() for _ in inbox) == [1, "a", 2, 3, None]
+
+
+def test_messages_come_in_order_with_all_that_is_known(stage: Stage) -> None:
+    seen: list[Any] = []
+
+    def poll(context: PollContext[Any]) -> Any:
+        seen.extend(context.inbox.take())
+        return Suspend()
+
+    pk, sender = stage.enter(poll), new_id()
+    stage.run()
+    ids = [stage.send(pk, {"n": n}, sender=sender if n else None) for n in range(5)]
+    stage.run()
+
+    assert bodies(seen) == [{"n": n} for n in range(5)]
+    assert [message.id for message in seen] == ids
+    assert [message.sender for message in seen] == [None, *[sender] * 4]
+    assert {message.kind for message in seen} == {Kind.MESSAGE}
+    assert [message.sent_at for message in seen] == sorted(message.sent_at for message in seen)
+    assert stage.unread(pk) == []
+
+
+def test_messages_that_came_before_the_first_poll_are_there(stage: Stage) -> None:
+    pk = stage.enter(lambda context: Done(bodies(context.inbox.take())))
+    stage.send(pk, 1)
+    stage.run()
+
+    assert stage.result(pk) == [1]
+
+
+class TestLeftUnread:
+    def looks(self, stage: Stage, poll: Any) -> tuple[UUID, list[Any]]:
+        seen: list[Any] = []
+
+        def noted(context: PollContext[Any]) -> Any:
+            seen.append(bodies(context.inbox))
+            return poll(context)
+
+        return stage.enter(noted), seen
+
+    def test_polled_again_at_once_when_something_was_consumed(self, stage: Stage) -> None:
+        def one_at_a_time(context: PollContext[Any]) -> Any:
+            if context.inbox:
+                context.inbox.popleft()
+            return Suspend()
+
+        pk, seen = self.looks(stage, one_at_a_time)
+        for n in range(3):
+            stage.send(pk, n)
+        stage.run()
+
+        assert seen == [[0, 1, 2], [1, 2], [2]]
+        assert stage.status(pk) == Status.SUSPENDED
+
+    def test_polled_again_at_once_when_newer_mail_came(self, stage: Stage) -> None:
+        def waits_for_an_end(context: PollContext[Any]) -> Any:
+            if len(seen) == 1:
+                stage.send(pk, "meanwhile")
+            return Suspend()
+
+        pk, seen = self.looks(stage, waits_for_an_end)
+        stage.send(pk, "before")
+        stage.run()
+
+        assert seen == [["before"], ["before", "meanwhile"]]
+
+    def test_later_mail_wakes_at_once(self, stage: Stage) -> None:
+        pk, seen = self.looks(stage, lambda context: Suspend())
+        stage.send(pk, 1)
+        stage.run()
+        stage.send(pk, 2)
+        stage.run()
+
+        assert seen == [[1], [1, 2]]
+
+    def test_otherwise_polled_after_a_wait_that_doubles(self, stage: Stage, options: Options) -> None:
+        options(POLL_INTERVAL=0.7)
+        pk, seen = self.looks(stage, lambda context: Suspend())
+        stage.send(pk, 1)
+        waits = []
+        for _ in range(5):
+            testing.poll_once(pk)
+            row = stage.row(pk)
+            assert row.status == Status.SUSPENDED
+            assert row.wake_at is not None
+            assert row.last_attempted_at is not None
+            waits.append((row.wake_at - row.last_attempted_at).total_seconds())
+            stage.advance(0.7)
+
+        assert len(seen) == 5
+        for wait, expected in zip(waits, [0.1, 0.2, 0.4, 0.7, 0.7], strict=True):
+            assert expected <= wait + 0.002 < expected + 0.1
+
+    def test_no_hot_loop(self, stage: Stage) -> None:
+        pk, _ = self.looks(stage, lambda context: Suspend())
+        stage.send(pk)
+
+        assert len(stage.run()) == 1
+        assert stage.run() == []
+
+    def test_alarm_of_its_own_that_is_nearer_stands(self, stage: Stage) -> None:
+        pk, _ = self.looks(stage, lambda context: Sleep(timedelta(seconds=0.01)))
+        stage.send(pk)
+        testing.poll_once(pk)
+        row = stage.row(pk)
+
+        assert row.wake_at is not None
+        assert row.last_attempted_at is not None
+        assert (row.wake_at - row.last_attempted_at).total_seconds() < 0.1
+
+    def test_mail_beyond_what_one_poll_reads_makes_it_run_again(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read = Mail.read_mail
+        monkeypatch.setattr(Mail, "read_mail", lambda engine, ids: read(engine, ids, 2))
+
+        def takes_all(context: PollContext[Any]) -> Any:
+            context.inbox.take()
+            return Suspend()
+
+        pk, seen = self.looks(stage, takes_all)
+        for n in range(5):
+            stage.send(pk, n)
+        stage.run()
+
+        assert seen == [[0, 1], [2, 3], [4]]
+
+
+class TestTyped:
+    def test_bodies_are_decoded_as_the_class_says(self, stage: Stage) -> None:
+        result = actors.Typed.enqueue()
+        pk = UUID(result.id)
+        stage.run()
+        stage.send(pk, actors.Publish("Alps"))
+        stage.run()
+
+        assert stage.result(pk) == "published Alps"
+
+    def test_json_with_a_tag_will_do(self, stage: Stage) -> None:
+        pk = UUID(actors.Typed.enqueue().id)
+        stage.send(pk, {"type": "discard", "reason": "rain"})
+        stage.run()
+
+        assert stage.result(pk) == "discarded rain"
+
+    @pytest.mark.parametrize("body", [{"type": "sell"}, {"type": "publish", "title": 7}, "publish", None])
+    def test_body_that_does_not_decode_is_a_failed_poll_that_names_the_message(self, stage: Stage, body: Any) -> None:
+        pk = UUID(actors.Typed.enqueue().id)
+        stage.run()
+        number, sender = stage.send(pk, body, sender=pk), pk
+        stage.run()
+
+        assert stage.status(pk) == Status.SCHEDULED
+        assert stage.error(pk).startswith(
+            f"UndecodableMessage: Message {number} from {sender} is not what Typed.Message allows: "
+        )
+        assert stage.unread(pk) == [body]
+        stage.advance(10)
+        stage.run()
+        assert stage.status(pk) == Status.FAILED
+        assert stage.row(pk).attempts == 2
+
+    def test_it_is_read_when_code_that_knows_it_is_deployed(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pk = UUID(actors.Typed.enqueue().id)
+        stage.send(pk, {"type": "sell"})
+        stage.run()
+        monkeypatch.setattr(actors.Typed, "Message", dict)
+        monkeypatch.setattr(actors.Typed, "poll", lambda actor, context: Done(context.inbox.popleft().body))
+        stage.advance(10)
+        stage.run()
+
+        assert stage.result(pk) == {"type": "sell"}

@@ -1,0 +1,107 @@
+"""The memory of an actor."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from jobqueue import Done, PollContext, testing
+from jobqueue.outcome import Status
+from tests.actor import actors
+from tests.actor.stage import Stage
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+KINDS = [actors.WithDataclass, actors.WithTypedDict, actors.WithStruct, actors.WithoutState]
+
+
+@pytest.mark.parametrize("actor", KINDS)
+def test_what_a_poll_changes_is_there_in_the_next(stage: Stage, actor: Any) -> None:
+    result = actor.enqueue()
+
+    assert len(testing.run_until_idle()) == 3
+    assert stage.result(UUID(result.id)) == 3
+
+
+def test_state_is_stored_as_json(stage: Stage) -> None:
+    result = actors.WithDataclass.enqueue()
+
+    testing.poll_once(result)
+
+    assert stage.row(UUID(result.id)).inner_state == {
+        "count": 1,
+        "items": [{"name": "a", "at": "2030-01-01T00:00:00"}],
+    }
+
+
+@pytest.mark.parametrize("actor", KINDS[:3])
+def test_state_that_does_not_fit_its_type_is_a_failed_poll(stage: Stage, actor: Any) -> None:
+    result = actor.enqueue("three")
+
+    testing.poll_once(result)
+
+    assert stage.error(UUID(result.id)).startswith(f"ValueError: The state is not what {actor.__name__}.State allows")
+    assert stage.row(UUID(result.id)).inner_state is None
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), {1, 2, object()}, "a\x00b"])
+def test_state_that_is_not_json_is_a_failed_poll(stage: Stage, value: Any) -> None:
+    def poll(context: PollContext[Any]) -> Any:
+        context.state["bad"] = value
+
+    pk = stage.enter(poll)
+    stage.run()
+
+    assert stage.status(pk) == Status.SCHEDULED
+    assert stage.row(pk).inner_state is None
+
+
+def test_state_may_be_replaced(stage: Stage) -> None:
+    def poll(context: PollContext[Any]) -> Any:
+        if context.state:
+            return Done(context.state)
+        context.state = {"new": [10**30, 1e300, "é"]}
+        return None
+
+    pk = stage.enter(poll)
+    stage.run()
+
+    assert stage.result(pk) == {"new": [10**30, 1e300, "é"]}
+
+
+def test_failed_poll_leaves_state_and_inbox_as_they_were(stage: Stage) -> None:
+    seen: list[Any] = []
+
+    def poll(context: PollContext[Any]) -> Any:
+        seen.append((dict(context.state), [m.body for m in context.inbox]))
+        context.state["n"] = context.state.get("n", 0) + 1
+        context.inbox.take()
+        if len(seen) == 1:
+            return None
+        if len(seen) < 4:
+            raise ValueError("as asked")
+        return Done()
+
+    pk = stage.enter(poll)
+    testing.poll_once(pk)
+    for body in ("a", "b"):
+        stage.send(pk, body)
+    for _ in range(3):
+        stage.run()
+        stage.advance(60)
+
+    assert seen == [({}, []), *[({"n": 1}, ["a", "b"])] * 3]
+    assert stage.status(pk) == Status.SUCCESSFUL
+
+
+def test_stored_state_of_older_code_ends_the_task_with_a_clear_error(stage: Stage) -> None:
+    result = actors.WithDataclass.enqueue()
+    testing.poll_once(result)
+    stage.change(UUID(result.id), inner_state={"count": "three"})
+
+    testing.poll_once(result)
+
+    assert stage.status(UUID(result.id)) == Status.FAILED
+    assert "not what WithDataclass.State allows" in stage.error(UUID(result.id))

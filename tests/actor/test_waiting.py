@@ -1,0 +1,161 @@
+"""Sleep, Suspend, and what ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from jobqueue import Done, PollContext, Sleep, Suspend, api, testing
+from jobqueue.outcome import Status
+from tests.actor.stage import Stage
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+HOUR = timedelta(hours=1)
+WAITS: dict[str, Callable[[], Any]] = {
+    "sleep for a time": lambda: Sleep(HOUR),
+    "sleep until a moment": lambda: Sleep(timezone.now() + HOUR),
+    "suspend with a timeout": lambda: Suspend(HOUR),
+}
+
+
+def waiting(wait: Callable[[], Any], seen: list[Any]) -> Callable[[PollContext[Any]], Any]:
+    def poll(context: PollContext[Any]) -> Any:
+        seen.append((context.timed_out, [message.body for message in context.inbox.take()]))
+        return wait() if context.polls < 2 else Done()
+
+    return poll
+
+
+@pytest.mark.parametrize("wait", WAITS)
+class TestWithAnEnd:
+    def test_time_ends_it(self, stage: Stage, wait: str) -> None:
+        seen: list[Any] = []
+        pk = stage.enter(waiting(WAITS[wait], seen))
+        stage.run()
+        assert stage.status(pk) == Status.SUSPENDED
+        stage.advance(3590)
+        assert stage.run() == []
+
+        stage.advance(10.5)
+        stage.run()
+        assert seen == [(False, []), (True, [])]
+
+        stage.advance(3601)
+        stage.run()
+        assert seen[2:] == [(True, [])]
+        assert stage.status(pk) == Status.SUCCESSFUL
+
+    def test_message_ends_it_early(self, stage: Stage, wait: str) -> None:
+        seen: list[Any] = []
+        pk = stage.enter(waiting(WAITS[wait], seen))
+        stage.run()
+        stage.send(pk, "wake up")
+        stage.run()
+
+        assert seen == [(False, []), (False, ["wake up"])]
+        row = stage.row(pk)
+        assert row.status == Status.SUSPENDED
+        assert row.wake_at is not None
+        assert row.wake_at > timezone.now() + timedelta(minutes=59)
+
+    def test_message_that_comes_as_the_time_is_over_is_no_timeout(self, stage: Stage, wait: str) -> None:
+        seen: list[Any] = []
+        pk = stage.enter(waiting(WAITS[wait], seen))
+        stage.run()
+        stage.advance(3601)
+        stage.send(pk, "late")
+        stage.run()
+
+        assert seen[1] == (False, ["late"])
+
+    def test_retry_of_a_poll_that_timed_out_knows_it_too(self, stage: Stage, wait: str) -> None:
+        seen: list[Any] = []
+
+        def poll(context: PollContext[Any]) -> Any:
+            seen.append(context.timed_out)
+            if len(seen) == 2:
+                raise ValueError("as asked")
+            return WAITS[wait]() if context.polls == 0 else Done()
+
+        pk = stage.enter(poll)
+        stage.run()
+        stage.advance(3601)
+        stage.run()
+        stage.advance(11)
+        stage.run()
+
+        assert seen == [False, True, True]
+        assert stage.status(pk) == Status.SUCCESSFUL
+
+
+def test_moment_that_has_passed_is_now(stage: Stage) -> None:
+    for wait in (Sleep(timedelta(-1)), Sleep(timezone.now() - HOUR), Suspend(timedelta(0))):
+
+        def poll(context: PollContext[Any], wait: Any = wait) -> Any:
+            return Done(context.timed_out) if context.polls else wait
+
+        pk = stage.enter(poll)
+        stage.run()
+        assert stage.result(pk) is True
+
+
+def test_suspend_waits_for_mail_and_nothing_else(stage: Stage) -> None:
+    pk = stage.enter(lambda context: Done(context.timed_out) if context.inbox.take() else Suspend())
+    stage.run()
+    stage.advance(365 * 86_400)
+    assert stage.run() == []
+
+    stage.send(pk)
+    stage.run()
+    assert stage.result(pk) is False
+
+
+def test_short_sleep_ends_early_too(stage: Stage) -> None:
+    pk = stage.enter(lambda context: Done() if context.inbox.take() else Sleep(timedelta(seconds=0.9)))
+    stage.run()
+    stage.send(pk)
+    stage.run()
+
+    assert stage.status(pk) == Status.SUCCESSFUL
+
+
+def test_message_starts_no_task_before_its_time(stage: Stage) -> None:
+    pk = stage.enter(lambda context: Done(len(context.inbox.take())), run_after=HOUR)
+    stage.send(pk)
+    assert stage.run() == []
+
+    stage.advance(3601)
+    stage.run()
+    assert stage.result(pk) == 1
+
+
+def test_message_does_not_shorten_a_backoff(stage: Stage) -> None:
+    def poll(context: PollContext[Any]) -> Any:
+        if context.attempt == 1:
+            raise ValueError("as asked")
+        return Done(len(context.inbox.take()))
+
+    pk = stage.enter(poll)
+    stage.run()
+    stage.send(pk)
+    assert stage.run() == []
+
+    stage.advance(10)
+    stage.run()
+    assert stage.result(pk) == 1
+
+
+def test_wake_by_hand_is_neither_mail_nor_timeout(stage: Stage) -> None:
+    seen: list[Any] = []
+    pk = stage.enter(waiting(lambda: Sleep(HOUR), seen))
+    stage.run()
+
+    assert api.wake(pk) == 1
+    testing.run_until_idle()
+
+    assert seen[1] == (False, [])

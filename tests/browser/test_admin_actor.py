@@ -1,0 +1,165 @@
+"""Actors in the admin, in a browser: written to, woken, and watched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.urls import reverse
+
+from jobqueue import Actor, PollContext, Suspend
+from jobqueue.models import Task
+from tests.browser.webdriver import Browser
+from tests.executor.harness import Running, row_of
+from tests.factories import ExecutorFactory, MessageFactory, TaskFactory, error, now
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+
+LIST = "/admin/jobqueue/task/"
+EVIL = "<script>document.title='hacked'; alert(1)</script><img src=x onerror=alert(2)>"
+
+
+class Counter(Actor[Any]):
+    """Adds up the numbers it is sent."""
+
+    @dataclass
+    class State:
+        total: int = 0
+
+    Message = int
+
+    def poll(self, context: PollContext[State]) -> Suspend:
+        context.state.total += sum(message.body for message in context.inbox.take())
+        return Suspend()
+
+
+def run_what_is_ready() -> None:
+    Running(burst=True, threads=1, shutdown_timeout=10.0).start().join()
+
+
+def page_of(task: Any) -> str:
+    return reverse("admin:jobqueue_task_change", args=[task.id])
+
+
+def test_a_message_from_the_page_changes_the_actors_state(admin: Browser) -> None:
+    counter = Counter.enqueue()
+    run_what_is_ready()
+    admin.open(page_of(counter))
+    assert "with no timeout: only a message wakes it" in admin.text(".jq-sentence")
+    assert '"total": 0' in admin.text('[data-live="state"] pre')
+
+    admin.type(".jq-send textarea", "7")
+    admin.click(".jq-send button")
+
+    admin.wait_for(lambda: "is in its inbox." in admin.text(".messagelist"))
+    assert "unread" in admin.text(".jq-mail tbody")
+    admin.click('.jq-live button[data-seconds="2"]')
+    run_what_is_ready()
+    admin.wait_for(lambda: '"total": 7' in admin.text('[data-live="state"] pre'))
+    assert "Suspended" in admin.text(".jq-head .jq-badge")
+
+
+def test_a_wrong_message_comes_back_with_the_reason_and_the_text(admin: Browser) -> None:
+    counter = Counter.enqueue()
+    admin.open(page_of(counter))
+
+    admin.type(".jq-send textarea", '{"number": 7,}')
+    admin.click(".jq-send button")
+
+    admin.wait_for(lambda: "Nothing was sent" in admin.text(".messagelist"))
+    assert "That is no JSON" in admin.text(".jq-send .errorlist")
+    assert admin.run("return document.activeElement.value") == '{"number": 7,}'
+    # The page lies at another address now, and is refreshed all the same.
+    admin.click('.jq-live button[data-seconds="2"]')
+    run_what_is_ready()
+    admin.wait_for(lambda: "Suspended" in admin.text(".jq-head .jq-badge"))
+    assert admin.run("return document.querySelector('.jq-send textarea').value") == '{"number": 7,}'
+
+
+def test_wake_now_lets_a_sleeper_be_polled(admin: Browser) -> None:
+    counter = Counter.enqueue()
+    run_what_is_ready()
+    Task.objects.filter(pk=counter.id).update(wake_at=now() + timedelta(days=3))
+    admin.open(page_of(counter))
+    assert "waits for a message, or until" in admin.text(".jq-sentence")
+
+    admin.click("button.jq-wake")
+
+    admin.wait_for(lambda: "1 woken" in admin.text(".messagelist"))
+    assert "Ready" in admin.text(".jq-head .jq-badge")
+    run_what_is_ready()
+    assert (row_of(counter).status, row_of(counter).polls) == ("SUSPENDED", 2)
+
+
+def test_cancel_takes_the_children_along_when_ticked(admin: Browser) -> None:
+    parent = TaskFactory.create(suspended=True)
+    child = TaskFactory.create(parent_id=parent.pk)
+    admin.open(page_of(parent))
+
+    admin.click('.jq-head input[name="tree"]')
+    admin.click("button.jq-cancel")
+
+    admin.wait_for(lambda: "2 cancelled." in admin.text(".messagelist"))
+    assert Task.objects.get(pk=child.pk).status == "CANCELLED"
+
+
+def test_a_growing_tree_keeps_open_what_was_opened(admin: Browser) -> None:
+    parent = TaskFactory.create(suspended=True)
+    child = TaskFactory.create(suspended=True, parent_id=parent.pk)
+    for _ in range(40):  # too many for the tree to be open from the start
+        TaskFactory.create(parent_id=child.pk)
+    admin.open(page_of(parent))
+    branch = f'details[data-key="{child.pk}"]'
+    assert not admin.run(f"return document.querySelector('{branch}').open")
+    admin.click(f"{branch} > summary > .jq-quiet")
+    admin.click('.jq-live button[data-seconds="2"]')
+
+    # Earlier in the tree than the one that is open.
+    older = TaskFactory.create(suspended=True, parent_id=parent.pk, id="00000000-0000-7000-8000-000000000001")
+    TaskFactory.create(parent_id=older.id)
+
+    admin.wait_for(lambda: admin.find(f'details[data-key="{older.id}"]'))
+    assert admin.run(f"return document.querySelector('{branch}').open")
+    assert not admin.run(f"return document.querySelector('details[data-key=\"{older.id}\"]').open")
+
+
+def test_a_script_in_an_actor_is_shown_and_not_executed(admin: Browser) -> None:
+    root = TaskFactory.create(suspended=True, task_type=EVIL)
+    actor = TaskFactory.create(
+        suspended=True, task_type=Counter.task.task_type, key=EVIL, parent_id=root.pk, inner_state={EVIL: EVIL}
+    )
+    TaskFactory.create(parent_id=actor.pk, task_type=EVIL, key=EVIL + "!")
+    MessageFactory.create(task_id=actor.pk, body={EVIL: EVIL}, dedupe_key=EVIL, eof="<script>")
+
+    admin.open(page_of(actor))
+    assert not admin.has_dialog()
+    admin.type(".jq-send textarea", f'"{EVIL}')
+    admin.click(".jq-send button")
+    admin.wait_for(lambda: admin.text(".jq-send .errorlist"))
+
+    assert not admin.has_dialog()
+    assert admin.run("return document.body.textContent").count(EVIL) >= 7
+    assert admin.run("return document.title") != "hacked"
+    assert admin.run("return document.querySelectorAll('img[onerror]').length") == 0
+
+
+@pytest.mark.parametrize("width", [1280, 1400])
+def test_the_list_fits_its_window(admin: Browser, width: int) -> None:
+    web = ExecutorFactory.create(name="photographs-7f3a9c.customers.example.org:48213")
+    TaskFactory.create(
+        running=True, executor_id=web.pk, task_type="shop.tasks.make_contact_sheet_of_everything_there_is"
+    )
+    TaskFactory.create(
+        suspended=True, key="photo:/srv/photographs/2026/holidays/DSC_0042.jpg", queue_name="contact-sheets"
+    )
+    TaskFactory.create(failed=True, errors=[error("cannot connect to " + "x" * 300)])
+    admin.resize(width, 900)
+
+    admin.open(LIST)
+
+    assert admin.run("const r = document.querySelector('.results'); return r.scrollWidth - r.clientWidth") <= 0
+    right = "return document.querySelector('td.field-error .jq-line-of-error').getBoundingClientRect().right"
+    assert admin.run(right) < width
+    assert "SMTPServerBusy" in admin.text(".jq-line-of-error")

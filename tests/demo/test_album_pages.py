@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import pytest
+from django.conf import settings
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from demo_project.photos import actors, uploads
+from demo_project.photos.actors import PATIENCE
+from demo_project.photos.models import Album, ContactSheet, Photo
+from jobqueue import cancel
+from jobqueue.models import InboxMessage, Task
+from jobqueue.testing import advance, poll_once, run_until_idle
+from tests.demo.pictures import picture
+from tests.demo.test_pages import files, stored_files
+
+pytestmark = pytest.mark.django_db
+
+
+def page_of(client: Client, album: Album) -> str:
+    return client.get(album.get_absolute_url()).content.decode()
+
+
+def click(client: Client, album: Album, what: str) -> str:
+    answer = client.post(reverse("photos:decide", args=[album.pk]), {"what": what}, follow=True)
+    assert answer.redirect_chain == [(album.get_absolute_url(), 302)]
+    return answer.content.decode()
+
+
+def test_upload_whose_actor_cannot_be_enqueued_leaves_neither_row_nor_file(monkeypatch):
+    def fail(*args: object) -> None:
+        raise RuntimeError("the queue refuses")
+
+    monkeypatch.setattr(actors.Album, "enqueue", fail)
+
+    with pytest.raises(RuntimeError, match="refuses"):
+        uploads.receive(files("a.jpg"))
+
+    assert not Album.objects.exists()
+    assert not Photo.objects.exists()
+    assert stored_files() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_upload_that_fails_at_its_end_leaves_no_actor(monkeypatch):
+    def fail(*args: object) -> None:
+        assert Task.objects.exists()
+        raise RuntimeError("the last step fails")
+
+    monkeypatch.setattr(Photo.objects, "bulk_create", fail)
+
+    with pytest.raises(RuntimeError, match="last step"):
+        uploads.receive(files("a.jpg"))
+
+    assert not Task.objects.exists()
+    assert not Album.objects.exists()
+
+
+def test_page_tells_how_far_the_actor_has_gathered(client, make_album):
+    album = make_album(picture(), picture())
+    assert "actor is about to start" in page_of(client, album)
+
+    poll_once(str(album.task_id))
+    poll_once(Task.objects.filter(parent=album.task_id)[0])
+
+    html = page_of(client, album)
+    assert "1 of 4 tasks have reported" in html
+    assert '<progress max="4" value="1"' in html
+    assert "Publish when ready" in html
+    assert " data-busy" in html
+
+
+def test_page_asks_for_a_decision_when_all_is_gathered(client, make_album):
+    album = make_album(picture(), b"no picture")
+    run_until_idle()
+
+    html = page_of(client, album)
+
+    assert "1 photo is ready, 1 cannot be shown." in html
+    assert html.count('name="what"') == 2
+    assert 'data-busy="4000"' in html  # a reminder shows up without a reload
+    assert reverse("admin:jobqueue_task_change", args=[album.task_id]) in html
+
+
+def test_reminder_is_visible_on_the_page_and_in_the_list(client, make_album):
+    album = make_album(picture())
+    run_until_idle()
+    assert "still waits" not in page_of(client, album)
+    advance(PATIENCE[0])
+    run_until_idle()
+
+    assert "this album still waits for your decision" in page_of(client, album)
+    assert "reminded 1 time" in client.get(reverse("photos:albums")).content.decode()
+    assert "for your decision" in client.get("/").content.decode()
+
+
+def test_publish_button_publishes(client, make_album):
+    album = make_album(picture())
+    run_until_idle()
+
+    assert "The album will be published." in click(client, album, "publish")
+    run_until_idle()
+
+    html = page_of(client, album)
+    assert "1 photo on the contact sheet" in html
+    assert reverse("photos:contact-sheet", args=[album.pk]) in html
+    assert 'name="what"' not in html
+    assert " data-busy" not in html
+
+
+def test_discard_button_discards(client, make_album):
+    album = make_album(picture())
+    run_until_idle()
+
+    assert "The album will be discarded." in click(client, album, "discard")
+    run_until_idle()
+
+    html = page_of(client, album)
+    assert "its photos and their files are gone" in html
+    assert 'class="card' not in html
+
+
+def test_live_answer_takes_the_photos_of_a_discarded_album_from_the_page(client, make_album):
+    album = make_album(picture())
+    photo = album.photos.get()
+    live = reverse("photos:album-live", args=[album.pk])
+    run_until_idle()
+    assert f'id="photo-{photo.pk}"' in client.get(live, {"photo": photo.pk}).content.decode()
+    click(client, album, "discard")
+    run_until_idle()
+
+    html = client.get(live, {"photo": photo.pk}).content.decode()
+
+    assert '<ul class="gallery" id="gallery" data-piece></ul>' in html
+    assert f'id="album-{album.pk}"' in html
+
+
+def test_live_answer_gives_photos_of_its_album_only(client, make_album):
+    album, other = make_album(picture()), make_album(picture())
+
+    html = client.get(reverse("photos:album-live", args=[album.pk]), {"photo": other.photos.get().pk}).content
+
+    assert b"data-photo" not in html
+
+
+def test_second_click_is_one_message_and_says_so(client, make_album):
+    album = make_album(picture())
+    run_until_idle()
+
+    click(client, album, "publish")
+    assert "We heard you the first time" in click(client, album, "publish")
+
+    assert InboxMessage.objects.count() == 1
+
+
+@pytest.mark.parametrize(("first", "said"), [("publish", "is published already"), ("discard", "was discarded already")])
+@pytest.mark.parametrize("second", ["publish", "discard"])
+def test_late_click_gets_a_friendly_answer(client, make_album, first, said, second):
+    album = make_album(picture())
+    run_until_idle()
+    click(client, album, first)
+    run_until_idle()
+
+    assert f"Too late: this album {said}." in click(client, album, second)
+
+
+def test_click_on_an_album_whose_actor_is_pruned_gets_a_friendly_answer(client, make_album):
+    album = make_album(picture())
+    run_until_idle()
+    click(client, album, "publish")
+    run_until_idle()
+    Task.objects.all().delete()
+
+    assert "Too late: this album is published already." in click(client, album, "discard")
+
+
+def test_cancelled_actor_is_told_of_and_nobody_can_decide(client, make_album):
+    album = make_album(picture())
+    cancel(album.task_id, backend="default")
+
+    html = page_of(client, album)
+
+    assert "Its actor has ended: it was cancelled" in html
+    assert 'name="what"' not in html
+    assert "Nobody listens any more" in click(client, album, "publish")
+
+
+def test_album_of_bad_photos_can_only_be_discarded(client, make_album):
+    album = make_album(b"no picture")
+    run_until_idle()
+
+    html = page_of(client, album)
+    assert "there is nothing to publish" in html
+    assert 'value="publish" disabled' in html
+
+    click(client, album, "publish")
+    run_until_idle()
+    click(client, album, "discard")
+    run_until_idle()
+    album.refresh_from_db()
+    assert album.state == Album.State.DISCARDED
+
+
+def test_unknown_decision_is_refused(client, make_album):
+    album = make_album(picture())
+
+    assert client.post(reverse("photos:decide", args=[album.pk]), {"what": "burn"}).status_code == 400
+    assert client.get(reverse("photos:decide", args=[album.pk])).status_code == 405
+
+
+def test_decision_needs_a_csrf_token(make_album):
+    album = make_album(picture())
+
+    assert (
+        Client(enforce_csrf_checks=True).post(f"{album.get_absolute_url()}decide/", {"what": "publish"}).status_code
+        == 403
+    )
+
+
+def test_contact_sheet_is_served_as_a_picture(client, make_album):
+    album = make_album(picture())
+    address = reverse("photos:contact-sheet", args=[album.pk])
+    assert client.get(address).status_code == 404
+    run_until_idle()
+    click(client, album, "publish")
+    run_until_idle()
+
+    answer = client.get(address)
+
+    assert answer["Content-Type"] == "image/webp"
+    assert b"".join(answer.streaming_content)[8:12] == b"WEBP"
+
+
+def test_contact_sheet_whose_file_is_gone_is_not_found(client, make_album):
+    album = make_album(picture())
+    ContactSheet.objects.create(album=album, path="contact-sheets/gone.webp", width=1, height=1, photos=1)
+
+    assert client.get(reverse("photos:contact-sheet", args=[album.pk])).status_code == 404
+
+
+def test_list_asks_as_often_for_five_albums_as_for_one(client, make_album):
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as asked:
+            client.get(reverse("photos:albums"))
+        return len(asked)
+
+    make_album(picture())
+    for_one = queries()
+    for _ in range(4):
+        make_album(picture(), picture())
+
+    assert queries() == for_one
+
+
+def test_pages_have_nothing_inline(client, make_album):
+    """The content security policy would not let it run."""
+    album = make_album(picture())
+    run_until_idle()
+
+    for address in (album.get_absolute_url(), reverse("photos:albums"), reverse("photos:fibonacci"), "/"):
+        html = client.get(address).content.decode()
+        assert " style=" not in html
+        assert " onclick=" not in html
+        assert "<style" not in html
+        assert html.count("<script") == html.count('<script src="') == 1
+    assert settings.MEDIA_ROOT not in html

@@ -1,0 +1,564 @@
+"""An actor's page: its family, its mail, and what can be done for it by hand."""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.messages import get_messages
+from django.db import OperationalError, connections
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from jobqueue import Actor, Done, Suspend
+from jobqueue.admin import mail, tree
+from jobqueue.admin.tree import Child, choose, read_tree
+from jobqueue.engine import engine_for
+from jobqueue.ids import new_id
+from jobqueue.models import InboxMessage, Task
+from jobqueue.redact import MASK
+from tests.factories import MessageFactory, TaskFactory, ago, make_user, now
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+SCRIPT = "<script>alert(1)</script>"
+
+
+class Counter(Actor[Any]):
+    """Adds up the numbers it is sent."""
+
+    @dataclass
+    class Add:
+        number: int
+
+    Message = Add
+
+    def poll(self, context):
+        return Suspend()
+
+
+class Listener(Actor[Any]):
+    def poll(self, context):
+        return Done()
+
+
+@pytest.fixture(params=["default", "sqlite"])
+def backend(request):
+    return request.param
+
+
+@pytest.fixture
+def make(backend):
+    defaults = {"task_type": Listener.task.task_type, "suspended": True}
+    return lambda **columns: TaskFactory.create(backend=backend, using=backend, **(defaults | columns))
+
+
+@pytest.fixture
+def child_of(backend):
+    def create(parent, **columns):
+        return TaskFactory.create(backend=backend, using=backend, parent_id=parent.pk, **columns)
+
+    return create
+
+
+@pytest.fixture
+def staff(client):
+    user = make_user("view_task", "view_payload", "send_message", "wake_task", "cancel_task")
+    client.force_login(user)
+    return user
+
+
+@pytest.fixture
+def page(client, staff):
+    def get(row):
+        response = client.get(url(row))
+        assert response.status_code == 200
+        return response.content.decode()
+
+    return get
+
+
+@pytest.fixture
+def send(client, staff):
+    return lambda row, text: client.post(url(row, "send"), {"body": text})
+
+
+def url(row, name="change"):
+    return reverse(f"admin:jobqueue_task_{name}", args=[row.pk])
+
+
+def said(response):
+    return [str(message) for message in get_messages(response.wsgi_request)]
+
+
+def inbox(row):
+    rows = InboxMessage.objects.using(row.backend).filter(task_id=row.pk).order_by("pk")
+    return [message.body for message in rows]
+
+
+def status(row):
+    return Task.objects.using(row.backend).get(pk=row.pk).status
+
+
+# --- its state and mail
+
+
+def test_state_is_shown_masked_and_its_absence_said(make, page):
+    shown = page(make(inner_state={"total": 41, "api_token": "s1"}))
+
+    assert "&quot;total&quot;: 41" in shown
+    assert MASK in shown
+    assert "s1&quot;" not in shown
+    assert "None yet: no poll has ended well." in page(make(inner_state=None))
+
+
+def test_mail_says_its_kind_its_sender_and_its_body(make, page, backend):
+    row, sender = make(), uuid4()
+    for eof in (None, "SUCCESSFUL", "FAILED", "CANCELLED"):
+        MessageFactory.create(using=backend, task_id=row.pk, eof=eof, sender_id=sender if eof else None)
+
+    shown = page(row)
+
+    assert all(kind in shown for kind in ("message", "child ended well", "child failed", "child was cancelled"))
+    assert shown.count(reverse("admin:jobqueue_task_change", args=[sender])) == 3
+    assert "outside" in shown
+    assert shown.count("hello") == 4
+    assert "4 unread messages have come" in shown
+
+
+def test_consumed_mail_that_stays_for_its_key_is_called_consumed(make, page, backend):
+    row = make()
+    MessageFactory.create(using=backend, task_id=row.pk, body=None, dedupe_key="webhook:7", consumed_at=ago(1))
+
+    shown = page(row)
+
+    assert "webhook:7" in shown
+    assert "consumed" in shown
+    assert "unread" not in shown
+
+
+def test_long_mail_is_cut_and_more_mail_than_fits_is_left_out(make, page, backend, monkeypatch):
+    monkeypatch.setattr(mail, "UNREAD", 2)
+    row = make()
+    bodies = ["x" * 5000, "y" * 60_000, "z"]
+    for body in bodies:
+        MessageFactory.create(using=backend, task_id=row.pk, body=body)
+
+    shown = page(row)
+
+    assert "The first 1000 of 5002 characters." in shown
+    assert "y" * 100 not in shown
+    assert "Only the oldest 100 of the unread ones." in shown
+    assert "&quot;z&quot;" not in shown
+
+
+def test_undelivered_mail_of_an_ended_actor(make, page, backend):
+    row = make(suspended=False, successful=True)
+    MessageFactory.create(using=backend, task_id=row.pk)
+
+    shown = page(row)
+
+    assert "undelivered" in shown
+    assert "1 message was not delivered." in shown
+    assert "<textarea" not in shown
+
+
+def test_bodies_and_state_need_the_permission(client, make, backend):
+    client.force_login(make_user("view_task"))
+    row = make(inner_state={"total": "val1"})
+    MessageFactory.create(using=backend, task_id=row.pk, body="val2")
+
+    with CaptureQueriesContext(connections[backend]) as queries:
+        shown = client.get(url(row)).content.decode()
+
+    assert "val1" not in shown
+    assert "val2" not in shown
+    assert not any('"jobqueue_inboxmessage"."body"' in query["sql"] for query in queries)
+
+
+def test_nothing_of_an_actor_is_rendered_unescaped(make, page, child_of, backend):
+    root = make(task_type=SCRIPT, key=SCRIPT)
+    row = make(parent_id=root.pk, inner_state={SCRIPT: SCRIPT}, key=SCRIPT + "2")
+    child_of(child_of(row, task_type=SCRIPT, key=SCRIPT + "3"), task_type=SCRIPT)
+    MessageFactory.create(using=backend, task_id=row.pk, body={SCRIPT: SCRIPT}, dedupe_key=SCRIPT, eof="<script>")
+
+    shown = page(row)
+
+    assert shown.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 8
+    assert "<script>" not in shown
+
+
+# --- its family
+
+
+def test_breadcrumbs_lead_from_the_root_to_the_task(make, page):
+    rows = [make()]
+    for _ in range(8):
+        rows.append(make(parent_id=rows[-1].pk))
+
+    shown = page(rows[-1])
+
+    crumbs = shown[shown.index("jq-crumbs") : shown.index("</ol>")]
+    places = [crumbs.index(url(row)) for row in rows[:-1]]
+    assert places == sorted(places)
+    assert url(rows[-1]) not in crumbs
+
+
+def test_breadcrumbs_end_where_a_task_was_pruned_or_after_many(make, page, monkeypatch):
+    grandchild = make(parent_id=make(parent_id=uuid4()).pk)
+    assert "a pruned task" in page(grandchild)
+
+    monkeypatch.setattr(tree, "STEP", 2)
+    monkeypatch.setattr(tree, "STEPS", 1)
+    for _ in range(3):
+        grandchild = make(parent_id=grandchild.pk)
+
+    assert "<li>…</li>" in page(grandchild)
+
+
+def test_a_child_whose_parent_ended_is_called_an_orphan(make, page):
+    over = make(suspended=False, successful=True)
+
+    assert "Its parent has ended." in page(make(parent_id=over.pk))
+    assert "Its parent has ended." in page(make(parent_id=uuid4()))
+    assert "Its parent has ended." not in page(make(parent_id=make().pk))
+    assert "Its parent has ended." not in page(make(suspended=False, failed=True, parent_id=over.pk))
+
+
+def test_children_are_a_tree_with_counts_by_state(make, page, child_of):
+    root = make()
+    child = child_of(root, suspended=True)
+    leaf = child_of(child_of(child), failed=True)
+    beyond = child_of(leaf)
+    child_of(root, successful=True)
+
+    shown = page(root)
+
+    assert url(child) in shown
+    assert url(leaf) in shown
+    assert url(beyond) not in shown
+    assert shown.count("<details") == 3
+    assert f"parent={root.pk}&amp;status=SUCCESSFUL" in shown
+    assert f"parent={leaf.pk}" in shown
+    assert "1 child still runs" in shown
+
+
+def test_of_many_children_the_failed_and_the_living_are_shown(make, page, child_of, backend, monkeypatch):
+    monkeypatch.setattr(tree, "SHOWN", 3)
+    root = make()
+    for _ in range(3):
+        child_of(root, successful=True)
+    failed, ready = child_of(root, failed=True), child_of(root)
+
+    shown = page(root)
+
+    assert url(failed) in shown
+    assert url(ready) in shown
+    assert "3 are shown, failed and living ones first." in shown
+    assert read_tree(backend, root.pk).counts == {"SUCCESSFUL": 3, "FAILED": 1, "READY": 1}
+
+
+def test_every_parent_of_a_level_gets_its_share():
+    one, two = UUID(int=1), UUID(int=2)
+    many = [Child(one, UUID(int=10 + n), "READY") for n in range(5)]
+    few = [Child(two, UUID(int=20), "SUCCESSFUL")]
+
+    assert choose([*many, *few], 3) == [many[0], few[0], many[1]]
+
+
+def test_counts_end_somewhere_and_say_so(make, page, child_of, backend, monkeypatch):
+    monkeypatch.setattr(tree, "COUNTED", 4)
+    monkeypatch.setattr(tree, "COUNTED_BELOW", 2)
+    root = make()
+    children = [child_of(root) for _ in range(3)]
+    for child in children:
+        child_of(child)
+        child_of(child)
+
+    found = read_tree(backend, root.pk)
+
+    assert found.total == 3
+    assert not found.is_cut
+    branches = [node.branch for node in found.nodes if node.branch]
+    assert [(branch.total, branch.is_cut) for branch in branches] == [(2, False), (0, True), (0, True)]
+    assert "0 or more below" in page(root)
+
+    monkeypatch.setattr(tree, "COUNTED", 2)
+    assert "and more, not counted" in page(root)
+
+
+def test_a_task_that_is_its_own_parent_has_a_page(page, backend):
+    pk = new_id()
+    row = TaskFactory.create(backend=backend, using=backend, id=pk, parent_id=pk)
+
+    assert "Children" in page(row)
+
+
+def test_a_large_family_costs_a_few_queries_more_than_none(make, page, backend):
+    def count(row):
+        with CaptureQueriesContext(connections[backend]) as queries:
+            page(row)
+        return len(queries)
+
+    lonely, parent = make(), make()
+    above = [parent.pk]
+    for _ in range(4):
+        common = {"backend": backend, "task_type": "x", "enqueued_at": now(), "rank": now()}
+        rows = [Task(id=new_id(), parent_id=above[n % len(above)], **common) for n in range(250)]
+        above = [row.pk for row in Task.objects.using(backend).bulk_create(rows)]
+    count(lonely)
+
+    assert count(parent) <= count(lonely) + 4
+    assert read_tree(backend, parent.pk).size == 300
+
+
+# --- messages by hand
+
+
+@pytest.mark.parametrize("state", ["suspended", "running", "scheduled"])
+def test_a_message_arrives(make, send, state):
+    row = make(**{"suspended": False, state: True})
+
+    response = send(row, '{"text": "publish", "n": [1, 2.5, null]}')
+
+    assert response.url == url(row)
+    (message,) = InboxMessage.objects.using(row.backend).filter(task_id=row.pk)
+    assert said(response) == [f"Message {message.pk} is in its inbox."]
+    assert message.body == {"text": "publish", "n": [1, 2.5, None]}
+    assert message.sender_id is None
+
+
+def test_a_message_wakes_its_receiver_after_the_commit(make, send, django_capture_on_commit_callbacks, backend):
+    row = make()
+
+    with django_capture_on_commit_callbacks(using=backend, execute=True):
+        send(row, "null")
+
+    assert status(row) == "READY"
+
+
+def test_who_sent_is_logged_but_not_what(make, send, staff, page):
+    row = make()
+
+    send(row, '"hunter2"')
+
+    entry = LogEntry.objects.get()
+    (message,) = InboxMessage.objects.using(row.backend).filter(task_id=row.pk)
+    assert (entry.user, entry.object_id, entry.change_message) == (staff, str(row.pk), f"Send message {message.pk}")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("publish", "That is no JSON: Expecting value in line 1, column 1."),
+        ('{"a": 1,}', "That is no JSON:"),
+        ("", "A message is JSON; one that says nothing is null."),
+        ("[" * 100_000, "JSON"),
+        ("9" * 5000, "That JSON cannot be read:"),
+        ("NaN", "message"),
+        ('"\\u0000"', "message"),
+        (f'"{SCRIPT}"x', "That is no JSON: Extra data"),
+    ],
+)
+def test_what_is_no_json_is_sent_back_with_a_word_why(make, send, text, words):
+    row = make()
+
+    response = send(row, text)
+
+    shown = response.content.decode()
+    assert response.status_code == 200
+    assert words in shown[shown.index("errorlist") :]
+    assert SCRIPT not in shown
+    assert inbox(row) == []
+    assert not LogEntry.objects.exists()
+
+
+def test_the_text_is_kept_for_another_try(make, send):
+    shown = send(make(), '{"text": "a long message",}').content.decode()
+
+    assert "{&quot;text&quot;: &quot;a long message&quot;,}</textarea>" in shown
+
+
+def test_what_the_actor_could_not_decode_is_not_sent(make, send):
+    row = make(task_type=Counter.task.task_type)
+
+    shown = send(row, '{"number": "seven"}').content.decode()
+
+    assert "Counter.Message does not allow that: Expected `int`, got `str`" in shown
+    assert inbox(row) == []
+    assert send(row, '{"number": 7}').status_code == 302
+    assert inbox(row) == [{"number": 7}]
+
+
+def test_an_ended_actor_takes_no_message(make, send):
+    row = make(suspended=False, successful=True)
+
+    assert said(send(row, "1")) == ["Nothing was sent: it has ended, and takes no messages."]
+    assert inbox(row) == []
+
+
+def test_an_actor_that_ends_in_the_same_moment_takes_no_message(make, send, monkeypatch, backend):
+    row = make()
+    valid = mail.MessageForm.is_valid
+
+    def end_first(form):
+        Task.objects.using(backend).filter(pk=row.pk).update(status="CANCELLED", finished_at=now())
+        return valid(form)
+
+    monkeypatch.setattr(mail.MessageForm, "is_valid", end_first)
+
+    assert said(send(row, "1")) == ["Nothing was sent: it has ended meanwhile, and takes no messages."]
+    assert inbox(row) == []
+
+
+def test_an_actor_pruned_in_the_same_moment_is_said_to_be_gone(make, send, monkeypatch, backend):
+    row = make()
+    valid = mail.MessageForm.is_valid
+
+    def prune_first(form):
+        Task.objects.using(backend).filter(pk=row.pk)._raw_delete(backend)
+        return valid(form)
+
+    monkeypatch.setattr(mail.MessageForm, "is_valid", prune_first)
+
+    response = send(row, "1")
+
+    assert "There is no task" in said(response)[0]
+    assert response.url == "/admin/jobqueue/task/"
+
+
+def test_only_actors_are_written_to(make, page, send):
+    function, unknown = make(task_type="tests.tasks.add"), make(task_type="shop.actors.Gone")
+
+    assert "<textarea" in page(make())
+    assert "<textarea" not in page(function)
+    assert "<textarea" not in page(unknown)
+    assert said(send(unknown, "1")) == ["Nothing was sent: this site knows no actor of its name."]
+    assert inbox(unknown) == []
+
+
+# --- wake now
+
+
+def test_wake_now_makes_a_suspended_task_ready(client, staff, make):
+    row = make(wake_at=now())
+
+    response = client.post(url(row, "wake"))
+
+    assert said(response) == ["1 woken: polled as soon as an executor has a slot for it."]
+    assert status(row) == "READY"
+    assert LogEntry.objects.get().change_message == "Wake now"
+
+
+def test_wake_now_says_when_there_was_nothing_to_wake(client, staff, make):
+    row = make(suspended=False, running=True)
+
+    response = client.post(url(row, "wake"))
+
+    assert said(response) == ["1 skipped: not SUSPENDED any more."]
+    assert not LogEntry.objects.exists()
+
+
+def test_wake_now_is_offered_to_suspended_tasks_only(make, page):
+    assert "Wake now" in page(make())
+    assert "Wake now" not in page(make(suspended=False, scheduled=True))
+
+
+def test_a_lock_that_does_not_come_is_said(client, staff, make, monkeypatch, backend):
+    row = make()
+
+    def refuse(*args, **kwargs):
+        raise OperationalError("canceling statement due to lock timeout")
+
+    monkeypatch.setattr(type(engine_for(backend)), "wake", refuse)
+
+    response = client.post(url(row, "wake"))
+
+    assert said(response) == ["Nothing was done: somebody else's transaction holds the task. Try again in a moment."]
+    assert status(row) == "SUSPENDED"
+
+
+# --- cancel with children
+
+
+def test_cancel_takes_the_children_along_only_where_that_was_ticked(client, staff, make, child_of):
+    root, other = make(), make()
+    child, spared = child_of(root), child_of(other)
+    grandchild = child_of(child, running=True)
+
+    assert said(client.post(url(root, "cancel"), {"tree": "1"})) == ["2 cancelled, 1 running: told to stop."]
+    client.post(url(other, "cancel"))
+
+    assert [status(row) for row in (root, child, other, spared)] == ["CANCELLED", "CANCELLED", "CANCELLED", "READY"]
+    assert Task.objects.using(grandchild.backend).get(pk=grandchild.pk).cancel_requested_at is not None
+    assert {entry.change_message for entry in LogEntry.objects.all()} == {"Cancel with its children", "Cancel"}
+
+
+def test_children_that_outlived_their_parent_can_be_cancelled_from_its_page(client, staff, make, child_of, page):
+    root = make(suspended=False, successful=True)
+    child = child_of(root)
+    assert "Cancel its children" in page(root)
+
+    response = client.post(url(root, "cancel"), {"tree": "1"})
+
+    assert said(response) == ["1 cancelled, 1 skipped: ended already."]
+    assert (status(root), status(child)) == ("SUCCESSFUL", "CANCELLED")
+    assert "Cancel its children" not in page(root)
+
+
+def test_cancel_offers_the_children_where_some_live(make, page, child_of):
+    lonely, parent = make(), make()
+    child_of(lonely, successful=True)
+    child_of(parent)
+
+    assert "and its children" not in page(lonely)
+    assert "and its children" in page(parent)
+
+
+# --- who may
+
+
+@pytest.mark.parametrize(
+    ("name", "permission", "words"),
+    [("send", "send_message", "<textarea"), ("wake", "wake_task", "Wake now"), ("cancel", "cancel_task", ">Cancel<")],
+)
+def test_each_deed_has_its_permission_and_is_shown_to_those_who_have_it(client, make, name, permission, words):
+    row = make()
+    for permissions in (["view_task"], [permission], [permission, "view_task"]):
+        client.force_login(make_user(*permissions))
+        is_allowed = len(permissions) == 2
+        if "view_task" in permissions:
+            assert (words in client.get(url(row)).content.decode()) is is_allowed
+        response = client.post(url(row, name), {"body": "1"})
+        assert response.status_code == (302 if is_allowed else 403)
+    others = make_user("view_task", *({"send_message", "wake_task", "cancel_task"} - {permission}))
+    client.force_login(others)
+    assert client.post(url(row, name), {"body": "1"}).status_code == 403
+
+
+@pytest.mark.parametrize("name", ["send", "wake", "cancel"])
+def test_nothing_is_done_by_get(client, staff, make, name):
+    row = make()
+
+    assert client.get(url(row, name), {"body": "1"}).status_code == 405
+    assert status(row) == "SUSPENDED"
+    assert inbox(row) == []
+
+
+@pytest.mark.parametrize("name", ["send", "wake", "cancel"])
+def test_forms_need_their_token(staff, make, name):
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(staff)
+    row = make()
+
+    assert strict.post(url(row, name), {"body": "1"}).status_code == 403
+    assert status(row) == "SUSPENDED"
+    assert inbox(row) == []
+
+
+@pytest.mark.parametrize("name", ["send", "wake"])
+def test_a_task_that_is_gone_is_said_to_be(client, staff, name):
+    response = client.post(f"/admin/jobqueue/task/{uuid4()}/{name}/", {"body": "1"})
+
+    assert "There is no task" in said(response)[0]
