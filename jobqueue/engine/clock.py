@@ -35,7 +35,8 @@ class Clock(Func):
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
         # As long as what Django writes: times are compared as text, and .5 comes before .500000.
         zone = ", 'LOCALTIME'" if connection.timezone is None else ""
-        template = f"STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f000', 'NOW'{zone})"
+        # Twice doubled: with DEBUG on, Django formats the statement once more.
+        template = f"STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f000', 'NOW'{zone})"
         return self.as_sql(compiler, connection, template=template, **context)
 
 

@@ -95,6 +95,7 @@ class Line:
 
     def __exit__(self, *exc_info: object) -> None:
         self._busy = None
+        connections[self.database].queries_log.clear()  # with DEBUG on, Django keeps thousands with their parameters
 
     def drop(self) -> None:
         """Close this thread's connection; the next call opens a new one."""

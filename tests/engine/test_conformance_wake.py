@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from django.db import connections
 
 from jobqueue.ids import new_id
 from jobqueue.models import InboxMessage
@@ -168,3 +169,12 @@ def test_retry_overwrites_the_alarm(bench: Bench) -> None:
     assert timedelta(seconds=20) < wait <= timedelta(seconds=30)
     assert bench.engine.wake([claimed.id]) == 0
     assert bench.engine.sweep() == 0
+
+
+def test_the_clock_bears_a_debugger_that_logs_queries(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections[bench.engine.database], "force_debug_cursor", True)
+    bench.add(wake_after_seconds=60.0)
+    bench.beat()
+
+    assert bench.engine.wake_due().count == 0
+    assert bench.engine.now() is not None

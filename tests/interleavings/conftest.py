@@ -40,7 +40,7 @@ def run(stepper: Stepper) -> Run:
     """Run a scenario's orders on an engine until one fails, or enough have not."""
 
     def run_orders(scenario: Scenario, kind: type[PostgresEngine] = PostgresEngine) -> Explored:
-        shapes: set[object] = set()
+        ends: set[object] = set()
         numbers = count(1)
 
         def run_one(choose: Choose) -> Order:
@@ -51,13 +51,13 @@ def run(stepper: Stepper) -> Run:
             if not order.problems:
                 seen = Seen(world)
                 order.problems += problems(seen)
-                if not order.problems and (shape := seen.shape()) not in shapes:
-                    shapes.add(shape)
+                if not order.problems and (shape := seen.shape()) not in ends:
+                    ends.add(shape)
                     order.problems += drive_on(world)
             return order
 
         explored = explore(run_one, scenario.actors)
-        explored.shapes = len(shapes)
+        explored.ends = len(ends)
         logger.info("%s on %s: %s", scenario.name, kind.__name__, explored)
         return explored
 
@@ -75,6 +75,7 @@ def report(explored: Explored, scenario: str) -> str:
     assert order is not None
     test = os.environ["PYTEST_CURRENT_TEST"].split(" ")[0]
     steps = [f"  {actor.letter}  {words}" for actor, words in order.steps]
-    kind = "of all" if explored.is_whole else f"of a sample (seed {explored.seed})"
     again = f"JOBQUEUE_ORDER={order.letters} python -m pytest '{test}'"
-    return "\n".join([f"{scenario}: order {explored.count} {kind}", *steps, *order.problems, "Again:", f"  {again}"])
+    return "\n".join(
+        [f"{scenario}: order {explored.count}, seed {explored.seed}", *steps, *order.problems, "Again:", f"  {again}"]
+    )

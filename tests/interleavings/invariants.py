@@ -95,8 +95,10 @@ def problems(seen: Seen) -> Iterator[str]:
 
 def _wake_ups(seen: Seen) -> Iterator[str]:
     for row in seen.tasks:
-        if row.status == Status.SUSPENDED and seen.unread(row.id):
-            yield f"{LOST_WAKE_UP}: {seen.world.names[row.id]} sleeps on {len(seen.unread(row.id))} unread messages"
+        left = seen.world.ledger.left.get(row.id, set())
+        missed = [letter for letter in seen.unread(row.id) if letter.id not in left]
+        if row.status == Status.SUSPENDED and missed:
+            yield f"{LOST_WAKE_UP}: {seen.world.names[row.id]} sleeps on {len(missed)} unread messages"
 
 
 def _claims(seen: Seen) -> Iterator[str]:

@@ -1,12 +1,60 @@
-"""The engine, deliberately broken: each in one way that looks right, and must be caught by the stepper."""
+"""The engine, deliberately broken: each in one way that looks right at first sight, and must be caught."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
+from django.db import connections
+from django.db.models import Exists, OuterRef
+
+from jobqueue.engine.claim import RAW
 from jobqueue.engine.clock import Clock, rank_from
-from jobqueue.engine.postgresql import PostgresEngine
+from jobqueue.engine.commit import is_held
+from jobqueue.engine.mail import Ending
+from jobqueue.engine.postgresql import PostgresEngine, statement
+from jobqueue.models import Task, TaskQuerySet
+from jobqueue.outcome import Claimed, Committed, Demand, Outcome, Status
+
+
+class Asked(threading.local):
+    """What this thread's commit is about, for the parts of it that are broken."""
+
+    outcomes: Sequence[Outcome] = ()
+    with_mail: Collection[UUID] = ()
+
+
+class Broken(PostgresEngine):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.asked = Asked()
+
+    def _commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
+        self.asked.outcomes = outcomes
+        return super()._commit(outcomes, wait=wait)
+
+
+class LooksWhileLocking(Broken):
+    """Reads the inbox in the statement that locks: after a wait, in the snapshot from before it."""
+
+    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Task]:
+        unread = self.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
+        rows = {row.pk: row for row in self.lock(ids, wait=wait).annotate(has_mail=Exists(unread)).defer(*RAW)}
+        self.asked.with_mail = {pk for pk, row in rows.items() if getattr(row, "has_mail", False)}
+        return rows
+
+    def _with_mail(self, ids: Collection[UUID], left: Collection[int] = ()) -> set[UUID]:
+        return set(ids) & set(self.asked.with_mail)
+
+
+class NeverLooks(PostgresEngine):
+    """Leaves it to the senders to wake what is about to sleep."""
+
+    def _with_mail(self, ids: Collection[UUID], left: Collection[int] = ()) -> set[UUID]:
+        return set()
 
 
 class WakesWithoutLocking(PostgresEngine):
@@ -14,4 +62,81 @@ class WakesWithoutLocking(PostgresEngine):
 
     def wake(self, ids: Iterable[UUID]) -> int:
         suspended = self.tasks.suspended().filter(pk__in=list(ids))
-        return suspended.update(status="READY", rank=rank_from(Clock(), self.options.aging), wake_at=None)
+        return suspended.update(status=Status.READY, rank=rank_from(Clock(), self.options.aging), wake_at=None)
+
+
+class ForgetsToWake(PostgresEngine):
+    """Wakes the receivers that it could lock, and forgets those that somebody else had locked."""
+
+    def _commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
+        return replace(super()._commit(outcomes, wait=wait), wake=frozenset())
+
+
+class IgnoresTheToken(Broken):
+    """Takes any RUNNING task for the one that was claimed."""
+
+    def rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+        if name != "commit":
+            return super().rows(name, **parameters)
+        with connections[self.database].cursor() as cursor:
+            sql = statement("commit").replace(" AND locked.claim_number = given.claim_number", "")
+            cursor.execute(sql, parameters)
+            return list(cursor.fetchall())
+
+    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Task]:
+        rows = super()._lock_for_commit(ids, wait=wait)
+        for outcome in self.asked.outcomes:
+            if outcome.task_id in rows:
+                rows[outcome.task_id].claim_number = outcome.claim_number
+        return rows
+
+
+class TellsBeforeItKnows(Broken):
+    """Tells the parent of a child's end although the claim may not hold any more."""
+
+    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Task]:
+        rows = super()._lock_for_commit(ids, wait=wait)
+        for outcome in self.asked.outcomes:
+            row = rows.get(outcome.task_id)
+            if row is not None and outcome.parent_id is not None and not is_held(outcome, row):
+                self._report([Ending(outcome.task_id, outcome.parent_id, outcome.status, outcome.return_value)])
+        return rows
+
+
+class ConsumesUpToTheLast(PostgresEngine):
+    """Takes the ids of messages for the order of their commits."""
+
+    def _consume(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            if outcome.effects.consumed:
+                last = max(outcome.effects.consumed)
+                self.messages.filter(task_id=outcome.task_id, pk__lte=last)._raw_delete(self.database)
+
+
+class LocksItsOwnFirst(Broken):
+    """Locks the tasks that are committed, and then those that they write to."""
+
+    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Task]:
+        own = {outcome.task_id for outcome in self.asked.outcomes}
+        rows = super()._lock_for_commit(own, wait=wait)
+        return rows | super()._lock_for_commit(set(ids) - own, wait=wait)
+
+
+class ClaimsWithoutLocking(PostgresEngine):
+    """Looks for what is READY, and then takes it, whoever has taken it in between."""
+
+    def _claim(self, demand: Demand) -> list[Claimed]:
+        ready = self.tasks.ready().filter(queue_name__in=demand.queues).order_by("rank", "pk")
+        found = list(ready.values_list("pk", "claim_number")[: demand.limit])
+        for pk, number in found:
+            self.tasks.filter(pk=pk).update(
+                status=Status.RUNNING, claim_number=number + 1, executor_id=demand.executor_id, heartbeat=Clock()
+            )
+        return self._read_claimed([pk for pk, _ in found])
+
+
+class CancelsWhatItSaw(PostgresEngine):
+    """Decides by what it read, not by what it has locked."""
+
+    def lock(self, ids: Iterable[UUID], *, wait: bool = False) -> TaskQuerySet:
+        return self.tasks.filter(pk__in=list(ids)).order_by("pk") if wait else super().lock(ids)

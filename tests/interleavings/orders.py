@@ -1,8 +1,8 @@
 """
-Which orders to run: all of them for two connections while they are few, else a seeded sample.
+Which orders to run: all of them while they are few, else a seeded sample.
 
-JOBQUEUE_ORDER=ABBA... repeats one order, JOBQUEUE_SEED=... another sample, and
-JOBQUEUE_INTERLEAVINGS=<number> sets the size of samples (`full`: 2,000).
+JOBQUEUE_ORDER=ABBA... repeats one order, JOBQUEUE_SEED=... draws another sample, and
+JOBQUEUE_INTERLEAVINGS=full raises the limits.
 """
 
 from __future__ import annotations
@@ -10,50 +10,57 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import factorial, prod
+from itertools import count, islice
+from math import prod
 from random import Random
+from statistics import fmean
 
 from tests.interleavings.stepper import Choose, Order
 
-FEW = 5_000  # orders of two connections, which are then all run
-FULL_SAMPLE = 2_000
-SAMPLE = 2_000
+# So many orders, or fewer, are all run; of more, so many are drawn.
+LIMITS = {"full": (5_000, 2_000), "quick": (1_000, 300)}
+PROBES = 40  # random orders to guess from how many there are
 
 RunOne = Callable[[Choose], Order]
 
 
 @dataclass
 class Explored:
-    """What came of the orders of one scenario. is_whole: all there are."""
+    """What came of the orders of one scenario. is_whole: all there are. ends: ends that differed, all driven on."""
 
     count: int = 0
     is_whole: bool = False
-    seed: int | None = None
+    seed: int = field(default_factory=lambda: int(os.environ.get("JOBQUEUE_SEED", "1")))
+    ends: int = 0
     failure: Order | None = field(default=None, repr=False)
-    lengths: list[int] = field(default_factory=list)  # steps of each actor
-    shapes: int = 0  # ends that differed, each of which was driven on
 
 
-def sample_size() -> int:
-    asked = os.environ.get("JOBQUEUE_INTERLEAVINGS", str(SAMPLE))
-    return FULL_SAMPLE if asked == "full" else int(asked)
+def limits() -> tuple[int, int]:
+    return LIMITS[os.environ.get("JOBQUEUE_INTERLEAVINGS", "quick")]
 
 
 def explore(run: RunOne, actors: int) -> Explored:
     """Run orders until one fails, or enough have not."""
+    explored = Explored()
     if (letters := os.environ.get("JOBQUEUE_ORDER")) is not None:
-        return until_failure([run(following(letters))], Explored())
-    first, last = run(serially(range(actors))), run(serially(range(actors)[::-1]))
-    lengths = [max(pair) for pair in zip(first.lengths(actors), last.lengths(actors), strict=True)]
-    explored = Explored(lengths=lengths)
-    for order in (first, last):
-        if order.problems:
-            return until_failure([order], explored)
-    if actors == 2 and bound(lengths) <= FEW:
-        explored.is_whole = True
-        return until_failure(every(run), explored)
-    explored.seed = int(os.environ.get("JOBQUEUE_SEED", "1"))
-    return until_failure(sampled(run, lengths, explored.seed), explored)
+        return until_failure([run(following(letters))], explored)
+    probes = [run(serially(range(actors))), run(serially(range(actors)[::-1]))]
+    probes += [run(Random(f"{explored.seed}-probe-{number}").choice) for number in range(PROBES)]
+    if any(order.problems for order in probes):
+        return until_failure(probes, explored)
+    few, sample_size = limits()
+    if guess(probes[2:]) <= few:
+        until_failure(islice(every(run), 2 * few), explored)
+        explored.is_whole = explored.failure is None and explored.count < 2 * few
+    else:
+        lengths = [max(lengths) for lengths in zip(*(order.lengths(actors) for order in probes), strict=True)]
+        until_failure(islice(sampled(run, lengths, explored.seed), sample_size), explored)
+    return explored
+
+
+def guess(probes: Sequence[Order]) -> float:
+    """Guess how many orders there are: Knuth, "Estimating the efficiency of backtrack programs", 1975."""
+    return fmean(prod(order.widths) for order in probes)
 
 
 def until_failure(orders: Iterator[Order] | Sequence[Order], explored: Explored) -> Explored:
@@ -63,11 +70,6 @@ def until_failure(orders: Iterator[Order] | Sequence[Order], explored: Explored)
             explored.failure = order
             break
     return explored
-
-
-def bound(lengths: Sequence[int]) -> int:
-    """Count the orders of sequences that never wait for each other."""
-    return factorial(sum(lengths)) // prod(factorial(length) for length in lengths)
 
 
 def every(run: RunOne) -> Iterator[Order]:
@@ -87,7 +89,7 @@ def following_prefix(order: Order) -> list[int] | None:
 
 
 def sampled(run: RunOne, lengths: Sequence[int], seed: int) -> Iterator[Order]:
-    for number in range(sample_size()):
+    for number in count():
         yield run(shuffled(lengths, Random(f"{seed}-{number}")))
 
 

@@ -5,33 +5,248 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tests.interleavings import world as decisions
 from tests.interleavings.stepper import Script
-from tests.interleavings.world import Decide, World
+from tests.interleavings.world import Decide, World, done, leave, retry, sleep, suspend, telling
 
-Setting = Callable[[World], Sequence[Script]]
+SetUp = Callable[[World], Sequence[Script]]
 
 
 @dataclass(frozen=True)
 class Scenario:
     name: str
-    set_up: Setting
+    set_up: SetUp
     actors: int = 2
 
 
-def sending_beside(decide: Decide) -> Setting:
-    """A view sends while the task is claimed, polled and committed."""
+# --- a view sends to a task that is being polled
 
+
+def sending(decide: Decide, *, wait: bool = False) -> SetUp:
     def set_up(world: World) -> Sequence[Script]:
         task = world.add("task")
-        return [lambda: world.send(task, "m"), lambda: world.poll("task", decide=decide)]
+        return [lambda: world.send(task, "m"), lambda: world.poll("task", decide=decide, wait=wait)]
 
     return set_up
 
 
-SEND = [
-    Scenario(f"send-x-{decide.__name__}", sending_beside(decide))
-    for decide in (decisions.suspend, decisions.sleep, decisions.done, decisions.retry)
-]
+def sending_to_one_that_leaves_mail(world: World) -> Sequence[Script]:
+    task = world.add("task")
+    world.send(task, "not-yet")
+    return [lambda: world.send(task, "m"), lambda: world.poll("task", decide=leave)]
 
-SCENARIOS = {scenario.name: scenario for scenario in [*SEND]}
+
+def sending_beside_two_polls(world: World) -> Sequence[Script]:
+    task = world.add("task")
+
+    def poll_twice() -> None:
+        world.poll("task", decide=suspend)
+        world.poll("task", decide=done)
+
+    return [lambda: world.send(task, "m"), poll_twice]
+
+
+def sending_beside_pulses(world: World) -> Sequence[Script]:
+    """Commit and claim share a transaction: it may claim again what it has just made READY."""
+    claimed = world.running("task")
+
+    def pulse() -> None:
+        for again in world.pulse(suspend(claimed, world.read(claimed.id)), "task"):
+            world.commit(suspend(again, world.read(again.id)))
+
+    return [lambda: world.send(claimed.id, "m"), pulse]
+
+
+def sending_from_two_sides(world: World) -> Sequence[Script]:
+    """The lower id may be committed after the higher one was read."""
+    task = world.add("task")
+
+    def send_and_poll() -> None:
+        world.send(task, "m2")
+        world.poll("task", decide=suspend)
+
+    return [lambda: world.send(task, "m1"), send_and_poll]
+
+
+def waking_beside_two_pollers(world: World) -> Sequence[Script]:
+    task = world.suspended("task")
+
+    def poll() -> None:
+        world.poll("task", decide=suspend)
+
+    return [lambda: world.send(task, "m"), poll, poll]
+
+
+def sending_to_one_whose_alarm_rings(world: World) -> Sequence[Script]:
+    task = world.suspended("task", wake_after_seconds=0.0)
+
+    def ring_and_poll() -> None:
+        world.engine.wake_due()
+        world.poll("task", decide=suspend)
+
+    return [lambda: world.send(task, "m"), ring_and_poll]
+
+
+def sweeping(world: World) -> Sequence[Script]:
+    """The net under all this must not break it."""
+    task = world.add("task")
+
+    def sweep() -> None:
+        world.engine.sweep()
+        world.poll("task", decide=suspend)
+
+    return [lambda: world.send(task, "m"), lambda: world.poll("task", decide=suspend), sweep]
+
+
+# --- tasks that write to each other
+
+
+def child_ends(child_decides: Decide, *, wait: bool = False) -> SetUp:
+    def set_up(world: World) -> Sequence[Script]:
+        parent = world.running("parent")
+        child = world.running("child", parent_id=parent.id)
+        return [
+            lambda: world.commit(child_decides(child, ()), wait=wait),
+            lambda: world.commit(suspend(parent, world.read(parent.id)), wait=wait),
+        ]
+
+    return set_up
+
+
+def peers(*, wait: bool) -> SetUp:
+    """Each tells the other and suspends: a commit locks both rows."""
+
+    def set_up(world: World) -> Sequence[Script]:
+        a, b = world.running("a"), world.running("b")
+        return [
+            lambda: world.commit(telling(suspend, b.id, "from-a")(a, ()), wait=wait),
+            lambda: world.commit(telling(suspend, a.id, "from-b")(b, ()), wait=wait),
+        ]
+
+    return set_up
+
+
+def telling_one_that_waits(world: World) -> Sequence[Script]:
+    """What a body on the worker's own connection does: it waits for the row, and looks when it has it."""
+    a, b = world.running("a"), world.running("b")
+    return [
+        lambda: world.commit(telling(suspend, b.id, "from-a")(a, ())),
+        lambda: world.commit(suspend(b, ()), wait=True),
+    ]
+
+
+def families(*, wait: bool) -> SetUp:
+    """Two executors commit a parent of one family and a child of the other: parents tell children, children end."""
+
+    def set_up(world: World) -> Sequence[Script]:
+        mother, father = world.running("mother"), world.running("father")
+        daughter = world.running("daughter", parent_id=mother.id)
+        son = world.running("son", parent_id=father.id)
+        to_daughter, to_son = telling(suspend, daughter.id, "mother"), telling(suspend, son.id, "father")
+        return [
+            lambda: world.commit(to_daughter(mother, ()), done(son, ()), wait=wait),
+            lambda: world.commit(to_son(father, ()), done(daughter, ()), wait=wait),
+        ]
+
+    return set_up
+
+
+# --- one claim and the next
+
+
+def owners(decide: Decide) -> SetUp:
+    """An executor that was taken for dead commits beside the rescue and the next owner."""
+
+    def set_up(world: World) -> Sequence[Script]:
+        claimed = world.lost("task")
+        world.send(claimed.id, "m")
+        mail = world.read(claimed.id)
+
+        def rescue_and_poll() -> None:
+            world.rescue()
+            world.poll("task", decide=suspend)
+
+        return [lambda: world.commit(decide(claimed, mail)), rescue_and_poll]
+
+    return set_up
+
+
+def losing_a_child(world: World) -> Sequence[Script]:
+    """Its last loss ends a child FAILED, while its executor, not dead at all, commits its end."""
+    parent = world.suspended("parent")
+    child = world.lost("child", parent_id=parent)
+    world.engine.tasks.filter(pk=child.id).update(lost_count=2)
+    return [lambda: world.commit(done(child, ())), world.rescue]
+
+
+def claiming(world: World) -> Sequence[Script]:
+    for _ in range(3):
+        world.add("task")
+
+    def claim_and_commit() -> None:
+        world.commit(*[done(claimed, ()) for claimed in world.claim("task", limit=2)])
+
+    return [claim_and_commit, claim_and_commit]
+
+
+# --- cancel
+
+
+def cancelling(decide: Decide) -> SetUp:
+    def set_up(world: World) -> Sequence[Script]:
+        task = world.add("task")
+        world.send(task, "m")
+        return [lambda: world.cancel(task), lambda: world.poll("task", decide=decide)]
+
+    return set_up
+
+
+def cancelling_a_child(decide: Decide) -> SetUp:
+    def set_up(world: World) -> Sequence[Script]:
+        parent = world.suspended("parent")
+        child = world.add("child", parent_id=parent)
+        return [lambda: world.cancel(child), lambda: world.poll("child", decide=decide)]
+
+    return set_up
+
+
+def sending_and_cancelling(world: World) -> Sequence[Script]:
+    task = world.add("task")
+    return [
+        lambda: world.send(task, "m"),
+        lambda: world.poll("task", decide=suspend),
+        lambda: world.cancel(task),
+    ]
+
+
+ALL = [
+    Scenario("send-x-suspend", sending(suspend)),
+    Scenario("send-x-suspend-waiting", sending(suspend, wait=True)),
+    Scenario("send-x-sleep", sending(sleep)),
+    Scenario("send-x-done", sending(done)),
+    Scenario("send-x-retry", sending(retry)),
+    Scenario("send-x-leave", sending_to_one_that_leaves_mail),
+    Scenario("send-x-two-polls", sending_beside_two_polls),
+    Scenario("send-x-pulse", sending_beside_pulses),
+    Scenario("send-x-send-and-poll", sending_from_two_sides),
+    Scenario("send-x-alarm-and-poll", sending_to_one_whose_alarm_rings),
+    Scenario("send-x-poll-x-poll", waking_beside_two_pollers, actors=3),
+    Scenario("send-x-poll-x-sweep", sweeping, actors=3),
+    Scenario("send-x-poll-x-cancel", sending_and_cancelling, actors=3),
+    Scenario("child-ends-x-parent-suspends", child_ends(done)),
+    Scenario("child-suspends-x-parent-suspends", child_ends(suspend, wait=True)),
+    Scenario("peers", peers(wait=False)),
+    Scenario("peers-waiting", peers(wait=True)),
+    Scenario("peer-x-waiting-peer", telling_one_that_waits),
+    Scenario("families", families(wait=False)),
+    Scenario("families-waiting", families(wait=True)),
+    Scenario("old-owner-suspends-x-new-owner", owners(suspend)),
+    Scenario("old-owner-ends-x-new-owner", owners(done)),
+    Scenario("old-owner-retries-x-new-owner", owners(retry)),
+    Scenario("child-ends-x-last-loss", losing_a_child),
+    Scenario("claim-x-claim", claiming),
+    Scenario("cancel-x-suspend", cancelling(suspend)),
+    Scenario("cancel-x-done", cancelling(done)),
+    Scenario("cancel-x-child-ends", cancelling_a_child(done)),
+    Scenario("cancel-x-child-suspends", cancelling_a_child(suspend)),
+]
+SCENARIOS = {scenario.name: scenario for scenario in ALL}

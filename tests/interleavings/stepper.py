@@ -34,10 +34,15 @@ Choose = Callable[[Sequence[int]], int]
 
 
 class Place(Enum):
-    """Where an actor is. OUT: let go, and not back yet. RESTING: at a stop, until another has ended a transaction."""
+    """
+    Where an actor is. OUT: let go, and not back yet.
+
+    RESTING: at a stop, until another has ended a transaction. IDLE: at a stop, until no other can go.
+    """
 
     STOPPED = auto()
     RESTING = auto()
+    IDLE = auto()
     OUT = auto()
     ENDED = auto()
 
@@ -128,10 +133,10 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def rest() -> None:
-    """Inside an actor: do nothing until another has ended a transaction; outside: nothing at all."""
+def rest(place: Place) -> None:
+    """Inside an actor: do nothing until others have done something; outside: nothing at all."""
     if _here.actor is not None:
-        _here.actor.stop("go on", Place.RESTING)
+        _here.actor.stop("go on", place)
 
 
 @cache
@@ -213,8 +218,10 @@ class Stepper:
                 other.place = Place.STOPPED
 
     def _able(self, actors: Sequence[Actor]) -> list[Actor]:
-        stopped = [actor for actor in actors if actor.place is Place.STOPPED]
-        return stopped or [actor for actor in actors if actor.place is Place.RESTING]
+        for places in ([Place.STOPPED], [Place.RESTING, Place.IDLE]):
+            if able := [actor for actor in actors if actor.place in places]:
+                return able
+        return []
 
     def _settle(self, actors: Sequence[Actor]) -> None:
         """Return when each actor is back, or waits for another. Asks the server only about those who take long."""
@@ -247,7 +254,7 @@ class Stepper:
         """Let the server break the deadlock, and everybody run to the end."""
         for actor in actors:
             actor.is_free = True
-            if actor.place in (Place.STOPPED, Place.RESTING):
+            if actor.place in (Place.STOPPED, Place.RESTING, Place.IDLE):
                 actor.go()
         while any(actor.place is not Place.ENDED for actor in actors):
             actor, place = self._reports.get(timeout=DEADLINE_SECONDS)

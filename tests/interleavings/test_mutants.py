@@ -3,17 +3,30 @@
 import pytest
 
 from jobqueue.engine.postgresql import PostgresEngine
-from tests.interleavings import invariants, mutants
+from tests.interleavings import mutants
 from tests.interleavings.conftest import Run
+from tests.interleavings.invariants import LOST_MAIL, LOST_WAKE_UP, ONE_COMMIT, STALE, TOLD_ONCE
 from tests.interleavings.scenarios import SCENARIOS
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+DEADLOCK = "deadlock"
 
 
 @pytest.mark.parametrize(
     ("mutant", "scenario", "invariant"),
     [
-        (mutants.WakesWithoutLocking, "send-x-suspend", invariants.LOST_WAKE_UP),
+        (mutants.LooksWhileLocking, "peer-x-waiting-peer", LOST_WAKE_UP),
+        (mutants.NeverLooks, "send-x-suspend", LOST_WAKE_UP),
+        (mutants.WakesWithoutLocking, "send-x-suspend", LOST_WAKE_UP),
+        (mutants.ForgetsToWake, "child-ends-x-parent-suspends", LOST_WAKE_UP),
+        (mutants.IgnoresTheToken, "old-owner-ends-x-new-owner", STALE),
+        (mutants.IgnoresTheToken, "old-owner-retries-x-new-owner", ONE_COMMIT),
+        (mutants.ConsumesUpToTheLast, "send-x-send-and-poll", LOST_MAIL),
+        (mutants.LocksItsOwnFirst, "peers-waiting", DEADLOCK),
+        (mutants.ClaimsWithoutLocking, "claim-x-claim", ONE_COMMIT),
+        (mutants.CancelsWhatItSaw, "cancel-x-child-ends", ONE_COMMIT),
+        (mutants.TellsBeforeItKnows, "child-ends-x-last-loss", TOLD_ONCE),
     ],
 )
 def test_a_broken_engine_is_caught(run: Run, mutant: type[PostgresEngine], scenario: str, invariant: str) -> None:

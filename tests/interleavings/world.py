@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, count, repeat
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -19,6 +19,7 @@ from jobqueue.outcome import (
     NO_EFFECTS,
     CancelReport,
     Claimed,
+    Committed,
     Demand,
     Effects,
     NewMessage,
@@ -27,7 +28,7 @@ from jobqueue.outcome import (
     Sign,
     Status,
 )
-from tests.interleavings.stepper import rest
+from tests.interleavings.stepper import Place, rest
 
 Decide = Callable[[Claimed, Sequence[InboxMessage]], Outcome]
 Claim = tuple[UUID, int]
@@ -42,13 +43,14 @@ class Ledger:
     What the actors were told, in the order in which they were told it.
 
     endings: how each claim ended, which must be once. read: the messages that a poll saw. late: commits that the
-    engine took from a claim that somebody else had replaced.
+    engine took from a claim that somebody else had replaced. left: what the last good poll read and did not want yet.
     """
 
     claims: list[Claim] = field(default_factory=list)
     endings: dict[Claim, list[str]] = field(default_factory=dict)
     late: list[Claim] = field(default_factory=list)
     read: dict[int, Token] = field(default_factory=dict)
+    left: dict[UUID, set[int]] = field(default_factory=dict)
     consumed: list[int] = field(default_factory=list)
     accepted: list[Token] = field(default_factory=list)
     refused: list[Token] = field(default_factory=list)
@@ -112,23 +114,58 @@ class World:
         for claimed in self.claim(*names):
             self.commit(decide(claimed, self.read(claimed.id)), wait=wait)
 
-    def commit(self, result: Outcome, *, wait: bool = False) -> None:
+    def pulse(self, result: Outcome, *names: str) -> list[Claimed]:
+        """Commit and claim in one transaction."""
+        demand = Demand(executor_id=uuid4(), queues=names, limit=1)
+        answer, claimed = self.engine.pulse([result], demand)
+        # What the answer tells is older than the claims that came in the same transaction.
+        again = self._note_answer([result], answer)
+        self.ledger.claims += [(task.id, task.claim_number) for task in claimed]
+        self._follow_up(answer)
+        if again:
+            rest(Place.RESTING)
+            self.commit(*again)
+        return claimed
+
+    def commit(self, *results: Outcome, wait: bool = False) -> None:
         """Commit as an executor does: what is unknown, since somebody looked at the row just then, comes again."""
-        answer = self.engine.commit([result], wait=wait)
-        while answer.unknown:
-            rest()
-            answer = self.engine.commit([result], wait=wait)
-        claim = (result.task_id, result.claim_number)
-        if result.task_id in answer.done:
-            if claim != max(one for one in self.ledger.claims if one[0] == result.task_id):
-                self.ledger.late.append(claim)
-            self._note_ending(claim, "committed")
-            self.ledger.consumed += result.effects.consumed
-            self.ledger.accepted += [("message", json.loads(message.body)) for message in result.effects.send]
-        for error in answer.refused.values():
-            raise error
+        left: Sequence[Outcome] = results
+        # The second time round it does nothing in between that the first time has not shown.
+        places = chain([Place.RESTING], repeat(Place.IDLE))
+        while left:
+            answer = self.engine.commit(left, wait=wait)
+            left = self._note_answer(left, answer)
+            self._follow_up(answer)
+            if answer.unknown:
+                rest(next(places))
+
+    def _follow_up(self, answer: Committed) -> None:
         if answer.wake:
             self.engine.wake(answer.wake)
+
+    def _note_answer(self, results: Sequence[Outcome], answer: Committed) -> list[Outcome]:
+        """Write down what was done; gives what is to be committed (again)."""
+        again = []
+        for result in results:
+            if result.task_id in answer.done:
+                self._note_done(result)
+            elif result.task_id in answer.unknown:
+                again.append(result)
+            elif isinstance(error := answer.refused.get(result.task_id), TaskFinished):
+                self.ledger.refused += sent(result)
+                again.append(failed(result))
+            elif error is not None:
+                raise error
+        return again
+
+    def _note_done(self, result: Outcome) -> None:
+        claim = (result.task_id, result.claim_number)
+        if claim != max(one for one in self.ledger.claims if one[0] == result.task_id):
+            self.ledger.late.append(claim)
+        self._note_ending(claim, "committed")
+        self.ledger.consumed += result.effects.consumed
+        self.ledger.left[result.task_id] = set(result.effects.left)
+        self.ledger.accepted += sent(result)
 
     def send(self, task_id: UUID, *bodies: str) -> None:
         """What a view does: send in its transaction, and wake after the commit."""
@@ -191,11 +228,30 @@ def done(claimed: Claimed, mail: Sequence[InboxMessage]) -> Outcome:
     return outcome(claimed, Status.SUCCESSFUL, mail, return_value="1")
 
 
+def leave(claimed: Claimed, mail: Sequence[InboxMessage]) -> Outcome:
+    """Wait for other mail than what is there."""
+    result = outcome(claimed, Status.SUSPENDED, wake_after_seconds=3600.0)
+    return replace(result, effects=Effects(left=[message.pk for message in mail]))
+
+
 def retry(claimed: Claimed, mail: Sequence[InboxMessage]) -> Outcome:
-    """A failed poll: state and inbox stay as they are."""
-    attempts = claimed.attempts + 1
-    failed = outcome(claimed, Status.SCHEDULED, is_good_poll=False, inner_state=None, attempts=attempts)
-    return replace(failed, wake_after_seconds=3600.0)
+    return failed(outcome(claimed, Status.SCHEDULED))
+
+
+def failed(result: Outcome) -> Outcome:
+    """A poll that failed and is to be tried again: state and inbox stay as they are."""
+    return Outcome(
+        task_id=result.task_id,
+        claim_number=result.claim_number,
+        parent_id=result.parent_id,
+        status=Status.SCHEDULED,
+        wake_after_seconds=3600.0,
+        attempts=result.attempts + 1,
+    )
+
+
+def sent(result: Outcome) -> list[Token]:
+    return [("message", json.loads(message.body)) for message in result.effects.send]
 
 
 def telling(decide: Decide, receiver: UUID, body: str) -> Decide:
