@@ -38,7 +38,8 @@ def seen() -> list[Any]:
 
 def test_by_id_its_text_and_by_key(stage: Stage, seen: list[Any]) -> None:
     pk = stage.enter(collecting(seen), key="album-7")
-    numbers = [jobqueue.send(to, n) for n, to in enumerate([pk, str(pk), "album-7"])]
+    names: list[UUID | str] = [pk, str(pk), "album-7"]
+    numbers = [jobqueue.send(name, n) for n, name in enumerate(names)]
     stage.run()
 
     assert seen == [0, 1, 2]
@@ -55,7 +56,7 @@ def test_key_that_looks_like_an_id_is_an_id(stage: Stage) -> None:
 
 @pytest.mark.parametrize("status", [Status.READY, Status.SCHEDULED, Status.SUSPENDED])
 def test_every_living_task_takes_mail(stage: Stage, seen: list[Any], status: Status) -> None:
-    pk = stage.enter(collecting(seen), **{"run_after": timedelta(hours=1)} if status is Status.SCHEDULED else {})
+    pk = stage.enter(collecting(seen), run_after=timedelta(hours=1) if status is Status.SCHEDULED else None)
     if status is Status.SUSPENDED:
         stage.run()
     assert stage.status(pk) == status
