@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobqueue import Actor, Done, PollContext, Spawn, Suspend
+from tests.actor import programs as programs
 
 
 class Fibonacci(Actor):

@@ -45,11 +45,12 @@ class AlbumState:
     is_cleared: bool = False
 
 
-class Album(Actor[AlbumState], queue_name="albums", timeout=120):
+class Album(Actor[AlbumState], queue_name="albums", priority=10, timeout=120):
     """
     Gather what the tasks of an upload find out, wait for the visitor's word, then publish or discard.
 
-    Each change of the album's row is committed together with the actor's own state.
+    Each change of the album's row is committed together with the actor's own state. Somebody waits for
+    it, and its polls are short: hence the priority over the pictures.
     """
 
     State = AlbumState

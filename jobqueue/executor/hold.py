@@ -67,7 +67,7 @@ class Hold:
     def arm(self, stopper: Stopper) -> None:
         """From here on the body may be interrupted. Raises what it was told before, if it was."""
         with self._lock:
-            if self.reason is not None:
+            if self.reason is not None and not self._may_finish(self.reason):
                 raise self.reason
             self._stopper = stopper
 
@@ -93,7 +93,7 @@ class Hold:
         with self._lock:
             if self.reason is None:
                 self.reason = reason
-            if self._stopper is None or (reason is TaskCancelled and self.finishes_when_cancelled):
+            if self._stopper is None or self._may_finish(reason):
                 return False
             now = time.monotonic()
             if self.told_at is None or now - self.told_at >= TELL_AGAIN_SECONDS:
@@ -101,6 +101,9 @@ class Hold:
                 self.told_at = now
                 self.told_first_at = self.told_first_at or now
             return True
+
+    def _may_finish(self, reason: type[Interrupted]) -> bool:
+        return reason is TaskCancelled and self.finishes_when_cancelled
 
     def is_told_to_stop(self) -> bool:
         return self.reason is not None

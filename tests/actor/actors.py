@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import msgspec
 from django.contrib.auth.models import Group
 
-from jobqueue import Actor, Backoff, Done, PollContext, Suspend, task
+from jobqueue import Actor, Backoff, Done, PollContext, Suspend, send, task
 from jobqueue.conf import options_for
 
 
@@ -128,3 +128,8 @@ def make_group(name: str) -> str:
 @task(max_attempts=2, backoff=Backoff(base=10.0, jitter=0.0))
 def fail(message: str = "as asked") -> None:
     raise ValueError(message)
+
+
+@task
+def send_to(receiver: str, body: Any) -> None:
+    send(receiver, body)

@@ -2,20 +2,346 @@
 
 from __future__ import annotations
 
-import pytest
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
 
-from jobqueue import testing
-from tests import actors
-from tests.actor.stage import Stage
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.contrib.auth.models import Group
+from django.db import connections, transaction
+from django.test import TestCase
+from django.utils import timezone
+
+import jobqueue
+from jobqueue import Done, Kind, PollContext, Send, Sleep, Suspend, testing
+from jobqueue.compat import task_finished, task_started
+from jobqueue.exceptions import UnknownTask
+from jobqueue.ids import new_id
+from jobqueue.models import Executor, InboxMessage, Task
+from jobqueue.outcome import Status
+from tests import actors as trees
+from tests import tasks
+from tests.actor import actors
+from tests.actor.conftest import Options
+from tests.actor.stage import AsyncPuppet, Stage
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
 
+class TestInsideAnOrdinaryTestCase(TestCase):
+    """As users write it, without any fixture of ours."""
+
+    databases = {"default", "sqlite"}
+
+    def test_actor(self) -> None:
+        result = trees.Fibonacci.enqueue(6)
+        testing.run_until_idle()
+        result.refresh()
+        assert result.return_value == 8
+
+    def test_nothing_of_it_is_left(self) -> None:
+        assert Task.objects.count() == 0
+
+    async def test_from_an_async_test(self) -> None:
+        result = await actors.Later.aenqueue(1)
+        await sync_to_async(testing.run_until_idle)()
+        await result.arefresh()
+        assert result.return_value == 2
+
+    def test_two_backends_side_by_side(self) -> None:
+        here, there = tasks.add.enqueue(1), tasks.add.using(backend="sqlite").enqueue(2)
+        testing.run_until_idle()
+        there.refresh()
+        assert not there.is_finished
+        testing.run_until_idle(backend="sqlite")
+        here.refresh()
+        there.refresh()
+        assert (here.return_value, there.return_value) == (2, 3)
+
+
 class TestRunUntilIdle:
     def test_actors_and_their_children_run_to_their_end(self, stage: Stage) -> None:
-        result = actors.Fibonacci.enqueue(7)
+        pk = UUID(trees.Fibonacci.enqueue(7).id)
+        polls = stage.run()
 
-        testing.run_until_idle()
+        assert stage.result(pk) == 13
+        assert polls[0].id == polls[-1].id == pk
+        assert polls[-1].status is Status.SUCCESSFUL
+        assert {poll.task_type for poll in polls} == {"tests.actors.Fibonacci"}
 
-        result.refresh()
-        assert result.return_value == 13
+    @pytest.mark.parametrize(
+        ("body", "value"),
+        [(tasks.add, 3), (tasks.add_later, 3), (actors.double, 4), (actors.Later, 3), (actors.make_group, "2")],
+    )
+    def test_every_kind_of_body(self, stage: Stage, body: Any, value: Any) -> None:
+        result = body.enqueue("2" if body is actors.make_group else 2)
+        stage.run()
+
+        assert stage.result(UUID(result.id)) == value
+
+    def test_best_rank_first(self, stage: Stage) -> None:
+        order = [UUID(tasks.add.using(priority=n).enqueue(n).id) for n in (0, 50, -50)]
+
+        assert [poll.id for poll in stage.run()] == [order[1], order[0], order[2]]
+
+    def test_every_queue_but_paused_ones(self, stage: Stage) -> None:
+        first, second = (tasks.add.using(queue_name=name).enqueue(1) for name in ("one", "two"))
+        jobqueue.api.pause("two")
+        assert [poll.id for poll in stage.run()] == [UUID(first.id)]
+        jobqueue.api.resume("two")
+        assert [poll.id for poll in stage.run()] == [UUID(second.id)]
+
+    def test_failed_poll_raises_nothing_and_is_told(self, stage: Stage) -> None:
+        result = tasks.fail.enqueue("a reason")
+        (poll,) = stage.run()
+
+        assert poll.status is Status.SCHEDULED
+        assert repr(poll.error) == "ValueError('a reason')"
+        assert stage.error(UUID(result.id)) == "ValueError: a reason"
+
+    def test_endless_loop_is_an_error_that_names_it(self, stage: Stage) -> None:
+        pk = stage.enter(lambda context: None)
+
+        with pytest.raises(AssertionError, match=f"Not idle after 20 polls.*Puppet {pk}"):
+            stage.run(limit=20)
+        assert stage.status(pk) == Status.READY
+        assert stage.row(pk).polls == 20
+
+    def test_two_that_wake_each_other_are_one_too(self, stage: Stage) -> None:
+        def ping(context: PollContext[Any]) -> Any:
+            context.inbox.take()
+            return Send("b" if context.key == "a" else "a"), Suspend()
+
+        stage.enter(ping, key="a")
+        stage.enter(lambda context: Suspend() if not context.inbox.take() else ping(context), key="b")
+
+        with pytest.raises(AssertionError, match="Not idle"):
+            stage.run(limit=10)
+
+    def test_limit_is_no_error_when_it_is_just_reached(self, stage: Stage) -> None:
+        for n in range(3):
+            tasks.add.enqueue(n)
+
+        assert len(stage.run(limit=3)) == 3
+
+    def test_task_that_runs_alone_is_run_too(self, stage: Stage) -> None:
+        pk = UUID(tasks.add.enqueue(1).id)
+        stage.change(pk, lost_count=2)
+        stage.run()
+
+        assert stage.result(pk) == 2
+
+    def test_expired_task_is_refused(self, stage: Stage) -> None:
+        pk = UUID(tasks.add.using(expires=timedelta(minutes=1)).enqueue(1).id)
+        stage.advance(61)
+        (poll,) = stage.run()
+
+        assert poll.status is Status.FAILED
+        assert stage.error(pk).startswith("Expired")
+
+    def test_unknown_task_is_handed_back(self, stage: Stage) -> None:
+        pk = UUID(tasks.add.enqueue(1).id)
+        stage.change(pk, task_type="nobody.knows")
+        (poll,) = stage.run()
+
+        assert isinstance(poll.error, UnknownTask)
+        assert poll.status is Status.SCHEDULED
+
+    def test_receivers_of_signals_hear_of_it(self, stage: Stage) -> None:
+        heard: list[Any] = []
+
+        def hear(signal: Any, task_result: Any, **_: Any) -> None:
+            heard.append((signal, task_result.id, task_result.status))
+
+        task_started.connect(hear)
+        task_finished.connect(hear)
+        try:
+            result = tasks.add.enqueue(1)
+            stage.run()
+        finally:
+            task_started.disconnect(hear)
+            task_finished.disconnect(hear)
+
+        assert heard == [(task_started, result.id, "RUNNING"), (task_finished, result.id, "SUCCESSFUL")]
+
+    def test_ctrl_c_in_a_body_ends_the_test(self, stage: Stage) -> None:
+        def poll(context: PollContext[Any]) -> Any:
+            raise KeyboardInterrupt
+
+        stage.enter(poll)
+
+        with pytest.raises(KeyboardInterrupt):
+            stage.run()
+
+
+class TestTransactions:
+    @pytest.mark.parametrize("how", ["raises", "hides it"])
+    def test_statement_that_fails_in_a_body_does_not_spoil_the_test(self, stage: Stage, how: str) -> None:
+        def poll(context: PollContext[Any]) -> Any:
+            try:
+                with connections[stage.database].cursor() as cursor:
+                    cursor.execute("SELECT nonsense")
+            except Exception:
+                if how == "raises":
+                    raise
+            return Done()
+
+        pk = stage.enter(poll)
+        stage.run()
+
+        assert stage.status(pk) == (Status.SCHEDULED if how == "raises" else Status.SUCCESSFUL)
+
+    def test_what_a_failed_body_wrote_stays_as_in_an_executor(self, stage: Stage) -> None:
+        def poll(context: PollContext[Any]) -> Any:
+            Group.objects.using(stage.database).create(name="written")
+            raise ValueError("as asked")
+
+        stage.enter(poll)
+        stage.run()
+
+        assert Group.objects.using(stage.database).filter(name="written").exists()
+
+    def test_what_a_failed_atomic_body_wrote_does_not(self, stage: Stage) -> None:
+        Group.objects.using(stage.database).create(name="taken")
+        result = actors.make_group.enqueue("taken")
+        stage.run()
+
+        assert stage.error(UUID(result.id)).startswith("IntegrityError")
+        assert Group.objects.using(stage.database).count() == 1
+
+    def test_async_body_sees_the_tests_transaction(self, stage: Stage) -> None:
+        Group.objects.using(stage.database).create(name="not committed")
+
+        async def poll(context: PollContext[Any]) -> Any:
+            return Done([group.name async for group in Group.objects.using(stage.database)])
+
+        pk = stage.enter(poll, actor=AsyncPuppet)
+        stage.run()
+
+        assert stage.result(pk) == ["not committed"]
+
+    @pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+    def test_without_a_transaction_too(self, stage: Stage) -> None:
+        pk = UUID(trees.Fibonacci.enqueue(5).id)
+        group = actors.make_group.enqueue("kept")
+        stage.run()
+
+        assert stage.result(pk) == 5
+        assert stage.result(UUID(group.id)) == "kept"
+        assert not transaction.get_connection(stage.database).in_atomic_block
+
+
+class TestPollOnce:
+    @pytest.mark.parametrize("name", [lambda r: r, lambda r: r.id, lambda r: UUID(r.id), lambda r: Task(pk=r.id)])
+    def test_by_result_id_or_row(self, stage: Stage, name: Any) -> None:
+        other, result = tasks.add.enqueue(1), tasks.add.enqueue(2)
+        poll = testing.poll_once(name(result))
+
+        assert (poll.id, poll.status, poll.error) == (UUID(result.id), Status.SUCCESSFUL, None)
+        assert stage.status(UUID(other.id)) == Status.READY
+
+    def test_one_poll_of_an_actor(self, stage: Stage) -> None:
+        result = trees.Fibonacci.enqueue(3)
+        poll = testing.poll_once(result)
+
+        assert poll.status is Status.SUSPENDED
+        assert len(stage.children(UUID(result.id))) == 2
+
+    def test_wakes_it_when_mail_or_its_time_has_come(self, stage: Stage) -> None:
+        pk = stage.enter(lambda context: Sleep(timedelta(hours=1)) if not context.inbox.take() else Done())
+        testing.poll_once(pk)
+        stage.advance(3600)
+        testing.poll_once(pk)
+        stage.send(pk)
+        testing.poll_once(pk)
+
+        assert stage.status(pk) == Status.SUCCESSFUL
+
+    def test_not_ready(self, stage: Stage) -> None:
+        pk = stage.enter(lambda context: Sleep(timedelta(hours=1)))
+        testing.poll_once(pk)
+
+        with pytest.raises(AssertionError, match="it is SUSPENDED until"):
+            testing.poll_once(pk)
+        jobqueue.cancel(pk)
+        with pytest.raises(AssertionError, match=r"it is CANCELLED\."):
+            testing.poll_once(pk)
+        with pytest.raises(AssertionError, match="there is none"):
+            testing.poll_once(new_id())
+
+    def test_of_another_backend(self, stage: Stage, options: Options) -> None:
+        result = tasks.add.using(backend="sqlite").enqueue(1)
+        assert testing.poll_once(result).status is Status.SUCCESSFUL
+        result = tasks.add.using(backend="sqlite").enqueue(1)
+        assert testing.poll_once(result.id, backend="sqlite").status is Status.SUCCESSFUL
+
+
+class TestAdvance:
+    def test_moves_every_stored_moment_and_nothing_else(self, stage: Stage) -> None:
+        pk = stage.enter(lambda context: Sleep(timedelta(hours=1)), expires=timedelta(hours=2))
+        stage.run()
+        stage.send(pk)
+        stage.change(pk, timed_out=False)
+        before: dict[str, Any] = vars(stage.row(pk))
+        sent_at = InboxMessage.objects.using(stage.database).get().sent_at
+
+        stage.advance(90)
+
+        after: dict[str, Any] = vars(stage.row(pk))
+        moved = {name for name in after.keys() - {"_state"} if after[name] != before[name]}
+        assert moved == {"rank", "wake_at", "expires_at", "enqueued_at", "started_at", "last_attempted_at"}
+        assert {before[name] - after[name] for name in moved} == {timedelta(seconds=90)}
+        assert sent_at - InboxMessage.objects.using(stage.database).get().sent_at == timedelta(seconds=90)
+
+    def test_executors_fall_silent(self, stage: Stage) -> None:
+        now = timezone.now()
+        executor = Executor.objects.using(stage.database).create(
+            backend="default", name="x", host="x", pid=1, started_at=now, heartbeat=now
+        )
+        stage.advance(60)
+        executor.refresh_from_db(using=stage.database)
+
+        assert executor.heartbeat == now - timedelta(seconds=60)
+
+    def test_other_backends_stay(self, stage: Stage, options: Options) -> None:
+        options(DATABASE=stage.database)
+        result = tasks.add.using(backend="sqlite", run_after=timedelta(hours=1)).enqueue(1)
+        stage.advance(3600)
+        assert stage.run(backend="sqlite") == []
+
+        testing.advance(timedelta(hours=1), backend="sqlite")
+        assert [str(poll.id) for poll in stage.run(backend="sqlite")] == [result.id]
+
+
+class TestContext:
+    def test_fresh_state(self) -> None:
+        context = testing.context(trees.Fibonacci)
+
+        assert context.state == trees.Fibonacci.State()
+        assert len(context.inbox) == 0
+        assert context.idempotency_key == f"{context.id}:0"
+
+    def test_poll_is_tested_with_values_alone(self) -> None:
+        state = trees.Fibonacci.State(total=3, pending=2)
+        inbox = [testing.message(n, kind=Kind.CHILD_SUCCESSFUL) for n in (2, 3)]
+
+        assert trees.Fibonacci().poll(testing.context(trees.Fibonacci, state=state, inbox=inbox), 6) == Done(8)
+        assert state == trees.Fibonacci.State(total=8, pending=0)
+
+    def test_bodies_are_what_production_makes_of_them(self) -> None:
+        for body in (actors.Publish("Alps"), {"type": "publish", "title": "Alps"}):
+            assert actors.Typed().poll(testing.context(actors.Typed, inbox=[body])) == Done("published Alps")
+        with pytest.raises(ValueError, match="Invalid value"):
+            testing.context(actors.Typed, inbox=[{"type": "sell"}])
+
+    def test_other_fields(self) -> None:
+        pk = new_id()
+        context = testing.context(actors.Typed, id=pk, timed_out=True, polls=3, key="k", attempt=2)
+
+        assert (context.timed_out, context.key, context.attempt) == (True, "k", 2)
+        assert context.idempotency_key == f"{pk}:3"
+        assert context.cancelled is False
+
+    def test_async_poll(self) -> None:
+        assert async_to_sync(actors.Later().poll)(testing.context(actors.Later), 1) == Done(2)

@@ -1,0 +1,65 @@
+"""Programs of many actors, which real processes run."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from jobqueue import Actor, Backoff, Done, Kind, PollContext, Spawn, Suspend, task
+
+
+class FlakyFibonacci(Actor, max_attempts=30, backoff=Backoff(base=0.02, factor=1.2, jitter=1.0)):
+    """
+    Fails in a fifth of its polls, after all the work is done.
+
+    path: its way down the tree, which with the seed decides about its luck.
+    """
+
+    @dataclass
+    class State:
+        total: int = 0
+        pending: int | None = None
+
+    def poll(self, context: PollContext[State], n: int, seed: int, path: str = "") -> Any:
+        returned = self.work(context, n, seed, path)
+        if random.Random(f"{seed}{path}/{context.polls}/{context.attempt}").random() < 0.2:
+            raise RuntimeError("bad luck")
+        return returned
+
+    def work(self, context: PollContext[State], n: int, seed: int, path: str) -> Any:
+        state = context.state
+        if state.pending is None:
+            if n <= 2:
+                return Done(1)
+            state.pending = 2
+            return *(Spawn(FlakyFibonacci, n - less, seed, f"{path}{less}") for less in (1, 2)), Suspend()
+        for message in context.inbox.take(Kind.CHILD_SUCCESSFUL):
+            state.total += message.body
+            state.pending -= 1
+        return Suspend() if state.pending else Done(state.total)
+
+
+@task
+def give_back(n: int) -> int:
+    return n
+
+
+class FanIn(Actor):
+    """Sums up what so many children give."""
+
+    @dataclass
+    class State:
+        total: int = 0
+        count: int = 0
+        is_begun: bool = False
+
+    def poll(self, context: PollContext[State], children: int) -> Any:
+        state = context.state
+        if not state.is_begun:
+            state.is_begun = True
+            return *(Spawn(give_back, n) for n in range(children)), Suspend()
+        for message in context.inbox.take(Kind.CHILD_SUCCESSFUL):
+            state.total += message.body
+            state.count += 1
+        return Done([state.count, state.total]) if state.count == children else Suspend()

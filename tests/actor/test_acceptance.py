@@ -1,0 +1,137 @@
+"""Programs of actors on real processes, some of which are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobqueue.models import Executor, InboxMessage, Task
+from jobqueue.outcome import Status
+from tests.actor.conftest import Options
+from tests.actor.programs import FanIn, FlakyFibonacci
+from tests.actors import Fibonacci
+from tests.executor.harness import wait_for
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+
+CHECKOUT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 240.0  # only a failing test waits for so long
+
+Launch = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def launch(
+    process_environment: dict[str, str], options: Options, tmp_path: Path, transactional_db: None
+) -> Iterator[Launch]:
+    """Start executors as processes of their own; what still runs at the end is killed."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def launch(*flags: str, **backend_options: Any) -> subprocess.Popen[bytes]:
+        environment = process_environment | {
+            "DJANGO_SETTINGS_MODULE": "tests.actor.process_settings",
+            "ACTOR_OPTIONS": json.dumps(backend_options),
+        }
+        with open(tmp_path / f"executor-{len(started)}.log", "wb") as log:
+            command = [sys.executable, str(CHECKOUT / "manage.py"), "run_executors", *flags]
+            process = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=log, stderr=log)
+        started.append(process)
+        return process
+
+    yield launch
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def finished(database: str = "default") -> int:
+    return Task.objects.using(database).finished().count()
+
+
+def wait_for_end(pk: str, database: str = "default") -> Task:
+    def look() -> Task | None:
+        row = Task.objects.using(database).get(pk=pk)
+        return row if row.is_finished else None
+
+    return wait_for(look, "the end of the program", PATIENCE_SECONDS)
+
+
+def test_tree_of_unlucky_actors_survives_the_loss_of_executors(launch: Launch) -> None:
+    options = {"HEARTBEAT_TIMEOUT": 1.5}
+    first = launch("--threads", "4", **options)
+    launch("--threads", "4", **options)
+    wait_for(lambda: Executor.objects.count() == 2, "both executors", PATIENCE_SECONDS)
+    result = FlakyFibonacci.enqueue(15, seed=7)
+    for goal in (150, 500):
+        wait_for(lambda goal=goal: finished() >= goal, f"{goal} finished tasks", PATIENCE_SECONDS)  # type: ignore[misc]
+        first.kill()
+        first.wait()
+        assert finished() < 1219, "killed too late"
+        first = launch("--threads", "4", **options)
+    row = wait_for_end(result.id)
+
+    assert (row.status, row.return_value) == (Status.SUCCESSFUL, 610), row.errors
+    tasks = Task.objects.all()
+    assert tasks.count() == tasks.successful().count() == 1219  # no child was spawned twice, none was lost
+    assert InboxMessage.objects.count() == 0
+    failures = [error for errors in tasks.values_list("errors", flat=True) for error in errors]
+    assert {error["message"] for error in failures if "ExecutorLost" not in error["exception_class_path"]} == {
+        "bad luck"
+    }
+    assert len(failures) > 200
+
+
+def test_tree_of_actors_on_sqlite(launch: Launch, options: Options) -> None:
+    options(DATABASE="sqlite")
+    result = Fibonacci.enqueue(10)
+    executor = launch("--burst", DATABASE="sqlite")
+    assert executor.wait(PATIENCE_SECONDS) == 0
+    result.refresh()
+
+    assert result.return_value == 55
+    assert Task.objects.using("sqlite").successful().count() == 109
+
+
+def run_fan_in(children: int) -> tuple[Task, float]:
+    result = FanIn.enqueue(children)
+    row = wait_for_end(result.id)
+    assert row.status == Status.SUCCESSFUL, row.errors
+    assert row.return_value == [children, children * (children - 1) // 2]
+    assert row.started_at is not None
+    assert row.finished_at is not None
+    return row, (row.finished_at - row.started_at).total_seconds()
+
+
+def test_parent_gathers_the_results_of_many_children(launch: Launch) -> None:
+    many = int(os.environ.get("FAN_IN_CHILDREN", "10000"))
+    for _ in range(2):
+        launch("--threads", "4")
+    wait_for(lambda: Executor.objects.count() == 2, "both executors", PATIENCE_SECONDS)
+    began = time.monotonic()
+    _, seconds = run_fan_in(1000)
+    row, seconds_of_many = run_fan_in(many)
+
+    print(f"{seconds:.2f} s and {seconds_of_many:.2f} s, {row.polls} polls, {time.monotonic() - began:.1f} s")  # noqa: T201
+    assert row.polls < many / 5
+    assert seconds_of_many / seconds < 3 * many / 1000
+
+
+def test_executor_that_is_asked_to_stop_leaves_the_rest_to_the_other(launch: Launch) -> None:
+    first, _ = launch("--threads", "2"), launch("--threads", "2")
+    wait_for(lambda: Executor.objects.count() == 2, "both executors", PATIENCE_SECONDS)
+    result = FlakyFibonacci.enqueue(11, seed=3)
+    wait_for(lambda: finished() >= 20, "20 finished tasks", PATIENCE_SECONDS)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(PATIENCE_SECONDS) == 0
+
+    assert wait_for_end(result.id).return_value == 89
+    assert not Task.objects.filter(lost_count__gt=0).exists()

@@ -1,0 +1,236 @@
+"""Parents and children."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+import jobqueue
+from jobqueue import Done, Kind, PollContext, Spawn, Suspend, Yield, testing
+from jobqueue.models import InboxMessage
+from jobqueue.outcome import Status
+from tests.actor import actors
+from tests.actor.stage import Stage
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+
+def parent_of(*children: Spawn, mail: list[Any]) -> Any:
+    """Make a parent that spawns these, and ends when each has ended."""
+
+    def poll(context: PollContext[Any]) -> Any:
+        if context.polls == 0:
+            return *children, Suspend()
+        mail.extend(context.inbox.take())
+        return Done() if sum(m.kind is not Kind.MESSAGE for m in mail) == len(children) else Suspend()
+
+    return poll
+
+
+def fail(context: PollContext[Any]) -> Any:
+    raise ValueError("as asked")
+
+
+class TestEnds:
+    def test_spawned_child_has_the_id_it_was_given(self, stage: Stage) -> None:
+        child = Spawn(actors.double.using(priority=5, queue_name="other"), 21)
+        pk = stage.enter(parent_of(child, mail=[]))
+        testing.poll_once(pk)
+
+        (row,) = stage.children(pk)
+        assert (row.id, row.parent_id, row.priority, row.queue_name) == (child.id, pk, 5, "other")
+        assert (row.args, row.status) == ([21], Status.READY)
+
+    def test_result_of_a_function_task(self, stage: Stage) -> None:
+        mail: list[Any] = []
+        child = Spawn(actors.double, 21)
+        pk = stage.enter(parent_of(child, mail=mail))
+        stage.run()
+
+        assert [(m.kind, m.body, m.sender) for m in mail] == [(Kind.CHILD_SUCCESSFUL, 42, child.id)]
+        assert stage.status(pk) == Status.SUCCESSFUL
+
+    def test_result_of_an_actor(self, stage: Stage) -> None:
+        mail: list[Any] = []
+        stage.enter(parent_of(stage.child(lambda context: Done({"a": 1})), mail=mail))
+        stage.run()
+
+        assert [(m.kind, m.body) for m in mail] == [(Kind.CHILD_SUCCESSFUL, {"a": 1})]
+
+    @pytest.mark.parametrize("make", [lambda stage: Spawn(actors.fail), lambda stage: stage.child(fail)])
+    def test_final_failure_is_told_once(self, stage: Stage, make: Any) -> None:
+        mail: list[Any] = []
+        pk = stage.enter(parent_of(make(stage), mail=mail))
+        stage.run()
+        assert mail == []
+        for _ in range(3):
+            stage.advance(60)
+            stage.run()
+
+        (message,) = mail
+        assert message.kind is Kind.CHILD_FAILED
+        assert message.body["exception_class_path"] == "builtins.ValueError"
+        assert message.body["message"] == "as asked"
+        assert "raise ValueError" in message.body["traceback"]
+        assert stage.status(pk) == Status.SUCCESSFUL
+
+    def test_cancellation_is_told(self, stage: Stage) -> None:
+        mail: list[Any] = []
+        child = stage.child(lambda context: Suspend())
+        pk = stage.enter(parent_of(child, mail=mail))
+        stage.run()
+        jobqueue.cancel(child.id)
+        stage.run()
+
+        assert [(m.kind, m.body, m.sender) for m in mail] == [(Kind.CHILD_CANCELLED, None, child.id)]
+        assert stage.status(pk) == Status.SUCCESSFUL
+
+    def test_atomic_function_task_tells_too(self, stage: Stage) -> None:
+        mail: list[Any] = []
+        stage.enter(parent_of(Spawn(actors.make_group, "by a child"), mail=mail))
+        stage.run()
+
+        assert [m.body for m in mail] == ["by a child"]
+
+    def test_many_ends_are_read_in_few_polls(self, stage: Stage) -> None:
+        mail: list[Any] = []
+        pk = stage.enter(parent_of(*[Spawn(actors.double, n) for n in range(30)], mail=mail))
+        stage.run()
+
+        assert sorted(m.body for m in mail) == [2 * n for n in range(30)]
+        assert stage.status(pk) == Status.SUCCESSFUL
+
+    def test_requeued_child_does_not_report_twice(self, stage: Stage) -> None:
+        mail: list[Any] = []
+        child = Spawn(actors.fail.using(max_attempts=1))
+        sleeper = stage.child(lambda context: Suspend())
+        stage.enter(parent_of(child, sleeper, mail=mail))
+        stage.run()
+        assert [m.kind for m in mail] == [Kind.CHILD_FAILED]
+
+        jobqueue.requeue(child.id)
+        stage.run()
+        assert stage.status(child.id) == Status.FAILED
+        assert len(mail) == 1
+
+
+class TestYield:
+    def test_messages_to_the_parent_come_in_order_before_the_end(self, stage: Stage) -> None:
+        def count_up(context: PollContext[Any]) -> Any:
+            n = context.polls
+            return (Yield(n), Yield(-n), None)[:2] if n < 2 else (Yield("last"), Done("end"))
+
+        mail: list[Any] = []
+        child = stage.child(count_up)
+        stage.enter(parent_of(child, mail=mail))
+        stage.run()
+
+        assert [m.body for m in mail] == [0, 0, 1, -1, "last", "end"]
+        assert {m.sender for m in mail} == {child.id}
+
+    def test_to_a_parent_that_has_ended_is_dropped_and_counted(
+        self, stage: Stage, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        child = stage.child(lambda context: (Yield("anybody there?"), Suspend()) if context.inbox.take() else Suspend())
+        pk = stage.enter(lambda context: (child, Done()) if not context.polls else None)
+        stage.run()
+        stage.send(child.id)
+        caplog.set_level(logging.INFO, "jobqueue.engine.commit")
+        stage.run()
+
+        assert stage.status(child.id) == Status.SUSPENDED
+        assert stage.row(child.id).polls == 2
+        assert stage.unread(pk) == []
+        assert "message.dropped count=1" in caplog.text
+
+
+class TestOrphans:
+    def family(self, stage: Stage, last: Done) -> tuple[UUID, Spawn, Spawn]:
+        grandchild = stage.child(lambda context: Done("late") if context.inbox.take() else Suspend())
+        child = stage.child(lambda context: (grandchild, Suspend()) if not context.polls else Suspend())
+        pk = stage.enter(lambda context: last if context.inbox.take() else (child, Suspend()))
+        stage.run()
+        stage.send(pk)
+        stage.run()
+        assert stage.status(pk) == Status.SUCCESSFUL
+        return pk, child, grandchild
+
+    def test_living_children_of_a_parent_that_is_done_live_on(self, stage: Stage) -> None:
+        pk, child, grandchild = self.family(stage, Done())
+
+        assert stage.status(child.id) == stage.status(grandchild.id) == Status.SUSPENDED
+        assert [row.id for row in stage.children(pk)] == [child.id]
+        stage.send(grandchild.id)
+        stage.run()
+        assert stage.result(grandchild.id) == "late"
+
+    def test_their_end_is_told_to_nobody(self, stage: Stage) -> None:
+        pk, child, _ = self.family(stage, Done())
+        jobqueue.cancel(child.id)
+        stage.run()
+
+        assert stage.status(child.id) == Status.CANCELLED
+        assert stage.unread(pk) == []
+        assert stage.row(child.id).reported_at is not None
+
+    def test_done_may_take_them_along(self, stage: Stage) -> None:
+        _, child, grandchild = self.family(stage, Done(cancel_children=True))
+
+        assert stage.status(child.id) == stage.status(grandchild.id) == Status.CANCELLED
+
+    def test_children_that_have_ended_stay_as_they_are(self, stage: Stage) -> None:
+        mail: list[Any] = []
+        child = Spawn(actors.double, 1)
+
+        def poll(context: PollContext[Any]) -> Any:
+            mail.extend(context.inbox.take())
+            return Done(cancel_children=True) if mail else (child, Suspend()) if not context.polls else Suspend()
+
+        stage.enter(poll)
+        stage.run()
+
+        assert stage.result(child.id) == 2
+
+
+class TestKeys:
+    def test_child_may_have_a_key(self, stage: Stage) -> None:
+        child = stage.child(lambda context: Done(context.inbox.popleft().body) if context.inbox else Suspend(), key="k")
+        mail: list[Any] = []
+        stage.enter(parent_of(child, mail=mail))
+        stage.run()
+        jobqueue.send("k", "hello")
+        stage.run()
+
+        assert [m.body for m in mail] == ["hello"]
+
+    def test_child_whose_key_is_taken_fails_the_poll(self, stage: Stage) -> None:
+        holder = stage.enter(lambda context: Suspend(), key="k")
+        pk = stage.enter(parent_of(Spawn(actors.double, 1), stage.child(fail, key="k"), mail=[]))
+        stage.run()
+
+        assert stage.error(pk).startswith("KeyTaken: No child")
+        assert str(holder) in stage.error(pk)
+        assert stage.children(pk) == []
+        assert stage.status(pk) == Status.SCHEDULED
+
+
+def test_messages_to_a_task_that_ends_are_kept_and_can_be_counted(stage: Stage) -> None:
+    def poll(context: PollContext[Any]) -> Any:
+        if context.inbox.take():
+            stage.send(pk, "too late")
+            return Done()
+        return Suspend()
+
+    pk = stage.enter(poll)
+    stage.send(pk, "now")
+    stage.run()
+
+    assert stage.status(pk) == Status.SUCCESSFUL
+    assert stage.unread(pk) == ["too late"]
+    undelivered = InboxMessage.objects.using(stage.database).filter(
+        consumed_at__isnull=True, task__finished_at__isnull=False
+    )
+    assert undelivered.count() == 1

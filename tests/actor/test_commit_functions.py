@@ -1,0 +1,223 @@
+"""A poll that returns a function, which runs inside the committing transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connections, transaction
+
+from jobqueue import Actor, Done, PollContext, Send, Spawn, Stale, Suspend, testing
+from jobqueue.outcome import Status
+from tests.actor import actors
+from tests.actor.stage import AsyncPuppet, Puppet, Stage
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+
+def groups(stage: Stage) -> list[str]:
+    return sorted(Group.objects.using(stage.database).values_list("name", flat=True))
+
+
+def add_group(stage: Stage, name: str) -> Group:
+    return Group.objects.using(stage.database).create(name=name)
+
+
+@pytest.fixture(params=[Puppet, AsyncPuppet])
+def actor(request: pytest.FixtureRequest) -> type[Actor[Any]]:
+    chosen: type[Actor[Any]] = request.param
+    return chosen
+
+
+def enter(stage: Stage, actor: type[Actor[Any]], poll: Any) -> UUID:
+    async def apoll(context: PollContext[Any]) -> Any:
+        return poll(context)
+
+    return stage.enter(apoll if actor is AsyncPuppet else poll, actor=actor)
+
+
+def test_own_writes_state_inbox_and_status_commit_together(stage: Stage, actor: type[Actor[Any]]) -> None:
+    other = stage.enter(lambda context: Suspend())
+    stage.run()
+
+    def poll(context: PollContext[Any]) -> Any:
+        context.state["seen"] = [message.body for message in context.inbox.take()]
+
+        def commit() -> Any:
+            add_group(stage, "contact sheet")
+            context.state["written"] = True
+            return Spawn(actors.double, 4), Send(other, "written"), Suspend()
+
+        return commit if context.state["seen"] else Suspend()
+
+    pk = enter(stage, actor, poll)
+    stage.send(pk, "publish")
+    testing.poll_once(pk)
+
+    row = stage.row(pk)
+    assert groups(stage) == ["contact sheet"]
+    assert row.inner_state == {"seen": ["publish"], "written": True}
+    assert (row.status, row.polls) == (Status.SUSPENDED, 1)
+    assert stage.unread(pk) == []
+    assert stage.unread(other) == ["written"]
+    assert [child.args for child in stage.children(pk)] == [[4]]
+
+
+BROKEN: dict[str, Any] = {
+    "it raises": lambda stage: 1 / 0,
+    "it gives no actions": lambda stage: "nonsense",
+    "its actions cannot be": lambda stage: Send("nobody", 1),
+    "the database refuses": lambda stage: [add_group(stage, "twice") for _ in range(2)],
+    "it hides what the database refused": lambda stage: hide_failure(stage),
+    "its result is not JSON": lambda stage: Done(object()),
+}
+
+
+def hide_failure(stage: Stage) -> Done:
+    add_group(stage, "twice")
+    try:
+        add_group(stage, "twice")
+    except Exception:  # noqa: BLE001
+        return Done()
+    raise AssertionError
+
+
+@pytest.mark.parametrize("why", BROKEN)
+def test_nothing_commits_when(stage: Stage, actor: type[Actor[Any]], why: str) -> None:
+    def poll(context: PollContext[Any]) -> Any:
+        context.state["changed"] = True
+        context.inbox.take()
+
+        def commit() -> Any:
+            add_group(stage, "mine")
+            return BROKEN[why](stage)
+
+        return commit
+
+    pk = enter(stage, actor, poll)
+    stage.send(pk, "mail")
+    testing.poll_once(pk)
+
+    row = stage.row(pk)
+    assert row.status == (Status.FAILED if "result" in why else Status.SCHEDULED)
+    assert (row.attempts, row.polls, row.inner_state) == (1, 0, None)
+    assert row.errors[-1]["message"]
+    assert stage.unread(pk) == ["mail"]
+    assert groups(stage) == []
+    assert stage.run() == []
+
+
+def test_stale_rolls_back_and_is_polled_again_with_a_short_wait(stage: Stage, actor: type[Actor[Any]]) -> None:
+    def poll(context: PollContext[Any]) -> Any:
+        context.state["n"] = context.state.get("n", 0) + 1
+        context.inbox.take()
+
+        def commit() -> Any:
+            add_group(stage, "mine")
+            if len(waits) < 3:
+                raise Stale
+            return Done(context.state["n"])
+
+        return commit
+
+    pk = enter(stage, actor, poll)
+    stage.send(pk, "mail")
+    waits: list[float] = []
+    for _ in range(3):
+        testing.poll_once(pk)
+        row = stage.row(pk)
+        assert (row.status, row.attempts, row.inner_state, row.errors) == (Status.SCHEDULED, 0, None, [])
+        assert row.wake_at is not None
+        assert row.last_attempted_at is not None
+        assert stage.unread(pk) == ["mail"]
+        assert groups(stage) == []
+        waits.append((row.wake_at - row.last_attempted_at).total_seconds())
+        stage.advance(1)
+    stage.run()
+
+    assert stage.result(pk) == 1
+    assert groups(stage) == ["mine"]
+    for wait, expected in zip(waits, [0.1, 0.2, 0.4], strict=True):
+        assert expected <= wait + 0.002 < expected + 0.1
+
+
+def stale() -> None:
+    raise Stale
+
+
+def test_stale_counts_as_an_attempt_only_at_ten_in_a_row(stage: Stage) -> None:
+    def poll(context: PollContext[Any]) -> Any:
+        raise Stale("of the poll itself")
+
+    pk = stage.enter(poll)
+    attempts = []
+    for _ in range(21):
+        testing.poll_once(pk)
+        attempts.append(stage.row(pk).attempts)
+        stage.advance(60)
+
+    assert attempts == [0] * 9 + [1] * 10 + [2] * 2
+    assert stage.error(pk) == "Stale: of the poll itself"
+
+
+def test_mail_left_unread_is_no_stale_poll(stage: Stage) -> None:
+    pk = stage.enter(lambda context: stale if context.polls >= 12 else Suspend())
+    stage.send(pk, "unread")
+    for _ in range(12):
+        testing.poll_once(pk)
+        stage.advance(1)
+    testing.poll_once(pk)
+
+    row = stage.row(pk)
+    assert (row.attempts, row.errors, row.status) == (0, [], Status.SCHEDULED)
+
+
+def test_stale_in_between_good_polls_does_not_add_up(stage: Stage) -> None:
+    polls: list[int] = []
+
+    def poll(context: PollContext[Any]) -> Any:
+        polls.append(context.attempt)
+        if len(polls) % 6:
+            return stale
+        return Done() if len(polls) == 30 else None
+
+    pk = stage.enter(poll)
+    while stage.status(pk) != Status.SUCCESSFUL:
+        testing.poll_once(pk)
+        stage.advance(1)
+
+    assert polls == [1] * 30
+
+
+def test_runs_in_a_transaction_with_the_row_locked(stage: Stage) -> None:
+    def commit() -> Any:
+        assert transaction.get_connection(stage.database).in_atomic_block
+        if stage.database == "default":
+            with connections["default"].cursor() as cursor:
+                cursor.execute(
+                    "SELECT count(*) FROM pg_locks WHERE relation = 'jobqueue_task'::regclass "
+                    "AND pid = pg_backend_pid() AND mode = 'RowShareLock'"
+                )
+                assert cursor.fetchone()[0] == 1
+        return Done("ran")
+
+    pk = stage.enter(lambda context: commit)
+    stage.run()
+
+    assert stage.result(pk) == "ran"
+
+
+def test_does_not_run_when_the_claim_is_lost(stage: Stage) -> None:
+    ran: list[int] = []
+
+    def poll(context: PollContext[Any]) -> Any:
+        stage.change(pk, claim_number=99)
+        return lambda: ran.append(1)
+
+    pk = stage.enter(poll)
+    polled = testing.poll_once(pk)
+
+    assert (polled.status, ran) == (None, [])
+    assert stage.status(pk) == Status.RUNNING

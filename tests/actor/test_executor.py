@@ -1,0 +1,174 @@
+"""Actors in a real executor: threads, the event loop, and what comes from outside meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.auth.models import Group
+
+import jobqueue
+from jobqueue import Actor, Done, Kind, PollContext, Sleep, Suspend
+from jobqueue.outcome import Status
+from tests.actor.conftest import Options
+from tests.actor.stage import AsyncPuppet, Puppet, Stage
+from tests.actors import Fibonacci
+from tests.executor.conftest import burst as burst
+from tests.executor.conftest import start as start
+from tests.executor.harness import Burst, Start, gates, wait_for
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+
+
+@pytest.fixture(autouse=True)
+def transactional(transactional_db: None) -> None: ...
+
+
+@pytest.fixture(params=[Puppet, AsyncPuppet])
+def actor(request: pytest.FixtureRequest) -> type[Actor[Any]]:
+    chosen: type[Actor[Any]] = request.param
+    return chosen
+
+
+def enter(stage: Stage, actor: type[Actor[Any]], poll: Callable[[PollContext[Any]], Any], **using: Any) -> UUID:
+    async def apoll(context: PollContext[Any]) -> Any:
+        return poll(context)
+
+    return stage.enter(apoll if actor is AsyncPuppet else poll, actor=actor, **using)
+
+
+def wait_until(stage: Stage, pk: UUID, status: Status) -> None:
+    wait_for(lambda: stage.status(pk) == status, f"{status} of {pk}")
+
+
+def test_tree_of_children(stage: Stage, burst: Burst) -> None:
+    result = Fibonacci.enqueue(8)
+    burst()
+
+    assert stage.result(UUID(result.id)) == 21
+
+
+def test_message_from_outside_wakes_at_once(stage: Stage, start: Start, actor: type[Actor[Any]]) -> None:
+    pk = enter(stage, actor, lambda context: Done(context.inbox.popleft().body) if context.inbox else Suspend())
+    start()
+    wait_until(stage, pk, Status.SUSPENDED)
+    stage.send(pk, "hello")
+    wait_until(stage, pk, Status.SUCCESSFUL)
+
+    assert stage.result(pk) == "hello"
+
+
+def test_sleep_ends(stage: Stage, start: Start, actor: type[Actor[Any]]) -> None:
+    pk = enter(stage, actor, lambda c: Done(c.timed_out) if c.polls else Sleep(timedelta(seconds=0.2)))
+    start()
+    wait_until(stage, pk, Status.SUCCESSFUL)
+
+    assert stage.result(pk) is True
+
+
+@pytest.mark.parametrize("as_function", [False, True])
+def test_running_poll_ends_before_its_cancelled_task_does(
+    stage: Stage, start: Start, options: Options, as_function: bool
+) -> None:
+    options(HEARTBEAT_TIMEOUT=1.0)  # without notices, the next beat brings the news
+    told: list[bool] = []
+
+    def poll(context: PollContext[Any]) -> Any:
+        gates["poll"].arrive()
+        wait_for(lambda: context.cancelled, "the news of the cancellation")
+        told.append(context.cancelled)
+        context.state["poll"] = "through"
+
+        def commit() -> Any:
+            Group.objects.using(stage.database).create(name="written")
+            return Suspend()
+
+        return commit if as_function else Suspend()
+
+    pk = stage.enter(poll)
+    start()
+    gates["poll"].wait_for()
+    assert jobqueue.cancel(pk).requested == 1
+    wait_until(stage, pk, Status.CANCELLED)
+
+    assert told == [True]
+    assert stage.row(pk).inner_state == {"poll": "through"}
+    assert stage.row(pk).errors == []
+    assert Group.objects.using(stage.database).count() == int(as_function)
+
+
+def test_mail_that_comes_during_a_poll_is_not_missed(stage: Stage, start: Start) -> None:
+    def poll(context: PollContext[Any]) -> Any:
+        if context.polls == 0:
+            gates["poll"].pass_through()
+            return Suspend()
+        return Done([message.body for message in context.inbox.take()])
+
+    pk = stage.enter(poll)
+    start()
+    gates["poll"].wait_for()
+    stage.send(pk, "meanwhile")
+    gates["poll"].open()
+    wait_until(stage, pk, Status.SUCCESSFUL)
+
+    assert stage.result(pk) == ["meanwhile"]
+
+
+def test_commit_function_and_its_children(stage: Stage, burst: Burst, actor: type[Actor[Any]]) -> None:
+    def poll(context: PollContext[Any]) -> Any:
+        if ended := context.inbox.take(Kind.CHILD_SUCCESSFUL):
+            return Done(ended[0].body)
+
+        def commit() -> Any:
+            Group.objects.using(stage.database).create(name="sheet")
+            return stage.child(lambda context: Done("child")), Suspend()
+
+        return commit
+
+    pk = enter(stage, actor, poll)
+    burst()
+
+    assert stage.result(pk) == "child"
+    assert Group.objects.using(stage.database).count() == 1
+
+
+def test_poll_that_fails_after_it_was_refused_is_tried_again(stage: Stage, burst: Burst, options: Options) -> None:
+    ended = stage.enter(lambda context: Done())
+    burst()
+    tries: list[int] = []
+
+    def poll(context: PollContext[Any]) -> Any:
+        tries.append(context.attempt)
+        return (jobqueue.Send(ended), Suspend()) if len(tries) == 1 else Done("second try")
+
+    pk = stage.enter(poll, backoff=jobqueue.Backoff(base=0.01))
+    burst()
+
+    assert stage.result(pk) == "second try"
+    assert tries == [1, 2]
+    assert stage.error(pk).startswith("TaskFinished")
+
+
+def test_timeout_fails_the_poll(stage: Stage, burst: Burst) -> None:
+    def poll(context: PollContext[Any]) -> Any:
+        wait_for(lambda: context.cancelled, "the timeout")
+        return Suspend()
+
+    pk = stage.enter(poll, timeout=0.2, max_attempts=1)
+    burst()
+
+    assert stage.status(pk) == Status.FAILED
+    assert stage.error(pk).startswith("TaskTimeout")
+
+
+def test_stop_hands_back_a_waiting_actor_untouched(stage: Stage, start: Start, actor: type[Actor[Any]]) -> None:
+    pk = enter(stage, actor, lambda context: Suspend())
+    running = start()
+    wait_until(stage, pk, Status.SUSPENDED)
+    running.stop()
+
+    assert stage.status(pk) == Status.SUSPENDED
+    assert stage.row(pk).polls == 1

@@ -1,0 +1,198 @@
+"""jobqueue.send and its kin."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import transaction
+
+import jobqueue
+from jobqueue import Done, PollContext, Send, Suspend, TaskFinished, TaskNotFound
+from jobqueue.api import asend_many
+from jobqueue.exceptions import InvalidArguments
+from jobqueue.ids import new_id
+from jobqueue.outcome import Status
+from tests.actor import actors
+from tests.actor.conftest import Options
+from tests.actor.stage import Stage
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+
+def collecting(seen: list[Any]) -> Any:
+    def poll(context: PollContext[Any]) -> Any:
+        seen.extend(message.body for message in context.inbox.take())
+        return Suspend()
+
+    return poll
+
+
+@pytest.fixture
+def seen() -> list[Any]:
+    return []
+
+
+def test_by_id_its_text_and_by_key(stage: Stage, seen: list[Any]) -> None:
+    pk = stage.enter(collecting(seen), key="album-7")
+    names: list[UUID | str] = [pk, str(pk), "album-7"]
+    numbers = [jobqueue.send(name, n) for n, name in enumerate(names)]
+    stage.run()
+
+    assert seen == [0, 1, 2]
+    assert numbers == sorted(numbers)  # type: ignore[type-var]
+
+
+def test_key_that_looks_like_an_id_is_an_id(stage: Stage) -> None:
+    key = str(new_id())
+    stage.enter(lambda context: Suspend(), key=key)
+
+    with pytest.raises(TaskNotFound):
+        jobqueue.send(key, 1)
+
+
+@pytest.mark.parametrize("status", [Status.READY, Status.SCHEDULED, Status.SUSPENDED])
+def test_every_living_task_takes_mail(stage: Stage, seen: list[Any], status: Status) -> None:
+    pk = stage.enter(collecting(seen), run_after=timedelta(hours=1) if status is Status.SCHEDULED else None)
+    if status is Status.SUSPENDED:
+        stage.run()
+    assert stage.status(pk) == status
+    stage.send(pk, "hello")
+    stage.advance(3600)
+    stage.run()
+
+    assert seen == ["hello"]
+
+
+def test_many_at_once_in_order(stage: Stage, seen: list[Any]) -> None:
+    a = stage.enter(collecting(seen))
+    stage.enter(collecting(seen), key="b")
+    sent = jobqueue.send_many([Send(a, 1), Send("b", 2), Send(a, 3), Send(a, 4, dedupe="x"), Send(a, 5, dedupe="x")])
+    stage.run()
+
+    assert len(sent) == 4
+    assert sorted(seen) == [1, 2, 3, 4]
+
+
+def test_many_all_or_none(stage: Stage) -> None:
+    pk = stage.enter(lambda context: Suspend())
+    with pytest.raises(TaskNotFound):
+        jobqueue.send_many([Send(pk, 1), Send(new_id(), 2)])
+    with pytest.raises(TaskNotFound, match="'nobody'"):
+        jobqueue.send_many([Send(pk, 1), Send("nobody", 2)])
+    with pytest.raises(InvalidArguments):
+        jobqueue.send_many([Send(pk, 1), Send(pk, object())])
+
+    assert stage.unread(pk) == []
+    assert jobqueue.send_many([]) == []
+
+
+def test_async_variants(stage: Stage, seen: list[Any]) -> None:
+    pk = stage.enter(collecting(seen))
+
+    async def send() -> None:
+        assert await jobqueue.asend(pk, 1)
+        assert len(await asend_many([Send(pk, 2)], sender=pk)) == 1
+
+    async_to_sync(send)()
+    stage.run()
+
+    assert seen == [1, 2]
+
+
+def test_dedupe_makes_a_repeated_webhook_harmless(stage: Stage, seen: list[Any]) -> None:
+    pk = stage.enter(collecting(seen))
+    assert stage.send(pk, 1, dedupe="event-1") is not None
+    assert stage.send(pk, 1, dedupe="event-1") is None
+    stage.run()
+    assert stage.send(pk, 1, dedupe="event-1") is None
+    assert stage.send(pk, 2, dedupe="event-2") is not None
+    stage.run()
+
+    assert seen == [1, 2]
+
+
+def test_task_that_has_ended(stage: Stage) -> None:
+    pk = stage.enter(lambda context: Done(), key="k")
+    stage.run()
+
+    with pytest.raises(TaskFinished, match="has ended"):
+        stage.send(pk)
+    with pytest.raises(TaskNotFound, match="'k'"):
+        jobqueue.send("k")
+
+
+@pytest.mark.parametrize("receiver", [new_id(), str(new_id()), "nobody", ""])
+def test_nobody(stage: Stage, receiver: Any) -> None:
+    with pytest.raises(TaskNotFound):
+        jobqueue.send(receiver)
+
+
+@pytest.mark.parametrize("body", [object(), float("nan"), "a\x00", "x" * 2_000_000])
+def test_body_that_cannot_be_stored(stage: Stage, body: Any) -> None:
+    pk = stage.enter(lambda context: Suspend())
+
+    with pytest.raises(InvalidArguments, match="message"):
+        stage.send(pk, body)
+    assert stage.unread(pk) == []
+
+
+def test_what_msgspec_makes_json_of_is_a_body(stage: Stage) -> None:
+    pk = stage.enter(lambda context: Suspend())
+    stage.send(pk, [actors.Item("a"), actors.Publish("b"), pk])
+
+    assert stage.unread(pk) == [[{"name": "a", "at": None}, {"type": "publish", "title": "b"}, str(pk)]]
+
+
+def test_in_the_callers_transaction(stage: Stage) -> None:
+    pk = stage.enter(lambda context: Suspend())
+    with transaction.atomic(using=stage.database):
+        stage.send(pk, "undone")
+        transaction.set_rollback(True, using=stage.database)
+
+    assert stage.unread(pk) == []
+
+
+def test_receiver_is_woken_after_the_commit(stage: Stage, django_capture_on_commit_callbacks: Any) -> None:
+    pk = stage.enter(lambda context: Suspend())
+    stage.run()
+    with django_capture_on_commit_callbacks(execute=True, using=stage.database):
+        stage.send(pk)
+        assert stage.status(pk) == Status.SUSPENDED
+
+    assert stage.status(pk) == Status.READY
+
+
+def test_function_task_may_send(stage: Stage, seen: list[Any]) -> None:
+    pk = stage.enter(collecting(seen))
+    actors.send_to.enqueue(str(pk), "from a function")
+    stage.run()
+
+    assert seen == ["from a function"]
+
+
+def test_to_another_backend(stage: Stage, options: Options, seen: list[Any]) -> None:
+    pk = stage.enter(collecting(seen), backend="sqlite")
+    with pytest.raises(TaskNotFound):
+        jobqueue.send(pk, 1)
+    jobqueue.send(pk, 2, backend="sqlite")
+    stage.run(backend="sqlite")
+
+    assert seen == [2]
+
+
+def test_sender_may_be_given_as_a_text(stage: Stage) -> None:
+    sender: list[UUID | None] = []
+
+    def poll(context: PollContext[Any]) -> Any:
+        sender.extend(message.sender for message in context.inbox.take())
+        return Suspend()
+
+    pk = stage.enter(poll)
+    stage.send(pk, sender=str(pk))
+    stage.run()
+
+    assert sender == [pk]
