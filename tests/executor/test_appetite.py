@@ -240,8 +240,9 @@ def test_a_notice_while_the_queues_are_read_is_not_lost(situation: Situation, mo
 def test_tasks_that_become_ready_may_be_of_any_queue(situation: Situation) -> None:
     situation.asks()
     situation.queues = ["retried"]
+    situation.clock.now += 0.1
 
-    situation.appetite.renew()
+    situation.appetite.hurry()
 
     assert situation.asks().queues == ["retried"]
 
