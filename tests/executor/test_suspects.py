@@ -82,6 +82,15 @@ def test_one_after_the_other(start: Start) -> None:
     wait_for(lambda: Task.objects.successful().count() == 23)
 
 
+def test_a_crash_that_leaves_many_suspects_does_not_take_a_second_for_each(start: Start) -> None:
+    for _ in range(60):
+        add_suspect(tasks.add, 1)
+
+    start()
+
+    wait_for(lambda: Task.objects.successful().count() == 60)  # harness.DEADLINE is half of that in seconds
+
+
 def test_patience_with_long_tasks_has_an_end(start: Start, options: Options) -> None:
     options(HEARTBEAT_TIMEOUT=0.6)
     tasks.wait_at.enqueue("long")
