@@ -65,12 +65,12 @@ TASKS = {
     # What acceptance tests ask of the processes they start: {"HEARTBEAT_TIMEOUT": 2} and the like.
     "default": {
         "BACKEND": JOBQUEUE,
-        "QUEUES": env.list("TESTS_QUEUES", default=[]),
+        "QUEUES": [],
         "OPTIONS": env.json("TESTS_OPTIONS", default={}),
     },
     "sqlite": {
         "BACKEND": JOBQUEUE,
-        "QUEUES": [],
+        "QUEUES": env.list("TESTS_QUEUES", default=[]),
         "OPTIONS": {"DATABASE": "sqlite"},
     },
 }
@@ -79,7 +79,7 @@ if env.bool("TESTS_LOG_AS_JSON", default=False):
     LOGGING = {
         "version": 1,
         "disable_existing_loggers": False,
-        "formatters": {"json": {"()": "tests.acceptance.harness.AsJson"}},
+        "formatters": {"json": {"()": "tests.acceptance.as_json.AsJson"}},
         "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "json"}},
         "loggers": {"jobqueue": {"handlers": ["console"], "level": "INFO"}},
     }

@@ -73,13 +73,15 @@ class PostgresEngine(Engine):
                 yield
             return
         raw = connection.connection
-        site_default, raw.isolation_level = raw.isolation_level, IsolationLevel.READ_COMMITTED
+        with connection.wrap_database_errors:  # somebody may have closed it under us, in place of a network that hangs
+            site_default, raw.isolation_level = raw.isolation_level, IsolationLevel.READ_COMMITTED
         try:
             with transaction.atomic(using=self.database):
                 yield
         finally:
             if not raw.closed:
-                raw.isolation_level = site_default
+                with connection.wrap_database_errors:
+                    raw.isolation_level = site_default
 
     def rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run the statement of a file and fetch all its rows."""

@@ -34,7 +34,7 @@ class Appetite:
     ) -> None:
         self._engine, self._settings, self._executor_id = engine, settings, executor_id
         self._crew, self._suspects = crew, suspects
-        self._noticed_at = time.monotonic()
+        self._noticed_at, self._hurried_at = time.monotonic(), AT_ONCE
         self._noticed: set[str] = set()
         self._looked_at = dict.fromkeys(LANES, AT_ONCE)  # when the last claim for a lane began
         self._is_hungry = dict.fromkeys(LANES, False)  # whether it found all it asked for
@@ -53,8 +53,8 @@ class Appetite:
         return True
 
     def hurry(self) -> None:
-        """Some queue may have work."""
-        self._noticed_at = time.monotonic()
+        """Some queue may have work, one perhaps that was not in use."""
+        self._noticed_at = self._hurried_at = time.monotonic()
 
     # --- from the pulse
 
@@ -98,17 +98,12 @@ class Appetite:
         asked = self._room(most, is_alone)
         return NEVER if asked.limit == 0 else max(0.0, self._next_at(asked, False) - time.monotonic())
 
-    def renew(self) -> None:
-        """Tasks have become READY, in queues that may not have been in use."""
-        self._queues_read_at = AT_ONCE
-        self.hurry()
-
     def serves(self) -> Sequence[str]:
         """Name the queues to claim from."""
         if self._settings.queues is not None:
             return self._settings.queues
         now = time.monotonic()
-        if now - self._queues_read_at >= QUEUES_SECONDS:
+        if now - self._queues_read_at >= QUEUES_SECONDS or self._hurried_at > self._queues_read_at:
             # Renewed before the look: what is noticed from here on stays until the next one.
             self._noticed = set()
             self._queues, self._queues_read_at = self._engine.queues_in_use(), now

@@ -15,6 +15,7 @@ from jobqueue.engine.base import Engine
 from jobqueue.exceptions import FenceLost, TaskCancelled
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.outage import Line, Outage, Patience, first_line
+from jobqueue.models import Executor
 from jobqueue.outcome import Held, Sign, Status
 
 logger = logging.getLogger("jobqueue.executor")
@@ -69,7 +70,7 @@ class Heart(threading.Thread):
 
     def run(self) -> None:
         interval = self._timeout / 3
-        patience = Patience(longest_seconds=min(5.0, interval))
+        patience, is_told = Patience(longest_seconds=min(5.0, interval)), False
         try:
             while not self._over:
                 wait = interval
@@ -80,6 +81,9 @@ class Heart(threading.Thread):
                     self._unbroken_since = None
                     self._outage.begin("heartbeat", error)
                     self._line.drop()
+                    if not self.has_beaten and Executor._meta.db_table in str(error) and not is_told:
+                        is_told = True
+                        logger.error("The tables of jobqueue are missing: run `manage.py migrate`.")
                     wait = patience.next_seconds()
                 self._kicked.wait(wait)
                 self._kicked.clear()

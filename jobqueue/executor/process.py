@@ -173,7 +173,7 @@ class ExecutorProcess:
         give_up_at = time.monotonic() + self.settings.connect_timeout
         while not self._heart.has_beaten and not self._is_asked:
             if time.monotonic() > give_up_at:
-                logger.error("The database did not answer for %g s; giving up.", self.settings.connect_timeout)
+                logger.error("No beat reached the database for %g s; giving up.", self.settings.connect_timeout)
                 self._exit_code = EXIT_UNAVAILABLE
                 return False
             self._handle(self._signals.read(min(1.0, max(0.01, give_up_at - time.monotonic()))))

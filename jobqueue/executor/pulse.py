@@ -307,7 +307,7 @@ class Pulse(threading.Thread):
         self._next_alarm_at = now + seconds_to_alarm(woken)
         moved = self._housekeeping.run_if_due()
         if woken.count or moved:
-            self._appetite.renew()
+            self._appetite.hurry()
         if self._suspects.are_worth_a_look and not self.is_draining:
             self._suspects.seen(self.engine.has_suspects(self._appetite.serves()))
 

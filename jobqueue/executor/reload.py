@@ -6,6 +6,8 @@ import logging
 import os
 import signal
 import threading
+import time
+from pathlib import Path
 
 from django.utils import autoreload
 
@@ -31,13 +33,23 @@ def is_child() -> bool:
 
 
 def watch(executor: ExecutorProcess) -> None:
-    """In the child: end the executor when code changes."""
+    """In the child: end the executor when code changes; called before it is ready, so that no change is missed."""
+    reloader = autoreload.StatReloader()
+    autoreload.autoreload_started.send(sender=reloader)  # templates and the like
+    seen = _snapshot(reloader)
 
     def run() -> None:
-        try:
-            autoreload.get_reloader().run(threading.main_thread())
-        except SystemExit:
-            executor.replace(EXIT_RELOAD)
+        while True:
+            time.sleep(LOOK_SECONDS)
+            now = _snapshot(reloader)
+            changed = [path for path, moment in now.items() if moment > seen.get(path, moment)]
+            seen.update(now)
+            try:
+                for path in changed:
+                    reloader.notify_file_changed(path)
+            except SystemExit:
+                executor.replace(EXIT_RELOAD)
+                return
 
     threading.Thread(target=run, name="reloader", daemon=True).start()
 
@@ -50,6 +62,7 @@ def supervise(signals: SignalPipe) -> int:
     before it could hand back what runs.
     """
     while True:
+        before = _snapshot(autoreload.StatReloader())
         arguments = [os.fspath(argument) for argument in autoreload.get_child_arguments()]
         pid = os.posix_spawn(arguments[0], arguments, {**os.environ, autoreload.DJANGO_AUTORELOAD_ENV: "true"})
         asked, code = _wait(pid, signals)
@@ -59,7 +72,7 @@ def supervise(signals: SignalPipe) -> int:
             return code
         if code not in (EXIT_RELOAD, EXIT_REPLACE):
             logger.warning("The executor ended with code %d; it starts again when code changes.", code)
-            if not _wait_for_change(signals):
+            if not _wait_for_change(signals, before):
                 return EXIT_OK
 
 
@@ -79,11 +92,14 @@ def _wait(pid: int, signals: SignalPipe) -> tuple[int | None, int]:
                 os.kill(pid, number)
 
 
-def _wait_for_change(signals: SignalPipe) -> bool:
+def _wait_for_change(signals: SignalPipe, before: dict[Path, float]) -> bool:
     """Whether code has changed; else we were asked to stop."""
-    reloader = autoreload.StatReloader()
-    before = dict(reloader.snapshot_files())
-    while not set(signals.read(LOOK_SECONDS)) & set(STOPPING):
-        if dict(reloader.snapshot_files()) != before:
-            return True
-    return False
+    while _snapshot(autoreload.StatReloader()) == before:
+        if set(signals.read(LOOK_SECONDS)) & set(STOPPING):
+            return False
+    return True
+
+
+def _snapshot(reloader: autoreload.StatReloader) -> dict[Path, float]:
+    """Give the files of the code that is loaded here, and when each was changed."""
+    return dict(reloader.snapshot_files())

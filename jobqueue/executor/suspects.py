@@ -10,6 +10,7 @@ import time
 from enum import Enum, auto
 
 LOOK_SECONDS = 1.0
+RUN_SECONDS = 1.0  # for one suspect after the other, before the others have as much
 
 
 class _Stage(Enum):
@@ -30,6 +31,7 @@ class Suspects:
         self._patience = patience_seconds
         self._stage = _Stage.NONE
         self._since = 0.0
+        self._run_since: float | None = None  # when the first of a run of suspects was claimed
         self._next_look_at = 0.0
 
     @property
@@ -49,17 +51,30 @@ class Suspects:
         now = time.monotonic()
         self._next_look_at = now + LOOK_SECONDS
         if not found:
-            self._stage = _Stage.NONE
+            self._stage, self._run_since = _Stage.NONE, None
         elif self._stage is _Stage.NONE:
-            self._stage, self._since = _Stage.WAITING, now
+            self._stage, self._since, self._run_since = _Stage.WAITING, now, None
         elif now - self._since > self._patience:
             self._stage = _Stage.NONE
             self._next_look_at = now + 10 * self._patience
 
     def claimed(self, found: bool) -> None:
-        self._stage = _Stage.RUNNING if found else _Stage.NONE
+        now = time.monotonic()
+        if found:
+            self._stage, self._run_since = _Stage.RUNNING, self._run_since or now
+        else:
+            self._rest(now)
 
     def ended(self) -> None:
-        """The suspect, which ran alone, has ended."""
-        if self._stage is _Stage.RUNNING:
-            self._stage = _Stage.NONE
+        """The suspect, which ran alone, has ended; a crash leaves many, most of them quick and innocent."""
+        if self._stage is not _Stage.RUNNING:
+            return
+        now = time.monotonic()
+        if self._run_since is not None and now - self._run_since < RUN_SECONDS:
+            self._stage, self._since = _Stage.WAITING, now
+        else:
+            self._rest(now)
+
+    def _rest(self, now: float) -> None:
+        self._stage, self._run_since = _Stage.NONE, None
+        self._next_look_at = now + LOOK_SECONDS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import logging
 import os
 import re
 import signal
@@ -12,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -55,6 +54,15 @@ def states() -> dict[str, int]:
     """Count tasks by status."""
     rows = Task.objects.order_by().values("status").annotate(count=Count("pk"))
     return {row["status"]: row["count"] for row in rows}
+
+
+def ended() -> int:
+    return Task.objects.filter(status__in=ENDED).count()
+
+
+def wait_for_ended(count: int, *, seconds: float = PATIENCE_SECONDS) -> None:
+    """Wait until so many tasks have ended."""
+    wait_until(lambda: ended() >= count, f"the end of {count} tasks", seconds=seconds)
 
 
 def wait_for_end(*, seconds: float = PATIENCE_SECONDS) -> dict[str, int]:
@@ -272,20 +280,3 @@ def memory_bytes(pid: int) -> int:
 
 def threads(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
-
-
-def by_status(tasks: Iterable[Task]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for task in tasks:
-        counts[task.status] = counts.get(task.status, 0) + 1
-    return counts
-
-
-class AsJson(logging.Formatter):
-    """Log lines as a site's collector gets them."""
-
-    STANDARD = set(vars(logging.makeLogRecord({})))
-
-    def format(self, record: logging.LogRecord) -> str:
-        extra = {key: value for key, value in vars(record).items() if key not in self.STANDARD}
-        return json.dumps({"level": record.levelname, "message": record.getMessage(), **extra}, default=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import signal
 import threading
@@ -88,6 +89,9 @@ def break_thread(name: str) -> None:
         if thread.name == name:
             setattr(thread, step, fail)
 
+
+if "TESTS_IMPORT" in os.environ:
+    importlib.import_module(os.environ["TESTS_IMPORT"])  # code that a test edits
 
 if "TESTS_WITHOUT_NEWS" not in os.environ:
 

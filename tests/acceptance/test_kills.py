@@ -6,26 +6,26 @@ import random
 import signal
 from collections import Counter
 from datetime import timedelta
+from typing import Any
 
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.models import Executor, Task
 from tests.acceptance import history
-from tests.acceptance.harness import Fleet, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, ended, wait_for_end, wait_for_ended, wait_until
 from tests.acceptance.tasks import book, compute, hang, kill_process, work
 from tests.models import Effect
 
 
 def test_twenty_kills_in_two_thousand_tasks_lose_nothing(fleet: Fleet) -> None:
     """Half of the tasks commit an effect with their outcome: exactly one each. The others end exactly once."""
-    options = {"heartbeat_timeout": 1.5, "max_losses": 1000}
+    options: dict[str, Any] = {"heartbeat_timeout": 1.5, "max_losses": 1000}
     chance = random.Random(1)
     with history.recorded():
         for body in (book, work):
             body.enqueue_many([((0.02,), {}) for _ in range(1000)])
         processes = [fleet.start("--threads", "6", **options) for _ in range(3)]
-        for kill in range(20):
-            enough = Task.objects.finished().count() + 20
-            wait_until(lambda enough=enough: Task.objects.finished().count() > enough, f"progress before kill {kill}")
+        for _ in range(20):
+            wait_for_ended(ended() + 20)
             number = chance.randrange(len(processes))
             processes[number].kill()
             processes[number] = fleet.launch("--threads", "6", **options)

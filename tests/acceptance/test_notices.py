@@ -15,12 +15,6 @@ from tests.models import Effect
 RARELY = ("--poll-interval", "30")
 
 
-def sessions(text: str = "LISTEN%") -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE query LIKE %s AND pid <> pg_backend_pid()", [text])
-        return int(cursor.fetchone()[0])
-
-
 def listeners() -> list[int]:
     """Backends of executors that wait for notices: the probe is their last statement."""
     with connection.cursor() as cursor:
@@ -39,6 +33,7 @@ def latencies(count: int = 10) -> list[float]:
         result = tiny.enqueue()
         wait_for_end()
         row = Task.objects.get(pk=result.id)
+        assert row.started_at is not None
         found.append((row.started_at - row.enqueued_at).total_seconds())
     return found
 

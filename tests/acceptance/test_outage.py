@@ -12,7 +12,7 @@ from django.db import connection
 from jobqueue.models import Executor, Task
 from tests.acceptance import history
 from tests.acceptance.conftest import Site
-from tests.acceptance.harness import Fleet, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, wait_for_end, wait_for_ended, wait_until
 from tests.acceptance.tasks import book, compute, tiny, work
 from tests.models import Effect
 
@@ -39,7 +39,7 @@ def test_killed_server_under_load(site: Site) -> None:
         for body in (book, compute):
             body.enqueue_many([((0.02,), {}) for _ in range(500)])
         for outage in range(1, 4):
-            wait_until(lambda outage=outage: Task.objects.finished().count() > 150 * outage, f"work before {outage}")
+            wait_for_ended(150 * outage)
             site.kill()
             for process in processes:
                 process.output.wait_for(r"database\.away", count=outage)
@@ -89,7 +89,7 @@ def test_every_session_is_terminated_under_load(site: Site) -> None:
     for body in (book, compute):
         body.enqueue_many([((0.01,), {}) for _ in range(300)])
     for round_ in range(1, 6):
-        wait_until(lambda round_=round_: Task.objects.finished().count() > 80 * round_, f"work before {round_}")
+        wait_for_ended(80 * round_)
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid", [sessions()])
     assert wait_for_end() == {"SUCCESSFUL": 600}
@@ -167,5 +167,5 @@ def test_database_that_never_comes_is_told_by_the_exit_code(fleet: Fleet) -> Non
     single = fleet.launch("--connect-timeout", "1", environment=nowhere)
     supervisor = fleet.launch("--connect-timeout", "1", "--processes", "2", environment=nowhere)
     assert (single.wait(), supervisor.wait()) == (69, 69)
-    single.output.wait_for(r"ERROR .*did not answer for 1 s")
+    single.output.wait_for(r"ERROR .*No beat reached the database for 1 s")
     assert len(single.output.find(r"database\.away")) == 1

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from jobqueue.models import Executor, Task
-from tests.acceptance.harness import Fleet, Process, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, Process, ended, wait_for_end, wait_for_ended, wait_until
 from tests.acceptance.tasks import book, hang, tiny, work, work_later
 from tests.models import Effect
 
@@ -99,8 +99,8 @@ def test_sigterm_in_the_middle_of_a_flood_leaves_nothing_in_its_hands(fleet: Fle
     tiny.enqueue_many([((number,), {}) for number in range(3000)])
     for _ in range(4):
         process = fleet.launch()
-        done = Task.objects.successful().count()
-        wait_until(lambda done=done: Task.objects.successful().count() > done, "work")
+        done = ended()
+        wait_for_ended(done + 1)
         assert process.stop() == 0
         assert not Task.objects.running().exists()
         assert not Task.objects.exclude(attempts=0, lost_count=0, errors=[]).exists()

@@ -9,9 +9,12 @@ from tests.executor.harness import Burst, Options, Running, Start, gates
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Start executors, which are stopped when the test is over."""
     started: list[Running] = []
+    left: list[int] = []
+    # An executor that cannot go on ends its process, which is that of the tests.
+    monkeypatch.setattr("jobqueue.executor.process.leave", left.append)
 
     def start(**settings: Any) -> Running:
         running = Running(**{"threads": 2, "shutdown_timeout": 10.0} | settings)
@@ -25,6 +28,7 @@ def start() -> Iterator[Start]:
     for running in started:
         running.join()
     gates.clear()
+    assert not left
 
 
 @pytest.fixture

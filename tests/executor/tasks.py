@@ -18,7 +18,7 @@ from django.db import Error, OperationalError, connection, connections, transact
 from jobqueue import Backoff, GiveUp, Retry, task
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import TaskCancelled, TaskTimeout
-from jobqueue.models import InboxMessage
+from jobqueue.models import InboxMessage, Task
 from tests.executor.harness import gates
 from tests.models import Effect
 
@@ -43,6 +43,15 @@ async def add_later(a: int, b: int = 1) -> int:
 def wait_at(gate: str, who: Any = None) -> Any:
     gates[gate].pass_through(who)
     return who
+
+
+@task
+def wait_at_one_of(gate: str) -> int:
+    """The first body waits at "gate 1", the second at "gate 2"."""
+    gates[gate].arrive()
+    number = len(gates[gate].arrived)
+    gates[f"{gate} {number}"].pass_through()
+    return number
 
 
 @task
@@ -72,6 +81,77 @@ async def sleep_later(seconds: float) -> None:
 def enqueue_another(backend: str, count: int) -> None:
     if count:
         enqueue_another.using(backend=backend).enqueue(backend, count - 1)
+
+
+# --- bodies that look around
+
+
+@task(takes_context=True, max_attempts=3, backoff=AT_ONCE)
+def fail_with_context(context: Any, gate: str) -> None:
+    gates[gate].arrive(seen_in(context))
+    raise_one("plain")
+
+
+@task(takes_context=True, max_attempts=3, backoff=AT_ONCE)
+async def fail_with_context_later(context: Any, gate: str) -> None:
+    gates[gate].arrive(seen_in(context))
+    raise_one("plain")
+
+
+def seen_in(context: Any) -> dict[str, Any]:
+    return {
+        "attempt": context.attempt,
+        "idempotency_key": context.idempotency_key,
+        "id": context.task_result.id,
+        "backend": context.task_result.backend,
+        "errors": len(context.task_result.errors),
+    }
+
+
+@task(takes_context=True)
+def ask_whether_to_stop(context: Any, gate: str) -> str:
+    gates[gate].arrive()
+    try:
+        while not context.cancelled:
+            time.sleep(0.005)
+    except TaskCancelled:
+        return "stopped in order" if context.cancelled else "stopped in disorder"
+    return "stopped in order"
+
+
+@task(takes_context=True)
+async def ask_whether_to_stop_later(context: Any, gate: str) -> str:
+    gates[gate].arrive()
+    try:
+        while not context.cancelled:  # noqa: ASYNC110 - an attribute
+            await asyncio.sleep(0.005)
+    except asyncio.CancelledError:
+        return "stopped in order" if context.cancelled else "stopped in disorder"
+    return "stopped in order"
+
+
+@task(takes_context=True)
+def show_task(context: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    result = context.task_result
+    shown = {
+        "status": result.status,
+        "args": list(result.args),
+        "kwargs": result.kwargs,
+        "priority": result.task.priority,
+        "queue_name": result.task.queue_name,
+    }
+    result.refresh()
+    return shown | {"refreshed": result.status}
+
+
+@task
+def count_tasks() -> int:
+    return Task.objects.count()
+
+
+@task
+async def count_tasks_later() -> int:
+    return await Task.objects.acount()
 
 
 # --- bodies that take too long
@@ -331,12 +411,130 @@ def give(kind: str) -> Any:
     return RESULTS[kind]()
 
 
-@task
-def session_of_database() -> int:
+# --- connections
+
+
+def backend_pid() -> int:
     """Give the server's process that serves this thread's connection."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return int(cursor.fetchone()[0])
+
+
+@task
+def session_of_database() -> int:
+    return backend_pid()
+
+
+@task
+async def session_for_a_while(gate: str) -> int:
+    pid = await sync_to_async(backend_pid)()
+    await wait_later.func(gate)
+    assert pid == await sync_to_async(backend_pid)()
+    return pid
+
+
+@task
+async def session_in_borrowed_threads() -> list[int]:
+    borrowed = sync_to_async(backend_pid, thread_sensitive=False)
+    return list(await asyncio.gather(asyncio.to_thread(backend_pid), borrowed()))
+
+
+@task
+def query(database: str) -> int:
+    """Ask the database something; gives how many queries were logged by then."""
+    Task.objects.using(database).exists()
+    return len(connections[database].queries_log)
+
+
+@task
+async def query_later(database: str) -> int:
+    await Task.objects.using(database).aexists()
+    return await sync_to_async(lambda: len(connections[database].queries_log))()
+
+
+def execute(sql: str) -> Callable[[], None]:
+    def run() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(sql)
+
+    return run
+
+
+def leave_a_block() -> None:
+    transaction.atomic().__enter__()
+    Task.objects.count()
+
+
+def break_a_transaction() -> None:
+    execute("BEGIN")()
+    with suppress(Error):
+        execute("SELECT 1 / 0")()
+
+
+def swallow_in_a_block() -> None:
+    with suppress(Error), transaction.atomic():
+        with suppress(Error):
+            execute("SELECT 1 / 0")()
+        Task.objects.count()
+
+
+def turn_autocommit_off() -> None:
+    transaction.set_autocommit(False)
+    Task.objects.count()
+    transaction.commit()
+
+
+MESSES: dict[str, Callable[[], Any]] = {
+    "leaves a block": leave_a_block,
+    "begins": execute("BEGIN; SELECT 1"),
+    "breaks its transaction": break_a_transaction,
+    "swallows": swallow_in_a_block,
+    "autocommit": turn_autocommit_off,
+    "closes": lambda: Task.objects.count() and connection.close(),  # type: ignore[func-returns-value]
+    "closes below": lambda: Task.objects.count() and connection.connection.close(),
+    "terminates": lambda: terminate_own_session("default"),
+    "search_path": execute("SET search_path TO nowhere"),
+    "statement_timeout": execute("set statement_timeout = 1234"),
+    "set_config": execute("SELECT set_config('application_name', 'mine', false)"),
+    "time zone": execute("SET TIME ZONE 'Asia/Tokyo'"),
+    "role": execute("SET ROLE pg_monitor"),
+    "lock": execute("SELECT pg_advisory_lock(4711)"),
+    "listen": execute("LISTEN jobqueue_tests"),
+    "temp table": execute("CREATE TEMPORARY TABLE left_behind (n int)"),
+    "prepare": execute("SELECT 1; PREPARE left_behind AS SELECT 1"),
+    "cursor": execute("DECLARE left_behind CURSOR WITH HOLD FOR SELECT 1"),
+}
+
+
+@task(backoff=AT_ONCE)
+def make_a_mess(mess: str) -> None:
+    MESSES[mess]()
+
+
+@task(backoff=AT_ONCE)
+async def make_a_mess_later(mess: str) -> None:
+    await sync_to_async(MESSES[mess])()
+
+
+SESSION = """
+    SELECT current_setting('search_path'), current_setting('statement_timeout'), current_setting('TimeZone'),
+        current_setting('application_name'), current_user::text,
+        (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'),
+        (SELECT count(*) FROM pg_listening_channels() AS channel WHERE channel = 'jobqueue_tests'),
+        to_regclass('pg_temp.left_behind')::text,
+        (SELECT count(*) FROM pg_prepared_statements WHERE name = 'left_behind'),
+        (SELECT count(*) FROM pg_cursors WHERE name = 'left_behind')
+"""
+
+
+@task
+def look_at_session() -> list[Any]:
+    """Give what a task could have changed about its session."""
+    is_clean = connection.get_autocommit() and not connection.in_atomic_block
+    with connection.cursor() as cursor:
+        cursor.execute(SESSION)
+        return [is_clean, len(connection.queries_log), *cursor.fetchone()]
 
 
 # --- bodies whose writes and completion are one

@@ -56,7 +56,7 @@ def run(stepper: Stepper) -> Run:
                     order.problems += drive_on(world)
             return order
 
-        explored = explore(run_one, scenario.actors)
+        explored = explore(run_one, scenario.actors, is_long=scenario.is_long)
         explored.ends = len(ends)
         logger.info("%s on %s: %s", scenario.name, kind.__name__, explored)
         return explored

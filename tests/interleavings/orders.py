@@ -1,32 +1,31 @@
 """
-Which orders to run: all of them while they are few, else a seeded sample.
+Which orders to run: one of each kind, or a seeded sample where there are many.
 
 JOBQUEUE_ORDER=ABBA... repeats one order, JOBQUEUE_SEED=... draws another sample, and
-JOBQUEUE_INTERLEAVINGS=full raises the limits.
+JOBQUEUE_INTERLEAVINGS=full runs all that there are, up to a limit, and larger samples.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count, islice
-from math import prod
+from itertools import chain, count, islice
 from random import Random
-from statistics import fmean
 
-from tests.interleavings.stepper import Choose, Order
+from tests.interleavings.stepper import ALONE, Actor, Choose, Order
 
-# So many orders, or fewer, are all run; of more, so many are drawn.
-LIMITS = {"full": (5_000, 2_000), "quick": (1_000, 300)}
-PROBES = 40  # random orders to guess from how many there are
+SAMPLES = {"full": 2_000, "quick": 200}
+MOST_KINDS = 5_000  # of orders, of which one each is run
+PROBES = 20  # random orders, to learn how long they are
+LOOKS = {"sweep", "next_alarm", "held", "holders"}  # statements of files that only read
 
 RunOne = Callable[[Choose], Order]
 
 
 @dataclass
 class Explored:
-    """What came of the orders of one scenario. is_whole: all there are. ends: ends that differed, all driven on."""
+    """What came of a scenario. is_whole: of each kind of order, one. ends: those that differed, all driven on."""
 
     count: int = 0
     is_whole: bool = False
@@ -35,35 +34,24 @@ class Explored:
     failure: Order | None = field(default=None, repr=False)
 
 
-def limits() -> tuple[int, int]:
-    return LIMITS[os.environ.get("JOBQUEUE_INTERLEAVINGS", "quick")]
-
-
-def explore(run: RunOne, actors: int) -> Explored:
-    """Run orders until one fails, or enough have not."""
+def explore(run: RunOne, actors: int, *, is_long: bool) -> Explored:
+    """Run orders until one fails, or enough have not. is_long: draw a sample, unless asked for all."""
     explored = Explored()
     if (letters := os.environ.get("JOBQUEUE_ORDER")) is not None:
         return until_failure([run(following(letters))], explored)
-    probes = [run(serially(range(actors))), run(serially(range(actors)[::-1]))]
-    probes += [run(Random(f"{explored.seed}-probe-{number}").choice) for number in range(PROBES)]
-    if any(order.problems for order in probes):
-        return until_failure(probes, explored)
-    few, sample_size = limits()
-    if guess(probes[2:]) <= few:
-        until_failure(islice(every(run), 2 * few), explored)
-        explored.is_whole = explored.failure is None and explored.count < 2 * few
-    else:
+    extent = os.environ.get("JOBQUEUE_INTERLEAVINGS", "quick")
+    if not is_long or extent == "full":
+        until_failure(islice(every(run), MOST_KINDS), explored)
+        explored.is_whole = explored.failure is None and explored.count < MOST_KINDS
+    if explored.failure is None and not explored.is_whole:
+        probes = [run(serially(range(actors))), run(serially(range(actors)[::-1]))]
+        probes += [run(Random(f"{explored.seed}-probe-{number}").choice) for number in range(PROBES)]
         lengths = [max(lengths) for lengths in zip(*(order.lengths(actors) for order in probes), strict=True)]
-        until_failure(islice(sampled(run, lengths, explored.seed), sample_size), explored)
+        until_failure(chain(probes, islice(sampled(run, lengths, explored.seed), SAMPLES[extent])), explored)
     return explored
 
 
-def guess(probes: Sequence[Order]) -> float:
-    """Guess how many orders there are: Knuth, "Estimating the efficiency of backtrack programs", 1975."""
-    return fmean(prod(order.widths) for order in probes)
-
-
-def until_failure(orders: Iterator[Order] | Sequence[Order], explored: Explored) -> Explored:
+def until_failure(orders: Iterable[Order], explored: Explored) -> Explored:
     for order in orders:
         explored.count += 1
         if order.problems:
@@ -73,19 +61,86 @@ def until_failure(orders: Iterator[Order] | Sequence[Order], explored: Explored)
 
 
 def every(run: RunOne) -> Iterator[Order]:
-    """Depth first: repeat the last order as far as its last choice that has an alternative left, and take that."""
-    prefix: list[int] | None = []
-    while prefix is not None:
-        order = run(by_index(prefix))
-        yield order
-        prefix = following_prefix(order)
+    """
+    Run one order of each kind: two are of a kind where one is the other but for steps that commute.
+
+    Depth first, with sleep sets (Godefroid, "Partial-Order Methods", 1996, chapter 5).
+    """
+    search = Search()
+    while search.has_more:
+        yield run(search.choose)
+        search.turn_back()
 
 
-def following_prefix(order: Order) -> list[int] | None:
-    for place in reversed(range(len(order.choices))):
-        if order.choices[place] + 1 < order.widths[place]:
-            return [*order.choices[:place], order.choices[place] + 1]
-    return None
+@dataclass
+class Node:
+    """A choice. asleep, tried: whose step leads to what was run before, or lies below; with the step's words."""
+
+    able: dict[int, str]
+    asleep: dict[int, str]
+    tried: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def alternatives(self) -> list[int]:
+        return [number for number in self.able if number not in self.asleep and number not in self.tried]
+
+    def asleep_below(self, number: int) -> dict[int, str]:
+        known = self.asleep | self.tried
+        return {other: words for other, words in known.items() if commute(words, self.able[number])}
+
+
+class Search:
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.path: list[int] = []
+        self.depth = 0
+        self.has_more = True
+
+    def choose(self, able: Sequence[Actor]) -> Actor:
+        if self.depth == len(self.path):
+            self._go_deeper({actor.number: actor.before for actor in able})
+        number = self.path[self.depth]
+        self.depth += 1
+        return next(actor for actor in able if actor.number == number)
+
+    def _go_deeper(self, able: dict[int, str]) -> None:
+        asleep = self.nodes[-1].asleep_below(self.path[-1]) if self.nodes else {}
+        node = Node(able, asleep)
+        self.nodes.append(node)
+        # Where all are asleep the order is one that was run before, and is only run to its end.
+        self.path.append(next(iter(node.alternatives), next(iter(able))))
+
+    def turn_back(self) -> None:
+        self.depth = 0
+        while self.nodes:
+            node, number = self.nodes[-1], self.path.pop()
+            node.tried[number] = node.able[number]
+            if node.alternatives:
+                self.path.append(node.alternatives[0])
+                return
+            self.nodes.pop()
+        self.has_more = False
+
+
+def commute(one: str, other: str) -> bool:
+    """
+    Whether two steps of different connections lead to the same, whichever comes first.
+
+    What one transaction has written, others neither see nor wait for until it ends, except where they write or lock.
+    Messages are inserted under a share lock, which only FOR UPDATE collides with.
+    """
+    if is_end(one) or is_end(other):
+        return False
+    return is_look(one) or is_look(other) or (one == "send") != (other == "send")
+
+
+def is_end(words: str) -> bool:
+    return words in ("COMMIT", "ROLLBACK", "go on") or (words.startswith(ALONE) and not is_look(words))
+
+
+def is_look(words: str) -> bool:
+    name = words.removeprefix(ALONE)
+    return name in LOOKS or (name.startswith("SELECT") and " FOR " not in name)
 
 
 def sampled(run: RunOne, lengths: Sequence[int], seed: int) -> Iterator[Order]:
@@ -97,20 +152,15 @@ def sampled(run: RunOne, lengths: Sequence[int], seed: int) -> Iterator[Order]:
 
 
 def serially(numbers: Sequence[int]) -> Choose:
-    return lambda able: min(able, key=numbers.index)
-
-
-def by_index(prefix: Sequence[int]) -> Choose:
-    rest = iter(prefix)
-    return lambda able: able[next(rest, 0)]
+    return lambda able: min(able, key=lambda actor: numbers.index(actor.number))
 
 
 def following(letters: str) -> Choose:
     rest = iter(letters)
 
-    def choose(able: Sequence[int]) -> int:
-        number = "ABC".find(next(rest, "?"))
-        return number if number in able else able[0]
+    def choose(able: Sequence[Actor]) -> Actor:
+        letter = next(rest, "")
+        return next((actor for actor in able if actor.letter == letter), able[0])
 
     return choose
 
@@ -119,9 +169,9 @@ def shuffled(lengths: Sequence[int], random: Random) -> Choose:
     """Choose as a shuffled deck of all the steps would: each order is as likely as any other."""
     left = list(lengths)
 
-    def choose(able: Sequence[int]) -> int:
-        (number,) = random.choices(able, [max(1, left[number]) for number in able])
-        left[number] -= 1
-        return number
+    def choose(able: Sequence[Actor]) -> Actor:
+        (actor,) = random.choices(able, [max(1, left[actor.number]) for actor in able])
+        left[actor.number] -= 1
+        return actor
 
     return choose

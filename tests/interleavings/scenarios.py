@@ -16,6 +16,7 @@ class Scenario:
     name: str
     set_up: SetUp
     actors: int = 2
+    is_long: bool = False  # has thousands of kinds of orders
 
 
 # --- a view sends to a task that is being polled
@@ -61,7 +62,7 @@ def sending_from_two_sides(world: World) -> Sequence[Script]:
     task = world.add("task")
 
     def send_and_poll() -> None:
-        world.send(task, "m2")
+        world.insert(task, "m2")  # it is READY: nobody need wake it
         world.poll("task", decide=suspend)
 
     return [lambda: world.send(task, "m1"), send_and_poll]
@@ -229,9 +230,9 @@ ALL = [
     Scenario("send-x-pulse", sending_beside_pulses),
     Scenario("send-x-send-and-poll", sending_from_two_sides),
     Scenario("send-x-alarm-and-poll", sending_to_one_whose_alarm_rings),
-    Scenario("send-x-poll-x-poll", waking_beside_two_pollers, actors=3),
-    Scenario("send-x-poll-x-sweep", sweeping, actors=3),
-    Scenario("send-x-poll-x-cancel", sending_and_cancelling, actors=3),
+    Scenario("send-x-poll-x-poll", waking_beside_two_pollers, actors=3, is_long=True),
+    Scenario("send-x-poll-x-sweep", sweeping, actors=3, is_long=True),
+    Scenario("send-x-poll-x-cancel", sending_and_cancelling, actors=3, is_long=True),
     Scenario("child-ends-x-parent-suspends", child_ends(done)),
     Scenario("child-suspends-x-parent-suspends", child_ends(suspend, wait=True)),
     Scenario("peers", peers(wait=False)),
@@ -239,9 +240,9 @@ ALL = [
     Scenario("peer-x-waiting-peer", telling_one_that_waits),
     Scenario("families", families(wait=False)),
     Scenario("families-waiting", families(wait=True)),
-    Scenario("old-owner-suspends-x-new-owner", owners(suspend)),
-    Scenario("old-owner-ends-x-new-owner", owners(done)),
-    Scenario("old-owner-retries-x-new-owner", owners(retry)),
+    Scenario("old-owner-suspends-x-new-owner", owners(suspend), is_long=True),
+    Scenario("old-owner-ends-x-new-owner", owners(done), is_long=True),
+    Scenario("old-owner-retries-x-new-owner", owners(retry), is_long=True),
     Scenario("child-ends-x-last-loss", losing_a_child),
     Scenario("claim-x-claim", claiming),
     Scenario("cancel-x-suspend", cancelling(suspend)),

@@ -28,9 +28,10 @@ FIRST_LOOK_SECONDS = 0.002  # for a statement to end before we ask whether it wa
 MOST_STEPS = 500  # of one order: more is no progress
 # They read and lock nothing: under READ COMMITTED they commute with everything, and no order needs them apart.
 QUIET = ("SAVEPOINT", "RELEASE", "lock_timeout")
+ALONE = "alone: "  # before a statement that is a transaction of its own
 
 Script = Callable[[], object]
-Choose = Callable[[Sequence[int]], int]
+Choose = Callable[[Sequence["Actor"]], "Actor"]
 
 
 class Place(Enum):
@@ -114,8 +115,8 @@ class Actor:
         return stop_and_call
 
     def _stop_before_statement(self, execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        words = name_of(sql)
-        if not words.startswith(QUIET):
+        words = name_of(sql) if context["connection"].in_atomic_block else ALONE + name_of(sql)
+        if not words.removeprefix(ALONE).startswith(QUIET):
             self.stop(words)
         return execute(sql, params, many, context)
 
@@ -156,11 +157,9 @@ def name_of(sql: str) -> str:
 
 @dataclass
 class Order:
-    """One order as it ran. widths: how many actors could have been chosen at each step."""
+    """One order as it ran."""
 
     steps: list[tuple[Actor, str]] = field(default_factory=list)
-    choices: list[int] = field(default_factory=list)
-    widths: list[int] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -188,7 +187,7 @@ class Stepper:
         self._observer.close()
 
     def run(self, scripts: Sequence[Script], choose: Choose) -> Order:
-        """Run the scripts, one actor each, in the order that `choose` makes of the numbers of those who can go."""
+        """Run the scripts, one actor each, in the order that `choose` makes of those who can go."""
         order = Order()
         actors = self._actors[: len(scripts)]
         for actor, script in zip(actors, scripts, strict=True):
@@ -205,10 +204,7 @@ class Stepper:
         return order
 
     def _step(self, order: Order, actors: Sequence[Actor], able: Sequence[Actor], choose: Choose) -> None:
-        number = choose([actor.number for actor in able])
-        actor = next(one for one in able if one.number == number)
-        order.widths.append(len(able))
-        order.choices.append(able.index(actor))
+        actor = choose(able)
         order.steps.append((actor, actor.before))
         is_end = actor.before in ("COMMIT", "ROLLBACK")
         actor.go()

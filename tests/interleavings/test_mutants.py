@@ -4,7 +4,7 @@ import pytest
 
 from jobqueue.engine.postgresql import PostgresEngine
 from tests.interleavings import mutants
-from tests.interleavings.conftest import Run
+from tests.interleavings.conftest import Run, report
 from tests.interleavings.invariants import LOST_MAIL, LOST_WAKE_UP, ONE_COMMIT, STALE, TOLD_ONCE
 from tests.interleavings.scenarios import SCENARIOS
 
@@ -33,3 +33,18 @@ def test_a_broken_engine_is_caught(run: Run, mutant: type[PostgresEngine], scena
     failure = run(SCENARIOS[scenario], mutant).failure
     assert failure is not None, f"{mutant.__name__} was not caught"
     assert any(problem.startswith(invariant) for problem in failure.problems), failure.problems
+
+
+def test_a_failing_order_is_told_and_repeated(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = SCENARIOS["send-x-suspend"]
+    first = run(scenario, mutants.WakesWithoutLocking)
+    assert first.failure is not None
+    story = report(first, scenario.name)
+    assert f"JOBQUEUE_ORDER={first.failure.letters} python -m pytest 'tests/interleavings/" in story
+
+    monkeypatch.setenv("JOBQUEUE_ORDER", first.failure.letters)
+    again = run(scenario, mutants.WakesWithoutLocking)
+
+    assert again.failure is not None
+    assert again.count == 1
+    assert again.failure.problems == first.failure.problems

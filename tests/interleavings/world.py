@@ -169,6 +169,11 @@ class World:
 
     def send(self, task_id: UUID, *bodies: str) -> None:
         """What a view does: send in its transaction, and wake after the commit."""
+        if self.insert(task_id, *bodies):
+            self.engine.wake([task_id])
+
+    def insert(self, task_id: UUID, *bodies: str) -> bool:
+        """Send in a transaction; whether the receiver took it."""
         messages = [NewMessage(task_id=task_id, body=json.dumps(body)) for body in bodies]
         tokens: list[Token] = [("message", body) for body in bodies]
         try:
@@ -176,9 +181,9 @@ class World:
                 self.engine.send(messages)
         except (TaskFinished, TaskNotFound):
             self.ledger.refused += tokens
-            return
+            return False
         self.ledger.accepted += tokens
-        self.engine.wake([task_id])
+        return True
 
     def cancel(self, *ids: UUID) -> CancelReport:
         with transaction.atomic():

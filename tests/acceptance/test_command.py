@@ -1,0 +1,144 @@
+"""The command line: flags, their environment, refusals, what is printed and logged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jobqueue.models import Executor, Task
+from tests.acceptance.harness import Fleet, wait_for_end
+from tests.acceptance.tasks import compute, tiny, work
+from tests.tasks import add, fail
+
+
+def test_banner_says_what_it_will_do(fleet: Fleet) -> None:
+    process = fleet.start("-q", "emails", "-q", "reports", "-t", "3", "--async-slots", "7", "--name", "web")
+    assert process.stop() == 0
+    banner = "\n".join(process.output.lines[:5])
+    assert "executor web · django " in banner
+    assert "postgresql (database 'default')" in banner
+    assert "queues      emails, reports " in banner
+    assert "tasks registered" in banner
+    assert "slots       1 × (3 threads + 7 async)" in banner
+    assert "shutdown    25 s grace on SIGTERM, Ctrl-C twice to hand back at once" in banner
+    assert "ready, waiting for work (Ctrl-C to stop)" in banner
+    row = Executor.objects.get()
+    assert (row.name, row.queues, row.slots, row.pid) == ("web", ["emails", "reports"], 3, process.pid)
+    assert set(row.versions) == {"django", "python", "jobqueue"}
+
+
+def test_flags_may_come_from_the_environment(fleet: Fleet) -> None:
+    environment = {
+        "JOBQUEUE_QUEUE": "emails, reports",
+        "JOBQUEUE_THREADS": "3",
+        "JOBQUEUE_ASYNC_SLOTS": "7",
+        "JOBQUEUE_PROCESSES": "2",
+        "JOBQUEUE_SHUTDOWN_TIMEOUT": "1.5",
+        "JOBQUEUE_NAME": "web",
+        "JOBQUEUE_BURST": "yes",
+    }
+    process = fleet.launch("-t", "4", "-q", "other", environment=environment)
+    assert process.wait() == 0
+    banner = "\n".join(process.output.lines)
+    assert "queues      other " in banner  # the command line replaces what the environment says
+    assert "slots       2 × (4 threads + 7 async)" in banner
+    assert "shutdown    1.5 s" in banner
+    assert "ends when the queue is drained" in banner
+    assert set(Executor.objects.values_list("name", flat=True)) == {"web.1", "web.2"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "code", "message"),
+    [
+        (["--threads", "0"], {}, 2, "argument -t/--threads: must be 1 or more, not 0"),
+        (["--threads", "many"], {}, 2, "argument -t/--threads: invalid whole number value: 'many'"),
+        (["--shutdown-timeout", "nan"], {}, 2, "argument --shutdown-timeout: must be 0 or more, not nan"),
+        (["--no-such-flag"], {}, 2, "unrecognized arguments: --no-such-flag"),
+        ([], {"JOBQUEUE_THREADS": "many"}, 2, "JOBQUEUE_THREADS='many' in the environment: "),
+        ([], {"JOBQUEUE_MAX_TASKS": "0"}, 2, "JOBQUEUE_MAX_TASKS='0' in the environment: must be 1 or more, not 0"),
+        ([], {"JOBQUEUE_BURST": "maybe"}, 2, "JOBQUEUE_BURST='maybe' in the environment: must be 1 or 0"),
+        (
+            ["--backend", "sqlite", "-q", "mails"],
+            {"TESTS_QUEUES": "emails,default"},
+            1,
+            "Queue 'mails' is not in QUEUES of TASKS['sqlite']: default, emails.",
+        ),
+        (["--backend", "other"], {}, 1, "TASKS has no jobqueue backend 'other'; it has default, sqlite"),
+        (["--reload", "-p", "2"], {}, 1, "--reload works with one process"),
+        ([], {"TESTS_OPTIONS": '{"HEARTBEAT": 3}'}, 1, "unknown option 'HEARTBEAT'"),
+        ([], {"TESTS_OPTIONS": '{"DATABASE": "nowhere"}'}, 1, "nowhere"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list | dict) else None,
+)
+def test_refusals(fleet: Fleet, flags: list[str], environment: dict[str, str], code: int, message: str) -> None:
+    process = fleet.launch(*flags, environment=environment)
+    assert process.wait() == code
+    said = "\n".join(process.output.lines)
+    assert message in said
+    assert "Traceback" not in said
+    assert "ready" not in said
+
+
+def test_missing_tables_are_named(fleet: Fleet, tmp_path: Path) -> None:
+    environment = {"SQLITE_PATH": str(tmp_path / "empty.sqlite3")}
+    process = fleet.launch("--backend", "sqlite", "--connect-timeout", "0.5", environment=environment)
+    assert process.wait() == 69
+    assert len(process.output.find("ERROR .*run `manage.py migrate`")) == 1
+
+
+def test_serves_only_the_queues_it_was_asked_for(fleet: Fleet) -> None:
+    add.using(queue_name="emails").enqueue(1)
+    add.using(queue_name="other").enqueue(1)
+    assert fleet.launch("-q", "emails", "--burst").wait() == 0
+    assert dict(Task.objects.values_list("queue_name", "status")) == {"emails": "SUCCESSFUL", "other": "READY"}
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+def test_two_backends_are_isolated(fleet: Fleet) -> None:
+    tiny.enqueue()
+    assert fleet.launch("--backend", "sqlite", "--burst").wait() == 0
+    assert Task.objects.get().status == "READY"
+
+
+def test_log_lines_have_stable_keys(fleet: Fleet) -> None:
+    process = fleet.start("--name", "web", environment={"TESTS_LOG_AS_JSON": "1"})
+    succeeds, fails = add.using(queue_name="sums").enqueue(1), fail.enqueue("no luck")
+    assert wait_for_end() == {"SUCCESSFUL": 1, "FAILED": 1}
+    assert process.stop() == 0
+    lines = [json.loads(line) for line in process.output.lines if line.startswith("{")]
+    of = {pk: [line for line in lines if line.get("task_id") == pk] for pk in (succeeds.id, fails.id)}
+    keys = {"task_id", "task", "queue", "attempt", "wait_ms", "executor"}
+    assert all(keys <= line.keys() and line["executor"] == "web" for found in of.values() for line in found)
+    assert [(line["level"], line["message"].split()[0], line["attempt"]) for line in of[succeeds.id]] == [
+        ("INFO", "started", 1),
+        ("INFO", "succeeded", 1),
+    ]
+    assert [(line["level"], line["message"].split()[0], line["attempt"]) for line in of[fails.id]] == [
+        ("INFO", "started", 1),
+        ("WARNING", "retry", 1),
+        ("INFO", "started", 2),
+        ("ERROR", "failed", 2),
+    ]
+    ends = [line for found in of.values() for line in found if "started" not in line["message"]]
+    assert all(line["duration_ms"] >= 0 for line in ends)
+    assert "no luck" in of[fails.id][-1]["message"]
+
+
+@pytest.mark.parametrize(("level", "said"), [("0", False), ("1", True)])
+def test_verbosity(fleet: Fleet, level: str, said: bool) -> None:
+    compute.enqueue(0)
+    process = fleet.launch("--burst", "-v", level)
+    assert process.wait() == 0
+    assert bool(process.output.find("INFO .*succeeded tests.acceptance.tasks.compute")) is said
+
+
+def test_help_names_the_environment(fleet: Fleet) -> None:
+    process = fleet.launch("--help")
+    assert process.wait() == 0
+    text = "\n".join(process.output.lines)
+    for flag in ("queue", "threads", "async-slots", "processes", "burst", "max-tasks", "shutdown-timeout"):
+        assert f"--{flag}" in text
+        assert f"[JOBQUEUE_{flag.upper().replace('-', '_')}]" in text.replace("\n", " ")
+    assert work.module_path not in text

@@ -1,0 +1,69 @@
+"""What an executor uses: nothing grows with the number of tasks, and idling costs next to nothing."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.db import connection
+
+from tests.acceptance.harness import Fleet, Process, cpu_seconds, memory_bytes, threads, wait_for_ended, wait_until
+from tests.acceptance.tasks import book, tiny, work
+from tests.tasks import add_later, fail, fail_later
+
+MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    memory_bytes: int
+    threads: int
+    descriptors: int
+    connections: int
+
+
+def use(process: Process) -> Use:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            " AND backend_type = 'client backend'"
+        )
+        sessions = int(cursor.fetchone()[0])
+    descriptors = len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
+    return Use(memory_bytes(process.pid), threads(process.pid), descriptors, sessions)
+
+
+def enqueue_ten_thousand() -> None:
+    """Of each kind: threads and the event loop, with and without the database, good and bad ends."""
+    tiny.enqueue_many([((number,), {}) for number in range(9_400)])
+    add_later.enqueue_many([((number,), {}) for number in range(200)])
+    fail_later.using(max_attempts=1).enqueue_many([((), {})] * 50)
+    fail.using(max_attempts=1).enqueue_many([((), {})] * 250)
+    book.enqueue_many([((), {})] * 50)
+    work.enqueue_many([((), {})] * 50)
+
+
+def test_nothing_is_left_of_a_hundred_thousand_tasks(fleet: Fleet) -> None:
+    process = fleet.start("-v", "0")
+    for number in range(10):
+        enqueue_ten_thousand()
+        if number == 0:
+            wait_for_ended(10_000)
+            before = use(process)
+    wait_for_ended(100_000, seconds=240)
+    wait_until(lambda: use(process).connections <= before.connections, "no more connections than before")
+    after = use(process)
+    assert after.threads <= before.threads
+    assert after.descriptors <= before.descriptors
+    assert after.memory_bytes < before.memory_bytes + 16 * MEGABYTE
+    assert process.stop() == 0
+
+
+def test_idle_executor_costs_little(fleet: Fleet) -> None:
+    process = fleet.start()
+    began, used = time.monotonic(), cpu_seconds(process.pid)
+    wait_until(lambda: time.monotonic() - began > 5, "five idle seconds")
+    share = (cpu_seconds(process.pid) - used) / (time.monotonic() - began)
+    assert share < 0.1
+    assert process.stop() == 0

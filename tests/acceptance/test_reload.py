@@ -1,0 +1,75 @@
+"""--reload: new code, a terminal's Ctrl-C, and an editor that saves half a line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from jobqueue.models import Executor, Task
+from tests.acceptance.harness import Fleet, Process, is_running, wait_until
+from tests.acceptance.tasks import work
+from tests.models import Effect
+
+LONG_SECONDS = 300.0
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Path:
+    """A module of the site that is being edited."""
+    path = tmp_path / "edited_module.py"
+    path.write_text("VALUE = 1\n")
+    return path
+
+
+def start(fleet: Fleet, watched: Path) -> tuple[Process, int]:
+    """An executor under --reload in the middle of a task; returns it and the process that runs the task."""
+    path = f"{watched.parent}:{fleet.environment()['PYTHONPATH']}"
+    process = fleet.start("--reload", environment={"PYTHONPATH": path, "TESTS_IMPORT": watched.stem})
+    work.enqueue(LONG_SECONDS)
+    wait_until(Effect.objects.exists, "a running task")
+    (child,) = process.children()
+    assert child == Effect.objects.get().pid
+    return process, child
+
+
+def touch(path: Path, text: str) -> None:
+    path.write_text(text)
+    moment = time.time() + 5  # later than any look so far, however coarse the clock of the file system
+    os.utime(path, (moment, moment))
+
+
+def test_changed_code_hands_back_and_starts_again(fleet: Fleet, watched: Path) -> None:
+    process, child = start(fleet, watched)
+    touch(watched, "VALUE = 2\n")
+    wait_until(lambda: Effect.objects.count() == 2, "the second start")
+    assert not is_running(child)
+    row = Task.objects.get()
+    assert (row.status, row.claim_number, row.attempts, row.lost_count) == ("RUNNING", 2, 0, 0)
+    assert process.stop(signal.SIGQUIT) == 131
+
+
+@pytest.mark.parametrize("to_all", [False, True], ids=["to the parent", "to the whole group"])
+def test_second_interrupt_hands_back(fleet: Fleet, watched: Path, to_all: bool) -> None:
+    process, child = start(fleet, watched)
+    send = process.send_to_group if to_all else process.send
+    send(signal.SIGINT)
+    wait_until(lambda: Executor.objects.get().state == "DRAINING", "the executor to stop")
+    send(signal.SIGINT)
+    assert process.wait() == 130
+    assert not is_running(child)
+    assert Task.objects.values_list("status", "attempts").get() == ("READY", 0)
+
+
+def test_broken_code_waits_for_better_code(fleet: Fleet, watched: Path) -> None:
+    process, _ = start(fleet, watched)
+    touch(watched, "VALUE = \n")
+    process.output.wait_for("SyntaxError")
+    process.output.wait_for("starts again when code changes")
+    assert Task.objects.get().status == "READY"
+    watched.write_text("VALUE = 3\n")
+    wait_until(lambda: Effect.objects.count() == 2, "the second start")
+    assert process.stop(signal.SIGQUIT) == 131

@@ -1,0 +1,283 @@
+"""How much is claimed, of what, and when: without a database, on a clock of the test's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from jobqueue.executor import appetite as appetite_module
+from jobqueue.executor.appetite import LOOK_AGAIN_SECONDS, NEVER, Appetite
+from jobqueue.executor.settings import ExecutorSettings
+from jobqueue.executor.suspects import Suspects
+from jobqueue.outcome import Demand
+
+POLL_SECONDS = 10.0
+MANY = 1_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Situation:
+    """An appetite, and all it looks at."""
+
+    def __init__(self, clock: Clock, **settings: Any) -> None:
+        self.clock = clock
+        self.threads, self.loop, self.coroutines = 8, 100, frozenset({"async"})
+        self.ahead = 0
+        self.queues = ["a", "b"]
+        self.reads = 0
+        self.suspects = Suspects(30.0)
+        lane = type("FakeLane", (), {"ahead": lambda _: self.ahead})
+        crew = type(
+            "FakeCrew",
+            (),
+            {
+                "in_threads": property(lambda _: SimpleNamespace(free=self.threads, ahead=lane().ahead)),
+                "on_loop": property(lambda _: SimpleNamespace(free=self.loop)),
+                "coroutines": property(lambda _: self.coroutines),
+            },
+        )
+        engine = SimpleNamespace(options=SimpleNamespace(poll_interval=POLL_SECONDS), queues_in_use=self._queues_in_use)
+        self.appetite = Appetite(engine, ExecutorSettings(**settings), uuid4(), crew(), self.suspects)  # type: ignore[arg-type]
+
+    def _queues_in_use(self) -> list[str]:
+        self.reads += 1
+        return self.queues
+
+    def asks(self, most: int = MANY, *, is_alone: bool = False, is_convenient: bool = False) -> Demand:
+        return self.appetite.demand(most, is_alone=is_alone, is_convenient=is_convenient)
+
+    def claims(self, found: int = 0, *, took: float = 0.0, **changes: Any) -> Demand:
+        """Make one claim, which finds so many."""
+        demand, began_at = self.asks(**changes), self.clock.now
+        self.clock.now += took
+        self.appetite.claimed(demand, found, began_at)
+        return demand
+
+    def waits(self, most: int = MANY) -> float:
+        return self.appetite.wait_seconds(most, is_alone=False)
+
+    def satisfied(self) -> Situation:
+        self.claims()
+        self.clock.now += LOOK_AGAIN_SECONDS
+        self.claims()
+        assert self.appetite.is_satisfied
+        assert self.asks().limit == 0
+        return self
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(appetite_module, "time", clock)
+    monkeypatch.setattr(appetite_module, "random", SimpleNamespace(uniform=lambda low, high: 1.0))
+    return clock
+
+
+@pytest.fixture
+def situation(clock: Clock) -> Situation:
+    return Situation(clock)
+
+
+# --- how much
+
+
+@pytest.mark.parametrize(
+    ("threads", "loop", "ahead", "limit", "only", "but"),
+    [
+        (8, 100, 0, 8, None, None),
+        (8, 3, 0, 3, None, None),
+        (8, 100, 50, 58, None, None),
+        (-20, 100, 50, 30, None, None),
+        (0, 100, 0, 100, ["async"], None),
+        (-5, 100, 0, 100, ["async"], None),
+        (8, 0, 4, 12, None, ["async"]),
+        (0, 0, 0, 0, ["async"], None),
+    ],
+)
+def test_no_more_is_asked_for_than_fits_whatever_kind_comes(
+    situation: Situation, threads: int, loop: int, ahead: int, limit: int, only: Any, but: Any
+) -> None:
+    situation.threads, situation.loop, situation.ahead = threads, loop, ahead
+
+    demand = situation.asks()
+
+    assert (demand.limit, demand.only, demand.but, demand.suspects) == (limit, only, but, False)
+
+
+def test_without_async_tasks_only_threads_count(situation: Situation) -> None:
+    situation.coroutines, situation.loop = frozenset(), 0
+
+    assert (situation.asks().limit, situation.asks().but) == (8, None)
+
+
+@pytest.mark.parametrize("most", [0, 5])
+def test_no_more_is_asked_for_than_we_may_take(situation: Situation, most: int) -> None:
+    assert situation.asks(most).limit == most
+    assert situation.waits(most) == (NEVER if most == 0 else 0.0)
+
+
+# --- when
+
+
+def test_who_found_all_it_asked_for_asks_again_at_once(situation: Situation) -> None:
+    situation.satisfied().appetite.hurry()
+    demand = situation.claims(8)
+
+    assert demand.limit == 8
+    assert (situation.waits(), situation.asks().limit) == (0.0, 8)
+
+
+def test_who_found_less_waits_for_the_poll(situation: Situation) -> None:
+    situation.satisfied()
+
+    assert situation.waits() == POLL_SECONDS
+    situation.clock.now += POLL_SECONDS
+    assert (situation.waits(), situation.asks().limit) == (0.0, 8)
+
+
+def test_a_claim_is_made_when_the_database_is_asked_something_anyway(situation: Situation) -> None:
+    assert situation.satisfied().asks(is_convenient=True).limit == 8
+
+
+def test_a_notice_brings_a_claim_and_another_a_little_later(situation: Situation) -> None:
+    situation.satisfied().clock.now += 1.0
+    assert situation.appetite.notice("a")
+
+    assert situation.waits() == 0.0
+    situation.clock.now += 0.001
+    situation.claims()
+    assert situation.waits() == pytest.approx(LOOK_AGAIN_SECONDS - 0.001)
+    situation.clock.now += LOOK_AGAIN_SECONDS
+    situation.claims()
+    assert situation.waits() == POLL_SECONDS
+
+
+def test_a_notice_during_a_claim_is_not_lost(situation: Situation) -> None:
+    situation.satisfied().clock.now += POLL_SECONDS
+    demand, began_at = situation.asks(), situation.clock.now
+    situation.clock.now += 0.001
+    situation.appetite.notice("a")
+    situation.clock.now += 0.001
+
+    situation.appetite.claimed(demand, 0, began_at)
+
+    assert situation.waits() == 0.0
+
+
+def test_a_claim_that_failed_is_made_again(situation: Situation) -> None:
+    situation.satisfied().appetite.hurry()
+    situation.asks()  # and the database goes away
+
+    assert situation.waits() == 0.0
+
+
+def test_a_lane_that_had_no_room_stays_hungry(situation: Situation) -> None:
+    situation.satisfied().appetite.hurry()
+    situation.claims(8)
+    situation.threads = 0
+    assert situation.claims(0).only == ["async"]
+    situation.threads = 8
+
+    assert (situation.waits(), situation.asks().limit) == (0.0, 8)
+
+
+def test_claims_that_pass_over_a_backlog_take_a_tenth_of_the_time(situation: Situation) -> None:
+    situation.threads = 0
+    situation.claims(0, took=0.3)
+    situation.appetite.notice("a")
+
+    assert situation.asks(is_convenient=True).limit == 0
+    assert situation.waits() == pytest.approx(3.0)
+    situation.clock.now += 3.0
+    assert situation.asks().limit == 100
+    situation.threads = 8  # a claim of any kind takes the first it meets
+    situation.clock.now -= 2.0
+    assert situation.asks(is_convenient=True).limit == 8
+
+
+# --- of which queues
+
+
+def test_the_queues_in_use_are_read_once_a_second(situation: Situation) -> None:
+    assert situation.asks().queues == ["a", "b"]
+    situation.queues = ["c"]
+    assert (situation.asks().queues, situation.reads) == (["a", "b"], 1)
+
+    situation.clock.now += 1.0
+    assert (situation.asks().queues, situation.reads) == (["c"], 2)
+
+
+def test_a_queue_that_somebody_speaks_of_is_served_at_once(situation: Situation) -> None:
+    situation.asks()
+    situation.appetite.notice("new")
+
+    assert situation.asks().queues == ["a", "b", "new"]
+
+
+def test_a_notice_while_the_queues_are_read_is_not_lost(situation: Situation, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = situation.appetite._engine.queues_in_use
+
+    def read_slowly() -> list[str]:
+        queues = read()
+        situation.appetite.notice("new")  # its task was committed behind our snapshot
+        return queues
+
+    monkeypatch.setattr(situation.appetite._engine, "queues_in_use", read_slowly)
+
+    assert situation.asks().queues == ["a", "b", "new"]
+
+
+def test_tasks_that_become_ready_may_be_of_any_queue(situation: Situation) -> None:
+    situation.asks()
+    situation.queues = ["retried"]
+    situation.clock.now += 0.1
+
+    situation.appetite.hurry()
+
+    assert situation.asks().queues == ["retried"]
+
+
+def test_only_the_queues_of_the_settings_are_served(clock: Clock) -> None:
+    chosen = Situation(clock, queues=("a", "z"))
+
+    assert not chosen.appetite.notice("b")
+    assert chosen.appetite.notice("z")
+    assert (chosen.asks().queues, chosen.reads) == (("a", "z"), 0)
+
+
+# --- suspects
+
+
+def test_who_makes_room_for_a_suspect_asks_for_nothing_else(situation: Situation) -> None:
+    situation.suspects.seen(found=True)
+
+    assert situation.asks(is_convenient=True).limit == 0
+    assert situation.waits() == NEVER
+    demand = situation.asks(is_alone=True)
+    assert (demand.limit, demand.suspects, demand.only, demand.but) == (1, True, None, None)
+
+
+def test_who_runs_a_suspect_asks_for_nothing(situation: Situation) -> None:
+    situation.suspects.seen(found=True)
+    situation.claims(1, is_alone=True)
+
+    assert situation.asks(is_convenient=True).limit == 0
+    situation.suspects.ended()
+    assert situation.asks(is_convenient=True).limit == 8
+
+
+def test_who_found_no_suspect_goes_on(situation: Situation) -> None:
+    situation.suspects.seen(found=True)
+    situation.claims(0, is_alone=True)
+
+    assert (situation.asks().limit, situation.asks().suspects) == (8, False)

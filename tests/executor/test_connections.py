@@ -1,0 +1,167 @@
+"""Django's connections in the threads of bodies: opened lazily, and clean for the next body."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+
+from jobqueue.models import Task
+from jobqueue.outcome import Status
+from tests.executor import tasks
+from tests.executor.harness import Burst, Start, gates, on_both_databases, row_of, wait_for, wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+OF_THE_EXECUTOR = 3  # pulse, heartbeat, listener
+
+
+def sessions() -> int:
+    """Count the server's sessions beside our own."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        return int(cursor.fetchone()[0])
+
+
+@pytest.fixture(params=[0, None], ids=["fresh", "persistent"])
+def max_age(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int | None:
+    """Both habits of Django: a connection for each task, and one for many."""
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", request.param)
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def persistent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", None)
+
+
+def test_tasks_without_a_database_open_no_connection(start: Start, persistent: None) -> None:
+    running = start(threads=4)
+    tasks.add.enqueue_many([((number,), {}) for number in range(50)])
+    tasks.add_later.enqueue_many([((number,), {}) for number in range(50)])
+
+    wait_for(lambda: running.pulse.counts.finished == 100)
+
+    assert sessions() <= OF_THE_EXECUTOR
+
+
+def test_connections_do_not_outlive_their_age(start: Start, max_age: int | None) -> None:
+    running = start(threads=2)
+    tasks.session_of_database.enqueue_many([((), {})] * 50)
+
+    wait_for(lambda: running.pulse.counts.finished == 50)
+
+    kept = 0 if max_age == 0 else 2
+    wait_for(lambda: sessions() <= OF_THE_EXECUTOR + kept, "the end of the others")
+    assert len(set(Task.objects.values_list("return_value", flat=True))) <= (50 if max_age == 0 else 2)
+
+
+FAILING = ["leaves a block", "begins", "breaks its transaction"]
+
+
+@pytest.mark.parametrize("mess", tasks.MESSES)
+def test_the_next_task_finds_a_clean_session(burst: Burst, max_age: int | None, mess: str) -> None:
+    tasks.look_at_session.enqueue()
+    messy = tasks.make_a_mess.using(max_attempts=1).enqueue(mess)
+    after = tasks.look_at_session.enqueue()
+
+    burst(threads=1)
+
+    before, _, following = Task.objects.order_by("pk").values_list("return_value", flat=True)
+    assert before is not None
+    assert following == before
+    row = row_of(messy)
+    assert row.status == (Status.FAILED if mess in FAILING else Status.SUCCESSFUL), row.errors
+    assert row_of(after).attempts == 0
+
+
+@pytest.mark.parametrize("mess", tasks.MESSES)
+def test_an_async_body_leaves_nothing_behind_either(burst: Burst, persistent: None, mess: str) -> None:
+    tasks.look_at_session.enqueue()
+    messy = tasks.make_a_mess_later.using(max_attempts=1).enqueue(mess)
+    tasks.look_at_session.enqueue()
+
+    burst(threads=1, async_slots=1)
+
+    before, _, following = Task.objects.order_by("pk").values_list("return_value", flat=True)
+    assert following == before
+    assert row_of(messy).status == (Status.FAILED if mess in FAILING else Status.SUCCESSFUL)
+
+
+def test_a_transaction_left_open_fails_the_task_in_plain_words(burst: Burst) -> None:
+    result = tasks.make_a_mess.using(max_attempts=1).enqueue("leaves a block")
+
+    burst()
+
+    (error,) = row_of(result).errors
+    assert error["exception_class_path"] == "django.db.transaction.TransactionManagementError"
+    assert error["message"] == "The task left a transaction open on the database 'default'; it was rolled back."
+
+
+def test_a_connection_that_died_while_it_was_idle_costs_no_attempt(start: Start, persistent: None) -> None:
+    start(threads=1)
+    first = wait_until(tasks.session_of_database.enqueue(), Status.SUCCESSFUL).return_value
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [first])
+
+    second = wait_until(tasks.session_of_database.using(max_attempts=1).enqueue(), Status.SUCCESSFUL)
+
+    assert second.return_value != first
+
+
+def test_async_bodies_share_no_connection(start: Start, persistent: None) -> None:
+    running = start(async_slots=10)
+    tasks.session_for_a_while.enqueue_many([(("at once",), {})] * 10)
+    gates["at once"].wait_for(10)
+    gates["at once"].open()
+    wait_for(lambda: running.pulse.counts.finished == 10)
+
+    assert len(set(Task.objects.values_list("return_value", flat=True))) == 10
+    wait_for(lambda: sessions() <= OF_THE_EXECUTOR, "the end of the others")
+
+
+def test_threads_that_an_async_body_borrows_keep_no_connection(start: Start, persistent: None) -> None:
+    running = start()
+    tasks.session_in_borrowed_threads.enqueue_many([((), {})] * 5)
+
+    wait_for(lambda: running.pulse.counts.finished == 5)
+
+    wait_for(lambda: sessions() <= OF_THE_EXECUTOR, "the end of the others")
+
+
+@on_both_databases
+def test_nothing_grows_with_the_number_of_tasks(
+    start: Start, settings: Any, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """With DEBUG on, where Django keeps every query."""
+    settings.DEBUG = True
+    monkeypatch.setitem(connections.settings[backend], "CONN_MAX_AGE", None)
+    running = start(backend=backend, threads=2, async_slots=4)
+    logged: list[int] = []
+    pulse = running.process.engine.pulse
+
+    def count(*arguments: Any) -> Any:
+        logged.append(len(connections[backend].queries_log))
+        return pulse(*arguments)
+
+    monkeypatch.setattr(running.process.engine, "pulse", count)
+
+    def work_off(count: int) -> None:
+        finished = running.pulse.counts.finished
+        tasks.query.using(backend=backend).enqueue_many([((backend,), {})] * count)
+        tasks.query_later.using(backend=backend).enqueue_many([((backend,), {})] * (count // 10))
+        wait_for(lambda: running.pulse.counts.finished == finished + count + count // 10, seconds=120.0)
+
+    work_off(100)
+    threads = threading.active_count()
+    work_off(500)
+
+    assert threading.active_count() <= threads + 4  # those of async bodies in flight
+    assert set(Task.objects.using(backend).values_list("return_value", flat=True)) <= {1, 2}
+    assert max(logged) < 100
+    if backend == "default":
+        wait_for(lambda: sessions() <= OF_THE_EXECUTOR + 2, "the end of the others")

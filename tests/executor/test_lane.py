@@ -1,0 +1,173 @@
+"""The lines before threads and event loop."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from jobqueue.exceptions import TaskCancelled
+from jobqueue.executor import hold as hold_module
+from jobqueue.executor import lane as lane_module
+from jobqueue.executor.hold import Hold
+from jobqueue.executor.lane import AHEAD_MOST, Lane
+from jobqueue.outcome import Status
+from tests.executor import tasks
+from tests.executor.harness import Start, gates, make_claim, row_of, wait_for, wait_until
+from tests.executor.test_cancel import in_line
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (lane_module, hold_module):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
+    return clock
+
+
+def holds(count: int) -> list[Hold]:
+    return [Hold(make_claim()) for _ in range(count)]
+
+
+def test_a_lane_starts_what_fits_and_keeps_the_order() -> None:
+    started: list[Hold] = []
+    lane = Lane(2, started.append)
+    given = holds(5)
+
+    lane.add(given)
+    assert (started, lane.free) == (given[:2], -3)
+
+    lane.left(given[1])
+    assert (started, lane.free) == (given[:3], -2)
+
+
+def test_nothing_is_claimed_ahead_before_anything_is_known() -> None:
+    assert Lane(8, lambda hold: None).ahead() == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ahead"), [(0.001, 200), (0.01, 20), (0.05, 4), (0.06, 0), (10.0, 0), (0.0, AHEAD_MOST)]
+)
+def test_as_many_are_claimed_ahead_as_will_start_soon(clock: Clock, seconds: float, ahead: int) -> None:
+    lane = Lane(2, lambda hold: None)
+    for hold in holds(10):
+        lane.add([hold])
+        clock.now += seconds
+        lane.left(hold)
+
+    assert lane.ahead() == pytest.approx(ahead, abs=1)
+
+
+def test_a_slot_that_is_busy_for_long_counts_for_nothing(clock: Clock) -> None:
+    lane = Lane(2, lambda hold: None)
+    first, long, longer = holds(3)
+    lane.add([first])
+    clock.now += 0.01
+    lane.left(first)
+    assert lane.ahead() == 20
+
+    lane.add([long])
+    clock.now += 0.2
+    assert lane.ahead() == 10
+    lane.add([longer])
+    clock.now += 0.2
+    assert lane.ahead() == 0
+
+
+def test_who_waited_too_long_is_taken_back(clock: Clock) -> None:
+    lane = Lane(1, lambda hold: None)
+    first, second = holds(2)
+    lane.add([first, second])
+    clock.now += 0.5
+    (third,) = holds(1)
+    lane.add([third])
+
+    assert lane.take_back(1.0) == []
+    clock.now += 0.5
+    assert lane.take_back(1.0) == [second]  # what runs is not taken back
+    assert lane.take_back() == [third]
+    assert lane.free == 0
+
+
+def test_who_was_told_to_stop_in_line_is_taken_back() -> None:
+    lane = Lane(1, lambda hold: None)
+    given = holds(3)
+    lane.add(given)
+    given[2].interrupt(TaskCancelled)
+
+    assert lane.take_back(1.0) == [given[2]]
+
+
+# --- in an executor
+
+
+@pytest.mark.django_db(transaction=True)
+def test_threads_full_of_long_tasks_keep_no_async_task_from_running(start: Start) -> None:
+    tasks.wait_at.enqueue_many([(("long",), {})] * 10)
+    start(threads=2, async_slots=2)
+    gates["long"].wait_for(2)
+
+    for number in range(5):
+        wait_until(tasks.add_later.enqueue(number), Status.SUCCESSFUL)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_event_loop_full_of_long_tasks_keeps_no_thread_from_running(start: Start) -> None:
+    tasks.wait_later.enqueue_many([(("long",), {})] * 10)
+    start(threads=2, async_slots=2)
+    gates["long"].wait_for(2)
+
+    for number in range(5):
+        wait_until(tasks.add.enqueue(number), Status.SUCCESSFUL)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_backlog_of_one_kind_is_worked_off_without_polls(start: Start) -> None:
+    """The claims that the other lane makes meanwhile find nothing, and say nothing about this one."""
+    tasks.wait_at.using(priority=1).enqueue_many([(("first",), {})] * 2)
+    tasks.add.enqueue_many([((number,), {}) for number in range(500)])
+    running = start(threads=2, poll_interval=600.0)
+    gates["first"].wait_for(2)
+    wait_for(lambda: running.pulse.counts.turns > 10)
+
+    gates["first"].open()
+
+    wait_for(lambda: running.pulse.counts.finished == 502)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_no_more_than_fits_is_claimed_of_long_tasks(start: Start) -> None:
+    long = tasks.wait_at.enqueue_many([(("long",), {})] * 10)
+    later = tasks.wait_later.enqueue_many([(("long",), {})] * 10)
+    running = start(threads=3, async_slots=4, poll_interval=0.05)
+    gates["long"].wait_for(7)
+    turns = running.pulse.counts.turns
+    wait_for(lambda: running.pulse.counts.turns > turns + 3)
+
+    assert sorted(row_of(result).claim_number for result in long) == [0] * 7 + [1] * 3
+    assert sorted(row_of(result).claim_number for result in later) == [0] * 6 + [1] * 4
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_waits_in_line_for_a_second_goes_back_and_stays_there(start: Start) -> None:
+    result, running = in_line(start)
+    rank = row_of(result).rank
+
+    row = wait_until(result, Status.READY)
+
+    assert (row.rank, row.attempts, row.worker_ids, row.executor_id) == (rank, 0, [], None)
+    # Its slot is known to be busy now: this executor does not take it again.
+    turns = running.pulse.counts.turns
+    wait_for(lambda: running.pulse.counts.turns > turns + 3)
+    assert row_of(result).claim_number == 1
+    gates["in line"].open()
+    gates["long"].open()
+    assert wait_until(result, Status.SUCCESSFUL).claim_number == 2

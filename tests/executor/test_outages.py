@@ -1,0 +1,261 @@
+"""The database goes away and comes back; nothing is lost, and nothing is done twice."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection, connections, transaction
+
+from jobqueue.engine import engine_for
+from jobqueue.models import Task
+from jobqueue.outcome import Status
+from tests.executor import tasks
+from tests.executor.harness import Options, Running, Start, gates, on_both_databases, row_of, wait_for, wait_until
+from tests.factories import TaskFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Trouble:
+    """Lets verbs of an executor's engine fail, before the database hears of them or after it did as told."""
+
+    def __init__(self, running: Running) -> None:
+        self._engine = running.process.engine
+        self.times = 0
+
+    def before(self, verb: str, times: int) -> None:
+        self._patch(verb, times, lambda *_: True, is_done=False)
+
+    def after(self, verb: str, times: int = 1, *, when: Callable[..., bool] = lambda *_: True) -> None:
+        self._patch(verb, times, when, is_done=True)
+
+    def _patch(self, verb: str, times: int, when: Callable[..., bool], *, is_done: bool) -> None:
+        original = getattr(self._engine, verb)
+        self.times = times
+
+        def fail(*arguments: Any) -> Any:
+            if not self.times:
+                return original(*arguments)
+            answer = original(*arguments) if is_done else None
+            if is_done and not when(answer, *arguments):
+                return answer
+            self.times -= 1
+            raise OperationalError("server closed the connection unexpectedly")
+
+        setattr(self._engine, verb, fail)
+
+    @property
+    def is_over(self) -> bool:
+        return self.times == 0
+
+
+@pytest.fixture(autouse=True)
+def own_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each executor has an engine of its own, which only its test takes apart."""
+    monkeypatch.setattr("jobqueue.executor.process.engine_for", engine_for.__wrapped__)
+
+
+@on_both_databases
+@pytest.mark.parametrize("verb", ["pulse", "wake_due", "sweep"])
+def test_outcomes_are_kept_until_the_database_is_back(start: Start, verb: str, backend: str) -> None:
+    results = tasks.wait_at.using(backend=backend).enqueue_many([(("before",), {})] * 2)
+    running = start(backend=backend)
+    gates["before"].wait_for(2)
+    trouble = Trouble(running)
+
+    trouble.before(verb, 5)
+    gates["before"].open()
+    running.pulse.hurry()
+
+    wait_for(lambda: trouble.is_over)
+    for result in results:
+        wait_until(result, Status.SUCCESSFUL)
+    wait_until(tasks.add.using(backend=backend).enqueue(1), Status.SUCCESSFUL)
+    assert {row_of(result).claim_number for result in results} == {1}
+    assert (running.pulse.counts.lost, len(running.holds)) == (0, 0)
+
+
+def test_an_outage_is_told_once(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    running = start()
+    trouble = Trouble(running)
+    trouble.before("pulse", 6)
+
+    wait_until(tasks.add.enqueue(1), Status.SUCCESSFUL)
+
+    assert trouble.is_over
+    words = [record.getMessage() for record in caplog.records if "database." in record.getMessage()]
+    assert [word.split(",")[0].split(" after")[0] for word in words] == ["database.away", "database.back"]
+
+
+@on_both_databases
+def test_a_claim_whose_answer_was_lost_is_released(start: Start, backend: str) -> None:
+    running = start(backend=backend)
+    trouble = Trouble(running)
+    trouble.after("pulse", when=lambda answer, *_: bool(answer[1]))
+    results = tasks.add.using(backend=backend).enqueue_many([((number,), {}) for number in range(5)])
+
+    rows = [wait_until(result, Status.SUCCESSFUL) for result in results]
+
+    assert trouble.is_over
+    assert max(row.claim_number for row in rows) == 2
+    assert {row.attempts for row in rows} == {0}
+
+
+def test_a_claim_that_comes_true_late_is_released_too(start: Start, options: Options) -> None:
+    """The server may have been at it still when we asked what we hold."""
+    options(HEARTBEAT_TIMEOUT=20)
+    running = start()
+    Trouble(running).before("pulse", 1)
+    wait_until(tasks.add.enqueue(1), Status.SUCCESSFUL)
+
+    TaskFactory.create(running=True, executor_id=running.process.executor_id, task_type=tasks.add.task_type, args=[1])
+
+    wait_for(lambda: Task.objects.successful().count() == 2)
+
+
+@on_both_databases
+@pytest.mark.parametrize("body", [tasks.add, tasks.add_later])
+def test_a_commit_whose_answer_was_lost_is_announced_once(
+    start: Start, told: list[Any], caplog: pytest.LogCaptureFixture, body: Any, backend: str
+) -> None:
+    running = start(backend=backend)
+    trouble = Trouble(running)
+    trouble.after("pulse", when=lambda answer, *_: bool(answer[0].done))
+    results = body.using(backend=backend).enqueue_many([((number,), {}) for number in range(20)])
+
+    wait_for(lambda: len(told) == 20)
+
+    assert sorted(task_result.id for task_result in told) == sorted(result.id for result in results)
+    assert {row_of(result).status for result in results} == {Status.SUCCESSFUL}
+    assert trouble.is_over
+    assert (running.pulse.counts.finished, running.pulse.counts.lost) == (20, 0)
+    assert "outcome_dropped" not in caplog.text
+
+
+@pytest.mark.parametrize("body", [tasks.fail, tasks.fail_later])
+def test_a_retry_whose_commit_gave_no_answer_counts_once(start: Start, told: list[Any], body: Any) -> None:
+    """By the time we look, its row is due again, or taken up again."""
+    running = start()
+    trouble = Trouble(running)
+    trouble.after("pulse", 5, when=lambda answer, *_: bool(answer[0].done))
+    results = body.enqueue_many([((), {})] * 10)
+
+    wait_for(lambda: len(told) == 10)
+
+    assert {(row_of(result).status, row_of(result).attempts) for result in results} == {(Status.FAILED, 2)}
+    assert {len(row_of(result).errors) for result in results} == {2}
+    assert (running.pulse.counts.retried, running.pulse.counts.finished) == (10, 10)
+    assert running.pulse.counts.lost == 0
+
+
+def test_the_outcome_of_a_replaced_claim_is_dropped(
+    start: Start, told: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    result = tasks.wait_at.enqueue("stale")
+    running = start()
+    gates["stale"].wait_for()
+    Task.objects.filter(pk=result.id).update(claim_number=7)
+
+    gates["stale"].open()
+    wait_for(lambda: running.pulse.counts.lost == 1)
+
+    assert (row_of(result).status, row_of(result).return_value) == (Status.RUNNING, None)
+    assert (told, running.holds) == ([], {})
+    (record,) = [record for record in caplog.records if "outcome_dropped" in record.getMessage()]
+    assert (record.levelno, record.__dict__["task_id"]) == (logging.WARNING, result.id)
+
+
+@pytest.mark.parametrize("first_ends", ["first", "last"])
+def test_a_task_may_come_back_while_its_first_body_still_runs(start: Start, told: list[Any], first_ends: str) -> None:
+    """It was taken from us, say in an outage, and handed back to us."""
+    result = tasks.wait_at_one_of.enqueue("again")
+    running = start(threads=2, poll_interval=0.05)
+    gates["again"].wait_for(1)
+    rows = Task.objects.filter(pk=result.id)
+    rows.update(status=Status.READY, executor_id=None, heartbeat=None, lost_count=1)
+    gates["again"].wait_for(2)
+
+    one, other = ("again 1", "again 2") if first_ends == "first" else ("again 2", "again 1")
+    gates[one].open()
+    if first_ends == "first":
+        wait_for(lambda: running.pulse.counts.lost == 1)
+        assert len(running.holds) == 1
+    else:
+        wait_until(result, Status.SUCCESSFUL)
+    gates[other].open()
+    wait_for(lambda: running.pulse.counts.lost + running.pulse.counts.finished == 2)
+
+    assert wait_until(result, Status.SUCCESSFUL).return_value == 2
+    assert (running.pulse.counts.lost, running.pulse.counts.finished, running.holds) == (1, 1, {})
+    wait_for(lambda: len(told) == 1)
+
+
+def test_sessions_that_are_terminated_again_and_again_lose_nothing(start: Start, told: list[Any]) -> None:
+    running = start(threads=4, poll_interval=0.05)
+    results = tasks.add.enqueue_many([((number,), {}) for number in range(400)])
+    results += tasks.add_later.enqueue_many([((number,), {}) for number in range(100)])
+
+    while running.pulse.counts.finished < 500:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1"
+            )
+        finished = running.pulse.counts.finished
+        wait_for(lambda finished=finished: running.pulse.counts.finished > finished or finished == 500)  # type: ignore[misc]
+
+    wait_for(lambda: len(told) >= 500)
+    assert {row_of(result).status for result in results} == {Status.SUCCESSFUL}
+    assert len({task_result.id for task_result in told}) == len(told) == 500
+    assert {row_of(result).attempts for result in results} == {0}
+
+
+def test_a_connection_closed_under_the_loop_is_replaced(start: Start) -> None:
+    """As the watchdog does where a network swallows packets."""
+    running = start(poll_interval=0.05)
+    wrappers: list[Any] = []
+    pulse = running.process.engine.pulse
+
+    def remember(*arguments: Any) -> Any:
+        wrappers.append(connections["default"])
+        return pulse(*arguments)
+
+    running.process.engine.pulse = remember  # type: ignore[method-assign, assignment]
+    wait_for(lambda: wrappers)
+    for number in range(3):
+        wrappers[-1].connection.close()
+        wait_until(tasks.add.enqueue(number), Status.SUCCESSFUL)
+
+
+def test_a_process_whose_loop_dies_says_so(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    running = start()
+
+    def die(*_: Any) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    running.process.engine.wake_due = die  # type: ignore[method-assign, assignment]
+    wait_for(lambda: running.exit_code is not None)
+
+    assert running.exit_code == 70
+    assert "pulse.died" in caplog.text
+    running.pulse.failure = None  # as expected
+
+
+def test_a_row_that_somebody_holds_delays_only_its_own_task(start: Start) -> None:
+    held, others = tasks.wait_at.enqueue("held"), [tasks.wait_at.enqueue("others") for _ in range(3)]
+    running = start(threads=4)
+    gates["held"].wait_for(1)
+    gates["others"].wait_for(3)
+
+    with transaction.atomic():
+        Task.objects.select_for_update().get(pk=held.id)
+        gates["held"].open()
+        gates["others"].open()
+        for result in others:
+            wait_until(result, Status.SUCCESSFUL)
+        assert running.pulse.counts.finished == 3
+
+    wait_until(held, Status.SUCCESSFUL)

@@ -1,0 +1,127 @@
+"""Tasks that lost executors run alone in their process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobqueue.models import Task
+from jobqueue.outcome import Status
+from tests.executor import tasks
+from tests.executor.harness import Options, Running, Start, gates, on_both_databases, wait_for
+from tests.executor.test_cancel import in_line
+from tests.factories import TaskFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def add_suspect(body: Any, *args: Any, backend: str = "default") -> Task:
+    return TaskFactory.create(
+        using=backend, backend=backend, task_type=body.task_type, args=list(args), lost_count=2, max_attempts=1
+    )
+
+
+def some_turns(running: Running) -> None:
+    turns = running.pulse.counts.turns
+    wait_for(lambda: running.pulse.counts.turns > turns + 3)
+
+
+@on_both_databases
+@pytest.mark.parametrize("body", [tasks.wait_at, tasks.wait_later])
+def test_a_suspect_runs_alone_and_then_the_others_go_on(start: Start, body: Any, backend: str) -> None:
+    suspect = add_suspect(body, "suspect", backend=backend)
+    running = start(backend=backend, threads=4, poll_interval=0.05)
+    gates["suspect"].wait_for()
+
+    others = tasks.add.using(backend=backend).enqueue_many([((number,), {}) for number in range(20)])
+    others += tasks.add_later.using(backend=backend).enqueue_many([((number,), {}) for number in range(20)])
+    some_turns(running)
+
+    assert list(running.holds) == [suspect.pk]
+    assert Task.objects.using(backend).ready().count() == 40
+    gates["suspect"].open()
+    wait_for(lambda: Task.objects.using(backend).successful().count() == 41)
+
+
+def test_a_suspect_waits_for_what_runs_and_nothing_else_is_claimed(start: Start) -> None:
+    tasks.wait_at.enqueue("running")
+    running = start(threads=4, poll_interval=0.05)
+    gates["running"].wait_for()
+    suspect = add_suspect(tasks.wait_at, "suspect")
+    wait_for(lambda: running.pulse._suspects.is_waiting)
+
+    tasks.add.enqueue_many([((number,), {}) for number in range(20)])
+    some_turns(running)
+    assert (len(running.holds), Task.objects.successful().count()) == (1, 0)
+
+    gates["running"].open()
+    gates["suspect"].wait_for()
+    assert list(running.holds) == [suspect.pk]
+    gates["suspect"].open()
+    wait_for(lambda: Task.objects.successful().count() == 22)
+
+
+def test_what_stands_in_line_goes_back_for_a_suspect(start: Start) -> None:
+    result, running = in_line(start)
+    add_suspect(tasks.add, 1)
+
+    wait_for(lambda: Task.objects.filter(pk=result.id, status=Status.READY).exists())
+
+    wait_for(lambda: len(running.holds) == 1)
+    assert gates["in line"].arrived == []
+
+
+def test_one_after_the_other(start: Start) -> None:
+    for _ in range(3):
+        add_suspect(tasks.add, 1)
+    tasks.add.enqueue_many([((number,), {}) for number in range(20)])
+
+    start()
+
+    wait_for(lambda: Task.objects.successful().count() == 23)
+
+
+def test_a_crash_that_leaves_many_suspects_does_not_take_a_second_for_each(start: Start) -> None:
+    for _ in range(60):
+        add_suspect(tasks.add, 1)
+
+    start()
+
+    wait_for(lambda: Task.objects.successful().count() == 60)  # harness.DEADLINE is half of that in seconds
+
+
+def test_patience_with_long_tasks_has_an_end(start: Start, options: Options) -> None:
+    options(HEARTBEAT_TIMEOUT=0.6)
+    tasks.wait_at.enqueue("long")
+    running = start(threads=4)
+    gates["long"].wait_for()
+    suspect = add_suspect(tasks.add, 1)
+    wait_for(lambda: running.pulse._suspects.is_waiting)
+
+    tasks.add.enqueue_many([((number,), {}) for number in range(20)])
+
+    wait_for(lambda: Task.objects.successful().count() == 20)
+    assert Task.objects.get(pk=suspect.pk).status == Status.READY
+
+
+def test_nobody_waits_for_a_suspect_that_another_has_taken(start: Start) -> None:
+    tasks.wait_at.enqueue("long")
+    running = start(threads=4)
+    gates["long"].wait_for()
+    suspect = add_suspect(tasks.add, 1)
+    wait_for(lambda: running.pulse._suspects.is_waiting)
+    Task.objects.filter(pk=suspect.pk).update(status=Status.SUCCESSFUL)
+
+    tasks.add.enqueue_many([((number,), {}) for number in range(20)])
+
+    wait_for(lambda: Task.objects.successful().count() == 21)
+
+
+def test_a_task_that_lost_one_executor_is_no_suspect(start: Start) -> None:
+    TaskFactory.create(task_type=tasks.wait_at.task_type, args=["same"], lost_count=1)
+    tasks.wait_at.enqueue("same")
+
+    start(threads=2)
+
+    gates["same"].wait_for(2)
