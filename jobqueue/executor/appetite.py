@@ -16,6 +16,7 @@ from jobqueue.outcome import Demand
 
 LOOK_AGAIN_SECONDS = 0.03  # after a notice: others may have been left out in its 20 ms
 QUEUES_SECONDS = 1.0  # between looks which queues are in use
+QUEUES_GAP_SECONDS = 0.02  # the same when somebody has spoken since; less than LOOK_AGAIN_SECONDS
 PICKY_SHARE = 0.1  # of the time, for claims that leave out a kind of task: they read past a whole backlog of it
 LANES = IN_THREADS, ON_LOOP = "threads", "loop"
 AT_ONCE, NEVER = float("-inf"), float("inf")
@@ -103,7 +104,9 @@ class Appetite:
         if self._settings.queues is not None:
             return self._settings.queues
         now = time.monotonic()
-        if now - self._queues_read_at >= QUEUES_SECONDS or self._hurried_at > self._queues_read_at:
+        # A task that was just made READY may be alone in a queue that was not in use a moment ago.
+        kept_seconds = QUEUES_GAP_SECONDS if self._hurried_at > self._queues_read_at else QUEUES_SECONDS
+        if now - self._queues_read_at >= kept_seconds:
             # Renewed before the look: what is noticed from here on stays until the next one.
             self._noticed = set()
             self._queues, self._queues_read_at = self._engine.queues_in_use(), now

@@ -69,6 +69,21 @@ def test_sleep_ends(stage: Stage, start: Start, actor: type[Actor[Any]]) -> None
     assert stage.result(pk) is True
 
 
+def test_queue_that_nobody_used_is_seen_when_a_commit_wakes_somebody_there(
+    stage: Stage, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobqueue.executor.appetite.QUEUES_SECONDS", 3600.0)
+
+    def poll(context: PollContext[Any]) -> Any:
+        return Done("woken") if context.inbox.take() else Suspend()
+
+    pk = stage.enter(poll, queue_name="quiet")
+    stage.run()
+    start()
+    stage.enter(lambda context: (jobqueue.Send(pk), Done()), queue_name="busy")
+    wait_until(stage, pk, Status.SUCCESSFUL)
+
+
 @pytest.mark.parametrize("as_function", [False, True])
 def test_running_poll_ends_before_its_cancelled_task_does(
     stage: Stage, start: Start, options: Options, as_function: bool
