@@ -520,7 +520,7 @@ async def make_a_mess_later(mess: str) -> None:
 SESSION = """
     SELECT current_setting('search_path'), current_setting('statement_timeout'), current_setting('TimeZone'),
         current_setting('application_name'), current_user::text,
-        (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'),
+        (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
         (SELECT count(*) FROM pg_listening_channels() AS channel WHERE channel = 'jobqueue_tests'),
         to_regclass('pg_temp.left_behind')::text,
         (SELECT count(*) FROM pg_prepared_statements WHERE name = 'left_behind'),
