@@ -273,6 +273,8 @@ def test_who_runs_a_suspect_asks_for_nothing(situation: Situation) -> None:
 
     assert situation.asks(is_convenient=True).limit == 0
     situation.suspects.ended()
+    assert situation.asks(is_alone=True).suspects  # the next one comes at once, if there is one
+    situation.claims(0, is_alone=True)
     assert situation.asks(is_convenient=True).limit == 8
 
 

@@ -23,9 +23,10 @@ def test_what_runs_may_end_and_nothing_else_is_claimed(start: Start, body: Any, 
     gates["running"].wait_for()
 
     running.process.stop()
-    after = tasks.add.using(backend=backend).enqueue(1)
     turns = running.pulse.counts.turns
+    # The turn that was under way may have asked for work before.
     wait_for(lambda: running.pulse.is_draining and running.pulse.counts.turns > turns)
+    after = tasks.add.using(backend=backend).enqueue(1)
     gates["running"].open()
     running.join()
 
