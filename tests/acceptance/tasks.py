@@ -72,6 +72,13 @@ def hang(context: TaskContext[..., Any], seconds: float) -> None:
 
 
 @task(takes_context=True)
+async def block_loop(context: TaskContext[..., Any], seconds: float) -> None:
+    """Keep the event loop, and everybody on it, from going on."""
+    await Effect.objects.acreate(task_id=UUID(context.task_result.id), kind="started", pid=os.getpid())
+    time.sleep(seconds)  # noqa: ASYNC251 - that is the point
+
+
+@task(takes_context=True)
 def kill_process(context: TaskContext[..., Any]) -> None:
     note(context, "started")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -134,6 +134,21 @@ def test_verbosity(fleet: Fleet, level: str, said: bool) -> None:
     assert bool(process.output.find("INFO .*succeeded tests.acceptance.tasks.compute")) is said
 
 
+def test_highest_verbosity_shows_sql(fleet: Fleet) -> None:
+    process = fleet.launch("--burst", "-v", "3")
+    assert process.wait() == 0
+    assert process.output.find("DEBUG .*UPDATE jobqueue_executor SET heartbeat")
+
+
+@pytest.mark.parametrize(("flags", "colored"), [([], False), (["--force-color"], True)])
+def test_colors_follow_djangos_rules(fleet: Fleet, flags: list[str], colored: bool) -> None:
+    fail.using(max_attempts=1).enqueue()
+    process = fleet.launch("--burst", *flags)
+    assert process.wait() == 0
+    assert bool(process.output.find("\x1b\\[.*ERROR +failed tests.tasks.fail")) is colored
+    assert bool(process.output.find("^[0-9:]+ ERROR +failed tests.tasks.fail")) is not colored
+
+
 def test_help_names_the_environment(fleet: Fleet) -> None:
     process = fleet.launch("--help")
     assert process.wait() == 0

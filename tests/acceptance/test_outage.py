@@ -132,6 +132,23 @@ def test_hung_connections_are_cut(site: Site) -> None:
     assert process.stop() == 0
 
 
+def test_stop_does_not_wait_for_hung_connections(site: Site) -> None:
+    process = site.fleet.start("--shutdown-timeout", "0.5")
+    compute.enqueue(LONG_SECONDS)
+    wait_until(lambda: running() == 1, "a running task")
+    hung = wait_until(lambda: found if len(found := sessions()) == 3 else [], "three sessions")
+    for pid in hung:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        assert process.stop() == 0
+        assert time.monotonic() - began < 15
+        assert process.output.find(r"ERROR .*executor\.left 1 tasks could not be handed back")
+    finally:
+        for pid in hung:
+            os.kill(pid, signal.SIGCONT)
+
+
 def test_sigterm_while_the_database_is_away(site: Site) -> None:
     idle = site.fleet.start("--queue", "none", heartbeat_timeout=2)
     process = site.fleet.start("--shutdown-timeout", "1", heartbeat_timeout=2)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from jobqueue.models import Executor, Task
-from tests.acceptance.harness import Fleet, Process, ended, wait_for_end, wait_for_ended, wait_until
+from tests.acceptance.harness import Fleet, Process, ended, session_of, wait_for_end, wait_for_ended, wait_until
 from tests.acceptance.tasks import book, hang, tiny, work, work_later
 from tests.models import Effect
 
@@ -106,6 +106,18 @@ def test_sigterm_in_the_middle_of_a_flood_leaves_nothing_in_its_hands(fleet: Fle
         assert not Task.objects.exclude(attempts=0, lost_count=0, errors=[]).exists()
     fleet.start("--burst").wait()
     assert wait_for_end() == {"SUCCESSFUL": 3000}
+
+
+@pytest.mark.parametrize("flags", [(), ("--processes", "3")], ids=["one process", "three processes"])
+@pytest.mark.parametrize("line", ["^jobqueue ", "^shutdown ", "^ready"])
+def test_sigterm_at_any_moment_of_the_start(fleet: Fleet, line: str, flags: tuple[str, ...]) -> None:
+    tiny.enqueue_many([((number,), {}) for number in range(20)])
+    process = fleet.launch(*flags)
+    process.output.wait_for(line)
+    assert process.stop() == 0
+    assert not process.output.find("Traceback")
+    assert session_of(process.pid) == []
+    assert not Task.objects.running().exists()
 
 
 def test_sigterm_before_it_is_ready(fleet: Fleet) -> None:

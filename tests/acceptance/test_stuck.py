@@ -6,8 +6,8 @@ import pytest
 
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.models import Executor, Task
-from tests.acceptance.harness import Fleet, wait_for_end, wait_until
-from tests.acceptance.tasks import break_thread, compute, hang, tiny
+from tests.acceptance.harness import Fleet, wait_for_end, wait_for_ended, wait_until
+from tests.acceptance.tasks import block_loop, break_thread, compute, hang, tiny, work_later
 from tests.models import Effect
 
 DEAF_SECONDS = 600.0
@@ -50,6 +50,19 @@ def test_stuck_body_ends_failed_after_three_losses(fleet: Fleet) -> None:
     }
     assert not Task.objects.filter(lost_count__gt=0).exclude(pk=result.id).exists()
     assert supervisor.stop() == 0
+
+
+def test_blocked_event_loop_costs_the_process_but_nobody_else(fleet: Fleet) -> None:
+    neighbours = work_later.enqueue_many([((1.0,), {}) for _ in range(5)])
+    process = fleet.start("--shutdown-timeout", "0.5", heartbeat_timeout=30)
+    wait_until(lambda: Effect.objects.count() == 5, "running neighbours")
+    guilty = block_loop.using(timeout=0.2).enqueue(DEAF_SECONDS)
+    process.output.wait_for(r"executor\.stuck task id=" + guilty.id)
+    wait_for_ended(5)
+    rows = Task.objects.filter(pk__in=[neighbour.id for neighbour in neighbours])
+    assert set(rows.values_list("status", "attempts", "lost_count")) == {("SUCCESSFUL", 0, 0)}
+    assert Task.objects.get(pk=guilty.id).status == "RUNNING"
+    assert process.stop() == 0
 
 
 def test_two_stuck_bodies_and_a_stop_in_between(fleet: Fleet) -> None:

@@ -16,7 +16,10 @@ import django
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.color import Style, color_style, no_style
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 
 from jobqueue import __version__, registry
 from jobqueue.api import aliases
@@ -118,7 +121,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         with SignalPipe().installed() as signals:
-            self._set_up_logging(options["verbosity"], no_color=options["no_color"])
+            self._set_up_logging(options)
             settings = self._settings(options)
             processes: int = options["processes"]
             if options["reload"] and processes > 1:
@@ -218,15 +221,42 @@ class Command(BaseCommand):
 
         return say
 
-    def _set_up_logging(self, verbosity: int, *, no_color: bool) -> None:
+    def _set_up_logging(self, options: dict[str, Any]) -> None:
         """Django's default LOGGING leaves INFO of other packages invisible: speak up unless the site decided."""
         logger = logging.getLogger("jobqueue")
         if logger.handlers or logging.getLogger().handlers:
             return
+        verbosity: int = options["verbosity"]
+        has_colors = options["force_color"] or (self.stderr.isatty() and not options["no_color"])
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"))
+        handler.setFormatter(Lines(color_style(force_color=True) if has_colors else no_style()))
         logger.addHandler(handler)
         logger.setLevel(LEVELS[verbosity])
         logger.propagate = False
         if verbosity >= 3:
-            logging.getLogger("django.db.backends").setLevel(logging.DEBUG)
+            sql = logging.getLogger("django.db.backends")
+            sql.addHandler(handler)
+            sql.setLevel(logging.DEBUG)
+            sql.propagate = False
+            connection_created.connect(log_queries, dispatch_uid="jobqueue.run_executors")
+
+
+class Lines(logging.Formatter):
+    """One line per event, in the colours that Django's commands have."""
+
+    def __init__(self, style: Style) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S")
+        self._paints = {
+            logging.WARNING: style.WARNING,
+            logging.ERROR: style.ERROR,
+            logging.CRITICAL: style.ERROR,
+        }
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        paint = self._paints.get(record.levelno)
+        return text if paint is None else paint(text)
+
+
+def log_queries(*, connection: BaseDatabaseWrapper, **_: Any) -> None:
+    connection.force_debug_cursor = True
