@@ -13,6 +13,10 @@ ifneq ($(PG_BIN),)
 export JOBQUEUE_PG_BIN := $(PG_BIN)
 endif
 
+# What somebody exported for a site of theirs is not meant for the demo and the tests.
+OURS := JOBQUEUE_PG_BIN JOBQUEUE_INTERLEAVINGS JOBQUEUE_ORDER JOBQUEUE_SEED
+unexport DJANGO_SETTINGS_MODULE $(filter-out $(OURS),$(filter JOBQUEUE_%,$(.VARIABLES)))
+
 .PHONY: help demo serve test lint format matrix venv clean
 
 help:

@@ -75,7 +75,7 @@ def build(folder: Path) -> Path:
         "-w",
         folder,
         CHECKOUT,
-        PIP_CONSTRAINT=str(PINS),
+        PIP_CONSTRAINT=PINS.as_uri(),  # pip splits a path at its spaces
     )
     (wheel,) = folder.glob("*.whl")
     return wheel

@@ -67,6 +67,11 @@ class JobQueueBackend(BaseTaskBackend):
         try:
             super().validate_task(task)
         except InvalidTask as error:
+            if self.queues and task.queue_name not in self.queues:
+                known = ", ".join(sorted(self.queues))
+                error = InvalidTask(
+                    f"queue_name={task.queue_name!r} is not in QUEUES of TASKS[{self.alias!r}], which has {known}."
+                )
             raise InvalidTask(f"{task.name}: {error}") from None
 
     def enqueue(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> AnyResult:  # type: ignore[override]

@@ -93,7 +93,8 @@ def problems(raw: Mapping[str, Any]) -> Iterator[str]:
                 if not isinstance(value, bool):
                     yield f"NOTIFY must be True or False, not {value!r}"
             case "REDACT":
-                if isinstance(value, str) or not all(isinstance(path, str) for path in value):
+                is_list = isinstance(value, list | tuple | set | frozenset)
+                if not is_list or not all(isinstance(path, str) for path in value):
                     yield f"REDACT must be a list of argument paths, not {value!r}"
             case "RETENTION":
                 yield from _retention_problems(value)

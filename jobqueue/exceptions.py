@@ -34,7 +34,8 @@ class Retry(JobQueueError):
     def __init__(self, message: str | None = None, *, after: float | timedelta | None = None) -> None:
         super().__init__(message or "The task asked to be tried again.")
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
-        if seconds is not None and not seconds < math.inf:
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if seconds is not None and not (is_number and seconds < math.inf):
             raise ValueError(f"Retry(after=...) must be a number of seconds or a timedelta, not {after!r}")
         self.after = None if seconds is None else max(0.0, seconds)
 

@@ -22,6 +22,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from jobqueue import __version__, registry
+from jobqueue.compat import PACKAGE
 from jobqueue.api import aliases
 from jobqueue.engine import engine_for
 from jobqueue.executor import reload
@@ -233,6 +234,8 @@ class Command(BaseCommand):
         logger.addHandler(handler)
         logger.setLevel(LEVELS[verbosity])
         logger.propagate = False
+        # Django's own lines would tell each start and end a second time; of a failure they have the traceback.
+        logging.getLogger(PACKAGE).setLevel(logging.ERROR)
         if verbosity >= 3:
             sql = logging.getLogger("django.db.backends")
             sql.addHandler(handler)
