@@ -66,7 +66,7 @@ class JobQueueBackend(BaseTaskBackend):
             task = changed(task, run_after=None)
         try:
             super().validate_task(task)
-        except InvalidTask as error:
+        except InvalidTask:
             if self.queues and task.queue_name not in self.queues:
                 known = ", ".join(sorted(self.queues))
                 error = InvalidTask(

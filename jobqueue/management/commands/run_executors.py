@@ -22,8 +22,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from jobqueue import __version__, registry
-from jobqueue.compat import PACKAGE
 from jobqueue.api import aliases
+from jobqueue.compat import PACKAGE
 from jobqueue.engine import engine_for
 from jobqueue.executor import reload
 from jobqueue.executor.process import EXIT_REPLACE, ExecutorProcess, flush, leave
