@@ -16,6 +16,7 @@ from jobqueue.executor.lane import Lane
 from jobqueue.executor.run import Ended, Loaded, Worker, failed
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.threads import Job, Threads, poll_in_thread
+from jobqueue.executor.watchdog import LOOK_SECONDS
 from jobqueue.outcome import Status
 
 logger = logging.getLogger("jobqueue.executor")
@@ -25,7 +26,7 @@ class Crew:
     """
     Runs claimed tasks, each in the lane of its kind.
 
-    on_ended: gets what became of each, from any thread. on_deadline: a body with a timeout has started.
+    on_ended: gets what became of each, from any thread. on_deadline: a body with a short timeout has started.
     """
 
     def __init__(
@@ -95,8 +96,9 @@ class Crew:
         """Tell that an attempt starts, then begin to count its time; receivers leave nothing behind either."""
         announce.started(hold, loaded, self._worker)
         sessions.current().tidy()
-        hold.start(loaded.limits.timeout)
-        if hold.deadline_at is not None:
+        timeout = loaded.limits.timeout
+        hold.start(timeout)
+        if timeout is not None and timeout < LOOK_SECONDS:  # else the watchdog looks in time by itself
             self._on_deadline()
 
     def announce(self, over: Ended, status: Status, then: Callable[[], None]) -> None:

@@ -3,20 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
 from jobqueue.engine.base import Engine
 from jobqueue.executor.run import Ended, Worker, refused_by_database
-from jobqueue.outcome import FINAL, Committed, Outcome, Status
+from jobqueue.outcome import FINAL, NO_EFFECTS, Committed, Outcome, Status
 
 Conclusion = tuple[Ended, Status | None]  # None: the claim was lost, the outcome is dropped
+
+
+@dataclass(slots=True)
+class Counts:
+    """
+    What this process did; read by its end's log line and by tests.
+
+    claimed: what was not handed back unstarted. polled: polls of actors that went on. turns: of the loop.
+    """
+
+    claimed: int = 0
+    finished: int = 0
+    polled: int = 0
+    retried: int = 0
+    released: int = 0
+    lost: int = 0
+    turns: int = 0
+
+    def add(self, over: Ended, status: Status | None) -> None:
+        """Count one conclusion."""
+        if status is None:
+            self.lost += 1
+        elif status in FINAL:
+            self.finished += 1
+        elif over.hold.started_at is None:
+            self.claimed -= 1
+        elif over.outcome.is_good_poll:
+            self.polled += 1
+        elif status is Status.READY:
+            self.released += 1
+        else:
+            self.retried += 1
 
 
 class _Row(NamedTuple):
     claim_number: int
     status: str
     lost_count: int
+    polls: int
 
 
 class Ledger:
@@ -78,16 +112,23 @@ class Ledger:
         over = self._open[pk]
         if not self._is_doubtful(pk):
             return over, None
-        claimed, success, outcome = over.hold.claimed, over.if_lost, over.outcome
+        claimed, success = over.hold.claimed, over.if_lost
         if row is None:  # a task that has ended may have been pruned by now
-            row = _Row(claimed.claim_number, Status.SUCCESSFUL if success else outcome.status, claimed.lost_count)
-            if row.status not in FINAL:
-                return over, None
+            pruned = success or over
+            return (pruned, pruned.outcome.status) if pruned.outcome.status in FINAL else (over, None)
         is_ours = row.claim_number == claimed.claim_number
-        if success is not None and is_ours and row.status == Status.SUCCESSFUL:
-            return success, Status.SUCCESSFUL
         # A claim ends by a commit of its holder, or by a rescue, which counts a loss.
         is_taken = row.lost_count > claimed.lost_count or (is_ours and row.status == Status.RUNNING)
-        if is_taken or pk not in self._in_doubt:
+        if success is not None and row.polls > claimed.polls:
+            over = success
+        elif is_taken or pk not in self._in_doubt:
             return over, None
-        return over, Status.CANCELLED if is_ours and row.status == Status.CANCELLED else outcome.status
+        return over, Status.CANCELLED if is_ours and row.status == Status.CANCELLED else over.outcome.status
+
+
+def is_work_for_others(outcome: Outcome, status: Status | None) -> bool:
+    """Whether a commit made tasks READY, its own or others."""
+    if status is None:
+        return False
+    has_told_parent = outcome.parent_id is not None and status in FINAL
+    return has_told_parent or outcome.effects is not NO_EFFECTS or (outcome.is_good_poll and status is Status.READY)

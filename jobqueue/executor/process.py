@@ -25,7 +25,7 @@ from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.listener import Listener
 from jobqueue.executor.outage import Line, Outage, first_line
-from jobqueue.executor.pulse import Pulse
+from jobqueue.executor.pulse import Pulse, Shared
 from jobqueue.executor.run import Worker
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import ORPHANED, SignalPipe
@@ -93,11 +93,7 @@ class ExecutorProcess:
             self.engine,
             settings,
             worker,
-            self.executor_id,
-            self._holds,
-            self._heart,
-            self._outage,
-            pulse_line,
+            Shared(holds=self._holds, heart=self._heart, outage=self._outage, line=pulse_line),
             self._watchdog.kick,
             self._on_pulse_end,
         )

@@ -20,44 +20,40 @@ from jobqueue.engine.base import Engine
 from jobqueue.executor import announce
 from jobqueue.executor.appetite import Appetite
 from jobqueue.executor.crew import Crew
-from jobqueue.executor.heartbeat import Heart, Housekeeping
+from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.ledger import Ledger
+from jobqueue.executor.ledger import Counts, Ledger, is_work_for_others
 from jobqueue.executor.outage import Line, Outage, Patience
 from jobqueue.executor.run import Ended, Worker, not_started
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.suspects import Suspects
-from jobqueue.outcome import FINAL, NO_EFFECTS, Claimed, Committed, Letter, Outcome, Status, Woken
+from jobqueue.executor.upkeep import AGAIN_SECONDS, Upkeep
+from jobqueue.outcome import FINAL, Claimed, Committed, Letter, Status
 
 logger = logging.getLogger("jobqueue.executor")
 
 TAKE_BACK_SECONDS = 1.0  # a task that waited in line for so long goes back for others to take
-AGAIN_SECONDS = 0.05  # somebody holds a row that we want to write; it will not be long
-NO_ALARM_SECONDS = 3600.0
 DRAINED_SECONDS = 1.0  # --burst ends when nothing is due so soon
 BURST_LOOK_SECONDS = 0.1  # and looks so often whether others are still at work
 LAST_TRIES = 3  # to hand back what is left, when the database is away
 UNTOLD_MOST = 1000  # announcements; with so many before the receivers of signals, nothing more is claimed
 
 
-@dataclass(slots=True)
-class Counts:
-    """What this process did; read by its end's log line and by tests."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What the loop has in common with the process's other threads. holds: what is in its hands, by task."""
 
-    claimed: int = 0
-    finished: int = 0
-    polled: int = 0
-    retried: int = 0
-    released: int = 0
-    lost: int = 0
-    turns: int = 0
+    holds: dict[UUID, Hold]
+    heart: Heart
+    outage: Outage
+    line: Line
 
 
 class Pulse(threading.Thread):
     """
     Owns one connection, and everything that is claimed, from the claim to the commit.
 
-    on_end: called once, in this thread, when the loop is over.
+    on_deadline: a body with a short timeout has started. on_end: called once, when the loop is over.
     """
 
     def __init__(
@@ -65,17 +61,14 @@ class Pulse(threading.Thread):
         engine: Engine,
         settings: ExecutorSettings,
         worker: Worker,
-        executor_id: UUID,
-        holds: dict[UUID, Hold],
-        heart: Heart,
-        outage: Outage,
-        line: Line,
+        shared: Shared,
         on_deadline: Callable[[], None],
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(name="pulse", daemon=True)
-        self.engine, self.settings, self.worker, self.executor_id = engine, settings, worker, executor_id
-        self.holds, self.heart, self.outage, self.line, self._on_end = holds, heart, outage, line, on_end
+        self.engine, self.settings, self.worker, self._on_end = engine, settings, worker, on_end
+        self.holds, self.heart, self.outage, self.line = shared.holds, shared.heart, shared.outage, shared.line
+        self.executor_id = UUID(worker.executor_id)
         self.counts = Counts()
         self.failure: BaseException | None = None
         self.is_draining = False
@@ -84,16 +77,14 @@ class Pulse(threading.Thread):
         self.left_behind: set[UUID] = set()
         self._crew = Crew(engine, settings, worker, self.finish, on_deadline)
         self._suspects = Suspects(engine.options.heartbeat_timeout)
-        self._appetite = Appetite(engine, settings, executor_id, self._crew, self._suspects)
+        self._appetite = Appetite(engine, settings, self.executor_id, self._crew, self._suspects)
+        self._upkeep = Upkeep(engine, self.executor_id, self.heart, self._appetite, self._suspects)
         self._ledger = Ledger(engine, worker)
-        self._housekeeping = Housekeeping(engine, heart)
         self._finished: deque[Ended] = deque()
         self._untold: set[int] = set()
         self._news: set[str] = set()  # queues that our commits brought work to
         self._wakeup = threading.Event()
         self._impatient = threading.Event()  # ends a wait for the database that was begun before we were to stop
-        self._next_alarm_at = time.monotonic()
-        self._strays_until = self._next_alarm_at  # monotonic; while a claim that was cut off may still come true
         self._has_handed_back = False
 
     # --- from other threads
@@ -106,7 +97,7 @@ class Pulse(threading.Thread):
     def hurry(self) -> None:
         """Look for work now, and for mail."""
         self._appetite.hurry()
-        self._housekeeping.hurry()
+        self._upkeep.hurry()
         self._wakeup.set()
 
     def drain(self) -> None:
@@ -160,6 +151,13 @@ class Pulse(threading.Thread):
             self.line.drop()
             self._on_end()
 
+    def _lose_the_database(self, error: Exception) -> None:
+        """What was under way may have been committed all the same, an outcome or a claim."""
+        self.outage.begin("pulse", error)
+        self.line.drop()
+        self._ledger.doubt()
+        self._upkeep.expect_strays()
+
     def _turn(self) -> None:
         """Go round once. Raises django.db.Error, and nothing in hand is lost by it."""
         self.counts.turns += 1
@@ -180,8 +178,8 @@ class Pulse(threading.Thread):
             self.engine.release_strays(self.executor_id, self.left_behind)
             self.holds.clear()
             self._has_handed_back = True
-        elif self._seconds_to_look() <= 0.0:
-            self._look_after_the_queue()
+        elif self._upkeep.due_in_seconds <= 0.0:
+            self._upkeep.look(list(self.holds), is_draining=self.is_draining)
 
     def _most(self) -> int:
         """How many tasks this process may still take."""
@@ -196,7 +194,7 @@ class Pulse(threading.Thread):
         if self._finished or self.is_abandoned:
             return 0.0
         waits = [
-            self._seconds_to_look(),
+            self._upkeep.due_in_seconds,
             self._appetite.wait_seconds(self._most(), is_alone=not self.holds),
         ]
         if len(self._ledger):
@@ -255,9 +253,9 @@ class Pulse(threading.Thread):
         if self.holds.get(hold.id) is hold:  # the same task may have been claimed again meanwhile
             del self.holds[hold.id]
         self._suspects.ended()
-        self._count(over, status)
+        self.counts.add(over, status)
         if status in (Status.SCHEDULED, Status.SUSPENDED):
-            self._next_alarm_at = min(self._next_alarm_at, time.monotonic() + seconds_until(over.outcome))
+            self._upkeep.expect_alarm(over.outcome)
         if is_work_for_others(over.outcome, status):
             self._news |= {child.queue_name for child in over.outcome.effects.spawn}
             self._appetite.hurry()
@@ -274,58 +272,10 @@ class Pulse(threading.Thread):
             self._untold.add(id(over))
             self._crew.announce(over, status, then=partial(self._told, over))
 
-    def _count(self, over: Ended, status: Status | None) -> None:
-        counts = self.counts
-        if status is None:
-            counts.lost += 1
-        elif status in FINAL:
-            counts.finished += 1
-        elif over.hold.started_at is None:
-            counts.claimed -= 1
-        elif over.outcome.is_good_poll:
-            counts.polled += 1
-        elif status is Status.READY:
-            counts.released += 1
-        else:
-            counts.retried += 1
-
     def _told(self, over: Ended) -> None:
         self._untold.discard(id(over))
         if not self._untold:
             self._wakeup.set()
-
-    # --- what any executor does for the queue
-
-    def _seconds_to_look(self) -> float:
-        return min(self._next_alarm_at - time.monotonic(), self._housekeeping.due_in_seconds)
-
-    def _look_after_the_queue(self) -> None:
-        now = time.monotonic()
-        if now < self._strays_until:
-            self._release_strays()
-        woken = self.engine.wake_due()
-        self._next_alarm_at = now + seconds_to_alarm(woken)
-        moved = self._housekeeping.run_if_due()
-        if woken.count or moved:
-            self._appetite.hurry()
-        if self._suspects.are_worth_a_look and not self.is_draining:
-            self._suspects.seen(self.engine.has_suspects(self._appetite.serves()))
-
-    def _lose_the_database(self, error: Exception) -> None:
-        """What was under way may have been committed all the same, an outcome or a claim."""
-        self.outage.begin("pulse", error)
-        self.line.drop()
-        self._ledger.doubt()
-        # For as long as the server may still work on what we sent before it went away.
-        self._next_alarm_at = time.monotonic()
-        self._strays_until = self._next_alarm_at + self.engine.options.heartbeat_timeout
-
-    def _release_strays(self) -> None:
-        """Hand back what we hold without knowing: a claim whose answer was lost."""
-        strays = self.engine.release_strays(self.executor_id, list(self.holds))
-        if strays:
-            logger.warning("task.released %d tasks whose claim was cut off", strays)
-            self._appetite.hurry()
 
     # --- the end
 
@@ -351,26 +301,3 @@ class Pulse(threading.Thread):
     def close(self, timeout_seconds: float) -> bool:
         """Stop threads and loop; returns whether all have ended."""
         return self._crew.close(timeout_seconds)
-
-
-def seconds_until(outcome: Outcome) -> float:
-    """How long until a task may be due again; 0 where only the database can tell."""
-    if outcome.wake_at is not None:
-        return 0.0
-    return NO_ALARM_SECONDS if outcome.wake_after_seconds is None else outcome.wake_after_seconds
-
-
-def is_work_for_others(outcome: Outcome, status: Status | None) -> bool:
-    """Whether a commit made tasks READY, its own or others."""
-    if status is None:
-        return False
-    has_told_parent = outcome.parent_id is not None and status in FINAL
-    return has_told_parent or outcome.effects is not NO_EFFECTS or (outcome.is_good_poll and status is Status.READY)
-
-
-def seconds_to_alarm(woken: Woken) -> float:
-    if woken.next_seconds is None:
-        return NO_ALARM_SECONDS
-    if woken.next_seconds <= 0.0 and not woken.count:
-        return AGAIN_SECONDS  # it is due, and somebody holds its row
-    return max(0.0, woken.next_seconds)

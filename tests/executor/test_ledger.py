@@ -16,13 +16,14 @@ from jobqueue.executor.run import Ended, Worker, failed, succeeded
 from jobqueue.outcome import Claimed, Committed, Status
 from tests.executor.harness import make_claim
 
+Row = tuple[int, str, int, int]
 WORKER = Worker(executor_id="x", executor_name="x", options=Options())
 
 
 class Rows:
-    """The rows that the ledger looks up: (claim_number, status, lost_count) of its only task, or None."""
+    """What the ledger looks up: (claim_number, status, lost_count, polls) of its only task, None, or an error."""
 
-    def __init__(self, claimed: Claimed, row: tuple[int, str, int] | Exception | None) -> None:
+    def __init__(self, claimed: Claimed, row: Row | Exception | None) -> None:
         self.claimed, self.row = claimed, row
 
     def filter(self, pk__in: Any) -> Rows:
@@ -48,7 +49,7 @@ def retry(claimed: Claimed) -> Ended:
     return replace(over, outcome=replace(over.outcome, status=Status.SCHEDULED, wake_after_seconds=1.0))
 
 
-def ledger_with(over: Ended, row: tuple[int, str, int] | Exception | None = None) -> Ledger:
+def ledger_with(over: Ended, row: Row | Exception | None = None) -> Ledger:
     ledger = Ledger(SimpleNamespace(tasks=Rows(over.hold.claimed, row)), WORKER)  # type: ignore[arg-type]
     assert ledger.add(over) is None
     return ledger
@@ -64,24 +65,22 @@ CLAIM = {"claim_number": 5, "lost_count": 1}
 @pytest.mark.parametrize(
     ("make", "row", "status"),
     [
-        (success, (5, "SUCCESSFUL", 1), Status.SUCCESSFUL),
+        (success, (5, "SUCCESSFUL", 1, 1), Status.SUCCESSFUL),
         (success, None, Status.SUCCESSFUL),  # pruned at once
-        (failure, (5, "FAILED", 1), Status.FAILED),
-        (failure, (6, "RUNNING", 0), Status.FAILED),  # somebody requeued it
-        (retry, (5, "SCHEDULED", 1), Status.SCHEDULED),
-        (retry, (5, "READY", 1), Status.SCHEDULED),  # due by now
-        (retry, (6, "RUNNING", 1), Status.SCHEDULED),  # taken up by now
-        (retry, (5, "CANCELLED", 1), Status.CANCELLED),
+        (failure, (5, "FAILED", 1, 0), Status.FAILED),
+        (failure, (6, "RUNNING", 0, 0), Status.FAILED),  # somebody requeued it
+        (retry, (5, "SCHEDULED", 1, 0), Status.SCHEDULED),
+        (retry, (5, "READY", 1, 0), Status.SCHEDULED),  # due by now
+        (retry, (6, "RUNNING", 1, 0), Status.SCHEDULED),  # taken up by now
+        (retry, (5, "CANCELLED", 1, 0), Status.CANCELLED),
         (retry, None, None),
-        (success, (5, "READY", 2), None),  # rescued
-        (success, (5, "FAILED", 2), None),  # lost once too often
-        (success, (6, "RUNNING", 2), None),
-        (success, (6, "SUCCESSFUL", 2), None),
+        (success, (5, "READY", 2, 0), None),  # rescued
+        (success, (5, "FAILED", 2, 0), None),  # lost once too often
+        (success, (6, "RUNNING", 2, 0), None),
+        (success, (6, "SUCCESSFUL", 2, 1), None),
     ],
 )
-def test_an_outcome_in_doubt_is_decided_by_its_row(
-    make: Any, row: tuple[int, str, int] | None, status: Status | None
-) -> None:
+def test_an_outcome_in_doubt_is_decided_by_its_row(make: Any, row: Row | None, status: Status | None) -> None:
     over = make(make_claim(**CLAIM))
     ledger = ledger_with(over, row)
     ledger.doubt()
@@ -99,10 +98,10 @@ def test_an_outcome_that_nobody_doubts_is_lost_without_a_look() -> None:
 
 @pytest.mark.parametrize(
     ("row", "is_success"),
-    [((5, "SUCCESSFUL", 1), True), (None, True), ((5, "READY", 2), False), ((6, "RUNNING", 2), False)],
+    [((5, "SUCCESSFUL", 1, 1), True), (None, True), ((5, "READY", 2, 0), False), ((6, "RUNNING", 2, 0), False)],
 )
 def test_an_atomic_commit_in_doubt_took_place_where_the_other_outcome_is_lost(
-    row: tuple[int, str, int] | None, is_success: bool
+    row: Row | None, is_success: bool
 ) -> None:
     claimed = make_claim(**CLAIM)
     done, otherwise = success(claimed), failure(claimed)
@@ -110,6 +109,17 @@ def test_an_atomic_commit_in_doubt_took_place_where_the_other_outcome_is_lost(
     ledger = ledger_with(over, row)
 
     assert ledger.settle(lost(over)) == [(done, Status.SUCCESSFUL) if is_success else (over, None)]
+
+
+@pytest.mark.parametrize("row", [(5, "SUSPENDED", 1, 1), (5, "READY", 1, 1), (6, "RUNNING", 1, 1), (7, "READY", 2, 2)])
+def test_a_poll_of_an_actor_took_place_where_its_row_counts_it(row: Row) -> None:
+    claimed = make_claim(**CLAIM)
+    done, otherwise = success(claimed), failure(claimed)
+    done = replace(done, outcome=replace(done.outcome, status=Status.SUSPENDED))
+    over = replace(otherwise, if_lost=done)
+    ledger = ledger_with(over, row)
+
+    assert ledger.settle(lost(over)) == [(done, Status.SUSPENDED)]
 
 
 def test_an_atomic_commit_in_doubt_did_not_take_place_where_the_other_outcome_is_done() -> None:
@@ -123,7 +133,7 @@ def test_an_atomic_commit_in_doubt_did_not_take_place_where_the_other_outcome_is
 def test_the_other_outcome_may_be_in_doubt_too() -> None:
     claimed = make_claim(**CLAIM)
     over = Ended(hold=Hold(claimed), outcome=failure(claimed).outcome, if_lost=success(claimed))
-    ledger = ledger_with(over, (5, "FAILED", 1))
+    ledger = ledger_with(over, (5, "FAILED", 1, 0))
     ledger.doubt()
 
     assert ledger.settle(lost(over)) == [(over, Status.FAILED)]

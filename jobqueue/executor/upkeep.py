@@ -1,0 +1,81 @@
+"""What an executor does for the queue between its claims: wake what is due, rescue, sweep, look for suspects."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+from uuid import UUID
+
+from jobqueue.engine.base import Engine
+from jobqueue.executor.appetite import Appetite
+from jobqueue.executor.heartbeat import Heart, Housekeeping
+from jobqueue.executor.suspects import Suspects
+from jobqueue.outcome import Outcome, Woken
+
+logger = logging.getLogger("jobqueue.executor")
+
+AGAIN_SECONDS = 0.05  # somebody holds a row that we want to write; it will not be long
+NO_ALARM_SECONDS = 3600.0
+
+
+class Upkeep:
+    """Belongs to the pulse's thread, but for hurry()."""
+
+    def __init__(self, engine: Engine, executor_id: UUID, heart: Heart, appetite: Appetite, suspects: Suspects) -> None:
+        self._engine, self._executor_id, self._appetite, self._suspects = engine, executor_id, appetite, suspects
+        self._housekeeping = Housekeeping(engine, heart)
+        self._next_alarm_at = time.monotonic()
+        self._strays_until = self._next_alarm_at  # while a claim that was cut off may still come true
+
+    def hurry(self) -> None:
+        """Look for mail soon; from any thread."""
+        self._housekeeping.hurry()
+
+    @property
+    def due_in_seconds(self) -> float:
+        return min(self._next_alarm_at - time.monotonic(), self._housekeeping.due_in_seconds)
+
+    def expect_alarm(self, outcome: Outcome) -> None:
+        """A task of ours sleeps until some moment."""
+        self._next_alarm_at = min(self._next_alarm_at, time.monotonic() + seconds_until(outcome))
+
+    def expect_strays(self) -> None:
+        """The database went away; the server may still work on a claim that we sent before."""
+        self._next_alarm_at = time.monotonic()
+        self._strays_until = self._next_alarm_at + self._engine.options.heartbeat_timeout
+
+    def look(self, known: Collection[UUID], *, is_draining: bool) -> None:
+        """Do what is due. known: the tasks in our hands."""
+        now = time.monotonic()
+        if now < self._strays_until:
+            self._release_strays(known)
+        woken = self._engine.wake_due()
+        self._next_alarm_at = now + seconds_to_alarm(woken)
+        moved = self._housekeeping.run_if_due()
+        if woken.count or moved:
+            self._appetite.hurry()
+        if self._suspects.are_worth_a_look and not is_draining:
+            self._suspects.seen(self._engine.has_suspects(self._appetite.serves()))
+
+    def _release_strays(self, known: Collection[UUID]) -> None:
+        """Hand back what we hold without knowing: a claim whose answer was lost."""
+        strays = self._engine.release_strays(self._executor_id, known)
+        if strays:
+            logger.warning("task.released %d tasks whose claim was cut off", strays)
+            self._appetite.hurry()
+
+
+def seconds_until(outcome: Outcome) -> float:
+    """How long until a task may be due again; 0 where only the database can tell."""
+    if outcome.wake_at is not None:
+        return 0.0
+    return NO_ALARM_SECONDS if outcome.wake_after_seconds is None else outcome.wake_after_seconds
+
+
+def seconds_to_alarm(woken: Woken) -> float:
+    if woken.next_seconds is None:
+        return NO_ALARM_SECONDS
+    if woken.next_seconds <= 0.0 and not woken.count:
+        return AGAIN_SECONDS  # it is due, and somebody holds its row
+    return max(0.0, woken.next_seconds)
