@@ -1,5 +1,5 @@
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,9 +16,10 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     # An executor that cannot go on ends its process, which is that of the tests.
     monkeypatch.setattr("jobqueue.executor.process.leave", left.append)
 
-    def start(**settings: Any) -> Running:
+    def start(*, prepare: Callable[[Running], None] = lambda _: None, **settings: Any) -> Running:
         running = Running(**{"threads": 2, "shutdown_timeout": 10.0} | settings)
         started.append(running)
+        prepare(running)
         return running.start()
 
     yield start

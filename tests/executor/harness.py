@@ -94,10 +94,16 @@ class Running:
         return self.join()
 
 
+# With only these applications, a test's end empties a handful of tables and grants no permissions anew.
+APPLICATIONS = ["jobqueue", "tests"]
+on_postgresql = pytest.mark.django_db(transaction=True, available_apps=APPLICATIONS)
+
+
 def on_both_databases(test: Callable[..., None]) -> Callable[..., None]:
     """Run a test on PostgreSQL and on SQLite; it takes the alias of the backend."""
     run: Any = pytest.mark.parametrize("backend", ["default", "sqlite"])(test)
-    return cast("Callable[..., None]", pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])(run))
+    mark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"], available_apps=APPLICATIONS)
+    return cast("Callable[..., None]", mark(run))
 
 
 Start = Callable[..., Running]
@@ -158,6 +164,22 @@ class Gates:
 
 
 gates = Gates()
+
+
+def in_line(start: Start) -> tuple[Running, Any]:
+    """Start an executor of one thread; gives a task that it claimed ahead, and that waits behind a long one."""
+    # Imported late: the tasks wait at our gates.
+    from tests.executor import tasks
+
+    def expect_short_tasks(running: Running) -> None:
+        running.pulse._crew.in_threads._mean_seconds = 0.001
+
+    tasks.wait_at.using(priority=1).enqueue("long")
+    result = tasks.wait_at.enqueue("in line")
+    running = start(threads=1, prepare=expect_short_tasks)
+    gates["long"].wait_for()
+    assert len(running.holds) == 2
+    return running, result
 
 
 def make_claim(**changes: Any) -> Claimed:

@@ -14,10 +14,10 @@ from jobqueue.compat import task_finished
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
-from tests.executor.harness import Burst, Start, gates, on_both_databases, row_of, wait_for, wait_until
+from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql, row_of, wait_for, wait_until
 from tests.models import Effect
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = on_postgresql
 
 
 @on_both_databases

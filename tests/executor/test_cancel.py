@@ -11,9 +11,19 @@ from jobqueue import api
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
-from tests.executor.harness import Running, Start, gates, on_both_databases, row_of, wait_for, wait_until
+from tests.executor.harness import (
+    Running,
+    Start,
+    gates,
+    in_line,
+    on_both_databases,
+    on_postgresql,
+    row_of,
+    wait_for,
+    wait_until,
+)
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = on_postgresql
 
 CANCELLED = "jobqueue.exceptions.TaskCancelled"
 
@@ -69,29 +79,14 @@ def test_a_notice_brings_a_cancel_at_once(start: Start, options: Any, body: Any)
 
 def test_a_task_in_line_is_never_started(start: Start) -> None:
     """Claimed, waiting for a thread: it is in the executor's hands, so it counts as running."""
-    result, running = in_line(start)
+    running, result = in_line(start)
 
     assert api.cancel(result.id, backend="default").requested == 1
 
     row = wait_until(result, Status.CANCELLED)
     assert (row.attempts, row.worker_ids, row.errors) == (0, [], [])
     assert gates["in line"].arrived == []
-    assert len(running.holds) == 1
-
-
-def in_line(start: Start) -> tuple[Any, Running]:
-    """Give a task that was claimed ahead, and now waits behind a long one."""
-    tasks.add.enqueue_many([((number,), {}) for number in range(50)])
-    running = start(threads=1)
-    wait_for(lambda: running.pulse.counts.finished == 50)
-    running.pulse.is_quiet = True
-    tasks.wait_at.using(priority=1).enqueue("long")
-    result = tasks.wait_at.enqueue("in line")
-    running.pulse.is_quiet = False
-    running.pulse.hurry()
-    gates["long"].wait_for()
-    assert len(running.holds) == 2, "it was not claimed ahead"
-    return result, running
+    wait_for(lambda: len(running.holds) == 1)
 
 
 def test_a_body_that_returns_all_the_same_has_succeeded(start: Start) -> None:

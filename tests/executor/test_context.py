@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,9 +14,9 @@ from jobqueue.compat import PACKAGE, TaskResultStatus, task_finished, task_start
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
-from tests.executor.harness import Burst, Start, gates, on_both_databases, row_of, wait_for, wait_until
+from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql, row_of, wait_for, wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = on_postgresql
 
 Told = list[Any]
 
@@ -127,7 +126,6 @@ def test_only_the_last_failure_is_the_end(burst: Burst, heard: Told, body: Any) 
 
 @pytest.mark.parametrize("kind", ["plain", "weird", "weird exit", "exit", "keyboard", "generator", "circle", "groups"])
 def test_the_log_of_django_gets_the_exception(burst: Burst, caplog: pytest.LogCaptureFixture, kind: str) -> None:
-    caplog.handler.setFormatter(logging.Formatter("%(levelname)s"))
     tasks.fail.using(max_attempts=1).enqueue(kind)
 
     burst()

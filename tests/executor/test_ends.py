@@ -11,10 +11,10 @@ from jobqueue import api
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
-from tests.executor.harness import Burst, Start, gates, on_both_databases, row_of, wait_for
+from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql, row_of, wait_for
 from tests.factories import ExecutorFactory, TaskFactory
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = on_postgresql
 
 
 # --- burst

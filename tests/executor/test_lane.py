@@ -13,8 +13,7 @@ from jobqueue.executor.hold import Hold
 from jobqueue.executor.lane import AHEAD_MOST, Lane
 from jobqueue.outcome import Status
 from tests.executor import tasks
-from tests.executor.harness import Start, gates, make_claim, row_of, wait_for, wait_until
-from tests.executor.test_cancel import in_line
+from tests.executor.harness import Start, gates, in_line, make_claim, on_postgresql, row_of, wait_for, wait_until
 
 
 class Clock:
@@ -109,7 +108,7 @@ def test_who_was_told_to_stop_in_line_is_taken_back() -> None:
 # --- in an executor
 
 
-@pytest.mark.django_db(transaction=True)
+@on_postgresql
 def test_threads_full_of_long_tasks_keep_no_async_task_from_running(start: Start) -> None:
     tasks.wait_at.enqueue_many([(("long",), {})] * 10)
     start(threads=2, async_slots=2)
@@ -119,7 +118,7 @@ def test_threads_full_of_long_tasks_keep_no_async_task_from_running(start: Start
         wait_until(tasks.add_later.enqueue(number), Status.SUCCESSFUL)
 
 
-@pytest.mark.django_db(transaction=True)
+@on_postgresql
 def test_an_event_loop_full_of_long_tasks_keeps_no_thread_from_running(start: Start) -> None:
     tasks.wait_later.enqueue_many([(("long",), {})] * 10)
     start(threads=2, async_slots=2)
@@ -129,7 +128,7 @@ def test_an_event_loop_full_of_long_tasks_keeps_no_thread_from_running(start: St
         wait_until(tasks.add.enqueue(number), Status.SUCCESSFUL)
 
 
-@pytest.mark.django_db(transaction=True)
+@on_postgresql
 def test_a_backlog_of_one_kind_is_worked_off_without_polls(start: Start) -> None:
     """The claims that the other lane makes meanwhile find nothing, and say nothing about this one."""
     tasks.wait_at.using(priority=1).enqueue_many([(("first",), {})] * 2)
@@ -143,7 +142,7 @@ def test_a_backlog_of_one_kind_is_worked_off_without_polls(start: Start) -> None
     wait_for(lambda: running.pulse.counts.finished == 502)
 
 
-@pytest.mark.django_db(transaction=True)
+@on_postgresql
 def test_no_more_than_fits_is_claimed_of_long_tasks(start: Start) -> None:
     long = tasks.wait_at.enqueue_many([(("long",), {})] * 10)
     later = tasks.wait_later.enqueue_many([(("long",), {})] * 10)
@@ -156,9 +155,9 @@ def test_no_more_than_fits_is_claimed_of_long_tasks(start: Start) -> None:
     assert sorted(row_of(result).claim_number for result in later) == [0] * 6 + [1] * 4
 
 
-@pytest.mark.django_db(transaction=True)
+@on_postgresql
 def test_what_waits_in_line_for_a_second_goes_back_and_stays_there(start: Start) -> None:
-    result, running = in_line(start)
+    running, result = in_line(start)
     rank = row_of(result).rank
 
     row = wait_until(result, Status.READY)

@@ -6,7 +6,6 @@ import threading
 import time
 from datetime import timedelta
 
-import pytest
 from django.db import connection, transaction
 
 from jobqueue.models import Task
@@ -19,13 +18,14 @@ from tests.executor.harness import (
     Start,
     gates,
     on_both_databases,
+    on_postgresql,
     row_of,
     wait_for,
     wait_until,
 )
 from tests.factories import TaskFactory
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = on_postgresql
 
 
 def turns_of(running: Running, seconds: float = 0.8) -> float:

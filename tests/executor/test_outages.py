@@ -13,10 +13,20 @@ from jobqueue.engine import engine_for
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
-from tests.executor.harness import Options, Running, Start, gates, on_both_databases, row_of, wait_for, wait_until
+from tests.executor.harness import (
+    Options,
+    Running,
+    Start,
+    gates,
+    on_both_databases,
+    on_postgresql,
+    row_of,
+    wait_for,
+    wait_until,
+)
 from tests.factories import TaskFactory
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = on_postgresql
 
 
 class Trouble:
@@ -66,7 +76,7 @@ def test_outcomes_are_kept_until_the_database_is_back(start: Start, verb: str, b
     gates["before"].wait_for(2)
     trouble = Trouble(running)
 
-    trouble.before(verb, 5)
+    trouble.before(verb, 2)
     gates["before"].open()
     running.pulse.hurry()
 
@@ -75,13 +85,14 @@ def test_outcomes_are_kept_until_the_database_is_back(start: Start, verb: str, b
         wait_until(result, Status.SUCCESSFUL)
     wait_until(tasks.add.using(backend=backend).enqueue(1), Status.SUCCESSFUL)
     assert {row_of(result).claim_number for result in results} == {1}
-    assert (running.pulse.counts.lost, len(running.holds)) == (0, 0)
+    wait_for(lambda: not running.holds)
+    assert running.pulse.counts.lost == 0
 
 
 def test_an_outage_is_told_once(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     running = start()
     trouble = Trouble(running)
-    trouble.before("pulse", 6)
+    trouble.before("pulse", 3)
 
     wait_until(tasks.add.enqueue(1), Status.SUCCESSFUL)
 
@@ -256,6 +267,6 @@ def test_a_row_that_somebody_holds_delays_only_its_own_task(start: Start) -> Non
         gates["others"].open()
         for result in others:
             wait_until(result, Status.SUCCESSFUL)
-        assert running.pulse.counts.finished == 3
+        wait_for(lambda: running.pulse.counts.finished == 3)
 
     wait_until(held, Status.SUCCESSFUL)

@@ -11,10 +11,20 @@ from django.db import connection
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
-from tests.executor.harness import Burst, Options, Start, database_of, gates, on_both_databases, row_of, wait_for
+from tests.executor.harness import (
+    Burst,
+    Options,
+    Start,
+    database_of,
+    gates,
+    on_both_databases,
+    on_postgresql,
+    row_of,
+    wait_for,
+)
 from tests.factories import TaskFactory
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = on_postgresql
 
 RESOLUTION = 0.001  # of SQLite's clock
 BODIES = [tasks.fail, tasks.fail_later]

@@ -9,10 +9,9 @@ import pytest
 from jobqueue.models import Executor, Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
-from tests.executor.harness import Start, gates, on_both_databases, row_of, wait_for
-from tests.executor.test_cancel import in_line
+from tests.executor.harness import Start, gates, in_line, on_both_databases, on_postgresql, row_of, wait_for
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = on_postgresql
 
 
 @on_both_databases
@@ -36,7 +35,7 @@ def test_what_runs_may_end_and_nothing_else_is_claimed(start: Start, body: Any, 
 
 
 def test_what_waits_in_line_goes_back_at_once(start: Start) -> None:
-    result, running = in_line(start)
+    running, result = in_line(start)
     rank = row_of(result).rank
 
     running.process.stop()

@@ -9,11 +9,10 @@ import pytest
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
-from tests.executor.harness import Options, Running, Start, gates, on_both_databases, wait_for
-from tests.executor.test_cancel import in_line
+from tests.executor.harness import Options, Running, Start, gates, in_line, on_both_databases, on_postgresql, wait_for
 from tests.factories import TaskFactory
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = on_postgresql
 
 
 def add_suspect(body: Any, *args: Any, backend: str = "default") -> Task:
@@ -63,7 +62,7 @@ def test_a_suspect_waits_for_what_runs_and_nothing_else_is_claimed(start: Start)
 
 
 def test_what_stands_in_line_goes_back_for_a_suspect(start: Start) -> None:
-    result, running = in_line(start)
+    running, result = in_line(start)
     add_suspect(tasks.add, 1)
 
     wait_for(lambda: Task.objects.filter(pk=result.id, status=Status.READY).exists())

@@ -12,9 +12,9 @@ from django.db import connection
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
-from tests.executor.harness import Burst, Start, gates, on_both_databases, row_of, wait_for, wait_until
+from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql, row_of, wait_for, wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = on_postgresql
 
 TIMED_OUT = "jobqueue.exceptions.TaskTimeout"
 
