@@ -269,7 +269,8 @@ class ExecutorProcess:
                     self._heart.kick()
                     self.pulse.hurry()
                 case signal.SIGUSR1:
-                    self._dump()
+                    with contextlib.suppress(OSError, ValueError):  # nobody reads what we say
+                        self._dump()
                 case _ if number == ORPHANED:
                     logger.error("The supervisor is gone; stopping.")
                     self.stop()

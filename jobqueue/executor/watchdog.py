@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
-from jobqueue.exceptions import FenceLost, TaskTimeout
+from jobqueue.exceptions import FenceLost, ShuttingDown, TaskTimeout
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.outage import Line
@@ -72,7 +72,9 @@ class Watchdog(threading.Thread):
         return wait
 
     def _tell_again(self, hold: Hold, now: float) -> None:
-        if hold.told_first_at is not None and now - hold.told_first_at > self._grace:
+        # Who is only told that we are stopping is handed back when its time is over, deaf or not.
+        is_to_blame = hold.reason is not ShuttingDown
+        if is_to_blame and hold.told_first_at is not None and now - hold.told_first_at > self._grace:
             self._on_stuck(hold)
         elif hold.told_at is not None and now - hold.told_at > TELL_AGAIN_SECONDS and hold.reason is not None:
             hold.interrupt(hold.reason)

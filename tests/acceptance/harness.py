@@ -29,6 +29,7 @@ PATIENCE_SECONDS = 60.0  # for what takes a moment on an idle machine
 LOOK_SECONDS = 0.02
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
+OTHERS = ("JOBQUEUE_", "TESTS_", "FORCE_COLOR", "PYTHON_COLORS", "DJANGO_COLORS")  # what our user set for himself
 ENDED = ["SUCCESSFUL", "FAILED", "CANCELLED"]
 
 
@@ -150,8 +151,7 @@ class Process:
 
     def children(self) -> list[int]:
         """Give the process ids of its children."""
-        text = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
-        return [int(pid) for pid in text.split()]
+        return [pid for pid, fields in stats() if int(fields[1]) == self.pid]
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
@@ -192,7 +192,7 @@ class Fleet:
     """The executors of one test; none outlives it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = {key: value for key, value in environment.items() if not key.startswith("JOBQUEUE_")}
+        self._environment = {key: value for key, value in environment.items() if not key.startswith(OTHERS)}
         self._processes: list[Process] = []
 
     def launch(

@@ -82,7 +82,7 @@ def test_task_that_kills_its_process_ends_failed_and_harms_nobody(fleet: Fleet) 
 
 def test_frozen_executor_does_not_overwrite_what_another_did_meanwhile(fleet: Fleet) -> None:
     timeout = 1.5
-    result = work.enqueue(4.0)
+    result = work.enqueue(2.5)
     frozen = fleet.start(heartbeat_timeout=timeout)
     wait_until(lambda: Effect.objects.exists(), "a running task")
     frozen.send(signal.SIGSTOP)
@@ -102,7 +102,7 @@ def test_frozen_executor_does_not_overwrite_what_another_did_meanwhile(fleet: Fl
 
 def test_deaf_body_of_a_frozen_executor_ends_in_vain(fleet: Fleet) -> None:
     """It cannot even be interrupted: only the number of its claim keeps its outcome out."""
-    result = hang.enqueue(6.0)
+    result = hang.enqueue(3.0)
     frozen = fleet.start(heartbeat_timeout=1.0)
     wait_until(lambda: Effect.objects.exists(), "a running task")
     frozen.send(signal.SIGSTOP)

@@ -37,19 +37,19 @@ def test_killed_server_under_load(site: Site) -> None:
     with history.recorded():
         processes = [site.fleet.start("--threads", "4", heartbeat_timeout=5) for _ in range(2)]
         for body in (book, compute):
-            body.enqueue_many([((0.02,), {}) for _ in range(500)])
+            body.enqueue_many([((0.02,), {}) for _ in range(350)])
         for outage in range(1, 4):
-            wait_for_ended(150 * outage)
+            wait_for_ended(100 * outage)
             site.kill()
             for process in processes:
                 process.output.wait_for(r"database\.away", count=outage)
             site.start()
             for process in processes:
                 process.output.wait_for(r"database\.back", count=outage)
-        assert wait_for_end() == {"SUCCESSFUL": 1000}
+        assert wait_for_end() == {"SUCCESSFUL": 700}
         history.assert_sound()
     booked = Effect.objects.filter(kind="booked").values_list("task_id", flat=True)
-    assert Counter(Counter(booked).values()) == {1: 500}
+    assert Counter(Counter(booked).values()) == {1: 350}
     for process in processes:
         assert len(process.output.find(r"database\.away")) == 3
         assert not process.output.find(r"Traceback|task\.rescued")
