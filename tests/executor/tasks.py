@@ -22,6 +22,7 @@ from jobqueue.models import InboxMessage, Task
 from tests.executor.harness import gates
 from tests.models import Effect
 
+left_behind: list[asyncio.Task[None]] = []  # the loop itself keeps only weak references
 AT_ONCE = Backoff(base=0.0, jitter=0.0)
 
 
@@ -229,6 +230,21 @@ def ask_for_more_time() -> None:
         spin.func(60.0)
     except TaskTimeout:
         raise Retry("the neighbours are busy", after=3600) from None
+
+
+@task
+async def leave_a_child(kind: str, gate: str) -> None:
+    """Start a task of the event loop, and end before it does."""
+
+    async def child() -> None:
+        gates[gate].arrive("child")
+        while not gates[gate].is_open.is_set():  # noqa: ASYNC110 - opened by another thread
+            await asyncio.sleep(0.005)
+        gates[gate].arrive("end of child")
+        raise_one(kind)
+
+    left_behind.append(asyncio.create_task(child()))
+    await asyncio.sleep(0)
 
 
 @task
