@@ -66,13 +66,12 @@ class JobQueueBackend(BaseTaskBackend):
             task = changed(task, run_after=None)
         try:
             super().validate_task(task)
-        except InvalidTask:
+        except InvalidTask as refusal:
+            problem = str(refusal)
             if self.queues and task.queue_name not in self.queues:
                 known = ", ".join(sorted(self.queues))
-                error = InvalidTask(
-                    f"queue_name={task.queue_name!r} is not in QUEUES of TASKS[{self.alias!r}], which has {known}."
-                )
-            raise InvalidTask(f"{task.name}: {error}") from None
+                problem = f"{refusal} (queue_name; QUEUES of TASKS[{self.alias!r}] has {known})"
+            raise InvalidTask(f"{task.name}: {problem}") from None
 
     def enqueue(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> AnyResult:  # type: ignore[override]
         """

@@ -14,7 +14,7 @@ from django.test import TestCase
 from django.utils import timezone
 
 import jobqueue
-from jobqueue import Done, Kind, PollContext, Send, Sleep, Suspend, testing
+from jobqueue import Backoff, Done, Kind, PollContext, Send, Sleep, Suspend, testing
 from jobqueue.compat import task_finished, task_started
 from jobqueue.exceptions import UnknownTask
 from jobqueue.ids import new_id
@@ -93,7 +93,7 @@ class TestRunUntilIdle:
         assert [poll.id for poll in stage.run()] == [UUID(second.id)]
 
     def test_failed_poll_raises_nothing_and_is_told(self, stage: Stage) -> None:
-        result = tasks.fail.enqueue("a reason")
+        result = tasks.fail.using(backoff=Backoff(base=60)).enqueue("a reason")
         (poll,) = stage.run()
 
         assert poll.status is Status.SCHEDULED
