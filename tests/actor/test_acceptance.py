@@ -71,7 +71,7 @@ def test_tree_of_unlucky_actors_survives_the_loss_of_executors(launch: Launch) -
     launch("--threads", "4", **options)
     wait_for(lambda: Executor.objects.count() == 2, "both executors", PATIENCE_SECONDS)
     result = FlakyFibonacci.enqueue(15, seed=7)
-    for goal in (150, 500):
+    for goal in (60, 300):
         wait_for(lambda goal=goal: finished() >= goal, f"{goal} finished tasks", PATIENCE_SECONDS)  # type: ignore[misc]
         first.kill()
         first.wait()

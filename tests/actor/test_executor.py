@@ -79,8 +79,8 @@ def test_queue_that_nobody_used_is_seen_when_a_commit_wakes_somebody_there(
 
     pk = stage.enter(poll, queue_name="quiet")
     stage.run()
-    start()
     stage.enter(lambda context: (jobqueue.Send(pk), Done()), queue_name="busy")
+    start()
     wait_until(stage, pk, Status.SUCCESSFUL)
 
 
