@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from jobqueue.engine.commit import Commit
+from jobqueue.outcome import Committed, Outcome
 from tests.actor.stage import Stage, parts
 
 Options = Callable[..., None]
@@ -32,6 +34,20 @@ def database(request: pytest.FixtureRequest, options: Options) -> str:
         options(DATABASE="sqlite")
         return "sqlite"
     return "default"
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
+    """Collect the seconds that each commit asks to wait, which no busy machine stretches."""
+    asked: list[float | None] = []
+    commit = Commit.commit
+
+    def noted(engine: Commit, outcomes: Sequence[Outcome], **options: Any) -> Committed:
+        asked.extend(outcome.wake_after_seconds for outcome in outcomes)
+        return commit(engine, outcomes, **options)
+
+    monkeypatch.setattr(Commit, "commit", noted)
+    return asked
 
 
 @pytest.fixture

@@ -109,7 +109,9 @@ def test_nothing_commits_when(stage: Stage, actor: type[Actor[Any]], why: str) -
     assert stage.run() == []
 
 
-def test_stale_rolls_back_and_is_polled_again_with_a_short_wait(stage: Stage, actor: type[Actor[Any]]) -> None:
+def test_stale_rolls_back_and_is_polled_again_with_a_short_wait(
+    stage: Stage, actor: type[Actor[Any]], waits: list[float | None]
+) -> None:
     def poll(context: PollContext[Any]) -> Any:
         context.state["n"] = context.state.get("n", 0) + 1
         context.inbox.take()
@@ -124,23 +126,18 @@ def test_stale_rolls_back_and_is_polled_again_with_a_short_wait(stage: Stage, ac
 
     pk = enter(stage, actor, poll)
     stage.send(pk, "mail")
-    waits: list[float] = []
     for _ in range(3):
         testing.poll_once(pk)
         row = stage.row(pk)
         assert (row.status, row.attempts, row.inner_state, row.errors) == (Status.SCHEDULED, 0, None, [])
-        assert row.wake_at is not None
-        assert row.last_attempted_at is not None
         assert stage.unread(pk) == ["mail"]
         assert groups(stage) == []
-        waits.append((row.wake_at - row.last_attempted_at).total_seconds())
         stage.advance(1)
     stage.run()
 
     assert stage.result(pk) == 1
     assert groups(stage) == ["mine"]
-    for wait, expected in zip(waits, [0.1, 0.2, 0.4], strict=True):
-        assert expected <= wait + 0.002 < expected + 0.1
+    assert waits[:3] == [0.1, 0.2, 0.4]
 
 
 def stale() -> None:
