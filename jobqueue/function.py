@@ -83,8 +83,11 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
 
     # super() does not know the class that dataclass(slots=True) makes anew: hence Task.__post_init__(self).
     def __post_init__(self) -> None:
-        if not inspect.isfunction(self.func):
-            raise InvalidTask(f"Task function must be defined at a module level, not {self.func!r}.")
+        if not is_importable(self.func):
+            raise InvalidTask(
+                "Task function must be defined at a module level, by a def of its own, so that executors can import "
+                f"it; not {self.func!r}."
+            )
         object.__setattr__(self, "task_type", self.task_type or self.name or self.module_path)
         object.__setattr__(self, "name", self.name or self.func.__name__)
         object.__setattr__(self, "timeout", seconds(self.timeout))
@@ -165,6 +168,11 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     async def aenqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[P, R]]:
         """See enqueue_many()."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
+
+
+def is_importable(func: Any) -> bool:
+    """Whether executors can find a function by its module and name; Django lets a module's lambdas pass."""
+    return inspect.isfunction(func) and "<" not in func.__qualname__  # <lambda>, <locals>
 
 
 def _rebuild(cls: type[FunctionTask[P, R]], path: str, values: dict[str, Any]) -> FunctionTask[P, R]:

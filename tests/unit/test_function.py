@@ -31,6 +31,9 @@ def double(number: int) -> int:
     return 2 * number
 
 
+lambda_of_the_module = lambda number: 2 * number  # noqa: E731
+
+
 def triple(number: int) -> int:
     return 3 * number
 
@@ -146,11 +149,13 @@ def test_atomic_coroutine_is_refused_when_it_is_declared() -> None:
 def test_only_module_level_functions_are_tasks() -> None:
     def local() -> None: ...
 
-    others: list[Any] = [local, lambda: None, int, "emails", len]
+    others: list[Any] = [local, lambda: None, lambda_of_the_module, int, "emails", len]
     for function in others:
         with pytest.raises(InvalidTask, match="Task function must be defined at a module level"):
             task(function)
-    assert not [name for name in registry.all() if "local" in name]
+        with pytest.raises(InvalidTask, match="Task function must be defined at a module level"):
+            task(name="stable")(function)
+    assert not [name for name in registry.all() if "local" in name or "lambda" in name or name == "stable"]
 
 
 def test_context_must_be_the_first_parameter() -> None:
