@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -184,8 +184,13 @@ def id_from(name: UUID | str | Spawn) -> UUID | None:
 
 
 def wake(ids: Iterable[UUID | str] | UUID | str, *, backend: str = "default") -> int:
-    """Wake SUSPENDED tasks now; returns how many woke."""
-    return sum(engine_for(backend).wake(batch) for batch in _batches(ids))
+    """Wake SUSPENDED tasks now; returns how many woke. After the commit, waiting executors are told."""
+    engine, woken = engine_for(backend), 0
+    for batch in _batches(ids):
+        if count := engine.wake(batch):
+            transaction.on_commit(partial(_tell_of, engine, batch), using=engine.database, robust=True)
+            woken += count
+    return woken
 
 
 def pause(queue_name: str, *, by: str = "", reason: str = "", backend: str = "default") -> None:
@@ -228,6 +233,11 @@ def _uuid(value: UUID | str) -> UUID:
 
 def _wake(engine: Engine, ids: frozenset[UUID]) -> None:
     engine.wake_or_leave(ids)
+    _tell_of(engine, ids)
+
+
+def _tell_of(engine: Engine, ids: Collection[UUID]) -> None:
+    """Send notices for those of these tasks that are READY."""
     if engine.options.notify:
         queues = engine.tasks.ready().filter(pk__in=ids).order_by().values_list("queue_name", flat=True).distinct()
         notices.send(engine, set(queues))

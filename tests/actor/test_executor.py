@@ -9,9 +9,10 @@ from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import Group
+from django.db import transaction
 
 import jobqueue
-from jobqueue import Actor, Done, Kind, PollContext, Sleep, Suspend
+from jobqueue import Actor, Done, Kind, PollContext, Sleep, Suspend, api
 from jobqueue.outcome import Status
 from tests.actor.conftest import Options
 from tests.actor.stage import AsyncPuppet, Puppet, Stage
@@ -187,3 +188,17 @@ def test_stop_hands_back_a_waiting_actor_untouched(stage: Stage, start: Start, a
 
     assert stage.status(pk) == Status.SUSPENDED
     assert stage.row(pk).polls == 1
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_wake_by_hand_tells_waiting_executors(stage: Stage, start: Start) -> None:
+    pk = stage.enter(lambda context: Done() if context.polls else Sleep(timedelta(hours=1)))
+    running = start(poll_interval=3600.0)
+    wait_for(lambda: running.process.listener is not None and running.process.listener.is_listening)
+    wait_until(stage, pk, Status.SUSPENDED)
+    wait_for(lambda: running.pulse._appetite.wait_seconds(1, is_alone=True) > 60, "rest")
+
+    with transaction.atomic():
+        assert api.wake(pk) == 1
+        assert stage.status(pk) == Status.READY
+    wait_until(stage, pk, Status.SUCCESSFUL)
