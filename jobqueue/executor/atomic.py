@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,12 +21,24 @@ from jobqueue.exceptions import ClaimLost
 from jobqueue.executor.errors import first_line_of, from_the_body
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
-from jobqueue.executor.run import Ended, Loaded, Raised, Worker, call, conclude, refused_by_database
+from jobqueue.executor.run import (
+    Ended,
+    Loaded,
+    Raised,
+    Returned,
+    Worker,
+    begin_again,
+    call,
+    causes,
+    conclude,
+    refused_by_database,
+)
 from jobqueue.executor.sessions import Session
 from jobqueue.outcome import released
 
 logger = logging.getLogger("jobqueue.executor")
 
+CONFLICTS = ("40001", "40P01")  # not to be serialized with another transaction, or chosen to end a deadlock
 CONNECTION_STATES = ("08", "57P")  # classes of SQLSTATE in which the server tells nothing of our COMMIT
 
 
@@ -37,21 +50,26 @@ class _RolledBack(Exception):
 
 
 def poll_atomically(hold: Hold, loaded: Loaded, engine: Engine, worker: Worker, session: Session) -> Ended:
-    """Run the body and commit its outcome in one transaction."""
-    return _commit_with(hold, loaded, engine, worker, partial(call, hold, loaded), session)
+    """Run the body and commit its outcome in one transaction, at the site's level of isolation."""
+    opened = transaction.atomic(using=engine.database, durable=True)
+    return _commit_with(hold, loaded, engine, worker, partial(call, hold, loaded), session, opened)
 
 
 def commit_with(
     hold: Hold, loaded: Loaded, engine: Engine, worker: Worker, function: Callable[[], Any], session: Session
 ) -> Ended:
-    """Run the function that a poll returned in the committing transaction, with the task's row locked."""
+    """
+    Run the function that a poll returned in the committing transaction, with the task's row locked.
+
+    READ COMMITTED, as every transaction that looks into the inbox after the lock.
+    """
 
     def in_its_row() -> Any:
         if not engine.hold(hold.claimed):
             raise ClaimLost
         return function()
 
-    return _commit_with(hold, loaded, engine, worker, in_its_row, session)
+    return _commit_with(hold, loaded, engine, worker, in_its_row, session, engine.transaction())
 
 
 def _commit_with(
@@ -61,22 +79,32 @@ def _commit_with(
     worker: Worker,
     body: Callable[[], Any],
     session: Session,
+    opened: AbstractContextManager[None],
 ) -> Ended:
     """What does not succeed goes the ordinary way."""
     over: Ended | None = None
     try:
-        with transaction.atomic(using=engine.database, durable=True):
+        with opened:
             ending = run_interruptibly(hold, session, body)
-            over = conclude(hold, loaded, ending, worker)
+            over = _conclude(hold, loaded, ending, worker)
             over = _complete(over, engine, worker, session)
     except _RolledBack as undone:
         return undone.ended
     except BaseException as error:  # noqa: BLE001 - a hook of the body's for after the commit may raise anything
-        failure = conclude(hold, loaded, Raised(from_the_body(error)), worker)
+        failure = _conclude(hold, loaded, Raised(from_the_body(error)), worker)
         if over is None or (over.outcome.is_good_poll and not over.is_committed):
             return failure
         # A body that did not succeed ends by its own error, not by what the rollback met.
         return _in_doubt(over, failure) if over.is_committed else over
+    return over
+
+
+def _conclude(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Worker) -> Ended:
+    """As conclude(); what only met another transaction is undone, and begins again uncounted."""
+    over = conclude(hold, loaded, ending, worker)
+    if hold.reason is None and any(getattr(cause, "sqlstate", None) in CONFLICTS for cause in causes(over.error)):
+        outcome = begin_again(hold.claimed, worker)
+        return over if outcome is None else replace(over, outcome=outcome)
     return over
 
 

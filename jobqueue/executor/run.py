@@ -231,8 +231,8 @@ def after_error(hold: Hold, loaded: Loaded, error: BaseException, worker: Worker
         return failed(claimed, error, worker)
     if hold.reason is TaskCancelled:
         return ended(claimed, Status.CANCELLED, error, worker)
-    if isinstance(error, Stale) and stale_polls(claimed) + 1 < STALE_MOST:
-        return poll_again(claimed, worker.options.poll_interval)
+    if isinstance(error, Stale) and (again := begin_again(claimed, worker)):
+        return again
     is_worth_it = not isinstance(error, task.give_up_on) and (
         task.retry_on is None or isinstance(error, (*task.retry_on, Retry))
     )
@@ -244,6 +244,11 @@ def after_error(hold: Hold, loaded: Loaded, error: BaseException, worker: Worker
         wait = error.after
     retry = ended(claimed, Status.SCHEDULED, error, worker)
     return replace(retry, wake_after_seconds=min(wait, LONGEST_WAIT_SECONDS))
+
+
+def begin_again(claimed: Claimed, worker: Worker) -> Outcome | None:
+    """Poll again soon, as if nothing had happened; None where that was so too often in a row."""
+    return poll_again(claimed, worker.options.poll_interval) if stale_polls(claimed) + 1 < STALE_MOST else None
 
 
 def succeeded(claimed: Claimed, return_value: str, worker: Worker) -> Outcome:

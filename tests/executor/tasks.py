@@ -582,6 +582,35 @@ def write_and_wait(gate: str, kind: str) -> None:
     gates[gate].pass_through()
 
 
+@task(atomic=True, max_attempts=1)
+def look_then_write(gate: str, ending: str) -> str:
+    """Look, wait at the gate, write; how it goes on after that is for the test's other transaction to spoil."""
+    level = isolation_level()
+    seen = Effect.objects.count()
+    gates[gate].pass_through(seen)
+    ISOLATION_ENDINGS[ending](seen)
+    return level
+
+
+def isolation_level() -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW transaction_isolation")
+        (level,) = cursor.fetchone()
+    return str(level)
+
+
+def meet_a_conflict(_: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("DO $$ BEGIN RAISE SQLSTATE '40001' USING MESSAGE = 'could not serialize access'; END $$")
+
+
+ISOLATION_ENDINGS: dict[str, Callable[[int], Any]] = {
+    "changes a row": lambda _: Effect.objects.filter(kind="shared").update(pid=0),
+    "conflict": meet_a_conflict,
+    "adds a row": lambda seen: write(f"saw {seen}"),
+}
+
+
 def break_a_deferred_constraint(database: str) -> None:
     InboxMessage.objects.using(database).create(task_id=uuid4(), body=None, sent_at="2020-01-01T00:00:00Z")
 
