@@ -49,20 +49,21 @@ def started(hold: Hold, loaded: Loaded, worker: Worker) -> None:
 def ended(over: Ended, status: Status, worker: Worker) -> None:
     """Tell what was committed: one log line, and task_finished where this was the end."""
     claimed = over.hold.claimed
-    word, level = ("polled", logging.DEBUG) if goes_on(over, status) else WORDS[status]
+    word, level = word_for(over, status)
     error = "" if over.error is None else f" {first_line_of(over.error)}"
     again = ""
     if status is Status.SCHEDULED and over.outcome.wake_after_seconds is not None:
         again = f"; again in {over.outcome.wake_after_seconds:.1f}s"
     logger.log(
         level,
-        "%s %s %s queue=%s attempt=%d/%d took=%.0fms%s%s",
+        "%s %s %s queue=%s attempt=%d/%d%s took=%.0fms%s%s",
         word,
         claimed.task_type,
         claimed.id,
         claimed.queue_name,
         claimed.attempts + 1,
         claimed.max_attempts,
+        "" if is_counted(over, status) else " (not counted)",
         over.seconds * 1000,
         error,
         again,
@@ -70,6 +71,20 @@ def ended(over: Ended, status: Status, worker: Worker) -> None:
     )
     if status in FINAL and over.result is not None:
         announce_finish(over, over.result, status)
+
+
+def word_for(over: Ended, status: Status) -> tuple[str, int]:
+    """Give what a line of the log calls an outcome, and its level."""
+    if goes_on(over, status):
+        return "polled", logging.DEBUG
+    if status is Status.SCHEDULED and not is_counted(over, status):
+        return WORDS[Status.READY]  # handed back, for a little later
+    return WORDS[status]
+
+
+def is_counted(over: Ended, status: Status) -> bool:
+    """Whether an attempt was used up, or brought the task to its end."""
+    return status in FINAL or goes_on(over, status) or over.outcome.attempts > over.hold.claimed.attempts
 
 
 def goes_on(over: Ended, status: Status) -> bool:

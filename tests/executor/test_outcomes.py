@@ -298,6 +298,24 @@ def test_an_expired_task_fails_without_having_run(burst: Burst, backend: str) ->
     assert row.errors[0]["exception_class_path"] == "jobqueue.exceptions.Expired"
 
 
+def test_what_is_handed_back_is_logged_as_such(
+    start: Start, unknown_at_once: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = TaskFactory.create(task_type="shop.tasks.not_deployed_yet", max_attempts=4)
+    with caplog.at_level("INFO", "jobqueue.executor"):
+        start()
+        wait_for(lambda: len(lines_about(caplog, task.pk)) >= 2, "two lines")
+
+    for line in lines_about(caplog, task.pk):
+        assert line.startswith("released shop.tasks.not_deployed_yet ")
+        assert " attempt=1/4 (not counted) took=0ms UnknownTask: " in line
+        assert line.endswith("; again in 0.0s")
+
+
+def lines_about(caplog: pytest.LogCaptureFixture, pk: Any) -> list[str]:
+    return [record.getMessage() for record in caplog.records if getattr(record, "task_id", None) == str(pk)]
+
+
 @on_both_databases
 def test_an_unknown_task_is_handed_back_and_marked_once(start: Start, backend: str, unknown_at_once: None) -> None:
     TaskFactory.create(using=backend, backend=backend, task_type="shop.tasks.not_deployed_yet", max_attempts=2)
