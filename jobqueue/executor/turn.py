@@ -8,12 +8,13 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from jobqueue import registry
 from jobqueue.actions import Action, Disposition, Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
 from jobqueue.actor import Actor, Inbox, PollContext
-from jobqueue.compat import task_backends
+from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from jobqueue.conf import options_for
 from jobqueue.exceptions import InvalidActions, TaskNotFound, UndecodableMessage
-from jobqueue.function import FunctionTask
+from jobqueue.function import FunctionTask, changed
 from jobqueue.outcome import Claimed, Effects, Letter, NewMessage, NewTask, Outcome, Status, released
 from jobqueue.payload import decode, encode, encode_message, encode_result, plain
 from jobqueue.results import Result
@@ -122,7 +123,7 @@ def outcome_of(
         effects=Effects(
             consumed=taken,
             left=left,
-            spawn=[child_row(action, backend) for action in effects if isinstance(action, Spawn)],
+            spawn=[child_row(action, actor, backend) for action in effects if isinstance(action, Spawn)],
             send=messages_of(effects, claimed, names, limit),
             cancel_children=isinstance(decision, Done) and decision.cancel_children,
         ),
@@ -185,18 +186,27 @@ def wait_after(times: int, longest_seconds: float) -> float:
     return float(min(longest_seconds, FIRST_WAIT_SECONDS * 2.0 ** min(times, 30)))
 
 
-def child_row(spawn: Spawn, backend: str) -> NewTask:
+def child_row(spawn: Spawn, parent: type[Actor[Any]], backend: str) -> NewTask:
     """Make the row of a child. Raises InvalidActions, or InvalidArguments as enqueue() does."""
     target = spawn.target.task if isinstance(spawn.target, type) and issubclass(spawn.target, Actor) else spawn.target
     if not isinstance(target, FunctionTask):
         raise InvalidActions(f"Spawn() takes an actor or a task, not {target!r:.200}.")
     if target.backend != backend:
-        raise InvalidActions(
-            f"A child lives in its parent's backend {backend!r}; {target.name} is of {target.backend!r}."
-        )
+        target = moved(target, parent, backend)
     owner: Any = task_backends[backend]
     row: NewTask = owner.new_row(target, spawn.args, spawn.kwargs)
     return replace(row, id=spawn.id)
+
+
+def moved(target: FunctionTask[..., Any], parent: type[Actor[Any]], backend: str) -> FunctionTask[..., Any]:
+    """Take a child along to its parent's backend, unless its declaration or using() names another one."""
+    declared = registry.get(target.task_type)
+    is_chosen = declared is not None and declared.backend != target.backend
+    if is_chosen or target.backend not in (DEFAULT_TASK_BACKEND_ALIAS, parent.task.backend):
+        raise InvalidActions(
+            f"A child lives in its parent's backend {backend!r}; {target.name} is of {target.backend!r}."
+        )
+    return changed(target, backend=backend)
 
 
 def messages_of(effects: Sequence[Action], claimed: Claimed, names: Names, limit: int) -> list[NewMessage]:

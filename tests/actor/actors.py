@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import msgspec
 from django.contrib.auth.models import Group
 
-from jobqueue import Actor, Backoff, Done, PollContext, Suspend, send, task
+from jobqueue import Actor, Backoff, Done, PollContext, Spawn, Suspend, send, task
 from jobqueue.conf import options_for
 
 
@@ -117,6 +117,15 @@ class Typed(Actor, max_attempts=2, backoff=Backoff(base=10.0, jitter=0.0)):
 @task
 def double(n: int) -> int:
     return 2 * n
+
+
+class Elsewhere(Actor, backend="sqlite"):
+    """Lives in a backend of its own; has a function that names none do the work."""
+
+    def poll(self, context: PollContext[Any], n: int) -> Any:
+        if ended := context.inbox.take():
+            return Done(ended[0].body)
+        return Suspend() if context.polls else (Spawn(double, n), Suspend())
 
 
 @task(atomic=True)

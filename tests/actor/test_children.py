@@ -10,10 +10,11 @@ import pytest
 
 import jobqueue
 from jobqueue import Done, Kind, PollContext, Spawn, Suspend, Yield, testing
-from jobqueue.models import InboxMessage
+from jobqueue.models import InboxMessage, Task
 from jobqueue.outcome import Status
 from tests.actor import actors
 from tests.actor.stage import Stage
+from tests.actors import Fibonacci
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
@@ -193,6 +194,26 @@ class TestOrphans:
         stage.run()
 
         assert stage.result(child.id) == 2
+
+
+class TestBackends:
+    @pytest.mark.parametrize(("actor", "result"), [(Fibonacci.using(backend="sqlite"), 3), (actors.Elsewhere, 8)])
+    def test_children_live_in_their_parents_backend(self, stage: Stage, actor: Any, result: int) -> None:
+        pk = actor.enqueue(4).id
+        stage.run(backend="sqlite")
+
+        rows = Task.objects.using("sqlite")
+        row = rows.get(pk=pk)
+        assert (row.status, row.return_value) == (Status.SUCCESSFUL, result)
+        assert set(rows.filter(parent_id=pk).values_list("backend", flat=True)) == {"sqlite"}
+
+    @pytest.mark.parametrize("child", [actors.Elsewhere, actors.double.using(backend="sqlite")])
+    def test_child_that_names_another_backend_fails_the_poll(self, stage: Stage, child: Any) -> None:
+        pk = stage.enter(parent_of(Spawn(child, 1), mail=[]))
+        stage.run()
+
+        assert stage.error(pk).startswith("InvalidActions: A child lives in its parent's backend 'default'")
+        assert stage.children(pk) == []
 
 
 class TestKeys:
