@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
@@ -30,6 +30,7 @@ else:
 
 READ = 10_000  # ids per query
 BATCH = 1000  # ids between two looks at the clock
+EACH = 100  # tasks chosen together that are done, and logged, one by one: as many as a page of the list has
 BUDGET_SECONDS = 10.0  # of work in one request; what is left is offered again
 SAMPLES = 10
 
@@ -123,15 +124,27 @@ WAKE = Deed(
 
 @dataclass(slots=True)
 class Tally:
-    """What a deed did, summed over batches. rest: the newest task not dealt with, where time was up."""
+    """
+    What a deed did, summed over batches.
+
+    one_by_one: the tasks changed, where each was a batch of its own: larger ones only tell how many they
+    changed. rest: the newest task not dealt with, where time was up.
+    """
 
     deed: Deed
     counts: list[int] = field(default_factory=list)
+    one_by_one: list[UUID] = field(default_factory=list)
     rest: UUID | None = None
 
     def perform(self, ids: Sequence[UUID]) -> None:
-        new = self.deed.perform(ids)
+        before, new = self.changed, self.deed.perform(ids)
         self.counts = [old + more for old, more in zip(self.counts or [0] * len(new), new, strict=True)]
+        if len(ids) == 1 and self.changed > before:
+            self.one_by_one.append(ids[0])
+
+    @property
+    def chosen(self) -> int:
+        return sum(self.counts)
 
     @property
     def changed(self) -> int:
@@ -164,6 +177,14 @@ class Forecast:
         )
 
 
+def perform_ticked(deed: Deed, ids: Sequence[UUID]) -> Tally:
+    """Do a deed to the tasks of these ids."""
+    tally = Tally(deed)
+    for batch in _batches(ids, _size(ids)):
+        tally.perform(batch)
+    return tally
+
+
 def perform(deed: Deed, rows: QuerySet[Task], upto: UUID, *, budget_seconds: float | None = None) -> Tally:
     """
     Do a deed to all rows that it fits, from the newest to the oldest, until time is up.
@@ -175,31 +196,62 @@ def perform(deed: Deed, rows: QuerySet[Task], upto: UUID, *, budget_seconds: flo
     deadline = time.monotonic() + (BUDGET_SECONDS if budget_seconds is None else budget_seconds)
     rows = rows.filter(deed.condition).order_by("-pk")
     ids = list(rows.filter(pk__lte=upto).values_list("pk", flat=True)[:READ])
+    size = _size(ids)
     while ids:
-        for start in range(0, len(ids), BATCH):
+        for batch in _batches(ids, size):
             if time.monotonic() > deadline and tally.counts:
-                tally.rest = ids[start]
+                tally.rest = batch[0]
                 return tally
-            tally.perform(ids[start : start + BATCH])
+            tally.perform(batch)
         ids = list(rows.filter(pk__lt=ids[-1]).values_list("pk", flat=True)[:READ])
     return tally
 
 
+def _size(ids: Sequence[UUID]) -> int:
+    return 1 if len(ids) <= EACH else BATCH
+
+
+def _batches(ids: Sequence[UUID], size: int) -> Iterator[Sequence[UUID]]:
+    return (ids[start : start + size] for start in range(0, len(ids), size))
+
+
 def log_one(request: HttpRequest, task: Task, what: Text) -> None:
     """Write who did it into the task's history."""
-    _log(request, str(task.pk), str(task), what)
+    _entry(request, str(task.pk), str(task), what).save()
 
 
-def log_many(request: HttpRequest, tally: Tally) -> None:
-    """Write one line for a whole bulk action: a line per task would be as many rows again."""
-    count = sum(tally.counts)
-    title = ngettext("%(count)d task", "%(count)d tasks", count) % {"count": count}
-    _log(request, None, title, f"{tally.deed.label} ({tally}) {request.META.get('QUERY_STRING', '')}".strip())
+def log(request: HttpRequest, tally: Tally, database: str) -> None:
+    """
+    Write who did it: into the history of each task that was changed, or once for all where they are many.
+
+    An entry each would be as many rows again in a table that nothing prunes, and one statement for a
+    thousand tasks does not tell which of them it changed.
+    """
+    if tally.changed > len(tally.one_by_one):
+        _for_all(request, tally).save()
+        return
+    what = tally.deed.label
+    if tally.chosen > 1:
+        what = _("%(deed)s, one of %(count)d chosen together") % {"deed": what, "count": tally.chosen}
+    known = Task.objects.using(database).only("task_type").in_bulk(tally.one_by_one)  # a cancelled one may be pruned
+    titles = {pk: str(known.get(pk, pk)) for pk in tally.one_by_one}
+    LogEntry.objects.bulk_create(_entry(request, str(pk), title, what) for pk, title in titles.items())
 
 
-def _log(request: HttpRequest, object_id: str | None, title: str, message: Text) -> None:
+def _for_all(request: HttpRequest, tally: Tally) -> LogEntry:
+    title = ngettext("%(count)d task", "%(count)d tasks", tally.chosen) % {"count": tally.chosen}
+    message = _("%(deed)s: %(done)s. Chosen by: %(filters)s. No entry for each: they were more than %(limit)d.") % {
+        "deed": tally.deed.label,
+        "done": tally,
+        "filters": request.META.get("QUERY_STRING") or _("no filter"),
+        "limit": EACH,
+    }
+    return _entry(request, None, title, message)
+
+
+def _entry(request: HttpRequest, object_id: str | None, title: str, message: Text) -> LogEntry:
     # LogEntry.objects.log_actions() changes its arguments from one Django to the next, and wants objects.
-    LogEntry.objects.create(
+    return LogEntry(
         user_id=str(request.user.pk),
         content_type=ContentType.objects.get_for_model(Task),
         object_id=object_id,

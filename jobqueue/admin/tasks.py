@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue.admin import actions, render
-from jobqueue.admin.actions import CANCEL, REQUEUE, Deed, Forecast, Tally
+from jobqueue.admin.actions import CANCEL, REQUEUE, Deed, Forecast
 from jobqueue.admin.base import backends_on, database_for, options_of
 from jobqueue.admin.filters import BackendFilter, ParentFilter, QueueFilter, StatusFilter, TaskFilter
 from jobqueue.admin.listing import CAP, ORDER, TaskChangeList
@@ -125,13 +125,10 @@ class TaskAdmin(TaskPage):
             assert upto is not None
             tally = actions.perform(deed, rows, upto)
         else:
-            tally = Tally(deed)
-            tally.perform(ticked)
+            tally = actions.perform_ticked(deed, ticked)
         self._tell(request, tally)
-        if tally.changed and len(ticked) == 1:
-            actions.log_one(request, Task.objects.using(rows.db).only("task_type").get(pk=ticked[0]), deed.label)
-        elif tally.changed:
-            actions.log_many(request, tally)
+        if tally.changed:
+            actions.log(request, tally, rows.db)
         return self._confirm(request, rows, deed, ticked, tally.rest) if tally.rest else None
 
     def _confirm(

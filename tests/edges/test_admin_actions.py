@@ -1,5 +1,6 @@
 """Requeue and cancel in the admin: permissions, POST only, honest counts, the log."""
 
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -242,10 +243,52 @@ def test_several_ticked_tasks_are_confirmed_and_counted_honestly(act, make, back
     assert said(response) == ["3 requeued, 2 skipped: not FAILED or CANCELLED any more."]
     assert {status(row) for row in rows} == {"READY"}
     assert status(bystander) == "FAILED"
+
+
+def test_each_of_a_few_tasks_has_it_in_its_history(client, act, make, staff):
+    rows = [make(failed=True), make(cancelled=True)]
+    ended, held = make(successful=True), make(failed=True, key="order:7")
+    make(key="order:7")
+
+    page = act("requeue", *rows, ended, held, index="0")
+    act("requeue", *rows, ended, held, upto=str(page.context["forecast"].upto))
+
+    logged = {entry.object_id: entry for entry in LogEntry.objects.all()}
+    assert logged.keys() == {str(row.pk) for row in rows}
+    assert {entry.user for entry in logged.values()} == {staff}
+    assert logged[str(rows[0].pk)].object_repr == str(rows[0])
+    page = client.get(reverse("admin:jobqueue_task_change", args=[rows[0].pk])).content.decode()
+    assert f"{staff}: Requeue, one of 4 chosen together" in page
+
+
+def test_many_tasks_share_one_entry_that_says_so(act, make, backend, monkeypatch):
+    monkeypatch.setattr(actions, "EACH", 2)
+    rows = [make(failed=True) for _ in range(3)]
+    ended = make(successful=True)
+
+    page = act("requeue", *rows, ended, index="0")
+    act("requeue", *rows, ended, upto=str(page.context["forecast"].upto))
+
     entry = LogEntry.objects.get()
-    assert (entry.object_id, entry.object_repr) == (None, "5 tasks")
-    assert "3 requeued, 2 skipped" in entry.get_change_message()
-    assert f"backend={backend}" in entry.get_change_message()
+    assert (entry.object_id, entry.object_repr) == (None, "4 tasks")
+    assert entry.get_change_message() == (
+        "Requeue: 3 requeued, 1 skipped: not FAILED or CANCELLED any more. "
+        f"Chosen by: backend={backend}. No entry for each: they were more than 2."
+    )
+
+
+def test_a_cancelled_task_that_is_pruned_at_once_is_logged_all_the_same(act, make, monkeypatch):
+    row = make()
+
+    def cancel(ids):
+        Task.objects.using(row.backend).filter(pk__in=ids).delete()
+        return 1, 0, 0
+
+    monkeypatch.setattr("jobqueue.admin.tasks.CANCEL", replace(actions.CANCEL, perform=cancel))
+    response = act("cancel", row, index="0")
+
+    assert response.status_code == 302
+    assert LogEntry.objects.get().object_id == str(row.pk)
 
 
 def test_a_ticked_task_that_left_the_filter_meanwhile_is_counted_as_skipped(act, make):
@@ -268,7 +311,7 @@ def test_select_across_acts_on_all_that_match_the_filter(act, make):
     assert said(response) == ["5 requeued."]
     assert {status(row) for row in rows} == {"READY"}
     assert (status(other), status(ready)) == ("FAILED", "READY")
-    assert "queue=emails" in LogEntry.objects.get().get_change_message()
+    assert {entry.object_id for entry in LogEntry.objects.all()} == {str(row.pk) for row in rows}
 
 
 def test_confirmation_of_all_is_small_and_says_what_will_happen(act, make):
@@ -299,6 +342,7 @@ def test_tasks_enqueued_after_the_confirmation_are_left_alone(act, make, backend
 def test_large_selections_go_in_batches(act, make, monkeypatch):
     monkeypatch.setattr(actions, "READ", 3)
     monkeypatch.setattr(actions, "BATCH", 2)
+    monkeypatch.setattr(actions, "EACH", 1)
     rows = [make(failed=True) for _ in range(8)]
 
     response = across(act, "requeue")
@@ -309,6 +353,7 @@ def test_large_selections_go_in_batches(act, make, monkeypatch):
 
 def test_when_time_is_up_the_rest_is_offered_again(act, make, monkeypatch):
     monkeypatch.setattr(actions, "BATCH", 2)
+    monkeypatch.setattr(actions, "EACH", 1)
     monkeypatch.setattr(actions, "BUDGET_SECONDS", -1.0)
     rows = [make(failed=True) for _ in range(5)]
 
