@@ -68,7 +68,8 @@ class Suspend:
     """
     Be polled again when a message comes, or after `timeout`.
 
-    Where mail is left unread, `timeout` is counted anew by each look at it; Sleep(until=...) ends when it ends.
+    Of polls in a row that take none of their mail, the first one's timeout stands; the poll that sees it end is
+    told so by `timed_out`, whatever mail it still leaves.
     """
 
     timeout: timedelta | None = None

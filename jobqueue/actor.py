@@ -85,7 +85,7 @@ class PollContext(Generic[S]):
     What a poll sees and changes.
 
     state: mutated in place (or replaced); written when the poll's actions commit. timed_out: a Sleep or
-    a Suspend(timeout=...) has run its time and no message is there. idempotency_key: the same for every
+    a Suspend(timeout=...) has run its time, and no message came before. idempotency_key: the same for every
     try of this poll. cancelled: whether the body was told to stop.
     """
 

@@ -104,6 +104,7 @@ class Task(models.Model):
     polls = models.BigIntegerField(_("polls"), default=0)
     idle_polls = models.IntegerField(_("idle polls"), default=0, db_default=0)
     timed_out = models.BooleanField(_("timed out"), default=False, db_default=False)
+    alarm_at = models.DateTimeField(_("times out at"), null=True)
     lost_count = models.IntegerField(_("executors lost"), default=0)
     cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
 

@@ -91,6 +91,7 @@ class Claimed:
     is_expired: bool
     idle_polls: int = 0
     timed_out: bool = False
+    alarm_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +150,7 @@ class Outcome:
     status: the state to enter. READY means poll again now. SUSPENDED becomes READY where unread
     mail waits; READY, SCHEDULED and SUSPENDED become CANCELLED where a cancel was requested.
     wake_after_seconds, wake_at: for SCHEDULED and SUSPENDED, counted from the commit, or a moment.
+    look_after_seconds: wake before that already, to look again at mail that was left; it moves no alarm.
     idle_polls: polls in a row that left their mail unread; negative, that found that what they saw was stale.
     attempts: the new value of the column. is_good_poll adds one to `polls`.
     keeps_rank: for READY, whether it goes back to its place in the order (a release) or to the end.
@@ -163,6 +165,7 @@ class Outcome:
     parent_id: UUID | None = None
     wake_after_seconds: float | None = None
     wake_at: datetime | None = None
+    look_after_seconds: float | None = None
     idle_polls: int = 0
     is_good_poll: bool = False
     keeps_rank: bool = False

@@ -103,6 +103,7 @@ class Claim(Ground):
                 lost_count=row.lost_count,
                 idle_polls=row.idle_polls,
                 timed_out=row.timed_out,
+                alarm_at=row.alarm_at,
                 rank=row.rank,
                 enqueued_at=row.enqueued_at,
                 started_at=row.started_at,

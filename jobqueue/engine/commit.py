@@ -164,8 +164,11 @@ class Commit(Enqueue, Cancel, Wake):
             }
             if outcome.is_good_poll:
                 columns["timed_out"] = False
+                columns["alarm_at"] = None
+                if outcome.look_after_seconds is not None and entering in (Status.READY, Status.SUSPENDED):
+                    columns["alarm_at"] = alarm(outcome)
             if entering in (Status.SCHEDULED, Status.SUSPENDED):
-                columns["wake_at"] = alarm(outcome)
+                columns["wake_at"] = next_look(outcome)
             if entering is Status.READY and not outcome.keeps_rank:
                 columns["rank"] = rank_from(Clock(), self.options.aging)
             if entering in FINAL:
@@ -193,13 +196,19 @@ class Commit(Enqueue, Cancel, Wake):
 
 
 def alarm(outcome: Outcome) -> Any:
-    """Give the moment to wake at: the one it names, or so long from now, whichever is first."""
+    """Give the moment its wait is over: the one it names, or so long from now, whichever is first."""
     if outcome.wake_after_seconds is None:
         return outcome.wake_at
     after = from_now(outcome.wake_after_seconds)
     if outcome.wake_at is None:
         return after
     return Case(When(LessThan(after, Value(outcome.wake_at)), then=after), default=Value(outcome.wake_at))
+
+
+def next_look(outcome: Outcome) -> Any:
+    """Give the moment to wake at: when its alarm goes off, or it looks again at its mail, whichever is first."""
+    waits = [wait for wait in (outcome.wake_after_seconds, outcome.look_after_seconds) if wait is not None]
+    return alarm(replace(outcome, wake_after_seconds=min(waits, default=None)))
 
 
 def concerned(outcome: Outcome) -> set[UUID]:

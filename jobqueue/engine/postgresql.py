@@ -260,6 +260,7 @@ class PostgresEngine(Engine):
             attempts=[outcome.attempts for outcome in outcomes],
             wake_after_seconds=[outcome.wake_after_seconds for outcome in outcomes],
             wake_ats=[outcome.wake_at for outcome in outcomes],
+            look_after_seconds=[outcome.look_after_seconds for outcome in outcomes],
             idle_polls=[outcome.idle_polls for outcome in outcomes],
             good_polls=[int(outcome.is_good_poll) for outcome in outcomes],
             keep_ranks=[outcome.keeps_rank for outcome in outcomes],

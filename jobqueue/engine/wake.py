@@ -25,6 +25,7 @@ class Wake(Ground):
         """
         alarms = self.tasks.filter(status__in=[Status.SCHEDULED, Status.SUSPENDED], wake_at__isnull=False)
         due = alarms.filter(wake_at__lte=bound())
+        is_over = Q(alarm_at__isnull=True) | Q(alarm_at__lte=bound())
         with self.transaction():
             ids = list(due.order_by("wake_at").values_list("pk", flat=True)[:limit])
             locked = [row.pk for row in self.lock(ids).only("pk")] if ids else []
@@ -32,7 +33,7 @@ class Wake(Ground):
                 status=Status.READY,
                 rank=rank_from(F("wake_at"), self.options.aging),
                 wake_at=None,
-                timed_out=Case(When(status=Status.SUSPENDED, then=True), default=F("timed_out")),
+                timed_out=Case(When(is_over, status=Status.SUSPENDED, then=True), default=F("timed_out")),
             )
         following = alarms.aggregate(at=Min("wake_at"))["at"]
         seconds = None if following is None else (following - self.now()).total_seconds()

@@ -50,7 +50,7 @@ def context_of(
         key=claimed.key,
         attempt=claimed.attempts + 1,
         polls=claimed.polls,
-        timed_out=claimed.timed_out and not mail,
+        timed_out=claimed.timed_out and (not mail or claimed.alarm_at is not None),
         is_told_to_stop=is_told_to_stop,
         task_result=result,
     )
@@ -158,11 +158,19 @@ def alarm_of(decision: Sleep | Suspend) -> dict[str, Any]:
 
 
 def rest(outcome: Outcome, claimed: Claimed, longest_seconds: float) -> Outcome:
-    """Look again at mail that was left after a wait that doubles: no hot loop."""
+    """
+    Look again at mail that was left after a wait that doubles: no hot loop.
+
+    Until it is over, a timeout counts from the first of the polls that took nothing.
+    """
     before = max(0, claimed.idle_polls)
-    wait = wait_after(before, longest_seconds)
-    asked = outcome.wake_after_seconds
-    return replace(outcome, idle_polls=before + 1, wake_after_seconds=wait if asked is None else min(wait, asked))
+    stands = outcome.wake_after_seconds is not None and not claimed.timed_out
+    return replace(
+        outcome,
+        idle_polls=before + 1,
+        look_after_seconds=wait_after(before, longest_seconds),
+        wake_at=claimed.alarm_at if stands else outcome.wake_at,
+    )
 
 
 def poll_again(claimed: Claimed, longest_seconds: float) -> Outcome:

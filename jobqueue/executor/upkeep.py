@@ -70,7 +70,8 @@ def seconds_until(outcome: Outcome) -> float:
     """How long until a task may be due again; 0 where only the database can tell."""
     if outcome.wake_at is not None:
         return 0.0
-    return NO_ALARM_SECONDS if outcome.wake_after_seconds is None else outcome.wake_after_seconds
+    waits = [wait for wait in (outcome.wake_after_seconds, outcome.look_after_seconds) if wait is not None]
+    return min(waits, default=NO_ALARM_SECONDS)
 
 
 def seconds_to_alarm(woken: Woken) -> float:

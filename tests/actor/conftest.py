@@ -43,7 +43,9 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
     commit = Commit.commit
 
     def noted(engine: Commit, outcomes: Sequence[Outcome], **options: Any) -> Committed:
-        asked.extend(outcome.wake_after_seconds for outcome in outcomes)
+        for outcome in outcomes:
+            waits = [wait for wait in (outcome.wake_after_seconds, outcome.look_after_seconds) if wait is not None]
+            asked.append(min(waits, default=None))
         return commit(engine, outcomes, **options)
 
     monkeypatch.setattr(Commit, "commit", noted)

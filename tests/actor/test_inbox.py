@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.utils import timezone
 
 from jobqueue import Done, Kind, PollContext, Sleep, Suspend, testing
 from jobqueue.actor import Inbox
@@ -173,6 +174,127 @@ class TestLeftUnread:
         testing.poll_once(pk)
 
         assert waits == [0.01]
+
+    @pytest.mark.parametrize("wait", [Suspend(timedelta(minutes=10)), Sleep(timedelta(minutes=10))])
+    def test_timeout_stands_while_it_looks_again(self, stage: Stage, options: Options, wait: Any) -> None:
+        options(POLL_INTERVAL=60.0)
+        seen: list[bool] = []
+
+        def waits_for_another(context: PollContext[Any]) -> Any:
+            seen.append(context.timed_out)
+            return wait
+
+        pk, _ = self.looks(stage, waits_for_another)
+        stage.send(pk, "not this one")
+        for _ in range(2):  # and when it is over, the next one begins
+            stage.run()
+            for _ in range(9):
+                stage.advance(60)
+                stage.run()
+            assert len(seen) > 5
+            assert True not in seen
+
+            stage.advance(60)
+            stage.run()
+            assert seen[-1] is True
+            seen.clear()
+
+    @pytest.mark.usefixtures("long_first_wait")
+    def test_newer_mail_that_is_left_too_moves_no_timeout(self, stage: Stage) -> None:
+        seen: list[bool] = []
+
+        def waits_for_another(context: PollContext[Any]) -> Any:
+            seen.append(context.timed_out)
+            return Suspend(timedelta(minutes=10))
+
+        pk, _ = self.looks(stage, waits_for_another)
+        stage.send(pk, 1)
+        stage.run()
+        stage.advance(540)
+        stage.send(pk, 2)
+        stage.run()
+        stage.advance(61)
+        stage.run()
+
+        assert seen == [False, False, True]
+
+    @pytest.mark.usefixtures("long_first_wait")
+    def test_timeout_begins_anew_when_something_was_taken(self, stage: Stage) -> None:
+        def takes_words(context: PollContext[Any]) -> Any:
+            seen.append(context.timed_out)
+            context.inbox.take(str)
+            return Suspend(timedelta(minutes=10))
+
+        seen: list[Any] = []
+        pk = stage.enter(takes_words)
+        stage.send(pk, 1)
+        stage.run()
+        stage.advance(540)
+        stage.send(pk, "two")
+        stage.run()
+        stage.advance(540)
+        stage.run()
+        assert True not in seen
+        stage.advance(61)
+        stage.run()
+        assert seen[-1] is True
+
+    @pytest.mark.usefixtures("long_first_wait")
+    def test_nearer_timeout_or_none_replaces_the_one_before(self, stage: Stage) -> None:
+        waits = iter([Suspend(timedelta(hours=1)), Suspend(timedelta(minutes=5)), Suspend()])
+        seen: list[bool] = []
+
+        def poll(context: PollContext[Any]) -> Any:
+            seen.append(context.timed_out)
+            return next(waits)
+
+        pk, _ = self.looks(stage, poll)
+        for n in range(2):
+            stage.send(pk, n)
+            stage.run()
+        alarm = stage.row(pk).alarm_at
+        assert alarm is not None
+        assert alarm < timezone.now() + timedelta(minutes=6)
+        stage.send(pk, "and another")
+        stage.run()
+
+        assert stage.row(pk).alarm_at is None
+        assert seen == [False] * 3
+
+    @pytest.mark.usefixtures("long_first_wait")
+    def test_retry_of_a_poll_that_timed_out_with_mail_knows_it_too(self, stage: Stage) -> None:
+        seen: list[bool] = []
+
+        def poll(context: PollContext[Any]) -> Any:
+            seen.append(context.timed_out)
+            if len(seen) == 2:
+                raise ValueError("as asked")
+            return Suspend(timedelta(minutes=5)) if context.polls == 0 else Done()
+
+        pk, _ = self.looks(stage, poll)
+        stage.send(pk)
+        stage.run()
+        stage.advance(301)
+        stage.run()
+        stage.advance(11)
+        stage.run()
+
+        assert seen == [False, True, True]
+
+    def test_look_at_mail_is_no_timeout(self, stage: Stage) -> None:
+        seen: list[bool] = []
+
+        def poll(context: PollContext[Any]) -> Any:
+            seen.append(context.timed_out)
+            return Suspend()
+
+        pk, _ = self.looks(stage, poll)
+        stage.send(pk)
+        for _ in range(3):
+            testing.poll_once(pk)
+            stage.advance(1)
+
+        assert seen == [False] * 3
 
     def test_mail_beyond_what_one_poll_reads_makes_it_run_again(
         self, stage: Stage, monkeypatch: pytest.MonkeyPatch

@@ -67,6 +67,35 @@ class TestWakeDue:
 
         assert bench.row(asleep).rank == wake_at
 
+    def test_look_at_mail_that_was_left_is_not_the_alarm(self, bench: Bench) -> None:
+        asleep = bench.suspended(wake_after_seconds=600.0, look_after_seconds=60.0)
+        alarm_at = bench.moment(asleep, "alarm_at")
+        assert alarm_at - bench.moment(asleep, "wake_at") == pytest.approx(
+            timedelta(seconds=540), abs=timedelta(seconds=1)
+        )
+        bench.time_passes(61)
+        bench.engine.wake_due()
+        queue = bench.row(asleep).queue_name
+        (claimed,) = bench.claim(queues=[queue])
+        assert (claimed.timed_out, claimed.alarm_at) == (False, alarm_at - timedelta(seconds=61))
+
+        retry = outcome(claimed, Status.SCHEDULED, wake_after_seconds=0.0)  # a failed try leaves the alarm alone
+        bench.commit(retry)
+        bench.engine.wake_due()
+        (claimed,) = bench.claim(queues=[queue])
+        assert (claimed.timed_out, claimed.alarm_at) == (False, alarm_at - timedelta(seconds=61))
+
+        again = {"is_good_poll": True, "wake_after_seconds": 600.0, "look_after_seconds": 3600.0}
+        bench.commit(outcome(claimed, Status.SUSPENDED, wake_at=claimed.alarm_at, **again))
+        assert bench.row(asleep).wake_at == bench.row(asleep).alarm_at == claimed.alarm_at
+        bench.time_passes(540)
+        bench.engine.wake_due()
+        (claimed,) = bench.claim(queues=[queue])
+        assert claimed.timed_out
+
+        bench.commit(outcome(claimed, Status.SUSPENDED, is_good_poll=True))
+        assert (bench.row(asleep).alarm_at, bench.row(asleep).timed_out) == (None, False)
+
     def test_running_and_finished_tasks_are_left_alone(self, bench: Bench) -> None:
         running, ended = bench.running(), bench.ended()
         bench.time_passes(1000)

@@ -40,6 +40,6 @@ WHERE task.id = picked.id
 RETURNING task.id, task.task_type, task.queue_name, task.priority, task.args::text, task.kwargs::text,
     task.inner_state::text, task.options::text, task.metadata::text, task.errors::text, task.worker_ids::text,
     task.parent_id, task.key, task.claim_number, task.attempts, task.max_attempts, task.polls, task.lost_count,
-    task.idle_polls, task.timed_out, task.rank, task.enqueued_at, task.started_at, task.heartbeat AS claimed_at,
+    task.idle_polls, task.timed_out, task.alarm_at, task.rank, task.enqueued_at, task.started_at, task.heartbeat AS claimed_at,
     GREATEST(0, EXTRACT(EPOCH FROM task.heartbeat - task.rank) - task.priority * %(aging)s::float8)::float8 AS wait_seconds,
     COALESCE(task.expires_at <= task.heartbeat AND task.polls = 0, FALSE) AS is_expired

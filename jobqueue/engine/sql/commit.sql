@@ -10,10 +10,10 @@ WITH given AS MATERIALIZED (
     SELECT *
     FROM unnest(
         %(ids)s::uuid[], %(claim_numbers)s::bigint[], %(statuses)s::text[], %(attempts)s::int[],
-        %(wake_after_seconds)s::float8[], %(wake_ats)s::timestamptz[], %(idle_polls)s::int[], %(good_polls)s::int[], %(keep_ranks)s::bool[], %(worker_ids)s::text[],
+        %(wake_after_seconds)s::float8[], %(wake_ats)s::timestamptz[], %(look_after_seconds)s::float8[], %(idle_polls)s::int[], %(good_polls)s::int[], %(keep_ranks)s::bool[], %(worker_ids)s::text[],
         %(return_values)s::text[], %(errors)s::text[], %(inner_states)s::text[], %(metadata)s::text[]
     ) AS given (
-        id, claim_number, status, attempts, wake_after_seconds, alarm_at, idle_polls, good_polls, keeps_rank, worker_id, return_value,
+        id, claim_number, status, attempts, wake_after_seconds, alarm_at, look_after_seconds, idle_polls, good_polls, keeps_rank, worker_id, return_value,
         error, inner_state, metadata
     )
 ),
@@ -39,6 +39,14 @@ written AS (
         heartbeat = NULL, executor_id = NULL, idle_polls = held.idle_polls, timed_out = task.timed_out AND held.good_polls = 0,
         wake_at = CASE
             WHEN held.entering IN ('SCHEDULED', 'SUSPENDED')
+            THEN LEAST(
+                held.alarm_at, clock_timestamp() + make_interval(secs => held.wake_after_seconds),
+                clock_timestamp() + make_interval(secs => held.look_after_seconds)
+            )
+        END,
+        alarm_at = CASE
+            WHEN held.good_polls = 0 THEN task.alarm_at
+            WHEN held.look_after_seconds IS NOT NULL AND held.entering IN ('READY', 'SUSPENDED')
             THEN LEAST(held.alarm_at, clock_timestamp() + make_interval(secs => held.wake_after_seconds))
         END,
         rank = CASE

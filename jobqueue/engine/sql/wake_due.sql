@@ -13,6 +13,6 @@ WITH due AS MATERIALIZED (
 )
 UPDATE jobqueue_task AS task
 SET status = 'READY', rank = task.wake_at - make_interval(secs => task.priority * %(aging)s::float8), wake_at = NULL,
-    timed_out = task.timed_out OR task.status = 'SUSPENDED'
+    timed_out = task.timed_out OR (task.status = 'SUSPENDED' AND COALESCE(task.alarm_at <= clock_timestamp(), TRUE))
 FROM due
 WHERE task.id = due.id
