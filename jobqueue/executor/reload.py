@@ -11,6 +11,7 @@ from pathlib import Path
 
 from django.utils import autoreload
 
+from jobqueue.executor.farewell import Farewell
 from jobqueue.executor.process import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -64,13 +65,17 @@ def supervise(signals: SignalPipe) -> int:
     while True:
         before = _snapshot(autoreload.StatReloader())
         arguments = [os.fspath(argument) for argument in autoreload.get_child_arguments()]
-        pid = os.posix_spawn(arguments[0], arguments, {**os.environ, autoreload.DJANGO_AUTORELOAD_ENV: "true"})
+        farewell = Farewell()
+        environment = {**os.environ, autoreload.DJANGO_AUTORELOAD_ENV: "true", **farewell.to_program()}
+        pid = os.posix_spawn(arguments[0], arguments, environment)
+        farewell.hand_over()
         asked, code = _wait(pid, signals)
+        is_meant = farewell.was(code)
         if asked == signal.SIGINT and code == EXIT_QUIT:
             return EXIT_INTERRUPTED
-        if asked is not None or code in (EXIT_OK, EXIT_UNAVAILABLE):
+        if asked is not None or (is_meant and code in (EXIT_OK, EXIT_UNAVAILABLE)):
             return code
-        if code not in (EXIT_RELOAD, EXIT_REPLACE):
+        if not (is_meant and code in (EXIT_RELOAD, EXIT_REPLACE)):
             logger.warning("The executor ended with code %d; it starts again when code changes.", code)
             if not _wait_for_change(signals, before):
                 return EXIT_OK

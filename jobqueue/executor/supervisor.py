@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
+from jobqueue.executor.farewell import Farewell
 from jobqueue.executor.process import (
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
@@ -35,8 +36,10 @@ class Supervisor:
     """
     Keeps so many children, until it is told to stop; run() returns the exit code.
 
-    launch: start child number n, return its process id. is_finite: children that end well are not
-    started again (--burst).
+    is_finite: children that end well are not started again (--burst).
+
+    What the code of a child's end means counts only where the executor has said it: a body that calls
+    os._exit(3) asks for no reload, and one that calls os._exit(0) has not drained the queue.
 
     Children take a repeated SIGTERM or SIGINT for the first one, since a terminal or a service manager
     may send them what we pass on too: "hand back now" is SIGQUIT to them.
@@ -45,7 +48,7 @@ class Supervisor:
     def __init__(
         self,
         processes: int,
-        launch: Callable[[int], int],
+        launch: Fork,
         shutdown_timeout: float,
         signals: SignalPipe,
         *,
@@ -115,13 +118,14 @@ class Supervisor:
 
     def _ended(self, pid: int, code: int) -> None:
         number, began_at = self._children.pop(pid)
+        is_meant = self._launch.was_meant(pid, code)
         if self._stop_by is not None:
             if code == EXIT_INTERNAL:
                 self._exit_code = self._exit_code or EXIT_INTERNAL
             return
-        if code == EXIT_OK and self._is_finite:
+        if is_meant and code == EXIT_OK and self._is_finite:
             return
-        self._in_vain += code == EXIT_UNAVAILABLE and number in self._first
+        self._in_vain += is_meant and code == EXIT_UNAVAILABLE and number in self._first
         self._first.discard(number)
         if self._in_vain == self._processes:
             # As a single process does: later on outages are waited out, at the start they may be a wrong setting.
@@ -129,12 +133,13 @@ class Supervisor:
             self._stop_by = time.monotonic() + KILL_AFTER_SECONDS
             self._tell(signal.SIGTERM)
             return
-        is_fine = code in (EXIT_OK, EXIT_RELOAD, EXIT_REPLACE) or time.monotonic() - began_at > GOOD_LIFE_SECONDS
+        is_fine = is_meant and code in (EXIT_OK, EXIT_RELOAD, EXIT_REPLACE)
+        is_fine = is_fine or time.monotonic() - began_at > GOOD_LIFE_SECONDS
         if is_fine:
             self._failures.pop(number, None)
         wait = 0.0 if is_fine else self._wait_after_failure(number)
         self._due[number] = time.monotonic() + wait
-        reason = f"signal {-code}" if code < 0 else f"code {code}"
+        reason = f"signal {-code}" if code < 0 else f"code {code}" if is_meant else f"code {code}, unannounced"
         level = logging.INFO if is_fine else logging.WARNING
         logger.log(level, "supervisor.ended process %d pid=%d with %s; again in %.1f s", number, pid, reason, wait)
 
@@ -160,21 +165,32 @@ class Fork:
 
     def __init__(self, start: Callable[[int, SignalPipe], int], signals: SignalPipe) -> None:
         self._start, self._signals = start, signals
+        self._farewells: dict[int, Farewell] = {}  # pid -> what that child says in the end
         self._lifeline, self._held = os.pipe()  # closes when we die, however that comes about
 
     def __call__(self, number: int) -> int:
+        farewell = Farewell()
         handled = {getattr(signal, name) for name in SignalPipe.HANDLED} | {signal.SIGCHLD}
         # Until the child has handlers of its own, a signal to it would arrive in our pipe.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, handled)
         try:
             pid = os.fork()
             if pid == 0:
-                self._be_child(number, before)
+                self._be_child(number, before, farewell)
+            self._farewells[pid] = farewell
             return pid
+        except OSError:
+            farewell.close()
+            raise
         finally:
+            farewell.hand_over()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _be_child(self, number: int, mask: set[int | signal.Signals]) -> NoReturn:
+    def was_meant(self, pid: int, code: int) -> bool:
+        """Whether a child that ended with this code had said so."""
+        return self._farewells.pop(pid).was(code)
+
+    def _be_child(self, number: int, mask: set[int | signal.Signals], farewell: Farewell) -> NoReturn:
         code = EXIT_INTERNAL
         try:
             os.close(self._held)
@@ -187,4 +203,5 @@ class Fork:
         except BaseException:  # whatever it is, it must not run on as a second supervisor
             logger.exception("supervisor.child")
         finally:
+            farewell.say(code)
             leave(code)

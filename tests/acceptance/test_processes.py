@@ -11,7 +11,7 @@ import pytest
 
 from jobqueue.models import Executor, Task
 from tests.acceptance.harness import Fleet, Process, is_running, wait_for_end, wait_until
-from tests.acceptance.tasks import compute, kill_process, tiny, work
+from tests.acceptance.tasks import compute, exit_with, kill_process, tiny, work
 from tests.models import Effect
 
 LONG_SECONDS = 300.0
@@ -151,6 +151,26 @@ def test_burst_ends_when_the_queue_is_drained(fleet: Fleet) -> None:
 
 def test_burst_survives_a_child_that_dies(fleet: Fleet) -> None:
     kill_process.enqueue()
+    compute.enqueue_many([((0.01,), {}) for _ in range(20)])
+    supervisor = fleet.launch(*TWO, "--burst", heartbeat_timeout=1)
+    assert supervisor.wait() == 0
+    assert wait_for_end() == {"SUCCESSFUL": 20, "FAILED": 1}
+
+
+@pytest.mark.parametrize("code", [3, 69])
+def test_body_that_exits_with_a_code_of_ours_is_a_failure(fleet: Fleet, code: int) -> None:
+    """Each of both children meets one: 69 would have meant that no child has found the database."""
+    exit_with.enqueue_many([((code,), {}) for _ in range(2)])
+    supervisor = fleet.start(*TWO, heartbeat_timeout=1)
+    supervisor.output.wait_for(rf"WARNING .*supervisor\.ended .* with code {code}, unannounced", count=2)
+    assert wait_for_end() == {"FAILED": 2}
+    assert set(Task.objects.values_list("lost_count", flat=True)) == {3}
+    assert not supervisor.output.find(rf"with code {code}; again")
+    assert supervisor.stop() == 0
+
+
+def test_burst_goes_on_after_a_body_that_exits_as_if_all_were_done(fleet: Fleet) -> None:
+    exit_with.enqueue(0)
     compute.enqueue_many([((0.01,), {}) for _ in range(20)])
     supervisor = fleet.launch(*TWO, "--burst", heartbeat_timeout=1)
     assert supervisor.wait() == 0

@@ -25,7 +25,7 @@ from jobqueue import __version__, registry
 from jobqueue.api import aliases
 from jobqueue.compat import PACKAGE
 from jobqueue.engine import engine_for
-from jobqueue.executor import reload
+from jobqueue.executor import farewell, reload
 from jobqueue.executor.process import EXIT_REPLACE, ExecutorProcess, flush, leave
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import SignalPipe
@@ -148,9 +148,11 @@ class Command(BaseCommand):
             self.stderr.write("DEBUG is on: use --reload while developing, and DEBUG=False in production.")
         executor = ExecutorProcess(settings, signals, is_supervised=is_reloaded, on_ready=self._say_ready(settings))
         self._print_banner(settings, executor.name, 1)
+        say_farewell = farewell.receive()
         if is_reloaded:
             reload.watch(executor)
         code = executor.run()
+        say_farewell(code)
         if code == EXIT_REPLACE and not is_reloaded:
             # A thread does not stop: a new program in this process ends it, and goes on with the queue.
             flush()
