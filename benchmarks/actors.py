@@ -1,0 +1,29 @@
+"""Actors that the benchmarks start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jobqueue import Actor, Done, PollContext, Spawn, Suspend
+
+
+class Fibonacci(Actor):
+    """A wasteful way to a number: two children for each step. benchmarks/naive.py does the same work."""
+
+    @dataclass
+    class State:
+        total: int = 0
+        pending: int | None = None
+
+    def poll(self, context: PollContext[State], n: int) -> Any:
+        state = context.state
+        if state.pending is None:
+            if n <= 2:
+                return Done(1)
+            state.pending = 2
+            return Spawn(Fibonacci, n - 1), Spawn(Fibonacci, n - 2), Suspend()
+        for message in context.inbox.take():
+            state.total += message.body
+            state.pending -= 1
+        return Suspend() if state.pending else Done(state.total)

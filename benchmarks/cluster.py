@@ -1,0 +1,60 @@
+"""The private PostgreSQL of a run, with its safety on: fsync, synchronous commits, full pages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import django
+from django.core.management import call_command
+from django.db import connection
+
+from benchmarks import cpu
+from demo_project.postgres import Cluster, throwaway_cluster
+
+SETTINGS = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    "shared_buffers": "512MB",
+    # No checkpoint in one round and not in the next.
+    "max_wal_size": "8GB",
+    "checkpoint_timeout": "1h",
+}
+
+
+@contextmanager
+def prepared_cluster() -> Iterator[Cluster]:
+    """A server with our tables, and Django set up to use it."""
+    for name in [name for name in os.environ if name.startswith("PG")]:
+        del os.environ[name]  # PGSERVICE and the like point at a server of the machine
+    with throwaway_cluster(**SETTINGS) as cluster:
+        os.environ["DATABASE_URL"] = cluster.url
+        os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
+        django.setup()
+        call_command("migrate", verbosity=0)
+        try:
+            yield cluster
+        finally:
+            connection.close()
+
+
+def cpu_seconds(cluster: Cluster) -> float:
+    """The processor time that the server has used so far, all its processes together."""
+    pid = cluster.pid()
+    assert pid is not None
+    return cpu.seconds_of_tree(pid)
+
+
+def version() -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW server_version")
+        return str(cursor.fetchone()[0])
+
+
+def empty(*tables: str) -> None:
+    """Begin a round: the tables are as new, and no checkpoint or vacuum of the last round is under way."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"TRUNCATE {', '.join(tables)} CASCADE")
+        cursor.execute("CHECKPOINT")

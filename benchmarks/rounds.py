@@ -1,0 +1,84 @@
+"""Rounds that take turns, so that a busy machine is busy for all sides alike; medians, spread, ratios."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One round of one side. count: of jobs or polls. The processor's seconds are those between start and end."""
+
+    count: int
+    seconds: float
+    worker_seconds: float
+    server_seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.count / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """All rounds of one side."""
+
+    name: str
+    rounds: Sequence[Sample]
+
+    @property
+    def rates(self) -> list[float]:
+        return [sample.rate for sample in self.rounds]
+
+    @property
+    def rate(self) -> float:
+        return median(self.rates)
+
+    @property
+    def seconds(self) -> float:
+        return median(sample.seconds for sample in self.rounds)
+
+    @property
+    def count(self) -> float:
+        return median(sample.count for sample in self.rounds)
+
+    @property
+    def worker_ms(self) -> float:
+        return 1000 * median(sample.worker_seconds / sample.count for sample in self.rounds)
+
+    @property
+    def server_ms(self) -> float:
+        return 1000 * median(sample.server_seconds / sample.count for sample in self.rounds)
+
+
+def take_turns(sides: Mapping[str, Callable[[], Sample]], rounds: int) -> list[Samples]:
+    """Measure every side once in each round, in an order that turns."""
+    found: dict[str, list[Sample]] = {name: [] for name in sides}
+    for number in range(rounds):
+        names = list(sides)
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            sample = sides[name]()
+            found[name].append(sample)
+            print(f"round {number + 1} {name:<40} {sample.rate:>9,.0f}/s", file=sys.stderr, flush=True)
+    return [Samples(name, samples) for name, samples in found.items()]
+
+
+def table(sides: Sequence[Samples], *, unit: str, base: Samples) -> str:
+    """Write a Markdown table; the last column compares with `base`, round by round: the median of the ratios."""
+    lines = [
+        f"| | {unit}s/s | lowest to highest | {unit}s | seconds | CPU ms per {unit}: worker + PostgreSQL | ratio |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {side.name} | {side.rate:,.0f} | {min(side.rates):,.0f} to {max(side.rates):,.0f} | {side.count:,.0f} "
+        f"| {side.seconds:.2f} | {side.worker_ms:.2f} + {side.server_ms:.2f} | {ratio(side, base):.2f} |"
+        for side in sides
+    ]
+    return "\n".join(lines)
+
+
+def ratio(side: Samples, base: Samples) -> float:
+    return median(mine / theirs for mine, theirs in zip(side.rates, base.rates, strict=True))

@@ -1,0 +1,12 @@
+"""A plain site whose queue is measured; `DATABASE_URL` comes from benchmarks.cluster."""
+
+import environ
+
+env = environ.Env()
+
+SECRET_KEY = "benchmarks"
+USE_TZ = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+INSTALLED_APPS = ["jobqueue", "benchmarks"]
+DATABASES = {"default": env.db_url("DATABASE_URL")}
+TASKS = {"default": {"BACKEND": "jobqueue.backend.JobQueueBackend", "QUEUES": [], "OPTIONS": {}}}

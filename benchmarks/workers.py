@@ -1,0 +1,76 @@
+"""The processes whose work is measured: started, ready, and gone again."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+STOP_SECONDS = 30
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
+
+@contextmanager
+def executors(count: int, *flags: str) -> Iterator[list[int]]:
+    """So many real executors; gives their process ids once all wait for work."""
+    with workers(count, [sys.executable, "manage.py", "run_executors", *flags]) as pids:
+        yield pids
+
+
+@contextmanager
+def workers(count: int, command: Sequence[str]) -> Iterator[list[int]]:
+    """So many processes of a program that says "ready" on a line; told to end by SIGTERM."""
+    started: list[subprocess.Popen[str]] = []
+    try:
+        started += [_start(command) for _ in range(count)]
+        for process in started:
+            _wait_until_ready(process)
+        yield [process.pid for process in started]
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            _end(process)
+
+
+def _start(command: Sequence[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        cwd=CHECKOUT,
+        env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # the log, at its usual level, is written and thrown away
+        text=True,
+        preexec_fn=_die_with_us,
+    )
+
+
+def _wait_until_ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("ready"):
+            return
+    raise RuntimeError(f"A worker ended before it was ready: {process.args!r}")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def _die_with_us() -> None:
+    if sys.platform == "linux":
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
