@@ -10,17 +10,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
 
 from jobqueue.actions import Send, Spawn
-from jobqueue.compat import task_backends
+from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import TaskNotFound
@@ -31,7 +31,11 @@ from jobqueue.payload import encode_message
 
 logger = logging.getLogger(__name__)
 
+Report = TypeVar("Report", CancelReport, RequeueReport)
+
 BATCH = 1000  # ids per statement
+LOCK_WAIT_SECONDS = 1.0  # for somebody else's transaction to let go of a row, once per batch
+LOCK_LOOK_SECONDS = 0.02  # between two looks
 NOTICE_GAP_SECONDS = (
     0.02  # at most one notice per queue and process in this time; a woken executor looks again after it
 )
@@ -64,43 +68,69 @@ def cancel(ids: Iterable[UUID | str] | UUID | str, *, tree: bool = False, backen
     """
     Cancel tasks: queued, scheduled and suspended ones end at once, running ones are told to stop.
 
-    tree: their living children go along, and theirs; they are counted too. backend: None looks in every
-    backend of ours. A running function is stopped as soon as it can be; one that returns a result all the
-    same ends SUCCESSFUL. A running actor finishes its poll.
+    tree: their living children go along, and theirs; they are counted too. backend: None looks in the default
+    one, then in each other of ours until all ids are found. A running function is stopped as soon as it can be;
+    one that returns a result all the same ends SUCCESSFUL. A running actor finishes its poll. What another
+    transaction has locked for longer than a second is left as it is, and named in `busy`.
     """
-    cancelled = requested = skipped = 0
-    for batch in _batches(ids):
-        left = len(set(batch))
-        for engine in _engines(backend):
-            report = engine.cancel(batch, tree=tree)
-            cancelled, requested = cancelled + report.cancelled, requested + report.requested
-            left = min(left, report.skipped) if tree else left - report.cancelled - report.requested
-            if report.parents:
-                transaction.on_commit(partial(_wake, engine, report.parents), using=engine.database, robust=True)
-            if report.requested:
-                _notify_after_commit(engine, {CANCEL_NOTICE})
-        skipped += left
-    return CancelReport(cancelled=cancelled, requested=requested, skipped=skipped)
+    reports: list[CancelReport] = []
+    busy: set[UUID] = set()
+    for engine, mine in _shares(ids, backend):
+        done = _patiently(_cancel(engine, mine, tree=tree), partial(_cancel, engine))
+        reports, busy = reports + done, busy | done[-1].busy
+    return CancelReport(
+        cancelled=sum(report.cancelled for report in reports),
+        requested=sum(report.requested for report in reports),
+        skipped=sum(report.skipped for report in reports),
+        busy=frozenset(busy),
+    )
+
+
+def _cancel(engine: Engine, ids: Collection[UUID], *, tree: bool = False) -> CancelReport:
+    report = engine.cancel(ids, tree=tree, wait=False)
+    if report.parents:
+        transaction.on_commit(partial(_wake, engine, report.parents), using=engine.database, robust=True)
+    if report.requested:
+        _notify_after_commit(engine, {CANCEL_NOTICE})
+    return report
 
 
 def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None) -> RequeueReport:
     """
     Put FAILED and CANCELLED tasks back in their queues, with all their attempts.
 
-    A task whose key a live task holds stays as it is, and is counted as key_taken.
+    A task whose key a live task holds stays as it is, and is counted as key_taken. backend, and what another
+    transaction has locked: as for cancel().
     """
-    requeued = key_taken = skipped = 0
-    for batch in _batches(ids):
-        left = len(set(batch))
-        for engine in _engines(backend):
-            report = engine.requeue(batch)
-            requeued, key_taken = requeued + report.requeued, key_taken + report.key_taken
-            left -= report.requeued + report.key_taken
-            if report.requeued:
-                queues = engine.tasks.filter(pk__in=batch).order_by().values_list("queue_name", flat=True).distinct()
-                _notify_after_commit(engine, set(queues))
-        skipped += left
-    return RequeueReport(requeued=requeued, key_taken=key_taken, skipped=skipped)
+    reports: list[RequeueReport] = []
+    busy: set[UUID] = set()
+    for engine, mine in _shares(ids, backend):
+        done = _patiently(_requeue(engine, mine), partial(_requeue, engine))
+        reports, busy = reports + done, busy | done[-1].busy
+    return RequeueReport(
+        requeued=sum(report.requeued for report in reports),
+        key_taken=sum(report.key_taken for report in reports),
+        skipped=sum(report.skipped for report in reports),
+        busy=frozenset(busy),
+    )
+
+
+def _requeue(engine: Engine, ids: Collection[UUID]) -> RequeueReport:
+    report = engine.requeue(ids, wait=False)
+    if report.requeued:
+        queues = engine.tasks.filter(pk__in=ids).order_by().values_list("queue_name", flat=True).distinct()
+        _notify_after_commit(engine, set(queues))
+    return report
+
+
+def _patiently(first: Report, again: Callable[[Collection[UUID]], Report]) -> list[Report]:
+    """Do once more what somebody had locked, until a second is over; what the last report calls busy still is."""
+    reports = [first]
+    deadline = time.monotonic() + LOCK_WAIT_SECONDS
+    while reports[-1].busy and time.monotonic() < deadline:
+        time.sleep(LOCK_LOOK_SECONDS)
+        reports.append(again(reports[-1].busy))
+    return reports
 
 
 def send(
@@ -211,8 +241,23 @@ def resume(queue_name: str, *, backend: str = "default") -> None:
     _notify_after_commit(engine, {queue_name})
 
 
-def _engines(backend: str | None) -> list[Engine]:
-    return [engine_for(alias) for alias in (aliases() if backend is None else [backend])]
+def _shares(ids: Iterable[UUID | str] | UUID | str, backend: str | None) -> Iterator[tuple[Engine, list[UUID]]]:
+    """
+    Share out ids among the backends that have them, in batches; those that nobody has go to the last.
+
+    The default backend comes first and no further database is asked than need be: a TestCase may forbid it.
+    """
+    names = sorted(aliases(), key=lambda alias: alias != DEFAULT_TASK_BACKEND_ALIAS) if backend is None else [backend]
+    *others, last = names or [DEFAULT_TASK_BACKEND_ALIAS]
+    for batch in _batches(ids):
+        left = list(dict.fromkeys(batch))
+        for engine in map(engine_for, others):
+            found = set(engine.among(left).values_list("pk", flat=True)) if left else set()
+            if found:
+                yield engine, [pk for pk in left if pk in found]
+            left = [pk for pk in left if pk not in found]
+        if left:
+            yield engine_for(last), left
 
 
 def _batches(ids: Iterable[UUID | str] | UUID | str) -> Iterator[list[UUID]]:

@@ -242,21 +242,31 @@ class Woken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelReport:
-    """cancelled: ended at once. requested: running, told at the next heartbeat. skipped: had ended, or unknown."""
+    """
+    cancelled: ended at once. requested: running, told at the next heartbeat. skipped: had ended, or unknown.
+
+    busy: left as they were, because another transaction has locked them; cancel them again when it is over.
+    """
 
     cancelled: int = 0
     requested: int = 0
     skipped: int = 0
     parents: frozenset[UUID] = frozenset()
+    busy: frozenset[UUID] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueReport:
-    """requeued: READY again. key_taken: a live task holds their key. skipped: not FAILED or CANCELLED, or unknown."""
+    """
+    requeued: READY again. key_taken: a live task holds their key. skipped: not FAILED or CANCELLED, or unknown.
+
+    busy: left as they were, because another transaction has locked them; requeue them again when it is over.
+    """
 
     requeued: int = 0
     key_taken: int = 0
     skipped: int = 0
+    busy: frozenset[UUID] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

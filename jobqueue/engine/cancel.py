@@ -26,22 +26,25 @@ class Cancelled:
 
 
 class Cancel(Mail):
-    def cancel(self, ids: Collection[UUID], *, tree: bool = False) -> CancelReport:
+    def cancel(self, ids: Collection[UUID], *, tree: bool = False, wait: bool = True) -> CancelReport:
         """
         Cancel live tasks: queued ones end at once, running ones are told at the next heartbeat.
 
         tree: their living children, and theirs, go along. `parents` of the answer are to be woken after
-        the commit. Locks: the rows in id order, waiting for commits in flight.
+        the commit. Locks: the rows in id order; those that somebody else holds are left `busy` unless `wait`.
         """
         named = set(ids)
         with self.transaction():
             everyone = named | self.descendants(named) if tree else named
-            done = self._cancel_locked(self.lock(everyone, wait=True).only(*CANCEL_COLUMNS))
+            rows = list(self.lock(everyone, wait=wait).only(*CANCEL_COLUMNS))
+            busy = frozenset[UUID]() if wait else self.busy(everyone, rows)
+            done = self._cancel_locked(rows)
         return CancelReport(
             cancelled=len(done.ended),
             requested=len(done.asked),
-            skipped=len(named - done.ended - done.asked),
+            skipped=len(named - done.ended - done.asked - busy),
             parents=done.parents,
+            busy=busy,
         )
 
     def descendants(self, ids: Iterable[UUID]) -> set[UUID]:

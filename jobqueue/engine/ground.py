@@ -76,6 +76,11 @@ class Ground:
         """Of rows that a lock did not return: those that are not there at all."""
         return set(ids) - set(self.among(ids).values_list("pk", flat=True)) if ids else set()
 
+    def busy(self, ids: Collection[UUID], locked: Iterable[Task]) -> frozenset[UUID]:
+        """Of rows that a lock did not wait for: those that somebody else has locked."""
+        missing = set(ids) - {row.pk for row in locked}
+        return frozenset(missing - self.gone(missing))
+
     def now(self) -> datetime:
         """Read the database's clock."""
         return read_clock(self.database)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
@@ -17,14 +17,16 @@ ENDED_BADLY = [Status.FAILED, Status.CANCELLED]
 
 
 class Requeue(Ground):
-    def requeue(self, ids: Sequence[UUID]) -> RequeueReport:
+    def requeue(self, ids: Collection[UUID], *, wait: bool = True) -> RequeueReport:
         """
         Put FAILED and CANCELLED tasks back READY, with all their attempts, their state and inbox.
 
-        A task whose key a live task holds stays as it is. Locks: the rows in id order.
+        A task whose key a live task holds stays as it is. Locks: the rows in id order; those that somebody else
+        holds are left `busy` unless `wait`. Waits for a concurrent insert of the same key.
         """
         with self.transaction():
-            seen = self.lock(ids, wait=True).only("pk", "status", "key")
+            seen = list(self.lock(ids, wait=wait).only("pk", "status", "key"))
+            busy = frozenset[UUID]() if wait else self.busy(ids, seen)
             rows = [row for row in seen if row.status in ENDED_BADLY]
             for _ in range(KEY_TRIES):
                 free = self._with_free_keys(rows)
@@ -33,8 +35,8 @@ class Requeue(Ground):
                         requeued = self._requeue_locked(free)
                 except IntegrityError:  # somebody else took a key in between; the next look finds it
                     continue
-                skipped = len(set(ids)) - len(rows)
-                return RequeueReport(requeued=requeued, key_taken=len(rows) - requeued, skipped=skipped)
+                skipped = len(set(ids) - busy) - len(rows)
+                return RequeueReport(requeued=requeued, key_taken=len(rows) - requeued, skipped=skipped, busy=busy)
         raise key_taken(next(row.key for row in rows if row.key is not None))
 
     def _with_free_keys(self, rows: Sequence[Task]) -> list[UUID]:

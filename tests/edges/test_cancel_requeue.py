@@ -1,0 +1,110 @@
+"""jobqueue.cancel and jobqueue.requeue: which databases they ask, and what they do about rows that others hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+import jobqueue
+from jobqueue import api
+from jobqueue.ids import new_id
+from jobqueue.models import Task
+from jobqueue.outcome import CancelReport, RequeueReport, Status
+from tests.engine.sessions import DEADLINE_SECONDS, session
+from tests.factories import TaskFactory
+
+BOTH = pytest.mark.django_db(databases=["default", "sqlite"])
+
+
+def failed(**columns: Any) -> Task:
+    return TaskFactory.create(status=Status.FAILED, finished_at="2020-01-01T00:00:00Z", **columns)
+
+
+class TestOneDatabase:
+    """As a site's ordinary TestCase sees it, which allows the default database alone."""
+
+    pytestmark = pytest.mark.django_db(databases=["default"])
+
+    def test_ids_of_the_default_backend_are_looked_for_nowhere_else(self) -> None:
+        live, ended = TaskFactory.create(), failed()
+        assert jobqueue.cancel(live.pk) == CancelReport(cancelled=1)
+        assert jobqueue.requeue([ended.pk, ended.pk]) == RequeueReport(requeued=1)
+
+
+class TestTwoDatabases:
+    pytestmark = BOTH
+
+    def test_ids_are_found_wherever_they_are(self) -> None:
+        here, there = TaskFactory.create(), TaskFactory.create(backend="sqlite", using="sqlite")
+        assert jobqueue.cancel([here.pk, there.pk, new_id()]) == CancelReport(cancelled=2, skipped=1)
+        assert jobqueue.requeue([there.pk, new_id(), here.pk]) == RequeueReport(requeued=2, skipped=1)
+
+    def test_a_named_backend_is_the_only_one_asked(self) -> None:
+        there = TaskFactory.create(backend="sqlite", using="sqlite")
+        with CaptureQueriesContext(connections["default"]) as queries:
+            assert jobqueue.cancel(there.pk, backend="sqlite").cancelled == 1
+        assert not queries.captured_queries
+        assert jobqueue.cancel(there.pk, backend="default") == CancelReport(skipped=1)
+
+    def test_a_tree_of_another_backend_is_cancelled_once(self) -> None:
+        parent = TaskFactory.create(backend="sqlite", using="sqlite")
+        TaskFactory.create(backend="sqlite", using="sqlite", parent_id=parent.pk)
+        assert jobqueue.cancel(parent.pk, tree=True) == CancelReport(cancelled=2)
+
+
+DEEDS: dict[str, tuple[Callable[..., Any], Callable[..., Task], str]] = {
+    "cancel": (jobqueue.cancel, TaskFactory.create, "CANCELLED"),
+    "requeue": (jobqueue.requeue, failed, "READY"),
+}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("do", "make", "status"), DEEDS.values(), ids=DEEDS)
+class TestLockedRow:
+    def test_it_is_left_after_a_while_and_the_others_are_not(
+        self, do: Callable[..., Any], make: Callable[..., Task], status: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(api, "LOCK_WAIT_SECONDS", 0.05)
+        locked, free = make(), make()
+
+        with session() as stranger:
+            stranger.lock(locked.pk)
+            report = do([locked.pk, free.pk, new_id()], backend="default")
+
+        assert (report.busy, report.skipped) == ({locked.pk}, 1)
+        assert Task.objects.get(pk=free.pk).status == status
+        assert Task.objects.get(pk=locked.pk).status != status
+        assert do(report.busy, backend="default").busy == frozenset()
+        assert Task.objects.get(pk=locked.pk).status == status
+
+    def test_it_is_waited_for_when_the_other_transaction_is_short(
+        self, do: Callable[..., Any], make: Callable[..., Task], status: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(api, "LOCK_WAIT_SECONDS", DEADLINE_SECONDS)
+        task = make()
+
+        with session() as stranger:
+            stranger.lock(task.pk)
+            # Released between the first look and the second.
+            monkeypatch.setattr("jobqueue.api.time.sleep", lambda seconds: stranger.rollback())
+            report = do(task.pk, backend="default")
+
+        assert report.busy == frozenset()
+        assert Task.objects.get(pk=task.pk).status == status
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_tree_counts_a_running_child_once_though_its_parent_was_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = TaskFactory.create()
+    TaskFactory.create(parent_id=parent.pk, status=Status.RUNNING)
+
+    with session() as stranger:
+        stranger.lock(parent.pk)
+        monkeypatch.setattr("jobqueue.api.time.sleep", lambda seconds: stranger.rollback())
+        report = jobqueue.cancel(parent.pk, tree=True, backend="default")
+
+    assert report == CancelReport(cancelled=1, requested=1)
