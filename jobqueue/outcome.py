@@ -190,6 +190,7 @@ class Committed:
     done: the status that each task entered. lost: locked and held by another claim, or ended, or
     gone; the outcome is dropped. unknown: the row was locked by somebody else; commit again.
     refused: the database refused the values; the error says why. wake: receivers still to be woken.
+    dropped: how many messages went to a parent that had ended, by the task whose commit it was.
     """
 
     done: dict[UUID, Status] = field(default_factory=dict)
@@ -197,6 +198,7 @@ class Committed:
     unknown: frozenset[UUID] = frozenset()
     refused: dict[UUID, Exception] = field(default_factory=dict)
     wake: frozenset[UUID] = frozenset()
+    dropped: dict[UUID, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -85,7 +86,10 @@ class Commit(Enqueue, Cancel, Wake):
 
         entering = {o.task_id: entered(o, locked[o.task_id]) for o in ready}
         told = self._perform(ready, entering)
-        told |= self._report([end for o in ready if (end := ending(o, entering[o.task_id], locked[o.task_id]))])
+        ends = [end for o in ready if (end := ending(o, entering[o.task_id], locked[o.task_id]))]
+        told |= self._report(ends)
+        dropped = Counter(end.child_id for end in ends if end.parent_id not in told)
+        dropped.update(o.task_id for o in ready for m in o.effects.send if m.is_droppable and m.task_id not in told)
         asleep = [pk for pk, status in entering.items() if status is Status.SUSPENDED]
         left = [pk for outcome in ready for pk in outcome.effects.left]
         entering |= dict.fromkeys(self._with_mail(asleep, left), Status.READY)
@@ -100,6 +104,7 @@ class Commit(Enqueue, Cancel, Wake):
             lost=frozenset(gone | (own & locked.keys()) - {outcome.task_id for outcome in held}),
             unknown=frozenset((own - locked.keys() - gone) | {o.task_id for o in held} - entering.keys()),
             wake=frozenset(told - locked.keys()),
+            dropped=dropped,
         )
 
     def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Task]:
@@ -109,7 +114,7 @@ class Commit(Enqueue, Cancel, Wake):
 
     def _perform(self, outcomes: Sequence[Outcome], entering: Mapping[UUID, Status]) -> set[UUID]:
         """
-        Consume, spawn and send; returns the receivers of messages, other than the children just born.
+        Consume, spawn and send; returns who got messages, other than the children just born.
 
         A cancelled task has no more children.
         """
@@ -124,11 +129,14 @@ class Commit(Enqueue, Cancel, Wake):
             refuse_taken_keys(children, self._enqueue(children))
         unborn = {child.id for o in outcomes for child in o.effects.spawn} - {child.id for child in children}
         sent = [m for outcome in outcomes for m in outcome.effects.send if m.task_id not in unborn]
+        told = {message.task_id for message in sent if not message.is_droppable}
         if strict := [message for message in sent if not message.is_droppable]:
             self._send(strict)
         if droppable := [message for message in sent if message.is_droppable]:
-            log_dropped(len(droppable) - len(self._insert(droppable)))
-        return {message.task_id for message in sent} - {child.id for child in children}
+            reached = [receiver for _, receiver in self._insert(droppable)]
+            log_dropped(len(droppable) - len(reached))
+            told.update(reached)
+        return told - {child.id for child in children}
 
     def _consume(self, outcomes: Sequence[Outcome]) -> None:
         """
@@ -276,4 +284,5 @@ def merge(parts: Iterable[Committed]) -> Committed:
         unknown=frozenset().union(*(part.unknown for part in whole)),
         refused={pk: error for part in whole for pk, error in part.refused.items()},
         wake=frozenset().union(*(part.wake for part in whole)),
+        dropped={pk: count for part in whole for pk, count in part.dropped.items()},
     )

@@ -302,6 +302,9 @@ class PostgresEngine(Engine):
     def _unread(self, ids: Collection[UUID], limit: int) -> list[Letter]:
         return [letter(*row) for row in self.rows("inbox", ids=list(ids), mail_limit=limit)] if ids else []
 
+    def count_unread(self, ids: Collection[UUID]) -> dict[UUID, int]:
+        return dict(self.rows("count_unread", ids=list(ids)))
+
     def _busy(self, ids: Collection[UUID]) -> set[UUID]:
         """Share-lock receivers; busy are those that somebody locked FOR UPDATE, which an insert would wait for."""
         if not ids:

@@ -21,6 +21,7 @@ from jobqueue.exceptions import ClaimLost
 from jobqueue.executor.errors import first_line_of, from_the_body
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
+from jobqueue.executor.ledger import undelivered
 from jobqueue.executor.run import (
     Ended,
     Loaded,
@@ -119,7 +120,8 @@ def _complete(over: Ended, engine: Engine, worker: Worker, session: Session) -> 
     if over.hold.id not in committed.done:
         # The pulse presents the same outcome once more, is told that it is lost, and says so.
         raise _RolledBack(over)
-    return replace(over, is_committed=True, wake=committed.wake)
+    counts = undelivered(engine, {over.hold.id: over}, committed)
+    return replace(over, is_committed=True, wake=committed.wake, undelivered=counts[over.hold.id])
 
 
 def _in_doubt(success: Ended, failure: Ended) -> Ended:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
 from jobqueue.engine.base import Engine
 from jobqueue.executor.run import Ended, Worker, refused_by_database
 from jobqueue.outcome import FINAL, NO_EFFECTS, Committed, Outcome, Status
+
+logger = logging.getLogger("jobqueue.executor")
 
 Conclusion = tuple[Ended, Status | None]  # None: the claim was lost, the outcome is dropped
 
@@ -19,7 +23,8 @@ class Counts:
     """
     What this process did; read by its end's log line and by tests.
 
-    claimed: what was not handed back unstarted. polled: polls of actors that went on. turns: of the loop.
+    claimed: what was not handed back unstarted. polled: polls of actors that went on. undelivered: messages that
+    nobody will read. turns: of the loop.
     """
 
     claimed: int = 0
@@ -28,10 +33,12 @@ class Counts:
     retried: int = 0
     released: int = 0
     lost: int = 0
+    undelivered: int = 0
     turns: int = 0
 
     def add(self, over: Ended, status: Status | None) -> None:
         """Count one conclusion."""
+        self.undelivered += over.undelivered
         if status is None:
             self.lost += 1
         elif status in FINAL:
@@ -88,7 +95,11 @@ class Ledger:
     def settle(self, committed: Committed) -> list[Conclusion]:
         """Strike out what the database answered for. Raises django.db.Error, and nothing is struck out then."""
         rows = self._rows(pk for pk in committed.lost if self._is_doubtful(pk))
-        conclusions: list[Conclusion] = [(self._open[pk], status) for pk, status in committed.done.items()]
+        counts = undelivered(self._engine, self._open, committed)
+        conclusions: list[Conclusion] = [
+            (replace(self._open[pk], undelivered=counts[pk]) if counts[pk] else self._open[pk], status)
+            for pk, status in committed.done.items()
+        ]
         conclusions += [self._explain(pk, rows.get(pk)) for pk in committed.lost]
         for over, _ in conclusions:
             self._open.pop(over.hold.id)
@@ -124,6 +135,23 @@ class Ledger:
         elif is_taken or pk not in self._in_doubt:
             return over, None
         return over, Status.CANCELLED if is_ours and row.status == Status.CANCELLED else over.outcome.status
+
+
+def undelivered(engine: Engine, ended: Mapping[UUID, Ended], committed: Committed) -> Counter[UUID]:
+    """
+    Count the messages that nobody will read: unread by actors that have ended, or dropped by a parent that had.
+
+    Looks after the commit. What is sent in a transaction that commits still later is seen by the admin only.
+    """
+    actors = [pk for pk, status in committed.done.items() if status in FINAL and is_actor(ended[pk])]
+    unread = engine.count_unread(actors) if actors else {}
+    for pk, count in unread.items():
+        logger.info("message.undelivered task id=%s count=%d: it ended without reading them", pk, count)
+    return Counter(committed.dropped) + Counter(unread)
+
+
+def is_actor(over: Ended) -> bool:
+    return over.loaded is not None and over.loaded.context is not None
 
 
 def is_work_for_others(outcome: Outcome, status: Status | None) -> bool:

@@ -212,7 +212,13 @@ class ExecutorProcess:
         self._watchdog.stop()
         self.has_live_threads = not ended or self._heart.is_alive()
         counts = self.pulse.counts
-        logger.info("executor.stopped %s finished=%d lost=%d", self.name, counts.finished, counts.lost)
+        logger.info(
+            "executor.stopped %s finished=%d lost=%d undelivered=%d",
+            self.name,
+            counts.finished,
+            counts.lost,
+            counts.undelivered,
+        )
         return self._code()
 
     def _code(self) -> int:

@@ -96,7 +96,8 @@ class Ended:
 
     is_committed: its outcome is in the database already (an atomic body); `wake` are the receivers
     that its commit left to be woken. if_lost: what is true should the outcome turn out to be lost,
-    because a COMMIT whose answer we do not know took place before.
+    because a COMMIT whose answer we do not know took place before. undelivered: messages that nobody
+    will read, left by an actor that has ended, or to a parent that had.
     """
 
     hold: Hold
@@ -107,6 +108,7 @@ class Ended:
     seconds: float = 0.0
     is_committed: bool = False
     wake: frozenset[UUID] = frozenset()
+    undelivered: int = 0
     if_lost: Ended | None = None
 
 

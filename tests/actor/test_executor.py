@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -12,7 +13,7 @@ from django.contrib.auth.models import Group
 from django.db import transaction
 
 import jobqueue
-from jobqueue import Actor, Done, Kind, PollContext, Sleep, Suspend, api
+from jobqueue import Actor, Done, Kind, PollContext, Send, Sleep, Suspend, Yield, api
 from jobqueue.outcome import Status
 from tests.actor.conftest import Options
 from tests.actor.stage import AsyncPuppet, Puppet, Stage
@@ -202,3 +203,48 @@ def test_wake_by_hand_tells_waiting_executors(stage: Stage, start: Start) -> Non
         assert api.wake(pk) == 1
         assert stage.status(pk) == Status.READY
     wait_until(stage, pk, Status.SUCCESSFUL)
+
+
+@pytest.mark.parametrize("as_function", [False, True])
+def test_messages_that_nobody_will_read_are_counted(
+    stage: Stage, burst: Burst, caplog: pytest.LogCaptureFixture, as_function: bool
+) -> None:
+    def poll(context: PollContext[Any]) -> Any:
+        stage.send(pk, "too late")
+        return (lambda: Done()) if as_function else Done()
+
+    pk = stage.enter(poll)
+    stage.send(pk, "left")
+    caplog.set_level(logging.INFO, "jobqueue.executor")
+    running = burst()
+
+    assert stage.status(pk) == Status.SUCCESSFUL
+    assert stage.unread(pk) == ["left", "too late"]
+    assert running.pulse.counts.undelivered == 2
+    assert f"message.undelivered task id={pk} count=2" in caplog.text
+    assert "finished=1 lost=0 undelivered=2" in caplog.text
+
+
+def test_messages_to_a_parent_that_has_ended_are_counted(stage: Stage, burst: Burst) -> None:
+    child = stage.child(
+        lambda context: (Yield("hello?"), Yield("still there?"), Done()) if context.polls else Sleep(timedelta(0.1))
+    )
+    pk = stage.enter(lambda context: (child, Done()) if not context.polls else None)
+    stage.run()
+    assert stage.status(pk) == Status.SUCCESSFUL
+
+    stage.advance(86_400)
+    running = burst()
+
+    assert stage.status(child.id) == Status.SUCCESSFUL
+    assert stage.unread(pk) == []
+    assert running.pulse.counts.undelivered == 3  # and its end
+
+
+def test_messages_that_were_read_are_not_counted(stage: Stage, burst: Burst) -> None:
+    pk = stage.enter(lambda context: Done(len(context.inbox.take())))
+    stage.send(pk)
+    stage.enter(lambda context: (Send(pk), Done()) if not context.polls else None, priority=5)
+
+    assert burst(threads=1).pulse.counts.undelivered == 0
+    assert stage.result(pk) == 2

@@ -203,6 +203,13 @@ class TestBatches:
 
         assert len(read(lambda: bench.commit(*outcomes)).done) == size
 
+    def test_count_unread(self, bench: Bench, size: int) -> None:
+        ids = list(Task.objects.suspended().values_list("pk", flat=True)[:size])
+        for pk in ids:
+            bench.send(pk)
+
+        assert read(lambda: bench.engine.count_unread(ids)) == dict.fromkeys(ids, 1)
+
     def test_commit_of_what_is_gone(self, bench: Bench, size: int) -> None:
         outcomes = [Outcome(task_id=uuid4(), claim_number=1, status=Status.SUCCESSFUL, attempts=0) for _ in range(size)]
 
