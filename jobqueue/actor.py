@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 from django.utils.module_loading import import_string
 
+from jobqueue import codec
 from jobqueue.actions import Action, Kind, Message
 from jobqueue.backoff import Backoff
 from jobqueue.compat import (
@@ -131,7 +132,8 @@ class Actor(Generic[S]):
 
     Write `poll(self, context, *args)`, plain or `async def`. `State`, a nested dataclass, TypedDict or msgspec
     Struct, is its memory (any JSON object when there is none); `Message`, a type or union of types, decodes
-    the bodies of its messages. Class keywords: name, queue_name, backend, priority, max_attempts, backoff,
+    the bodies of its messages: of a union, Structs are told apart by their tags, dataclasses by a field
+    `type: Literal["..."]`. Class keywords: name, queue_name, backend, priority, max_attempts, backoff,
     retry_on, give_up_on, timeout.
 
     A poll returns an action or several, or yields them; the last one decides. Or it returns a function, which
@@ -208,7 +210,7 @@ class Actor(Generic[S]):
     def decode_state(cls, text: str | None) -> Any:
         """Give the state a row holds, or a fresh one. Raises ValueError when it does not fit `State`."""
         if text is not None:
-            return _decode(text, cls.State)
+            return codec.decode(text, cls.State)
         return {} if _is_plain(cls.State) else cls.State()
 
     @classmethod
@@ -224,14 +226,7 @@ class Actor(Generic[S]):
     @classmethod
     def decode_body(cls, text: str) -> Any:
         """Give the body of a message. Raises ValueError when it does not fit `Message`."""
-        return _decode(text, cls.Message)
-
-
-def _decode(text: str, kind: Any) -> Any:
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise ValueError(str(error)) from error
+        return codec.decode(text, cls.Message)
 
 
 def _is_plain(state: Any) -> bool:
@@ -248,7 +243,7 @@ def _check(cls: type[Actor[Any]]) -> None:
         raise InvalidTask(f"{cls.__name__}: an async poll returns its actions; it cannot yield them.")
     for name in ("State", "Message"):
         try:
-            msgspec.json.Decoder(getattr(cls, name))
+            codec.reading_of(getattr(cls, name))
         except NameError:  # defined further down in its module
             pass
         except TypeError as error:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from datetime import date, datetime, timedelta
+from typing import Any, Literal, TypedDict
 
 import msgspec
 from django.contrib.auth.models import Group
@@ -99,6 +99,27 @@ class Publish(msgspec.Struct, tag="publish", frozen=True):
 
 class Discard(msgspec.Struct, tag="discard", frozen=True):
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class Approve:
+    by: str
+    on: date | None = None
+    type: Literal["approve"] = "approve"
+
+
+@dataclass(frozen=True)
+class Reject:
+    type: Literal["reject", "refuse"] = "reject"
+
+
+class TypedByDataclasses(Actor, max_attempts=1):
+    """Waits to be told what to do, in dataclasses, a word or a tagged Struct."""
+
+    Message = Approve | Reject | Publish | Discard | str
+
+    def poll(self, context: PollContext[Any]) -> Any:
+        return Done(repr(context.inbox.popleft().body)) if context.inbox else Suspend()
 
 
 class Typed(Actor, max_attempts=2, backoff=Backoff(base=10.0, jitter=0.0)):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
+import msgspec
 import pytest
 from django.utils import timezone
 
@@ -100,6 +102,15 @@ def test_public_names_are_there() -> None:
         assert getattr(jobqueue, name) is not None
 
 
+@dataclass
+class Rejected:
+    type: Literal["refuse"]
+
+
+class Untagged(msgspec.Struct):
+    pass
+
+
 class TestRefused:
     def declare(self, **body: Any) -> None:
         type("Refused", (Actor,), {"__module__": __name__, "__qualname__": "Refused", **body})
@@ -124,8 +135,12 @@ class TestRefused:
     def test_messages_that_cannot_be_told_apart(self) -> None:
         def poll(self: Any, context: PollContext[Any]) -> Any: ...
 
-        with pytest.raises(InvalidTask, match="Message is no type"):
+        with pytest.raises(InvalidTask, match=r"Message is no type .* a field such as .* and Item has none"):
             self.declare(poll=poll, Message=actors.Item | actors.WithDataclass.State)
+        with pytest.raises(InvalidTask, match="Reject and Rejected have the same `type` 'refuse'"):
+            self.declare(poll=poll, Message=actors.Reject | Rejected)
+        with pytest.raises(InvalidTask, match="Message is no type"):
+            self.declare(poll=poll, Message=actors.Approve | actors.Reject | dict | Untagged)
 
     def test_body_cannot_be_called(self) -> None:
         with pytest.raises(TypeError, match="is an actor"):

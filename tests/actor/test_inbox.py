@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -330,6 +330,35 @@ class TestTyped:
         stage.run()
 
         assert stage.result(pk) == "discarded rain"
+
+    @pytest.mark.parametrize(
+        ("body", "decoded"),
+        [
+            (actors.Approve("me", date(2030, 1, 1)), actors.Approve("me", date(2030, 1, 1))),
+            ({"type": "approve", "by": "you"}, actors.Approve("you")),
+            (actors.Reject(), actors.Reject()),
+            ({"type": "refuse"}, actors.Reject("refuse")),
+            ({"type": "publish", "title": "Alps"}, actors.Publish("Alps")),
+            ("approve", "approve"),
+        ],
+    )
+    def test_dataclasses_of_a_union_are_told_apart_by_their_type(self, stage: Stage, body: Any, decoded: Any) -> None:
+        pk = UUID(actors.TypedByDataclasses.enqueue().id)
+        stage.send(pk, body)
+        stage.run()
+
+        assert stage.result(pk) == repr(decoded)
+        assert testing.context(actors.TypedByDataclasses, inbox=[body]).inbox.popleft().body == decoded
+
+    @pytest.mark.parametrize("body", [{"type": "sell"}, {"type": ["approve"]}, {"type": "approve"}, {}, 5])
+    def test_body_that_is_none_of_them_fails_the_poll(self, stage: Stage, body: Any) -> None:
+        pk = UUID(actors.TypedByDataclasses.enqueue().id)
+        number = stage.send(pk, body)
+        stage.run()
+
+        assert stage.error(pk).startswith(
+            f"UndecodableMessage: Message {number} from outside is not what TypedByDataclasses.Message allows: "
+        )
 
     @pytest.mark.parametrize("body", [{"type": "sell"}, {"type": "publish", "title": 7}, "publish", None])
     def test_body_that_does_not_decode_is_a_failed_poll_that_names_the_message(self, stage: Stage, body: Any) -> None:

@@ -1,0 +1,83 @@
+"""How the types of an actor, its State and its Message, are read from JSON."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+
+class Reading(NamedTuple):
+    """How a type is read: dataclasses by their `type`, whatever is none of them as `other`, None where nothing is."""
+
+    by_type: dict[str, Any]
+    other: Any
+
+
+class Typed(msgspec.Struct):
+    """What any JSON object says of itself."""
+
+    type: Any = None
+
+
+def decode(text: str, kind: Any) -> Any:
+    """Give what the JSON holds. Raises ValueError when it does not fit the type."""
+    try:
+        return msgspec.json.decode(text, type=member_for(text, kind))
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise ValueError(str(error)) from error
+
+
+def member_for(text: str, kind: Any) -> Any:
+    """Give the member of a union of dataclasses that the JSON names; any other type is its only member."""
+    by_type, other = reading_of(kind)
+    if not by_type:
+        return other
+    try:
+        named = msgspec.json.decode(text, type=Typed).type
+    except msgspec.ValidationError:  # no object
+        named = None
+    if isinstance(named, str) and named in by_type:
+        return by_type[named]
+    if other is None:
+        raise ValueError(f"`type` must be one of {', '.join(map(repr, by_type))}, not {named!r}")
+    return other
+
+
+@cache
+def reading_of(kind: Any) -> Reading:
+    """Say how a type is read. Raises TypeError for one that cannot be, NameError where a name is not defined yet."""
+    try:
+        msgspec.json.Decoder(kind)
+    except TypeError:  # msgspec knows no union of dataclasses
+        members = get_args(kind) if isinstance(kind, UnionType) or get_origin(kind) is Union else ()
+        chosen: list[Any] = [member for member in members if is_dataclass(member)]
+        if not chosen:
+            raise
+    else:
+        return Reading({}, kind)
+    by_type: dict[str, Any] = {}
+    for member in chosen:
+        for name in names_of(member):
+            if name in by_type:
+                raise TypeError(f"{by_type[name].__name__} and {member.__name__} have the same `type` {name!r}")
+            by_type[name] = member
+    others = tuple(member for member in members if member not in chosen)
+    other = Union[others] if others else None  # noqa: UP007 - of a tuple
+    return Reading(by_type, None if other is None else reading_of(other).other)
+
+
+def names_of(member: Any) -> tuple[str, ...]:
+    """Name a dataclass as JSON does. Raises TypeError."""
+    msgspec.json.Decoder(member)
+    hint = get_type_hints(member).get("type")
+    names = get_args(hint) if get_origin(hint) is Literal else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise TypeError(
+            f"the dataclasses of a union are told apart by a field such as `type: Literal['publish'] = 'publish'`, "
+            f"and {member.__name__} has none"
+        )
+    return names
