@@ -38,7 +38,7 @@ def started(hold: Hold, loaded: Loaded, worker: Worker) -> None:
         claimed.id,
         claimed.queue_name,
         claimed.attempts + 1,
-        claimed.max_attempts,
+        loaded.limits.max_attempts,
         claimed.wait_seconds * 1000,
         extra=keys(claimed, worker),
     )
@@ -62,7 +62,7 @@ def ended(over: Ended, status: Status, worker: Worker) -> None:
         claimed.id,
         claimed.queue_name,
         claimed.attempts + 1,
-        claimed.max_attempts,
+        claimed.max_attempts if over.loaded is None else over.loaded.limits.max_attempts,
         "" if is_counted(over, status) else " (not counted)",
         over.seconds * 1000,
         error,

@@ -239,7 +239,7 @@ def after_error(hold: Hold, loaded: Loaded, error: BaseException, worker: Worker
         task.retry_on is None or isinstance(error, (*task.retry_on, Retry))
     )
     attempts = claimed.attempts + 1
-    if not is_worth_it or attempts >= claimed.max_attempts:
+    if not is_worth_it or attempts >= loaded.limits.max_attempts:
         return failed(claimed, error, worker)
     wait = loaded.limits.backoff.seconds(attempts)
     if isinstance(error, Retry) and error.after is not None:

@@ -263,6 +263,7 @@ class TestCreate:
         good = create(", args => '[2]', kwargs => '{\"b\": 3}'")
         coroutine = create(", args => '[20]', queue_name => 'other'", task_type="tests.tasks.add_later")
         bad = create(", max_attempts => 3", task_type="tests.tasks.fail")
+        as_declared = create(task_type="tests.tasks.fail")
         misfit = create(", args => '[1, 2, 3]', max_attempts => 1")
         expired = create(", args => '[1]', expires_at => '2001-01-01'")
 
@@ -270,8 +271,9 @@ class TestCreate:
 
         rows = Task.objects.in_bulk()
         assert [rows[pk].return_value for pk in (good, coroutine)] == [5, 21]
-        assert [rows[pk].status for pk in (bad, misfit, expired)] == ["FAILED"] * 3
+        assert [rows[pk].status for pk in (bad, as_declared, misfit, expired)] == ["FAILED"] * 4
         assert (rows[bad].attempts, rows[bad].max_attempts) == (3, 3)
+        assert rows[as_declared].attempts == 2
         assert rows[misfit].errors[-1]["exception_class_path"] == "builtins.TypeError"
         assert rows[expired].errors[-1]["exception_class_path"] == "jobqueue.exceptions.Expired"
 

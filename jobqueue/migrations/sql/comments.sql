@@ -77,7 +77,8 @@ COMMENT ON COLUMN {schema}.jobqueue_task.worker_ids IS
 COMMENT ON COLUMN {schema}.jobqueue_task.attempts IS
     'Failed tries of the current poll; 0 again after a good one. Lost executors and shutdowns do not count.';
 COMMENT ON COLUMN {schema}.jobqueue_task.max_attempts IS
-    'Tries of one poll, the first included, before it ends FAILED.';
+    'Tries of one poll, the first included, before it ends FAILED, as known when it was created. What holds is in options, '
+    'else as declared.';
 COMMENT ON COLUMN {schema}.jobqueue_task.polls IS
     'Good polls so far: 1 for a function that has ended well, more for an actor.';
 COMMENT ON COLUMN {schema}.jobqueue_task.idle_polls IS
@@ -180,8 +181,9 @@ COMMENT ON COLUMN {schema}.jobqueue_queue.resume_at IS
 COMMENT ON FUNCTION {schema}.jobqueue_create_task IS
 $$Create a task in a transaction of yours; returns its id, or that of the live task which holds the key.
 
-task_type: the name the site's code has registered. task_id: NULL makes one. queue_name, priority, max_attempts: SQL
-does not know how the task was declared, so say what differs from the defaults. aging: the backend's OPTIONS["AGING"],
+task_type: the name the site's code has registered. task_id: NULL makes one. queue_name, priority: SQL
+does not know how the task was declared, so say what differs from the defaults. max_attempts, timeout: NULL is as
+declared. aging: the backend's OPTIONS["AGING"],
 where the site has changed it. notify: have an idle executor look at the commit in place of within a second; NOTIFY
 takes a database-wide lock at commit.
 Raises 22023 for what could not run, saying what to give instead; 23505 when the id is taken; 40001 when the key is held

@@ -1,6 +1,7 @@
 -- Create a task from SQL, in the caller's transaction; it runs like one that Python enqueued.
--- Parameters: as those of enqueue() and using() in Python. SQL does not know how the task was declared, so queue_name,
---   priority and max_attempts are what is given here, else the defaults. task_id: NULL makes one. aging: the backend's
+-- Parameters: as those of enqueue() and using() in Python. SQL does not know how the task was declared, so queue_name
+--   and priority are what is given here, else the defaults; max_attempts and timeout, where NULL, are as declared, which
+--   the executor looks up. task_id: NULL makes one. aging: the backend's
 --   OPTIONS["AGING"]. notify: have an idle executor look at the commit, which takes a database-wide lock there.
 -- Returns the id; that of the live task which holds the key, where there is one, and nothing is inserted.
 -- Raises invalid_parameter_value (22023) for what Python refuses; unique_violation (23505) when the id is taken;
@@ -31,7 +32,7 @@ SET search_path = ''
 AS $$
 #variable_conflict use_column
 DECLARE
-    default_max_attempts CONSTANT integer := 4;
+    shown_max_attempts CONSTANT integer := 4;  -- of a task as declared; what holds is in options, or in the code
     key_tries CONSTANT integer := 3;
     first_moment CONSTANT timestamptz := '1970-01-01 00:00:00+00';
     end_of_moments CONSTANT timestamptz := '9001-01-01 00:00:00+00';
@@ -107,7 +108,7 @@ BEGIN
             task_id, backend, queue_name, task_type, priority, created_at - aging * priority::float8, args, kwargs,
             options, metadata, key, parent_id,
             CASE WHEN is_due THEN 'READY' ELSE 'SCHEDULED' END, CASE WHEN NOT is_due THEN run_after END,
-            expires_at, 0, '[]', 0, coalesce(max_attempts, default_max_attempts), 0, 0, '[]', created_at
+            expires_at, 0, '[]', 0, coalesce(max_attempts, shown_max_attempts), 0, 0, '[]', created_at
         )
         ON CONFLICT (backend, key) WHERE finished_at IS NULL AND key IS NOT NULL DO NOTHING;
         IF FOUND THEN
