@@ -11,7 +11,19 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "jobqueue"
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "migrations" not in path.parts)
-VALUES = ["jobqueue", "actions", "backoff", "compat", "conf", "exceptions", "ids", "outcome", "payload", "redact"]
+VALUES = [
+    "jobqueue",
+    "actions",
+    "backoff",
+    "codec",
+    "compat",
+    "conf",
+    "exceptions",
+    "ids",
+    "outcome",
+    "payload",
+    "redact",
+]
 BODIES = ["actor", "context", "function", "registry", "results", "task_options"]
 LAYERS = [VALUES, ["models"], ["engine"], ["api", *BODIES], ["executor"]]  # the rest are edges
 RUNS_TASKS = ["executor", "management", "testing"]
