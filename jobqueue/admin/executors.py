@@ -94,6 +94,8 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
             ),
         )
         more = len(tasks) - SHOWN
+        if not tasks:
+            return format_html("{}", "–")
         return named if more <= 0 else format_html("{} {}", named, _("and %(count)d more") % {"count": more})
 
     @admin.display(description=gettext_lazy("slots"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
@@ -10,12 +11,14 @@ from django.conf import settings
 from django.contrib.admin import ModelAdmin, SimpleListFilter
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import registry
+from jobqueue.admin import render
 from jobqueue.admin.base import backends_on, database_for
 from jobqueue.admin.listing import condition
-from jobqueue.admin.words import short_id
+from jobqueue.admin.words import short_id, short_type
 from jobqueue.api import aliases
 from jobqueue.engine import engine_for
 from jobqueue.models import Queue, Task
@@ -59,7 +62,14 @@ class TaskFilter(Filter):
     parameter_name = "task"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
-        return [(name, name) for name in with_chosen(set(registry.all()), self.value())]
+        """Name them as the list does, by their last part, or in full where two share it."""
+        names = with_chosen(set(registry.all()), self.value())
+        shared = Counter(map(short_type, names))
+        labels = {name: name if shared[short_type(name)] > 1 else short_type(name) for name in names}
+        return [
+            (name, format_html('<span title="{}">{}</span>', name, render.breakable(labels[name])))
+            for name in sorted(names, key=lambda name: labels[name].casefold())
+        ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
         return queryset.filter(task_type=self.value()) if self.value() else queryset

@@ -15,6 +15,7 @@ from jobqueue.models import Queue
 class QueueAdmin(ReadOnlyAdmin[Queue]):
     list_display = ("name", "backend", "paused", "paused_by", "pause_reason", "resumes")
     list_filter = (BackendFilter,)
+    change_list_template = "admin/jobqueue/queue/change_list.html"
     ordering = ("backend", "name")
     actions = None
     fields = ("name", "backend", "paused", "paused_by", "pause_reason", "resumes")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from jobqueue.admin.words import duration, moment_in_words
@@ -37,6 +38,12 @@ def shaped(kind: str, shape: str, word: str) -> SafeString:
     return format_html(
         '<span class="jq-badge jq-{}"><span class="jq-shape" aria-hidden="true">{}</span>{}</span>', kind, shape, word
     )
+
+
+def breakable(name: str) -> SafeString:
+    """A dotted name that a narrow column breaks after a dot or an underscore, not within a word."""
+    parts = re.findall(r"[^._]*[._]+|[^._]+", name)
+    return format_html_join(mark_safe("<wbr>"), "{}", ((part,) for part in parts))
 
 
 def moment(at: datetime | None, words: str = "") -> SafeString:

@@ -68,9 +68,8 @@ class TaskAdmin(TaskPage):
 
     @admin.display(description=gettext_lazy("task"))
     def name(self, task: Task) -> SafeString:
-        name = format_html(
-            '<span class="jq-name" title="{} {}">{}</span>', task.task_type, task.pk, short_type(task.task_type)
-        )
+        short = render.breakable(short_type(task.task_type))
+        name = format_html('<span class="jq-name" title="{} {}">{}</span>', task.task_type, task.pk, short)
         return name if task.key is None else format_html('{}<span class="jq-key">{}</span>', name, task.key)
 
     @admin.display(description=gettext_lazy("attempts"))

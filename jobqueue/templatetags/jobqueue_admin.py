@@ -38,6 +38,13 @@ def short_type(task_type: str) -> str:
 
 
 @register.filter
+def breakable(name: str) -> SafeString:
+    from jobqueue.admin import render
+
+    return render.breakable(name)
+
+
+@register.filter
 def short_id(identifier: object) -> str:
     from jobqueue.admin import words
 

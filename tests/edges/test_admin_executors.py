@@ -32,6 +32,10 @@ def show(client, backend):
     return get
 
 
+def test_an_empty_list_of_queues_says_why(show):
+    assert "Only queues that were paused once have a row here" in show("queue/")
+
+
 @pytest.mark.parametrize(
     ("columns", "word"),
     [

@@ -13,6 +13,7 @@ from jobqueue.admin import listing
 from jobqueue.ids import new_id
 from jobqueue.models import Task
 from tests.factories import ExecutorFactory, QueueFactory, TaskFactory, ago, error, make_user, now
+from tests.tasks import add
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 URL = "/admin/jobqueue/task/"
@@ -186,6 +187,19 @@ def test_filters_offer_declared_paused_and_waiting_queues(make, show, backend):
     assert {"paused-once", "in-use"} <= filters["queue"].keys()
     assert {"tests.tasks.add", "gone.task"} <= filters["task"].keys()
     assert filters["backend"].keys() == {"default", "sqlite"}
+
+
+def test_tasks_are_filtered_by_their_short_name_where_one_alone_has_it(show, monkeypatch):
+    known = dict.fromkeys(("a.b.run_it", "a.c.stop", "d.stop"), add)
+    monkeypatch.setattr("jobqueue.admin.filters.registry.all", lambda: known)
+
+    specs = {spec.parameter_name: spec.lookup_choices for spec in show().context["cl"].filter_specs}
+
+    assert specs["task"] == [
+        ("a.c.stop", '<span title="a.c.stop">a.<wbr>c.<wbr>stop</span>'),
+        ("d.stop", '<span title="d.stop">d.<wbr>stop</span>'),
+        ("a.b.run_it", '<span title="a.b.run_it">run_<wbr>it</span>'),
+    ]
 
 
 def test_backend_filter_is_hidden_where_there_is_one(client, settings):
