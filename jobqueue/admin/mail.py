@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils.functional import Promise
@@ -126,6 +127,16 @@ class MessageForm(forms.Form):
     def __init__(self, *args: Any, task: Task, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.task = task
+
+    @property
+    def schema(self) -> str:
+        """What the actor's `Message` allows, as JSON Schema; empty where it allows all, or cannot be told."""
+        actor = actor_of(self.task)
+        try:
+            schema = msgspec.json.schema(actor.Message) if actor else None
+        except (TypeError, ValueError, RuntimeError):  # some types say nothing of how their JSON looks
+            return ""
+        return json.dumps(schema, indent=2, ensure_ascii=False) if schema else ""
 
     def clean_body(self) -> Any:
         value = parse(self.cleaned_data["body"])

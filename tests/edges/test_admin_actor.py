@@ -391,6 +391,15 @@ def test_what_the_actor_could_not_decode_is_not_sent(make, send):
     assert inbox(row) == [{"number": 7}]
 
 
+def test_the_page_says_what_the_actor_takes(make, page, monkeypatch):
+    typed, untyped = make(task_type=Counter.task.task_type), make()
+
+    assert "&quot;number&quot;: {\n          &quot;type&quot;: &quot;integer&quot;" in page(typed)
+    assert "What it takes" not in page(untyped)
+    monkeypatch.setattr(Counter, "Message", Exception)  # has no schema
+    assert "What it takes" not in page(typed)
+
+
 def test_an_ended_actor_takes_no_message(make, send):
     row = make(suspended=False, successful=True)
 
