@@ -145,7 +145,18 @@ def test_a_script_in_an_actor_is_shown_and_not_executed(admin: Browser) -> None:
     assert admin.run("return document.querySelectorAll('img[onerror]').length") == 0
 
 
-@pytest.mark.parametrize("width", [1280, 1400])
+def test_an_actors_page_fits_a_phone(admin: Browser) -> None:
+    actor = TaskFactory.create(suspended=True, task_type=Counter.task.task_type)
+    MessageFactory.create(task_id=actor.pk, body={"photo": "x" * 200}, dedupe_key="photo:" + "y" * 80)
+    admin.resize(500, 900)  # the narrowest window of Chromium
+
+    admin.open(page_of(actor))
+
+    assert admin.run("const page = document.documentElement; return page.scrollWidth - page.clientWidth") <= 0
+    assert "unread" in admin.text(".jq-mail tbody")
+
+
+@pytest.mark.parametrize("width", [500, 1280, 1400])
 def test_the_list_fits_its_window(admin: Browser, width: int) -> None:
     web = ExecutorFactory.create(name="photographs-7f3a9c.customers.example.org:48213")
     TaskFactory.create(
