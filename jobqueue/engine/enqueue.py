@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from django.db import IntegrityError, transaction
 
@@ -32,24 +34,44 @@ class Enqueue(Ground):
         now = self.now()
         tasks = [self._new(row, now) for row in rows]
         self.tasks.bulk_create([task for task in tasks if task.key is None], batch_size=ENQUEUE_BATCH)
-        answers = {task.pk: Enqueued(task.pk, now, Status(task.status), True) for task in tasks}
-        for task in sorted(tasks, key=lambda task: task.key or ""):
-            if task.key is not None:
-                answers[task.pk] = self._enqueue_keyed(task)
+        answers = {task.pk: created(task) for task in tasks if task.key is None}
+        keyed = sorted((task for task in tasks if task.key is not None), key=lambda task: task.key or "")
+        for start in range(0, len(keyed), ENQUEUE_BATCH):
+            answers |= self._enqueue_keyed(keyed[start : start + ENQUEUE_BATCH])
         return [answers[row.id] for row in rows]
 
-    def _enqueue_keyed(self, task: Task) -> Enqueued:
+    def _enqueue_keyed(self, tasks: Sequence[Task]) -> dict[UUID, Enqueued]:
+        """Insert together what has a free key; one by one where somebody else takes a key meanwhile."""
+        holders = self._holders_of({task.key for task in tasks})
+        first: dict[str | None, Task] = {}
+        for task in tasks:
+            first.setdefault(task.key, task)
+        free = [task for key, task in first.items() if key not in holders]
+        try:
+            with transaction.atomic(using=self.database):
+                self.tasks.bulk_create(free, batch_size=ENQUEUE_BATCH)
+        except IntegrityError:
+            return {task.pk: self._enqueue_one(task) for task in tasks}
+        born = {task.pk: created(task) for task in free}
+        holders |= {task.key: replace(born[task.pk], created=False) for task in free}
+        return {task.pk: born.get(task.pk, holders[task.key]) for task in tasks}
+
+    def _enqueue_one(self, task: Task) -> Enqueued:
         for _ in range(KEY_TRIES):
-            holder = self.tasks.live().filter(key=task.key).values_list("pk", "enqueued_at", "status").first()
-            if holder is not None:
-                return Enqueued(holder[0], holder[1], Status(holder[2]), False)
+            if holder := self._holders_of({task.key}).get(task.key):
+                return holder
             try:
                 with transaction.atomic(using=self.database):
                     self.tasks.bulk_create([task])
             except IntegrityError:  # somebody else took the key in between; the next look finds it
                 continue
-            return Enqueued(task.pk, task.enqueued_at, Status(task.status), True)
+            return created(task)
         raise key_taken(task.key)
+
+    def _holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
+        """Give the live tasks that hold keys."""
+        rows = self.tasks.live().filter(key__in=keys).values_list("key", "pk", "enqueued_at", "status")
+        return {key: Enqueued(pk, at, Status(status), False) for key, pk, at, status in rows}
 
     def _new(self, row: NewTask, now: datetime) -> Task:
         wake_at = moment(row.wake_at, row.wake_after_seconds, now)
@@ -73,6 +95,10 @@ class Enqueue(Ground):
             max_attempts=row.max_attempts,
             enqueued_at=now,
         )
+
+
+def created(task: Task) -> Enqueued:
+    return Enqueued(task.pk, task.enqueued_at, Status(task.status), True)
 
 
 def moment(at: datetime | None, after_seconds: float | None, now: datetime) -> datetime | None:

@@ -3,6 +3,8 @@
 from datetime import timedelta
 
 import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
 
 from jobqueue.ids import new_id
 from jobqueue.models import Task
@@ -162,6 +164,20 @@ class TestKey:
         assert [answer.created for answer in answers] == [True, True, False]
         assert answers[2].id == rows[0].id
         assert bench.engine.tasks.count() == 2
+
+    def test_many_keys_take_hardly_more_statements_than_one(self, bench: Bench) -> None:
+        held = new(key="held")
+        bench.engine.enqueue([held])
+        rows = [new(key=key) for number in range(20) for key in (f"k{number}", "held", f"k{19 - number}", "new")]
+
+        with CaptureQueriesContext(connections[bench.engine.database]) as queries:
+            answers = bench.engine.enqueue(rows)
+
+        assert len(queries) < 10
+        first = {row.key: row.id for row in reversed(rows)} | {"held": held.id}
+        assert [answer.id for answer in answers] == [first[row.key] for row in rows]
+        assert [answer.created for answer in answers] == [row.id == first[row.key] for row in rows]
+        assert bench.engine.tasks.count() == 22
 
     def test_duplicate_changes_nothing_of_the_holder(self, bench: Bench) -> None:
         pk = bench.add(key="k", args="[1]", priority=1)

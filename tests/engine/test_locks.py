@@ -324,6 +324,18 @@ class TestWaiting:
             stranger.rollback()
             assert answer.result(DEADLINE_SECONDS).done == {claimed.id: Status.SUCCESSFUL}
 
+    def test_enqueue_waits_for_one_of_its_keys_and_adds_the_others(self, bench: Bench) -> None:
+        with session() as stranger, threads(1) as start:
+            ((holder,),) = stranger.run("SELECT jobqueue_create_task(NULL, 'tests.noop', key => 'b')")
+            answers = start(bench.engine.enqueue, [new(key=key) for key in ("c", "b", "a", "b")])
+            wait_until_somebody_waits()
+            stranger.commit()
+            c, b, a, again = answers.result(DEADLINE_SECONDS)
+
+        assert (c.created, a.created) == (True, True)
+        assert (b.id, b.created) == (again.id, again.created) == (holder, False)
+        assert bench.engine.tasks.count() == 3
+
     def test_cancel_waits_for_the_commit_in_flight(self, bench: Bench) -> None:
         claimed = bench.running()
 
