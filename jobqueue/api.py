@@ -76,7 +76,7 @@ def cancel(ids: Iterable[UUID | str] | UUID | str, *, tree: bool = False, backen
     reports: list[CancelReport] = []
     busy: set[UUID] = set()
     for engine, mine in _shares(ids, backend):
-        done = _patiently(_cancel(engine, mine, tree=tree), partial(_cancel, engine))
+        done = _patiently(_cancel(engine, mine, tree=tree), partial(_cancel, engine, tree=tree))
         reports, busy = reports + done, busy | done[-1].busy
     return CancelReport(
         cancelled=sum(report.cancelled for report in reports),

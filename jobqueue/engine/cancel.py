@@ -37,6 +37,10 @@ class Cancel(Mail):
         with self.transaction():
             everyone = named | self.descendants(named) if tree else named
             rows = list(self.lock(everyone, wait=wait).only(*CANCEL_COLUMNS))
+            # A commit we waited for may have spawned; the ids of its children are later ones, so the order stays.
+            while tree and (born := self.descendants(named) - everyone):
+                everyone |= born
+                rows += self.lock(born, wait=wait).only(*CANCEL_COLUMNS)
             busy = frozenset[UUID]() if wait else self.busy(everyone, rows)
             done = self._cancel_locked(rows)
         return CancelReport(

@@ -72,9 +72,14 @@ class Commit(Enqueue, Cancel, Wake):
     def _commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
         own = {outcome.task_id for outcome in outcomes}
         others = {pk for outcome in outcomes for pk in concerned(outcome)}
-        family = {o.task_id: self.descendants([o.task_id]) for o in outcomes if o.effects.cancel_children}
-        kin = set().union(*family.values())
+        heads = [outcome.task_id for outcome in outcomes if outcome.effects.cancel_children]
+        kin = self.descendants(heads)
         locked = self._lock_for_commit(own | others | kin, wait=wait)
+        # A commit we met may have spawned: look again. Those ids are later ones, so the order of locks stays.
+        while wait and (born := self.descendants(heads) - kin):
+            kin |= born
+            locked |= self._lock_for_commit(born, wait=True)
+        family = {pk: self.descendants([pk]) for pk in heads}
         gone = self.gone(own - locked.keys())
         busy = self._busy(others - locked.keys())
         held = [outcome for outcome in outcomes if is_held(outcome, locked.get(outcome.task_id))]
