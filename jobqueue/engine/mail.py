@@ -52,13 +52,17 @@ class Mail(Ground):
     def _send(self, messages: Sequence[NewMessage]) -> list[int]:
         found = dict(self.tasks.filter(pk__in=receivers(messages)).values_list("pk", "finished_at"))
         refuse_receivers(messages, found)
-        return [pk for pk, _ in self._insert(messages)]
+        # Without another look: to one that ends in this moment it goes undelivered, but not unseen.
+        return [pk for pk, _ in self._insert_all(messages)]
 
     def _insert(self, messages: Sequence[NewMessage]) -> list[tuple[int, UUID]]:
         """Insert what can be, in order: where the receiver lives and the dedupe_key is new. Id and receiver of each."""
         living = set(self.tasks.live().filter(pk__in=receivers(messages)).values_list("pk", flat=True))
+        return self._insert_all([message for message in messages if message.task_id in living])
+
+    def _insert_all(self, messages: Sequence[NewMessage]) -> list[tuple[int, UUID]]:
         now = self.now()
-        ids = [(self._insert_one(message, now), message.task_id) for message in messages if message.task_id in living]
+        ids = [(self._insert_one(message, now), message.task_id) for message in messages]
         return [(pk, receiver) for pk, receiver in ids if pk is not None]
 
     def _insert_one(self, message: NewMessage, now: datetime) -> int | None:
