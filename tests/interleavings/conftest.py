@@ -1,72 +1,64 @@
-"""The stepper on this session's server, and what runs a scenario's orders on it."""
+"""Scenarios explored by a few processes at once, on this session's server; each in a world of its own."""
 
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 from collections.abc import Callable, Iterator
-from itertools import count
+from concurrent.futures import Future, ProcessPoolExecutor
 
 import pytest
-from django.db import connections
 
-from jobqueue.conf import parse
-from jobqueue.engine import postgresql
+from jobqueue.engine.base import Engine
 from jobqueue.engine.postgresql import PostgresEngine
-from tests.interleavings.invariants import Seen, drive_on, problems
-from tests.interleavings.orders import Explored, explore
-from tests.interleavings.scenarios import Scenario
-from tests.interleavings.stepper import Choose, Order, Stepper
-from tests.interleavings.world import World
+from tests.interleavings import process
+from tests.interleavings.orders import Explored, Plan
+from tests.interleavings.scenarios import SCENARIOS
 
 logger = logging.getLogger(__name__)
 
-TIDY_EVERY = 200  # orders; dead rows make the later ones slow
-
 Run = Callable[..., Explored]
+Started = dict[tuple[str, type[Engine]], "Future[Explored]"]
+
+
+@pytest.fixture(scope="package")
+def pool(process_environment: dict[str, str]) -> Iterator[ProcessPoolExecutor]:
+    """Processes on the test database; an order keeps one processor busy, between Python and the server."""
+    with ProcessPoolExecutor(
+        max_workers=min(4, os.cpu_count() or 1),
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=process.set_up,
+        initargs=(process_environment,),
+    ) as pool:
+        yield pool
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="package")
+def started(pool: ProcessPoolExecutor, request: pytest.FixtureRequest) -> Started:
+    """Begin with all scenarios that will be asked for, those of many orders first."""
+    asked = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    wanted = [(params["scenario"], params["kind"]) for params in asked if {"scenario", "kind"} <= params.keys()]
+    wanted.sort(key=lambda one: -SCENARIOS[one[0]].actors)
+    return {one: begin(pool, *one) for one in wanted}
 
 
 @pytest.fixture
-def stepper(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stepper]:
-    # An order may take its time; giving up is tested elsewhere.
-    monkeypatch.setattr(postgresql, "WAKE_LOCK_TIMEOUT", "60s")
-    stepper = Stepper(3)
-    yield stepper
-    stepper.close()
-
-
-@pytest.fixture
-def run(stepper: Stepper) -> Run:
+def run(pool: ProcessPoolExecutor, started: Started) -> Run:
     """Run a scenario's orders on an engine until one fails, or enough have not."""
 
-    def run_orders(scenario: Scenario, kind: type[PostgresEngine] = PostgresEngine) -> Explored:
-        ends: set[object] = set()
-        numbers = count(1)
-
-        def run_one(choose: Choose) -> Order:
-            if next(numbers) % TIDY_EVERY == 0:
-                tidy()
-            world = World(kind, parse({"DATABASE": "default"}))
-            order = stepper.run(scenario.set_up(world), choose)
-            if not order.problems:
-                seen = Seen(world)
-                order.problems += problems(seen)
-                if not order.problems and (shape := seen.shape()) not in ends:
-                    ends.add(shape)
-                    order.problems += drive_on(world)
-            return order
-
-        explored = explore(run_one, scenario.actors, is_long=scenario.is_long)
-        explored.ends = len(ends)
-        logger.info("%s on %s: %s", scenario.name, kind.__name__, explored)
+    def run(scenario: str, kind: type[Engine] = PostgresEngine, plan: Plan | None = None) -> Explored:
+        future = started.pop((scenario, kind), None) if plan is None else None
+        explored = (future or begin(pool, scenario, kind, plan)).result()
+        logger.info("%s on %s: %s", scenario, kind.__name__, explored)
         return explored
 
-    return run_orders
+    return run
 
 
-def tidy() -> None:
-    with connections["default"].cursor() as cursor:
-        cursor.execute("TRUNCATE jobqueue_inboxmessage, jobqueue_task, jobqueue_executor")
+def begin(pool: ProcessPoolExecutor, scenario: str, kind: type[Engine], plan: Plan | None = None) -> Future[Explored]:
+    return pool.submit(process.run, scenario, kind, plan or Plan.from_environment())
 
 
 def report(explored: Explored, scenario: str) -> str:
@@ -74,7 +66,7 @@ def report(explored: Explored, scenario: str) -> str:
     order = explored.failure
     assert order is not None
     test = os.environ["PYTEST_CURRENT_TEST"].split(" ")[0]
-    steps = [f"  {actor.letter}  {words}" for actor, words in order.steps]
+    steps = [f"  {letter}  {words}" for letter, words in order.steps]
     again = f"JOBQUEUE_ORDER={order.letters} python -m pytest '{test}'"
     return "\n".join(
         [f"{scenario}: order {explored.count}, seed {explored.seed}", *steps, *order.problems, "Again:", f"  {again}"]

@@ -23,6 +23,10 @@ LOST_MAIL = "no message is lost"
 TWICE = "no message is consumed twice"
 REFUSED = "what was refused is not there"
 TOLD_ONCE = "the parent is told exactly once"
+ONE_LIFE = "a task that ended badly is requeued once"
+ENDED_FIRST = "only what has ended is pruned"
+KEY = "who asks for a key is told who has it"
+FAMILY = "children end with their parent"
 QUIET_END = "the queue comes to rest"
 
 TASKS = """
@@ -91,6 +95,12 @@ def problems(seen: Seen) -> Iterator[str]:
     yield from _claims(seen)
     yield from _mail(seen)
     yield from _reports(seen)
+    yield from _lives(seen)
+    yield from _families(seen)
+
+
+def gone(seen: Seen) -> set[UUID]:
+    return seen.world.names.keys() - {row.id for row in seen.tasks}
 
 
 def _wake_ups(seen: Seen) -> Iterator[str]:
@@ -110,9 +120,9 @@ def _claims(seen: Seen) -> Iterator[str]:
             yield f"{ONE_COMMIT}: claim {number} of {names[pk]} was handed out {times} times"
     for pk, number in ledger.claims:
         ended = ledger.endings.get((pk, number), [])
-        is_held = latest[pk] == number and status[pk] == Status.RUNNING
+        is_held = latest[pk] == number and status.get(pk) == Status.RUNNING
         if len(ended) != (0 if is_held else 1):
-            yield f"{ONE_COMMIT}: claim {number} of {names[pk]} ended {ended}, the task is {status[pk]}"
+            yield f"{ONE_COMMIT}: claim {number} of {names[pk]} ended {ended}, the task is {status.get(pk)}"
     for pk, number in ledger.late:
         yield f"{STALE}: claim {number} of {names[pk]} was committed when {latest[pk]} had replaced it"
     for row in seen.tasks:
@@ -125,8 +135,9 @@ def _mail(seen: Seen) -> Iterator[str]:
     ledger = seen.world.ledger
     unread = Counter(letter.token for letter in seen.mail if letter.is_unread)
     consumed = Counter(ledger.read[pk] for pk in ledger.consumed)
+    pruned = gone(seen)
     for one in ledger.accepted:
-        if unread[one] + consumed[one] == 0:
+        if unread[one] + consumed[one] == 0 and ledger.to[one] not in pruned:
             yield f"{LOST_MAIL}: {one} was neither consumed nor is it there"
     for pk, times in Counter(ledger.consumed).items():
         if times > 1:
@@ -149,10 +160,36 @@ def _reports(seen: Seen) -> Iterator[str]:
     for row in seen.tasks:
         if row.parent_id is None:
             continue
-        most = int(row.status in FINAL)
-        least = most if status[row.parent_id] not in FINAL else 0
+        most = int(row.status in FINAL or ledger.requeued[row.id] > 0)
+        least = most if status.get(row.parent_id, Status.SUCCESSFUL) not in FINAL else 0
         if not least <= told[row.id] <= most:
             yield f"{TOLD_ONCE}: {row.status} {seen.world.names[row.id]} told its parent {told[row.id]} times"
+
+
+def _lives(seen: Seen) -> Iterator[str]:
+    ledger, names, pruned = seen.world.ledger, seen.world.names, gone(seen)
+    for pk, times in ledger.requeued.items():
+        if times > ledger.ended_badly[pk]:
+            yield f"{ONE_LIFE}: {names[pk]} ended badly {ledger.ended_badly[pk]} times and was requeued {times} times"
+    if len(pruned) != ledger.pruned:
+        yield f"{ENDED_FIRST}: {ledger.pruned} are said to be pruned, {len(pruned)} are gone"
+    for pk in pruned:
+        if ledger.ended[pk] <= ledger.requeued[pk]:
+            yield f"{ENDED_FIRST}: {names[pk]} ended {ledger.ended[pk]} times, was requeued {ledger.requeued[pk]} times"
+    living = {row.id for row in seen.tasks if row.status not in FINAL}
+    for pk in ledger.holders:
+        if pk not in living:
+            yield f"{KEY}: {names[pk]} is not alive"
+
+
+def _families(seen: Seen) -> Iterator[str]:
+    """Of those that ended with their children; what still runs was told to end."""
+    below = set(seen.world.ledger.doomed)
+    for _ in seen.tasks:
+        below |= {row.id for row in seen.tasks if row.parent_id in below}
+    for row in seen.tasks:
+        if row.id in below - seen.world.ledger.doomed and row.status not in (*FINAL, Status.RUNNING):
+            yield f"{FAMILY}: {seen.world.names[row.id]} is {row.status}"
 
 
 def drive_on(world: World) -> Iterator[str]:

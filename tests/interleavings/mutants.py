@@ -17,12 +17,13 @@ from jobqueue.engine.commit import is_held
 from jobqueue.engine.mail import Ending
 from jobqueue.engine.postgresql import PostgresEngine, statement
 from jobqueue.models import Task, TaskQuerySet
-from jobqueue.outcome import Claimed, Committed, Demand, Outcome, Status
+from jobqueue.outcome import Claimed, Committed, Demand, NewMessage, Outcome, Status
 
 
 class Asked(threading.local):
     """What this thread's commit is about, for the parts of it that are broken."""
 
+    kin: set[UUID] | None = None
     outcomes: Sequence[Outcome] = ()
     with_mail: Collection[UUID] = ()
 
@@ -33,7 +34,7 @@ class Broken(PostgresEngine):
         self.asked = Asked()
 
     def _commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
-        self.asked.outcomes = outcomes
+        self.asked.outcomes, self.asked.kin = outcomes, None
         return super()._commit(outcomes, wait=wait)
 
 
@@ -140,3 +141,30 @@ class CancelsWhatItSaw(PostgresEngine):
 
     def lock(self, ids: Iterable[UUID], *, wait: bool = False) -> TaskQuerySet:
         return self.tasks.filter(pk__in=list(ids)).order_by("pk") if wait else super().lock(ids)
+
+
+class LooksOnceForTheFamily(Broken):
+    """Ends the children that it saw before it had locked their parents, and forgets those born meanwhile."""
+
+    def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
+        if self.asked.kin is None:
+            self.asked.kin = super().descendants(ids)
+        return set(self.asked.kin)
+
+
+class PrunesWhatItSaw(PostgresEngine):
+    """Deletes what had ended when it looked."""
+
+    def _prune(self, status: str, kept_seconds: float, limit: int) -> int:
+        with self.transaction():
+            ids = list(self.tasks.filter(status=status).values_list("pk", flat=True)[:limit])
+            self._delete_mail(ids)
+            self.tasks.filter(pk__in=ids)._raw_delete(self.database)
+        return len(ids)
+
+
+class RemembersNoRepeats(PostgresEngine):
+    """Takes each message for a new one."""
+
+    def _insert(self, messages: Sequence[NewMessage], *, all_or_none: bool = False) -> list[tuple[int, UUID]]:
+        return super()._insert([replace(one, dedupe_key=None) for one in messages], all_or_none=all_or_none)

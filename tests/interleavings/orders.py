@@ -1,8 +1,8 @@
 """
-Which orders to run: one of each kind, or a seeded sample where there are many.
+Which orders to run: one of each kind of two connections, or a seeded sample where there are too many.
 
 JOBQUEUE_ORDER=ABBA... repeats one order, JOBQUEUE_SEED=... draws another sample, and
-JOBQUEUE_INTERLEAVINGS=full runs all that there are, up to a limit, and larger samples.
+JOBQUEUE_INTERLEAVINGS=quick a smaller one.
 """
 
 from __future__ import annotations
@@ -10,44 +10,59 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain, count, islice
 from random import Random
 
-from tests.interleavings.stepper import ALONE, Actor, Choose, Order
+from tests.interleavings.stepper import ALONE, LOCKED, Actor, Choose, Order
 
 SAMPLES = {"full": 2_000, "quick": 200}
-MOST_KINDS = 5_000  # of orders, of which one each is run
+MOST_KINDS = 5_000  # of orders of two connections, of which one each is run
 PROBES = 20  # random orders, to learn how long they are
-LOOKS = {"sweep", "next_alarm", "held", "holders"}  # statements of files that only read
+LOOKS = {"sweep", "next_alarm", "held", "holders", "inbox"}  # statements of files that only read
 
 RunOne = Callable[[Choose], Order]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run. letters: this one order."""
+
+    letters: str | None = None
+    seed: int = 1
+    samples: int = SAMPLES["full"]
+
+    @classmethod
+    def from_environment(cls) -> Plan:
+        samples = SAMPLES[os.environ.get("JOBQUEUE_INTERLEAVINGS", "full")]
+        return cls(os.environ.get("JOBQUEUE_ORDER"), int(os.environ.get("JOBQUEUE_SEED", "1")), samples)
 
 
 @dataclass
 class Explored:
     """What came of a scenario. is_whole: of each kind of order, one. ends: those that differed, all driven on."""
 
+    seed: int
     count: int = 0
     is_whole: bool = False
-    seed: int = field(default_factory=lambda: int(os.environ.get("JOBQUEUE_SEED", "1")))
     ends: int = 0
+    seconds: float = 0.0
     failure: Order | None = field(default=None, repr=False)
 
 
-def explore(run: RunOne, actors: int, *, is_long: bool) -> Explored:
-    """Run orders until one fails, or enough have not. is_long: draw a sample, unless asked for all."""
-    explored = Explored()
-    if (letters := os.environ.get("JOBQUEUE_ORDER")) is not None:
-        return until_failure([run(following(letters))], explored)
-    extent = os.environ.get("JOBQUEUE_INTERLEAVINGS", "quick")
-    if not is_long or extent == "full":
+def explore(run: RunOne, actors: int, plan: Plan) -> Explored:
+    """Run orders until one fails, or enough have not."""
+    explored = Explored(plan.seed)
+    if plan.letters is not None:
+        return until_failure([run(following(plan.letters))], explored)
+    if actors == 2:
         until_failure(islice(every(run), MOST_KINDS), explored)
         explored.is_whole = explored.failure is None and explored.count < MOST_KINDS
     if explored.failure is None and not explored.is_whole:
         probes = [run(serially(range(actors))), run(serially(range(actors)[::-1]))]
-        probes += [run(Random(f"{explored.seed}-probe-{number}").choice) for number in range(PROBES)]
+        probes += [run(Random(f"{plan.seed}-probe-{number}").choice) for number in range(PROBES)]
         lengths = [max(lengths) for lengths in zip(*(order.lengths(actors) for order in probes), strict=True)]
-        until_failure(chain(probes, islice(sampled(run, lengths, explored.seed), SAMPLES[extent])), explored)
+        until_failure(chain(probes, islice(sampled(run, lengths, plan.seed), plan.samples)), explored)
     return explored
 
 
@@ -126,21 +141,54 @@ def commute(one: str, other: str) -> bool:
     """
     Whether two steps of different connections lead to the same, whichever comes first.
 
-    What one transaction has written, others neither see nor wait for until it ends, except where they write or lock.
-    Messages are inserted under a share lock, which only FOR UPDATE collides with.
+    What one transaction has written, others neither see nor wait for until it ends, except where they write or
+    lock. Mail, tasks and executors are tables of their own. A task that a transaction has locked before, nobody
+    else writes or locks in between; only a key may clash with a new task's. Messages are inserted under a share
+    lock, which only FOR UPDATE collides with.
     """
-    if is_end(one) or is_end(other):
-        return False
-    return is_look(one) or is_look(other) or (one == "send") != (other == "send")
+    return frozenset({kind_of(one), kind_of(other)}) not in CLASHES and "end" not in (kind_of(one), kind_of(other))
 
 
-def is_end(words: str) -> bool:
-    return words in ("COMMIT", "ROLLBACK", "go on") or (words.startswith(ALONE) and not is_look(words))
+CLASHES = {
+    frozenset(pair)
+    for pair in [
+        ("send", "send"),
+        ("send", "mail"),
+        ("send", "deletion"),
+        ("mail", "mail"),
+        ("executor", "executor"),
+        ("task", "task"),
+        ("task", "deletion"),
+        ("task", "new task"),
+        ("deletion", "deletion"),
+        ("deletion", "new task"),
+        ("new task", "new task"),
+        ("new task", "own task"),
+    ]
+}
 
 
-def is_look(words: str) -> bool:
-    name = words.removeprefix(ALONE)
-    return name in LOOKS or (name.startswith("SELECT") and " FOR " not in name)
+@cache
+def kind_of(words: str) -> str:
+    """What a step does: most kinds are named by what it writes or locks."""
+    name = words.removeprefix(ALONE).removeprefix(LOCKED)
+    if name in LOOKS or (name.startswith("SELECT") and " FOR " not in name):
+        return "look"
+    if name in ("COMMIT", "ROLLBACK", "go on") or words.startswith(ALONE):
+        return "end"
+    if name == "send" or name.startswith("INSERT INTO inboxmessage"):
+        return "send"
+    if name == "delete_mail" or name.startswith(("UPDATE inboxmessage", "DELETE FROM inboxmessage")):
+        return "mail"
+    if name == "heartbeat" or name.startswith(("INSERT INTO executor", "UPDATE executor", "DELETE FROM executor")):
+        return "executor"
+    if name == "enqueue" or name.startswith("INSERT INTO task "):
+        return "new task"
+    if " FOR UPDATE" in name or name.startswith("DELETE FROM task "):
+        return "deletion"
+    if words.startswith(LOCKED) and (name in ("commit", "wake") or name.startswith("UPDATE task ")):
+        return "own task"
+    return "task"
 
 
 def sampled(run: RunOne, lengths: Sequence[int], seed: int) -> Iterator[Order]:

@@ -24,11 +24,13 @@ from django.db import connections
 from jobqueue.engine.postgresql import statement
 
 DEADLINE_SECONDS = 30.0
-FIRST_LOOK_SECONDS = 0.002  # for a statement to end before we ask whether it waits
+FIRST_LOOK_SECONDS = 0.001  # for a statement to end before we ask whether it waits
+LETTERS = "ABC"
 MOST_STEPS = 500  # of one order: more is no progress
 # They read and lock nothing: under READ COMMITTED they commute with everything, and no order needs them apart.
-QUIET = ("SAVEPOINT", "RELEASE", "lock_timeout")
+QUIET = ("SAVEPOINT", "RELEASE", "lock_timeout", "SELECT CLOCK_TIMESTAMP()")
 ALONE = "alone: "  # before a statement that is a transaction of its own
+LOCKED = "locked: "  # before a statement of a transaction that has locked the tasks it works on
 
 Script = Callable[[], object]
 Choose = Callable[[Sequence["Actor"]], "Actor"]
@@ -53,10 +55,11 @@ class Actor:
 
     def __init__(self, number: int, reports: SimpleQueue[tuple[Actor, Place]]) -> None:
         self.number = number
-        self.letter = "ABC"[number]
+        self.letter = LETTERS[number]
         self.place = Place.ENDED
         self.before = ""  # what it is about to do
         self.is_free = False  # runs to its end without stopping
+        self._has_locked = False
         self.error: Exception | None = None
         self.pid = 0
         self._reports = reports
@@ -110,14 +113,17 @@ class Actor:
     def _stopping(self, words: str, call: Callable[[], Any]) -> Callable[[], Any]:
         def stop_and_call() -> Any:
             self.stop(words)
+            self._has_locked = False
             return call()
 
         return stop_and_call
 
     def _stop_before_statement(self, execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        words = name_of(sql) if context["connection"].in_atomic_block else ALONE + name_of(sql)
-        if not words.removeprefix(ALONE).startswith(QUIET):
-            self.stop(words)
+        words = name_of(sql)
+        if not words.startswith(QUIET):
+            is_alone = not context["connection"].in_atomic_block
+            self.stop((ALONE if is_alone else LOCKED if self._has_locked else "") + words)
+            self._has_locked |= " FOR NO KEY UPDATE" in words or " FOR UPDATE" in words
         return execute(sql, params, many, context)
 
     def stop(self, words: str, place: Place = Place.STOPPED) -> None:
@@ -159,15 +165,15 @@ def name_of(sql: str) -> str:
 class Order:
     """One order as it ran."""
 
-    steps: list[tuple[Actor, str]] = field(default_factory=list)
+    steps: list[tuple[str, str]] = field(default_factory=list)  # an actor's letter, and what it was about to do
     problems: list[str] = field(default_factory=list)
 
     @property
     def letters(self) -> str:
-        return "".join(actor.letter for actor, _ in self.steps)
+        return "".join(letter for letter, _ in self.steps)
 
     def lengths(self, count: int) -> list[int]:
-        return [sum(actor.number == number for actor, _ in self.steps) for number in range(count)]
+        return [self.letters.count(letter) for letter in LETTERS[:count]]
 
 
 class Stepper:
@@ -205,7 +211,7 @@ class Stepper:
 
     def _step(self, order: Order, actors: Sequence[Actor], able: Sequence[Actor], choose: Choose) -> None:
         actor = choose(able)
-        order.steps.append((actor, actor.before))
+        order.steps.append((actor.letter, actor.before))
         is_end = actor.before in ("COMMIT", "ROLLBACK")
         actor.go()
         self._settle(actors)

@@ -2,19 +2,29 @@
 
 import pytest
 
-from jobqueue.engine.postgresql import PostgresEngine
+from jobqueue.engine.base import Engine
 from tests.interleavings import mutants
 from tests.interleavings.conftest import Run, report
-from tests.interleavings.invariants import LOST_MAIL, LOST_WAKE_UP, ONE_COMMIT, STALE, TOLD_ONCE
-from tests.interleavings.scenarios import SCENARIOS
+from tests.interleavings.invariants import (
+    ENDED_FIRST,
+    FAMILY,
+    LOST_MAIL,
+    LOST_WAKE_UP,
+    ONE_COMMIT,
+    STALE,
+    TOLD_ONCE,
+    TWICE,
+)
+from tests.interleavings.orders import Plan
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db  # the database; what happens there happens in other processes
 
 DEADLOCK = "deadlock"
+RAISED = "B raised IntegrityError"
 
 
 @pytest.mark.parametrize(
-    ("mutant", "scenario", "invariant"),
+    ("kind", "scenario", "invariant"),
     [
         (mutants.LooksWhileLocking, "peer-x-waiting-peer", LOST_WAKE_UP),
         (mutants.NeverLooks, "send-x-suspend", LOST_WAKE_UP),
@@ -25,25 +35,27 @@ DEADLOCK = "deadlock"
         (mutants.ConsumesUpToTheLast, "send-x-send-and-poll", LOST_MAIL),
         (mutants.LocksItsOwnFirst, "peers-waiting", DEADLOCK),
         (mutants.ClaimsWithoutLocking, "claim-x-claim", ONE_COMMIT),
-        (mutants.CancelsWhatItSaw, "cancel-x-child-ends", ONE_COMMIT),
+        (mutants.CancelsWhatItSaw, "cancel-x-child-ends-waiting", ONE_COMMIT),
         (mutants.TellsBeforeItKnows, "child-ends-x-last-loss", TOLD_ONCE),
+        (mutants.LooksOnceForTheFamily, "end-with-children-x-child-spawns-waiting", FAMILY),
+        (mutants.PrunesWhatItSaw, "prune-x-requeue", ENDED_FIRST),
+        (mutants.PrunesWhatItSaw, "send-x-end-and-prune", RAISED),
+        (mutants.RemembersNoRepeats, "repeat-x-poll", TWICE),
     ],
 )
-def test_a_broken_engine_is_caught(run: Run, mutant: type[PostgresEngine], scenario: str, invariant: str) -> None:
-    failure = run(SCENARIOS[scenario], mutant).failure
-    assert failure is not None, f"{mutant.__name__} was not caught"
+def test_a_broken_engine_is_caught(run: Run, kind: type[Engine], scenario: str, invariant: str) -> None:
+    failure = run(scenario, kind).failure
+    assert failure is not None, f"{kind.__name__} was not caught"
     assert any(problem.startswith(invariant) for problem in failure.problems), failure.problems
 
 
-def test_a_failing_order_is_told_and_repeated(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = SCENARIOS["send-x-suspend"]
-    first = run(scenario, mutants.WakesWithoutLocking)
+def test_a_failing_order_is_told_and_repeated(run: Run) -> None:
+    first = run("send-x-suspend", mutants.WakesWithoutLocking, Plan())
     assert first.failure is not None
-    story = report(first, scenario.name)
+    story = report(first, "send-x-suspend")
     assert f"JOBQUEUE_ORDER={first.failure.letters} python -m pytest 'tests/interleavings/" in story
 
-    monkeypatch.setenv("JOBQUEUE_ORDER", first.failure.letters)
-    again = run(scenario, mutants.WakesWithoutLocking)
+    again = run("send-x-suspend", mutants.WakesWithoutLocking, Plan(letters=first.failure.letters))
 
     assert again.failure is not None
     assert again.count == 1

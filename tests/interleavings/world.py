@@ -1,27 +1,31 @@
-"""The world of one order: rows of its own, the engine's verbs as executors use them, and a ledger of what they said."""
+"""A scenario's world: rows of its own, the engine's verbs as executors use them, and a ledger of what they said."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, repeat
 from typing import Any
 from uuid import UUID, uuid4
 
-from django.db import transaction
+from django.db import connections, transaction
 
-from jobqueue.engine.postgresql import PostgresEngine
+from jobqueue.conf import parse
+from jobqueue.engine.base import Engine
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.ids import new_id
-from jobqueue.models import InboxMessage
 from jobqueue.outcome import (
+    FINAL,
     NO_EFFECTS,
-    CancelReport,
     Claimed,
     Committed,
     Demand,
     Effects,
+    Letter,
     NewMessage,
     NewTask,
     Outcome,
@@ -30,9 +34,38 @@ from jobqueue.outcome import (
 )
 from tests.interleavings.stepper import Place, rest
 
-Decide = Callable[[Claimed, Sequence[InboxMessage]], Outcome]
+Decide = Callable[[Claimed, Sequence[Letter]], Outcome]
 Claim = tuple[UUID, int]
 Token = tuple[str, object]  # what tells one message from another: ("message", body) or ("child", sender_id)
+
+OPTIONS = parse(
+    {
+        "DATABASE": "default",
+        "HEARTBEAT_TIMEOUT": 3600.0,  # longer than all orders: only who is set back is lost
+        "RETENTION": {"SUCCESSFUL": None, "FAILED": 0, "CANCELLED": None},
+    }
+)
+ENDED_BADLY = (Status.FAILED, Status.CANCELLED)
+
+# Of one world; its rows as they are before each order lie in temporary tables.
+MAIL = "task_id IN (SELECT id FROM jobqueue_task WHERE backend = %(backend)s)"
+SAVE = f"""
+    DROP TABLE IF EXISTS saved_executor, saved_task, saved_mail;
+    CREATE TEMPORARY TABLE saved_executor AS SELECT * FROM jobqueue_executor WHERE backend = %(backend)s;
+    CREATE TEMPORARY TABLE saved_task AS SELECT * FROM jobqueue_task WHERE backend = %(backend)s;
+    CREATE TEMPORARY TABLE saved_mail AS SELECT * FROM jobqueue_inboxmessage WHERE {MAIL}
+"""
+CLEAR = f"""
+    DELETE FROM jobqueue_inboxmessage WHERE {MAIL};
+    DELETE FROM jobqueue_task WHERE backend = %(backend)s;
+    DELETE FROM jobqueue_executor WHERE backend = %(backend)s
+"""
+RESTORE = f"""
+    {CLEAR};
+    INSERT INTO jobqueue_executor SELECT * FROM saved_executor;
+    INSERT INTO jobqueue_task SELECT * FROM saved_task;
+    INSERT INTO jobqueue_inboxmessage SELECT * FROM saved_mail
+"""
 
 _numbers = count()
 
@@ -44,6 +77,8 @@ class Ledger:
 
     endings: how each claim ended, which must be once. read: the messages that a poll saw. late: commits that the
     engine took from a claim that somebody else had replaced. left: what the last good poll read and did not want yet.
+    to: the receiver of each message. ended, ended_badly, requeued, pruned: how often. holders: who was told to
+    have a key. doomed: whose children were to end with them.
     """
 
     claims: list[Claim] = field(default_factory=list)
@@ -54,16 +89,41 @@ class Ledger:
     consumed: list[int] = field(default_factory=list)
     accepted: list[Token] = field(default_factory=list)
     refused: list[Token] = field(default_factory=list)
+    to: dict[Token, UUID] = field(default_factory=dict)
+    ended: Counter[UUID] = field(default_factory=Counter)
+    ended_badly: Counter[UUID] = field(default_factory=Counter)
+    requeued: Counter[UUID] = field(default_factory=Counter)
+    pruned: int = 0
+    holders: list[UUID] = field(default_factory=list)
+    doomed: set[UUID] = field(default_factory=set)
 
 
 class World:
-    """Queue rows under an alias of their own, so that no verb sees those of other orders."""
+    """Queue rows under an alias of their own, so that no verb sees those of other worlds."""
 
-    def __init__(self, kind: type[PostgresEngine], options: Any) -> None:
-        self.number = next(_numbers)
-        self.engine = kind(f"order-{self.number}", options)
+    def __init__(self, kind: type[Engine]) -> None:
+        self.engine = kind(f"world-{os.getpid()}-{next(_numbers)}", OPTIONS)
         self.ledger = Ledger()
         self.names: dict[UUID, str] = {}
+
+    # --- between orders
+
+    def save(self) -> None:
+        """Remember how everything is."""
+        self._execute(SAVE)
+        self._saved = deepcopy((self.ledger, self.names))
+
+    def restore(self) -> None:
+        """Let everything be as it was."""
+        self._execute(RESTORE)
+        self.ledger, self.names = deepcopy(self._saved)
+
+    def clear(self) -> None:
+        self._execute(CLEAR)
+
+    def _execute(self, sql: str) -> None:
+        with connections["default"].cursor() as cursor:
+            cursor.execute(sql, {"backend": self.engine.alias})
 
     # --- before the order
 
@@ -82,6 +142,11 @@ class World:
     def suspended(self, name: str, **changes: Any) -> UUID:
         claimed = self.running(name)
         self.commit(outcome(claimed, Status.SUSPENDED, **changes))
+        return claimed.id
+
+    def ended(self, name: str, status: Status = Status.FAILED, **changes: Any) -> UUID:
+        claimed = self.running(name, **changes)
+        self.commit(outcome(claimed, status))
         return claimed.id
 
     def lost(self, name: str, **changes: Any) -> Claimed:
@@ -103,10 +168,9 @@ class World:
         self.ledger.claims += [(task.id, task.claim_number) for task in claimed]
         return claimed
 
-    def read(self, task_id: UUID) -> list[InboxMessage]:
-        unread = self.engine.messages.filter(task_id=task_id, consumed_at__isnull=True)
-        found = list(unread.order_by("pk"))
-        self.ledger.read |= {message.pk: token(message) for message in found}
+    def read(self, task_id: UUID) -> list[Letter]:
+        found = self.engine.read_mail([task_id]).get(task_id, [])
+        self.ledger.read |= {message.id: token(message) for message in found}
         return found
 
     def poll(self, *names: str, decide: Decide, wait: bool = False) -> None:
@@ -148,7 +212,7 @@ class World:
         again = []
         for result in results:
             if result.task_id in answer.done:
-                self._note_done(result)
+                self._note_done(result, answer.done[result.task_id])
             elif result.task_id in answer.unknown:
                 again.append(result)
             elif isinstance(error := answer.refused.get(result.task_id), TaskFinished):
@@ -158,7 +222,7 @@ class World:
                 raise error
         return again
 
-    def _note_done(self, result: Outcome) -> None:
+    def _note_done(self, result: Outcome, entered: Status) -> None:
         claim = (result.task_id, result.claim_number)
         if claim != max(one for one in self.ledger.claims if one[0] == result.task_id):
             self.ledger.late.append(claim)
@@ -166,16 +230,28 @@ class World:
         self.ledger.consumed += result.effects.consumed
         self.ledger.left[result.task_id] = set(result.effects.left)
         self.ledger.accepted += sent(result)
+        self.ledger.to |= {("message", json.loads(one.body)): one.task_id for one in result.effects.send}
+        if entered in FINAL:
+            self._note_end(result.task_id, entered)
+            if result.effects.cancel_children:
+                self.ledger.doomed.add(result.task_id)
+        if entered is not Status.CANCELLED:
+            self.names |= {child.id: "spawned" for child in result.effects.spawn}
 
-    def send(self, task_id: UUID, *bodies: str) -> None:
+    def _note_end(self, task_id: UUID, status: Status) -> None:
+        self.ledger.ended[task_id] += 1
+        self.ledger.ended_badly[task_id] += status in ENDED_BADLY
+
+    def send(self, task_id: UUID, *bodies: str, dedupe: str | None = None) -> None:
         """What a view does: send in its transaction, and wake after the commit."""
-        if self.insert(task_id, *bodies):
+        if self.insert(task_id, *bodies, dedupe=dedupe):
             self.engine.wake([task_id])
 
-    def insert(self, task_id: UUID, *bodies: str) -> bool:
+    def insert(self, task_id: UUID, *bodies: str, dedupe: str | None = None) -> bool:
         """Send in a transaction; whether the receiver took it."""
-        messages = [NewMessage(task_id=task_id, body=json.dumps(body)) for body in bodies]
+        messages = [NewMessage(task_id=task_id, body=json.dumps(body), dedupe_key=dedupe) for body in bodies]
         tokens: list[Token] = [("message", body) for body in bodies]
+        self.ledger.to |= dict.fromkeys(tokens, task_id)
         try:
             with transaction.atomic():
                 self.engine.send(messages)
@@ -185,29 +261,64 @@ class World:
         self.ledger.accepted += tokens
         return True
 
-    def cancel(self, *ids: UUID) -> CancelReport:
+    def take_back_a_message(self, task_id: UUID, body: str, dedupe: str | None = None) -> None:
+        """What a view does that fails after it has sent."""
         with transaction.atomic():
-            report = self.engine.cancel(ids)
-        if report.parents:
-            self.engine.wake(report.parents)
-        return report
+            self.engine.send([NewMessage(task_id=task_id, body=json.dumps(body), dedupe_key=dedupe)])
+            transaction.set_rollback(True)
+
+    def cancel(self, task_id: UUID, *, tree: bool = False, wait: bool = False) -> None:
+        """As api.cancel() does: what is busy is cancelled a little later; or, as the engine's own callers do, wait."""
+        if tree:
+            self.ledger.doomed.add(task_id)
+        ids: Collection[UUID] = [task_id]
+        places = chain([Place.RESTING], repeat(Place.IDLE))
+        while ids:
+            with transaction.atomic():
+                report = self.engine.cancel(ids, tree=tree, wait=wait)
+            if report.cancelled and not tree:
+                self._note_end(task_id, Status.CANCELLED)
+            if report.parents:
+                self.engine.wake(report.parents)
+            if ids := report.busy:
+                rest(next(places))
+
+    def requeue(self, task_id: UUID) -> None:
+        with transaction.atomic():
+            requeued = self.engine.requeue([task_id]).requeued
+        self.ledger.requeued[task_id] += requeued
+
+    def prune(self) -> None:
+        pruned = self.engine.prune()
+        self.ledger.pruned += pruned
+
+    def enqueue(self, name: str, key: str) -> None:
+        """What a view does that wants one task of a key."""
+        pk = new_id()
+        with transaction.atomic():
+            (answer,) = self.engine.enqueue([NewTask(id=pk, task_type="tests.noop", queue_name=name, key=key)])
+        if answer.created:
+            self.names[pk] = name
+        self.ledger.holders.append(answer.id)
 
     def rescue(self) -> None:
         before = dict(self.ledger.claims)
         for rescued in self.engine.rescue():
             self._note_ending((rescued.id, before[rescued.id]), "rescued")
+            if rescued.status in FINAL:
+                self._note_end(rescued.id, rescued.status)
 
     def _note_ending(self, claim: Claim, how: str) -> None:
         self.ledger.endings.setdefault(claim, []).append(how)
 
 
-def token(message: InboxMessage) -> Token:
-    return ("message", message.body) if message.eof is None else ("child", message.sender_id)
+def token(message: Letter) -> Token:
+    return ("message", json.loads(message.body or "null")) if message.eof is None else ("child", message.sender_id)
 
 
-def outcome(claimed: Claimed, status: Status, mail: Sequence[InboxMessage] = (), **changes: Any) -> Outcome:
+def outcome(claimed: Claimed, status: Status, mail: Sequence[Letter] = (), **changes: Any) -> Outcome:
     """The outcome of a good poll that consumes this mail, and signs the task's state with its claim."""
-    effects = Effects(consumed=[message.pk for message in mail]) if mail else NO_EFFECTS
+    effects = Effects(consumed=[message.id for message in mail]) if mail else NO_EFFECTS
     values: dict[str, Any] = {
         "task_id": claimed.id,
         "claim_number": claimed.claim_number,
@@ -221,25 +332,41 @@ def outcome(claimed: Claimed, status: Status, mail: Sequence[InboxMessage] = (),
     return Outcome(**values | changes)
 
 
-def suspend(claimed: Claimed, mail: Sequence[InboxMessage]) -> Outcome:
+def suspend(claimed: Claimed, mail: Sequence[Letter]) -> Outcome:
     return outcome(claimed, Status.SUSPENDED, mail)
 
 
-def sleep(claimed: Claimed, mail: Sequence[InboxMessage]) -> Outcome:
+def sleep(claimed: Claimed, mail: Sequence[Letter]) -> Outcome:
     return outcome(claimed, Status.SUSPENDED, mail, wake_after_seconds=3600.0)
 
 
-def done(claimed: Claimed, mail: Sequence[InboxMessage]) -> Outcome:
+def done(claimed: Claimed, mail: Sequence[Letter]) -> Outcome:
     return outcome(claimed, Status.SUCCESSFUL, mail, return_value="1")
 
 
-def leave(claimed: Claimed, mail: Sequence[InboxMessage]) -> Outcome:
+def give_up(claimed: Claimed, mail: Sequence[Letter]) -> Outcome:
+    return outcome(claimed, Status.FAILED, mail, error='"given up"')
+
+
+def done_with_children(claimed: Claimed, mail: Sequence[Letter]) -> Outcome:
+    effects = Effects(consumed=[message.id for message in mail], cancel_children=True)
+    return outcome(claimed, Status.SUCCESSFUL, return_value="1", effects=effects)
+
+
+def spawn(claimed: Claimed, mail: Sequence[Letter]) -> Outcome:
+    """Have a child, and wait for it."""
+    child = NewTask(id=new_id(), task_type="tests.noop", queue_name="spawned")
+    effects = Effects(consumed=[message.id for message in mail], spawn=[child])
+    return outcome(claimed, Status.SUSPENDED, effects=effects)
+
+
+def leave(claimed: Claimed, mail: Sequence[Letter]) -> Outcome:
     """Wait for other mail than what is there."""
     result = outcome(claimed, Status.SUSPENDED, wake_after_seconds=3600.0)
-    return replace(result, effects=Effects(left=[message.pk for message in mail]))
+    return replace(result, effects=Effects(left=[message.id for message in mail]))
 
 
-def retry(claimed: Claimed, mail: Sequence[InboxMessage]) -> Outcome:
+def retry(claimed: Claimed, mail: Sequence[Letter]) -> Outcome:
     return failed(outcome(claimed, Status.SCHEDULED))
 
 
@@ -262,7 +389,7 @@ def sent(result: Outcome) -> list[Token]:
 def telling(decide: Decide, receiver: UUID, body: str) -> Decide:
     """The same, and send a message on the way."""
 
-    def decide_and_tell(claimed: Claimed, mail: Sequence[InboxMessage]) -> Outcome:
+    def decide_and_tell(claimed: Claimed, mail: Sequence[Letter]) -> Outcome:
         result = decide(claimed, mail)
         message = NewMessage(task_id=receiver, sender_id=claimed.id, body=json.dumps(f"{body}-{claimed.claim_number}"))
         return replace(result, effects=Effects(consumed=result.effects.consumed, send=[message]))

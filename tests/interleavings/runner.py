@@ -1,0 +1,76 @@
+"""Runs the orders of one scenario: in a process of its own, since they keep a processor busy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from itertools import count
+from unittest.mock import patch
+
+from django.db import connections
+
+from jobqueue.engine import postgresql
+from jobqueue.engine.base import Engine
+from tests.interleavings.invariants import Seen, drive_on, problems
+from tests.interleavings.orders import Explored, Plan, explore
+from tests.interleavings.scenarios import SCENARIOS
+from tests.interleavings.stepper import Choose, Order, Stepper
+from tests.interleavings.world import World
+
+TIDY_EVERY = 300  # orders; dead rows make the later ones slow
+
+
+@cache
+def stepper() -> Stepper:
+    return Stepper(3)
+
+
+def run(name: str, kind: type[Engine], plan: Plan) -> Explored:
+    """Run a scenario's orders on an engine until one fails, or enough have not."""
+    began = time.monotonic()
+    # An order may take its time; giving up is tested elsewhere.
+    with patch.object(postgresql, "WAKE_LOCK_TIMEOUT", "60s"), world_of(kind) as world:
+        explored = run_in(world, name, plan)
+    explored.seconds = time.monotonic() - began
+    return explored
+
+
+@contextmanager
+def world_of(kind: type[Engine]) -> Iterator[World]:
+    world = World(kind)
+    try:
+        yield world
+    finally:
+        world.clear()
+
+
+def run_in(world: World, name: str, plan: Plan) -> Explored:
+    scenario = SCENARIOS[name]
+    scripts = scenario.set_up(world)
+    world.save()
+    ends: set[object] = set()
+    numbers = count(1)
+
+    def run_one(choose: Choose) -> Order:
+        if next(numbers) % TIDY_EVERY == 0:
+            tidy()
+        world.restore()
+        order = stepper().run(scripts, choose)
+        if not order.problems:
+            seen = Seen(world)
+            order.problems += problems(seen)
+            if not order.problems and (shape := seen.shape()) not in ends:
+                ends.add(shape)
+                order.problems += drive_on(world)
+        return order
+
+    explored = explore(run_one, scenario.actors, plan)
+    explored.ends = len(ends)
+    return explored
+
+
+def tidy() -> None:
+    with connections["default"].cursor() as cursor:
+        cursor.execute("VACUUM (TRUNCATE FALSE) jobqueue_inboxmessage, jobqueue_task, jobqueue_executor")
