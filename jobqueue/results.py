@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jobqueue.compat import TaskError, TaskResult, TaskResultStatus
 from jobqueue.function import FunctionTask, changed
-from jobqueue.outcome import Claimed, Status
+from jobqueue.outcome import Claimed, NewTask, Status
 from jobqueue.payload import decode
 
 if TYPE_CHECKING:
@@ -99,6 +99,24 @@ def from_claimed(claimed: Claimed, task: AnyTask, args: list[Any], kwargs: dict[
         backend=task.backend,
         errors=[] if claimed.errors == "[]" else [task_error(error) for error in decode(claimed.errors)],
         worker_ids=[*([] if claimed.worker_ids == "[]" else decode(claimed.worker_ids)), worker_id],
+    )
+
+
+def enqueued(row: NewTask, task: AnyTask, *, enqueued_at: datetime) -> Result:
+    """Show a row that was just inserted, for task_enqueued; `task` is what its task_type is declared as."""
+    return TaskResult(
+        task=changed(task, queue_name=row.queue_name, priority=row.priority, run_after=row.wake_at, key=row.key),
+        id=str(row.id),
+        status=TaskResultStatus.READY,
+        enqueued_at=enqueued_at,
+        started_at=None,
+        finished_at=None,
+        last_attempted_at=None,
+        args=decode(row.args),
+        kwargs=decode(row.kwargs),
+        backend=task.backend,
+        errors=[],
+        worker_ids=[],
     )
 
 

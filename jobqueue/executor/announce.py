@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from jobqueue import results
-from jobqueue.compat import task_backends, task_finished, task_started
+from jobqueue import registry, results
+from jobqueue.compat import PACKAGE, task_backends, task_enqueued, task_finished, task_started
 from jobqueue.executor.errors import first_line_of
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.run import Ended, Loaded, Worker
-from jobqueue.outcome import FINAL, Claimed, Status
+from jobqueue.function import changed
+from jobqueue.outcome import FINAL, Claimed, NewTask, Status
 from jobqueue.payload import decode
 from jobqueue.results import Result
 
@@ -69,6 +71,8 @@ def ended(over: Ended, status: Status, worker: Worker) -> None:
         again,
         extra=keys(claimed, worker) | {"duration_ms": round(over.seconds * 1000, 3), "status": str(status)},
     )
+    if over.outcome.effects.spawn and status is not Status.CANCELLED and hears_of_children():
+        announce_children(over.outcome.effects.spawn, worker)
     if status in FINAL and over.result is not None:
         announce_finish(over, over.result, status)
 
@@ -90,6 +94,26 @@ def is_counted(over: Ended, status: Status) -> bool:
 def goes_on(over: Ended, status: Status) -> bool:
     """Whether this was one poll of many."""
     return over.outcome.is_good_poll and status not in FINAL
+
+
+def is_news(over: Ended, status: Status) -> bool:
+    """Whether ended() has anything to tell; most polls of actors that go on are of no interest to anybody."""
+    if not goes_on(over, status) or logger.isEnabledFor(logging.DEBUG):
+        return True
+    return bool(over.outcome.effects.spawn) and hears_of_children()
+
+
+def hears_of_children() -> bool:
+    """Whether task_enqueued has a receiver beside the framework's own, which writes DEBUG lines."""
+    return len(task_enqueued.receivers) > 1 or logging.getLogger(PACKAGE).isEnabledFor(logging.DEBUG)
+
+
+def announce_children(children: Sequence[NewTask], worker: Worker) -> None:
+    now = datetime.now(UTC)
+    for child in children:
+        if (task := registry.get(child.task_type)) is not None:
+            task = changed(task, backend=worker.backend)
+            send(task_enqueued, results.enqueued(child, task, enqueued_at=now))
 
 
 def announce_finish(over: Ended, running: Result, status: Status) -> None:

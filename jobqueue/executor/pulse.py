@@ -28,7 +28,7 @@ from jobqueue.executor.run import Ended, Worker, not_started
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.suspects import Suspects
 from jobqueue.executor.upkeep import AGAIN_SECONDS, Upkeep
-from jobqueue.outcome import FINAL, Claimed, Committed, Letter, Status
+from jobqueue.outcome import Claimed, Committed, Letter, Status
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -266,8 +266,8 @@ class Pulse(threading.Thread):
                 hold.claimed.task_type,
                 extra=announce.keys(hold.claimed, self.worker),
             )
-        elif over.outcome.is_good_poll and status not in FINAL and not logger.isEnabledFor(logging.DEBUG):
-            pass  # a poll of an actor that goes on is no news
+        elif not announce.is_news(over, status):
+            pass
         elif over.error is not None or over.result is not None or status is not Status.READY:
             self._untold.add(id(over))
             self._crew.announce(over, status, then=partial(self._told, over))

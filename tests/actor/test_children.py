@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -10,6 +11,7 @@ import pytest
 
 import jobqueue
 from jobqueue import Done, Kind, PollContext, Spawn, Suspend, Yield, testing
+from jobqueue.compat import TaskResultStatus, task_enqueued
 from jobqueue.models import InboxMessage, Task
 from jobqueue.outcome import Status
 from tests.actor import actors
@@ -194,6 +196,41 @@ class TestOrphans:
         stage.run()
 
         assert stage.result(child.id) == 2
+
+
+class TestEnqueued:
+    @pytest.fixture
+    def told(self) -> Iterator[list[Any]]:
+        results: list[Any] = []
+
+        def receiver(task_result: Any, **_: Any) -> None:
+            results.append(task_result)
+
+        task_enqueued.connect(receiver)
+        yield results
+        task_enqueued.disconnect(receiver)
+
+    def test_signal_is_sent_for_each_child(self, stage: Stage, told: list[Any]) -> None:
+        children = [Spawn(actors.double.using(priority=5, queue_name="other"), 21), Spawn(Fibonacci, 1)]
+        pk = stage.enter(parent_of(*children, mail=[]))
+        told.clear()
+        testing.poll_once(pk)
+
+        assert [result.id for result in told] == [str(child.id) for child in children]
+        double, fibonacci = told
+        assert (double.task.func, double.args, double.status) == (actors.double.func, [21], TaskResultStatus.READY)
+        assert (double.task.priority, double.task.queue_name, fibonacci.task.name) == (5, "other", "Fibonacci")
+        stage.run()
+        double.refresh()
+        assert double.return_value == 42
+
+    def test_none_for_children_that_were_not_born(self, stage: Stage, told: list[Any]) -> None:
+        stage.enter(lambda context: Suspend(), key="k")
+        pk = stage.enter(parent_of(Spawn(actors.double, 1), stage.child(fail, key="k"), mail=[]))
+        told.clear()
+        testing.poll_once(pk)
+
+        assert told == []
 
 
 class TestBackends:

@@ -14,6 +14,8 @@ from django.db import transaction
 
 import jobqueue
 from jobqueue import Actor, Done, Kind, PollContext, Send, Sleep, Suspend, Yield, api
+from jobqueue.compat import task_enqueued
+from jobqueue.models import Task
 from jobqueue.outcome import Status
 from tests.actor.conftest import Options
 from tests.actor.stage import AsyncPuppet, Puppet, Stage
@@ -223,6 +225,24 @@ def test_messages_that_nobody_will_read_are_counted(
     assert running.pulse.counts.undelivered == 2
     assert f"message.undelivered task id={pk} count=2" in caplog.text
     assert "finished=1 lost=0 undelivered=2" in caplog.text
+
+
+def test_signal_tells_of_children_when_they_are_there(stage: Stage, burst: Burst) -> None:
+    told: list[tuple[str, bool]] = []
+
+    def receiver(task_result: Any, **_: Any) -> None:
+        rows = Task.objects.using(stage.database).filter(pk=task_result.id)
+        told.append((task_result.id, rows.exists()))
+
+    child = stage.child(lambda context: Done())
+    stage.enter(lambda context: Done() if context.inbox else (child, Suspend()))
+    task_enqueued.connect(receiver)
+    try:
+        burst()
+    finally:
+        task_enqueued.disconnect(receiver)
+
+    assert told == [(str(child.id), True)]
 
 
 def test_messages_to_a_parent_that_has_ended_are_counted(stage: Stage, burst: Burst) -> None:
