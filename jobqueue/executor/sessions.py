@@ -44,6 +44,8 @@ class Session:
 
     def tidy(self) -> None:
         """Leave no transaction and no setting behind, close what is broken or too old, forget logged queries."""
+        if not self._open and not self._changed:  # most bodies of actors; asking Django takes longer than the rest
+            return
         wrappers = connections.all(initialized_only=True)
         for wrapper in wrappers:
             try:
@@ -70,7 +72,7 @@ class Session:
         atomic: the alias of the database on which the body runs in a transaction of ours. Raises
         TransactionManagementError.
         """
-        for wrapper in connections.all(initialized_only=True):
+        for wrapper in self._open:
             is_ours = wrapper.alias == atomic and not wrapper.savepoint_ids
             if wrapper.connection is not None and is_in_transaction(wrapper) and not is_ours:
                 raise TransactionManagementError(
