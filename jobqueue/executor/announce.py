@@ -33,8 +33,16 @@ WORDS = {
 def started(hold: Hold, loaded: Loaded, worker: Worker) -> None:
     """Tell that an attempt starts: one log line, and task_started."""
     claimed = hold.claimed
+    level = logging.INFO if claimed.polls == 0 else logging.DEBUG
+    if logger.isEnabledFor(level):
+        log_start(claimed, loaded, level, worker)
+    if claimed.polls == 0:
+        send(task_started, loaded.result)
+
+
+def log_start(claimed: Claimed, loaded: Loaded, level: int, worker: Worker) -> None:
     logger.log(
-        logging.INFO if claimed.polls == 0 else logging.DEBUG,
+        level,
         "started %s %s queue=%s attempt=%d/%d wait=%.0fms",
         claimed.task_type,
         claimed.id,
@@ -44,8 +52,6 @@ def started(hold: Hold, loaded: Loaded, worker: Worker) -> None:
         claimed.wait_seconds * 1000,
         extra=keys(claimed, worker),
     )
-    if claimed.polls == 0:
-        send(task_started, loaded.result)
 
 
 def ended(over: Ended, status: Status, worker: Worker) -> None:
