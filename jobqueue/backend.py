@@ -136,13 +136,44 @@ class JobQueueBackend(BaseTaskBackend):
                 task_enqueued.send(sender=type(self), task_result=result)
         return results
 
-    def new_row(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewTask:
-        """Make the row of a task without inserting it. Raises as enqueue() does."""
-        return next(self._new_rows(self._accepted(task), [(args, kwargs)], numbered=False))
+    def new_row(
+        self,
+        task: AnyTask,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        id: UUID,  # noqa: A002 - the column's name
+        parent_id: UUID,
+    ) -> NewTask:
+        """Make the row of a child without inserting it. Raises as enqueue() does."""
+        columns = self._columns_of_child(task)
+        return self._new_row(task, columns, args, kwargs, f"{task.name}()", id=id, parent_id=parent_id)
 
     def _new_rows(self, task: AnyTask, calls: Sequence[Call], numbered: bool) -> Iterator[NewTask]:
+        columns = self._columns(task)
+        for number, call in enumerate(calls):
+            name = f"{task.name}(), call {number}" if numbered else f"{task.name}()"
+            args, kwargs = _checked_call(call, name)
+            yield self._new_row(task, columns, args, kwargs, name, id=new_id())
+
+    def _new_row(
+        self,
+        task: AnyTask,
+        columns: Mapping[str, Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        name: str,
+        **own: Any,
+    ) -> NewTask:
         limit = self.settings.max_payload_bytes
-        shared: dict[str, Any] = {
+        args_text, kwargs_text = encode_arguments(
+            task.func, args, kwargs, name=name, takes_context=task.takes_context, max_bytes=limit
+        )
+        return NewTask(args=args_text, kwargs=kwargs_text, **own, **columns)
+
+    def _columns(self, task: AnyTask) -> dict[str, Any]:
+        """Give what all rows of a task have in common."""
+        columns: dict[str, Any] = {
             "task_type": task.task_type,
             "queue_name": task.queue_name,
             "priority": int(task.priority),
@@ -151,15 +182,23 @@ class JobQueueBackend(BaseTaskBackend):
             "key": task.key,
         }
         if task.metadata is not None:
-            shared["metadata"] = encode(task.metadata, place=f"{task.name}(): metadata", max_bytes=limit)
-        shared |= _moment("wake", task.run_after) | _moment("expires", task.expires)
-        for number, call in enumerate(calls):
-            name = f"{task.name}(), call {number}" if numbered else f"{task.name}()"
-            args, kwargs = _checked_call(call, name)
-            args_text, kwargs_text = encode_arguments(
-                task.func, args, kwargs, name=name, takes_context=task.takes_context, max_bytes=limit
-            )
-            yield NewTask(id=new_id(), args=args_text, kwargs=kwargs_text, **shared)
+            limit = self.settings.max_payload_bytes
+            columns["metadata"] = encode(task.metadata, place=f"{task.name}(): metadata", max_bytes=limit)
+        return columns | _moment("wake", task.run_after) | _moment("expires", task.expires)
+
+    def _columns_of_child(self, task: AnyTask) -> Mapping[str, Any]:
+        """As _columns(), after the checks of enqueue(); remembered for tasks as they were declared, which stay so."""
+        known = self._of_declared.get(task.task_type)
+        if known is not None and known[0] is task:
+            return known[1]
+        columns = self._columns(self._accepted(task))
+        if registry.get(task.task_type) is task and task.metadata is None:
+            self._of_declared[task.task_type] = task, columns
+        return columns
+
+    @cached_property
+    def _of_declared(self) -> dict[str, tuple[AnyTask, Mapping[str, Any]]]:
+        return {}
 
     def _new_result(self, task: AnyTask, args: Any, kwargs: Any, answer: Enqueued) -> AnyResult:
         return TaskResult(

@@ -125,7 +125,7 @@ class Commit(Enqueue, Cancel, Wake):
         """
         self._consume(outcomes)
         children = [
-            replace(child, parent_id=outcome.task_id)
+            child if child.parent_id == outcome.task_id else replace(child, parent_id=outcome.task_id)
             for outcome in outcomes
             if entering[outcome.task_id] is not Status.CANCELLED
             for child in outcome.effects.spawn

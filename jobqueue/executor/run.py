@@ -43,7 +43,7 @@ from jobqueue.executor.errors import error_text, message_of
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.turn import context_of, outcome_of, poll_again, stale_polls
 from jobqueue.function import FunctionTask, Limits, changed, limits
-from jobqueue.outcome import FINAL, Claimed, Outcome, Status, released
+from jobqueue.outcome import Claimed, Outcome, Status, released
 from jobqueue.payload import decode, encode_result
 from jobqueue.results import Result, from_claimed
 
@@ -144,7 +144,10 @@ def load_actor(hold: Hold, loaded: Loaded, actor: type[Actor[Any]], worker: Work
         return conclude(hold, loaded, Raised(error), worker)
     except Exception as error:  # noqa: BLE001 - State may be any class, with any code
         return refused(hold, UndecodableTask(f"The stored state cannot be read: {error}"), worker, loaded.result)
-    return replace(loaded, context=context)
+    task, found = loaded.task, loaded.limits  # no replace(): it would cost as much as all of the above
+    return Loaded(
+        task=task, args=loaded.args, kwargs=loaded.kwargs, limits=found, result=loaded.result, context=context
+    )
 
 
 def context_for(hold: Hold, loaded: Loaded) -> Context:
@@ -189,9 +192,8 @@ def good_poll(hold: Hold, loaded: Loaded, value: Any, worker: Worker) -> Outcome
     if loaded.context is None or not isinstance(loaded.task, ActorTask):
         return succeeded(hold.claimed, encoded(value, worker), worker)
     names = partial(receivers, engine_for(worker.backend))
-    outcome = outcome_of(hold.claimed, loaded.context, loaded.task.actor, value, names, worker.backend)
-    is_new_here = f'"{worker.executor_id}"' not in hold.claimed.worker_ids
-    return replace(outcome, worker_id=worker.executor_id) if outcome.status in FINAL or is_new_here else outcome
+    actor = loaded.task.actor
+    return outcome_of(hold.claimed, loaded.context, actor, value, names, worker.backend, worker.executor_id)
 
 
 def encoded(value: Any, worker: Worker) -> str:
