@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -81,7 +82,7 @@ class TaskAdmin(TaskPage):
         now: datetime = task.now  # type: ignore[attr-defined]
         name: str | None = task.executor_name  # type: ignore[attr-defined]
         words, moment = when(task, now, options_of(task.backend).aging, name)
-        return render.moment(moment, words)
+        return render.moment(moment, re.sub(r"(?<=\d) ", "\xa0", words))  # a narrow column leaves units with numbers
 
     @admin.display(description=gettext_lazy("error"), empty_value="")
     def error(self, task: Task) -> SafeString | None:

@@ -63,7 +63,7 @@ def cells(response, name):
 
         def handle_data(self, data):
             if self.inside:
-                self.found[-1] += data
+                self.found[-1] += data.replace("\xa0", " ")
 
     parser = Cells()
     parser.feed(response.content.decode())
@@ -111,6 +111,12 @@ def test_attempts_count_the_one_that_runs_and_those_of_a_good_end(make, show):
     make(failed=True)
 
     assert cells(show(), "tries")[::-1] == ["0/4", "2/4", "3/4", "2/4", "–", "–", "4/4"]
+
+
+def test_a_number_stays_with_its_unit(make, show, backend):
+    make(failed=True, finished_at=ago(14 * 60))
+
+    assert "failed 14\xa0min ago" in show().content.decode()
 
 
 def test_waiting_time_does_not_count_the_priority(make, show):
