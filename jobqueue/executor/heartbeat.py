@@ -10,12 +10,12 @@ from dataclasses import replace
 from uuid import UUID
 
 import django.db
+from django.apps import apps
 
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import FenceLost, TaskCancelled
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.outage import Line, Outage, Patience, first_line
-from jobqueue.models import Executor
 from jobqueue.outcome import Held, Sign, Status
 
 logger = logging.getLogger("jobqueue.executor")
@@ -79,11 +79,10 @@ class Heart(threading.Thread):
                     patience.reset()
                 except django.db.Error as error:
                     self._unbroken_since = None
-                    self._outage.begin("heartbeat", error)
+                    is_told = is_told or (not self.has_beaten and self._tell_of_missing_tables())
+                    if self.has_beaten or not is_told:
+                        self._outage.begin("heartbeat", error)
                     self._line.drop()
-                    if not self.has_beaten and Executor._meta.db_table in str(error) and not is_told:
-                        is_told = True
-                        logger.error("The tables of jobqueue are missing: run `manage.py migrate`.")
                     wait = patience.next_seconds()
                 self._kicked.wait(wait)
                 self._kicked.clear()
@@ -108,6 +107,20 @@ class Heart(threading.Thread):
             self.has_beaten = True
             self._on_first_beat()
         self._look_at(before, {seen.id: seen for seen in held})
+
+    def _tell_of_missing_tables(self) -> bool:
+        """Say it where that is why the first beat has failed, and not that the database is away."""
+        database = self._engine.database
+        try:
+            with self._line:
+                missing = missing_tables(database)
+        except django.db.Error:
+            return False
+        if missing:
+            which = f"table {missing[0]} is" if len(missing) == 1 else f"tables {', '.join(missing)} are"
+            where = "" if database == django.db.DEFAULT_DB_ALIAS else f" --database {database}"
+            logger.error("The %s missing in the database %r: run `manage.py migrate%s`.", which, database, where)
+        return bool(missing)
 
     def _say_goodbye(self) -> None:
         """Mark this executor as stopped; what it may still hold is left to a rescue."""
@@ -135,6 +148,13 @@ class Heart(threading.Thread):
     def stop(self) -> None:
         self._over = True
         self._kicked.set()
+
+
+def missing_tables(database: str) -> list[str]:
+    """Name the tables of ours that a database does not have."""
+    there = set(django.db.connections[database].introspection.table_names())
+    ours = (model._meta.db_table for model in apps.get_app_config("jobqueue").get_models())
+    return sorted(set(ours) - there)
 
 
 class Housekeeping:

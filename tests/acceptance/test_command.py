@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import sqlite3
 from pathlib import Path
 
 import pytest
+from django.db import connection
 
 from jobqueue.models import Executor, Task
 from tests.acceptance.harness import Fleet, wait_for_end
@@ -18,7 +21,8 @@ def test_banner_says_what_it_will_do(fleet: Fleet) -> None:
     assert process.stop() == 0
     banner = "\n".join(process.output.lines[:5])
     assert "executor web · django " in banner
-    assert "postgresql (database 'default')" in banner
+    major = connection.get_database_version()[0]
+    assert re.search(rf" · PostgreSQL {major}\.\d+ \(database 'default'\)$", process.output.lines[0])
     assert "queues      emails, reports " in banner
     assert "tasks registered" in banner
     assert "slots       1 × (3 threads + 7 async)" in banner
@@ -85,7 +89,27 @@ def test_missing_tables_are_named(fleet: Fleet, tmp_path: Path) -> None:
     environment = {"SQLITE_PATH": str(tmp_path / "empty.sqlite3")}
     process = fleet.launch("--backend", "sqlite", "--connect-timeout", "0.5", environment=environment)
     assert process.wait() == 69
-    assert len(process.output.find("ERROR .*run `manage.py migrate`")) == 1
+    assert process.output.find(rf" · SQLite {sqlite3.sqlite_version} \(database 'sqlite'\)$")
+    said = [line for line in process.output.lines if "WARNING" in line or "ERROR" in line]
+    assert len(said) == 2
+    assert "ERROR   The tables jobqueue_executor, jobqueue_" in said[0]
+    assert "are missing in the database 'sqlite': run `manage.py migrate --database sqlite`." in said[0]
+    assert "giving up" in said[1]
+
+
+def test_one_missing_table_is_named(fleet: Fleet) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE jobqueue_executor RENAME TO gone")
+    try:
+        process = fleet.launch()
+        said = process.output.wait_for("WARNING|ERROR").string
+        assert "The table jobqueue_executor is missing in the database 'default': run `manage.py migrate`." in said
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE gone RENAME TO jobqueue_executor")
+    process.wait_until_ready()
+    assert process.stop() == 0
+    assert not process.output.find("database.away|database.back")
 
 
 def test_serves_only_the_queues_it_was_asked_for(fleet: Fleet) -> None:

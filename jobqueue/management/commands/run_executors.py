@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import django
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -21,11 +20,10 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from jobqueue import __version__, registry
 from jobqueue.api import aliases
 from jobqueue.compat import PACKAGE
 from jobqueue.engine import engine_for
-from jobqueue.executor import farewell, reload
+from jobqueue.executor import banner, farewell, reload
 from jobqueue.executor.process import EXIT_REPLACE, ExecutorProcess, flush, leave
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import SignalPipe
@@ -207,17 +205,7 @@ class Command(BaseCommand):
         )
 
     def _print_banner(self, settings: ExecutorSettings, name: str, processes: int) -> None:
-        database = engine_for(settings.backend).database
-        stored = f"{connections[database].vendor} (database {database!r})"
-        python = ".".join(map(str, sys.version_info[:3]))
-        queues = ", ".join(settings.queues) if settings.queues else "every queue"
-        each = f"{settings.threads} threads + {settings.async_slots} async"
-        for line in (
-            f"jobqueue {__version__} · executor {name} · django {django.get_version()} · python {python} · {stored}",
-            f"queues      {queues:<36} {len(registry.all())} tasks registered",
-            f"slots       {processes} × ({each})",
-            f"shutdown    {settings.shutdown_timeout:g} s grace on SIGTERM, Ctrl-C twice to hand back at once",
-        ):
+        for line in banner.lines(settings, name, processes):
             self.stdout.write(line)
         self.stdout.flush()
 
