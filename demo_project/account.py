@@ -11,6 +11,7 @@ from statistics import median
 from django.core.files.storage import default_storage
 from django.db import connection
 from django.db.models import Count, Q, QuerySet
+from django.template.defaultfilters import pluralize
 from django.utils import timezone
 
 from demo_project.photos import files, gallery, imaging
@@ -98,7 +99,7 @@ def albums_in_words(run: Run) -> str:
     shown = sum(sheet.photos for sheet in sheets)
     return (
         ", ".join(f"{count} {words}" for words, count in states.most_common())
-        + f"; {shown} photos on {len(sheets)} contact sheets"
+        + f"; {shown} photo{pluralize(shown)} on {len(sheets)} contact sheet{pluralize(len(sheets))}"
     )
 
 

@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 
 from demo_project import account, processes
 from demo_project.photos.actors import Fibonacci, Publish
+from demo_project.photos.management.commands.demo import how_they_fared
 from demo_project.photos.models import Album, Photo
 from demo_project.progress import Progress
 from demo_project.visitor import Turned, Visitor, batches
@@ -214,6 +215,18 @@ def test_demo_refuses_a_folder_that_is_not_there(tmp_path):
         call_command("demo", photos=tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(
+    ("good", "bad", "words"),
+    [
+        (1, 0, "1 photo is done, none was bad, and what failed is the task that always fails"),
+        (0, 1, "0 photos are done, 1 bad one failed with a reason, and so did the task that always fails"),
+        (2, 2, "2 photos are done, 2 bad ones failed with a reason, and so did the task that always fails"),
+    ],
+)
+def test_closing_line_fits_any_number_of_photos(good, bad, words):
+    assert how_they_fared(good, bad) == words
+
+
 @pytest.mark.django_db(transaction=True)
 def test_demo_runs_to_its_end_with_real_processes(process_environment, tmp_path):
     photos = tmp_path / "my photos"
@@ -233,8 +246,8 @@ def test_demo_runs_to_its_end_with_real_processes(process_environment, tmp_path)
 
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert demo.stdout.splitlines()[-1].endswith("make serve")
-    assert "2 photos are done, 1 bad ones failed with a reason" in demo.stdout
-    assert "1 published; 2 photos on 1 contact sheets" in demo.stdout
+    assert "2 photos are done, 1 bad one failed with a reason, and so did the task that always fails" in demo.stdout
+    assert "1 published; 2 photos on 1 contact sheet\n" in demo.stdout
     assert "fib(10) = 55, by 109 actors" in demo.stdout
     assert Photo.objects.exclude(thumbnail="").count() == 2
     assert Album.objects.get().state == Album.State.PUBLISHED

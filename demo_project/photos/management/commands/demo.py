@@ -9,6 +9,7 @@ from uuid import UUID
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection
+from django.template.defaultfilters import pluralize
 
 from demo_project import account
 from demo_project.photos import imaging
@@ -90,7 +91,9 @@ class Command(BaseCommand):
         visitor.press("report")
         visitor.grow(FIBONACCI)
         megabytes = sum(path.stat().st_size for path in paths) / 1e6
-        self.stdout.write(f"Uploaded {sent} photos, {megabytes:.1f} MB, through the form of {visitor.site_url}/")
+        self.stdout.write(
+            f"Uploaded {counted(sent, 'photo')}, {megabytes:.1f} MB, through the form of {visitor.site_url}/"
+        )
 
     def wait(self, run: account.Run, visitor: Visitor, processes: Processes, patience: float) -> None:
         """Publish each album as soon as it asks what to do; return when nothing is left that can run."""
@@ -135,10 +138,20 @@ class Command(BaseCommand):
             raise CommandError("It did not come out as it had to:\n  " + "\n  ".join(wrong))
         bad = sum(not is_picture(photo) for photo in run.photos)
         self.stdout.write(
-            f"\nAs it had to be: {len(paths) - bad} photos are done, {bad} bad ones failed with a reason, "
-            "and so did the task that always fails;\nthe albums are published with their contact sheets, "
-            f"and fib({FIBONACCI}) came out right."
+            f"\nAs it had to be: {how_they_fared(len(paths) - bad, bad)};\n"
+            f"the albums are published with their contact sheets, and fib({FIBONACCI}) came out right."
         )
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{pluralize(count)}"
+
+
+def how_they_fared(good: int, bad: int) -> str:
+    done = f"{counted(good, 'photo')} {pluralize(good, 'is,are')} done"
+    if not bad:
+        return f"{done}, none was bad, and what failed is the task that always fails"
+    return f"{done}, {counted(bad, 'bad one')} failed with a reason, and so did the task that always fails"
 
 
 def is_good_sample(photo: Photo) -> bool:
