@@ -6,7 +6,6 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -15,6 +14,7 @@ from django.db import DatabaseError, DataError, IntegrityError
 from django.db.models import Case, F, TextField, Value, When
 from django.db.models.functions import Cast
 from django.db.models.lookups import LessThan
+from msgspec.structs import replace
 
 from jobqueue.engine.cancel import Cancel
 from jobqueue.engine.clock import Clock, from_now, rank_from

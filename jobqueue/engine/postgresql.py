@@ -6,12 +6,17 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib.resources import files
+from itertools import starmap
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
+import msgspec
+from django.conf import settings
 from django.db import connections, transaction
 from django.db.models import BooleanField, F, Func, Value
-from psycopg import IsolationLevel
+from psycopg import Cursor, IsolationLevel
+from psycopg.pq import Format
 
 from jobqueue.engine.base import Engine
 from jobqueue.engine.enqueue import ENQUEUE_BATCH, KEY_TRIES, key_taken
@@ -19,6 +24,7 @@ from jobqueue.engine.mail import letter, receivers, refuse_receivers
 from jobqueue.exceptions import TaskFinished
 from jobqueue.models import TaskQuerySet
 from jobqueue.outcome import (
+    NO_EFFECTS,
     Claimed,
     Committed,
     Demand,
@@ -42,6 +48,18 @@ def statement(name: str) -> str:
     """Read a statement from its file, without its comments (a percent sign there would count as a parameter)."""
     text = (files("jobqueue.engine") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
     return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
+
+
+def as_json(values: Sequence[msgspec.Struct]) -> str:
+    """Write structs as a JSON list, for json_to_recordset()."""
+    return msgspec.json.encode(values).decode()
+
+
+def as_written(outcome: Outcome, entering: Status) -> Outcome:
+    """Leave of an outcome what goes into its own row."""
+    if outcome.status is entering and outcome.effects is NO_EFFECTS:
+        return outcome
+    return msgspec.structs.replace(outcome, status=entering, effects=NO_EFFECTS)
 
 
 class OneOf(Func):
@@ -86,6 +104,23 @@ class PostgresEngine(Engine):
     def rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run the statement of a file and fetch all its rows."""
         with connections[self.database].cursor() as cursor:
+            cursor.execute(statement(name), parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def hot_rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+        """
+        Do the same for statements that run all the time: bound by the server, answered in binary.
+
+        They are prepared where the connection allows it (its prepare_threshold): planning takes 1.5 ms.
+        """
+        connection = connections[self.database]
+        connection.ensure_connection()
+        inner: Any = Cursor(connection.connection)
+        inner.format = (
+            Format.BINARY if settings.USE_TZ else Format.TEXT
+        )  # only Django's loaders of text know naive times
+        cursor = connection.make_debug_cursor(inner) if connection.queries_logged else connection.make_cursor(inner)
+        with cursor:
             cursor.execute(statement(name), parameters)
             return cursor.fetchall() if cursor.description else []
 
@@ -158,24 +193,19 @@ class PostgresEngine(Engine):
     # --- claim
 
     def _claim(self, demand: Demand) -> list[Claimed]:
-        with connections[self.database].cursor() as cursor:
-            cursor.execute(
-                statement("claim"),
-                {
-                    "backend": self.alias,
-                    "aging": float(self.options.aging),
-                    "queues": list(demand.queues),
-                    "claim_limit": demand.limit,
-                    "executor_id": demand.executor_id,
-                    "only": None if demand.only is None else list(demand.only),
-                    "but": None if demand.but is None else list(demand.but),
-                    "suspects": demand.suspects,
-                },
-            )
-            names = [column.name for column in cursor.description]
-            claimed = [Claimed(**dict(zip(names, row, strict=True))) for row in cursor.fetchall()]
+        rows = self.hot_rows(
+            "claim",
+            backend=self.alias,
+            aging=float(self.options.aging),
+            queues=list(demand.queues),
+            claim_limit=demand.limit,
+            executor_id=demand.executor_id,
+            only=None if demand.only is None else list(demand.only),
+            but=None if demand.but is None else list(demand.but),
+            suspects=demand.suspects,
+        )
         # RETURNING has no order.
-        return sorted(claimed, key=lambda task: (task.rank, task.id))
+        return sorted(starmap(Claimed, rows), key=attrgetter("rank", "id"))
 
     def queues_in_use(self) -> list[str]:
         return sorted(name for (name,) in self.rows("queues_in_use", backend=self.alias))
@@ -250,25 +280,10 @@ class PostgresEngine(Engine):
 
     def _write_rows(self, changes: Sequence[tuple[Outcome, Status]]) -> dict[UUID, Status | None]:
         """Give the state each row entered, None where another claim holds it; rows locked elsewhere are left out."""
-        outcomes = [outcome for outcome, _ in changes]
-        rows = self.rows(
+        rows = self.hot_rows(
             "commit",
             aging=float(self.options.aging),
-            ids=[outcome.task_id for outcome in outcomes],
-            claim_numbers=[outcome.claim_number for outcome in outcomes],
-            statuses=[str(entering) for _, entering in changes],
-            attempts=[outcome.attempts for outcome in outcomes],
-            wake_after_seconds=[outcome.wake_after_seconds for outcome in outcomes],
-            wake_ats=[outcome.wake_at for outcome in outcomes],
-            look_after_seconds=[outcome.look_after_seconds for outcome in outcomes],
-            idle_polls=[outcome.idle_polls for outcome in outcomes],
-            good_polls=[int(outcome.is_good_poll) for outcome in outcomes],
-            keep_ranks=[outcome.keeps_rank for outcome in outcomes],
-            worker_ids=[outcome.worker_id for outcome in outcomes],
-            return_values=[outcome.return_value for outcome in outcomes],
-            errors=[outcome.error for outcome in outcomes],
-            inner_states=[outcome.inner_state for outcome in outcomes],
-            metadata=[outcome.metadata for outcome in outcomes],
+            outcomes=as_json([as_written(outcome, entering) for outcome, entering in changes]),
         )
         return {pk: None if status is None else Status(status) for pk, status in rows}
 

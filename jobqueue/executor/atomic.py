@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import django.db
 from django.db import transaction
+from msgspec.structs import replace
 
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import ClaimLost

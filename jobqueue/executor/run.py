@@ -11,10 +11,13 @@ import inspect
 import random
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from uuid import UUID
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jobqueue import registry
 from jobqueue.actor import Actor, ActorTask, PollContext
@@ -63,8 +66,7 @@ class Worker:
     backend: str = "default"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class Loaded(Struct, frozen=True, kw_only=True, eq=False):
     """A claimed task, ready to be polled. context: of an actor, its state and mail."""
 
     task: FunctionTask[..., Any]
@@ -89,8 +91,7 @@ class Raised:
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(Struct, frozen=True, kw_only=True, eq=False):
     """
     What became of a poll.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.db import DataError, OperationalError
+from msgspec.structs import replace
 
 from jobqueue.conf import Options
 from jobqueue.executor.hold import Hold

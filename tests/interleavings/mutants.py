@@ -76,9 +76,9 @@ class ForgetsToWake(PostgresEngine):
 class IgnoresTheToken(Broken):
     """Takes any RUNNING task for the one that was claimed."""
 
-    def rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+    def hot_rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         if name != "commit":
-            return super().rows(name, **parameters)
+            return super().hot_rows(name, **parameters)
         with connections[self.database].cursor() as cursor:
             sql = statement("commit").replace(" AND locked.claim_number = given.claim_number", "")
             cursor.execute(sql, parameters)

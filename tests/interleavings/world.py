@@ -7,12 +7,13 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, count, repeat
 from typing import Any
 from uuid import UUID, uuid4
 
 from django.db import connections, transaction
+from msgspec.structs import replace
 
 from jobqueue.conf import parse
 from jobqueue.engine.base import Engine

@@ -50,7 +50,7 @@ def claimed(**values: Any) -> Claimed:
         "wait_seconds": 1.0,
         "is_expired": False,
     }
-    return Claimed(**{f: defaults[f] for f in Claimed.__dataclass_fields__ if f in defaults} | values)
+    return Claimed(**{f: defaults[f] for f in Claimed.__struct_fields__ if f in defaults} | values)
 
 
 def running(**values: Any) -> Any:

@@ -5,6 +5,7 @@
 -- Index: jobqueue_task_ready, a slice per queue, in order of rank.
 -- Locks: the slices FOR NO KEY UPDATE (FOR UPDATE would collide with a message being sent), skipping locked rows.
 -- Trap: the CTE must stay MATERIALIZED; WHERE id IN (SELECT ... LIMIT 5) claimed 2,000 of 2,000 rows under a nested loop.
+-- Trap: joined to the CTE instead of looked up by an array, 200 rows of 20,000 were found by reading the whole table.
 WITH open_queue AS MATERIALIZED (
     SELECT asked.name
     FROM unnest(%(queues)s::text[]) AS asked (name)
@@ -35,11 +36,11 @@ UPDATE jobqueue_task AS task
 SET status = 'RUNNING', claim_number = task.claim_number + 1, executor_id = %(executor_id)s, wake_at = NULL,
     heartbeat = clock_timestamp(), started_at = COALESCE(task.started_at, clock_timestamp()),
     last_attempted_at = clock_timestamp()
-FROM picked
-WHERE task.id = picked.id
+WHERE task.id = ANY(ARRAY(SELECT id FROM picked))
 RETURNING task.id, task.task_type, task.queue_name, task.priority, task.args::text, task.kwargs::text,
     task.inner_state::text, task.options::text, task.metadata::text, task.errors::text, task.worker_ids::text,
     task.parent_id, task.key, task.claim_number, task.attempts, task.max_attempts, task.polls, task.lost_count,
-    task.idle_polls, task.timed_out, task.alarm_at, task.rank, task.enqueued_at, task.started_at, task.heartbeat AS claimed_at,
+    task.rank, task.enqueued_at, task.started_at, task.heartbeat AS claimed_at,
     GREATEST(0, EXTRACT(EPOCH FROM task.heartbeat - task.rank) - task.priority * %(aging)s::float8)::float8 AS wait_seconds,
-    COALESCE(task.expires_at <= task.heartbeat AND task.polls = 0, FALSE) AS is_expired
+    COALESCE(task.expires_at <= task.heartbeat AND task.polls = 0, FALSE) AS is_expired,
+    task.idle_polls, task.timed_out, task.alarm_at
