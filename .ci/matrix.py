@@ -82,12 +82,13 @@ def server_version() -> int:
 def environment(program: str, python: str, django: str) -> Path:
     folder = HOME / f"{python}-{django}"
     interpreter, stamp = folder / "bin/python", folder / ".ready"
-    wanted = Path("pyproject.toml").read_bytes() + PINS.read_bytes() + DJANGOS[django].encode()
+    # lint too: tests/unit/test_typing.py needs mypy and Django's stubs, and would skip.
+    extras = "test,lint,django52" if django == "5.2" else "test,lint"
+    wanted = Path("pyproject.toml").read_bytes() + PINS.read_bytes() + f"{DJANGOS[django]} {extras}".encode()
     digest = hashlib.sha256(wanted).hexdigest()
     if stamp.exists() and stamp.read_text() == digest and succeeds(interpreter, "-c", ""):
         return interpreter
     subprocess.run([program, "-m", "venv", "--clear", folder], check=True)
-    extras = "test,django52" if django == "5.2" else "test"
     install: list[str | Path] = [
         interpreter,
         "-m",
