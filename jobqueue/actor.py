@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from traceback import format_exception_only
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 from uuid import UUID
@@ -225,8 +226,13 @@ class Actor(Generic[S]):
 
     @classmethod
     def decode_body(cls, text: str) -> Any:
-        """Give the body of a message. Raises ValueError when it does not fit `Message`."""
-        return codec.decode(text, cls.Message)
+        """Give the body of a message. Raises ValueError when it does not fit `Message`, whatever that type raised."""
+        try:
+            return codec.decode(text, cls.Message)
+        except ValueError:
+            raise
+        except Exception as error:  # of a __post_init__, say
+            raise ValueError("".join(format_exception_only(error)).strip()) from error
 
 
 def _is_plain(state: Any) -> bool:

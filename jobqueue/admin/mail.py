@@ -147,7 +147,7 @@ class MessageForm(forms.Form):
         if actor := actor_of(self.task):
             try:
                 actor.decode_body(text)
-            except (ValueError, TypeError) as error:
+            except ValueError as error:
                 words = _("%(actor)s.Message does not allow that: %(error)s")
                 raise ValidationError(words % {"actor": actor.__name__, "error": error}) from error
         return value

@@ -135,6 +135,29 @@ class Typed(Actor, max_attempts=2, backoff=Backoff(base=10.0, jitter=0.0)):
         return Suspend()
 
 
+PRICES = {"print": 5, "poster": 12}
+
+
+@dataclass
+class Order:
+    """Looks things up as it is read, which raises KeyError."""
+
+    article: str
+    price: int = 0
+
+    def __post_init__(self) -> None:
+        self.price = PRICES[self.article]
+
+
+class Checked(Actor, max_attempts=2, backoff=Backoff(base=10.0, jitter=0.0)):
+    """Ends with the first order's price."""
+
+    Message = Order
+
+    def poll(self, context: PollContext[Any]) -> Any:
+        return Done(context.inbox.popleft().body.price) if context.inbox else Suspend()
+
+
 @task
 def double(n: int) -> int:
     return 2 * n

@@ -389,3 +389,16 @@ class TestTyped:
         stage.run()
 
         assert stage.result(pk) == {"type": "sell"}
+
+    def test_code_of_the_type_that_raises_is_a_failed_poll_that_names_the_message(self, stage: Stage) -> None:
+        pk = UUID(actors.Checked.enqueue().id)
+        stage.run()
+        number = stage.send(pk, {"article": "mug"})
+        stage.run()
+
+        assert stage.status(pk) == Status.SCHEDULED
+        assert stage.error(pk) == (
+            f"UndecodableMessage: Message {number} from outside is not what Checked.Message allows: KeyError: 'mug'"
+        )
+        assert stage.row(pk).attempts == 1
+        assert stage.unread(pk) == [{"article": "mug"}]

@@ -19,6 +19,7 @@ from jobqueue.engine import engine_for
 from jobqueue.ids import new_id
 from jobqueue.models import InboxMessage, Task
 from jobqueue.redact import MASK
+from tests.actor.actors import Checked
 from tests.factories import MessageFactory, TaskFactory, ago, make_user, now
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -389,6 +390,15 @@ def test_what_the_actor_could_not_decode_is_not_sent(make, send):
     assert inbox(row) == []
     assert send(row, '{"number": 7}').status_code == 302
     assert inbox(row) == [{"number": 7}]
+
+
+def test_what_the_code_of_the_actors_type_refuses_is_not_sent(make, send):
+    row = make(task_type=Checked.task.task_type)
+
+    shown = send(row, '{"article": "mug"}').content.decode()
+
+    assert "Checked.Message does not allow that: KeyError: &#x27;mug&#x27;" in shown
+    assert inbox(row) == []
 
 
 def test_the_page_says_what_the_actor_takes(make, page, monkeypatch):
