@@ -219,7 +219,7 @@ class Actor(Generic[S]):
         """Give the state as JSON's own types. Raises ValueError when the next poll could not read it."""
         value = msgspec.to_builtins(state, str_keys=True)
         try:
-            msgspec.convert(value, cls.State)
+            msgspec.convert(value, cls.State, str_keys=True)
         except msgspec.ValidationError as error:
             raise ValueError(f"The state is not what {cls.__name__}.State allows: {error}") from error
         return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Any, Literal, TypedDict
+from uuid import UUID
 
 import msgspec
 from django.contrib.auth.models import Group
@@ -84,6 +85,20 @@ class WithStruct(Actor, max_attempts=1):
     def poll(self, context: PollContext[State], change: Any = 1) -> Any:
         context.state.count = context.state.count + 1 if context.state.count else change
         return Done(context.state.count) if context.state.count == 3 else None
+
+
+class WithNumberedState(Actor, max_attempts=1):
+    """Its keys are text in JSON."""
+
+    @dataclass
+    class State:
+        seen: dict[int, str] = field(default_factory=dict)
+        of: dict[UUID, date] = field(default_factory=dict)
+
+    def poll(self, context: PollContext[State], change: Any = "a") -> Any:
+        context.state.seen[len(context.state.seen) + 1] = change
+        context.state.of[UUID(int=7)] = date(2030, 1, 1)
+        return Done(max(context.state.seen)) if len(context.state.seen) == 3 else None
 
 
 class WithoutState(Actor, max_attempts=1):

@@ -14,7 +14,13 @@ from tests.actor.stage import Stage
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
-KINDS = [actors.WithDataclass, actors.WithTypedDict, actors.WithStruct, actors.WithoutState]
+KINDS = [
+    actors.WithDataclass,
+    actors.WithTypedDict,
+    actors.WithStruct,
+    actors.WithoutState,
+    actors.WithNumberedState,
+]
 
 
 @pytest.mark.parametrize("actor", KINDS)
