@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils import timezone
+
 from jobqueue import Actor, Backoff, Done, Kind, PollContext, Spawn, Suspend, task
 
 
@@ -63,3 +65,16 @@ class FanIn(Actor):
             state.total += message.body
             state.count += 1
         return Done([state.count, state.total]) if state.count == children else Suspend()
+
+
+class Sleeper(Actor):
+    """Notes how long each message took from its sender's statement to the start of its poll, and sleeps on."""
+
+    @dataclass
+    class State:
+        waits: list[float]
+
+    def poll(self, context: PollContext[State]) -> Any:
+        now = timezone.now()
+        context.state.waits += [(now - message.sent_at).total_seconds() for message in context.inbox.take()]
+        return Suspend()
