@@ -17,13 +17,14 @@ endif
 OURS := JOBQUEUE_PG_BIN JOBQUEUE_INTERLEAVINGS JOBQUEUE_ORDER JOBQUEUE_SEED
 unexport DJANGO_SETTINGS_MODULE $(filter-out $(OURS),$(filter JOBQUEUE_%,$(.VARIABLES)))
 
-.PHONY: help demo serve test bench-actors lint format matrix venv clean
+.PHONY: help demo serve test bench-actors bench-wake lint format matrix venv clean
 
 help:
 	@echo "make demo     import photographs through the queue and show what happened (PHOTOS=folder: your own)"
 	@echo "make serve    run the demo site and its executors until Ctrl-C"
 	@echo "make test     run the test suite (ARGS='-k admin -x' goes to pytest)"
 	@echo "make bench-actors  measure polls of actors per second beside the naive protocol (ARGS='--rounds 9')"
+	@echo "make bench-wake    measure how soon an actor among a million is polled after its message"
 	@echo "make lint     check style, types and migrations"
 	@echo "make format   let ruff format the code"
 	@echo "make matrix   run the suite on every Python and Django found (ARGS=... goes to pytest, CELLS='3.12-6.1')"
@@ -44,6 +45,9 @@ test: venv
 
 bench-actors: venv
 	@$(PY) -m benchmarks.bench_actors $(ARGS)
+
+bench-wake: venv
+	@$(PY) -m benchmarks.wake $(ARGS)
 
 lint: venv
 	@$(PY) -m ruff check .

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils import timezone
+
 from jobqueue import Actor, Done, PollContext, Spawn, Suspend
 
 
@@ -27,3 +29,16 @@ class Fibonacci(Actor):
             state.total += message.body
             state.pending -= 1
         return Suspend() if state.pending else Done(state.total)
+
+
+class Sleeper(Actor):
+    """Notes how long each message took from its sender's statement to here, and sleeps on."""
+
+    @dataclass
+    class State:
+        waits: list[float]
+
+    def poll(self, context: PollContext[State]) -> Any:
+        now = timezone.now()
+        context.state.waits += [(now - message.sent_at).total_seconds() for message in context.inbox.take()]
+        return Suspend()

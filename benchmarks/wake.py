@@ -1,0 +1,86 @@
+"""
+How soon a suspended actor is polled after its message, among many that sleep: python -m benchmarks.wake
+
+From the sender's INSERT, by the database's clock, to the first line of poll(); both on this machine. One executor,
+otherwise idle, with the defaults of `run_executors`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+
+from django.db import connection
+
+from benchmarks import cluster, workers
+
+AIM_SECONDS = 0.050
+LONGEST_SECONDS = 60.0
+LOOK_SECONDS = 0.1
+
+FILL = """
+    INSERT INTO jobqueue_task (
+        id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, inner_state, status,
+        claim_number, worker_ids, attempts, max_attempts, polls, lost_count, errors, enqueued_at
+    )
+    SELECT gen_random_uuid(), 'default', 'default', %s, 0, now(), '[]', '{}', '{}', '{}', '{"waits": []}', 'SUSPENDED',
+        1, '[]', 0, 4, 1, 0, '[]', now()
+    FROM generate_series(1, %s)
+"""
+WAITS = """
+    SELECT (inner_state->'waits'->>0)::float8 FROM jobqueue_task
+    WHERE id = ANY(%s) AND polls = 2 AND status = 'SUSPENDED'
+"""
+
+
+def measure(sleepers: int, messages: int, gap_seconds: float) -> list[float]:
+    from benchmarks.actors import Sleeper
+    from jobqueue import send
+
+    with connection.cursor() as cursor:
+        cursor.execute(FILL, [Sleeper.task.task_type, sleepers])
+        cursor.execute("VACUUM ANALYZE jobqueue_task")
+        cursor.execute("SELECT id FROM jobqueue_task ORDER BY random() LIMIT %s", [messages])
+        chosen = [pk for (pk,) in cursor.fetchall()]
+    with workers.executors(1):
+        for pk in chosen:
+            send(pk)
+            time.sleep(gap_seconds)
+        return waits_of(chosen)
+
+
+def waits_of(chosen: Sequence[object]) -> list[float]:
+    """Wait until all were polled."""
+    began_at = time.monotonic()
+    while time.monotonic() - began_at < LONGEST_SECONDS:
+        with connection.cursor() as cursor:
+            cursor.execute(WAITS, [list(chosen)])
+            waits = [wait for (wait,) in cursor.fetchall()]
+        if len(waits) == len(chosen):
+            return sorted(waits)
+        time.sleep(LOOK_SECONDS)
+    raise RuntimeError(f"{len(waits)} of {len(chosen)} actors were polled within {LONGEST_SECONDS} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sleepers", type=int, default=1_000_000)
+    parser.add_argument("--messages", type=int, default=1_000)
+    parser.add_argument("--gap", type=float, default=0.02, help="seconds between messages")
+    asked = parser.parse_args()
+    with cluster.prepared_cluster():
+        waits = measure(asked.sleepers, asked.messages, asked.gap)
+        print(
+            f"\n{asked.messages} of {asked.sleepers} suspended actors, a message every {asked.gap * 1000:g} ms, ",
+            end="",
+        )
+        print(f"PostgreSQL {cluster.version()}, fsync on\n")
+    for share in (0.5, 0.9, 0.99, 1.0):
+        print(f"{share:5.0%} polled within {waits[round(share * (len(waits) - 1))] * 1000:7.1f} ms")
+    print(f"\nAim: a median of {AIM_SECONDS * 1000:g} ms; reached: {statistics.median(waits) * 1000:.1f} ms")
+
+
+if __name__ == "__main__":
+    main()
