@@ -22,6 +22,7 @@ import msgspec
 from jobqueue.exceptions import InvalidArguments, InvalidResult
 
 MAX_DEPTH = 64
+LONG_PATH = 12  # steps that an error names, beyond only the first and the last
 # Python refuses to read longer integers (sys.set_int_max_str_digits), and the reader may be another
 # process than the writer: so its default counts, whatever is set here.
 MAX_DIGITS = sys.int_info.default_max_str_digits
@@ -49,7 +50,10 @@ class _Refused(Exception):
         self.path: list[str] = []
 
     def at(self, place: str) -> str:
-        return f"{place}{''.join(reversed(self.path))}: {self}"
+        path = self.path[::-1]
+        if len(path) > LONG_PATH:
+            path[3:-1] = ["..."]
+        return f"{place}{''.join(path)}: {self}"
 
 
 class _TooLarge(Exception):

@@ -158,6 +158,14 @@ def test_path_leads_to_the_guilty_value() -> None:
     assert found == "send_receipt(): argument 'order'[\"lines\"][3]: NaN is not JSON"
 
 
+def test_long_path_is_shortened_to_its_ends() -> None:
+    value: Any = {"last": object()}
+    for depth in range(MAX_DEPTH - 10):
+        value = {depth: value}
+
+    assert refusal(value) == "send_receipt(): argument 'order'[53][52][51]...[\"last\"]: object is not JSON"
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
