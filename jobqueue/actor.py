@@ -217,7 +217,10 @@ class Actor(Generic[S]):
     @classmethod
     def encode_state(cls, state: Any) -> Any:
         """Give the state as JSON's own types. Raises ValueError when the next poll could not read it."""
-        value = msgspec.to_builtins(state, str_keys=True)
+        try:
+            value = msgspec.to_builtins(state, str_keys=True)
+        except RecursionError:
+            raise ValueError(f"{cls.__name__}: the state holds itself, or is nested too deep for JSON") from None
         try:
             msgspec.convert(value, cls.State, str_keys=True)
         except msgspec.ValidationError as error:

@@ -64,6 +64,16 @@ def test_state_that_is_not_json_is_a_failed_poll(stage: Stage, value: Any) -> No
     assert stage.row(pk).inner_state is None
 
 
+def test_state_that_holds_itself_is_a_failed_poll_that_says_so(stage: Stage) -> None:
+    def poll(context: PollContext[Any]) -> Any:
+        context.state["me"] = context.state
+
+    pk = stage.enter(poll)
+    stage.run()
+
+    assert stage.error(pk) == "ValueError: Puppet: the state holds itself, or is nested too deep for JSON"
+
+
 def test_state_may_be_replaced(stage: Stage) -> None:
     def poll(context: PollContext[Any]) -> Any:
         if context.state:
