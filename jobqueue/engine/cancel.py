@@ -13,7 +13,7 @@ from jobqueue.engine.mail import Ending, Mail
 from jobqueue.models import Task
 from jobqueue.outcome import FINAL, CancelReport, Status
 
-CANCEL_COLUMNS = ("pk", "status", "parent_id", "reported_at")  # what cancelling looks at
+CANCEL_COLUMNS = ("pk", "status", "parent_id", "reported_at", "cancel_requested_at")  # what cancelling looks at
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,9 @@ class Cancel(Mail):
         """
         Cancel live tasks: queued ones end at once, running ones are told at the next heartbeat.
 
-        tree: their living children, and theirs, go along. `parents` of the answer are to be woken after
-        the commit. Locks: the rows in id order; those that somebody else holds are left `busy` unless `wait`.
+        tree: their living children, and theirs, go along; one that was told before is not counted again.
+        `parents` of the answer are to be woken after the commit. Locks: the rows in id order; those that
+        somebody else holds are left `busy` unless `wait`.
         """
         named = set(ids)
         with self.transaction():
@@ -42,10 +43,11 @@ class Cancel(Mail):
                 everyone |= born
                 rows += self.lock(born, wait=wait).only(*CANCEL_COLUMNS)
             busy = frozenset[UUID]() if wait else self.busy(everyone, rows)
+            told_before = {row.pk for row in rows if row.cancel_requested_at is not None} - named
             done = self._cancel_locked(rows)
         return CancelReport(
             cancelled=len(done.ended),
-            requested=len(done.asked),
+            requested=len(done.asked - told_before),
             skipped=len(named - done.ended - done.asked - busy),
             parents=done.parents,
             busy=busy,
