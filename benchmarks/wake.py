@@ -31,7 +31,7 @@ FILL = """
 """
 WAITS = """
     SELECT (inner_state->'waits'->>0)::float8 FROM jobqueue_task
-    WHERE id = ANY(%s) AND polls = 2 AND status = 'SUSPENDED'
+    WHERE id = ANY(%s) AND jsonb_array_length(inner_state->'waits') = 1
 """
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
+from uuid import UUID
 
 import pytest
 from django.db import connection
 
 from jobqueue import send
 from jobqueue.models import Executor, Task
-from jobqueue.outcome import Status
 from tests.actor.programs import Sleeper
 from tests.actor.test_acceptance import PATIENCE_SECONDS, Launch, launch
 from tests.executor.harness import wait_for
@@ -40,18 +41,23 @@ def test_each_of_many_sleepers_wakes_by_the_notice_of_its_message(launch: Launch
     launch("--threads", "4", POLL_INTERVAL=60.0)
     wait_for(lambda: Executor.objects.exists(), "the executor", PATIENCE_SECONDS)
     chosen = list(Task.objects.values_list("pk", flat=True)[:SENDS])
-    first = chosen[0]
-    send(first)  # when this one was polled, the executor listens
-    wait_for(lambda: Task.objects.filter(pk=first, polls=2, status=Status.SUSPENDED).exists(), "the first", 90.0)
+    send(chosen[0])  # when this one was polled, the executor listens
+    wait_for(lambda: waits_of(chosen), "the first poll", PATIENCE_SECONDS)
 
     for pk in chosen[1:]:
         send(pk)
         time.sleep(GAP_SECONDS)  # the pace of the senders, nothing is awaited by it
-    woken = Task.objects.filter(pk__in=chosen, polls=2, status=Status.SUSPENDED)
-    wait_for(lambda: woken.count() == SENDS, "all polls", PATIENCE_SECONDS)
+    wait_for(lambda: len(waits_of(chosen)) == SENDS, "all polls", PATIENCE_SECONDS)
 
-    waits = [wait for row in woken.exclude(pk=first) for wait in (row.inner_state or {})["waits"]]
-    assert len(waits) == SENDS - 1
+    waits = waits_of(chosen[1:])
+    assert [len(one) for one in waits] == [1] * (SENDS - 1)
     assert Task.objects.filter(polls=1).count() == SLEEPERS - SENDS
-    print(f"median {statistics.median(waits) * 1000:.1f} ms, most {max(waits) * 1000:.0f} ms")  # noqa: T201
-    assert statistics.median(waits) < 1.0
+    median = statistics.median(seconds for (seconds,) in waits)
+    print(f"median {median * 1000:.1f} ms, most {max(waits)[0] * 1000:.0f} ms")  # noqa: T201
+    assert median < 1.0
+
+
+def waits_of(ids: Sequence[UUID]) -> list[list[float]]:
+    """Give the waits of those that have noted any; the sweep may meet a sender and cause one more poll without mail."""
+    states = Task.objects.filter(pk__in=ids, polls__gt=1).values_list("inner_state", flat=True)
+    return [state["waits"] for state in states if state and state["waits"]]
