@@ -63,10 +63,22 @@ class Inbox:
         return tuple(self._taken)
 
     def take(self, *wanted: Kind | type | UnionType) -> list[Message]:
-        """Consume the messages of these kinds, or whose bodies are of these types; all without any."""
+        """
+        Consume the messages of these kinds, or of kind MESSAGE whose bodies are of these types; all without any.
+
+        Types are classes: raises TypeError for a TypedDict, or list[int], whose bodies are of dict and list.
+        """
         kinds = tuple(w for w in wanted if isinstance(w, Kind))
         types = tuple(w for w in wanted if not isinstance(w, Kind))
-        chosen = [m for m in self._unread if not wanted or m.kind in kinds or isinstance(m.body, types)]
+        try:
+            isinstance(object(), types)  # whatever mail there is today
+        except TypeError as error:
+            raise TypeError(f"take() goes by Kind and by classes such as dict, not by {types!r}: {error}") from None
+        chosen = [
+            m
+            for m in self._unread
+            if not wanted or m.kind in kinds or (m.kind is Kind.MESSAGE and isinstance(m.body, types))
+        ]
         gone = {m.id for m in chosen}
         self._unread = [m for m in self._unread if m.id not in gone]
         self._taken += chosen

@@ -150,6 +150,13 @@ class Typed(Actor, max_attempts=2, backoff=Backoff(base=10.0, jitter=0.0)):
         return Suspend()
 
 
+class TypedByDict(Actor):
+    Message = Tally
+
+    def poll(self, context: PollContext[Any]) -> Any:
+        return Done()
+
+
 PRICES = {"print": 5, "poster": 12}
 
 
