@@ -220,6 +220,21 @@ class Actor(Generic[S]):
         return cls.task.enqueue_many(calls)
 
     @classmethod
+    async def aenqueue_many(cls, calls: Iterable[Call]) -> Sequence[TaskResult[..., Any]]:
+        """See enqueue_many()."""
+        return await cls.task.aenqueue_many(calls)
+
+    @classmethod
+    def get_result(cls, result_id: str) -> TaskResult[..., Any]:
+        """Give an actor's result by its id. Raises TaskResultDoesNotExist, TaskResultMismatch for another task's."""
+        return cls.task.get_result(result_id)
+
+    @classmethod
+    async def aget_result(cls, result_id: str) -> TaskResult[..., Any]:
+        """See get_result()."""
+        return await cls.task.aget_result(result_id)
+
+    @classmethod
     def decode_state(cls, text: str | None) -> Any:
         """Give the state a row holds, or a fresh one. Raises ValueError when it does not fit `State`."""
         if text is not None:

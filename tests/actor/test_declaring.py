@@ -9,11 +9,12 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from asgiref.sync import async_to_sync, sync_to_async
 from django.utils import timezone
 
 import jobqueue
 from jobqueue import Actor, Done, PollContext, registry, testing
-from jobqueue.compat import InvalidTask
+from jobqueue.compat import InvalidTask, TaskResultMismatch
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.outcome import Status
 from tests.actor import actors
@@ -73,6 +74,24 @@ def test_many_at_once(stage: Stage) -> None:
     testing.run_until_idle()
 
     assert [stage.result(UUID(result.id))[:2] for result in results] == [[0, "x"], [1, "x"], [2, "x"]]
+
+
+def test_result_is_found_by_its_id(stage: Stage) -> None:
+    pk = actors.Later.enqueue(4).id
+    testing.run_until_idle()
+
+    assert actors.Later.get_result(pk).return_value == 5
+    with pytest.raises(TaskResultMismatch):
+        actors.Declared.get_result(pk)
+
+
+def test_async_twins(stage: Stage) -> None:
+    async def play() -> list[Any]:
+        results = await actors.Later.aenqueue_many([((n,), {}) for n in range(3)])
+        await sync_to_async(testing.run_until_idle)()
+        return [(await actors.Later.aget_result(result.id)).return_value for result in results]
+
+    assert async_to_sync(play)() == [1, 2, 3]
 
 
 def test_poll_may_be_async(stage: Stage) -> None:
