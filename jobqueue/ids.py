@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
-import sys
+import os
+import struct
+import time
 from uuid import UUID
 
-if sys.version_info >= (3, 14):
-    from uuid import uuid7 as _uuid7
-else:
-    from uuid6 import uuid7 as _uuid7
+BLOCK = 512  # random numbers fetched at once: asking the kernel for each lets go of the interpreter's lock every time
+
+_random: list[int] = []
+_last_ns = 0
 
 
 def new_id() -> UUID:
-    """Make a UUIDv7: ordered by time within a process, unique everywhere."""
-    return UUID(int=_uuid7().int)
+    """
+    Make a UUIDv7: ordered by time within a process, unique everywhere.
+
+    RFC 9562, 6.2, method 3: 20 bits of fraction behind the milliseconds, so that a nanosecond makes a difference.
+    """
+    global _last_ns
+    now = _last_ns = max(time.time_ns(), _last_ns + 1)
+    milliseconds, nanoseconds = divmod(now, 1_000_000)
+    fraction = (nanoseconds << 20) // 1_000_000
+    head = milliseconds << 16 | 7 << 12 | fraction >> 8
+    tail = 2 << 62 | (fraction & 0xFF) << 54 | _next_random() >> 10
+    return UUID(int=head << 64 | tail)
+
+
+def _next_random() -> int:
+    """Give 64 bits from the system's source, each to one caller only."""
+    try:
+        return _random.pop()
+    except IndexError:
+        first, *others = struct.unpack(f"{BLOCK}Q", os.urandom(8 * BLOCK))
+        _random.extend(others)
+        return int(first)
+
+
+# Two processes with the same numbers would make the same ids.
+os.register_at_fork(after_in_child=_random.clear)
