@@ -147,7 +147,8 @@ class Actor(Generic[S]):
     Struct, is its memory (any JSON object when there is none); `Message`, a type or union of types, decodes
     the bodies of its messages: of a union, Structs are told apart by their tags, dataclasses by a field
     `type: Literal["..."]`. Class keywords: name, queue_name, backend, priority, max_attempts, backoff,
-    retry_on, give_up_on, timeout.
+    retry_on, give_up_on, timeout; subclasses have all but the name of them too, unless they say otherwise.
+    `abstract=True` makes a base of other actors that is none itself.
 
     A poll returns an action or several, or yields them; the last one decides. Or it returns a function, which
     runs inside the committing transaction with the task's row locked, and returns the actions.
@@ -156,44 +157,53 @@ class Actor(Generic[S]):
     State: ClassVar[Any] = dict
     Message: ClassVar[Any] = Any
     task: ClassVar[ActorTask]
+    _given: ClassVar[dict[str, Any]] = {
+        "queue_name": DEFAULT_TASK_QUEUE_NAME,
+        "backend": DEFAULT_TASK_BACKEND_ALIAS,
+        "priority": DEFAULT_TASK_PRIORITY,
+    }
 
     def __init_subclass__(
         cls,
         *,
         name: str = "",
-        queue_name: str = DEFAULT_TASK_QUEUE_NAME,
-        backend: str = DEFAULT_TASK_BACKEND_ALIAS,
-        priority: int = DEFAULT_TASK_PRIORITY,
+        queue_name: str | None = None,
+        backend: str | None = None,
+        priority: int | None = None,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
         retry_on: Any = None,
-        give_up_on: Any = (),
+        give_up_on: Any = None,
         timeout: float | timedelta | None = None,
         abstract: bool = False,
         **rest: Any,
     ) -> None:
         super().__init_subclass__(**rest)
+        given = {
+            "queue_name": queue_name,
+            "backend": backend,
+            "priority": priority,
+            "max_attempts": max_attempts,
+            "backoff": backoff,
+            "retry_on": retry_on,
+            "give_up_on": give_up_on,
+            "timeout": timeout,
+        }
+        cls._given = {option: value for option, value in given.items() if value is not None}
         if abstract:
+            if name:
+                raise InvalidTask(f"{cls.__name__}: an abstract actor is never enqueued, and has no name.")
             return
         _check(cls)
-        chosen = task_backends[backend].task_class
+        options: dict[str, Any] = {}
+        for base in reversed(cls.__mro__):
+            options |= vars(base).get("_given", {})
+        chosen = task_backends[options["backend"]].task_class
         if not issubclass(chosen, FunctionTask):
-            raise InvalidTask(f"{cls.__name__}: actors need a backend of jobqueue; TASKS[{backend!r}] is another.")
-        cls.task = ActorTask(
-            func=_stand_in(cls),
-            actor=cls,
-            name=name,
-            queue_name=queue_name,
-            backend=backend,
-            priority=priority,
-            max_attempts=max_attempts,
-            backoff=backoff,
-            retry_on=retry_on,
-            give_up_on=give_up_on,
-            timeout=timeout,  # type: ignore[arg-type]
-            run_after=None,
-            takes_context=False,
-        )
+            raise InvalidTask(
+                f"{cls.__name__}: actors need a backend of jobqueue; TASKS[{options['backend']!r}] is another."
+            )
+        cls.task = ActorTask(func=_stand_in(cls), actor=cls, name=name, run_after=None, takes_context=False, **options)
 
     def poll(self, context: PollContext[S], *args: Any, **kwargs: Any) -> PollResult | Awaitable[PollResult]:
         """Do a bit of work; say what comes next."""

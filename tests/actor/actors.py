@@ -30,6 +30,17 @@ class Declared(
         return Done([first, second, context.attempt, context.idempotency_key, context.key])
 
 
+class Patient(Actor, abstract=True, queue_name="slow", max_attempts=7, timeout=60, priority=5):
+    """Says how its kind is run; is none itself."""
+
+    def poll(self, context: PollContext[Any], n: int) -> Any:
+        return Done(n)
+
+
+class VeryPatient(Patient, max_attempts=20, priority=0):
+    pass
+
+
 class Later(Actor):
     async def poll(self, context: PollContext[Any], n: int) -> Any:
         return Done(n + 1)

@@ -32,6 +32,14 @@ def test_class_keywords_are_the_tasks_options(stage: Stage) -> None:
     assert registry.get("tests.declared") is actors.Declared.task
 
 
+def test_base_classes_keywords_hold_where_an_actor_says_nothing_else(stage: Stage) -> None:
+    row = stage.row(UUID(actors.VeryPatient.enqueue(1).id))
+
+    assert (row.task_type, row.queue_name, row.priority) == ("tests.actor.actors.VeryPatient", "slow", 0)
+    assert (row.max_attempts, actors.VeryPatient.task.timeout) == (20, 60.0)
+    assert not hasattr(actors.Patient, "task")
+
+
 def test_poll_gets_the_arguments_of_enqueue(stage: Stage) -> None:
     result = actors.Declared.using(key="k").enqueue(1, second="c")
 
@@ -150,6 +158,10 @@ class TestRefused:
 
         with pytest.raises(InvalidTask, match="cannot yield"):
             self.declare(poll=poll)
+
+    def test_abstract_one_with_a_name(self) -> None:
+        with pytest.raises(InvalidTask, match="abstract"):
+            type("Refused", (Actor,), {"__module__": __name__}, abstract=True, name="refused")
 
     def test_messages_that_cannot_be_told_apart(self) -> None:
         def poll(self: Any, context: PollContext[Any]) -> Any: ...
