@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 def set_up(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
     django.setup()
+    gc.freeze()
+    gc.set_threshold(50_000)  # collecting what Django has loaded took an eighth of the time
 
 
 def run(scenario: str, kind: type[Engine], plan: Plan) -> Explored:
