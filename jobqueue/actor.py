@@ -26,6 +26,7 @@ from jobqueue.compat import (
     task_backends,
 )
 from jobqueue.function import Call, FunctionTask
+from jobqueue.payload import signature_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -276,13 +277,13 @@ class Actor(Generic[S]):
 
 
 def _is_plain(state: Any) -> bool:
-    return state is dict or getattr(state, "__origin__", None) is dict or hasattr(state, "__total__")
+    return state in (dict, Any) or getattr(state, "__origin__", None) is dict or hasattr(state, "__total__")
 
 
 def _check(cls: type[Actor[Any]]) -> None:
     if not inspect.isfunction(cls.poll) or cls.poll is Actor.poll:
         raise InvalidTask(f"{cls.__name__}: an actor needs a method poll(self, context, ...).")
-    parameters = list(inspect.signature(cls.poll).parameters)
+    parameters = list(signature_of(cls.poll).parameters)
     if len(parameters) < 2 or parameters[1] != "context":
         raise InvalidTask(f"{cls.__name__}: poll's second parameter must be called 'context', after self.")
     if inspect.isasyncgenfunction(cls.poll):
@@ -294,6 +295,19 @@ def _check(cls: type[Actor[Any]]) -> None:
             pass
         except TypeError as error:
             raise InvalidTask(f"{cls.__name__}: {name} is no type that JSON can be read into: {error}") from error
+    if not _is_plain(cls.State) and (missing := _missing(cls.State)):
+        raise InvalidTask(f"{cls.__name__}: a new actor remembers State(), so give its fields defaults: {missing}.")
+
+
+def _missing(state: Any) -> str:
+    """Say why State() cannot be; empty where it can, or where nobody knows without a try."""
+    try:
+        signature_of(state).bind()
+    except ValueError:  # a builtin
+        return ""
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def _stand_in(cls: type[Actor[Any]]) -> Callable[..., Any]:
@@ -308,7 +322,7 @@ def _stand_in(cls: type[Actor[Any]]) -> Callable[..., Any]:
         return stand_in(*args, **kwargs)
 
     chosen: Any = astand_in if inspect.iscoroutinefunction(cls.poll) else stand_in
-    signature = inspect.signature(cls.poll)
+    signature = signature_of(cls.poll)
     chosen.__signature__ = signature.replace(parameters=list(signature.parameters.values())[2:])
     chosen.__module__, chosen.__qualname__, chosen.__name__ = cls.__module__, cls.__qualname__, cls.__name__
     chosen.__doc__ = cls.__doc__

@@ -213,7 +213,8 @@ def _with_large_floats(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Read what a function or class takes."""
     if sys.version_info >= (3, 14):
         from annotationlib import Format
 
@@ -257,7 +258,7 @@ class Parameters:
 @lru_cache(maxsize=4096)
 def parameters_of(function: Callable[..., Any], takes_context: bool) -> Parameters:
     """Read what a function takes. A decorator that changes the parameters should set __signature__."""
-    signature = _signature(function)
+    signature = signature_of(function)
     parameters = list(signature.parameters.values())
     context = parameters.pop(0) if takes_context and parameters else None
     kinds = inspect.Parameter

@@ -159,6 +159,20 @@ class TestRefused:
         with pytest.raises(InvalidTask, match="cannot yield"):
             self.declare(poll=poll)
 
+    @pytest.mark.parametrize(
+        ("state", "problem"),
+        [
+            (actors.Item, "missing a required argument: 'name'"),
+            (actors.Publish, "missing a required argument: 'title'"),
+            (actors.Publish | actors.Discard, "is not a callable object"),
+        ],
+    )
+    def test_state_that_cannot_be_made_fresh(self, state: Any, problem: str) -> None:
+        def poll(self: Any, context: PollContext[Any]) -> Any: ...
+
+        with pytest.raises(InvalidTask, match=f"give its fields defaults: .*{problem}"):
+            self.declare(poll=poll, State=state)
+
     def test_abstract_one_with_a_name(self) -> None:
         with pytest.raises(InvalidTask, match="abstract"):
             type("Refused", (Actor,), {"__module__": __name__}, abstract=True, name="refused")
