@@ -289,14 +289,25 @@ def _check(cls: type[Actor[Any]]) -> None:
     if inspect.isasyncgenfunction(cls.poll):
         raise InvalidTask(f"{cls.__name__}: an async poll returns its actions; it cannot yield them.")
     for name in ("State", "Message"):
-        try:
-            codec.reading_of(getattr(cls, name))
-        except NameError:  # defined further down in its module
-            pass
-        except TypeError as error:
-            raise InvalidTask(f"{cls.__name__}: {name} is no type that JSON can be read into: {error}") from error
+        match unreadable(cls, name):
+            case NameError(name=missing) if missing in vars(cls):
+                raise InvalidTask(
+                    f"{cls.__name__}: {name} has an annotation {missing!r}, which Python looks for in the module, not "
+                    f"in the class: write '{cls.__name__}.{missing}'."
+                )
+            case TypeError() as error:
+                raise InvalidTask(f"{cls.__name__}: {name} is no type that JSON can be read into: {error}") from error
     if not _is_plain(cls.State) and (missing := _missing(cls.State)):
         raise InvalidTask(f"{cls.__name__}: a new actor remembers State(), so give its fields defaults: {missing}.")
+
+
+def unreadable(cls: type[Actor[Any]], name: str) -> TypeError | NameError | None:
+    """Say why State or Message cannot be read; a NameError may be cured further down in the module."""
+    try:
+        codec.reading_of(getattr(cls, name))
+    except (TypeError, NameError) as error:
+        return error
+    return None
 
 
 def _missing(state: Any) -> str:

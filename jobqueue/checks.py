@@ -22,6 +22,7 @@ def register() -> None:
     checks.register(check_task_framework)
     checks.register(check_backends)
     checks.register(check_task_names)
+    checks.register(check_actors)
 
 
 def check_task_framework(**_: Any) -> list[checks.CheckMessage]:
@@ -60,6 +61,25 @@ def check_task_names(**_: Any) -> list[checks.CheckMessage]:
             id="jobqueue.E002",
         )
         for duplicate in registry.duplicates()
+    ]
+
+
+def check_actors(**_: Any) -> list[checks.CheckMessage]:
+    """Annotations that name nothing, which only their last user would find: every poll."""
+    if check_task_framework():
+        return []
+    from jobqueue.actor import ActorTask, unreadable
+
+    actors = [task.actor for task in registry.all().values() if isinstance(task, ActorTask)]
+    return [
+        checks.Error(
+            f"The actor {actor.task.task_type!r} cannot be polled: {name} is no type JSON can be read into: {error}.",
+            hint="Annotations are looked up in their module: not in a class, a function, or under TYPE_CHECKING.",
+            id="jobqueue.E009",
+        )
+        for actor in actors
+        for name in ("State", "Message")
+        if (error := unreadable(actor, name))
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
 from uuid import UUID
@@ -14,6 +14,7 @@ from django.utils import timezone
 
 import jobqueue
 from jobqueue import Actor, Done, PollContext, registry, testing
+from jobqueue.checks import check_actors
 from jobqueue.compat import InvalidTask, TaskResultMismatch
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.outcome import Status
@@ -173,6 +174,20 @@ class TestRefused:
         with pytest.raises(InvalidTask, match=f"give its fields defaults: .*{problem}"):
             self.declare(poll=poll, State=state)
 
+    def test_annotation_that_names_a_class_beside_the_state(self) -> None:
+        with pytest.raises(InvalidTask, match=r"State has an annotation 'Line', .* write 'Refused.Line'"):
+
+            class Refused(Actor):
+                @dataclass
+                class Line:
+                    price: int
+
+                @dataclass
+                class State:
+                    lines: list[Line] = field(default_factory=list)  # noqa: F821 - just that
+
+                def poll(self, context: PollContext[Any]) -> Any: ...
+
     def test_abstract_one_with_a_name(self) -> None:
         with pytest.raises(InvalidTask, match="abstract"):
             type("Refused", (Actor,), {"__module__": __name__}, abstract=True, name="refused")
@@ -190,6 +205,21 @@ class TestRefused:
     def test_body_cannot_be_called(self) -> None:
         with pytest.raises(TypeError, match="is an actor"):
             actors.Declared.task.call(1)
+
+
+class Dangling(msgspec.Struct):
+    price: int | Price = 0  # type: ignore[name-defined]  # noqa: F821 - there is none
+
+
+def test_annotation_that_names_nothing_is_a_check_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_actors() == []
+
+    monkeypatch.setattr(actors.WithStruct, "State", Dangling)
+
+    (error,) = check_actors()
+    assert error.id == "jobqueue.E009"
+    assert "'tests.actor.actors.WithStruct' cannot be polled: State is no type JSON" in error.msg
+    assert "name 'Price' is not defined" in error.msg
 
 
 def test_actor_of_another_backend(stage: Stage, options: Options) -> None:
