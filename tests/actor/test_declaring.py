@@ -184,7 +184,7 @@ class TestRefused:
 
                 @dataclass
                 class State:
-                    lines: list[Line] = field(default_factory=list)  # noqa: F821 - just that
+                    lines: list[Line] = field(default_factory=list)  # type: ignore[name-defined]  # noqa: F821 - just that
 
                 def poll(self, context: PollContext[Any]) -> Any: ...
 
