@@ -27,7 +27,7 @@ from jobqueue.exceptions import TaskNotFound
 from jobqueue.function import FunctionTask
 from jobqueue.models import Queue
 from jobqueue.outcome import CancelReport, Enqueued, NewMessage, NewTask, RequeueReport, Status
-from jobqueue.payload import encode_message
+from jobqueue.payload import dedupe_key, encode_message
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ def send(
 
     The receiver is woken after the commit. dedupe: a second message with this text to the same task does
     nothing and gives None, which makes a repeated webhook harmless. Raises TaskNotFound, TaskFinished, or
-    InvalidArguments for a body that is not JSON; nothing is inserted then.
+    InvalidArguments for a body that is not JSON, or a dedupe of more than 255 characters; nothing is inserted then.
     """
     sent = send_many([Send(to, body, dedupe=dedupe)], sender=sender, backend=backend)
     return sent[0] if sent else None
@@ -167,7 +167,7 @@ def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, bac
             task_id=pk,
             body=encode_message(message.body, max_bytes=engine.options.max_payload_bytes),
             sender_id=sender_id,
-            dedupe_key=message.dedupe,
+            dedupe_key=dedupe_key(message.dedupe),
         )
         for pk, message in zip(ids, wanted, strict=True)
     ]

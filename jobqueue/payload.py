@@ -22,6 +22,7 @@ import msgspec
 from jobqueue.exceptions import InvalidArguments, InvalidResult
 
 MAX_DEPTH = 64
+MAX_DEDUPE = 255  # characters
 LONG_PATH = 12  # steps that an error names, beyond only the first and the last
 # Python refuses to read longer integers (sys.set_int_max_str_digits), and the reader may be another
 # process than the writer: so its default counts, whatever is set here.
@@ -344,6 +345,13 @@ def encode(value: Any, *, place: str, max_bytes: int) -> str:
 def encode_message(body: Any, *, max_bytes: int) -> str:
     """Give the JSON text of a message's body: JSON, or what msgspec makes JSON of, such as a dataclass."""
     return encode(plain(body), place="message", max_bytes=max_bytes)
+
+
+def dedupe_key(value: str | None) -> str | None:
+    """Give a message's dedupe key as it is. Raises InvalidArguments for what a row cannot hold."""
+    if value is None or (isinstance(value, str) and 0 < len(value) <= MAX_DEDUPE and escape(value) == value):
+        return value
+    raise InvalidArguments(f"message: dedupe must be a text of 1 to {MAX_DEDUPE} characters, not {value!r:.200}")
 
 
 def plain(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -12,12 +12,13 @@ from msgspec.structs import replace
 from jobqueue import registry
 from jobqueue.actions import Action, Disposition, Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
 from jobqueue.actor import Actor, Inbox, PollContext
+from jobqueue.api import id_from
 from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from jobqueue.conf import Options, options_for
 from jobqueue.exceptions import InvalidActions, TaskNotFound, UndecodableMessage
 from jobqueue.function import FunctionTask, changed
 from jobqueue.outcome import FINAL, Claimed, Effects, Letter, NewMessage, NewTask, Outcome, Status, released
-from jobqueue.payload import decode, encode, encode_message, encode_result, plain
+from jobqueue.payload import decode, dedupe_key, encode, encode_message, encode_result, plain
 from jobqueue.results import Result
 from jobqueue.task_options import time_problems
 
@@ -230,24 +231,41 @@ def moved(target: FunctionTask[..., Any], parent: type[Actor[Any]], backend: str
 
 
 def messages_of(effects: Sequence[Action], claimed: Claimed, names: Names, limit: int) -> list[NewMessage]:
-    """Make the messages of a poll, in order. Raises InvalidActions for a Yield without a parent."""
+    """
+    Make the messages of a poll, in order.
+
+    Raises InvalidActions for a Yield without a parent, and as send() does.
+    """
     wanted = [action for action in effects if isinstance(action, Send | Yield)]
     if any(isinstance(action, Yield) for action in wanted) and claimed.parent_id is None:
         raise InvalidActions("Yield() sends to the parent, and this task has none.")
-    sends = [action for action in wanted if isinstance(action, Send)]
-    found = names([action.to for action in sends]) if sends else ()
+    to = list(receivers_of(effects)) if any(isinstance(action, Send) for action in wanted) else []
+    found = names(to) if to else ()
     ids = iter(found)
     return [
         NewMessage(
             task_id=next(ids) if isinstance(action, Send) else parent(claimed),
             body=encode_message(action.body, max_bytes=limit),
             sender_id=claimed.id,
-            dedupe_key=action.dedupe if isinstance(action, Send) else None,
+            dedupe_key=dedupe_key(action.dedupe) if isinstance(action, Send) else None,
             # With a Send() to the parent beside it, both go or neither, in their order.
             is_droppable=isinstance(action, Yield) and claimed.parent_id not in found,
         )
         for action in wanted
     ]
+
+
+def receivers_of(effects: Sequence[Action]) -> Iterator[UUID | str | Spawn]:
+    """Say whom each Send goes to: a key that an earlier Spawn of this poll takes is that child's."""
+    born: dict[str, Spawn] = {}
+    for action in effects:
+        match action:
+            case Spawn(target=FunctionTask(key=str() as key)) if id_from(key) is None:
+                born[key] = action
+            case Send(to=str() as to):
+                yield born.get(to, to)
+            case Send(to=to):
+                yield to
 
 
 def parent(claimed: Claimed) -> UUID:

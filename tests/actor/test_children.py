@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 import jobqueue
-from jobqueue import Done, Kind, PollContext, Spawn, Suspend, Yield, testing
+from jobqueue import Done, Kind, PollContext, Send, Spawn, Suspend, Yield, testing
 from jobqueue.compat import TaskResultStatus, task_enqueued
 from jobqueue.models import InboxMessage, Task
 from jobqueue.outcome import Status
@@ -263,6 +263,26 @@ class TestKeys:
         stage.run()
 
         assert [m.body for m in mail] == ["hello"]
+
+    def test_its_key_is_known_to_what_the_poll_sends_after_it(self, stage: Stage) -> None:
+        def child(context: PollContext[Any]) -> Any:
+            return Done([message.body for message in context.inbox.take()])
+
+        def poll(context: PollContext[Any]) -> Any:
+            if context.polls == 0:
+                return stage.child(child, key="kid"), Send("kid", "first"), Send("kid", "second"), Suspend()
+            return Done(context.inbox.popleft().body)
+
+        pk = stage.enter(poll)
+        stage.run()
+
+        assert stage.result(pk) == ["first", "second"]
+
+    def test_its_key_is_nobodys_before_it(self, stage: Stage) -> None:
+        pk = stage.enter(lambda context: (Send("kid", 1), stage.child(lambda context: Done(), key="kid"), Suspend()))
+        stage.run()
+
+        assert stage.error(pk).startswith("TaskNotFound: ")
 
     def test_child_whose_key_is_taken_fails_the_poll(self, stage: Stage) -> None:
         holder = stage.enter(lambda context: Suspend(), key="k")

@@ -115,6 +115,32 @@ def test_dedupe_makes_a_repeated_webhook_harmless(stage: Stage, seen: list[Any])
     assert seen == [1, 2]
 
 
+UNSTORABLE = ["a" * 256, "a\x00b", "\ud800", "", 5, b"paid"]
+
+
+@pytest.mark.parametrize("dedupe", UNSTORABLE)
+def test_dedupe_that_no_row_holds_is_refused(stage: Stage, dedupe: Any) -> None:
+    pk = stage.enter(lambda context: Suspend())
+
+    with pytest.raises(InvalidArguments, match="dedupe must be a text of 1 to 255 characters, not "):
+        stage.send(pk, 1, dedupe=dedupe)
+    with pytest.raises(InvalidArguments, match="dedupe must be"):
+        jobqueue.send_many([Send(pk, 1), Send(pk, 2, dedupe)])
+    assert stage.unread(pk) == []
+    assert stage.send(pk, 3, dedupe="é" * 255) is not None
+
+
+@pytest.mark.parametrize("dedupe", UNSTORABLE)
+def test_poll_whose_send_has_such_a_dedupe_has_failed(stage: Stage, dedupe: Any) -> None:
+    to = stage.enter(lambda context: Suspend())
+    pk = stage.enter(lambda context: (Send(to, 1, dedupe), Done()))
+    stage.run()
+
+    assert stage.status(pk) == Status.SCHEDULED
+    assert stage.error(pk).startswith("InvalidArguments: message: dedupe must be a text")
+    assert stage.row(pk).attempts == 1
+
+
 def test_task_that_has_ended(stage: Stage) -> None:
     pk = stage.enter(lambda context: Done(), key="k")
     stage.run()
