@@ -24,7 +24,8 @@ class Spawn:
 
     The poll fails with KeyTaken when a live task holds the child's key.
 
-    `id` is there from the moment this is built, so that the state can remember the child. `using()` of the
+    `id` is there from the moment this is built, so that the state can remember the child; hence each is one
+    child, to be built in the poll that returns it, not kept in a module and spawned again. `using()` of the
     target sets options, as in Spawn(make_thumbnail.using(priority=5), photo.pk).
     """
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from django.db import IntegrityError
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -30,6 +31,7 @@ from jobqueue.exceptions import (
     Expired,
     FenceLost,
     GiveUp,
+    InvalidActions,
     InvalidResult,
     KeyTaken,
     Retry,
@@ -52,6 +54,10 @@ from jobqueue.results import Result, from_claimed
 
 UNKNOWN_AFTER_SECONDS = 15.0  # a task that no code here knows comes back after this, for an executor that does
 STALE_MOST = 10  # polls in a row that found what they saw stale; the tenth counts as a failed attempt
+SPAWNED_AGAIN = (
+    "A Spawn that poll() returned was spawned before. Each is one child, whose id it has from the start: "
+    "build it in the poll that returns it, not once in a module."
+)
 QUERY_CANCELED = "57014"
 LONGEST_WAIT_SECONDS = 10 * 365 * 86_400.0  # a retry much later than that could not be read back
 
@@ -299,13 +305,24 @@ def refused(hold: Hold, error: Exception, worker: Worker, result: Result | None 
 
 def refused_by_database(over: Ended, error: Exception, worker: Worker) -> Ended:
     """End a task FAILED whose outcome the database would not store; a poll whose mail would not go has failed."""
-    if over.loaded is not None and isinstance(error, (TaskFinished, TaskNotFound, ConsumedTwice, KeyTaken)):
+    if is_spawned_again(error):
+        error = InvalidActions(SPAWNED_AGAIN)
+    if over.loaded is not None and isinstance(
+        error, (TaskFinished, TaskNotFound, ConsumedTwice, KeyTaken, InvalidActions)
+    ):
         return conclude(over.hold, over.loaded, Raised(error), worker)
     refusal = InvalidResult(f"The database refused the outcome: {message_of(error)}")
     outcome = failed(over.hold.claimed, refusal, worker)
     if isinstance(over.error, InvalidResult):  # not even that it was refused: then without a word
         outcome = replace(outcome, error=None)
     return replace(over, outcome=outcome, error=refusal, if_lost=None)
+
+
+def is_spawned_again(error: Exception) -> bool:
+    """Whether a child's id was there already: both databases name what was to be unique."""
+    return isinstance(error, IntegrityError) and any(
+        name in str(error) for name in ("jobqueue_task_pkey", "jobqueue_task.id")
+    )
 
 
 def unknown(hold: Hold, worker: Worker) -> Ended:

@@ -284,6 +284,16 @@ class TestKeys:
 
         assert stage.error(pk).startswith("TaskNotFound: ")
 
+    def test_spawn_kept_in_a_module_fails_the_poll_that_returns_it_again(self, stage: Stage) -> None:
+        child = Spawn(actors.double, 4)
+        first, second = (stage.enter(lambda context: (child, Suspend())) for _ in range(2))
+        stage.run()
+
+        assert len(stage.children(first)) == 1
+        assert stage.status(second) == Status.SCHEDULED
+        assert stage.error(second).startswith("InvalidActions: A Spawn that poll() returned was spawned before.")
+        assert stage.row(second).attempts == 1
+
     def test_child_whose_key_is_taken_fails_the_poll(self, stage: Stage) -> None:
         holder = stage.enter(lambda context: Suspend(), key="k")
         pk = stage.enter(parent_of(Spawn(actors.double, 1), stage.child(fail, key="k"), mail=[]))
