@@ -46,6 +46,7 @@ from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, load, refused_by_database
 from jobqueue.executor.sessions import Session
+from jobqueue.executor.turn import is_commit_function
 from jobqueue.ids import new_id
 from jobqueue.models import Executor, InboxMessage, Queue, Task
 from jobqueue.outcome import Claimed, Demand, Status
@@ -226,7 +227,7 @@ class _Queue:
         with _mended():
             ending = self._call(hold, loaded)
         match ending:
-            case Returned(value) if loaded.context is not None and callable(value):
+            case Returned(value) if loaded.context is not None and is_commit_function(value):
                 return commit_with(hold, loaded, self.engine, self._worker, value, self._session)
         return conclude(hold, loaded, ending, self._worker)
 

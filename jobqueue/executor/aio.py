@@ -19,6 +19,7 @@ from jobqueue.executor.hold import Hold
 from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, failed, load
 from jobqueue.executor.sessions import Session
 from jobqueue.executor.threads import OnStart, nothing_left_open
+from jobqueue.executor.turn import is_commit_function
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -145,7 +146,7 @@ def _end(
     hold.disarm()
     try:
         match nothing_left_open(ending, session):
-            case Returned(value) if loaded.context is not None and callable(value):
+            case Returned(value) if loaded.context is not None and is_commit_function(value):
                 return commit_with(hold, loaded, engine, worker, value, session)
             case over:
                 if loaded.context is None:

@@ -18,6 +18,7 @@ from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, load
 from jobqueue.executor.sessions import Session
+from jobqueue.executor.turn import is_commit_function
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -124,7 +125,7 @@ def poll_in_thread(hold: Hold, engine: Engine, worker: Worker, on_start: OnStart
             return poll_atomically(hold, loaded, engine, worker, session)
         ending = run_interruptibly(hold, session, partial(call, hold, loaded))
         match nothing_left_open(ending, session):
-            case Returned(value) if loaded.context is not None and callable(value):
+            case Returned(value) if loaded.context is not None and is_commit_function(value):
                 return commit_with(hold, loaded, engine, worker, value, session)
             case over:
                 return conclude(hold, loaded, over, worker)

@@ -70,6 +70,11 @@ def message_of(actor: type[Actor[Any]], letter: Letter) -> Message:
     return Message(id=letter.id, kind=kind, body=body, sender=letter.sender_id, sent_at=letter.sent_at)
 
 
+def is_commit_function(returned: Any) -> bool:
+    """Whether what a poll returned runs in the committing transaction. A class does not: Suspend lacks its ()."""
+    return callable(returned) and not isinstance(returned, type)
+
+
 def actions_of(returned: Any) -> tuple[list[Action], Disposition | None]:
     """Sort out what a poll returned: effects in order, and what decides. Raises InvalidActions."""
     match returned:
@@ -82,6 +87,8 @@ def actions_of(returned: Any) -> tuple[list[Action], Disposition | None]:
             raise InvalidActions("poll() returned a coroutine, which nobody awaits; what it returns must be plain.")
         case Iterable() if not isinstance(returned, str | bytes | Mapping):
             given = list(returned)
+        case type():
+            raise InvalidActions(f"poll() returned the class {returned.__name__}, not {returned.__name__}().")
         case _:
             raise InvalidActions(f"poll() returned {returned!r:.200}; it returns actions, or a function that does.")
     for number, action in enumerate(given):
@@ -92,6 +99,8 @@ def actions_of(returned: Any) -> tuple[list[Action], Disposition | None]:
                 )
             case Spawn() | Send() | Yield() | Sleep() | Suspend() | Done():
                 pass
+            case type():
+                raise InvalidActions(f"poll() returned the class {action.__name__}, not {action.__name__}().")
             case _:
                 raise InvalidActions(f"poll() returned {action!r:.200} among its actions.")
     if given and isinstance(given[-1], Sleep | Suspend | Done):

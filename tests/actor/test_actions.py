@@ -87,6 +87,11 @@ WRONG: dict[str, tuple[Callable[[PollContext[Any]], Any], str]] = {
     "a value": (lambda context: 5, "InvalidActions: poll() returned 5;"),
     "a text": (lambda context: "Done", "InvalidActions: poll() returned 'Done';"),
     "a dict": (lambda context: {"Done": 1}, "InvalidActions: poll() returned {'Done': 1};"),
+    "a class": (lambda context: Suspend, "InvalidActions: poll() returned the class Suspend, not Suspend()."),
+    "a class among actions": (
+        lambda context: (Spawn(Fibonacci, 1), Suspend),
+        "InvalidActions: poll() returned the class Suspend, not Suspend().",
+    ),
     "a coroutine": (lambda context: nobody_awaits(), "InvalidActions: poll() returned a coroutine"),
     "something among actions": (lambda context: [Yield(1), 5], "InvalidActions: poll() returned 5 among"),
     "Done before others": (lambda context: [Done(), Suspend()], "InvalidActions: Done must come last"),

@@ -65,6 +65,13 @@ def test_message_from_outside_wakes_at_once(stage: Stage, start: Start, actor: t
     assert stage.result(pk) == "hello"
 
 
+def test_class_in_place_of_an_action_fails_the_poll(stage: Stage, burst: Burst, actor: type[Actor[Any]]) -> None:
+    pk = enter(stage, actor, lambda context: Suspend)
+    burst()
+
+    assert stage.error(pk) == "InvalidActions: poll() returned the class Suspend, not Suspend()."
+
+
 def test_sleep_ends(stage: Stage, start: Start, actor: type[Actor[Any]]) -> None:
     pk = enter(stage, actor, lambda c: Done(c.timed_out) if c.polls else Sleep(timedelta(seconds=0.2)))
     start()
