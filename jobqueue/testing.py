@@ -223,7 +223,7 @@ class _Queue:
         announce.started(hold, loaded, self._worker)
         hold.start(None)
         if loaded.task.atomic:
-            return poll_atomically(hold, loaded, self.engine, self._worker, self._session)
+            return poll_atomically(hold, loaded, self.engine, self._worker, self._session, durable=False)
         with _mended():
             ending = self._call(hold, loaded)
         match ending:

@@ -50,9 +50,15 @@ class _RolledBack(Exception):
         self.ended = ended
 
 
-def poll_atomically(hold: Hold, loaded: Loaded, engine: Engine, worker: Worker, session: Session) -> Ended:
-    """Run the body and commit its outcome in one transaction, at the site's level of isolation."""
-    opened = transaction.atomic(using=engine.database, durable=True)
+def poll_atomically(
+    hold: Hold, loaded: Loaded, engine: Engine, worker: Worker, session: Session, *, durable: bool = True
+) -> Ended:
+    """
+    Run the body and commit its outcome in one transaction, at the site's level of isolation.
+
+    durable: False for a test, which may have opened one around it.
+    """
+    opened = transaction.atomic(using=engine.database, durable=durable)
     return _commit_with(hold, loaded, engine, worker, partial(call, hold, loaded), session, opened)
 
 

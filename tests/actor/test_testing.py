@@ -80,6 +80,15 @@ class TestRunUntilIdle:
 
         assert stage.result(UUID(result.id)) == value
 
+    def test_in_a_transaction_of_the_tests_own(self, stage: Stage) -> None:
+        actor = stage.enter(lambda context: lambda: Done("committed"))
+        function = UUID(actors.make_group.enqueue("atomic").id)
+        with transaction.atomic(using=stage.database):
+            stage.run()
+
+        assert stage.result(actor) == "committed"
+        assert stage.result(function) == "atomic"
+
     def test_best_rank_first(self, stage: Stage) -> None:
         order = [UUID(tasks.add.using(priority=n).enqueue(n).id) for n in (0, 50, -50)]
 
