@@ -19,11 +19,13 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.db import transaction
 
+from jobqueue import registry
 from jobqueue.actions import Send, Spawn
+from jobqueue.actor import ActorTask
 from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
-from jobqueue.exceptions import TaskNotFound
+from jobqueue.exceptions import InvalidArguments, TaskNotFound
 from jobqueue.function import FunctionTask
 from jobqueue.models import Queue
 from jobqueue.outcome import CancelReport, Enqueued, NewMessage, NewTask, RequeueReport, Status
@@ -146,7 +148,8 @@ def send(
 
     The receiver is woken after the commit. dedupe: a second message with this text to the same task does
     nothing and gives None, which makes a repeated webhook harmless. Raises TaskNotFound, TaskFinished, or
-    InvalidArguments for a body that is not JSON, or a dedupe of more than 255 characters; nothing is inserted then.
+    InvalidArguments for a function task, a body that is not JSON, or a dedupe of more than 255 characters; nothing is
+    inserted then.
     """
     sent = send_many([Send(to, body, dedupe=dedupe)], sender=sender, backend=backend)
     return sent[0] if sent else None
@@ -173,6 +176,7 @@ def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, bac
     ]
     if not rows:
         return []
+    refuse_functions(engine, ids)
     sent = engine.send(rows)
     transaction.on_commit(partial(_wake, engine, frozenset(ids)), using=engine.database, robust=True)
     return sent
@@ -196,6 +200,14 @@ def receivers(engine: Engine, names: Sequence[UUID | str | Spawn]) -> list[UUID]
     for key in keys - held.keys():
         raise TaskNotFound(f"No live task of backend {engine.alias!r} has the id or key {key!r}.")
     return [held[str(name)] if pk is None else pk for name, pk in zip(names, ids, strict=True)]
+
+
+def refuse_functions(engine: Engine, ids: Collection[UUID]) -> None:
+    """Raise InvalidArguments for a receiver that reads no mail; one that no code here knows may be an actor's."""
+    for pk, task_type in engine.task_types(ids).items():
+        task = registry.get(task_type)
+        if task is not None and not isinstance(task, ActorTask):
+            raise InvalidArguments(f"Task {pk} runs {task_type}(), a function, which reads no messages: actors do.")
 
 
 def id_from(name: UUID | str | Spawn) -> UUID | None:

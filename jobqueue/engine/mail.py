@@ -115,6 +115,10 @@ class Mail(Ground):
         rows = self.tasks.live().filter(key__in=keys).values_list("key", "pk") if keys else ()
         return {str(key): pk for key, pk in rows}
 
+    def task_types(self, ids: Collection[UUID]) -> dict[UUID, str]:
+        """Say what tasks run; one that is not there is left out. Locks: none."""
+        return dict(self.among(ids).values_list("pk", "task_type"))
+
     def _report(self, endings: Sequence[Ending]) -> set[UUID]:
         """
         Tell parents that children ended, one message for each; returns the parents that were told.

@@ -320,6 +320,9 @@ class PostgresEngine(Engine):
     def count_unread(self, ids: Collection[UUID]) -> dict[UUID, int]:
         return dict(self.rows("count_unread", ids=list(ids)))
 
+    def task_types(self, ids: Collection[UUID]) -> dict[UUID, str]:
+        return dict(self.rows("task_types", backend=self.alias, ids=list(ids)))
+
     def _busy(self, ids: Collection[UUID]) -> set[UUID]:
         """Share-lock receivers; busy are those that somebody locked FOR UPDATE, which an insert would wait for."""
         if not ids:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from jobqueue import registry
 from jobqueue.actions import Action, Disposition, Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
-from jobqueue.actor import Actor, Inbox, PollContext
+from jobqueue.actor import Actor, ActorTask, Inbox, PollContext
 from jobqueue.api import id_from
 from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from jobqueue.conf import Options, options_for
@@ -271,10 +271,16 @@ def receivers_of(effects: Sequence[Action]) -> Iterator[UUID | str | Spawn]:
         match action:
             case Spawn(target=FunctionTask(key=str() as key)) if id_from(key) is None:
                 born[key] = action
-            case Send(to=str() as to):
-                yield born.get(to, to)
             case Send(to=to):
-                yield to
+                receiver = born.get(to, to) if isinstance(to, str) else to
+                if isinstance(receiver, Spawn) and not is_actor(receiver.target):
+                    name = getattr(receiver.target, "name", receiver.target)
+                    raise InvalidActions(f"Send() to {name}, a function, which reads no messages: actors do.")
+                yield receiver
+
+
+def is_actor(target: Any) -> bool:
+    return isinstance(target, ActorTask) or (isinstance(target, type) and issubclass(target, Actor))
 
 
 def parent(claimed: Claimed) -> UUID:

@@ -13,6 +13,7 @@ from jobqueue import Actor, Done, PollContext, Send, Sleep, Spawn, Suspend, Yiel
 from jobqueue.ids import new_id
 from jobqueue.outcome import Status
 from tests.actor import actors
+from tests.actor.actors import double
 from tests.actor.stage import AsyncPuppet, Puppet, Stage
 from tests.actors import Fibonacci
 
@@ -109,6 +110,10 @@ WRONG: dict[str, tuple[Callable[[PollContext[Any]], Any], str]] = {
     ),
     "Send to nobody": (lambda context: Send(new_id(), 1), "TaskNotFound: There is no task"),
     "Send to an unknown key": (lambda context: Send("nobody", 1), "TaskNotFound: No live task"),
+    "Send to a function": (
+        lambda context: ((child := Spawn(double, 1)), Send(child, 1)),
+        "InvalidActions: Send() to double, a function, which reads no messages",
+    ),
     "Send to a number": (lambda context: Send(7, 1), "TypeError: A message goes to a task's id or key, not to 7"),  # type: ignore[arg-type]
     "Send of what is no JSON": (lambda context: Send(context.id, object()), "InvalidArguments: message: object"),  # type: ignore[arg-type]
     "Sleep for a number": (lambda context: Sleep(5), "InvalidActions: Sleep(until) must be a datetime or a timedelta"),  # type: ignore[arg-type]

@@ -54,6 +54,22 @@ def test_key_that_looks_like_an_id_is_an_id(stage: Stage) -> None:
         jobqueue.send(key, 1)
 
 
+def test_function_task_reads_no_messages(stage: Stage) -> None:
+    pk = UUID(actors.double.using(key="two").enqueue(2).id)
+
+    for name in (pk, str(pk), "two"):
+        with pytest.raises(InvalidArguments, match=f"Task {pk} runs .*double.*, a function, which reads no messages"):
+            jobqueue.send(name, "hello")
+    assert stage.unread(pk) == []
+
+
+def test_task_that_no_code_here_knows_may_be_an_actor(stage: Stage) -> None:
+    pk = stage.enter(lambda context: Suspend())
+    stage.change(pk, task_type="another.project.Actor")
+
+    assert stage.send(pk, "hello") is not None
+
+
 @pytest.mark.parametrize("status", [Status.READY, Status.SCHEDULED, Status.SUSPENDED])
 def test_every_living_task_takes_mail(stage: Stage, seen: list[Any], status: Status) -> None:
     pk = stage.enter(collecting(seen), run_after=timedelta(hours=1) if status is Status.SCHEDULED else None)

@@ -83,6 +83,12 @@ class TestSend:
         with pytest.raises(TaskNotFound):
             bench.send(other.add())
 
+    def test_what_receivers_run(self, bench: Bench) -> None:
+        a, b, elsewhere = bench.add(), bench.add(task_type="tests.other"), bench.add()
+        bench.engine.tasks.filter(pk=elsewhere).update(backend="elsewhere")
+
+        assert bench.engine.task_types([a, b, elsewhere, new_id()]) == {a: "tests.noop", b: "tests.other"}
+
     def test_nothing_to_send(self, bench: Bench) -> None:
         assert bench.engine.send([]) == []
 
