@@ -44,6 +44,11 @@ class Stand:
         return not self.album.is_decided and self.actor is not None and not self.actor.is_finished
 
     @property
+    def can_be_published(self) -> bool:
+        """Whether there is a photo to show, or may still be one."""
+        return self.is_open and (self.shown > 0 or self.album.state == State.GATHERING)
+
+    @property
     def problem(self) -> str:
         if self.album.is_decided or (self.actor is not None and self.actor.status not in ENDED_BADLY):
             return ""
@@ -74,6 +79,8 @@ def decide(album: Album, what: str) -> tuple[bool, str]:
     decision = DECISIONS[what]
     if album.task_id is None:
         return False, too_late(album)
+    if what == "publish" and album.state == State.WAITING and not album.photos.exclude(thumbnail="").exists():
+        return False, "None of the photos can be shown: there is nothing to publish."
     try:
         sent = send(album.task_id, decision, dedupe=what)
     except (TaskFinished, TaskNotFound):
