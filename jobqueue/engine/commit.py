@@ -46,9 +46,11 @@ class Commit(Enqueue, Cancel, Wake):
         Perform what polls led to, all that can be in one transaction.
 
         Three rules: lock every row first, in id order; look into inboxes only in later statements;
-        present the claim_number. Rows that somebody else holds are left `unknown`, or waited for
-        with `wait`. When the database refuses a value, the batch is halved until the guilty outcome
-        is alone and `refused`. Locks: the tasks, and the receivers of their messages.
+        present the claim_number. Rows that somebody else holds are left `unknown`; with `wait`, the
+        tasks' own rows are waited for, never those of others, so that a caller who holds rows already
+        deadlocks with nobody. When the database refuses a value, the batch is halved until the guilty
+        outcome is alone and `refused`. Locks: the tasks, and of the receivers of their messages those
+        that nobody holds; the others are to be woken after the commit.
         """
         return self._halving(partial(self._commit_together, wait=wait), outcomes)
 
@@ -74,11 +76,13 @@ class Commit(Enqueue, Cancel, Wake):
         others = {pk for outcome in outcomes for pk in concerned(outcome)}
         heads = [outcome.task_id for outcome in outcomes if outcome.effects.cancel_children]
         kin = self.descendants(heads)
-        locked = self._lock_for_commit(own | others | kin, wait=wait)
-        # A commit we met may have spawned: look again. Those ids are later ones, so the order of locks stays.
-        while wait and (born := self.descendants(heads) - kin):
+        locked = self._lock_for_commit(own, wait=True) if wait else {}
+        if unlocked := (own | others | kin) - locked.keys():
+            locked |= self._lock_for_commit(unlocked, wait=False)
+        # A commit we met may have spawned: look again, now that nobody spawns who is locked.
+        while born := self.descendants(heads) - kin:
             kin |= born
-            locked |= self._lock_for_commit(born, wait=True)
+            locked |= self._lock_for_commit(born, wait=False)
         family = {pk: self.descendants([pk]) for pk in heads}
         gone = self.gone(own - locked.keys())
         busy = self._busy(others - locked.keys())

@@ -35,6 +35,7 @@ from jobqueue.executor.run import (
     refused_by_database,
 )
 from jobqueue.executor.sessions import Session
+from jobqueue.executor.turn import poll_again
 from jobqueue.outcome import released
 
 logger = logging.getLogger("jobqueue.executor")
@@ -123,6 +124,9 @@ def _complete(over: Ended, engine: Engine, worker: Worker, session: Session) -> 
     committed = engine.commit([over.outcome], wait=True)
     if over.hold.id in committed.refused:
         raise _RolledBack(refused_by_database(over, committed.refused[over.hold.id], worker))
+    if over.hold.id in committed.unknown:
+        # The row of somebody it writes to is held. Waiting here, with rows in hand, would be how deadlocks begin.
+        raise _RolledBack(replace(over, outcome=poll_again(over.hold.claimed, worker.options.poll_interval)))
     if over.hold.id not in committed.done:
         # The pulse presents the same outcome once more, is told that it is lost, and says so.
         raise _RolledBack(over)

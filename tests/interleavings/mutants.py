@@ -114,13 +114,11 @@ class ConsumesUpToTheLast(PostgresEngine):
                 self.messages.filter(task_id=outcome.task_id, pk__lte=last)._raw_delete(self.database)
 
 
-class LocksItsOwnFirst(Broken):
-    """Locks the tasks that are committed, and then those that they write to."""
+class WaitsForReceivers(PostgresEngine):
+    """Waits for the rows that it writes to, as for its own that it has locked before."""
 
     def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Task]:
-        own = {outcome.task_id for outcome in self.asked.outcomes}
-        rows = super()._lock_for_commit(own, wait=wait)
-        return rows | super()._lock_for_commit(set(ids) - own, wait=wait)
+        return super()._lock_for_commit(ids, wait=True)
 
 
 class ClaimsWithoutLocking(PostgresEngine):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tests.interleavings import commit_functions
 from tests.interleavings.stepper import Script
 from tests.interleavings.world import (
     Decide,
@@ -386,6 +387,12 @@ ALL = [
     Scenario("peer-x-waiting-peer", telling_one_that_waits),
     Scenario("families", families(wait=False)),
     Scenario("families-waiting", families(wait=True)),
+    Scenario("functions-of-peers", commit_functions.peers),
+    Scenario("function-x-commit-of-a-peer", commit_functions.peer_of_a_pulse),
+    Scenario("functions-of-a-family-x-child-ends", commit_functions.family(done)),
+    Scenario("functions-of-a-family-x-child-suspends", commit_functions.family(suspend)),
+    Scenario("function-ends-with-children-x-child-spawns", commit_functions.ending_with_children),
+    Scenario("cancel-tree-x-function-of-a-child", commit_functions.cancelling_a_tree),
     Scenario("old-owner-suspends-x-new-owner", owners(suspend)),
     Scenario("old-owner-ends-x-new-owner", owners(done)),
     Scenario("old-owner-retries-x-new-owner", owners(retry)),
@@ -432,5 +439,7 @@ NOT_ON_PORTABLE = {
     "cancel-tree-x-child-spawns",
     "send-x-repeat-and-poll",
     "send-x-end-and-prune",
+    "functions-of-peers",
+    "functions-of-a-family-x-child-ends",
 }
 ON_PORTABLE = [scenario.name for scenario in ALL if scenario.actors == 2 and scenario.name not in NOT_ON_PORTABLE]
