@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from jobqueue.engine.base import Engine
 from jobqueue.executor.run import Ended, Worker, refused_by_database
