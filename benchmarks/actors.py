@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.utils import timezone
@@ -36,7 +36,7 @@ class Sleeper(Actor):
 
     @dataclass
     class State:
-        waits: list[float]
+        waits: list[float] = field(default_factory=list)
 
     def poll(self, context: PollContext[State]) -> Any:
         now = timezone.now()
