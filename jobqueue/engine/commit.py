@@ -99,9 +99,8 @@ class Commit(Enqueue, Cancel, Wake):
         told |= self._report(ends)
         dropped = Counter(end.child_id for end in ends if end.parent_id not in told)
         dropped.update(o.task_id for o in ready for m in o.effects.send if m.is_droppable and m.task_id not in told)
-        asleep = [pk for pk, status in entering.items() if status is Status.SUSPENDED]
-        left = [pk for outcome in ready for pk in outcome.effects.left]
-        entering |= dict.fromkeys(self._with_mail(asleep, left), Status.READY)
+        left = {o.task_id: len(o.effects.left) for o in ready if entering[o.task_id] is Status.SUSPENDED}
+        entering |= dict.fromkeys(self._with_mail(left), Status.READY)
         self._write([(outcome, entering[outcome.task_id]) for outcome in ready])
         doomed = {pk for o in ready if entering[o.task_id] in FINAL for pk in family.get(o.task_id, ())}
         if doomed:

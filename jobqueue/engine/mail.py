@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -22,6 +22,7 @@ from jobqueue.outcome import Letter, NewMessage, Status
 logger = logging.getLogger(__name__)
 
 MAIL_PER_POLL = 1000  # messages that one poll reads; what is beyond makes the task run again at once
+MOST_DOUBLINGS = 10  # of that, for a task that takes nothing of what it reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +91,16 @@ class Mail(Ground):
         """
         Read the unread messages of claimed tasks, at most `limit` for each, in order of arrival.
 
-        To be read after the claim: what comes later makes the task run again. Locks: none.
+        The limit doubles with each poll that took none of them, so that what it waits for is found behind any
+        number of others. To be read after the claim: what comes later makes the task run again. Locks: none.
         """
         mail: dict[UUID, list[Letter]] = {}
         for letter in self._unread(ids, limit):
             mail.setdefault(letter.task_id, []).append(letter)
+        full = [pk for pk, letters in mail.items() if len(letters) >= limit]
+        idle = self.tasks.filter(pk__in=full, idle_polls__gt=0).values_list("pk", "idle_polls") if full else ()
+        for pk, idle_polls in idle:
+            mail[pk] = self._unread([pk], limit << min(idle_polls, MOST_DOUBLINGS))
         return mail
 
     def _unread(self, ids: Collection[UUID], limit: int) -> list[Letter]:
@@ -138,12 +144,9 @@ class Mail(Ground):
         """Of receivers we could not lock: those that an insert would wait for. Here none is known to be."""
         return set()
 
-    def _with_mail(self, ids: Collection[UUID], left: Collection[int] = ()) -> set[UUID]:
-        """Of locked tasks: those with unread mail, other than the messages that were read and left."""
-        if not ids:
-            return set()
-        unread = self.messages.filter(task_id__in=ids, consumed_at__isnull=True).exclude(pk__in=left)
-        return set(unread.values_list("task_id", flat=True))
+    def _with_mail(self, left: Mapping[UUID, int]) -> set[UUID]:
+        """Of locked tasks: those with more unread mail than was read and left, of which only they can take any."""
+        return {pk for pk, count in self.count_unread(left).items() if count > left[pk]} if left else set()
 
 
 def letter(pk: int, task_id: UUID, sender_id: UUID | None, eof: str | None, body: str | None, at: datetime) -> Letter:

@@ -321,6 +321,41 @@ class TestLeftUnread:
 
         assert seen == [[0, 1], [2, 3], [4]]
 
+    @pytest.mark.parametrize("count", [4, 40])
+    def test_what_it_waits_for_is_found_behind_more_mail_than_one_poll_reads(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch, count: int
+    ) -> None:
+        read = Mail.read_mail
+        monkeypatch.setattr(Mail, "read_mail", lambda engine, ids: read(engine, ids, 4))
+
+        def takes_what_it_waits_for(context: PollContext[Any]) -> Any:
+            found = context.inbox.take(str)
+            return Done(bodies(found)) if found else Suspend()
+
+        pk, seen = self.looks(stage, takes_what_it_waits_for)
+        stage.run()
+        for n in range(count):
+            stage.send(pk, n)
+        stage.send(pk, "go")
+        stage.run()
+
+        assert stage.result(pk) == ["go"]
+        assert len(seen) <= 6
+
+    def test_more_mail_than_one_poll_reads_is_no_hot_loop(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch, waits: list[float | None]
+    ) -> None:
+        read = Mail.read_mail
+        monkeypatch.setattr(Mail, "read_mail", lambda engine, ids: read(engine, ids, 4))
+        pk, seen = self.looks(stage, lambda context: Suspend())
+        for n in range(9):
+            stage.send(pk, n)
+        stage.run()
+
+        assert [len(mail) for mail in seen] == [4, 8, 9]
+        assert stage.status(pk) == Status.SUSPENDED
+        assert waits == [0.1, 0.2, 0.4]
+
 
 class TestTyped:
     def test_bodies_are_decoded_as_the_class_says(self, stage: Stage) -> None:

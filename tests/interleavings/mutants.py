@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -47,14 +47,14 @@ class LooksWhileLocking(Broken):
         self.asked.with_mail = {pk for pk, row in rows.items() if getattr(row, "has_mail", False)}
         return rows
 
-    def _with_mail(self, ids: Collection[UUID], left: Collection[int] = ()) -> set[UUID]:
-        return set(ids) & set(self.asked.with_mail)
+    def _with_mail(self, left: Mapping[UUID, int]) -> set[UUID]:
+        return set(left) & set(self.asked.with_mail)
 
 
 class NeverLooks(PostgresEngine):
     """Leaves it to the senders to wake what is about to sleep."""
 
-    def _with_mail(self, ids: Collection[UUID], left: Collection[int] = ()) -> set[UUID]:
+    def _with_mail(self, left: Mapping[UUID, int]) -> set[UUID]:
         return set()
 
 
