@@ -13,6 +13,7 @@ from jobqueue.engine.mail import Ending, Mail
 from jobqueue.models import Task
 from jobqueue.outcome import FINAL, CancelReport, Status
 
+PARENTS_PER_LOOK = 1000  # whose children one statement looks for
 CANCEL_COLUMNS = ("pk", "status", "parent_id", "reported_at", "cancel_requested_at")  # what cancelling looks at
 
 
@@ -54,24 +55,24 @@ class Cancel(Mail):
         )
 
     def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
-        """Give the living children of tasks, and theirs."""
-        found: set[UUID] = set()
-        above = set(ids)
+        """Give the living tasks below these: their children and theirs, also below those that have ended."""
+        living: set[UUID] = set()
+        seen: set[UUID] = set()
+        above = list(ids)
         while above:
-            below = set(self.tasks.live().filter(parent_id__in=above).values_list("pk", flat=True))
-            above = below - found
-            found |= above
-        return found
+            some, above = above[:PARENTS_PER_LOOK], above[PARENTS_PER_LOOK:]
+            below = dict(self.tasks.filter(parent_id__in=some).values_list("pk", "finished_at"))
+            living |= {pk for pk, finished_at in below.items() if finished_at is None}
+            above += below.keys() - seen
+            seen |= below.keys()
+        return living
 
     def _cancel_locked(self, rows: Iterable[Task]) -> Cancelled:
         """End locked rows that nobody runs, tell the executors of the others."""
         live = {row.pk: row for row in rows if row.status not in FINAL}
         running = {pk for pk, row in live.items() if row.status == Status.RUNNING}
         queued = live.keys() - running
-        if queued:
-            self.tasks.filter(pk__in=queued).update(
-                status=Status.CANCELLED, cancel_requested_at=Clock(), finished_at=Clock(), wake_at=None
-            )
+        self._cancel_queued(queued)
         if running:
             self.tasks.filter(pk__in=running).update(cancel_requested_at=Coalesce("cancel_requested_at", Clock()))
         ends = [
@@ -80,3 +81,10 @@ class Cancel(Mail):
             if (parent_id := live[pk].parent_id) is not None and live[pk].reported_at is None
         ]
         return Cancelled(frozenset(queued), frozenset(running), frozenset(self._report(ends)))
+
+    def _cancel_queued(self, ids: Collection[UUID]) -> None:
+        """End tasks that are locked, or that nobody else sees yet."""
+        if ids:
+            self.tasks.filter(pk__in=ids).update(
+                status=Status.CANCELLED, cancel_requested_at=Clock(), finished_at=Clock(), wake_at=None
+            )

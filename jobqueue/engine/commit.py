@@ -93,8 +93,13 @@ class Commit(Enqueue, Cancel, Wake):
             if busy.isdisjoint(concerned(outcome)) and family.get(outcome.task_id, set()) <= locked.keys()
         ]
 
-        entering = {o.task_id: entered(o, locked[o.task_id]) for o in ready}
+        doomed = {pk for outcome in ready for pk in family.get(outcome.task_id, ())}
+        cancelled = doomed | {pk for pk, row in locked.items() if row.cancel_requested_at is not None}
+        entering = {o.task_id: entered(o, is_cancelled=o.task_id in cancelled) for o in ready}
         told = self._perform(ready, entering)
+        # Whoever ends them together with their children has looked for these before they were born.
+        barren = cancelled.union(heads)
+        self._cancel_queued([child.id for o in ready if o.task_id in barren for child in o.effects.spawn])
         ends = [end for o in ready if (end := ending(o, entering[o.task_id], locked[o.task_id]))]
         told |= self._report(ends)
         dropped = Counter(end.child_id for end in ends if end.parent_id not in told)
@@ -102,7 +107,6 @@ class Commit(Enqueue, Cancel, Wake):
         left = {o.task_id: len(o.effects.left) for o in ready if entering[o.task_id] is Status.SUSPENDED}
         entering |= dict.fromkeys(self._with_mail(left), Status.READY)
         self._write([(outcome, entering[outcome.task_id]) for outcome in ready])
-        doomed = {pk for o in ready if entering[o.task_id] in FINAL for pk in family.get(o.task_id, ())}
         if doomed:
             told |= self._cancel_locked(locked[pk] for pk in doomed - entering.keys()).parents
         told -= entering.keys()
@@ -238,11 +242,9 @@ def is_held(outcome: Outcome, row: Task | None) -> bool:
     return row is not None and row.status == Status.RUNNING and row.claim_number == outcome.claim_number
 
 
-def entered(outcome: Outcome, row: Task) -> Status:
+def entered(outcome: Outcome, *, is_cancelled: bool) -> Status:
     """Give the state an outcome leads to; a cancelled task is not tried, polled or woken again."""
-    if row.cancel_requested_at is not None and outcome.status not in FINAL:
-        return Status.CANCELLED
-    return outcome.status
+    return Status.CANCELLED if is_cancelled and outcome.status not in FINAL else outcome.status
 
 
 def ending(outcome: Outcome, entering: Status, row: Task) -> Ending | None:
