@@ -146,10 +146,10 @@ def send(
     """
     Send a message to an actor, by its id or its live key, in the caller's transaction; gives the message's id.
 
-    The receiver is woken after the commit. dedupe: a second message with this text to the same task does
-    nothing and gives None, which makes a repeated webhook harmless. Raises TaskNotFound, TaskFinished, or
-    InvalidArguments for a function task, a body that is not JSON, or a dedupe of more than 255 characters; nothing is
-    inserted then.
+    The receiver is woken after the commit. dedupe: a second message with this text to the same task does nothing
+    and gives None, which makes a repeated webhook harmless, also when that task has ended. Raises TaskNotFound,
+    TaskFinished, or InvalidArguments for a function task, a body that is not JSON, or a dedupe of more than 255
+    characters; nothing is inserted then.
     """
     sent = send_many([Send(to, body, dedupe=dedupe)], sender=sender, backend=backend)
     return sent[0] if sent else None
@@ -163,16 +163,17 @@ def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, bac
     """
     engine = engine_for(backend)
     wanted = list(messages)
-    ids = receivers(engine, [message.to for message in wanted])
+    dedupe_keys = [dedupe_key(message.dedupe) for message in wanted]
+    ids = receivers(engine, [message.to for message in wanted], dedupe_keys)
     sender_id = None if sender is None else _uuid(sender)
     rows = [
         NewMessage(
             task_id=pk,
             body=encode_message(message.body, max_bytes=engine.options.max_payload_bytes),
             sender_id=sender_id,
-            dedupe_key=dedupe_key(message.dedupe),
+            dedupe_key=dedupe,
         )
-        for pk, message in zip(ids, wanted, strict=True)
+        for pk, message, dedupe in zip(ids, wanted, dedupe_keys, strict=True)
     ]
     if not rows:
         return []
@@ -192,14 +193,22 @@ async def asend_many(messages: Iterable[Send], **options: Any) -> list[int]:
     return await sync_to_async(send_many, thread_sensitive=True)(messages, **options)
 
 
-def receivers(engine: Engine, names: Sequence[UUID | str | Spawn]) -> list[UUID]:
-    """Turn ids, their texts, live keys and Spawns into ids, in order. Raises TaskNotFound for an unknown key."""
+def receivers(engine: Engine, names: Sequence[UUID | str | Spawn], dedupe_keys: Sequence[str | None]) -> list[UUID]:
+    """
+    Turn ids, their texts, keys and Spawns into ids, in order. Raises TaskNotFound for an unknown key.
+
+    A key is that of a live task; for a message that is a repeat, also that of the task which has seen it and ended.
+    """
     ids = [id_from(name) for name in names]
-    keys = {str(name) for name, pk in zip(names, ids, strict=True) if pk is None}
-    held = engine.find_keys(keys)
-    for key in keys - held.keys():
-        raise TaskNotFound(f"No live task of backend {engine.alias!r} has the id or key {key!r}.")
-    return [held[str(name)] if pk is None else pk for name, pk in zip(names, ids, strict=True)]
+    wanted = list(zip(names, ids, dedupe_keys, strict=True))
+    held = engine.find_keys({str(name) for name, pk, _ in wanted if pk is None})
+    late = {(str(name), key) for name, pk, key in wanted if pk is None and key is not None and name not in held}
+    seen = engine.find_seen(late)
+    found = [pk or held.get(str(name)) or seen.get((str(name), key or "")) for name, pk, key in wanted]
+    for name, pk in zip(names, found, strict=True):
+        if pk is None:
+            raise TaskNotFound(f"No live task of backend {engine.alias!r} has the id or key {str(name)!r}.")
+    return [pk for pk in found if pk is not None]
 
 
 def refuse_functions(engine: Engine, ids: Collection[UUID]) -> None:

@@ -157,6 +157,12 @@ class Task(models.Model):
                 name="jobqueue_task_finished",
                 condition=Q(finished_at__isnull=False),
             ),
+            # For a message that is a repeat, to a key whose task has ended.
+            models.Index(
+                fields=["backend", "key"],
+                name="jobqueue_task_past_key",
+                condition=Q(finished_at__isnull=False, key__isnull=False),
+            ),
             models.Index(fields=["parent"], name="jobqueue_task_children", condition=Q(parent__isnull=False)),
         ]
         constraints = [

@@ -44,17 +44,35 @@ class Mail(Ground):
         Insert messages in the caller's transaction; the receivers are woken after its commit.
 
         Raises TaskNotFound or TaskFinished, then nothing is inserted. A repeated dedupe_key inserts
-        nothing and has no id in the answer. Locks: the receivers FOR KEY SHARE, which blocks neither
-        other senders nor their executors, only their deletion.
+        nothing and has no id in the answer, also when its receiver has ended since. Locks: the receivers
+        FOR KEY SHARE, which blocks neither other senders nor their executors, only their deletion.
         """
         with self.transaction():
             return self._send(messages)
 
     def _send(self, messages: Sequence[NewMessage]) -> list[int]:
-        found = dict(self.tasks.filter(pk__in=receivers(messages)).values_list("pk", "finished_at"))
-        refuse_receivers(messages, found)
+        new = self._without_repeats(messages)
+        self._refuse_receivers(new)
         # Without another look: to one that ends in this moment it goes undelivered, but not unseen.
-        return [pk for pk, _ in self._insert_all(messages)]
+        return [pk for pk, _ in self._insert_all(new)]
+
+    def _without_repeats(self, messages: Sequence[NewMessage]) -> list[NewMessage]:
+        """Leave out messages whose dedupe_key their receiver has seen."""
+        keys = {message.dedupe_key for message in messages} - {None}
+        if not keys:
+            return list(messages)
+        rows = self.messages.filter(task__backend=self.alias, task_id__in=receivers(messages), dedupe_key__in=keys)
+        seen = set(rows.values_list("task_id", "dedupe_key"))
+        return [message for message in messages if (message.task_id, message.dedupe_key) not in seen]
+
+    def _refuse_receivers(self, messages: Sequence[NewMessage]) -> None:
+        """Raise for the first receiver that is unknown or has ended."""
+        found = dict(self.tasks.filter(pk__in=receivers(messages)).values_list("pk", "finished_at"))
+        for message in messages:
+            if message.task_id not in found:
+                raise TaskNotFound(f"There is no task {message.task_id} to send to.")
+            if found[message.task_id] is not None:
+                raise TaskFinished(f"Task {message.task_id} has ended and takes no messages.")
 
     def _insert(self, messages: Sequence[NewMessage]) -> list[tuple[int, UUID]]:
         """Insert what can be, in order: where the receiver lives and the dedupe_key is new. Id and receiver of each."""
@@ -121,6 +139,13 @@ class Mail(Ground):
         rows = self.tasks.live().filter(key__in=keys).values_list("key", "pk") if keys else ()
         return {str(key): pk for key, pk in rows}
 
+    def find_seen(self, sent: Collection[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        """Give the tasks that have ended, by the key they had and a dedupe_key they have seen, of such pairs."""
+        keys, dedupe_keys = {key for key, _ in sent}, {dedupe_key for _, dedupe_key in sent}
+        rows = self.tasks.finished().filter(key__in=keys, inbox__dedupe_key__in=dedupe_keys)
+        found = rows.order_by("pk").values_list("key", "inbox__dedupe_key", "pk") if sent else ()
+        return {(str(key), str(dedupe_key)): pk for key, dedupe_key, pk in found}
+
     def task_types(self, ids: Collection[UUID]) -> dict[UUID, str]:
         """Say what tasks run; one that is not there is left out. Locks: none."""
         return dict(self.among(ids).values_list("pk", "task_type"))
@@ -157,12 +182,3 @@ def letter(pk: int, task_id: UUID, sender_id: UUID | None, eof: str | None, body
 
 def receivers(messages: Sequence[NewMessage]) -> set[UUID]:
     return {message.task_id for message in messages}
-
-
-def refuse_receivers(messages: Sequence[NewMessage], found: dict[UUID, datetime | None]) -> None:
-    """Raise for the first receiver that is unknown or has ended. found: id -> finished_at."""
-    for message in messages:
-        if message.task_id not in found:
-            raise TaskNotFound(f"There is no task {message.task_id} to send to.")
-        if found[message.task_id] is not None:
-            raise TaskFinished(f"Task {message.task_id} has ended and takes no messages.")

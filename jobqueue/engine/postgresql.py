@@ -20,7 +20,7 @@ from psycopg.pq import Format
 
 from jobqueue.engine.base import Engine
 from jobqueue.engine.enqueue import ENQUEUE_BATCH, KEY_TRIES, key_taken
-from jobqueue.engine.mail import letter, receivers, refuse_receivers
+from jobqueue.engine.mail import letter
 from jobqueue.exceptions import TaskFinished
 from jobqueue.models import TaskQuerySet
 from jobqueue.outcome import (
@@ -294,11 +294,9 @@ class PostgresEngine(Engine):
 
     def _send(self, messages: Sequence[NewMessage]) -> list[int]:
         sent = self._insert(messages, all_or_none=True)
-        if len(sent) < len(messages):
-            found = self.tasks.filter(pk__in=receivers(messages)).values_list("pk", "finished_at")
-            refuse_receivers(messages, dict(found))
-            if not sent and any(message.dedupe_key is None for message in messages):
-                raise TaskFinished  # it had ended, and was requeued since
+        if not sent and (new := self._without_repeats(messages)):
+            self._refuse_receivers(new)
+            raise TaskFinished  # it had ended, and was requeued since
         return [pk for pk, _ in sent]
 
     def _insert(self, messages: Sequence[NewMessage], *, all_or_none: bool = False) -> list[tuple[int, UUID]]:

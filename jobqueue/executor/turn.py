@@ -29,7 +29,7 @@ KINDS = {
     Status.FAILED: Kind.CHILD_FAILED,
     Status.CANCELLED: Kind.CHILD_CANCELLED,
 }
-Names = Callable[[Sequence[UUID | str | Spawn]], Sequence[UUID]]
+Names = Callable[[Sequence[UUID | str | Spawn], Sequence[str | None]], Sequence[UUID]]
 
 
 def context_of(
@@ -249,14 +249,15 @@ def messages_of(effects: Sequence[Action], claimed: Claimed, names: Names, limit
     if any(isinstance(action, Yield) for action in wanted) and claimed.parent_id is None:
         raise InvalidActions("Yield() sends to the parent, and this task has none.")
     to = list(receivers_of(effects)) if any(isinstance(action, Send) for action in wanted) else []
-    found = names(to) if to else ()
-    ids = iter(found)
+    keys = [dedupe_key(action.dedupe) for action in wanted if isinstance(action, Send)]
+    found = names(to, keys) if to else ()
+    ids, dedupe_keys = iter(found), iter(keys)
     return [
         NewMessage(
             task_id=next(ids) if isinstance(action, Send) else parent(claimed),
             body=encode_message(action.body, max_bytes=limit),
             sender_id=claimed.id,
-            dedupe_key=dedupe_key(action.dedupe) if isinstance(action, Send) else None,
+            dedupe_key=next(dedupe_keys) if isinstance(action, Send) else None,
             # With a Send() to the parent beside it, both go or neither, in their order.
             is_droppable=isinstance(action, Yield) and claimed.parent_id not in found,
         )

@@ -134,6 +134,53 @@ def test_dedupe_makes_a_repeated_webhook_harmless(stage: Stage, seen: list[Any])
 UNSTORABLE = ["a" * 256, "a\x00b", "\ud800", "", 5, b"paid"]
 
 
+def test_repeat_after_the_end_is_harmless_by_id_and_by_key(stage: Stage) -> None:
+    def poll(context: PollContext[Any]) -> Any:
+        return Done(len(context.inbox.take())) if context.inbox else Suspend()
+
+    pk = stage.enter(poll, key="order-7")
+    other = stage.enter(lambda context: Suspend())
+    stage.run()
+    assert jobqueue.send("order-7", "paid", dedupe="event-1") is not None
+    stage.run()
+    assert stage.result(pk) == 1
+
+    names: list[UUID | str] = [pk, str(pk), "order-7"]
+    for name in names:
+        assert jobqueue.send(name, "paid", dedupe="event-1") is None
+        assert len(jobqueue.send_many([Send(other, 1), Send(name, "paid", dedupe="event-1")])) == 1
+    for name, error in ((pk, TaskFinished), ("order-7", TaskNotFound)):
+        for dedupe in (None, "event-2"):
+            with pytest.raises(error):
+                jobqueue.send_many([Send(other, 1), Send(name, "paid", dedupe=dedupe)])
+    with pytest.raises(TaskNotFound):
+        jobqueue.send("order-8", "paid", dedupe="event-1")
+    assert stage.unread(other) == [1, 1, 1]
+
+
+def test_repeat_to_a_key_that_another_task_has_now_goes_to_that(stage: Stage, seen: list[Any]) -> None:
+    stage.enter(lambda context: Done() if context.inbox.take() else Suspend(), key="k")
+    stage.run()
+    jobqueue.send("k", 1, dedupe="event-1")
+    stage.run()
+    stage.enter(collecting(seen), key="k")
+
+    assert jobqueue.send("k", 2, dedupe="event-1") is not None
+    stage.run()
+    assert seen == [2]
+
+
+def test_poll_may_repeat_a_send_to_one_that_has_ended(stage: Stage) -> None:
+    to = stage.enter(lambda context: Done() if context.inbox.take() else Suspend(), key="k")
+    stage.run()
+    stage.send(to, dedupe="event-1")
+    stage.run()
+    pk = stage.enter(lambda context: (Send(to, 1, "event-1"), Send("k", 1, "event-1"), Done("sent")))
+    stage.run()
+
+    assert stage.result(pk) == "sent"
+
+
 @pytest.mark.parametrize("dedupe", UNSTORABLE)
 def test_dedupe_that_no_row_holds_is_refused(stage: Stage, dedupe: Any) -> None:
     pk = stage.enter(lambda context: Suspend())

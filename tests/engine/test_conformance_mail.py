@@ -57,6 +57,23 @@ class TestSend:
         with pytest.raises(TaskFinished):
             bench.send(bench.ended(status))
 
+    @pytest.mark.parametrize("is_read", [False, True])
+    def test_repeat_after_the_receivers_end_is_harmless(self, bench: Bench, is_read: bool) -> None:
+        claimed, other = bench.running(), bench.add()
+        (number,) = bench.send(claimed.id, dedupe_key="k")
+        effects = Effects(consumed=[number] if is_read else [])
+        bench.commit(outcome(claimed, is_good_poll=True, effects=effects))
+
+        assert bench.send(claimed.id, dedupe_key="k") == []
+        sent = [message(claimed.id, dedupe_key="k"), message(other, "1"), message(claimed.id, dedupe_key="k")]
+        assert len(bench.engine.send(sent)) == 1
+        assert bench.bodies(other) == [1]
+        with pytest.raises(TaskFinished):
+            bench.engine.send([message(claimed.id, dedupe_key="k"), message(claimed.id, dedupe_key="new")])
+        with pytest.raises(TaskFinished):
+            bench.engine.send([message(other, "2"), message(claimed.id)])
+        assert bench.bodies(other) == [1]
+
     @pytest.mark.parametrize("is_finished", [True, False])
     def test_nothing_is_inserted_when_one_receiver_is_no_more(self, bench: Bench, is_finished: bool) -> None:
         good = bench.add()

@@ -263,6 +263,21 @@ class TestBatches:
 
         assert len(read(lambda: bench.engine.send([NewMessage(task_id=pk, body="1") for pk in ids]))) == size
 
+    def test_send_of_repeats_to_tasks_that_have_ended(self, bench: Bench, size: int) -> None:
+        ids = list(Task.objects.successful().values_list("pk", flat=True)[:size])
+        repeats = [NewMessage(task_id=pk, body="1", dedupe_key="k") for pk in ids]
+        bench.engine._insert_all(repeats)
+
+        assert read(lambda: bench.engine.send(repeats)) == []
+
+
+def test_find_seen(bench: Bench) -> None:
+    pk = Task.objects.successful().values_list("pk", flat=True)[0]
+    bench.set(pk, key="past")
+    bench.engine._insert_all([NewMessage(task_id=pk, body="1", dedupe_key="k")])
+
+    assert read(lambda: bench.engine.find_seen({("past", "k"), ("past", "other")})) == {("past", "k"): pk}
+
 
 def test_claim_of_some_task_types(bench: Bench) -> None:
     read(lambda: bench.claim(10, queues=QUEUES, only=["tests.noop"], but=["tests.other"]))

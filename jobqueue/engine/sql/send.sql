@@ -1,9 +1,11 @@
 -- Insert messages for living tasks, in the caller's transaction and in the order given; a message whose dedupe key
 -- was seen is left out of the answer.
 -- Parameters: backend; arrays, one element per message (bodies are JSON text);
---   all_or_none: insert nothing where a receiver has ended or is unknown, instead of leaving out its messages.
+--   all_or_none: insert nothing where a receiver has ended or is unknown, instead of leaving out its messages; but for
+--   repeats, which may come when it has.
 -- Index: the tasks' primary key; unique jobqueue_inbox_dedupe decides the conflict.
 -- Locks: the receivers FOR KEY SHARE, which blocks neither other senders nor their executors, only their deletion.
+-- Trap: as NOT EXISTS, the planner may look for repeats by reading all messages.
 WITH given AS MATERIALIZED (
     SELECT *
     FROM unnest(
@@ -16,12 +18,26 @@ receiver AS MATERIALIZED (
     WHERE id = ANY(ARRAY(SELECT task_id FROM given)) AND backend = %(backend)s AND finished_at IS NULL
     ORDER BY id
     FOR KEY SHARE
+),
+welcome AS MATERIALIZED (
+    SELECT given.*
+    FROM given
+    WHERE task_id IN (SELECT id FROM receiver)
+),
+refused AS MATERIALIZED (
+    SELECT given.number
+    FROM given
+    WHERE %(all_or_none)s AND given.number NOT IN (SELECT number FROM welcome) AND (
+        SELECT seen.id
+        FROM jobqueue_inboxmessage AS seen JOIN jobqueue_task AS receiver ON receiver.id = seen.task_id
+        WHERE seen.task_id = given.task_id AND seen.dedupe_key = given.dedupe_key AND receiver.backend = %(backend)s
+        LIMIT 1
+    ) IS NULL
 )
 INSERT INTO jobqueue_inboxmessage (task_id, sender_id, body, eof, dedupe_key, sent_at)
-SELECT given.task_id, given.sender_id, given.body::jsonb, given.eof, given.dedupe_key, clock_timestamp()
-FROM given
-WHERE given.task_id IN (SELECT id FROM receiver)
-    AND NOT (%(all_or_none)s AND EXISTS (SELECT FROM given WHERE task_id NOT IN (SELECT id FROM receiver)))
-ORDER BY given.number
+SELECT welcome.task_id, welcome.sender_id, welcome.body::jsonb, welcome.eof, welcome.dedupe_key, clock_timestamp()
+FROM welcome
+WHERE NOT EXISTS (SELECT FROM refused)
+ORDER BY welcome.number
 ON CONFLICT (task_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
 RETURNING id, task_id
