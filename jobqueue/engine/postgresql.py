@@ -287,6 +287,10 @@ class PostgresEngine(Engine):
         )
         return {pk: None if status is None else Status(status) for pk, status in rows}
 
+    def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
+        above = list(ids)
+        return {pk for (pk,) in self.rows("descendants", backend=self.alias, ids=above)} if above else set()
+
     # --- mail
 
     def send(self, messages: Sequence[NewMessage]) -> list[int]:

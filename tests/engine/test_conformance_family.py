@@ -54,6 +54,8 @@ def test_a_family_of_more_than_one_statement_takes(bench: Bench, monkeypatch: py
     grandchildren = [bench.add(parent_id=pk) for pk in children]
 
     assert bench.engine.descendants([head.id]) == {*children, *grandchildren}
+    assert bench.engine.descendants([head.id, *children]) == {*children, *grandchildren}
+    assert bench.engine.descendants(grandchildren) == bench.engine.descendants([]) == set()
 
 
 def test_what_a_task_spawns_that_ends_with_its_children_is_cancelled(bench: Bench) -> None:

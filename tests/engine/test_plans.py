@@ -270,6 +270,13 @@ class TestBatches:
 
         assert read(lambda: bench.engine.send(repeats)) == []
 
+    def test_descendants(self, bench: Bench, size: int) -> None:
+        parents = list(Task.objects.successful().values_list("pk", flat=True)[:size])
+        for parent, child in zip(parents, Task.objects.ready()[:size], strict=True):
+            bench.set(child.pk, parent_id=parent)
+
+        assert len(read(lambda: bench.engine.descendants(parents))) == size
+
 
 def test_find_seen(bench: Bench) -> None:
     pk = Task.objects.successful().values_list("pk", flat=True)[0]

@@ -19,7 +19,8 @@ from tests.interleavings.stepper import ALONE, LOCKED, Actor, Choose, Order
 SAMPLES = {"full": 2_000, "quick": 200}
 MOST_KINDS = 5_000  # of orders of two connections, of which one each is run
 PROBES = 20  # random orders, to learn how long they are
-LOOKS = {"sweep", "next_alarm", "held", "holders", "inbox", "count_unread"}  # statements of files that only read
+# Statements of files that only read.
+LOOKS = {"sweep", "next_alarm", "held", "holders", "inbox", "count_unread", "descendants"}
 
 RunOne = Callable[[Choose], Order]
 
