@@ -36,7 +36,7 @@ class Appetite:
         self._engine, self._settings, self._executor_id = engine, settings, executor_id
         self._crew, self._suspects = crew, suspects
         self._noticed_at, self._hurried_at = time.monotonic(), AT_ONCE
-        self._noticed: set[str] = set()
+        self._noticed: dict[str, float] = {}  # when
         self._looked_at = dict.fromkeys(LANES, AT_ONCE)  # when the last claim for a lane began
         self._is_hungry = dict.fromkeys(LANES, False)  # whether it found all it asked for
         self._next_poll_at = self._picky_again_at = AT_ONCE
@@ -49,8 +49,7 @@ class Appetite:
         """A queue has work; returns whether that is for us."""
         if self._settings.queues is not None and queue not in self._settings.queues:
             return False
-        self._noticed.add(queue)
-        self._noticed_at = time.monotonic()
+        self._noticed[queue] = self._noticed_at = time.monotonic()
         return True
 
     def hurry(self) -> None:
@@ -107,8 +106,9 @@ class Appetite:
         # A task that was just made READY may be alone in a queue that was not in use a moment ago.
         kept_seconds = QUEUES_GAP_SECONDS if self._hurried_at > self._queues_read_at else QUEUES_SECONDS
         if now - self._queues_read_at >= kept_seconds:
-            # Renewed before the look: what is noticed from here on stays until the next one.
-            self._noticed = set()
+            # A notice speaks for what comes within its 20 ms too: a look in between may find nothing READY.
+            for queue in [queue for queue, at in self._noticed.items() if now - at >= QUEUES_SECONDS]:
+                del self._noticed[queue]
             self._queues, self._queues_read_at = self._engine.queues_in_use(), now
         return sorted({*self._queues, *self._noticed})
 

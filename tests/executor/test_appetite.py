@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from jobqueue.executor import appetite as appetite_module
-from jobqueue.executor.appetite import LOOK_AGAIN_SECONDS, NEVER, Appetite
+from jobqueue.executor.appetite import LOOK_AGAIN_SECONDS, NEVER, QUEUES_SECONDS, Appetite
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.suspects import Suspects
 from jobqueue.outcome import Demand
@@ -283,3 +283,16 @@ def test_who_found_no_suspect_goes_on(situation: Situation) -> None:
     situation.claims(0, is_alone=True)
 
     assert (situation.asks().limit, situation.asks().suspects) == (8, False)
+
+
+def test_a_noticed_queue_is_looked_at_again_although_it_was_empty_in_between(
+    situation: Situation, clock: Clock
+) -> None:
+    situation.satisfied()
+    clock.now += QUEUES_SECONDS - 1.5 * LOOK_AGAIN_SECONDS
+    situation.appetite.notice("a")
+    situation.claims(1)
+    situation.queues = []  # by now nothing is READY, and another task of the same notice is on its way
+    clock.now += LOOK_AGAIN_SECONDS
+
+    assert "a" in situation.claims().queues
