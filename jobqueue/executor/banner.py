@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 
 import django
+import psycopg
 from django.db import Error, connections
 
 from jobqueue import __version__, registry
@@ -36,7 +37,7 @@ def server(alias: str) -> str:
     try:
         connection.connect()
         version = ".".join(map(str, connection.get_database_version()))
-    except Error:
+    except (Error, psycopg.Error):  # connect() passes on what the driver raises
         version = "(no answer yet)"
     finally:
         connection.close()
