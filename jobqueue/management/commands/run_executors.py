@@ -15,7 +15,7 @@ from typing import Any
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.core.management.color import Style, color_style, no_style
+from django.core.management.color import color_style, no_style
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -25,6 +25,7 @@ from jobqueue.compat import PACKAGE
 from jobqueue.engine import engine_for
 from jobqueue.executor import banner, farewell, reload
 from jobqueue.executor.process import EXIT_REPLACE, ExecutorProcess, flush, leave
+from jobqueue.executor.scribe import Lines, Scribe
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import SignalPipe
 from jobqueue.executor.supervisor import Fork, Supervisor
@@ -225,8 +226,7 @@ class Command(BaseCommand):
             return
         verbosity: int = options["verbosity"]
         has_colors = options["force_color"] or (self.stderr.isatty() and not options["no_color"])
-        handler = logging.StreamHandler()
-        handler.setFormatter(Lines(color_style(force_color=True) if has_colors else no_style()))
+        handler = Scribe(Lines(color_style(force_color=True) if has_colors else no_style()))
         logger.addHandler(handler)
         logger.setLevel(LEVELS[verbosity])
         logger.propagate = False
@@ -238,23 +238,6 @@ class Command(BaseCommand):
             sql.setLevel(logging.DEBUG)
             sql.propagate = False
             connection_created.connect(log_queries, dispatch_uid="jobqueue.run_executors")
-
-
-class Lines(logging.Formatter):
-    """One line per event, in the colours that Django's commands have."""
-
-    def __init__(self, style: Style) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S")
-        self._paints = {
-            logging.WARNING: style.WARNING,
-            logging.ERROR: style.ERROR,
-            logging.CRITICAL: style.ERROR,
-        }
-
-    def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        paint = self._paints.get(record.levelno)
-        return text if paint is None else paint(text)
 
 
 def log_queries(*, connection: BaseDatabaseWrapper, **_: Any) -> None:
