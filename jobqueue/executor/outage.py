@@ -14,6 +14,8 @@ logger = logging.getLogger("jobqueue.executor")
 
 FIRST_WAIT_SECONDS = 0.05
 LONGEST_WAIT_SECONDS = 5.0
+PREPARE_AT = 2  # the second time a statement is bound by the server, it is prepared
+STATEMENT_GONE = ("26000", "42P05")  # the name of a prepared statement means nothing here, or something else
 
 
 class Outage:
@@ -88,17 +90,28 @@ class Line:
         self.database = database
         self.limit_seconds = limit_seconds
         self._busy: tuple[float, object] | None = None
+        self._prepares = True
 
     def __enter__(self) -> Line:
-        self._busy = (time.monotonic(), connections[self.database])
+        wrapper = connections[self.database]
+        if wrapper.connection is not None and wrapper.vendor == "postgresql":
+            wrapper.connection.prepare_threshold = PREPARE_AT if self._prepares else None
+        self._busy = (time.monotonic(), wrapper)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._busy = None
         connections[self.database].queries_log.clear()  # with DEBUG on, Django keeps thousands with their parameters
 
-    def drop(self) -> None:
-        """Close this thread's connection; the next call opens a new one."""
+    def drop(self, error: Exception | None = None) -> None:
+        """Close this thread's connection; the next call opens a new one. error: what made it useless."""
+        if getattr(getattr(error, "__cause__", None), "sqlstate", None) in STATEMENT_GONE and self._prepares:
+            self._prepares = False
+            logger.warning(
+                "database.pooled prepared statements get lost on this connection (a pooler in transaction mode?); "
+                "%s goes on without them",
+                self.name,
+            )
         drop(connections[self.database])
 
     def cut_if_hung(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from django.db import OperationalError, connection, connections, transaction
@@ -270,3 +271,24 @@ def test_a_row_that_somebody_holds_delays_only_its_own_task(start: Start) -> Non
         wait_for(lambda: running.pulse.counts.finished == 3)
 
     wait_until(held, Status.SUCCESSFUL)
+
+
+def test_a_pooler_that_loses_prepared_statements_is_told_once_and_done_without(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What another client of a pooler in transaction mode does to the session that both use."""
+    running = start(poll_interval=0.05)
+    engine = running.pulse.engine
+    claim = engine._claim
+
+    def after_another_client(demand: Any) -> Any:
+        connection.connection.pgconn.exec_(b"DEALLOCATE ALL")  # behind the back of psycopg
+        return claim(demand)
+
+    for number in range(3):
+        wait_until(tasks.add.enqueue(number), Status.SUCCESSFUL)
+    with patch.object(engine, "_claim", after_another_client):
+        for number in range(5):
+            wait_until(tasks.add.enqueue(number), Status.SUCCESSFUL)
+
+    assert caplog.text.count("database.pooled") == 1
