@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from jobqueue import registry
@@ -12,10 +12,10 @@ from jobqueue.engine.base import Engine
 from jobqueue.executor import announce, sessions
 from jobqueue.executor.aio import Loop
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.lane import Lane
+from jobqueue.executor.lane import Lane, ThreadLane
 from jobqueue.executor.run import Ended, Loaded, Worker, failed
 from jobqueue.executor.settings import ExecutorSettings
-from jobqueue.executor.threads import Job, Threads, poll_in_thread
+from jobqueue.executor.threads import Threads, poll_in_thread, run_safely
 from jobqueue.executor.watchdog import LOOK_SECONDS
 from jobqueue.outcome import Status
 
@@ -39,9 +39,9 @@ class Crew:
     ) -> None:
         self._engine, self._worker = engine, worker
         self._on_ended, self._on_deadline = on_ended, on_deadline
-        self._threads = Threads(settings.threads, "jobqueue")
+        self.in_threads = ThreadLane(settings.threads)
+        self._threads = Threads(self.in_threads, self._poll_in_thread, "jobqueue")
         self._loop = Loop("jobqueue")
-        self.in_threads = Lane(settings.threads, self._start_in_thread)
         self.on_loop = Lane(settings.async_slots, self._start_on_loop)
         self._coroutines: frozenset[str] = frozenset()
         self._generation: object = None
@@ -62,19 +62,14 @@ class Crew:
         for_loop: list[Hold] = []
         for hold in holds:
             (for_loop if hold.claimed.task_type in coroutines else for_threads).append(hold)
-        self.in_threads.add(for_threads)
-        self.on_loop.add(for_loop)
+        if for_threads:
+            self.in_threads.add(for_threads)
+        if for_loop:
+            self.on_loop.add(for_loop)
 
     def take_back(self, waited_seconds: float) -> list[Hold]:
         """Take those out of the lines that have waited so long."""
         return self.in_threads.take_back(waited_seconds) + self.on_loop.take_back(waited_seconds)
-
-    def do_soon(self, chore: Job) -> None:
-        """Do something small that waits for no body to end."""
-        self._threads.submit_chore(chore)
-
-    def _start_in_thread(self, hold: Hold) -> None:
-        self._threads.submit(partial(self._poll_in_thread, hold))
 
     def _poll_in_thread(self, hold: Hold) -> None:
         try:
@@ -82,7 +77,6 @@ class Crew:
         except BaseException as error:  # not the body's: ours. The task must not stay RUNNING for it.
             logger.exception("worker.error task id=%s type=%s", hold.id, hold.claimed.task_type)
             over = Ended(hold=hold, outcome=failed(hold.claimed, error, self._worker), error=error)
-        self.in_threads.left(hold)
         self._on_ended(over)
 
     def _start_on_loop(self, hold: Hold) -> None:
@@ -101,17 +95,18 @@ class Crew:
         if timeout is not None and timeout < LOOK_SECONDS:  # else the watchdog looks in time by itself
             self._on_deadline()
 
-    def announce(self, over: Ended, status: Status, then: Callable[[], None]) -> None:
+    def announce(self, news: Sequence[tuple[Ended, Status]], then: Callable[[], None]) -> None:
         """Tell the log and the receivers of signals what was committed, in one of our threads."""
 
         def tell() -> None:
             try:
-                announce.ended(over, status, self._worker)
+                for over, status in news:
+                    run_safely(partial(announce.ended, over, status, self._worker))
+                    sessions.current().tidy()
             finally:
-                sessions.current().tidy()
                 then()
 
-        self.do_soon(tell)
+        self._threads.submit_chore(tell)
 
     def close_connections(self) -> None:
         """Take the database away from bodies that are still running in threads."""

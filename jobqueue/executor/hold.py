@@ -81,7 +81,8 @@ class Hold:
         # next call takes it once more, and gives it back as often.
         self._lock.acquire()
         self._stopper = None
-        clear()
+        if self.told_at is not None:
+            clear()
         while True:
             try:
                 self._lock.release()

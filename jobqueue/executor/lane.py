@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterable
 from jobqueue.executor.hold import Hold
 
 AHEAD_SECONDS = 0.1  # claim beyond the free slots what will start within this time
-AHEAD_MOST = 500
+AHEAD_MOST = 1000
 WEIGHT_OF_LAST = 0.2  # of one task's time in the mean
+MEDIAN_STEP = 1.05  # up or down with each task
+SHORT_SECONDS = 0.0005  # tasks shorter than this are not worth waking one more thread
+LOOKOUT_SECONDS = 0.001  # unless the line has not moved for this long
 
 
 class Lane:
-    """So many tasks at once, the others in line, best first."""
+    """So many tasks at once, the others in line, best first. start: begins one; it must not wait."""
 
     def __init__(self, slots: int, start: Callable[[Hold], None]) -> None:
         self.slots = slots
@@ -23,6 +26,7 @@ class Lane:
         self._waiting: deque[Hold] = deque()
         self._running: dict[Hold, float] = {}  # since when
         self._mean_seconds: float | None = None
+        self._median_seconds = 1.0
         self._lock = threading.Lock()
 
     @property
@@ -41,8 +45,7 @@ class Lane:
             mean = self._mean_seconds
             if mean is None or mean * 2 > AHEAD_SECONDS:
                 return 0
-            limit = time.monotonic() - AHEAD_SECONDS
-            busy = sum(since < limit for since in self._running.values())
+            busy = self._older_than(AHEAD_SECONDS)
         return min(AHEAD_MOST, int((self.slots - busy) * AHEAD_SECONDS / max(mean, 1e-5)))
 
     def add(self, holds: Iterable[Hold]) -> None:
@@ -53,9 +56,7 @@ class Lane:
     def left(self, hold: Hold) -> None:
         """A task has left its slot; the next one starts at once, without waiting for the pulse."""
         with self._lock:
-            took = time.monotonic() - self._running.pop(hold)
-            mean = took if self._mean_seconds is None else self._mean_seconds
-            self._mean_seconds = mean + WEIGHT_OF_LAST * (took - mean)
+            self._leave(hold)
             self._fill()
 
     def take_back(self, waited_seconds: float = 0.0) -> list[Hold]:
@@ -70,6 +71,84 @@ class Lane:
 
     def _fill(self) -> None:
         while self._waiting and len(self._running) < self.slots:
-            hold = self._waiting.popleft()
-            self._running[hold] = time.monotonic()
-            self._start(hold)
+            self._start(self._enter())
+
+    def _enter(self) -> Hold:
+        hold = self._waiting.popleft()
+        self._running[hold] = time.monotonic()
+        return hold
+
+    def _leave(self, hold: Hold) -> None:
+        took = time.monotonic() - self._running.pop(hold)
+        mean = took if self._mean_seconds is None else self._mean_seconds
+        self._mean_seconds = mean + WEIGHT_OF_LAST * (took - mean)
+        # The mean tells how soon the line moves. It grows with every thread that waits for Python's lock, the
+        # median hardly: that one tells whether tasks are short.
+        self._median_seconds *= MEDIAN_STEP if took > self._median_seconds else 1 / MEDIAN_STEP
+
+    def _older_than(self, seconds: float) -> int:
+        limit = time.monotonic() - seconds
+        return sum(since < limit for since in self._running.values())
+
+
+class ThreadLane(Lane):
+    """
+    A lane that the threads take their next task from themselves.
+
+    While tasks are short, one thread works its way along the line as fast as eight that contend for Python's
+    lock would not. Another sees to it that no task waits behind a long one while a thread is idle: it looks
+    every millisecond, and joins in when the line has not moved.
+    """
+
+    def __init__(self, slots: int) -> None:
+        super().__init__(slots, start=lambda hold: None)
+        self._news = threading.Condition(self._lock)
+        self._idle = 0
+        self._lookouts = 0
+        self._is_closed = False
+
+    def next(self, done: Hold | None = None) -> Hold | None:
+        """
+        Give the calling thread its next task, waiting for one; None when it may go home.
+
+        done: the task that it has just ended, if it was not said before.
+        """
+        with self._lock:
+            if done is not None:
+                self._leave(done)
+            while not (self._waiting and self._is_needed()):
+                if self._is_closed and not self._waiting:
+                    return None
+                self._rest()
+            hold = self._enter()
+            if self._waiting and self._idle and not self._lookouts:
+                self._news.notify()
+            return hold
+
+    def close(self) -> None:
+        """Send the threads home when the line is empty."""
+        with self._lock:
+            self._is_closed = True
+            self._news.notify_all()
+
+    def _fill(self) -> None:
+        wanted = min(len(self._waiting), self._idle)
+        if wanted:
+            self._news.notify(1 if self._are_short() else wanted)
+
+    def _are_short(self) -> bool:
+        return self._median_seconds < SHORT_SECONDS
+
+    def _is_needed(self) -> bool:
+        """Whether nobody who is at work will take the next task soon."""
+        return not self._are_short() or self._older_than(LOOKOUT_SECONDS) == len(self._running)
+
+    def _rest(self) -> None:
+        self._idle += 1
+        if self._waiting:
+            self._lookouts += 1
+            self._news.wait(LOOKOUT_SECONDS)
+            self._lookouts -= 1
+        else:
+            self._news.wait()
+        self._idle -= 1

@@ -36,7 +36,8 @@ TAKE_BACK_SECONDS = 1.0  # a task that waited in line for so long goes back for 
 DRAINED_SECONDS = 1.0  # --burst ends when nothing is due so soon
 BURST_LOOK_SECONDS = 0.1  # and looks so often whether others are still at work
 LAST_TRIES = 3  # to hand back what is left, when the database is away
-UNTOLD_MOST = 1000  # announcements; with so many before the receivers of signals, nothing more is claimed
+TOLD_TOGETHER = 25  # announcements in one lot
+UNTOLD_MOST = 1000  # with so many before the receivers of signals, nothing more is claimed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,8 @@ class Pulse(threading.Thread):
         self._upkeep = Upkeep(engine, self.executor_id, self.heart, self._appetite, self._suspects)
         self._ledger = Ledger(engine, worker)
         self._finished: deque[Ended] = deque()
-        self._untold: set[int] = set()
+        self._to_tell: list[tuple[Ended, Status]] = []
+        self._untold: set[int] = set()  # lots of them, before the receivers of signals
         self._news: set[str] = set()  # queues that our commits brought work to
         self._wakeup = threading.Event()
         self._impatient = threading.Event()  # ends a wait for the database that was begun before we were to stop
@@ -122,7 +124,8 @@ class Pulse(threading.Thread):
 
     def finish(self, over: Ended) -> None:
         self._finished.append(over)
-        self._wakeup.set()
+        if not self._wakeup.is_set():
+            self._wakeup.set()
 
     # --- the loop
 
@@ -154,7 +157,7 @@ class Pulse(threading.Thread):
     def _lose_the_database(self, error: Exception) -> None:
         """What was under way may have been committed all the same, an outcome or a claim."""
         self.outage.begin("pulse", error)
-        self.line.drop()
+        self.line.drop(error)
         self._ledger.doubt()
         self._upkeep.expect_strays()
 
@@ -162,6 +165,7 @@ class Pulse(threading.Thread):
         """Go round once. Raises django.db.Error, and nothing in hand is lost by it."""
         self.counts.turns += 1
         self._collect()
+        self._announce()
         self._take_back()
         outcomes = self._ledger.outcomes()
         demand = self._appetite.demand(self._most(), is_alone=not self.holds, is_convenient=bool(outcomes))
@@ -171,6 +175,7 @@ class Pulse(threading.Thread):
             self._begin(claimed, self._read_mail(claimed))
             self._appetite.claimed(demand, len(claimed), began_at)
             self._settle(committed)
+            self._announce()
         if self._news and self.engine.options.notify:
             news, self._news = self._news, set()
             notices.send(self.engine, news)
@@ -183,7 +188,12 @@ class Pulse(threading.Thread):
 
     def _most(self) -> int:
         """How many tasks this process may still take."""
-        if self.is_draining or self.is_quiet or self.heart.is_fenced() or len(self._untold) >= UNTOLD_MOST:
+        if (
+            self.is_draining
+            or self.is_quiet
+            or self.heart.is_fenced()
+            or len(self._untold) * TOLD_TOGETHER >= UNTOLD_MOST
+        ):
             return 0
         if self.settings.max_tasks is None:
             return 1_000_000
@@ -266,14 +276,18 @@ class Pulse(threading.Thread):
                 hold.claimed.task_type,
                 extra=announce.keys(hold.claimed, self.worker),
             )
-        elif not announce.is_news(over, status):
-            pass
-        elif over.error is not None or over.result is not None or status is not Status.READY:
-            self._untold.add(id(over))
-            self._crew.announce(over, status, then=partial(self._told, over))
+        elif announce.is_news(over, status):
+            self._to_tell.append((over, status))
 
-    def _told(self, over: Ended) -> None:
-        self._untold.discard(id(over))
+    def _announce(self) -> None:
+        """In small lots: whoever takes one on is busy with it until its last receiver has heard."""
+        while self._to_tell:
+            lot, self._to_tell = self._to_tell[:TOLD_TOGETHER], self._to_tell[TOLD_TOGETHER:]
+            self._untold.add(id(lot))
+            self._crew.announce(lot, then=partial(self._told, lot))
+
+    def _told(self, lot: Sequence[tuple[Ended, Status]]) -> None:
+        self._untold.discard(id(lot))
         if not self._untold:
             self._wakeup.set()
 

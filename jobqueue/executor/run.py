@@ -72,15 +72,24 @@ class Worker:
     backend: str = "default"
 
 
-class Loaded(Struct, frozen=True, kw_only=True, eq=False):
+class Loaded(Struct, kw_only=True, eq=False):
     """A claimed task, ready to be polled. context: of an actor, its state and mail."""
 
+    claimed: Claimed
     task: FunctionTask[..., Any]
     args: list[Any]
     kwargs: dict[str, Any]
     limits: Limits
-    result: Result
+    worker_id: str
     context: PollContext[Any] | None = None
+    _result: Result | None = None
+
+    @property
+    def result(self) -> Result:
+        """The task as django.tasks shows it; 7 us to make, so not before somebody looks."""
+        if self._result is None:
+            self._result = from_claimed(self.claimed, self.task, self.args, self.kwargs, worker_id=self.worker_id)
+        return self._result
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +118,6 @@ class Ended(Struct, frozen=True, kw_only=True, eq=False):
 
     hold: Hold
     outcome: Outcome
-    result: Result | None = None
     loaded: Loaded | None = None
     error: BaseException | None = None
     seconds: float = 0.0
@@ -130,15 +138,22 @@ def load(hold: Hold, worker: Worker) -> Loaded | Ended:
     if task.backend != worker.backend:  # enqueued by using(backend=...)
         task = changed(task, backend=worker.backend)
     try:
-        args, kwargs = decode(claimed.args), decode(claimed.kwargs)
-        stored = decode(claimed.options) if claimed.options != "{}" else {}
-        result = from_claimed(claimed, task, args, kwargs, worker_id=worker.executor_id)
-        found = limits(task, stored, worker.options)
+        loaded = Loaded(
+            claimed=claimed,
+            task=task,
+            args=decode(claimed.args),
+            kwargs=decode(claimed.kwargs) if claimed.kwargs != "{}" else {},
+            limits=limits(task, decode(claimed.options) if claimed.options != "{}" else {}, worker.options),
+            worker_id=worker.executor_id,
+        )
+        if not isinstance(loaded.args, list) or not isinstance(loaded.kwargs, dict):
+            raise ValueError("its arguments are not a list and an object")
+        if not (claimed.errors == claimed.worker_ids == "[]"):
+            loaded.result  # noqa: B018 - a history that cannot be read is to be found here
     except Exception as error:  # noqa: BLE001 - somebody else's row may hold anything
         return refused(hold, UndecodableTask(f"The stored task cannot be read: {error}"), worker)
     if claimed.is_expired:
-        return refused(hold, Expired(), worker, result)
-    loaded = Loaded(task=task, args=args, kwargs=kwargs, limits=found, result=result)
+        return refused(hold, Expired(), worker, loaded)
     return load_actor(hold, loaded, task.actor, worker) if isinstance(task, ActorTask) else loaded
 
 
@@ -150,11 +165,9 @@ def load_actor(hold: Hold, loaded: Loaded, actor: type[Actor[Any]], worker: Work
     except UndecodableMessage as error:
         return conclude(hold, loaded, Raised(error), worker)
     except Exception as error:  # noqa: BLE001 - State may be any class, with any code
-        return refused(hold, UndecodableTask(f"The stored state cannot be read: {error}"), worker, loaded.result)
-    task, found = loaded.task, loaded.limits  # no replace(): it would cost as much as all of the above
-    return Loaded(
-        task=task, args=loaded.args, kwargs=loaded.kwargs, limits=found, result=loaded.result, context=context
-    )
+        return refused(hold, UndecodableTask(f"The stored state cannot be read: {error}"), worker, loaded)
+    loaded.context = context
+    return loaded
 
 
 def context_for(hold: Hold, loaded: Loaded) -> Context:
@@ -191,7 +204,7 @@ def conclude(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Work
             error = what_it_was(hold, raised)
             outcome = after_error(hold, loaded, error, worker)
     seconds = 0.0 if hold.started_at is None else time.monotonic() - hold.started_at
-    return Ended(hold=hold, outcome=outcome, result=loaded.result, loaded=loaded, error=error, seconds=seconds)
+    return Ended(hold=hold, outcome=outcome, loaded=loaded, error=error, seconds=seconds)
 
 
 def good_poll(hold: Hold, loaded: Loaded, value: Any, worker: Worker) -> Outcome:
@@ -297,10 +310,10 @@ def not_started(hold: Hold) -> Ended:
     return Ended(hold=hold, outcome=released(hold.claimed))
 
 
-def refused(hold: Hold, error: Exception, worker: Worker, result: Result | None = None) -> Ended:
+def refused(hold: Hold, error: Exception, worker: Worker, loaded: Loaded | None = None) -> Ended:
     """End a task FAILED whose body was never started: no attempt is counted."""
     outcome = replace(failed(hold.claimed, error, worker), attempts=hold.claimed.attempts, worker_id=None)
-    return Ended(hold=hold, outcome=outcome, result=result, error=error)
+    return Ended(hold=hold, outcome=outcome, loaded=loaded, error=error)
 
 
 def refused_by_database(over: Ended, error: Exception, worker: Worker) -> Ended:

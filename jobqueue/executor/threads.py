@@ -16,6 +16,7 @@ from jobqueue.executor import sessions
 from jobqueue.executor.atomic import commit_with, poll_atomically
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
+from jobqueue.executor.lane import ThreadLane
 from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, load
 from jobqueue.executor.sessions import Session
 from jobqueue.executor.turn import is_commit_function
@@ -28,35 +29,39 @@ Job = Callable[[], None]
 
 class Threads:
     """
-    N worker threads that take jobs from one line, and one more thread for chores.
+    The worker threads of a lane, and one more for chores. poll: sees one task to its end; it must not raise.
 
     A chore, such as telling receivers what was committed, waits for no body to end: it has a thread
-    of its own, and the workers help between two jobs.
+    of its own, and the workers help between two tasks.
     """
 
-    def __init__(self, count: int, name: str) -> None:
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+    def __init__(self, lane: ThreadLane, poll: Callable[[Hold], None], name: str) -> None:
+        self._lane, self._poll = lane, poll
         self._chores: SimpleQueue[Job | None] = SimpleQueue()
         self._sessions: list[Session] = []
         self._threads = [
-            threading.Thread(target=self._work, name=f"{name}-worker-{number}", daemon=True) for number in range(count)
+            threading.Thread(target=self._work, name=f"{name}-worker-{number}", daemon=True)
+            for number in range(lane.slots)
         ]
         self._threads.append(threading.Thread(target=self._do_chores, name=f"{name}-chores", daemon=True))
         for thread in self._threads:
             thread.start()
-
-    def submit(self, job: Job) -> None:
-        self._jobs.put(job)
 
     def submit_chore(self, chore: Job) -> None:
         self._chores.put(chore)
 
     def _work(self) -> None:
         session = self._enter()
-        while (job := self._jobs.get()) is not None:
-            run_safely(job)
+        hold = self._lane.next()
+        while hold is not None:
+            self._poll(hold)
+            if self._chores.empty():
+                hold = self._lane.next(hold)
+                continue
+            self._lane.left(hold)
             while (chore := self._next_chore()) is not None:
                 run_safely(chore)
+            hold = self._lane.next()
         session.leave()
 
     def _do_chores(self) -> None:
@@ -87,8 +92,7 @@ class Threads:
 
     def close(self, timeout_seconds: float) -> bool:
         """Stop the threads; returns whether all have ended."""
-        for _ in self._threads[:-1]:
-            self._jobs.put(None)
+        self._lane.close()
         self._chores.put(None)
         deadline = time.monotonic() + timeout_seconds
         for thread in self._threads:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from queue import SimpleQueue
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +12,7 @@ from jobqueue.exceptions import TaskCancelled
 from jobqueue.executor import hold as hold_module
 from jobqueue.executor import lane as lane_module
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.lane import AHEAD_MOST, Lane
+from jobqueue.executor.lane import AHEAD_MOST, SHORT_SECONDS, Lane, ThreadLane
 from jobqueue.outcome import Status
 from tests.executor import tasks
 from tests.executor.harness import Start, gates, in_line, make_claim, on_postgresql, row_of, wait_for, wait_until
@@ -170,3 +172,47 @@ def test_what_waits_in_line_for_a_second_goes_back_and_stays_there(start: Start)
     gates["in line"].open()
     gates["long"].open()
     assert wait_until(result, Status.SUCCESSFUL).claim_number == 2
+
+
+# --- threads that take their tasks themselves
+
+
+def test_short_tasks_are_left_to_the_thread_that_is_at_work() -> None:
+    lane = ThreadLane(2)
+    lane._median_seconds = SHORT_SECONDS / 2
+    taken: SimpleQueue[Hold | None] = SimpleQueue()
+    given = holds(3)
+    lane.add(given)
+    first = lane.next()
+    assert first is given[0]
+    other = threading.Thread(target=lambda: taken.put(lane.next()), daemon=True)
+    other.start()
+
+    assert lane.next(first) is given[1]  # at once, by the thread that was faster than a millisecond
+    assert taken.get(timeout=10.0) is given[2]  # the other one: what we took does not end
+    other.join()
+
+
+def test_a_closed_lane_sends_threads_home_when_it_is_empty() -> None:
+    lane = ThreadLane(1)
+    given = holds(1)
+    lane.add(given)
+    lane.close()
+
+    assert lane.next() is given[0]
+    assert lane.next(given[0]) is None
+
+
+@on_postgresql
+def test_no_short_task_waits_behind_a_long_one_while_a_thread_is_idle(start: Start) -> None:
+    tasks.add.enqueue_many([((number,), {}) for number in range(400)])
+    running = start(threads=3)
+    wait_for(lambda: running.pulse.counts.finished == 400)
+    assert running.pulse._crew.in_threads._median_seconds < SHORT_SECONDS
+
+    tasks.wait_at.using(priority=1).enqueue_many([(("long",), {})] * 2)
+    short = tasks.add.enqueue_many([((number,), {}) for number in range(50)])
+    gates["long"].wait_for(2)
+
+    for result in short:
+        wait_until(result, Status.SUCCESSFUL)
