@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,10 +17,11 @@ from jobqueue.engine.clock import Clock
 from jobqueue.engine.ground import Ground, json_from
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.models import InboxMessage
-from jobqueue.outcome import Letter, NewMessage, Status
+from jobqueue.outcome import FINAL, Letter, NewMessage, Status
 
 logger = logging.getLogger(__name__)
 
+ENDED_BADLY = (Status.FAILED, Status.CANCELLED)  # and may be requeued
 MAIL_PER_POLL = 1000  # messages that one poll reads; what is beyond makes the task run again at once
 MOST_DOUBLINGS = 10  # of that, for a task that takes nothing of what it reads
 
@@ -75,9 +76,17 @@ class Mail(Ground):
                 raise TaskFinished(f"Task {message.task_id} has ended and takes no messages.")
 
     def _insert(self, messages: Sequence[NewMessage]) -> list[tuple[int, UUID]]:
-        """Insert what can be, in order: where the receiver lives and the dedupe_key is new. Id and receiver of each."""
-        living = set(self.tasks.live().filter(pk__in=receivers(messages)).values_list("pk", flat=True))
-        return self._insert_all([message for message in messages if message.task_id in living])
+        """
+        Insert what can be, in order: where the receiver lives and the dedupe_key is new. Id and receiver of each.
+
+        The end of a child is kept for a parent that has ended badly too, unless that is just going.
+        """
+        found = dict(self.tasks.filter(pk__in=receivers(messages)).values_list("pk", "status"))
+        living = {pk for pk, status in found.items() if status not in FINAL}
+        parents = {message.task_id for message in messages if message.eof is not None}
+        unlucky = {pk for pk in parents - living if found.get(pk) in ENDED_BADLY}
+        kept = unlucky - self._going(unlucky)
+        return self._insert_all([m for m in messages if m.task_id in living or (m.eof and m.task_id in kept)])
 
     def _insert_all(self, messages: Sequence[NewMessage]) -> list[tuple[int, UUID]]:
         now = self.now()
@@ -154,7 +163,8 @@ class Mail(Ground):
         """
         Tell parents that children ended, one message for each; returns the parents that were told.
 
-        A parent that has ended is told nothing. `reported_at` keeps a requeued child from doing it again.
+        One that has ended badly finds it when it is requeued, one that has ended well is told nothing. `reported_at`
+        keeps a requeued child from doing it again.
         """
         if not endings:
             return set()
@@ -166,8 +176,14 @@ class Mail(Ground):
         return told
 
     def _busy(self, ids: Collection[UUID]) -> set[UUID]:
-        """Of receivers we could not lock: those that an insert would wait for. Here none is known to be."""
-        return set()
+        """Of receivers: those that nothing can be inserted for now. Here those that have ended and may be going."""
+        ended_badly = self.tasks.filter(pk__in=ids, status__in=ENDED_BADLY) if ids else self.tasks.none()
+        return self._going(ended_badly.values_list("pk", flat=True))
+
+    def _going(self, ids: Iterable[UUID]) -> set[UUID]:
+        """Lock tasks that have ended; gives those that somebody else has locked, who may be pruning them."""
+        ended = set(ids)
+        return ended - {row.pk for row in self.lock(ended).only("pk")} if ended else ended
 
     def _with_mail(self, left: Mapping[UUID, int]) -> set[UUID]:
         """Of locked tasks: those with more unread mail than was read and left, of which only they can take any."""

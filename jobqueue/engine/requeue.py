@@ -10,10 +10,9 @@ from django.db import IntegrityError, transaction
 from jobqueue.engine.clock import Clock, rank_from
 from jobqueue.engine.enqueue import KEY_TRIES, key_taken
 from jobqueue.engine.ground import Ground
+from jobqueue.engine.mail import ENDED_BADLY
 from jobqueue.models import Task
 from jobqueue.outcome import RequeueReport, Status
-
-ENDED_BADLY = [Status.FAILED, Status.CANCELLED]
 
 
 class Requeue(Ground):

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 import jobqueue
-from jobqueue import Done, GiveUp, PollContext, Retry, Sleep, Spawn, Suspend, testing
+from jobqueue import Done, GiveUp, Kind, PollContext, Retry, Sleep, Spawn, Suspend, testing
 from jobqueue.outcome import Status
 from tests.actor import actors
 from tests.actor.stage import AsyncPuppet, Puppet, Stage
@@ -199,6 +199,30 @@ class TestCancel:
 
 
 class TestRequeue:
+    def test_parent_reads_the_ends_that_it_missed(self, stage: Stage) -> None:
+        child = stage.child(lambda context: Done("the end") if context.inbox.take() else Suspend())
+
+        def poll(context: PollContext[Any]) -> Any:
+            if context.polls == 0:
+                return child, Suspend()
+            if context.inbox.take(Kind.MESSAGE) and not stage.row(pk).errors:
+                raise GiveUp("for now")
+            ends = context.inbox.take(Kind.CHILD_SUCCESSFUL)
+            return Done([message.body for message in ends]) if ends else Suspend()
+
+        pk = stage.enter(poll)
+        stage.run()
+        stage.send(pk)
+        stage.run()
+        assert stage.status(pk) == Status.FAILED
+        stage.send(child.id)
+        stage.run()
+        assert stage.result(child.id) == "the end"
+        jobqueue.requeue(pk)
+        stage.run()
+
+        assert stage.result(pk) == ["the end"]
+
     def test_state_and_inbox_are_kept(self, stage: Stage) -> None:
         seen: list[Any] = []
 

@@ -391,6 +391,30 @@ class TestParent:
         assert bench.commit(outcome(child)).done == {child.id: Status.SUCCESSFUL}
         assert InboxMessage.objects.using(bench.engine.database).count() == 0
 
+    @pytest.mark.parametrize("status", [Status.FAILED, Status.CANCELLED])
+    def test_parent_that_ended_badly_finds_the_message_when_it_is_requeued(self, bench: Bench, status: Status) -> None:
+        parent = bench.ended(status)
+        child, waiting = child_of(bench, parent), bench.add(parent_id=parent)
+
+        assert bench.commit(outcome(child)).dropped == {}
+        bench.engine.cancel([waiting])
+        assert bench.status(parent) == status
+
+        bench.engine.requeue([parent])
+        (claimed,) = bench.claim(queues=[bench.row(parent).queue_name])
+        mail = bench.engine.read_mail([claimed.id])[claimed.id]
+        assert [(letter.sender_id, letter.eof) for letter in mail] == [
+            (child.id, Status.SUCCESSFUL),
+            (waiting, Status.CANCELLED),
+        ]
+
+    def test_other_messages_to_a_parent_that_ended_badly_are_dropped(self, bench: Bench) -> None:
+        parent = bench.ended(Status.FAILED)
+        child = child_of(bench, parent)
+
+        assert bench.perform(child, send=[message(parent, is_droppable=True)]).dropped == {child.id: 1}
+        assert bench.inbox(parent) == []
+
     def test_requeued_child_does_not_tell_twice(self, bench: Bench) -> None:
         parent = bench.suspended()
         child = child_of(bench, parent)

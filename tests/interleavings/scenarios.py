@@ -324,6 +324,18 @@ def pruning_beside_a_child(world: World) -> Sequence[Script]:
     return [world.prune, lambda: world.commit(done(child, ()))]
 
 
+def requeueing_a_parent(world: World) -> Sequence[Script]:
+    """It missed the end of its child, or does not."""
+    parent = world.ended("parent")
+    child = world.running("child", parent_id=parent)
+
+    def requeue_and_poll() -> None:
+        world.requeue(parent)
+        world.poll("parent", decide=suspend)
+
+    return [requeue_and_poll, lambda: world.commit(done(child, ()))]
+
+
 def pruning_twice(world: World) -> Sequence[Script]:
     for _ in range(2):
         world.ended("task")
@@ -413,6 +425,7 @@ ALL = [
     Scenario("requeue-x-send-x-poll", requeueing_beside_a_send_and_a_poll, actors=3),
     Scenario("requeue-and-cancel-x-requeue", requeueing_twice),
     Scenario("requeued-child-ends-x-parent-suspends", requeueing_a_child),
+    Scenario("requeue-and-poll-x-child-of-it-ends", requeueing_a_parent),
     Scenario("requeue-x-enqueue-of-its-key", requeueing_a_key),
     Scenario("enqueue-x-enqueue-of-one-key", enqueueing_a_key),
     Scenario("send-x-end-and-prune", pruning_beside_a_send),

@@ -1,5 +1,6 @@
 -- Insert messages for living tasks, in the caller's transaction and in the order given; a message whose dedupe key
--- was seen is left out of the answer.
+-- was seen is left out of the answer. The end of a child is kept for a parent that has ended badly too, which may be
+-- requeued.
 -- Parameters: backend; arrays, one element per message (bodies are JSON text);
 --   all_or_none: insert nothing where a receiver has ended or is unknown, instead of leaving out its messages; but for
 --   repeats, which may come when it has.
@@ -13,16 +14,16 @@ WITH given AS MATERIALIZED (
     ) WITH ORDINALITY AS given (task_id, sender_id, body, eof, dedupe_key, number)
 ),
 receiver AS MATERIALIZED (
-    SELECT id
+    SELECT id, finished_at
     FROM jobqueue_task
-    WHERE id = ANY(ARRAY(SELECT task_id FROM given)) AND backend = %(backend)s AND finished_at IS NULL
+    WHERE id = ANY(ARRAY(SELECT task_id FROM given)) AND backend = %(backend)s AND status <> 'SUCCESSFUL'
     ORDER BY id
     FOR KEY SHARE
 ),
 welcome AS MATERIALIZED (
     SELECT given.*
-    FROM given
-    WHERE task_id IN (SELECT id FROM receiver)
+    FROM given JOIN receiver ON receiver.id = given.task_id
+    WHERE receiver.finished_at IS NULL OR given.eof IS NOT NULL
 ),
 refused AS MATERIALIZED (
     SELECT given.number
