@@ -214,7 +214,7 @@ def test_task_that_has_ended(stage: Stage) -> None:
         jobqueue.send("k")
 
 
-@pytest.mark.parametrize("receiver", [new_id(), str(new_id()), "nobody", ""])
+@pytest.mark.parametrize("receiver", [new_id(), str(new_id()), "nobody", ""], ids=["id", "text", "key", "empty"])
 def test_nobody(stage: Stage, receiver: Any) -> None:
     with pytest.raises(TaskNotFound):
         jobqueue.send(receiver)

@@ -270,7 +270,7 @@ def test_nobody_adds(client):
     assert client.post("/admin/jobqueue/task/add/", {"task_type": "x"}).status_code == 403
 
 
-@pytest.mark.parametrize("identifier", [str(uuid4()), "nonsense", "_5Fx"])
+@pytest.mark.parametrize("identifier", [str(uuid4()), "nonsense", "_5Fx"], ids=["id", "text", "quoted"])
 def test_unknown_task_leads_back_to_the_list(client, identifier):
     client.force_login(make_user("view_task"))
 
