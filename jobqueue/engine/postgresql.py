@@ -243,9 +243,7 @@ class PostgresEngine(Engine):
         return self.count("wake", ids=list(ids), aging=float(self.options.aging)) if ids else 0
 
     def _asleep_with_mail(self, limit: int) -> list[UUID]:
-        rest_seconds = 2 * self.options.poll_interval
-        found = self.rows("sweep", backend=self.alias, rest_seconds=rest_seconds, sweep_limit=limit)
-        return [pk for (pk,) in found]
+        return [pk for (pk,) in self.rows("sweep", backend=self.alias, sweep_limit=limit)]
 
     # --- heartbeat, rescue
 

@@ -66,8 +66,8 @@ class Wake(Ground):
         """
         Wake SUSPENDED tasks that have unread mail: the net below a lost wake-up.
 
-        One that wakes within two poll intervals anyway is left to its alarm: it read its mail, did
-        not want it yet, and is on its way to look again. Locks: the rows, skipping locked ones.
+        One that read its mail and did not want it yet is on its way to look again, at its alarm: that is
+        woken for newer mail only. Locks: the rows, skipping locked ones.
         """
         ids = self._asleep_with_mail(limit)
         if not ids:
@@ -77,6 +77,6 @@ class Wake(Ground):
 
     def _asleep_with_mail(self, limit: int) -> list[UUID]:
         mail = self.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
-        far_off = Q(wake_at__isnull=True) | Q(wake_at__gt=bound(2 * self.options.poll_interval))
-        stuck = self.tasks.suspended().filter(far_off, Exists(mail))
+        newer = mail.filter(sent_at__gt=OuterRef("last_attempted_at"))
+        stuck = self.tasks.suspended().filter(Q(Exists(mail), idle_polls=0) | Q(Exists(newer)))
         return list(stuck.order_by("pk").values_list("pk", flat=True)[:limit])

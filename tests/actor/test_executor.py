@@ -11,11 +11,12 @@ from uuid import UUID
 import pytest
 from django.contrib.auth.models import Group
 from django.db import transaction
+from django.utils import timezone
 
 import jobqueue
 from jobqueue import Actor, Done, Kind, PollContext, Send, Sleep, Suspend, Yield, api
 from jobqueue.compat import task_enqueued
-from jobqueue.models import Task
+from jobqueue.models import InboxMessage, Task
 from jobqueue.outcome import Status
 from tests.actor.conftest import Options
 from tests.actor.stage import AsyncPuppet, Puppet, Stage
@@ -275,3 +276,24 @@ def test_messages_that_were_read_are_not_counted(stage: Stage, burst: Burst) -> 
 
     assert burst(threads=1).pulse.counts.undelivered == 0
     assert stage.result(pk) == 2
+
+
+@pytest.mark.parametrize("rests", [False, True])
+def test_message_from_sql_is_found_long_before_the_alarm_and_the_next_poll_of_the_queue(
+    stage: Stage, start: Start, options: Options, database: str, rests: bool
+) -> None:
+    """rests: its first poll left mail unread, and it looks again every POLL_INTERVAL."""
+    options(POLL_INTERVAL=3600.0)
+
+    def poll(context: PollContext[Any]) -> Any:
+        return Done() if context.inbox.take(str) else Sleep(timedelta(hours=1.5))
+
+    pk = stage.enter(poll)
+    if rests:
+        stage.send(pk, 1)
+    start(threads=1)
+    wait_until(stage, pk, Status.SUSPENDED)
+    if rests:
+        stage.change(pk, idle_polls=20, wake_at=stage.row(pk).enqueued_at + timedelta(hours=1))
+    InboxMessage.objects.using(database).create(task_id=pk, body="found", sent_at=timezone.now())
+    wait_until(stage, pk, Status.SUCCESSFUL)

@@ -137,8 +137,11 @@ class TestSweep:
         assert [bench.status(pk) for pk in (lost, without)] == ["READY", "SUSPENDED"]
         assert bench.engine.sweep() == 0
 
-    def test_sleeper_with_mail_whose_alarm_is_far_off_becomes_ready(self, bench: Bench) -> None:
-        pk = bench.suspended(wake_after_seconds=3600.0)
+    @pytest.mark.parametrize("seconds", [1.0, 3600.0])
+    def test_sleeper_with_mail_becomes_ready_however_near_its_alarm_is(self, bench: Bench, seconds: float) -> None:
+        """Its poll found no mail; and POLL_INTERVAL may be long."""
+        bench = bench.with_options(poll_interval=60.0)
+        pk = bench.suspended(wake_after_seconds=seconds)
         bench.send(pk)
 
         assert bench.engine.sweep() == 1
@@ -147,11 +150,15 @@ class TestSweep:
 
     def test_sleeper_that_looks_again_soon_is_left_to_its_alarm(self, bench: Bench) -> None:
         """It read this mail and waits for other: waking it each second would be a hot loop."""
-        pk = bench.suspended(wake_after_seconds=1.0)
+        pk = bench.suspended(look_after_seconds=1.0, idle_polls=1)
         bench.send(pk)
+        bench.set(pk, last_attempted_at=bench.engine.now())
 
         assert bench.engine.sweep() == 0
         assert bench.status(pk) == "SUSPENDED"
+
+        bench.send(pk)
+        assert bench.engine.sweep() == 1
 
     def test_read_mail_wakes_nobody(self, bench: Bench) -> None:
         pk = bench.suspended()

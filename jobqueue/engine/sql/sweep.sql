@@ -1,12 +1,12 @@
 -- Name SUSPENDED tasks that have unread mail, by leaps: the next sleeper from the last mailbox on, then the next
 -- mailbox from that sleeper on. So 300,000 sleepers with 10 letters among them cost about 20 steps, and so do 10
 -- sleepers with 300,000 letters to others.
--- Parameters: backend, sweep_limit; rest_seconds: a sleeper whose alarm is nearer is left to it.
--- Index: jobqueue_task_suspended, jobqueue_inbox_unread. Locks: none.
+-- One whose last poll left its mail unread looks again by itself: it is named for newer mail only.
+-- Parameters: backend, sweep_limit. Index: jobqueue_task_suspended, jobqueue_inbox_unread. Locks: none.
 WITH RECURSIVE leap AS (
-    SELECT sleeper.id AS sleeper, sleeper.wake_at, mailbox.task_id AS mailbox
+    SELECT sleeper.id AS sleeper, sleeper.idle_polls, sleeper.last_attempted_at, mailbox.task_id AS mailbox
     FROM (
-        SELECT id, wake_at FROM jobqueue_task
+        SELECT id, idle_polls, last_attempted_at FROM jobqueue_task
         WHERE backend = %(backend)s AND status = 'SUSPENDED'
         ORDER BY id LIMIT 1
     ) AS sleeper
@@ -16,10 +16,10 @@ WITH RECURSIVE leap AS (
         ORDER BY task_id LIMIT 1
     ) AS mailbox
     UNION ALL
-    SELECT sleeper.id, sleeper.wake_at, mailbox.task_id
+    SELECT sleeper.id, sleeper.idle_polls, sleeper.last_attempted_at, mailbox.task_id
     FROM leap
     CROSS JOIN LATERAL (
-        SELECT id, wake_at FROM jobqueue_task
+        SELECT id, idle_polls, last_attempted_at FROM jobqueue_task
         WHERE backend = %(backend)s AND status = 'SUSPENDED' AND id >= leap.mailbox AND id > leap.sleeper
         ORDER BY id LIMIT 1
     ) AS sleeper
@@ -31,5 +31,11 @@ WITH RECURSIVE leap AS (
 )
 SELECT sleeper
 FROM leap
-WHERE sleeper = mailbox AND (wake_at IS NULL OR wake_at > clock_timestamp() + make_interval(secs => %(rest_seconds)s))
+WHERE sleeper = mailbox AND (
+    idle_polls = 0 OR (
+        SELECT sent_at FROM jobqueue_inboxmessage
+        WHERE task_id = sleeper AND consumed_at IS NULL
+        ORDER BY task_id DESC, id DESC LIMIT 1
+    ) > last_attempted_at
+)
 LIMIT %(sweep_limit)s
