@@ -323,7 +323,7 @@ def test_result_keeps_queue_and_priority(add: Any) -> None:
 @pytest.mark.parametrize(
     "result_id",
     [
-        str(uuid.uuid4()),
+        "00000000-0000-4000-8000-000000000000",
         "",
         "nonsense",
         "x" * 36,
@@ -331,7 +331,7 @@ def test_result_keeps_queue_and_priority(add: Any) -> None:
         "\x00" * 36,
         "\ud800" * 36,
         "{00000000-0000-0000-0000-00000000000}",
-        uuid.uuid4().hex,
+        "00000000000040008000000000000000",
         None,
         5,
         b"x" * 36,
