@@ -1,7 +1,6 @@
 """The contract of Django's task framework, kept on both databases."""
 
 import pickle
-import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
