@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -20,6 +21,7 @@ from jobqueue.compat import (
     TaskResult,
     TaskResultDoesNotExist,
     TaskResultStatus,
+    is_heard,
     task_enqueued,
 )
 from jobqueue.exceptions import InvalidArguments
@@ -124,6 +126,7 @@ class JobQueueBackend(BaseTaskBackend):
                     for start in range(0, len(rows), ROWS_PER_STATEMENT)
                     for answer in api.enqueue(self.alias, rows[start : start + ROWS_PER_STATEMENT])
                 ]
+        has_receivers = is_heard(task_enqueued, logging.DEBUG)
         existing = self._rows([answer.id for answer in answers if not answer.created])
         results = []
         for (args, kwargs), answer in zip(calls, answers, strict=True):
@@ -132,7 +135,7 @@ class JobQueueBackend(BaseTaskBackend):
                 continue
             result = self._new_result(task, args, kwargs, answer)
             results.append(result)
-            if answer.created:
+            if answer.created and has_receivers:
                 task_enqueued.send(sender=type(self), task_result=result)
         return results
 

@@ -169,26 +169,12 @@ class PostgresEngine(Engine):
         }
 
     def _insert_rows(self, rows: Sequence[NewTask]) -> list[tuple[Any, ...]]:
-        return self.rows(
-            "enqueue",
-            backend=self.alias,
-            aging=float(self.options.aging),
-            ids=[row.id for row in rows],
-            queue_names=[row.queue_name for row in rows],
-            task_types=[row.task_type for row in rows],
-            priorities=[int(row.priority) for row in rows],
-            args=[row.args for row in rows],
-            kwargs=[row.kwargs for row in rows],
-            options=[row.options for row in rows],
-            metadata=[row.metadata for row in rows],
-            keys=[row.key for row in rows],
-            parent_ids=[row.parent_id for row in rows],
-            wake_ats=[row.wake_at for row in rows],
-            wake_after_seconds=[row.wake_after_seconds for row in rows],
-            expires_ats=[row.expires_at for row in rows],
-            expires_after_seconds=[row.expires_after_seconds for row in rows],
-            max_attempts=[row.max_attempts for row in rows],
-        )
+        aging = float(self.options.aging)
+        if len(rows) == 1 and rows[0].key is None:
+            columns = msgspec.structs.asdict(rows[0])
+            del columns["key"]
+            return self.hot_rows("enqueue_one", backend=self.alias, aging=aging, **columns)
+        return self.hot_rows("enqueue", backend=self.alias, aging=aging, rows=as_json(rows))
 
     # --- claim
 

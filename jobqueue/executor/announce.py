@@ -6,11 +6,10 @@ import json
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib import import_module
 from typing import Any
 
 from jobqueue import registry, results
-from jobqueue.compat import PACKAGE, task_backends, task_enqueued, task_finished, task_started
+from jobqueue.compat import is_heard, task_backends, task_enqueued, task_finished, task_started
 from jobqueue.executor.errors import first_line_of
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.run import Ended, Loaded, Worker
@@ -20,10 +19,7 @@ from jobqueue.payload import decode
 from jobqueue.results import Result
 
 logger = logging.getLogger("jobqueue.executor")
-framework_logger = logging.getLogger(PACKAGE)
-FRAMEWORK_RECEIVERS = {
-    id(value) for name, value in vars(import_module(f"{PACKAGE}.signals")).items() if name.startswith("log_task_")
-}
+
 
 WORDS = {
     Status.SUCCESSFUL: ("succeeded", logging.INFO),
@@ -129,17 +125,6 @@ def is_heard_of(over: Ended, status: Status) -> bool:
 
 def hears_of_children() -> bool:
     return is_heard(task_enqueued, logging.DEBUG)
-
-
-def is_heard(signal: Any, level: int) -> bool:
-    """
-    Whether a signal has a receiver beside the framework's own, or that one's log lines, of this level, are wanted.
-
-    What nobody hears is not sent: a TaskResult and a signal take 13 us.
-    """
-    return framework_logger.isEnabledFor(level) or any(
-        entry[0][0] not in FRAMEWORK_RECEIVERS for entry in signal.receivers
-    )
 
 
 def announce_children(children: Sequence[NewTask], worker: Worker) -> None:
