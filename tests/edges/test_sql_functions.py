@@ -377,6 +377,24 @@ class TestRefusals:
             create(more, task_id=ANY_ID)
         assert not Task.objects.exists()
 
+    def test_parent_that_is_not_there(self) -> None:
+        with refused(NOT_FOUND, f"there is no task {ANY_ID} to be the parent"):
+            create(", %s", ANY_ID)
+
+    @pytest.mark.parametrize("status", FINAL)
+    def test_parent_that_has_ended(self, bench: Bench, status: Status) -> None:
+        parent = bench.ended(status)
+
+        with refused(FINISHED, f"task {parent} has ended and has no more children"):
+            create(", %s", parent)
+
+    def test_parent_of_another_backend(self, bench: Bench) -> None:
+        parent = bench.suspended()
+
+        with refused(REFUSED, f"a child lives in its parent's backend; {parent} is of 'default', not of 'bulk'"):
+            create(", %s, backend => 'bulk'", parent)
+        assert not Task.objects.filter(parent_id=parent).exists()
+
     @pytest.mark.parametrize("name", ["", "x" * 501, None])
     def test_what_is_no_name_of_a_task(self, name: Any) -> None:
         with refused(REFUSED, "task_type must have 1 to 500 characters"):

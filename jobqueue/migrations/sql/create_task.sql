@@ -3,11 +3,14 @@
 --   and priority are what is given here, else the defaults; max_attempts and timeout, where NULL, are as declared, which
 --   the executor looks up. task_id: NULL makes one. aging: the backend's
 --   OPTIONS["AGING"]. notify: have an idle executor look at the commit, which takes a database-wide lock there.
+--   parent_id: a living task of the same backend, whose inbox gets the new task's end. It should be an actor: which tasks
+--   are functions, and read no mail, SQL does not know.
 -- Returns the id; that of the live task which holds the key, where there is one, and nothing is inserted.
--- Raises invalid_parameter_value (22023) for what Python refuses; unique_violation (23505) when the id is taken;
+-- Raises invalid_parameter_value (22023) for what Python refuses, and for a parent of another backend; no_data_found
+--   (P0002) where there is no such parent; object_not_in_prerequisite_state (55000) where it has ended; unique_violation (23505) when the id is taken;
 --   serialization_failure (40001) when the holder of the key cannot be seen: begin again.
--- Index: unique jobqueue_task_key decides the conflict.
--- Locks: the new row; waits for an open transaction that created a task with the same key.
+-- Index: unique jobqueue_task_key decides the conflict; the primary key finds the parent.
+-- Locks: the new row; the parent FOR KEY SHARE, which keeps it from being pruned and blocks nobody else; waits for an open transaction that created a task with the same key.
 CREATE OR REPLACE FUNCTION {schema}.jobqueue_create_task(
     task_id uuid,
     task_type text,
@@ -45,6 +48,7 @@ DECLARE
     milliseconds bytea;
     random_bytes bytea;
     problem text;
+    parent record;
 BEGIN
     problem := CASE
         WHEN task_type IS NULL OR length(task_type) NOT BETWEEN 1 AND 500 THEN
@@ -90,6 +94,25 @@ BEGIN
     END;
     IF problem IS NOT NULL THEN
         RAISE EXCEPTION 'jobqueue_create_task: %', problem USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+
+    IF parent_id IS NOT NULL THEN
+        SELECT task.backend, task.finished_at INTO parent
+        FROM {schema}.jobqueue_task AS task
+        WHERE task.id = jobqueue_create_task.parent_id
+        FOR KEY SHARE;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'jobqueue_create_task: there is no task % to be the parent', parent_id
+                USING ERRCODE = 'no_data_found';
+        ELSIF parent.backend <> backend THEN
+            RAISE EXCEPTION
+                'jobqueue_create_task: a child lives in its parent''s backend; % is of %, not of %',
+                parent_id, quote_literal(parent.backend), quote_literal(backend)
+                USING ERRCODE = 'invalid_parameter_value';
+        ELSIF parent.finished_at IS NOT NULL THEN
+            RAISE EXCEPTION 'jobqueue_create_task: task % has ended and has no more children', parent_id
+                USING ERRCODE = 'object_not_in_prerequisite_state';
+        END IF;
     END IF;
 
     IF task_id IS NULL THEN  -- a UUIDv7, as Python makes them
