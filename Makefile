@@ -6,6 +6,9 @@ PG_BIN ?=
 PY := .venv/bin/python
 READY := .venv/.ready
 PINS := .ci/constraints.txt
+BENCH_PY := .venv-bench/bin/python
+BENCH_READY := .venv-bench/.ready
+PEERS := benchmarks/requirements.txt
 # Two makes at once set up one after the other, where the system has flock.
 ONE_AT_A_TIME := $(shell command -v flock >/dev/null 2>&1 && echo flock .venv.lock)
 
@@ -17,12 +20,13 @@ endif
 OURS := JOBQUEUE_PG_BIN JOBQUEUE_INTERLEAVINGS JOBQUEUE_ORDER JOBQUEUE_SEED
 unexport DJANGO_SETTINGS_MODULE $(filter-out $(OURS),$(filter JOBQUEUE_%,$(.VARIABLES)))
 
-.PHONY: help demo serve test bench-actors bench-wake lint format matrix venv clean
+.PHONY: help demo serve test bench bench-quick bench-actors bench-wake lint format matrix venv venv-bench clean
 
 help:
 	@echo "make demo     import photographs through the queue and show what happened (PHOTOS=folder: your own)"
 	@echo "make serve    run the demo site and its executors until Ctrl-C"
 	@echo "make test     run the test suite (ARGS='-k admin -x' goes to pytest)"
+	@echo "make bench    measure this queue beside its peers, an hour and a half (make bench-quick: two minutes)"
 	@echo "make bench-actors  measure polls of actors per second beside the naive protocol (ARGS='--rounds 9')"
 	@echo "make bench-wake    measure how soon an actor among a million is polled after its message"
 	@echo "make lint     check style, types and migrations"
@@ -42,6 +46,12 @@ serve: venv
 
 test: venv
 	@$(PY) -m pytest $(ARGS)
+
+bench: venv-bench
+	@$(BENCH_PY) -m benchmarks.bench $(ARGS)
+
+bench-quick: venv-bench
+	@$(BENCH_PY) -m benchmarks.bench --quick $(ARGS)
 
 bench-actors: venv
 	@$(PY) -m benchmarks.bench_actors $(ARGS)
@@ -71,7 +81,16 @@ $(READY): pyproject.toml $(PINS)
 	@$(PY) -m pip install -qq --disable-pip-version-check --no-input -c $(PINS) -e ".[dev]"
 	@touch $(READY)
 
+venv-bench:
+	@$(ONE_AT_A_TIME) $(MAKE) -s --no-print-directory $(BENCH_READY)
+
+$(BENCH_READY): pyproject.toml $(PINS) $(PEERS)
+	@echo "Setting up .venv-bench (a minute, once)"
+	@$(BENCH_PY) -c "" 2>/dev/null || $(PYTHON) -m venv --clear .venv-bench
+	@$(BENCH_PY) -m pip install -qq --disable-pip-version-check --no-input -c $(PINS) -r $(PEERS) -e ".[demo]"
+	@touch $(BENCH_READY)
+
 clean:
 	@if [ -x $(PY) ]; then $(PY) -m demo_project.postgres --remove; fi
-	rm -rf .venv .venv.lock .venv-matrix .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .venv.lock .venv-bench .venv-matrix .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -prune -exec rm -rf {} +

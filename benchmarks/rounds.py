@@ -6,6 +6,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from subprocess import SubprocessError
+
+from psycopg import Error as DatabaseError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +19,8 @@ class Sample:
     seconds: float
     worker_seconds: float
     server_seconds: float
+    broker_seconds: float = 0.0
+    last_tenth: float | None = None  # rate of the last tenth of the jobs against the first
 
     @property
     def rate(self) -> float:
@@ -50,17 +55,40 @@ class Samples:
         return 1000 * median(sample.worker_seconds / sample.count for sample in self.rounds)
 
     @property
+    def last_tenth(self) -> float | None:
+        found = [sample.last_tenth for sample in self.rounds if sample.last_tenth is not None]
+        return median(found) if found else None
+
+    @property
+    def broker_ms(self) -> float:
+        return 1000 * median(sample.broker_seconds / sample.count for sample in self.rounds)
+
+    @property
     def server_ms(self) -> float:
         return 1000 * median(sample.server_seconds / sample.count for sample in self.rounds)
 
 
-def take_turns(sides: Mapping[str, Callable[[], Sample]], rounds: int) -> list[Samples]:
-    """Measure every side once in each round, in an order that turns."""
+def take_turns(
+    sides: Mapping[str, Callable[[], Sample]], rounds: int, missing: dict[str, str] | None = None
+) -> list[Samples]:
+    """
+    Measure every side once in each round, in an order that turns.
+
+    missing: takes the sides that cannot be measured, with the reason; without it they are an error.
+    """
     found: dict[str, list[Sample]] = {name: [] for name in sides}
     for number in range(rounds):
-        names = list(sides)
+        names = list(found)
         for name in names[number % len(names) :] + names[: number % len(names)]:
-            sample = sides[name]()
+            try:
+                sample = sides[name]()
+            except (RuntimeError, OSError, SubprocessError, DatabaseError) as error:
+                if missing is None:
+                    raise
+                missing[name] = str(error).splitlines()[0]
+                del found[name]
+                print(f"round {number + 1} {name:<40} not measured: {error}", file=sys.stderr, flush=True)
+                continue
             found[name].append(sample)
             print(f"round {number + 1} {name:<40} {sample.rate:>9,.0f}/s", file=sys.stderr, flush=True)
     return [Samples(name, samples) for name, samples in found.items()]

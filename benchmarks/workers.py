@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 STOP_SECONDS = 30
+READY_SECONDS = 60
+LOOK_SECONDS = 0.02
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
 
@@ -38,6 +42,52 @@ def workers(count: int, command: Sequence[str]) -> Iterator[list[int]]:
             process.terminate()
         for process in started:
             _end(process)
+
+
+@contextmanager
+def programs(
+    commands: Sequence[Sequence[str]], *, ready: str, environment: Mapping[str, str], folder: Path
+) -> Iterator[list[int]]:
+    """Processes that write their log to a file, each ready when a line of it matches."""
+    started: list[tuple[subprocess.Popen[bytes], Path]] = []
+    try:
+        for number, command in enumerate(commands):
+            log = folder / f"worker-{number}.log"
+            started.append((_start_logged(command, environment, log), log))
+        for process, log in started:
+            _wait_for_line(process, log, ready)
+        yield [process.pid for process, _ in started]
+    finally:
+        for process, _ in started:
+            process.terminate()
+        for process, log in started:
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            log.unlink(missing_ok=True)
+
+
+def _start_logged(command: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command,
+            cwd=CHECKOUT,
+            env=os.environ | {"PYTHONPATH": str(CHECKOUT), "PYTHONUNBUFFERED": "1"} | dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            preexec_fn=_die_with_us,
+        )
+
+
+def _wait_for_line(process: subprocess.Popen[bytes], log: Path, ready: str) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while not re.search(ready, text := log.read_text(errors="replace"), re.MULTILINE):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"A worker was not ready: {process.args!r}\n{text[-2000:]}")
+        time.sleep(LOOK_SECONDS)
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[str]:

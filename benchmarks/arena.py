@@ -1,0 +1,209 @@
+"""What all contestants share: one private PostgreSQL, a Redis where Debian's is installed, a database for each side."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from benchmarks import cluster, cpu, redis, workers
+from benchmarks.contestants import STORES, Contestant, Store
+from demo_project.postgres import Cluster, throwaway_cluster
+
+PRODUCE_SECONDS = 900
+
+
+class NotMeasured(RuntimeError):
+    """Why a side has no figures here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    server: Cluster
+    broker: redis.Redis | None
+    folder: Path
+    databases: dict[str, Database] = field(default_factory=dict)
+
+    def database(self, peer: str, condition: str = "") -> Database:
+        """The database of a peer with nothing but its tables, or of a condition; made when first asked for."""
+        name = re.sub(r"\W+", "_", f"{peer}_{condition}").strip("_").lower()
+        if name not in self.databases:
+            if condition:
+                self._create(name, template=self.database(peer).name)
+            else:
+                self._create(name, template="template1")
+            self.databases[name] = Database(self, name, peer)
+            if not condition:
+                self.databases[name].set_up()
+        return self.databases[name]
+
+    def _create(self, name: str, *, template: str) -> None:
+        with psycopg.connect(self.server.url, autocommit=True) as connection:
+            connection.execute(
+                sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+            )
+
+    def cpu_seconds(self) -> float:
+        return cluster.cpu_seconds(self.server)
+
+    def broker_seconds(self) -> float:
+        return cpu.seconds_of_tree(self.broker.pid) if self.broker else 0.0
+
+    def check(self, contestant: Contestant) -> None:
+        if contestant.needs_redis and self.broker is None:
+            raise NotMeasured("no `redis-server` is installed here")
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """One database of one peer, in one condition."""
+
+    arena: Arena
+    name: str
+    peer: str
+
+    @property
+    def url(self) -> str:
+        return self.arena.server.url_for(self.name)
+
+    @property
+    def store(self) -> Store:
+        """KeyError for a peer whose jobs live in Redis."""
+        return STORES[self.peer]
+
+    @property
+    def is_in_redis(self) -> bool:
+        return self.peer not in STORES
+
+    @contextmanager
+    def connected(self) -> Iterator[psycopg.Connection[Any]]:
+        # An ordinary user's triggers would notify of each of a million rows: they are for rows that users enqueue.
+        with psycopg.connect(self.url, autocommit=True, options="-c session_replication_role=replica") as connection:
+            yield connection
+
+    def set_up(self) -> None:
+        """The peer's own tables, and as a pattern for more the row that it makes of one no-op job."""
+        self.produce("setup", 0)
+        if self.is_in_redis:
+            return
+        self.produce("bulk", 1)
+        with self.connected() as connection:
+            jobs = sql.Identifier(self.store.jobs)
+            pattern = sql.SQL("CREATE TABLE pattern AS SELECT * FROM {} LIMIT 1").format(jobs)
+            connection.execute(pattern)
+        self.clear()
+
+    def clear(self) -> None:
+        if self.is_in_redis:
+            assert self.arena.broker is not None
+            self.arena.broker.clear()
+            return
+        tables = sql.SQL(", ").join(map(sql.Identifier, self.store.empty))
+        with self.connected() as connection:
+            connection.execute(sql.SQL("TRUNCATE {} CASCADE").format(tables))
+
+    def fill(self, count: int, changed: Mapping[str, str] | None = None) -> None:
+        """Add so many rows like the pattern, with other expressions in some columns."""
+        if count <= 0:
+            return
+        if self.is_in_redis:
+            self.produce("bulk", count)
+            return
+        expressions: Mapping[str, str] = {**self.store.fresh, **(changed or {})}
+        with self.connected() as connection:
+            columns = [
+                name
+                for (name,) in connection.execute(
+                    "SELECT column_name::text FROM information_schema.columns WHERE table_name = 'pattern'"
+                    " AND table_schema = 'public' ORDER BY ordinal_position"
+                )
+            ]
+            values = [sql.SQL(expressions[name]) if name in expressions else sql.Identifier(name) for name in columns]
+            connection.execute(
+                sql.SQL("INSERT INTO {} ({}) SELECT {} FROM pattern, generate_series(1, {}) n").format(
+                    sql.Identifier(self.store.jobs),
+                    sql.SQL(", ").join(map(sql.Identifier, columns)),
+                    sql.SQL(", ").join(values),
+                    sql.Literal(count),
+                )
+            )
+
+    def settle(self) -> None:
+        """What autovacuum and the checkpointer would do in time, before the clock runs and not while it does."""
+        if self.is_in_redis:
+            return
+        with self.connected() as connection:
+            connection.execute(sql.SQL("VACUUM (ANALYZE) {}").format(sql.Identifier(self.store.jobs)))
+            connection.execute("CHECKPOINT")
+
+    def now(self) -> datetime:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            found: datetime = scalar(connection, "SELECT clock_timestamp()")
+            return found
+
+    def takeable(self) -> int:
+        with self.connected() as connection:
+            return int(scalar(connection, f"SELECT count(*) {self.store.left}"))
+
+    def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        broker = {"REDIS_SOCKET": str(self.arena.broker.socket)} if self.arena.broker else {}
+        return {"DATABASE_URL": self.url, "DJANGO_SETTINGS_MODULE": "benchmarks.settings", **broker, **(extra or {})}
+
+    def produce(self, verb: str, count: int, environment: Mapping[str, str] | None = None) -> float:
+        """Let a process of its own enqueue; gives the seconds that its calls took."""
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.produce", self.peer + "_app", verb, str(count)],
+            cwd=workers.CHECKOUT,
+            env=os.environ | {"PYTHONPATH": str(workers.CHECKOUT)} | self.environment(environment),
+            capture_output=True,
+            text=True,
+            timeout=PRODUCE_SECONDS,
+        )
+        if done.returncode:
+            raise NotMeasured(f"{verb} of {self.peer} failed: {done.stderr.strip().splitlines()[-1:]}")
+        return float(done.stdout.rpartition("seconds ")[2])
+
+    @contextmanager
+    def at_work(
+        self, contestant: Contestant, *flags: str, environment: Mapping[str, str] | None = None
+    ) -> Iterator[list[int]]:
+        """The contestant's processes, ready."""
+        self.arena.check(contestant)
+        commands = [[*command, *flags] for command in contestant.commands()]
+        extra = {**self.environment(contestant.environment), **(environment or {})}
+        with workers.programs(commands, ready=contestant.ready, environment=extra, folder=self.arena.folder) as pids:
+            yield pids
+
+
+@contextmanager
+def opened() -> Iterator[Arena]:
+    for name in [name for name in os.environ if name.startswith("PG")]:
+        del os.environ[name]  # PGSERVICE and the like point at a server of the machine
+    with (
+        tempfile.TemporaryDirectory(prefix="jq-bench-") as folder,
+        throwaway_cluster(**cluster.SETTINGS, max_connections="400") as server,
+        redis.private_redis(Path(folder)) as broker,
+    ):
+        yield Arena(server, broker, Path(folder))
+
+
+def scalar(connection: psycopg.Connection[Any], query: str, parameters: Any = None) -> Any:
+    row = connection.execute(query, parameters).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    return {package: version(package) for package in packages}

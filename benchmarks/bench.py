@@ -1,0 +1,110 @@
+"""
+This project beside its peers: python -m benchmarks.bench [--quick] [--only drain,latency] [--rounds N] [--seconds S]
+
+Prints its results; a full run writes benchmarks/RESULTS.md and its plots as it goes, one section after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+
+from benchmarks import arena, sections
+
+HERE = Path(__file__).resolve().parent
+PACKAGES = [
+    "django-jobqueue", "Django", "psycopg", "pgqueuer", "asyncpg", "procrastinate", "django-tasks-db", "chancy",
+    "celery", "huey", "redis",
+]  # fmt: skip
+READING = """\
+Written by `make bench`. Every side of a table was measured in every round, in an order that turns; shown are medians
+and the lowest and the highest round. **Only ratios within one table mean something**: they were taken in the same
+minutes on the same machine. Jobs do nothing. All of them are there before the workers start; the clock runs once the
+first is done, and what ended while it ran is counted in the database. Ours runs its full contract: results stored,
+signals sent, arguments decoded, connections checked. CPU is Linux's count for all processes of a worker, and for
+all of PostgreSQL's, per job done.
+"""
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that every process and folder of ours goes too
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a short look that it works, in two minutes")
+    parser.add_argument("--only", type=lambda names: names.split(","), help=f"of {', '.join(sections.SECTIONS)}")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seconds", type=float, help="of a drain")
+    parser.add_argument("--backlogs", type=lambda counts: [int(each) for each in counts.split(",")])
+    parser.add_argument("--idle", type=float, help="seconds that an idle worker is watched")
+    parser.add_argument("--note", default="", help="a sentence on the circumstances, for the results")
+    asked = parser.parse_args()
+    plan = sections.QUICK if asked.quick else sections.FULL
+    changes = {"rounds": asked.rounds, "seconds": asked.seconds, "backlogs": asked.backlogs, "idle_seconds": asked.idle}
+    if any(value is not None for value in changes.values()):
+        plan = replace(plan, **{name: value for name, value in changes.items() if value is not None})
+    names = asked.only or (sections.QUICK_SECTIONS if asked.quick else list(sections.SECTIONS))
+    done: list[sections.Section] = []
+    with arena.opened() as opened:
+        head = heading(opened, plan, asked.note)
+        for name in names:
+            print(f"--- {name}", file=sys.stderr, flush=True)
+            done.append(sections.SECTIONS[name](opened, plan))
+            if not asked.quick:
+                write(head, done)
+    print(render(head, done))
+
+
+def heading(opened: arena.Arena, plan: sections.Plan, note: str) -> str:
+    with psycopg.connect(opened.server.url) as connection:
+        server = arena.scalar(connection, "SHOW server_version")
+    versions = ", ".join(f"{name} {found}" for name, found in arena.versions(PACKAGES).items())
+    redis = "" if opened.broker else "; no Redis: `redis-server` is not installed"
+    return f"""# Results
+
+{READING}
+{note}
+
+* {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {plan.rounds} round{"s" if plan.rounds > 1 else ""} of {plan.seconds:g} s
+* {sections.cores()} cores of {processor()}, {platform.system()} {platform.release().partition("-")[0]}
+* PostgreSQL {server} (fsync, synchronous_commit, full_page_writes on){redis}
+* Python {platform.python_version()}, {versions}
+"""
+
+
+def processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def write(head: str, done: Sequence[sections.Section]) -> None:
+    folder = HERE / "plots"
+    folder.mkdir(exist_ok=True)
+    for section in done:
+        for name, svg in section.plots.items():
+            (folder / name).write_text(svg)
+    (HERE / "RESULTS.md").write_text(render(head, done))
+
+
+def render(head: str, done: Sequence[sections.Section]) -> str:
+    return "\n".join([head, *[part for section in done for part in rendered(section)]])
+
+
+def rendered(section: sections.Section) -> list[str]:
+    parts = [f"## {section.title}", "", section.body, ""]
+    parts += [f"![{section.title}](plots/{name})\n" for name in section.plots]
+    if section.missing:
+        parts += ["Not measured:", "", *[f"* {name}: {why}" for name, why in section.missing.items()], ""]
+    return parts
+
+
+if __name__ == "__main__":
+    main()

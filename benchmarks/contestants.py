@@ -1,0 +1,277 @@
+"""Who is measured, at which settings, and how their rows are read: what an ordinary user would install and start."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+PYTHON = sys.executable
+PROCESSES = "{processes}"  # in a command: one program that starts so many processes itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """
+    Rows of a peer in PostgreSQL.
+
+    jobs: the table; fresh: columns that differ from row to row, each with its expression (`n` counts from 1).
+    finished: a query of the moments `at` at which jobs ended, where `at` is at least %(since)s.
+    left: FROM and WHERE of the jobs that a worker may take.
+    conditions: rows that a worker cannot or need not take, as columns with another expression.
+    """
+
+    jobs: str
+    fresh: Mapping[str, str]
+    finished: str
+    left: str
+    empty: Sequence[str]
+    conditions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """One program at certain settings. rate: about what it does per second and process, to size a round."""
+
+    name: str
+    peer: str
+    package: str
+    settings: str
+    command: Sequence[str]
+    ready: str
+    rate: int
+    processes: int = 2
+    environment: Mapping[str, str] = field(default_factory=dict)
+    needs_redis: bool = False
+    least_seconds: float = 0.0  # a shorter look would see one burst or none
+    rows: Mapping[str, str] = field(default_factory=dict)  # columns of its jobs that differ from the peer's no-op
+
+    def commands(self) -> list[list[str]]:
+        if any(PROCESSES in part for part in self.command):
+            return [[part.replace(PROCESSES, str(self.processes)) for part in self.command]]
+        return [list(self.command)] * self.processes
+
+
+STORES = {
+    "jobqueue": Store(
+        jobs="jobqueue_task",
+        fresh={"id": "uuidv7()", "rank": "clock_timestamp()", "enqueued_at": "clock_timestamp()"},
+        finished="SELECT finished_at AS at FROM jobqueue_task WHERE finished_at >= %(since)s",
+        left="FROM jobqueue_task WHERE status = 'READY' AND task_type LIKE 'benchmarks.%'",
+        empty=["jobqueue_task", "jobqueue_executor"],
+        conditions={
+            "waiting": {},
+            "finished": {"status": "'SUCCESSFUL'", "finished_at": "now() - interval '1 hour'"},
+            "tomorrow": {
+                "status": "'SCHEDULED'",
+                "wake_at": "now() + interval '1 day'",
+                "rank": "now() + interval '1 day'",
+            },
+            "another queue": {"queue_name": "'other'"},
+            "paused queue": {"queue_name": "'paused'"},
+            "unknown type": {"task_type": "'nobody.knows.this'"},
+            "100 queues": {"queue_name": "'queue-' || n % 100"},
+        },
+    ),
+    "pgqueuer": Store(
+        jobs="pgqueuer",
+        fresh={"id": "nextval('pgqueuer_id_seq')"},
+        finished="SELECT created AS at FROM pgqueuer_log WHERE created >= %(since)s AND status = 'successful'",
+        left="FROM pgqueuer WHERE status = 'queued' AND entrypoint = 'noop' AND execute_after <= now()",
+        empty=["pgqueuer", "pgqueuer_log", "pgqueuer_statistics"],
+        conditions={
+            "waiting": {},
+            "tomorrow": {"execute_after": "now() + interval '1 day'"},
+            "unknown type": {"entrypoint": "'other'"},
+        },
+    ),
+    "procrastinate": Store(
+        jobs="procrastinate_jobs",
+        fresh={"id": "nextval('procrastinate_jobs_id_seq')"},
+        finished="SELECT at FROM procrastinate_events WHERE at >= %(since)s AND type = 'succeeded'",
+        left="FROM procrastinate_jobs WHERE status = 'todo' AND queue_name = 'default' AND scheduled_at IS NULL",
+        empty=["procrastinate_jobs", "procrastinate_events"],
+        conditions={
+            "waiting": {},
+            "finished": {"status": "'succeeded'"},
+            "tomorrow": {"scheduled_at": "now() + interval '1 day'"},
+            "another queue": {"queue_name": "'other'"},
+        },
+    ),
+    "tasks_db": Store(
+        jobs="django_tasks_database_dbtaskresult",
+        fresh={"id": "gen_random_uuid()", "enqueued_at": "clock_timestamp()"},
+        finished="SELECT finished_at AS at FROM django_tasks_database_dbtaskresult WHERE finished_at >= %(since)s",
+        left="FROM django_tasks_database_dbtaskresult WHERE status = 'READY' AND queue_name = 'default'"
+        " AND run_after > '9000-01-01'",
+        empty=["django_tasks_database_dbtaskresult"],
+        conditions={
+            "waiting": {},
+            "finished": {"status": "'SUCCESSFUL'", "finished_at": "now() - interval '1 hour'"},
+            "tomorrow": {"run_after": "now() + interval '1 day'"},
+            "another queue": {"queue_name": "'other'"},
+        },
+    ),
+    "chancy": Store(
+        jobs="chancy_jobs",
+        fresh={"id": "uuidv7()"},
+        finished="SELECT completed_at AS at FROM chancy_jobs WHERE completed_at >= %(since)s AND state = 'succeeded'",
+        left="FROM chancy_jobs WHERE state = 'pending' AND queue = 'default'"
+        " AND coalesce(scheduled_at, now()) <= now()",
+        empty=["chancy_jobs"],
+        conditions={
+            "waiting": {},
+            "finished": {"state": "'succeeded'", "completed_at": "now() - interval '1 hour'"},
+            "tomorrow": {"scheduled_at": "now() + interval '1 day'"},
+            "another queue": {"queue": "'other'"},
+        },
+    ),
+}
+
+
+def ours(
+    name: str, settings: str, *flags: str, rate: int, processes: int = 2, rows: Mapping[str, str] | None = None
+) -> Contestant:
+    return Contestant(
+        name=f"jobqueue, {name}",
+        peer="jobqueue",
+        package="django-jobqueue",
+        settings=f"`{' '.join(['run_executors', *flags])}`{settings}",
+        command=[PYTHON, "manage.py", "run_executors", *flags],
+        ready=r"^ready",
+        rate=rate,
+        processes=processes,
+        rows=rows or {},
+    )
+
+
+def pgqueuer(batch: int, *, rate: int, processes: int = 2) -> Contestant:
+    return Contestant(
+        name=f"pgqueuer, batch {batch}",
+        peer="pgqueuer",
+        package="pgqueuer",
+        settings=f"`PgQueuer.run(batch_size={batch})`, asyncpg, uvloop, async job",
+        command=[PYTHON, "-m", "benchmarks.peers.pgqueuer_app", str(batch)],
+        ready=r"^ready",
+        rate=rate,
+        processes=processes,
+    )
+
+
+def procrastinate(concurrency: int, *flags: str, rate: int = 500, processes: int = 2) -> Contestant:
+    asked = " ".join(["--concurrency", str(concurrency), *flags])
+    return Contestant(
+        name=f"procrastinate, concurrency {concurrency}",
+        peer="procrastinate",
+        package="procrastinate",
+        settings=f"`procrastinate worker {asked}`, async job",
+        command=[
+            PYTHON, "-m", "procrastinate", "--verbose", "--app", "benchmarks.peers.procrastinate_app.app",
+            "worker", "--concurrency", str(concurrency), "--queues", "default", *flags,
+        ],
+        ready=r"Starting worker",
+        rate=rate,
+        processes=processes,
+    )  # fmt: skip
+
+
+def tasks_db(interval: str, *, processes: int = 2) -> Contestant:
+    return Contestant(
+        name=f"django-tasks-db, interval {interval}",
+        peer="tasks_db",
+        package="django-tasks-db",
+        settings=f"`db_worker --interval {interval}`",
+        command=[PYTHON, "-m", "django", "db_worker", "--interval", interval, "--no-startup-delay"],
+        ready=r"Starting worker",
+        rate=400,
+        processes=processes,
+        environment={"DJANGO_SETTINGS_MODULE": "benchmarks.peers.tasks_db_settings"},
+    )
+
+
+def chancy(
+    name: str, *, rate: int, processes: int = 2, rows: Mapping[str, str] | None = None, **queue: object
+) -> Contestant:
+    said = ", ".join(f"{key}={value}" for key, value in queue.items()) or "the defaults"
+    return Contestant(
+        name=f"chancy, {name}",
+        peer="chancy",
+        package="chancy",
+        settings=f"`Queue({said})`",
+        command=[PYTHON, "-m", "benchmarks.peers.chancy_app"],
+        ready=r"^ready",
+        rate=rate,
+        processes=processes,
+        rows=rows or {},
+        least_seconds=6.0,
+        environment={"CHANCY_QUEUE": json.dumps({"name": "default"} | queue)},
+    )
+
+
+def celery(name: str, *flags: str, prefetch: int = 4, rate: int = 1_000, processes: int = 2) -> Contestant:
+    return Contestant(
+        name=f"Celery + Redis, {name}",
+        peer="celery",
+        package="celery",
+        settings=" ".join(["`celery worker", f"-c {processes}", *flags]) + f"`, prefetch {prefetch}, results ignored",
+        command=[
+            PYTHON, "-m", "celery", "--app", "benchmarks.peers.celery_app", "worker", "--concurrency", PROCESSES,
+            "--loglevel", "INFO", *flags,
+        ],
+        ready=r" ready\.",
+        rate=rate,
+        processes=processes,
+        environment={"CELERY_PREFETCH": str(prefetch)},
+        needs_redis=True,
+    )  # fmt: skip
+
+
+def huey(kind: str, *, processes: int = 2) -> Contestant:
+    return Contestant(
+        name=f"huey + Redis, {kind}",
+        peer="huey",
+        package="huey",
+        settings=f"`huey_consumer -w {processes} -k {kind}`",
+        command=[
+            PYTHON, "-m", "huey.bin.huey_consumer", "benchmarks.peers.huey_app.huey", "-w", PROCESSES, "-k", kind,
+        ],
+        ready=r"consumer started|commands are available",
+        rate=3_000,
+        processes=processes,
+        needs_redis=True,
+    )  # fmt: skip
+
+
+OURS_BEST = ours("best", "", "--threads=1", rate=12_000)
+OURS_QUIET = ours("best, task logger off", "", "--threads=1", "--verbosity=0", rate=16_000)
+OURS_THREADS = ours("8 threads", " (8 threads)", rate=7_000)
+OURS_ASYNC = ours("async", ", `async def`", rate=4_000, rows={"task_type": "'benchmarks.tasks.noop_async'"})
+OURS_DEFAULT = ours("defaults", " (8 threads)", rate=7_000, processes=1)
+PGQUEUER_DEFAULT = pgqueuer(10, rate=5_000, processes=1)
+PGQUEUER_BEST = pgqueuer(500, rate=16_000)
+PROCRASTINATE_DEFAULT = procrastinate(1, processes=1)
+PROCRASTINATE_BEST = procrastinate(20, "--delete-jobs", "never")
+TASKS_DB_DEFAULT = tasks_db("1", processes=1)
+TASKS_DB_BEST = tasks_db("0.05")
+CHANCY_DEFAULT = chancy("defaults", rate=2_000, processes=1)
+CHANCY_BEST = chancy(
+    "async, eager",
+    rate=5_000,
+    rows={"func": "'benchmarks.peers.chancy_app.noop_async'"},
+    executor="chancy.executors.asyncex.AsyncExecutor",
+    concurrency=1_000,
+    eager_polling=True,
+)
+CHANCY_THREADS = chancy(
+    "threads, eager",
+    rate=2_000,
+    processes=1,
+    executor="chancy.executors.thread.ThreadedExecutor",
+    concurrency=8,
+    eager_polling=True,
+)
+CELERY_DEFAULT = celery("defaults")
+CELERY_BEST = celery("best", "--without-gossip", "--without-mingle", "--without-heartbeat", prefetch=64)
+HUEY_DEFAULT = huey("thread", processes=1)
+HUEY_BEST = huey("process")

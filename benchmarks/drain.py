@@ -1,0 +1,216 @@
+"""
+How many no-op jobs a second are done while there are enough of them.
+
+All jobs are there before the workers start. Once all workers are ready and have settled, the clock runs for a given
+time, or until the jobs are done; what ended meanwhile is counted by the rows (in Redis: by the queue's length).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg
+
+from benchmarks import cpu
+from benchmarks.arena import Arena, Database, NotMeasured, scalar
+from benchmarks.contestants import Contestant
+from benchmarks.rounds import Sample
+
+SETTLE_SECONDS = 0.3
+START_SECONDS = 1.0  # what may pass between the first worker's first job and the clock's start
+FIRST_SECONDS = 30.0  # longest wait for a worker's first job
+LOOK_SECONDS = 0.1
+FEWEST_JOBS = 2_000
+
+Used = tuple[float, float, float]  # seconds of the processor: workers, PostgreSQL, broker
+
+COUNT = "SELECT count(*), max(at) FROM ({finished}) f WHERE at < %(until)s"
+ANY = "SELECT EXISTS ({finished})"
+TENTHS = """
+    WITH tenths AS (SELECT at, ntile(10) OVER (ORDER BY at) AS tenth FROM ({finished}) f WHERE at < %(until)s),
+    lengths AS (SELECT tenth, extract(epoch FROM max(at) - min(at)) AS seconds FROM tenths GROUP BY tenth)
+    SELECT (SELECT seconds FROM lengths WHERE tenth = 1) / (SELECT nullif(seconds, 0) FROM lengths WHERE tenth = 10)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """
+    One side: a contestant in a condition.
+
+    condition, others: the rows beside its jobs, and how many. flags: of the contestant there.
+    pinned: another session keeps a snapshot open from before the jobs until the end. until_empty: no limit of time.
+    """
+
+    arena: Arena
+    contestant: Contestant
+    seconds: float
+    condition: str = ""
+    others: int = 0
+    flags: tuple[str, ...] = ()
+    jobs: int = 0
+    pinned: bool = False
+    until_empty: bool = False
+
+    @property
+    def database(self) -> Database:
+        label = f"{self.condition} {self.others}" if self.others else ""
+        return self.arena.database(self.contestant.peer, label)
+
+    def __call__(self) -> Sample:
+        self.arena.check(self.contestant)
+        self._refill()
+        with pinned_snapshot(self.database) if self.pinned else nothing():
+            if self.pinned:
+                self.database.fill(self._wanted, self.contestant.rows)
+            began = self.database.now()
+            with self.database.at_work(self.contestant, *self.flags) as pids:
+                self._wait_for_first_job(began)
+                time.sleep(SETTLE_SECONDS)
+                before = self._used(pids)
+                watched = self._watch()
+                after = self._used(pids)
+            return self._sample(watched, before, after)
+
+    @property
+    def _wanted(self) -> int:
+        busy = max(self.seconds, self.contestant.least_seconds) + SETTLE_SECONDS + START_SECONDS
+        return self.jobs or max(FEWEST_JOBS, int(self.contestant.rate * self.contestant.processes * busy))
+
+    def _refill(self) -> None:
+        """The condition's rows stay from round to round; without one, each round begins with empty tables."""
+        database, changed = self.database, self.contestant.rows
+        if not self.others:
+            database.clear()
+        elif not is_filled(database):
+            database.fill(self.others, database.store.conditions[self.condition])
+            prepare(database, self.condition)
+        if self.pinned:
+            return
+        have = database.takeable() if self.others else 0
+        if self.condition == "100 queues":
+            changed = database.store.conditions[self.condition]
+        database.fill(max(self._wanted, self.others if self.condition == "waiting" else 0) - have, changed)
+        database.settle()
+
+    def _wait_for_first_job(self, began: datetime) -> None:
+        if self.database.is_in_redis:
+            return
+        deadline = time.monotonic() + FIRST_SECONDS
+        with self.database.connected() as connection:
+            while not scalar(connection, ANY.format(finished=self.database.store.finished), {"since": began}):
+                if time.monotonic() > deadline:
+                    raise NotMeasured(f"{self.contestant.name}: no job was done in {FIRST_SECONDS:g} s")
+                time.sleep(LOOK_SECONDS / 2)
+
+    def _watch(self) -> Watched:
+        watch = watch_redis if self.database.is_in_redis else watch_rows
+        deadline = time.monotonic() + max(self.seconds, self.contestant.least_seconds)
+        return watch(self.database, lambda left: not left or (not self.until_empty and time.monotonic() >= deadline))
+
+    def _sample(self, watched: Watched, before: Used, after: Used) -> Sample:
+        """Count once the workers have ended: some write down in bursts what they have done."""
+        found = watched if isinstance(watched, Found) else count_rows(self.database, watched)
+        if not found.jobs:
+            raise NotMeasured(f"{self.contestant.name}: no job was done")
+        workers, server, broker = (now - then for now, then in zip(after, before, strict=True))
+        return Sample(
+            count=found.jobs,
+            seconds=found.seconds,
+            worker_seconds=workers,
+            server_seconds=server,
+            broker_seconds=broker,
+            last_tenth=found.last_tenth,
+        )
+
+    def _used(self, pids: list[int]) -> Used:
+        return (
+            sum(cpu.seconds_of_tree(pid) for pid in pids),
+            self.arena.cpu_seconds(),
+            self.arena.broker_seconds(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    jobs: int
+    seconds: float
+    last_tenth: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The database's time from which and until which jobs count; whether they were all done then."""
+
+    since: datetime
+    until: datetime
+    is_drained: bool
+
+
+Watched = Found | Window
+
+
+def watch_rows(database: Database, is_over: Callable[[int], bool]) -> Watched:
+    since, left = database.now(), 1
+    with database.connected() as connection:
+        while not is_over(left):
+            time.sleep(LOOK_SECONDS)
+            left = int(scalar(connection, f"SELECT EXISTS (SELECT {database.store.left})::int"))
+    return Window(since, database.now(), is_drained=not left)
+
+
+def count_rows(database: Database, window: Window) -> Found:
+    parameters = {"since": window.since, "until": window.until}
+    finished = database.store.finished
+    with database.connected() as connection:
+        row = connection.execute(COUNT.format(finished=finished), parameters).fetchone()
+        assert row is not None
+        jobs, last = row
+        tenths = scalar(connection, TENTHS.format(finished=finished), parameters)
+    ended_at = last if window.is_drained and last else window.until
+    return Found(jobs, (ended_at - window.since).total_seconds(), None if tenths is None else float(tenths))
+
+
+def watch_redis(database: Database, is_over: Callable[[int], bool]) -> Watched:
+    broker = database.arena.broker
+    assert broker is not None
+    time.sleep(START_SECONDS)
+    began_at, first = time.monotonic(), broker.left(database.peer)
+    left = first
+    while not is_over(left):
+        time.sleep(LOOK_SECONDS / 10)
+        left = broker.left(database.peer)
+    return Found(first - left, time.monotonic() - began_at)
+
+
+def is_filled(database: Database) -> bool:
+    with database.connected() as connection:
+        return bool(scalar(connection, f"SELECT EXISTS (SELECT FROM {database.store.jobs})"))
+
+
+def prepare(database: Database, condition: str) -> None:
+    if condition == "paused queue":
+        with database.connected() as connection:
+            connection.execute(
+                "INSERT INTO jobqueue_queue (backend, name, paused_at, paused_by, pause_reason)"
+                " VALUES ('default', 'paused', now(), '', '')"
+            )
+
+
+@contextmanager
+def pinned_snapshot(database: Database) -> Iterator[None]:
+    """What a long report or a dump does to a queue: nothing that died since then may be removed."""
+    with psycopg.connect(database.url) as connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT txid_current()")
+        yield
+        connection.rollback()
+
+
+@contextmanager
+def nothing() -> Iterator[None]:
+    yield

@@ -1,0 +1,50 @@
+"""What a worker costs that has nothing to do: its share of a core, PostgreSQL's, and its memory."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import cpu
+from benchmarks.arena import Arena
+from benchmarks.contestants import Contestant
+
+SETTLE_SECONDS = 3.0  # imports, first statements, plans
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """worker, server: percent of a core. megabytes: resident (proportional: shared pages by share) of all processes."""
+
+    name: str
+    worker: float
+    server: float
+    megabytes: float
+
+
+def measure(arena: Arena, contestant: Contestant, seconds: float) -> Idle:
+    arena.check(contestant)
+    database = arena.database(contestant.peer)
+    database.clear()
+    database.settle()
+    with database.at_work(contestant) as pids:
+        time.sleep(SETTLE_SECONDS)
+        before = used(pids), arena.cpu_seconds()
+        time.sleep(seconds)
+        after = used(pids), arena.cpu_seconds()
+        memory = sum(resident(each) for pid in pids for each in [pid, *cpu.children_of(pid)])
+    worker, server = (100 * (now - then) / seconds for now, then in zip(after, before, strict=True))
+    return Idle(contestant.name, worker, server, memory / 1024)
+
+
+def used(pids: list[int]) -> float:
+    return sum(cpu.seconds_of_tree(pid) for pid in pids)
+
+
+def resident(pid: int) -> int:
+    """kB of memory, pages that several processes share counted by their share."""
+    for line in (Path("/proc") / str(pid) / "smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1])
+    return 0

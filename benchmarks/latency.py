@@ -1,0 +1,66 @@
+"""From the call that enqueues to the job's first line, on a worker that has nothing else to do."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import notes
+from benchmarks.arena import Arena, NotMeasured
+from benchmarks.contestants import Contestant
+
+SETTLE_SECONDS = 0.5
+LONGEST_SECONDS = 30.0
+LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """All waits of a side, in seconds, sorted."""
+
+    name: str
+    seconds: Sequence[float]
+
+    def within(self, share: float) -> float:
+        """The time in ms within which this share of the jobs began."""
+        return 1000 * self.seconds[min(len(self.seconds) - 1, int(share * len(self.seconds)))]
+
+
+def measure(arena: Arena, contestant: Contestant, count: int) -> Waits:
+    arena.check(contestant)
+    database = arena.database(contestant.peer)
+    database.clear()
+    file = Path(arena.folder) / "notes"
+    file.unlink(missing_ok=True)
+    with database.at_work(contestant, environment={notes.FILE: str(file)}):
+        time.sleep(SETTLE_SECONDS + min(contestant.least_seconds, 2))
+        database.produce("note", count)
+        deadline = time.monotonic() + LONGEST_SECONDS
+        while len(notes.read(file)) < count and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+    found = notes.read(file)
+    if not found:
+        raise NotMeasured(f"no job began within {LONGEST_SECONDS:g} s")
+    return Waits(contestant.name, sorted(found))
+
+
+def take_turns(
+    arena: Arena, contestants: Sequence[Contestant], count: int, rounds: int, missing: dict[str, str]
+) -> list[Waits]:
+    """Every contestant in each round; the waits of all rounds together."""
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for contestant in contestants:
+            if contestant.name in missing:
+                continue
+            try:
+                waits = measure(arena, contestant, count)
+            except RuntimeError as error:
+                missing[contestant.name] = str(error).splitlines()[0]
+                continue
+            found.setdefault(contestant.name, []).extend(waits.seconds)
+            print(f"{contestant.name:<40} p50 {waits.within(0.5):.1f} ms", file=sys.stderr, flush=True)
+    return [Waits(name, sorted(waits)) for name, waits in found.items()]

@@ -1,0 +1,61 @@
+"""
+A process that enqueues as an ordinary user of a peer does: python -m benchmarks.produce <peer> <verb> <count>
+
+setup: the peer's tables. one: so many no-op jobs, one call each. bulk: as many in the peer's call for many.
+note: jobs that write down how long they waited, one after another with pauses.
+Prints the seconds that the calls took, without connecting and the first calls.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+WARM_UP = 20
+PAUSE_SECONDS = 0.02
+
+
+class Producer(Protocol):
+    def setup(self) -> None: ...
+    def one_by_one(self, count: int) -> None: ...
+    def in_bulk(self, count: int) -> None: ...
+    def note(self) -> None: ...
+
+
+def main(peer: str, verb: str, count: int) -> float:
+    producer: Producer = importlib.import_module(f"benchmarks.peers.{peer}").Producer()
+    match verb:
+        case "setup":
+            return timed(producer.setup)
+        case "one":
+            producer.one_by_one(WARM_UP)
+            return timed(lambda: producer.one_by_one(count))
+        case "bulk":
+            producer.in_bulk(WARM_UP)
+            return timed(lambda: producer.in_bulk(count))
+        case "note":
+            return timed(lambda: send_notes(producer, count))
+        case _:
+            raise SystemExit(__doc__)
+
+
+def timed(act: Callable[[], None]) -> float:
+    began_at = time.perf_counter()
+    act()
+    return time.perf_counter() - began_at
+
+
+def send_notes(producer: Producer, count: int) -> None:
+    rhythm = random.Random(1)
+    for _ in range(count):
+        # No beat that a peer's polling could fall in with.
+        time.sleep(PAUSE_SECONDS * rhythm.uniform(0.5, 1.5))
+        producer.note()
+
+
+if __name__ == "__main__":
+    print(f"\nseconds {main(sys.argv[1], sys.argv[2], int(sys.argv[3]))}", flush=True)

@@ -1,0 +1,271 @@
+"""What is asked, section by section; each gives its part of the results."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from benchmarks import contestants as who
+from benchmarks import idle, latency, plots
+from benchmarks.arena import Arena
+from benchmarks.contestants import STORES, Contestant
+from benchmarks.drain import Drain
+from benchmarks.enqueue import Bare, Enqueue, copy, insert_each, insert_many
+from benchmarks.rounds import Sample, Samples, ratio, take_turns
+
+OURS = [who.OURS_QUIET, who.OURS_BEST, who.OURS_THREADS, who.OURS_ASYNC, who.OURS_DEFAULT]
+PEERS_BEST = [
+    who.PGQUEUER_BEST, who.CHANCY_BEST, who.PROCRASTINATE_BEST, who.TASKS_DB_BEST, who.CELERY_BEST, who.HUEY_BEST,
+]  # fmt: skip
+PEERS_DEFAULT = [
+    who.PGQUEUER_DEFAULT, who.CHANCY_DEFAULT, who.PROCRASTINATE_DEFAULT, who.TASKS_DB_DEFAULT, who.CELERY_DEFAULT,
+    who.HUEY_DEFAULT,
+]  # fmt: skip
+FRONT = 200_000
+FRONT_CONDITIONS = ("tomorrow", "another queue", "paused queue", "unknown type")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How long and how often. backlogs: other rows beside the jobs; executors: how many at once."""
+
+    rounds: int
+    seconds: float
+    enqueues: int
+    notes: int
+    backlogs: Sequence[int]
+    front: int
+    executors: Sequence[int]
+    pinned_jobs: int
+    idle_seconds: float
+
+
+FULL = Plan(
+    rounds=5, seconds=4.0, enqueues=4_000, notes=400, backlogs=(1_000_000, 5_000_000), front=FRONT,
+    executors=(1, 2, 4, 8, 16), pinned_jobs=50_000, idle_seconds=60.0,
+)  # fmt: skip
+QUICK = Plan(
+    rounds=1, seconds=1.0, enqueues=500, notes=50, backlogs=(), front=50_000, executors=(), pinned_jobs=20_000,
+    idle_seconds=5.0,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the results. plots: file names with their SVG."""
+
+    title: str
+    body: str
+    missing: Mapping[str, str]
+    plots: Mapping[str, str] = field(default_factory=dict)
+
+
+def drain(arena: Arena, plan: Plan) -> Section:
+    missing: dict[str, str] = {}
+    chosen = [*OURS, *PEERS_BEST, *PEERS_DEFAULT]
+    if plan is QUICK:
+        chosen = [each for each in chosen if each not in (who.CHANCY_BEST, who.CHANCY_DEFAULT, who.OURS_ASYNC)]
+    sides = {label(each): Drain(arena=arena, contestant=each, seconds=plan.seconds) for each in chosen}
+    found = take_turns(sides, plan.rounds, missing)
+    return Section(
+        "Drain: no-op jobs a second",
+        table(found, base=label(who.PGQUEUER_BEST), against="pgqueuer's best") + "\n\n" + settings(chosen),
+        missing,
+    )
+
+
+def enqueue(arena: Arena, plan: Plan) -> Section:
+    missing: dict[str, str] = {}
+    chosen = [who.OURS_DEFAULT, *PEERS_DEFAULT]
+    one: dict[str, Callable[[], Sample]] = {"bare single INSERT": Bare(arena, insert_each, plan.enqueues)}
+    bulk: dict[str, Callable[[], Sample]] = {
+        "bare INSERT of 1,000 rows": Bare(arena, insert_many, 10 * plan.enqueues),
+        "bare COPY": Bare(arena, copy, 10 * plan.enqueues),
+    }
+    for each in chosen:
+        one[each.package] = Enqueue(arena, each, "one", plan.enqueues)
+        # A peer without a call for many is slow enough to be measured with fewer.
+        many = 10 if each.peer in ("jobqueue", "pgqueuer", "procrastinate", "chancy") else 1
+        bulk[each.package] = Enqueue(arena, each, "bulk", many * plan.enqueues)
+    singles, bulks = take_turns(one, plan.rounds, missing), take_turns(bulk, plan.rounds, missing)
+    return Section(
+        "Enqueue: jobs a second from one process",
+        "One call each, autocommit:\n\n"
+        + table(singles, base="bare single INSERT", against="bare INSERT", with_workers=False)
+        + "\n\nIn the call for many (django-tasks-db, Celery and huey have none: a loop):\n\n"
+        + table(bulks, base="pgqueuer", against="pgqueuer", with_workers=False),
+        missing,
+    )
+
+
+def waits(arena: Arena, plan: Plan) -> Section:
+    missing: dict[str, str] = {}
+    chosen = [who.OURS_DEFAULT, *PEERS_DEFAULT, who.TASKS_DB_BEST]
+    # By default chancy starts two jobs every five seconds.
+    chosen = [who.CHANCY_THREADS if each is who.CHANCY_DEFAULT else replace(each, processes=1) for each in chosen]
+    found = latency.take_turns(arena, chosen, plan.notes, plan.rounds, missing)
+    lines = ["| | p50 ms | p95 ms | p99 ms | jobs |", "|---|---:|---:|---:|---:|"]
+    lines += [
+        f"| {each.name} | {each.within(0.5):.1f} | {each.within(0.95):.1f} | {each.within(0.99):.1f} "
+        f"| {len(each.seconds):,} |"
+        for each in found
+    ]
+    shares = {each.name: [each.within(share) for share in (0.5, 0.95, 0.99)] for each in found}
+    plot = {"latency.svg": plots.spans("Enqueue to start, idle worker: p50, p95, p99", shares, unit="ms")}
+    return Section("Latency on an idle worker, from the call to the job's first line", "\n".join(lines), missing, plot)
+
+
+def backlog(arena: Arena, plan: Plan) -> Section:
+    """Each contestant against itself on an otherwise empty table."""
+    missing: dict[str, str] = {}
+    lines = [f"| | {' | '.join(['alone, jobs/s', *columns(plan)])} |", f"|---|{'---:|' * (1 + len(columns(plan)))}"]
+    shares: dict[str, list[float | None]] = {}
+    labels = ["0", *[short(count) for count in plan.backlogs]]
+    chosen = [who.OURS_BEST, who.PGQUEUER_BEST]
+    if plan.backlogs:
+        chosen += [who.PROCRASTINATE_BEST, who.TASKS_DB_BEST, who.CHANCY_BEST]
+    for each in chosen:
+        rates = beside_others(arena, plan, each, missing)
+        alone = rates.pop("")
+        cells = [f"{alone.rate:,.0f}" if alone else "-"]
+        beside = [rates.get(name) for name in condition_names(plan)]
+        cells += [f"{ratio(found, alone):.2f}" if alone and found else "-" for found in beside]
+        lines.append(f"| {each.name} | {' | '.join(cells)} |")
+        if alone:
+            waiting = [rates.get(f"waiting {count}") for count in plan.backlogs]
+            shares[each.name] = [1.0, *[ratio(found, alone) if found else None for found in waiting]]
+    plot = plots.lines("Drain with other jobs waiting", labels, shares, unit="of the rate alone")
+    body = "Each as a share of its own rate with no other rows (the median of the rounds' ratios).\n\n"
+    return Section(
+        "Drain beside other rows", body + "\n".join(lines), missing, {"backlog.svg": plot} if plan.backlogs else {}
+    )
+
+
+def beside_others(
+    arena: Arena, plan: Plan, contestant: Contestant, missing: dict[str, str]
+) -> dict[str, Samples | None]:
+    store = STORES[contestant.peer]
+    sides = {"": Drain(arena=arena, contestant=contestant, seconds=plan.seconds)}
+    for name in condition_names(plan):
+        condition, _, count = name.rpartition(" ")
+        if condition in store.conditions:
+            flags = ("--queue", "default") if (condition, contestant.peer) == ("another queue", "jobqueue") else ()
+            sides[name] = replace(sides[""], condition=condition, others=int(count), flags=flags)
+    gone: dict[str, str] = {}
+    found = take_turns({f"{contestant.name} {name}": side for name, side in sides.items()}, plan.rounds, gone)
+    missing.update(gone)
+    by_name = {side.name.removeprefix(contestant.name).strip(): side for side in found}
+    return {"": by_name.get(""), **by_name}
+
+
+def condition_names(plan: Plan) -> list[str]:
+    names = [f"{condition} {count}" for condition in ("waiting", "finished") for count in plan.backlogs]
+    names += [f"{condition} {plan.front}" for condition in FRONT_CONDITIONS]
+    return [*names, "100 queues 1"] if plan.backlogs else names
+
+
+def columns(plan: Plan) -> list[str]:
+    found = [f"{short(count)} {condition}" for condition in ("waiting", "finished") for count in plan.backlogs]
+    found += [f"{short(plan.front)} in front: {condition}" for condition in FRONT_CONDITIONS]
+    return [*found, "in 100 queues"] if plan.backlogs else found
+
+
+def executors(arena: Arena, plan: Plan) -> Section:
+    missing: dict[str, str] = {}
+    sides = {
+        f"{count} x `run_executors` (8 threads)": Drain(
+            arena=arena,
+            contestant=replace(who.OURS_THREADS, processes=count, rate=14_000 // count),
+            seconds=plan.seconds,
+        )
+        for count in plan.executors
+    }
+    found = take_turns(sides, plan.rounds, missing)
+    base = found[min(1, len(found) - 1)]
+    return Section("1 to 16 executors on the same cores", table(found, base=base.name, against=base.name), missing)
+
+
+def pinned(arena: Arena, plan: Plan) -> Section:
+    missing: dict[str, str] = {}
+    chosen = [who.OURS_BEST, who.PGQUEUER_BEST]
+    if plan is not QUICK:
+        chosen += [who.PROCRASTINATE_BEST, who.TASKS_DB_BEST]
+    sides = {
+        each.name: Drain(
+            arena=arena,
+            contestant=each,
+            seconds=plan.seconds,
+            jobs=plan.pinned_jobs if each.rate > 1_000 else plan.pinned_jobs // 10,
+            pinned=True,
+            until_empty=True,
+        )
+        for each in chosen
+    }
+    found = take_turns(sides, plan.rounds, missing)
+    lines = ["| | jobs | jobs/s | last tenth against the first |", "|---|---:|---:|---:|"]
+    lines += [
+        f"| {side.name} | {side.count:,.0f} | {side.rate:,.0f} "
+        f"| {'-' if side.last_tenth is None else f'{side.last_tenth:.2f}'} |"
+        for side in found
+    ]
+    return Section("A snapshot pinned from before the jobs until the end", "\n".join(lines), missing)
+
+
+def resting(arena: Arena, plan: Plan) -> Section:
+    missing: dict[str, str] = {}
+    chosen = [replace(each, processes=1) for each in (who.OURS_DEFAULT, *PEERS_DEFAULT)]
+    lines = ["| one process | worker, % of a core | PostgreSQL, % of a core | MB |", "|---|---:|---:|---:|"]
+    for each in chosen:
+        try:
+            found = idle.measure(arena, each, plan.idle_seconds)
+        except RuntimeError as error:
+            missing[each.name] = str(error)
+        else:
+            lines.append(f"| {found.name} | {found.worker:.2f} | {found.server:.2f} | {found.megabytes:.0f} |")
+    note = "MB: of all processes of the worker, pages that several share counted by their share.\n\n"
+    return Section("An idle worker", note + "\n".join(lines), missing)
+
+
+SECTIONS: Mapping[str, Callable[[Arena, Plan], Section]] = {
+    "drain": drain,
+    "enqueue": enqueue,
+    "latency": waits,
+    "backlog": backlog,
+    "executors": executors,
+    "pinned": pinned,
+    "idle": resting,
+}
+QUICK_SECTIONS = ("drain", "enqueue", "latency", "backlog", "pinned", "idle")
+
+
+def table(found: Sequence[Samples], *, base: str, against: str, with_workers: bool = True) -> str:
+    theirs = next((side for side in found if side.name == base), None)
+    cost = "CPU us per job: worker + PostgreSQL" if with_workers else "PostgreSQL's CPU us per job"
+    lines = [f"| | jobs/s | lowest to highest | {cost} | of {against} |", "|---|---:|---:|---:|---:|"]
+    for side in found:
+        broker = f" + {1000 * side.broker_ms:.0f} broker" if side.broker_ms else ""
+        worker = f"{1000 * side.worker_ms:.0f} + " if with_workers else ""
+        share = f"{ratio(side, theirs):.2f}" if theirs else "-"
+        lines.append(
+            f"| {side.name} | {side.rate:,.0f} | {min(side.rates):,.0f} to {max(side.rates):,.0f} "
+            f"| {worker}{1000 * side.server_ms:.0f}{broker} | {share} |"
+        )
+    return "\n".join(lines)
+
+
+def settings(chosen: Sequence[Contestant]) -> str:
+    lines = ["| | processes | settings |", "|---|---:|---|"]
+    return "\n".join([*lines, *[f"| {each.name} | {each.processes} | {each.settings} |" for each in chosen]])
+
+
+def label(contestant: Contestant) -> str:
+    return f"{contestant.name}, {contestant.processes} process{'es' if contestant.processes > 1 else ''}"
+
+
+def short(count: int) -> str:
+    return f"{count // 1_000_000} M" if count >= 1_000_000 else f"{count:,}"
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,21 @@
+"""Tasks of ours that the benchmarks start."""
+
+from __future__ import annotations
+
+from benchmarks import notes
+from jobqueue import task
+
+
+@task
+def noop(number: int = 0) -> None:
+    pass
+
+
+@task
+async def noop_async(number: int = 0) -> None:
+    pass
+
+
+@task
+def note(sent: float) -> None:
+    notes.write(sent)
