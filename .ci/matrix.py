@@ -105,7 +105,18 @@ def environment(program: str, python: str, django: str) -> Path:
 
 def run_suite(interpreter: Path, arguments: list[str]) -> tuple[int, str]:
     """Show pytest's output as it comes; give its exit status and closing line."""
-    command: list[str | Path] = [interpreter, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    command: list[str | Path] = [
+        interpreter,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "3",
+        "--dist",
+        "loadfile",
+        *arguments,
+    ]
     closing = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

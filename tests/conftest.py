@@ -6,7 +6,7 @@ The databases of the suite.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -52,6 +52,14 @@ def private_cluster() -> Iterator[Cluster]:
     """A durable server of the test's own, to be killed and restarted; even when DATABASE_URL is set."""
     with throwaway_cluster(fsync="on", log_lock_waits="on", deadlock_timeout="100ms") as cluster:
         yield cluster
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tests that run side by side send their reports as UTF-8, which has no word for what some of them log."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 def database_url(database: dict[str, Any]) -> str:

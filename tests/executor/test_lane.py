@@ -12,7 +12,7 @@ from jobqueue.exceptions import TaskCancelled
 from jobqueue.executor import hold as hold_module
 from jobqueue.executor import lane as lane_module
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.lane import AHEAD_MOST, SHORT_SECONDS, Lane, ThreadLane
+from jobqueue.executor.lane import AHEAD_MOST, LOOKOUT_SECONDS, SHORT_SECONDS, Lane, ThreadLane
 from jobqueue.outcome import Status
 from tests.executor import tasks
 from tests.executor.harness import Start, gates, in_line, make_claim, on_postgresql, row_of, wait_for, wait_until
@@ -177,7 +177,7 @@ def test_what_waits_in_line_for_a_second_goes_back_and_stays_there(start: Start)
 # --- threads that take their tasks themselves
 
 
-def test_short_tasks_are_left_to_the_thread_that_is_at_work() -> None:
+def test_short_tasks_are_left_to_the_thread_that_is_at_work(clock: Clock) -> None:
     lane = ThreadLane(2)
     lane._median_seconds = SHORT_SECONDS / 2
     taken: SimpleQueue[Hold | None] = SimpleQueue()
@@ -187,9 +187,11 @@ def test_short_tasks_are_left_to_the_thread_that_is_at_work() -> None:
     assert first is given[0]
     other = threading.Thread(target=lambda: taken.put(lane.next()), daemon=True)
     other.start()
+    wait_for(lambda: lane._lookouts == 1)
 
-    assert lane.next(first) is given[1]  # at once, by the thread that was faster than a millisecond
-    assert taken.get(timeout=10.0) is given[2]  # the other one: what we took does not end
+    assert lane.next(first) is given[1]
+    clock.now += 2 * LOOKOUT_SECONDS  # what we took does not end
+    assert taken.get(timeout=10.0) is given[2]
     other.join()
 
 
