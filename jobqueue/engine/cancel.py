@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django.db.models.functions import Coalesce
@@ -12,6 +13,9 @@ from jobqueue.engine.clock import Clock
 from jobqueue.engine.mail import Ending, Mail
 from jobqueue.models import Task
 from jobqueue.outcome import FINAL, CancelReport, Status
+
+if TYPE_CHECKING:
+    from jobqueue.engine.commit import LockedRow
 
 PARENTS_PER_LOOK = 1000  # whose children one statement looks for
 CANCEL_COLUMNS = ("pk", "status", "parent_id", "reported_at", "cancel_requested_at")  # what cancelling looks at
@@ -67,7 +71,7 @@ class Cancel(Mail):
             seen |= below.keys()
         return living
 
-    def _cancel_locked(self, rows: Iterable[Task]) -> Cancelled:
+    def _cancel_locked(self, rows: Iterable[Task | LockedRow]) -> Cancelled:
         """End locked rows that nobody runs, tell the executors of the others."""
         live = {row.pk: row for row in rows if row.status not in FINAL}
         running = {pk for pk, row in live.items() if row.status == Status.RUNNING}

@@ -13,10 +13,10 @@ from django.db.models import Exists, OuterRef
 
 from jobqueue.engine.claim import RAW
 from jobqueue.engine.clock import Clock, rank_from
-from jobqueue.engine.commit import is_held
+from jobqueue.engine.commit import LockedRow, is_held
 from jobqueue.engine.mail import Ending
 from jobqueue.engine.postgresql import PostgresEngine, statement
-from jobqueue.models import Task, TaskQuerySet
+from jobqueue.models import TaskQuerySet
 from jobqueue.outcome import Claimed, Committed, Demand, NewMessage, Outcome, Status
 
 
@@ -41,7 +41,7 @@ class Broken(PostgresEngine):
 class LooksWhileLocking(Broken):
     """Reads the inbox in the statement that locks: after a wait, in the snapshot from before it."""
 
-    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Task]:
+    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Any]:
         unread = self.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
         rows = {row.pk: row for row in self.lock(ids, wait=wait).annotate(has_mail=Exists(unread)).defer(*RAW)}
         self.asked.with_mail = {pk for pk, row in rows.items() if getattr(row, "has_mail", False)}
@@ -84,7 +84,7 @@ class IgnoresTheToken(Broken):
             cursor.execute(sql, parameters)
             return list(cursor.fetchall())
 
-    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Task]:
+    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
         rows = super()._lock_for_commit(ids, wait=wait)
         for outcome in self.asked.outcomes:
             if outcome.task_id in rows:
@@ -95,7 +95,7 @@ class IgnoresTheToken(Broken):
 class TellsBeforeItKnows(Broken):
     """Tells the parent of a child's end although the claim may not hold any more."""
 
-    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Task]:
+    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
         rows = super()._lock_for_commit(ids, wait=wait)
         for outcome in self.asked.outcomes:
             row = rows.get(outcome.task_id)
@@ -117,7 +117,7 @@ class ConsumesUpToTheLast(PostgresEngine):
 class WaitsForReceivers(PostgresEngine):
     """Waits for the rows that it writes to, as for its own that it has locked before."""
 
-    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Task]:
+    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
         return super()._lock_for_commit(ids, wait=True)
 
 
