@@ -35,10 +35,11 @@ def pool(process_environment: dict[str, str]) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def started(pool: ProcessPoolExecutor, request: pytest.FixtureRequest) -> Started:
-    """Begin with all scenarios that will be asked for, those of many orders first."""
-    asked = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    """Begin with all scenarios that this file will ask for, those of many orders first."""
+    items = [item for item in request.session.items if item.path == request.path]
+    asked = [item.callspec.params for item in items if hasattr(item, "callspec")]
     wanted = [(params["scenario"], params["kind"]) for params in asked if {"scenario", "kind"} <= params.keys()]
     wanted.sort(key=lambda one: -SCENARIOS[one[0]].actors)
     return {one: begin(pool, *one) for one in wanted}
