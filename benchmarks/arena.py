@@ -88,9 +88,10 @@ class Database:
         return self.peer not in STORES
 
     @contextmanager
-    def connected(self) -> Iterator[psycopg.Connection[Any]]:
-        # An ordinary user's triggers would notify of each of a million rows: they are for rows that users enqueue.
-        with psycopg.connect(self.url, autocommit=True, options="-c session_replication_role=replica") as connection:
+    def connected(self, *, quietly: bool = True) -> Iterator[psycopg.Connection[Any]]:
+        """quietly: without the peer's triggers, which would notify of each of a million rows."""
+        role = "replica" if quietly else "origin"
+        with psycopg.connect(self.url, autocommit=True, options=f"-c session_replication_role={role}") as connection:
             yield connection
 
     def set_up(self) -> None:
@@ -114,7 +115,7 @@ class Database:
         with self.connected() as connection:
             connection.execute(sql.SQL("TRUNCATE {} CASCADE").format(tables))
 
-    def fill(self, count: int, changed: Mapping[str, str] | None = None) -> None:
+    def fill(self, count: int, changed: Mapping[str, str] | None = None, *, quietly: bool = True) -> None:
         """Add so many rows like the pattern, with other expressions in some columns."""
         if count <= 0:
             return
@@ -122,7 +123,7 @@ class Database:
             self.produce("bulk", count)
             return
         expressions: Mapping[str, str] = {**self.store.fresh, **(changed or {})}
-        with self.connected() as connection:
+        with self.connected(quietly=quietly) as connection:
             columns = [
                 name
                 for (name,) in connection.execute(

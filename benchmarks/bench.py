@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import platform
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -74,8 +75,14 @@ def heading(opened: arena.Arena, plan: sections.Plan, note: str) -> str:
 * {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {plan.rounds} round{"s" if plan.rounds > 1 else ""} of {plan.seconds:g} s
 * {sections.cores()} cores of {processor()}, {platform.system()} {platform.release().partition("-")[0]}
 * PostgreSQL {server} (fsync, synchronous_commit, full_page_writes on){redis}
+* this queue at commit {commit()}
 * Python {platform.python_version()}, {versions}
 """
+
+
+def commit() -> str:
+    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True)
+    return asked.stdout.strip() or "unknown"
 
 
 def processor() -> str:

@@ -58,7 +58,8 @@ STORES = {
         jobs="jobqueue_task",
         fresh={"id": "uuidv7()", "rank": "clock_timestamp()", "enqueued_at": "clock_timestamp()"},
         finished="SELECT finished_at AS at FROM jobqueue_task WHERE finished_at >= %(since)s",
-        left="FROM jobqueue_task WHERE status = 'READY' AND task_type LIKE 'benchmarks.%'",
+        left="FROM jobqueue_task WHERE status = 'READY' AND task_type LIKE 'benchmarks.%'"
+        " AND queue_name NOT IN ('other', 'paused')",
         empty=["jobqueue_task", "jobqueue_executor"],
         conditions={
             "waiting": {},

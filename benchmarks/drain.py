@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import psycopg
@@ -24,16 +24,20 @@ SETTLE_SECONDS = 0.3
 START_SECONDS = 1.0  # what may pass between the first worker's first job and the clock's start
 FIRST_SECONDS = 30.0  # longest wait for a worker's first job
 LOOK_SECONDS = 0.1
-FEWEST_JOBS = 2_000
+FEWEST_JOBS = 20_000  # with fewer, planners sort the table for each single claim of some peers
 
 Used = tuple[float, float, float]  # seconds of the processor: workers, PostgreSQL, broker
 
 COUNT = "SELECT count(*), max(at) FROM ({finished}) f WHERE at < %(until)s"
 ANY = "SELECT EXISTS ({finished})"
 TENTHS = """
-    WITH tenths AS (SELECT at, ntile(10) OVER (ORDER BY at) AS tenth FROM ({finished}) f WHERE at < %(until)s),
-    lengths AS (SELECT tenth, extract(epoch FROM max(at) - min(at)) AS seconds FROM tenths GROUP BY tenth)
-    SELECT (SELECT seconds FROM lengths WHERE tenth = 1) / (SELECT nullif(seconds, 0) FROM lengths WHERE tenth = 10)
+    WITH jobs AS (SELECT at, row_number() OVER (ORDER BY at) AS n, count(*) OVER () AS jobs FROM ({finished}) f),
+    marks AS (
+        SELECT min(at) AS first, min(at) FILTER (WHERE n > jobs * 0.1) AS tenth,
+            max(at) FILTER (WHERE n <= jobs * 0.9) AS ninth, max(at) AS last
+        FROM jobs WHERE at < %(until)s
+    )
+    SELECT extract(epoch FROM tenth - first) / nullif(extract(epoch FROM last - ninth), 0) FROM marks
 """
 
 
@@ -43,7 +47,7 @@ class Drain:
     One side: a contestant in a condition.
 
     condition, others: the rows beside its jobs, and how many. flags: of the contestant there.
-    pinned: another session keeps a snapshot open from before the jobs until the end. until_empty: no limit of time.
+    pinned: until all jobs are done, another session keeps a snapshot open that it took before they were there.
     """
 
     arena: Arena
@@ -54,7 +58,6 @@ class Drain:
     flags: tuple[str, ...] = ()
     jobs: int = 0
     pinned: bool = False
-    until_empty: bool = False
 
     @property
     def database(self) -> Database:
@@ -64,17 +67,29 @@ class Drain:
     def __call__(self) -> Sample:
         self.arena.check(self.contestant)
         self._refill()
-        with pinned_snapshot(self.database) if self.pinned else nothing():
-            if self.pinned:
-                self.database.fill(self._wanted, self.contestant.rows)
-            began = self.database.now()
-            with self.database.at_work(self.contestant, *self.flags) as pids:
-                self._wait_for_first_job(began)
-                time.sleep(SETTLE_SECONDS)
-                before = self._used(pids)
-                watched = self._watch()
-                after = self._used(pids)
-            return self._sample(watched, before, after)
+        return self._pinned() if self.pinned else self._measured()
+
+    def _measured(self) -> Sample:
+        began = self.database.now()
+        with self.database.at_work(self.contestant, *self.flags) as pids:
+            self._wait_for_first_job(began)
+            time.sleep(SETTLE_SECONDS)
+            before = self._used(pids)
+            watched = self._watch()
+            after = self._used(pids)
+        return self._sample(watched, before, after)
+
+    def _pinned(self) -> Sample:
+        """All workers are ready before the jobs are, so that the first tenth has as many of them as the last."""
+        with pinned_snapshot(self.database), self.database.at_work(self.contestant, *self.flags) as pids:
+            time.sleep(SETTLE_SECONDS)
+            before, began = self._used(pids), self.database.now()
+            self.database.fill(self._wanted, self.contestant.rows, quietly=False)
+            self._wait_for_first_job(began)
+            watched = self._watch()
+            after = self._used(pids)
+        assert isinstance(watched, Window)
+        return self._sample(replace(watched, since=began), before, after)
 
     @property
     def _wanted(self) -> int:
@@ -90,6 +105,7 @@ class Drain:
             database.fill(self.others, database.store.conditions[self.condition])
             prepare(database, self.condition)
         if self.pinned:
+            database.settle()
             return
         have = database.takeable() if self.others else 0
         if self.condition == "100 queues":
@@ -110,7 +126,7 @@ class Drain:
     def _watch(self) -> Watched:
         watch = watch_redis if self.database.is_in_redis else watch_rows
         deadline = time.monotonic() + max(self.seconds, self.contestant.least_seconds)
-        return watch(self.database, lambda left: not left or (not self.until_empty and time.monotonic() >= deadline))
+        return watch(self.database, lambda left: not left or (not self.pinned and time.monotonic() >= deadline))
 
     def _sample(self, watched: Watched, before: Used, after: Used) -> Sample:
         """Count once the workers have ended: some write down in bursts what they have done."""
@@ -209,8 +225,3 @@ def pinned_snapshot(database: Database) -> Iterator[None]:
         connection.execute("SELECT txid_current()")
         yield
         connection.rollback()
-
-
-@contextmanager
-def nothing() -> Iterator[None]:
-    yield

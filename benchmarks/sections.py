@@ -198,15 +198,13 @@ def pinned(arena: Arena, plan: Plan) -> Section:
             seconds=plan.seconds,
             jobs=plan.pinned_jobs if each.rate > 1_000 else plan.pinned_jobs // 10,
             pinned=True,
-            until_empty=True,
         )
         for each in chosen
     }
     found = take_turns(sides, plan.rounds, missing)
-    lines = ["| | jobs | jobs/s | last tenth against the first |", "|---|---:|---:|---:|"]
+    lines = ["| | jobs | last tenth against the first |", "|---|---:|---:|"]
     lines += [
-        f"| {side.name} | {side.count:,.0f} | {side.rate:,.0f} "
-        f"| {'-' if side.last_tenth is None else f'{side.last_tenth:.2f}'} |"
+        f"| {side.name} | {side.count:,.0f} | {'-' if side.last_tenth is None else f'{side.last_tenth:.2f}'} |"
         for side in found
     ]
     return Section("A snapshot pinned from before the jobs until the end", "\n".join(lines), missing)
