@@ -43,11 +43,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float, help="of a drain")
     parser.add_argument("--backlogs", type=lambda counts: [int(each) for each in counts.split(",")])
+    parser.add_argument("--front", type=int, help="rows in front that may not be taken")
+    parser.add_argument("--enqueues", type=int)
+    parser.add_argument("--notes", type=int, help="jobs whose latency is taken")
     parser.add_argument("--idle", type=float, help="seconds that an idle worker is watched")
     parser.add_argument("--note", default="", help="a sentence on the circumstances, for the results")
     asked = parser.parse_args()
     plan = sections.QUICK if asked.quick else sections.FULL
-    changes = {"rounds": asked.rounds, "seconds": asked.seconds, "backlogs": asked.backlogs, "idle_seconds": asked.idle}
+    changes = {
+        "rounds": asked.rounds,
+        "seconds": asked.seconds,
+        "backlogs": asked.backlogs,
+        "front": asked.front,
+        "enqueues": asked.enqueues,
+        "notes": asked.notes,
+        "idle_seconds": asked.idle,
+    }
     if any(value is not None for value in changes.values()):
         plan = replace(plan, **{name: value for name, value in changes.items() if value is not None})
     names = asked.only or (sections.QUICK_SECTIONS if asked.quick else list(sections.SECTIONS))

@@ -192,21 +192,27 @@ def tasks_db(interval: str, *, processes: int = 2) -> Contestant:
 
 
 def chancy(
-    name: str, *, rate: int, processes: int = 2, rows: Mapping[str, str] | None = None, **queue: object
+    name: str,
+    *,
+    rate: int,
+    processes: int = 2,
+    log: str = "INFO",
+    rows: Mapping[str, str] | None = None,
+    **queue: object,
 ) -> Contestant:
     said = ", ".join(f"{key}={value}" for key, value in queue.items()) or "the defaults"
     return Contestant(
         name=f"chancy, {name}",
         peer="chancy",
         package="chancy",
-        settings=f"`Queue({said})`",
+        settings=f"`Queue({said})`, log level {log}",
         command=[PYTHON, "-m", "benchmarks.peers.chancy_app"],
         ready=r"^ready",
         rate=rate,
         processes=processes,
         rows=rows or {},
         least_seconds=6.0,
-        environment={"CHANCY_QUEUE": json.dumps({"name": "default"} | queue)},
+        environment={"CHANCY_QUEUE": json.dumps({"name": "default"} | queue), "CHANCY_LOG": log},
     )
 
 
@@ -258,7 +264,8 @@ TASKS_DB_BEST = tasks_db("0.05")
 CHANCY_DEFAULT = chancy("defaults", rate=2_000, processes=1)
 CHANCY_BEST = chancy(
     "async, eager",
-    rate=5_000,
+    rate=4_000,
+    log="WARNING",
     rows={"func": "'benchmarks.peers.chancy_app.noop_async'"},
     executor="chancy.executors.asyncex.AsyncExecutor",
     concurrency=1_000,

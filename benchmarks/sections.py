@@ -39,6 +39,7 @@ class Plan:
     executors: Sequence[int]
     pinned_jobs: int
     idle_seconds: float
+    is_quick: bool = False
 
 
 FULL = Plan(
@@ -47,7 +48,7 @@ FULL = Plan(
 )  # fmt: skip
 QUICK = Plan(
     rounds=1, seconds=1.0, enqueues=500, notes=50, backlogs=(), front=50_000, executors=(), pinned_jobs=20_000,
-    idle_seconds=5.0,
+    idle_seconds=5.0, is_quick=True,
 )  # fmt: skip
 
 
@@ -64,8 +65,9 @@ class Section:
 def drain(arena: Arena, plan: Plan) -> Section:
     missing: dict[str, str] = {}
     chosen = [*OURS, *PEERS_BEST, *PEERS_DEFAULT]
-    if plan is QUICK:
-        chosen = [each for each in chosen if each not in (who.CHANCY_BEST, who.CHANCY_DEFAULT, who.OURS_ASYNC)]
+    left_out = [who.CHANCY_DEFAULT, *([who.CHANCY_BEST, who.OURS_ASYNC] if plan.is_quick else [])]
+    chosen = [each for each in chosen if each not in left_out]
+    missing[who.CHANCY_DEFAULT.name] = "it starts two jobs every five seconds"
     sides = {label(each): Drain(arena=arena, contestant=each, seconds=plan.seconds) for each in chosen}
     found = take_turns(sides, plan.rounds, missing)
     return Section(
@@ -189,7 +191,7 @@ def executors(arena: Arena, plan: Plan) -> Section:
 def pinned(arena: Arena, plan: Plan) -> Section:
     missing: dict[str, str] = {}
     chosen = [who.OURS_BEST, who.PGQUEUER_BEST]
-    if plan is not QUICK:
+    if not plan.is_quick:
         chosen += [who.PROCRASTINATE_BEST, who.TASKS_DB_BEST]
     sides = {
         each.name: Drain(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import time
 
@@ -29,9 +30,17 @@ def note(*, sent: float) -> None:
     notes.write(sent)
 
 
+def plain_log() -> logging.Logger:
+    """Without this it logs by rich, which is here for pgqueuer only, and spends three quarters of its time on that."""
+    log = logging.getLogger("chancy")
+    log.addHandler(logging.StreamHandler())
+    log.setLevel(os.environ["CHANCY_LOG"])
+    return log
+
+
 async def work() -> None:
     settings = json.loads(os.environ["CHANCY_QUEUE"])
-    async with Chancy(URL) as chancy:
+    async with Chancy(URL, log=plain_log()) as chancy:
         await chancy.declare(Queue(**settings), upsert=True)
         async with Worker(chancy) as worker:
             print("ready", flush=True)
