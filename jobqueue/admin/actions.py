@@ -33,6 +33,7 @@ BATCH = 1000  # ids between two looks at the clock
 EACH = 100  # tasks chosen together that are done, and logged, one by one: as many as a page of the list has
 BUDGET_SECONDS = 10.0  # of work in one request; what is left is offered again
 SAMPLES = 10
+BUSY = gettext_lazy("%(count)d left as they are: another transaction has locked them, try again when it is over")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,8 @@ class Deed:
     """
     One thing that people do to tasks.
 
-    perform: ids -> how many tasks of each kind of `words`; the first `changing` of them were changed.
+    perform: ids -> how many tasks of each kind of `words`; the first `changing` of them were changed, the last
+    kind was locked by somebody else.
     """
 
     name: str
@@ -60,22 +62,22 @@ class Deed:
 
 def _requeue(ids: Sequence[UUID]) -> tuple[int, ...]:
     report = api.requeue(ids)
-    return report.requeued, report.key_taken, report.skipped
+    return report.requeued, report.key_taken, report.skipped, len(report.busy)
 
 
 def _cancel(ids: Sequence[UUID]) -> tuple[int, ...]:
     report = api.cancel(ids)
-    return report.cancelled, report.requested, report.skipped
+    return report.cancelled, report.requested, report.skipped, len(report.busy)
 
 
 def _cancel_tree(ids: Sequence[UUID]) -> tuple[int, ...]:
     report = api.cancel(ids, tree=True)
-    return report.cancelled, report.requested, report.skipped
+    return report.cancelled, report.requested, report.skipped, len(report.busy)
 
 
 def _wake(ids: Sequence[UUID]) -> tuple[int, ...]:
     woken = sum(api.wake(ids, backend=backend) for backend in api.aliases())
-    return woken, len(ids) - woken
+    return woken, len(ids) - woken, 0
 
 
 REQUEUE = Deed(
@@ -88,6 +90,7 @@ REQUEUE = Deed(
         gettext_lazy("%(count)d requeued"),
         gettext_lazy("%(count)d left alone: a live task holds the same key"),
         gettext_lazy("%(count)d skipped: not FAILED or CANCELLED any more"),
+        BUSY,
     ),
     changing=1,
     perform=_requeue,
@@ -102,6 +105,7 @@ CANCEL = Deed(
         gettext_lazy("%(count)d cancelled"),
         gettext_lazy("%(count)d running: told to stop"),
         gettext_lazy("%(count)d skipped: ended already"),
+        BUSY,
     ),
     changing=2,
     perform=_cancel,
@@ -116,6 +120,7 @@ WAKE = Deed(
     words=(
         gettext_lazy("%(count)d woken: polled as soon as an executor has a slot for it"),
         gettext_lazy("%(count)d skipped: not SUSPENDED any more"),
+        BUSY,
     ),
     changing=1,
     perform=_wake,
@@ -178,10 +183,14 @@ class Forecast:
 
 
 def perform_ticked(deed: Deed, ids: Sequence[UUID]) -> Tally:
-    """Do a deed to the tasks of these ids."""
+    """Do a deed to the tasks of these ids; when locks have used up the time, the rest counts as locked."""
     tally = Tally(deed)
+    deadline = time.monotonic() + BUDGET_SECONDS
     for batch in _batches(ids, _size(ids)):
-        tally.perform(batch)
+        if time.monotonic() > deadline and tally.counts:
+            tally.counts[-1] += len(batch)
+        else:
+            tally.perform(batch)
     return tally
 
 

@@ -9,8 +9,10 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
 
+from jobqueue import api
 from jobqueue.admin import actions
 from jobqueue.models import Task
+from jobqueue.outcome import CancelReport
 from tests.factories import TaskFactory, make_user
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -277,12 +279,31 @@ def test_many_tasks_share_one_entry_that_says_so(act, make, backend, monkeypatch
     )
 
 
+LOCKED = "left as they are: another transaction has locked them, try again when it is over"
+
+
+def test_a_locked_task_is_said_to_be_locked(act, make, monkeypatch):
+    row = make()
+    monkeypatch.setattr(api, "cancel", lambda ids: CancelReport(busy=frozenset(ids)))
+
+    assert said(act("cancel", row, index="0")) == [f"1 {LOCKED}."]
+
+
+def test_locked_tasks_hold_up_nobody_for_longer_than_the_budget(make, monkeypatch):
+    rows = [make() for _ in range(3)]
+    monkeypatch.setattr(actions, "BUDGET_SECONDS", -1.0)
+
+    tally = actions.perform_ticked(actions.CANCEL, [row.pk for row in rows])
+
+    assert str(tally) == f"1 cancelled, 2 {LOCKED}"
+
+
 def test_a_cancelled_task_that_is_pruned_at_once_is_logged_all_the_same(act, make, monkeypatch):
     row = make()
 
     def cancel(ids):
         Task.objects.using(row.backend).filter(pk__in=ids).delete()
-        return 1, 0, 0
+        return 1, 0, 0, 0
 
     monkeypatch.setattr("jobqueue.admin.tasks.CANCEL", replace(actions.CANCEL, perform=cancel))
     response = act("cancel", row, index="0")
