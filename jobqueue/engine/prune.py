@@ -23,9 +23,10 @@ class Prune(Ground):
         """
         self.executors.filter(heartbeat__lt=bound(-EXECUTORS_KEPT_SECONDS)).delete()
         kept = self.options.retention.items()
-        return sum(self._prune(status, seconds, limit) for status, seconds in kept if seconds is not None)
+        return sum(self.purge(status, seconds, limit) for status, seconds in kept if seconds is not None)
 
-    def _prune(self, status: str, kept_seconds: float, limit: int) -> int:
+    def purge(self, status: str, kept_seconds: float, limit: int = 1000) -> int:
+        """Delete tasks that ended so, and longer ago than that, the oldest first. Locks: as prune()."""
         old = self.tasks.filter(status=status, finished_at__lte=bound(-kept_seconds)).order_by("finished_at")
         features = connections[self.database].features
         if features.has_select_for_update:
