@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 
 
@@ -24,4 +25,5 @@ try:
 except ImproperlyConfigured:
     pass  # no task framework: the system check says so in better words than a traceback from the admin
 else:
-    register()
+    if apps.is_installed("django.contrib.admin"):  # the command line shows what the pages show without them
+        register()

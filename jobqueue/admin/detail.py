@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from django.apps import apps
 from django.conf import settings
-from django.contrib.admin.models import LogEntry
-from django.contrib.contenttypes.models import ContentType
 from django.db.models.functions import Now
 from django.utils.timezone import make_naive
 
@@ -20,6 +19,9 @@ from jobqueue.admin.tree import read_ancestors, read_tree
 from jobqueue.admin.values import raw, read, show, show_arguments
 from jobqueue.admin.words import headline
 from jobqueue.models import Executor, Queue, Task
+
+if TYPE_CHECKING:
+    from django.contrib.admin.models import LogEntry
 
 RAW = ("args", "kwargs", "options", "metadata", "inner_state", "worker_ids", "errors", "return_value")
 LOGGED = 100  # log entries shown
@@ -140,7 +142,12 @@ def _moment(text: Any) -> datetime | None:
 
 
 def log_entries(task: Task) -> list[LogEntry]:
-    """Who requeued or cancelled it by hand; the newest first."""
+    """Who requeued or cancelled it by hand in the admin, where there is one; the newest first."""
+    if not apps.is_installed("django.contrib.admin"):
+        return []
+    from django.contrib.admin.models import LogEntry
+    from django.contrib.contenttypes.models import ContentType
+
     kind = ContentType.objects.get_for_model(Task)
     entries = LogEntry.objects.filter(content_type=kind, object_id=str(task.pk)).select_related("user")
     return list(entries.order_by("-action_time")[:LOGGED])
