@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -13,10 +14,12 @@ import pytest
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
+from jobqueue.cli import figures, rows
+from jobqueue.cli.choice import Choice
 from jobqueue.engine.clock import bound
 from jobqueue.engine.postgresql import statement
 from jobqueue.models import Executor, Task
-from jobqueue.outcome import Effects, NewMessage, Outcome, Status
+from jobqueue.outcome import FINAL, Effects, NewMessage, Outcome, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 
@@ -329,6 +332,32 @@ def test_rescue_with_and_without_lost_executors(bench: Bench) -> None:
     Executor.objects.update(heartbeat=bound(-31))
     Task.objects.running().update(heartbeat=bound(-31))
     assert len(read(lambda: bench.engine.rescue(), at_least=4)) == 100
+
+
+class TestCommandLine:
+    """What `manage.py jobqueue` reads: so many rows and no more, whatever the planner believes."""
+
+    @pytest.fixture(autouse=True)
+    def few(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in (figures, rows):
+            monkeypatch.setattr(module, "CAP", 1000)
+
+    def test_status(self, bench: Bench) -> None:
+        read(lambda: figures.figures(bench.engine), at_least=10)
+
+    @pytest.mark.parametrize("status", Status)
+    def test_two_pages_of_a_status(self, bench: Bench, status: Status) -> None:
+        pages = rows.walk(rows.of_status(bench.engine, status), rows.ORDER[status], Choice(), page=500)
+        read(lambda: [next(pages, None), next(pages, None)])
+
+    @pytest.mark.parametrize("status", FINAL)
+    def test_tail(self, bench: Bench, status: Status) -> None:
+        read(lambda: rows.newest(bench.engine, status, Choice(tasks=("rare",)), None, 10))
+        read(lambda: rows.newest(bench.engine, status, Choice(), bench.engine.now() - timedelta(seconds=10), 500))
+
+    @pytest.mark.parametrize("status", FINAL)
+    def test_purge(self, bench: Bench, status: Status) -> None:
+        read(lambda: bench.engine.purge(status, 0.0, 500))
 
 
 @pytest.mark.parametrize("name", SQL_FILES)

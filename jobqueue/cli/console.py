@@ -1,0 +1,82 @@
+"""Where a command writes: data to stdout, talk to stderr, nothing that could steer a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TextIO
+from uuid import UUID
+
+from django.core.management.base import CommandError, OutputWrapper
+
+from jobqueue.cli.tables import Column, table
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """is_json: data is written as JSON, for programs."""
+
+    out: OutputWrapper
+    err: OutputWrapper
+    is_json: bool = False
+
+    def write(self, text: str = "") -> None:
+        self.out.write(clean(text))
+
+    def say(self, text: str) -> None:
+        self.err.write(clean(text), style_func=str)  # not in the red of errors
+
+    def write_json(self, value: Any, *, indent: int | None = 2) -> None:
+        self.write(json.dumps(value, indent=indent, ensure_ascii=False, default=_plain))
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
+        # One cell is one line, whatever a name holds.
+        cells = [[" ".join(clean(str(cell)).split()) for cell in row] for row in rows]
+        for line in table(columns, cells, self.width):
+            self.write(line)
+
+    @property
+    def width(self) -> int | None:
+        """Characters in a line; None where nobody looks, so that `grep` finds whole names."""
+        return shutil.get_terminal_size().columns if self.out.isatty() or "COLUMNS" in os.environ else None
+
+    def confirm(self, question: str, *, is_sure: bool) -> None:
+        """Ask before something large. Raises CommandError where the answer is no, or nobody can be asked."""
+        if is_sure:
+            return
+        if not is_terminal(sys.stdin):
+            raise CommandError(f"{question} Say --yes where nobody can be asked, or look first with --dry-run.")
+        self.err.write(clean(f"{question} [y/N] "), style_func=str, ending="")
+        self.err.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise CommandError("Nothing was done.")
+
+
+def clean(text: str) -> str:
+    """Write control characters as escapes: what a task holds may come from anywhere."""
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def is_terminal(stream: TextIO | OutputWrapper) -> bool:
+    return bool(stream is not None and stream.isatty())
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case datetime():
+            return value.isoformat()
+        case UUID():
+            return str(value)
+    raise TypeError(f"{type(value).__name__} is not for JSON")

@@ -1,0 +1,98 @@
+"""What `doctor` asks of a PostgreSQL server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+from django.db import DatabaseError, connections
+
+from jobqueue.cli.console import first_line
+from jobqueue.cli.figures import Figures
+from jobqueue.engine.base import Engine
+
+CONNECTIONS_BESIDE_SLOTS = 3  # of an executor: its pulse, its heartbeat, its listener
+PROBE_SECONDS = 3.0
+LIMITS = ("max_connections", "superuser_reserved_connections", "reserved_connections")
+SAFETY = {
+    "fsync": ("error", "a crash of the machine may destroy the whole database"),
+    "full_page_writes": ("error", "a crash of the machine may destroy pages of the database"),
+    "synchronous_commit": ("warning", "a crash of the server loses tasks whose enqueue() had returned"),
+}
+
+Said = tuple[str, str, str]  # level, what is found, what to do
+
+
+def server_findings(engine: Engine, now: Figures) -> Iterator[Said]:
+    """Check durability, connections and notices; nothing on SQLite, which has no server."""
+    if connections[engine.database].vendor != "postgresql":
+        return
+    from jobqueue.engine.postgresql import PostgresEngine
+
+    assert isinstance(engine, PostgresEngine)
+    settings = dict(engine.rows("server_settings", names=[*SAFETY, *LIMITS]))
+    yield from _durability(settings)
+    yield from _connections(settings, now)
+    if engine.options.notify:
+        yield from _notices(engine)
+
+
+def _durability(settings: dict[str, str]) -> Iterator[Said]:
+    unsafe = [name for name in SAFETY if settings.get(name) == "off"]
+    for name in unsafe:
+        level, danger = SAFETY[name]
+        yield level, f"{name} is off: {danger}.", f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();"
+    if not unsafe:
+        yield "ok", "what is committed survives a crash (fsync, synchronous_commit).", ""
+
+
+def _connections(settings: dict[str, str], now: Figures) -> Iterator[Said]:
+    most, *reserved = (int(settings.get(name, 0)) for name in LIMITS)
+    usable = most - sum(reserved)
+    wanted = sum(executor.row.slots + CONNECTIONS_BESIDE_SLOTS for executor in now.serving)
+    if wanted > usable:
+        yield (
+            "warning",
+            f"executors may open {wanted} connections, {CONNECTIONS_BESIDE_SLOTS} beside slots; {usable} are there.",
+            "Raise max_connections, or give run_executors fewer --threads.",
+        )
+    elif int(settings["connections"]) > 0.9 * usable:
+        yield (
+            "warning",
+            f"{settings['connections']} of {usable} connections are in use.",
+            "Raise max_connections, or close what is idle: see pg_stat_activity.",
+        )
+    else:
+        yield "ok", f"executors may open {wanted} of {usable} connections; {settings['connections']} are in use.", ""
+
+
+def _notices(engine: Engine) -> Iterator[Said]:
+    """Send a notice to ourselves: a pooler in transaction mode takes LISTEN without a word and delivers nothing."""
+    from psycopg import Error
+
+    from jobqueue.engine.postgresql import CHANNEL, statement
+
+    poll = engine.options.poll_interval
+    probe = f"{engine.alias} !doctor-{uuid4()}"
+    wrapper = connections[engine.database].copy()
+    wrapper.settings_dict["OPTIONS"].pop("pool", None)  # nobody is to get a connection that listens
+    try:
+        wrapper.ensure_connection()
+        connection = wrapper.connection
+        connection.autocommit = True
+        connection.execute(statement("listen"))
+        connection.execute(statement("notify"), {"channel": CHANNEL, "payload": probe})
+        heard = any(notice.payload == probe for notice in connection.notifies(timeout=PROBE_SECONDS))
+    except (DatabaseError, Error) as error:
+        yield "warning", f"LISTEN could not be tried: {first_line(error)}", "See whether connections are left."
+        return
+    finally:
+        wrapper.close()
+    if heard:
+        yield "ok", "notices arrive (LISTEN), so that executors start tasks at once.", ""
+    else:
+        yield (
+            "warning",
+            f"notices do not arrive (a pooler in transaction mode?); executors poll every {poll:g} s.",
+            "Give executors a direct connection, or set NOTIFY to False.",
+        )

@@ -1,0 +1,187 @@
+"""`show`: what the admin's page of a task shows, as text. Arguments are masked as REDACT says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.core.management.base import CommandError
+from django.utils.timezone import is_aware, localtime
+
+from jobqueue.admin.detail import describe, read_task
+from jobqueue.admin.tree import Branch
+from jobqueue.admin.values import Shown
+from jobqueue.admin.words import duration
+from jobqueue.cli.console import Console
+from jobqueue.cli.rows import engines
+from jobqueue.models import Task
+
+INDENT = "  "
+
+
+def show(console: Console, pk: UUID, backend: str | None) -> None:
+    """Show a task, wherever it is. Raises CommandError where there is none."""
+    task, database = _find(pk, backend)
+    page = describe(task, database, with_payload=True)
+    if console.is_json:
+        console.write_json(_as_json(task, page))
+        return
+    width = console.width or shutil.get_terminal_size().columns
+    for line in _lines(task, page, width):
+        console.write(line)
+
+
+def _find(pk: UUID, backend: str | None) -> tuple[Task, str]:
+    for database in dict.fromkeys(engine.database for engine in engines(backend)):
+        try:
+            return read_task(database, str(pk)), database
+        except Task.DoesNotExist:
+            continue
+    raise CommandError(f"There is no task {pk}; ended ones are deleted after RETENTION.")
+
+
+def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
+    yield f"{task.task_type}  {task.status}"
+    yield from textwrap.wrap(page["sentence"], width)
+    yield ""
+    facts = [(name, value) for name, value in _facts(task, page) if value not in (None, "")]
+    longest = max(len(name) for name, _ in facts)
+    yield from (f"{name:<{longest}}  {value}" for name, value in facts)
+    yield from _values("Arguments", page["arguments"])
+    for name in ("result", "state", "metadata", "options"):
+        yield from _values(name.capitalize(), [page[name]] if page[name] else [])
+    yield from _errors(page)
+    yield from _mail(page)
+    yield from _children(page["children"])
+    if page["log"]:
+        yield from ("", "Done by hand")
+        yield from (
+            f"{INDENT}{e.action_time:%Y-%m-%d %H:%M:%S} {e.user}: {e.get_change_message()}" for e in page["log"]
+        )
+
+
+def _facts(task: Task, page: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    now: datetime = task.now  # type: ignore[attr-defined]
+    yield "Id", task.pk
+    yield "Queue", task.queue_name
+    yield "Backend", task.backend
+    yield "Priority", task.priority
+    yield "Key", task.key
+    yield "Failed attempts", f"{task.attempts} of {task.max_attempts}"
+    yield "Attempts started", page["starts"]
+    yield "Good polls", task.polls if page["is_actor"] or task.polls > 1 else None
+    yield "Executors lost", task.lost_count or None
+    yield "Executor", page["executor"].name if page["executor"] else None
+    yield "Enqueued", _moment(task.enqueued_at, now)
+    yield "First started", _moment(task.started_at, now)
+    yield "Last attempted", _moment(task.last_attempted_at, now)
+    yield "Wakes", _moment(task.wake_at, now)
+    yield "Expires", _moment(task.expires_at, now)
+    yield "Cancel requested", _moment(task.cancel_requested_at, now)
+    yield "Ended", _moment(task.finished_at, now)
+    parent = page["parent"]
+    if parent is not None:
+        yield "Parent", f"{parent.pk} {parent.task_type or '(pruned)'} {parent.status or ''}".rstrip()
+
+
+def _moment(moment: datetime | None, now: datetime) -> str | None:
+    if moment is None:
+        return None
+    local = localtime(moment) if is_aware(moment) else moment
+    words = f"{duration(now - moment)} ago" if moment <= now else f"in {duration(moment - now)}"
+    return f"{local:%Y-%m-%d %H:%M:%S %Z} ({words})".replace("  ", " ")
+
+
+def _values(title: str, values: Iterable[Shown]) -> Iterator[str]:
+    found = list(values)
+    if not found:
+        return
+    yield from ("", title)
+    for value in found:
+        first, *rest = (value.text or f"({value.note})").splitlines()
+        yield f"{INDENT}{f'{value.name} = ' if value.name else ''}{first}"
+        yield from (f"{INDENT}{line}" for line in rest)
+        if value.text and value.note:
+            yield f"{INDENT}({value.note})"
+
+
+def _errors(page: Mapping[str, Any]) -> Iterator[str]:
+    for attempt in page["attempts"]:
+        at = f", {attempt.at:%Y-%m-%d %H:%M:%S}" if attempt.at else ""
+        by = f" on {attempt.executor}" if attempt.executor else ""
+        yield from ("", f"Attempt {attempt.number}{by}{at}: {attempt.headline}")
+        yield from (f"{INDENT}{line}" for line in attempt.traceback.rstrip().splitlines())
+
+
+def _mail(page: Mapping[str, Any]) -> Iterator[str]:
+    inbox = page["inbox"]
+    if not inbox:
+        return
+    yield from ("", "Messages")
+    for mail in inbox:
+        state = "undelivered" if mail.is_undelivered else "read" if mail.consumed_at else "unread"
+        sender = f" from {mail.sender_id}" if mail.sender_id else ""
+        yield f"{INDENT}{mail.id} {mail.kind}{sender}, {mail.sent_at:%Y-%m-%d %H:%M:%S}, {state}"
+        if mail.body is not None:
+            text = mail.body.text or f"({mail.body.note})"
+            yield from (f"{INDENT * 2}{line}" for line in text.splitlines())
+    if inbox.has_more:
+        yield f"{INDENT}and more"
+
+
+def _children(branch: Branch, depth: int = 0) -> Iterator[str]:
+    if not branch.total:
+        return
+    if depth == 0:
+        yield from ("", f"Children: {_states(branch)}")
+    for node in branch.nodes:
+        yield f"{INDENT * (depth + 1)}{node.task.pk} {node.task.task_type} {node.task.status}"
+        if node.branch is not None:
+            yield from _children(node.branch, depth + 1)
+    if branch.hidden > 0:
+        yield f"{INDENT * (depth + 1)}and {branch.hidden:,} more"
+
+
+def _states(branch: Branch) -> str:
+    words = ", ".join(f"{count:,} {status.lower()}" for status, count in branch.states)
+    return f"{words}, and more" if branch.is_cut else words
+
+
+def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
+    columns = (
+        "backend", "queue_name", "priority", "key", "attempts", "max_attempts", "polls", "lost_count", "enqueued_at",
+        "started_at", "last_attempted_at", "wake_at", "expires_at", "cancel_requested_at", "finished_at", "parent_id",
+    )  # fmt: skip
+    return {
+        "id": task.pk,
+        "task": task.task_type,
+        "status": task.status,
+        "why": page["sentence"],
+        **{column: getattr(task, column) for column in columns},
+        "executor": page["executor"].name if page["executor"] else None,
+        "arguments": {value.name: _read(value) for value in page["arguments"]},
+        **{name: _read(page[name]) for name in ("result", "state", "metadata")},
+        "errors": [
+            {"attempt": one.number, "at": one.at, "executor": one.executor, "class": one.class_path,
+             "headline": one.headline, "traceback": one.traceback}
+            for one in page["attempts"]
+        ],
+        "messages": [
+            {"id": mail.id, "kind": str(mail.kind), "sender": mail.sender_id, "sent_at": mail.sent_at,
+             "is_unread": mail.consumed_at is None, "body": _read(mail.body)}
+            for mail in page["inbox"]
+        ],
+        "children": dict(page["children"].counts),
+    }  # fmt: skip
+
+
+def _read(value: Shown | None) -> Any:
+    """Give a shown value as JSON; as text, with what is wrong, where it is not shown whole."""
+    if value is None:
+        return None
+    return {"text": value.text, "note": str(value.note)} if value.note else json.loads(value.text)

@@ -1,0 +1,130 @@
+"""`tail`: tasks as they end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.utils.timezone import is_aware, localtime
+
+from jobqueue.admin.detail import listed
+from jobqueue.admin.values import raw, read
+from jobqueue.admin.words import duration, headline, short_type, tries
+from jobqueue.cli.choice import Choice
+from jobqueue.cli.console import Console
+from jobqueue.cli.rows import engines, newest
+from jobqueue.cli.tables import shorten_end
+from jobqueue.engine.base import Engine
+from jobqueue.models import Task
+from jobqueue.outcome import FINAL, Status
+
+LATE = timedelta(seconds=10)  # a moment is written before its commit: a row may come to sight so much later
+LONGEST_READ = 500  # lines at a time
+
+
+def tail(
+    console: Console, backend: str | None, choice: Choice, *, lines: int, follow: bool, interval_seconds: float
+) -> None:
+    """Show the last tasks that ended, then, with `follow`, each that ends, until Ctrl-C."""
+    queues = engines(backend)
+    started = {engine.alias: engine.now() for engine in queues}
+    shown: dict[tuple[UUID, datetime], None] = {}
+    try:
+        _print(console, _ended(queues, choice, dict.fromkeys(started), lines)[-lines:] if lines else [], shown)
+        since: Mapping[str, datetime | None] = started
+        while follow:
+            time.sleep(interval_seconds)
+            since = {engine.alias: max(engine.now() - LATE, started[engine.alias]) for engine in queues}
+            if _print(console, _ended(queues, choice, since, LONGEST_READ), shown) >= LONGEST_READ:
+                console.say("… more have ended than are shown.")
+            _forget(shown)
+    except KeyboardInterrupt:
+        return
+
+
+def _forget(shown: dict[tuple[UUID, datetime], None]) -> None:
+    while len(shown) > 20 * LONGEST_READ:
+        del shown[next(iter(shown))]
+
+
+def _ended(
+    queues: Iterable[Engine], choice: Choice, since: Mapping[str, datetime | None], limit: int
+) -> list[tuple[datetime, Engine, UUID]]:
+    found = [
+        (at, engine, pk)
+        for engine in queues
+        for status in choice.statuses or FINAL
+        for at, pk in newest(engine, status, choice, since[engine.alias], limit)
+    ]
+    return sorted(found, key=lambda one: (one[0], one[2]))
+
+
+def _print(
+    console: Console, found: Sequence[tuple[datetime, Engine, UUID]], shown: dict[tuple[UUID, datetime], None]
+) -> int:
+    """Print what was not shown before; how many these are."""
+    new = [one for one in found if (one[2], one[0]) not in shown]
+    shown.update({(pk, at): None for at, _, pk in new})
+    for task in _read(new):
+        if console.is_json:
+            console.write_json(_as_json(task), indent=None)
+        else:
+            for line in _lines(task, console.width):
+                console.write(line)
+    console.out.flush()
+    return len(new)
+
+
+def _read(found: Sequence[tuple[datetime, Engine, UUID]]) -> Iterator[Task]:
+    """Read rows in their order; one that was pruned or requeued meanwhile is left out."""
+    by_id: dict[UUID, Task] = {}
+    for engine in {engine.alias: engine for _, engine, _ in found}.values():
+        rows = engine.among([pk for _, mine, pk in found if mine is engine])
+        columns = ("task_type", "queue_name", "status", "attempts", "max_attempts", "polls", "finished_at")
+        texts = {"errors_text": raw("errors"), "worker_ids_text": raw("worker_ids")}
+        by_id |= {row.pk: row for row in rows.only(*columns, "last_attempted_at", "backend").annotate(**texts)}
+    return (by_id[pk] for _, _, pk in found if pk in by_id and by_id[pk].finished_at is not None)
+
+
+def _lines(task: Task, width: int | None) -> Iterator[str]:
+    """Say all in one line for `grep`, in lines that fit for people."""
+    at, error = task.finished_at, " ".join(_error(task).split())
+    assert at is not None
+    moment = localtime(at) if is_aware(at) else at
+    attempt = tries(task, len(listed(read(task.worker_ids_text))))  # type: ignore[attr-defined]
+    parts = [f"{moment:%H:%M:%S}", f"{task.status:<10}", str(task.pk)]
+    if width is None:
+        yield " ".join([*parts, task.task_type, f"queue={task.queue_name}", attempt, _took(task), error]).rstrip()
+        return
+    yield shorten_end(" ".join([*parts, f"{attempt:>3}", f"{_took(task):>5}", short_type(task.task_type)]), width)
+    if error:
+        yield shorten_end(f"{'':20}{error}", width)
+
+
+def _took(task: Task) -> str:
+    if task.finished_at is None or task.last_attempted_at is None:
+        return ""
+    return duration(task.finished_at - task.last_attempted_at).replace(" ", "")
+
+
+def _error(task: Task) -> str:
+    errors = listed(read(task.errors_text))  # type: ignore[attr-defined]
+    last = errors[-1] if errors and task.status == Status.FAILED else None
+    return headline(last.get("exception_class_path"), last.get("message")) if isinstance(last, Mapping) else ""
+
+
+def _as_json(task: Task) -> dict[str, Any]:
+    return {
+        "finished_at": task.finished_at,
+        "status": task.status,
+        "id": task.pk,
+        "task": task.task_type,
+        "backend": task.backend,
+        "queue": task.queue_name,
+        "attempts": task.attempts,
+        "max_attempts": task.max_attempts,
+        "error": _error(task) or None,
+    }

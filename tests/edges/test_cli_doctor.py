@@ -1,0 +1,134 @@
+"""manage.py jobqueue doctor: what is wrong with a site, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connections
+from django.db.migrations.recorder import MigrationRecorder
+
+from jobqueue.cli import server
+from jobqueue.cli.figures import figures
+from jobqueue.engine import engine_for, postgresql
+from tests.edges.cli import BOTH, jobqueue
+from tests.factories import ExecutorFactory, QueueFactory, TaskFactory, ago
+
+pytestmark = BOTH
+
+
+def said_of(backend: str, level: str) -> list[str]:
+    found = jobqueue("doctor", "--backend", backend, "--json").json
+    return [f"{one['said']} {one['advice']}" for one in found if one["level"] == level]
+
+
+@pytest.fixture(params=["default", "sqlite"])
+def backend(request):
+    return request.param
+
+
+@pytest.fixture
+def alive(backend):
+    return ExecutorFactory.create(backend=backend, using=backend, queues=["served"])
+
+
+def test_a_healthy_site_is_told_so() -> None:
+    ExecutorFactory.create(backend="sqlite", using="sqlite")
+    TaskFactory.create(backend="sqlite", using="sqlite")
+    said = jobqueue("doctor", "--backend", "sqlite")
+    assert said.code == 0
+    assert {line.split()[0] for line in said.out.splitlines() if not line.startswith(" ")} == {"ok"}
+
+
+def test_a_queue_that_nobody_serves_is_an_error(backend, alive) -> None:
+    TaskFactory.create(backend=backend, using=backend, queue_name="served")
+    TaskFactory.create(backend=backend, using=backend, queue_name="forgotten")
+    assert jobqueue("doctor", "--backend", backend).code == 1
+    (error,) = [text for text in said_of(backend, "error") if "Queue" in text]
+    assert "Queue forgotten: 1 READY" in error
+    assert f"run_executors --backend {backend} --queue forgotten" in error
+
+
+def test_a_queue_that_is_paused_for_days_is_a_warning(backend, alive) -> None:
+    QueueFactory.create(backend=backend, using=backend, name="emails", paused_at=ago(3 * 86_400))
+    TaskFactory.create(backend=backend, using=backend, queue_name="emails")
+    assert any("resume emails" in text for text in said_of(backend, "warning"))
+    assert not any("emails" in text for text in said_of(backend, "error"))
+
+
+def test_an_executor_that_fell_silent_is_named(backend) -> None:
+    lost = ExecutorFactory.create(backend=backend, using=backend, lost=True)
+    TaskFactory.create(backend=backend, using=backend, running=True, executor_id=lost.pk)
+    assert any(f"Executor {lost.name}" in text and "1 task" in text for text in said_of(backend, "error"))
+    assert any("no executor is alive" in text for text in said_of(backend, "warning"))
+
+
+def test_retention_that_is_unset_or_not_kept_is_a_warning(settings, backend) -> None:
+    options = {**settings.TASKS[backend].get("OPTIONS", {}), "RETENTION": {"FAILED": None}}
+    settings.TASKS = {**settings.TASKS, backend: {**settings.TASKS[backend], "OPTIONS": options}}
+    TaskFactory.create(backend=backend, using=backend, failed=True, finished_at=ago(900 * 86_400))
+    TaskFactory.create(backend=backend, using=backend, successful=True, finished_at=ago(3 * 86_400))
+    warnings = said_of(backend, "warning")
+    assert any("FAILED tasks are kept for ever" in text for text in warnings)
+    assert any("purge --status SUCCESSFUL --older-than 86400s" in text for text in warnings)
+    assert not any("CANCELLED" in text for text in warnings)
+
+
+def test_a_migration_that_is_missing_ends_the_look(backend) -> None:
+    MigrationRecorder(connections[backend]).record_unapplied("jobqueue", "0004_task_alarm_at")
+    TaskFactory.create(backend=backend, using=backend)
+    (error,) = said_of(backend, "error")
+    assert "0004_task_alarm_at" in error
+    assert f"manage.py migrate jobqueue --database {backend}" in error
+
+
+def test_a_database_that_is_away_is_an_error_in_one_line(backend, monkeypatch) -> None:
+    def refuse() -> None:
+        raise OperationalError("connection refused\nIs the server running?")
+
+    monkeypatch.setattr(connections[backend], "ensure_connection", refuse)
+    (error,) = said_of(backend, "error")
+    assert "does not answer: connection refused Start it" in error
+
+
+def test_wrong_options_are_told_before_any_database_is_asked(settings) -> None:
+    wrong = {**settings.TASKS["default"], "OPTIONS": {"RETENTON": {}}}
+    settings.TASKS = {**settings.TASKS, "default": wrong}
+    said = jobqueue("doctor")
+    assert said.code == 1
+    assert "RETENTION" in said.out
+    assert "answers" not in said.out
+
+
+class TestServer:
+    def test_what_a_crash_may_cost_is_said(self) -> None:
+        safe = dict.fromkeys(server.SAFETY, "on")
+        assert [level for level, *_ in server._durability(safe)] == ["ok"]
+        (level, said, advice), *more = server._durability(safe | {"synchronous_commit": "off"})
+        assert (level, more) == ("warning", [])
+        assert "synchronous_commit is off" in said
+        assert "SET synchronous_commit = on" in advice
+        assert [level for level, *_ in server._durability(safe | {"fsync": "off"})] == ["error"]
+
+    def test_slots_beyond_the_connections_of_the_server_are_a_warning(self) -> None:
+        ExecutorFactory.create(slots=60)
+        ExecutorFactory.create(slots=60)
+        now = figures(engine_for("default"))
+        limits = {"max_connections": "100", "superuser_reserved_connections": "3", "connections": "5"}
+        (level, said, _), *_ = server._connections(limits, now)
+        assert (level, "126" in said, "97" in said) == ("warning", True, True)
+        assert [level for level, *_ in server._connections(limits | {"max_connections": "200"}, now)] == ["ok"]
+        assert [level for level, *_ in server._connections(limits | {"connections": "99"}, now)] == ["warning"]
+
+    def test_notices_that_arrive_are_heard(self) -> None:
+        assert any("notices arrive" in text for text in said_of("default", "ok"))
+
+    def test_a_pooler_that_swallows_notices_is_found_out(self, monkeypatch) -> None:
+        real = postgresql.statement
+
+        def pooled(name: str) -> Any:
+            return "SELECT 1" if name == "listen" else real(name)
+
+        monkeypatch.setattr(postgresql, "statement", pooled)
+        monkeypatch.setattr(server, "PROBE_SECONDS", 0.2)
+        assert any("notices do not arrive" in text for text in said_of("default", "warning"))

@@ -1,0 +1,249 @@
+"""manage.py jobqueue status, show and tail: what people and scripts read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from jobqueue.cli import figures, rows
+from jobqueue.cli.choice import Choice
+from jobqueue.cli.tables import Column, table
+from jobqueue.ids import new_id
+from jobqueue.outcome import Status
+from tests.edges.cli import BOTH, jobqueue
+from tests.factories import ExecutorFactory, MessageFactory, QueueFactory, TaskFactory, ago, error
+
+pytestmark = BOTH
+
+
+@pytest.fixture(params=["default", "sqlite"])
+def backend(request):
+    return request.param
+
+
+@pytest.fixture
+def make(backend):
+    return lambda **columns: TaskFactory.create(backend=backend, using=backend, **columns)
+
+
+class TestStatus:
+    def test_queues_and_executors_are_tables_that_fit_a_terminal(self, backend, make, monkeypatch) -> None:
+        monkeypatch.setenv("COLUMNS", "80")
+        make(queue_name="emails", enqueued_at=ago(660), rank=ago(660))
+        make(queue_name="emails", scheduled=True)
+        make(queue_name="a-name-that-is-far-too-long-for-a-table-of-eighty-columns", failed=True)
+        QueueFactory.create(backend=backend, using=backend, name="emails", paused=True, pause_reason="disk full")
+        ExecutorFactory.create(backend=backend, using=backend, name="web-7", queues=["emails"])
+
+        said = jobqueue("status", "--backend", backend)
+
+        assert said.code == 0
+        assert all(len(line) <= 80 for line in said.out.splitlines())
+        emails = next(line.split() for line in said.out.splitlines() if line.startswith("emails "))
+        assert emails == ["emails", "1", "1", "0", "0", "0", "11", "min", "paused"]
+        assert "emails is paused by anna: disk full." in said.out
+        assert ["web-7", "alive", "0/8", "emails"] in [line.split()[:4] for line in said.out.splitlines()]
+
+    def test_json_has_the_same_numbers(self, backend, make) -> None:
+        make(queue_name="emails", enqueued_at=ago(90), rank=ago(90))
+        make(queue_name="emails", running=True)
+        make(successful=True)
+
+        (found,) = jobqueue("status", "--backend", backend, "--json").json["backends"]
+
+        emails = next(queue for queue in found["queues"] if queue["name"] == "emails")
+        assert (emails["ready"], emails["running"], emails["at_least"]) == (1, 1, [])
+        assert 89 < emails["latency_seconds"] < 120
+        assert (found["totals"]["successful"], found["last_minute"]["successful"]) == (1, 1)
+
+    def test_priority_does_not_make_a_task_look_old(self, backend, make) -> None:
+        make(enqueued_at=ago(10), rank=ago(10 + 60 * 50), priority=50)
+        (found,) = jobqueue("status", "--backend", backend, "--json").json["backends"]
+        assert 9 < found["queues"][0]["latency_seconds"] < 40
+
+    def test_counts_end_where_they_become_expensive(self, backend, make, monkeypatch) -> None:
+        monkeypatch.setattr(figures, "CAP", 2)
+        for _ in range(3):
+            make()
+            make(failed=True)
+        said = jobqueue("status", "--backend", backend)
+        assert said.out.count("2+") == 4  # READY and FAILED of the queue, FAILED of the minute and of all
+        assert jobqueue("status", "--backend", backend, "--json").json["backends"][0]["totals"]["at_least"] == [
+            "ready",
+            "failed",
+        ]
+
+    def test_no_statement_is_without_a_limit_on_the_tasks(self, make) -> None:
+        make()
+        with CaptureQueriesContext(connections["default"]) as queries:
+            jobqueue("status", "--backend", "default")
+        on_tasks = [q["sql"] for q in queries if 'FROM "jobqueue_task"' in q["sql"] or "FROM jobqueue_task" in q["sql"]]
+        assert on_tasks
+        assert [sql for sql in on_tasks if "LIMIT" not in sql] == []
+
+    @pytest.mark.parametrize(
+        ("condition", "code"),
+        [
+            ("latency>60", 1),
+            ("latency>5m", 0),
+            ("latency[emails]>=80", 1),
+            ("latency[other]>0", 0),
+            ("failed > 0", 1),
+            ("failed>1", 0),
+            ("executors<1", 0),
+            ("executors[emails]<1", 1),
+            ("lost>0", 1),
+            ("paused=0", 1),
+        ],
+    )
+    def test_fail_if_decides_the_exit_code(self, backend, make, condition: str, code: int) -> None:
+        make(queue_name="emails", enqueued_at=ago(90), rank=ago(90))
+        make(failed=True)
+        ExecutorFactory.create(backend=backend, using=backend, queues=["reports"])
+        ExecutorFactory.create(backend=backend, using=backend, lost=True)
+
+        said = jobqueue("status", "--backend", backend, "--fail-if", condition)
+
+        assert said.code == code
+        assert "QUEUE" in said.out
+        assert (condition in said.err) == bool(code)
+
+    @pytest.mark.parametrize(
+        "condition", ["latency", "latncy>1", "failed[x]>1", "failed>1s", "ready>99999", "latency>x", "latency>1 ; ls"]
+    )
+    def test_a_condition_that_cannot_be_told_is_refused(self, condition: str) -> None:
+        said = jobqueue("status", "--fail-if", condition)
+        assert (said.code, said.out) == (1, "")
+        assert len(said.err.splitlines()) == 1
+
+
+class TestShow:
+    def test_it_tells_what_the_page_tells(self, backend, make) -> None:
+        parent = make(task_type="shop.tasks.parent")
+        task = make(failed=True, parent_id=parent.pk, key="k-1", kwargs={"order_id": 7, "api_token": "s3cret"})
+        MessageFactory.create(using=backend, task_id=task.pk, body={"text": "hi", "password": "s3cret"})
+        make(parent_id=task.pk, task_type="shop.tasks.child")
+
+        said = jobqueue("show", task.pk)
+
+        assert said.code == 0
+        for words in ("FAILED", "k-1", "order_id = 7", "451 try again later", "Traceback", "shop.tasks.child"):
+            assert words in said.out
+        assert str(parent.pk) in said.out
+        assert "s3cret" not in said.out
+        assert "s3cret" not in jobqueue("show", task.pk, "--json").out
+
+    def test_json_has_arguments_by_name(self, make) -> None:
+        task = make(task_type="tests.tasks.add", args=[1, 2], successful=True, return_value=3)
+        found = jobqueue("show", task.pk, "--json").json
+        assert (found["arguments"], found["result"], found["status"]) == ({"a": 1, "b": 2}, 3, "SUCCESSFUL")
+
+    def test_what_a_task_holds_does_not_steer_the_terminal(self, make) -> None:
+        task = make(failed=True, key="\x1b[2J", errors=[error("\x1b]0;title\x07 \x9b31m \u202eabc")])
+        for said in (jobqueue("show", task.pk), jobqueue("tail", "--backend", task.backend)):
+            assert not set(said.out) & set("\x1b\x07\x9b\u202e")
+            assert "\\x1b]0;title\\x07" in said.out
+
+    def test_an_unknown_id_is_one_line(self) -> None:
+        said = jobqueue("show", new_id())
+        assert (said.code, said.out) == (1, "")
+        assert said.err.startswith("There is no task")
+        assert jobqueue("show", "42").code == 1
+
+    def test_it_works_on_a_site_without_the_admin(self, tmp_path: Path) -> None:
+        settings = (
+            "from tests.settings import *\n"
+            "INSTALLED_APPS = ['jobqueue']\nTEMPLATES = MIDDLEWARE = []\nROOT_URLCONF = None\n"
+            "DATABASES = {'default': DATABASES['sqlite'] | {'NAME': '" + str(tmp_path / "bare.sqlite3") + "'}}\n"
+            "TASKS = {'default': {'BACKEND': JOBQUEUE, 'QUEUES': []}}\n"
+        )
+        (tmp_path / "bare.py").write_text(settings)
+        (tmp_path / "bare_tasks.py").write_text("from jobqueue import task\n@task\ndef add(a, b): ...\n")
+        script = """if True:
+            import django, sys
+            django.setup()
+            from django.core.management import call_command
+            call_command("migrate", verbosity=0)
+            import bare_tasks
+            result = bare_tasks.add.enqueue(1, 2)
+            call_command("jobqueue", "show", result.id)
+            call_command("jobqueue", "status")
+            print("django.contrib.admin.models" in sys.modules)
+        """
+        root = Path(__file__).parents[2]
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"DJANGO_SETTINGS_MODULE": "bare", "PYTHONPATH": f"{root}:{tmp_path}"},
+        )
+        assert done.returncode == 0, done.stderr
+        assert "a = 1" in done.stdout
+        assert done.stdout.endswith("False\n")
+
+
+class TestTail:
+    def test_the_last_that_ended_come_last(self, backend, make) -> None:
+        for seconds in (30, 10, 20):
+            make(successful=True, finished_at=ago(seconds), task_type=f"shop.tasks.ended_{seconds}")
+        make(failed=True, finished_at=ago(15))
+        make()
+
+        lines = jobqueue("tail", "--backend", backend, "-n", 3).out.splitlines()
+
+        assert [line.split()[3].rpartition(".")[2] for line in lines] == ["ended_20", "send_receipt", "ended_10"]
+        assert "SMTPServerBusy: 451 try again later" in lines[1]
+
+    def test_it_can_be_narrowed(self, backend, make) -> None:
+        wanted = make(failed=True, queue_name="emails")
+        make(failed=True)
+        make(successful=True, queue_name="emails")
+        make(failed=True, queue_name="emails", task_type="shop.tasks.other")
+        said = jobqueue(
+            "tail", "--backend", backend, "--queue", "emails", "--status", "failed", "--task", "send_receipt", "--json"
+        )
+        assert json.loads(said.out)["id"] == str(wanted.pk)
+
+    def test_following_shows_each_once_until_ctrl_c(self, backend, make, monkeypatch) -> None:
+        make(successful=True, task_type="shop.tasks.before")
+        looks = iter(["first", "", "second", ""])
+
+        def sleep(seconds: float) -> None:
+            name = next(looks, None)
+            if name is None:
+                raise KeyboardInterrupt
+            if name:
+                make(successful=True, task_type=f"shop.tasks.{name}", finished_at=ago(0))
+
+        monkeypatch.setattr(time, "sleep", sleep)
+        said = jobqueue("tail", "-f", "--backend", backend)
+        assert said.code == 0
+        assert [line.split()[3] for line in said.out.splitlines()] == [
+            "shop.tasks.before",
+            "shop.tasks.first",
+            "shop.tasks.second",
+        ]
+
+
+def test_a_table_takes_from_the_widest_that_gives() -> None:
+    columns = [Column("NAME", gives=True), Column("N", is_right=True)]
+    lines = list(table(columns, [["shop.tasks.send_receipt", "1"], ["b", "1,000"]], width=20))
+    assert lines == ["NAME               N", "shop…_receipt      1", "b              1,000"]
+
+
+def test_walking_skips_nothing_where_moments_are_equal(make) -> None:
+    same: list[Any] = [make(failed=True, finished_at=ago(5)) for _ in range(1)]
+    same += [make(failed=True, finished_at=same[0].finished_at) for _ in range(6)]
+    engine = rows.engine_of(same[0].backend)
+    pages = rows.walk(rows.of_status(engine, Status.FAILED), ("finished_at",), Choice(), page=2)
+    assert sorted(pk for _, ids in pages for pk in ids) == sorted(row.pk for row in same)
