@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 import psycopg
 
@@ -70,7 +70,7 @@ class Drain:
         return self._pinned() if self.pinned else self._measured()
 
     def _measured(self) -> Sample:
-        began = self.database.now()
+        began = datetime.now(UTC) if self.database.is_in_redis else self.database.now()
         with self.database.at_work(self.contestant, *self.flags) as pids:
             self._wait_for_first_job(began)
             time.sleep(SETTLE_SECONDS)
@@ -94,7 +94,8 @@ class Drain:
     @property
     def _wanted(self) -> int:
         busy = max(self.seconds, self.contestant.least_seconds) + SETTLE_SECONDS + START_SECONDS
-        return self.jobs or max(FEWEST_JOBS, int(self.contestant.rate * self.contestant.processes * busy))
+        fewest = 0 if self.database.is_in_redis else FEWEST_JOBS
+        return self.jobs or max(fewest, int(self.contestant.rate * self.contestant.processes * busy))
 
     def _refill(self) -> None:
         """The condition's rows stay from round to round; without one, each round begins with empty tables."""
@@ -114,11 +115,9 @@ class Drain:
         database.settle()
 
     def _wait_for_first_job(self, began: datetime) -> None:
-        if self.database.is_in_redis:
-            return
         deadline = time.monotonic() + FIRST_SECONDS
-        with self.database.connected() as connection:
-            while not scalar(connection, ANY.format(finished=self.database.store.finished), {"since": began}):
+        with has_begun(self.database, began) as is_begun:
+            while not is_begun():
                 if time.monotonic() > deadline:
                     raise NotMeasured(f"{self.contestant.name}: no job was done in {FIRST_SECONDS:g} s")
                 time.sleep(LOOK_SECONDS / 2)
@@ -194,13 +193,24 @@ def count_rows(database: Database, window: Window) -> Found:
 def watch_redis(database: Database, is_over: Callable[[int], bool]) -> Watched:
     broker = database.arena.broker
     assert broker is not None
-    time.sleep(START_SECONDS)
     began_at, first = time.monotonic(), broker.left(database.peer)
     left = first
     while not is_over(left):
         time.sleep(LOOK_SECONDS / 10)
         left = broker.left(database.peer)
     return Found(first - left, time.monotonic() - began_at)
+
+
+@contextmanager
+def has_begun(database: Database, began: datetime) -> Iterator[Callable[[], bool]]:
+    """Whether a job has ended since then; in Redis, since now."""
+    if (broker := database.arena.broker) and database.is_in_redis:
+        first = broker.left(database.peer)
+        yield lambda: broker.left(database.peer) < first
+        return
+    with database.connected() as connection:
+        query = ANY.format(finished=database.store.finished)
+        yield lambda: bool(scalar(connection, query, {"since": began}))
 
 
 def is_filled(database: Database) -> bool:

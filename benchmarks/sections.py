@@ -236,7 +236,7 @@ SECTIONS: Mapping[str, Callable[[Arena, Plan], Section]] = {
     "pinned": pinned,
     "idle": resting,
 }
-QUICK_SECTIONS = ("drain", "enqueue", "latency", "backlog", "pinned", "idle")
+QUICK_SECTIONS = ("drain", "enqueue", "latency", "backlog", "pinned")
 
 
 def table(found: Sequence[Samples], *, base: str, against: str, with_workers: bool = True) -> str:
