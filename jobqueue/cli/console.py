@@ -29,10 +29,10 @@ class Console:
     is_json: bool = False
 
     def write(self, text: str = "") -> None:
-        self.out.write(clean(text))
+        self.out.write(writable(clean(text), self.out))
 
     def say(self, text: str) -> None:
-        self.err.write(clean(text), style_func=str)  # not in the red of errors
+        self.err.write(writable(clean(text), self.err), style_func=str)  # not in the red of errors
 
     def write_json(self, value: Any, *, indent: int | None = 2) -> None:
         self.write(json.dumps(value, indent=indent, ensure_ascii=False, default=_plain))
@@ -63,6 +63,12 @@ class Console:
 def clean(text: str) -> str:
     """Write control characters as escapes: what a task holds may come from anywhere."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def writable(text: str, stream: OutputWrapper) -> str:
+    """Write as escapes what the encoding of a stream lacks: cron's is often ASCII."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def first_line(error: Exception) -> str:

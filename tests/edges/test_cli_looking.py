@@ -235,6 +235,26 @@ class TestTail:
         ]
 
 
+STATUS = [sys.executable, "-m", "django", "jobqueue", "status", "--backend", "sqlite"]
+
+
+def test_a_reader_that_goes_away_is_no_traceback(process_environment: dict[str, str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        STATUS, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, env=process_environment
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_an_ascii_stdout_is_no_traceback(process_environment: dict[str, str]) -> None:
+    environment = process_environment | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(STATUS, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\u2013" in done.stdout  # the dash of a queue without READY tasks
+
+
 def test_a_table_takes_from_the_widest_that_gives() -> None:
     columns = [Column("NAME", gives=True), Column("N", is_right=True)]
     lines = list(table(columns, [["shop.tasks.send_receipt", "1"], ["b", "1,000"]], width=20))

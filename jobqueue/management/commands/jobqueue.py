@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -17,6 +19,7 @@ from jobqueue.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask
 from jobqueue.exceptions import JobQueueError
 from jobqueue.outcome import FINAL, Status
 
+EXIT_PIPE = 141  # as a shell counts SIGPIPE
 Run = Callable[[Console, dict[str, Any]], None]
 
 
@@ -130,6 +133,10 @@ class Command(BaseCommand):
         run: Run = options["run"]
         try:
             run(console, options)
+            self.stdout.flush()
+        except BrokenPipeError:  # `| head` has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
+            sys.exit(EXIT_PIPE)
         except (JobQueueError, InvalidTask, ImproperlyConfigured) as error:
             raise CommandError(" ".join(str(error).split())) from error
         except DatabaseError as error:
