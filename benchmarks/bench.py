@@ -11,7 +11,7 @@ import platform
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +31,7 @@ and the lowest and the highest round. **Only ratios within one table mean someth
 minutes on the same machine. Jobs do nothing. All of them are there before the workers start; the clock runs once the
 first is done, and what ended while it ran is counted in the database. Ours runs its full contract: results stored,
 signals sent, arguments decoded, connections checked. CPU is Linux's count for all processes of a worker, and for
-all of PostgreSQL's, per job done.
+all of PostgreSQL's, per job done; "by CPU" compares these sums, which a busy machine disturbs less than it does rates.
 """
 
 
@@ -62,18 +62,19 @@ def main() -> None:
     if any(value is not None for value in changes.values()):
         plan = replace(plan, **{name: value for name, value in changes.items() if value is not None})
     names = asked.only or (sections.QUICK_SECTIONS if asked.quick else list(sections.SECTIONS))
-    done: list[sections.Section] = []
+    parts: dict[str, str] = {}
     with arena.opened() as opened:
-        head = heading(opened, plan, asked.note)
+        head = heading(opened)
         for name in names:
             print(f"--- {name}", file=sys.stderr, flush=True)
-            done.append(sections.SECTIONS[name](opened, plan))
+            section = sections.SECTIONS[name](opened, plan)
+            parts[section.title] = rendered(section, circumstances(plan, asked.note))
             if not asked.quick:
-                write(head, done)
-    print(render(head, done))
+                write(head, parts, section.plots)
+    print("\n".join([head, *parts.values()]))
 
 
-def heading(opened: arena.Arena, plan: sections.Plan, note: str) -> str:
+def heading(opened: arena.Arena) -> str:
     with psycopg.connect(opened.server.url) as connection:
         server = arena.scalar(connection, "SHOW server_version")
     versions = ", ".join(f"{name} {found}" for name, found in arena.versions(PACKAGES).items())
@@ -81,12 +82,8 @@ def heading(opened: arena.Arena, plan: sections.Plan, note: str) -> str:
     return f"""# Results
 
 {READING}
-{note}
-
-* {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {plan.rounds} round{"s" if plan.rounds > 1 else ""} of {plan.seconds:g} s
 * {sections.cores()} cores of {processor()}, {platform.system()} {platform.release().partition("-")[0]}
 * PostgreSQL {server} (fsync, synchronous_commit, full_page_writes on){redis}
-* this queue at commit {commit()}
 * Python {platform.python_version()}, {versions}
 """
 
@@ -103,25 +100,29 @@ def processor() -> str:
     return platform.machine()
 
 
-def write(head: str, done: Sequence[sections.Section]) -> None:
+def circumstances(plan: sections.Plan, note: str) -> str:
+    rounds = f"{plan.rounds} round{'s' if plan.rounds > 1 else ''} of {plan.seconds:g} s"
+    return " ".join([f"*{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {commit()}, {rounds}.*", note]).strip()
+
+
+def write(head: str, parts: dict[str, str], svgs: Mapping[str, str]) -> None:
+    """Sections that were not asked for stay as an earlier run left them."""
     folder = HERE / "plots"
     folder.mkdir(exist_ok=True)
-    for section in done:
-        for name, svg in section.plots.items():
-            (folder / name).write_text(svg)
-    (HERE / "RESULTS.md").write_text(render(head, done))
+    for name, svg in svgs.items():
+        (folder / name).write_text(svg)
+    file = HERE / "RESULTS.md"
+    earlier = file.read_text().split("\n## ")[1:] if file.exists() else []
+    kept = {part.partition("\n")[0]: "## " + part.rstrip() + "\n" for part in earlier}
+    file.write_text("\n".join([head, *(kept | parts).values()]))
 
 
-def render(head: str, done: Sequence[sections.Section]) -> str:
-    return "\n".join([head, *[part for section in done for part in rendered(section)]])
-
-
-def rendered(section: sections.Section) -> list[str]:
-    parts = [f"## {section.title}", "", section.body, ""]
+def rendered(section: sections.Section, said: str) -> str:
+    parts = [f"## {section.title}", "", said, "", section.body, ""]
     parts += [f"![{section.title}](plots/{name})\n" for name in section.plots]
     if section.missing:
         parts += ["Not measured:", "", *[f"* {name}: {why}" for name, why in section.missing.items()], ""]
-    return parts
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":

@@ -240,18 +240,29 @@ QUICK_SECTIONS = ("drain", "enqueue", "latency", "backlog", "pinned")
 
 
 def table(found: Sequence[Samples], *, base: str, against: str, with_workers: bool = True) -> str:
+    """with_workers: also what the workers used, and how many jobs both cores could do if nothing else had them."""
     theirs = next((side for side in found if side.name == base), None)
-    cost = "CPU us per job: worker + PostgreSQL" if with_workers else "PostgreSQL's CPU us per job"
-    lines = [f"| | jobs/s | lowest to highest | {cost} | of {against} |", "|---|---:|---:|---:|---:|"]
+    head = ["", "jobs/s", "lowest to highest", f"of {against}"]
+    if with_workers:
+        head += ["CPU us per job: worker + PostgreSQL", f"of {against}, by CPU"]
+    else:
+        head += ["PostgreSQL's CPU us per job"]
+    rows = [head, ["---", *["---:"] * (len(head) - 1)]]
     for side in found:
+        row = [side.name, f"{side.rate:,.0f}", f"{min(side.rates):,.0f} to {max(side.rates):,.0f}"]
+        row.append(f"{ratio(side, theirs):.2f}" if theirs else "-")
         broker = f" + {1000 * side.broker_ms:.0f} broker" if side.broker_ms else ""
-        worker = f"{1000 * side.worker_ms:.0f} + " if with_workers else ""
-        share = f"{ratio(side, theirs):.2f}" if theirs else "-"
-        lines.append(
-            f"| {side.name} | {side.rate:,.0f} | {min(side.rates):,.0f} to {max(side.rates):,.0f} "
-            f"| {worker}{1000 * side.server_ms:.0f}{broker} | {share} |"
-        )
-    return "\n".join(lines)
+        if with_workers:
+            row.append(f"{1000 * side.worker_ms:.0f} + {1000 * side.server_ms:.0f}{broker}")
+            row.append(f"{cost(theirs) / cost(side):.2f}" if theirs else "-")
+        else:
+            row.append(f"{1000 * side.server_ms:.0f}{broker}")
+        rows.append(row)
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def cost(side: Samples) -> float:
+    return side.worker_ms + side.server_ms + side.broker_ms
 
 
 def settings(chosen: Sequence[Contestant]) -> str:
