@@ -39,6 +39,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that every process and folder of ours goes too
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a short look that it works, in two minutes")
+    parser.add_argument("--write", action="store_true", help="write the results of a short look, too")
     parser.add_argument("--only", type=lambda names: names.split(","), help=f"of {', '.join(sections.SECTIONS)}")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float, help="of a drain")
@@ -69,7 +70,7 @@ def main() -> None:
             print(f"--- {name}", file=sys.stderr, flush=True)
             section = sections.SECTIONS[name](opened, plan)
             parts[section.title] = rendered(section, circumstances(plan, asked.note))
-            if not asked.quick:
+            if asked.write or not asked.quick:
                 write(head, parts, section.plots)
     print("\n".join([head, *parts.values()]))
 

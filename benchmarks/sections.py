@@ -164,13 +164,13 @@ def beside_others(
 def condition_names(plan: Plan) -> list[str]:
     names = [f"{condition} {count}" for condition in ("waiting", "finished") for count in plan.backlogs]
     names += [f"{condition} {plan.front}" for condition in FRONT_CONDITIONS]
-    return [*names, "100 queues 1"] if plan.backlogs else names
+    return [*names, "100 queues 1"]
 
 
 def columns(plan: Plan) -> list[str]:
     found = [f"{short(count)} {condition}" for condition in ("waiting", "finished") for count in plan.backlogs]
     found += [f"{short(plan.front)} in front: {condition}" for condition in FRONT_CONDITIONS]
-    return [*found, "in 100 queues"] if plan.backlogs else found
+    return [*found, "in 100 queues"]
 
 
 def executors(arena: Arena, plan: Plan) -> Section:
@@ -198,7 +198,7 @@ def pinned(arena: Arena, plan: Plan) -> Section:
             arena=arena,
             contestant=each,
             seconds=plan.seconds,
-            jobs=plan.pinned_jobs if each.rate > 1_000 else plan.pinned_jobs // 10,
+            jobs=min(plan.pinned_jobs, 5 * each.rate),
             pinned=True,
         )
         for each in chosen
