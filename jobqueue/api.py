@@ -56,7 +56,16 @@ def enqueue(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:
     After the commit, waiting executors are told.
     """
     engine = engine_for(backend)
-    answers = engine.enqueue(rows)
+    return _told(engine, rows, engine.enqueue(rows))
+
+
+def enqueue_once(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:
+    """As enqueue(), where a row whose idempotency_key was seen is answered with the task that has it."""
+    engine = engine_for(backend)
+    return _told(engine, rows, engine.enqueue_once(rows))
+
+
+def _told(engine: Engine, rows: Sequence[NewTask], answers: list[Enqueued]) -> list[Enqueued]:
     ready = {
         row.queue_name
         for row, answer in zip(rows, answers, strict=True)

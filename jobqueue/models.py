@@ -81,6 +81,7 @@ class Task(models.Model):
     metadata = models.JSONField(_("metadata"), default=dict)
     inner_state = models.JSONField(_("state"), null=True)
     key = models.CharField(_("key"), max_length=255, null=True)
+    idempotency_key = models.CharField(_("idempotency key"), max_length=255, null=True)
     # No database constraint: a parent may be pruned before its children.
     parent = models.ForeignKey(
         "self",
@@ -129,6 +130,7 @@ class Task(models.Model):
             ("view_payload", "Can see arguments, results and state of tasks"),
             ("send_message", "Can send messages to tasks"),
             ("wake_task", "Can wake suspended tasks"),
+            ("submit_task", "Can submit tasks over HTTP"),
         ]
         indexes = [
             models.Index(
@@ -170,6 +172,11 @@ class Task(models.Model):
                 fields=["backend", "key"],
                 name="jobqueue_task_key",
                 condition=Q(finished_at__isnull=True, key__isnull=False),
+            ),
+            models.UniqueConstraint(
+                fields=["backend", "idempotency_key"],
+                name="jobqueue_task_idempotency",
+                condition=Q(idempotency_key__isnull=False),
             ),
             models.CheckConstraint(condition=Q(status__in=LIVE + FINAL), name="jobqueue_task_status"),
         ]

@@ -37,7 +37,8 @@ class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True):
     A row to be enqueued. All checks are done; JSON columns are JSON text.
 
     wake_at and wake_after_seconds: not before; one of them or neither. The second counts from the
-    database's now. key: unique among live tasks of the backend.
+    database's now. key: unique among live tasks of the backend. idempotency_key: among all its tasks, ended ones
+    too, until they are pruned; only enqueue_once() makes sense of it.
     """
 
     id: UUID
@@ -54,6 +55,7 @@ class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True):
     options: str = "{}"
     metadata: str = "{}"
     key: str | None = None
+    idempotency_key: str | None = None
     parent_id: UUID | None = None
 
 

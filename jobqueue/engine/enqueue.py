@@ -11,11 +11,12 @@ from django.db import IntegrityError, transaction
 
 from jobqueue.engine.ground import Ground, json_from
 from jobqueue.exceptions import KeyTaken
-from jobqueue.models import Task
+from jobqueue.models import Task, TaskQuerySet
 from jobqueue.outcome import Enqueued, NewTask, Status
 
 ENQUEUE_BATCH = 1000  # rows per INSERT
 KEY_TRIES = 3  # a key's holder may come and go between the insert and the look
+ONCE_TRIES = 10  # of batches that share idempotency keys with as many others
 
 
 class Enqueue(Ground):
@@ -29,6 +30,34 @@ class Enqueue(Ground):
         """
         with self.transaction():
             return self._enqueue(rows)
+
+    def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        """
+        As enqueue(), where a row whose idempotency_key was seen is answered with the task that has it, ended or not.
+
+        Around the insert, whose ON CONFLICT can watch over one unique index only. Raises KeyTaken when the holder
+        cannot be seen. Locks: as enqueue(), in the order of these keys.
+        """
+        for _ in range(ONCE_TRIES):
+            holders = self._seen({row.idempotency_key for row in rows})
+            firsts: dict[str | UUID, NewTask] = {}
+            for row in rows:
+                if row.idempotency_key not in holders:
+                    firsts.setdefault(row.idempotency_key or row.id, row)
+            in_order = sorted(firsts.values(), key=lambda row: row.idempotency_key or "")
+            try:
+                with self.transaction():
+                    born = self.enqueue(in_order)
+            except IntegrityError:  # somebody else used a key meanwhile; the next look finds it
+                continue
+            answers = {row.id: answer for row, answer in zip(in_order, born, strict=True)}
+            holders |= {row.idempotency_key: replace(answers[row.id], created=False) for row in in_order}
+            return [answers.get(row.id) or holders[row.idempotency_key] for row in rows]
+        raise KeyTaken("An idempotency key is held by a task that this transaction cannot see.")
+
+    def _seen(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
+        """Give the tasks that have idempotency keys, whatever became of them."""
+        return self._as_holders(self.tasks.filter(idempotency_key__in=keys), "idempotency_key")
 
     def _enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         now = self.now()
@@ -70,7 +99,10 @@ class Enqueue(Ground):
 
     def _holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
         """Give the live tasks that hold keys."""
-        rows = self.tasks.live().filter(key__in=keys).values_list("key", "pk", "enqueued_at", "status")
+        return self._as_holders(self.tasks.live().filter(key__in=keys), "key")
+
+    def _as_holders(self, tasks: TaskQuerySet, column: str) -> dict[str | None, Enqueued]:
+        rows = tasks.values_list(column, "pk", "enqueued_at", "status")
         return {key: Enqueued(pk, at, Status(status), False) for key, pk, at, status in rows}
 
     def _new(self, row: NewTask, now: datetime) -> Task:
@@ -88,6 +120,7 @@ class Enqueue(Ground):
             options=json_from(row.options),
             metadata=json_from(row.metadata),
             key=row.key,
+            idempotency_key=row.idempotency_key,
             parent_id=row.parent_id,
             status=Status.READY if is_due else Status.SCHEDULED,
             wake_at=None if is_due else wake_at,

@@ -6,6 +6,7 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
+from jobqueue.exceptions import KeyTaken
 from jobqueue.ids import new_id
 from jobqueue.models import Task
 from jobqueue.outcome import Status
@@ -186,3 +187,66 @@ class TestKey:
         bench.add(key="k", args="[2]", priority=2)
 
         assert Task.objects.using(bench.engine.database).filter(pk=pk).values().get() == before
+
+
+class TestIdempotencyKey:
+    def test_task_is_stored_with_it(self, bench: Bench) -> None:
+        row = new(idempotency_key="order-1")
+
+        (answer,) = bench.engine.enqueue_once([row])
+
+        assert (answer.id, answer.created) == (row.id, True)
+        assert bench.row(row.id).idempotency_key == "order-1"
+
+    @pytest.mark.parametrize("status", [None, Status.SUCCESSFUL, Status.FAILED, Status.CANCELLED])
+    def test_one_that_was_seen_gives_the_task_that_has_it(self, bench: Bench, status: Status | None) -> None:
+        held = bench.ended(status) if status else bench.add()
+        bench.set(held, idempotency_key="order-1")
+
+        (answer,) = bench.engine.enqueue_once([new(idempotency_key="order-1")])
+
+        assert (answer.id, answer.created) == (held, False)
+        assert answer.status == (status or Status.READY)
+        assert bench.engine.tasks.count() == 1
+
+    def test_seen_and_new_ones_in_one_batch(self, bench: Bench) -> None:
+        (held,) = bench.engine.enqueue_once([new(idempotency_key="held")])
+        rows = [new(idempotency_key=key) for key in ("b", None, "held", "a", None, "b")]
+
+        answers = bench.engine.enqueue_once(rows)
+
+        assert [answer.created for answer in answers] == [True, True, False, True, True, False]
+        assert (answers[2].id, answers[5].id) == (held.id, rows[0].id)
+        assert bench.engine.tasks.count() == 5
+
+    def test_key_that_somebody_takes_between_look_and_insert(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        look, taken = bench.engine._seen, new(idempotency_key="order-1")
+
+        def slow_look(keys):
+            found = look(keys)
+            if not found:
+                bench.engine.enqueue([taken])
+            return found
+
+        monkeypatch.setattr(bench.engine, "_seen", slow_look)
+
+        (answer,) = bench.engine.enqueue_once([new(idempotency_key="order-1")])
+
+        assert (answer.id, answer.created) == (taken.id, False)
+
+    def test_holder_that_cannot_be_seen(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        bench.add(idempotency_key="order-1")
+        monkeypatch.setattr(bench.engine, "_seen", lambda keys: {})
+
+        with pytest.raises(KeyTaken):
+            bench.engine.enqueue_once([new(idempotency_key="order-1")])
+
+    def test_each_backend_has_its_own(self, bench: Bench) -> None:
+        other = type(bench.engine)("other", bench.engine.options)
+
+        (mine,), (theirs,) = (engine.enqueue_once([new(idempotency_key="k")]) for engine in (bench.engine, other))
+
+        assert mine.created
+        assert theirs.created

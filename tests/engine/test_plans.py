@@ -162,6 +162,14 @@ class TestBatches:
 
         assert sum(answer.created for answer in answers) == size - size // 2
 
+    def test_enqueue_once_with_half_of_the_keys_seen(self, bench: Bench, size: int) -> None:
+        bench.engine.enqueue_once([new(idempotency_key=f"key-{number}") for number in range(size // 2)])
+        rows = [new(idempotency_key=f"key-{number}") for number in range(size)]
+
+        answers = read(lambda: bench.engine.enqueue_once(rows))
+
+        assert sum(answer.created for answer in answers) == size - size // 2
+
     @pytest.mark.parametrize("queues", [["queue-1"], QUEUES])
     def test_claim(self, bench: Bench, size: int, queues: list[str]) -> None:
         assert len(read(lambda: bench.claim(size, queues=queues))) == size

@@ -240,3 +240,20 @@ def test_batches_with_the_same_keys_in_other_orders_do_not_deadlock(fast_bench: 
     with threads(2) as start:
         both = [start(enqueue, keys), start(enqueue, keys[::-1])]
         assert sum(one.result(2 * DEADLINE_SECONDS) for one in both) == 10 * len(keys)
+
+
+def test_idempotency_keys_are_used_once_whoever_comes_first(bench: Bench) -> None:
+    keys = [f"k{number}" for number in range(20)]
+    start = Barrier(6)
+
+    def submit(turn: int) -> list[UUID]:
+        mine = keys[turn:] + keys[:turn]
+        start.wait(DEADLINE_SECONDS)
+        answers = bench.engine.enqueue_once([new(idempotency_key=key) for key in mine])
+        return [answer.id for _, answer in sorted(zip(mine, answers, strict=True), key=lambda pair: pair[0])]
+
+    with threads(6) as run:
+        everybody = [running.result(DEADLINE_SECONDS) for running in [run(submit, turn * 3) for turn in range(6)]]
+
+    assert all(ids == everybody[0] for ids in everybody)
+    assert bench.engine.tasks.count() == len(keys)
