@@ -61,7 +61,7 @@ class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """Answer to one NewTask. `created` is False where a live task already holds the key: `id` is that task's."""
+    """Answer to one NewTask. `created` is False where another task holds one of its keys: `id` is that task's."""
 
     id: UUID
     enqueued_at: datetime
@@ -250,6 +250,16 @@ class Woken:
 
     count: int
     next_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draining:
+    """A queue that holds READY tasks. is_served: an executor that serves it is alive."""
+
+    queue_name: str
+    oldest_seconds: float
+    is_paused: bool
+    is_served: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

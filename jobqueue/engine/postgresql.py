@@ -20,6 +20,7 @@ from psycopg.pq import Format
 
 from jobqueue.engine.base import Engine
 from jobqueue.engine.enqueue import ENQUEUE_BATCH, KEY_TRIES, key_taken
+from jobqueue.engine.health import QUEUES_READ, TASKS_READ
 from jobqueue.engine.mail import letter
 from jobqueue.exceptions import TaskFinished
 from jobqueue.models import TaskQuerySet
@@ -28,6 +29,7 @@ from jobqueue.outcome import (
     Claimed,
     Committed,
     Demand,
+    Draining,
     Enqueued,
     Held,
     Letter,
@@ -208,6 +210,20 @@ class PostgresEngine(Engine):
             within_seconds=float(within_seconds),
         )
         return bool(is_drained)
+
+    def draining(self) -> list[Draining]:
+        rows = self.rows(
+            "draining",
+            backend=self.alias,
+            aging=float(self.options.aging),
+            timeout=float(self.options.heartbeat_timeout),
+            queue_limit=QUEUES_READ,
+            task_limit=TASKS_READ,
+        )
+        return [
+            Draining(queue_name=name, oldest_seconds=seconds, is_paused=is_paused, is_served=is_served)
+            for name, seconds, is_paused, is_served in rows
+        ]
 
     # --- wake
 

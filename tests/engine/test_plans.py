@@ -315,6 +315,10 @@ def test_queues_in_use(bench: Bench) -> None:
     assert read(lambda: bench.engine.queues_in_use()) == QUEUES
 
 
+def test_draining(bench: Bench) -> None:
+    assert [queue.queue_name for queue in read(lambda: bench.engine.draining())] == QUEUES
+
+
 @pytest.mark.parametrize("queues", [None, QUEUES, ["queue-3"]])
 def test_is_drained(bench: Bench, queues: list[str] | None) -> None:
     assert not read(lambda: bench.engine.is_drained(queues, 1.0))

@@ -1,0 +1,85 @@
+"""draining, on every engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobqueue.engine.clock import bound
+from jobqueue.models import Queue
+from jobqueue.outcome import Draining
+from tests.engine.bench import Bench
+from tests.factories import ExecutorFactory, ago
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+
+def waited(bench: Bench, seconds: float, *, priority: int = 0, **changes: object) -> None:
+    pk = bench.add(priority=priority, **changes)
+    bench.set(pk, rank=ago(seconds + priority * bench.engine.options.aging))
+
+
+def executor(bench: Bench, **changes: object) -> None:
+    ExecutorFactory(using=bench.engine.database, **{"backend": bench.engine.alias, **changes})
+
+
+def only(bench: Bench) -> Draining:
+    (found,) = bench.engine.draining()
+    return found
+
+
+def test_empty_queue_is_none_in_use(bench: Bench) -> None:
+    bench.running()
+    bench.add(wake_after_seconds=60.0)
+
+    assert bench.engine.draining() == []
+
+
+def test_queues_come_with_their_oldest_of_any_priority(bench: Bench) -> None:
+    waited(bench, 100, queue_name="b")
+    waited(bench, 400, queue_name="a", priority=-3)
+    waited(bench, 30, queue_name="a", priority=5)
+
+    found = bench.engine.draining()
+
+    assert [queue.queue_name for queue in found] == ["a", "b"]
+    assert [queue.oldest_seconds for queue in found] == pytest.approx([400, 100], abs=20)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_served"),
+    [
+        ({}, True),
+        ({"queues": ["default"]}, True),
+        ({"queues": ["mail", "default"]}, True),
+        ({"queues": ["mail"]}, False),
+        ({"lost": True}, False),
+        ({"state": "DRAINING"}, False),
+        ({"state": "STOPPED"}, False),
+        ({"backend": "other"}, False),
+    ],
+)
+def test_queue_is_served_by_an_executor_that_lives_and_takes_it(
+    bench: Bench, changes: dict[str, object], is_served: bool
+) -> None:
+    bench.add()
+    executor(bench, **changes)
+
+    assert only(bench).is_served is is_served
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_paused"),
+    [
+        ({"paused_at": bound()}, True),
+        ({"paused_at": bound(), "resume_at": bound(60)}, True),
+        ({"paused_at": bound(-60), "resume_at": bound(-1)}, False),
+        ({"paused_at": None}, False),
+        ({"paused_at": bound(), "name": "mail"}, False),
+    ],
+)
+def test_queue_is_paused(bench: Bench, changes: dict[str, object], is_paused: bool) -> None:
+    bench.add()
+    rows = Queue.objects.using(bench.engine.database)
+    rows.create(backend=bench.engine.alias, **{"name": "default", **changes})
+
+    assert only(bench).is_paused is is_paused
