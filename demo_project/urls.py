@@ -6,5 +6,6 @@ from django.views.generic import RedirectView
 urlpatterns = [
     path("favicon.ico", RedirectView.as_view(url=static("photos/icon.svg"))),
     path("admin/", admin.site.urls),
+    path("jobqueue/", include("jobqueue.urls")),
     path("", include("demo_project.photos.urls")),
 ]

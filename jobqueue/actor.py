@@ -148,7 +148,7 @@ class Actor(Generic[S]):
     Struct, is its memory (any JSON object when there is none); `Message`, a type or union of types, decodes
     the bodies of its messages: of a union, Structs are told apart by their tags, dataclasses by a field
     `type: Literal["..."]`. Class keywords: name, queue_name, backend, priority, max_attempts, backoff,
-    retry_on, give_up_on, timeout; subclasses have all but the name of them too, unless they say otherwise.
+    retry_on, give_up_on, timeout, submit; subclasses have all but the name of them too, unless they say otherwise.
     `abstract=True` makes a base of other actors that is none itself.
 
     A poll returns an action or several, or yields them; the last one decides. Or it returns a function, which
@@ -176,6 +176,7 @@ class Actor(Generic[S]):
         retry_on: Any = None,
         give_up_on: Any = None,
         timeout: float | timedelta | None = None,
+        submit: bool | None = None,
         abstract: bool = False,
         **rest: Any,
     ) -> None:
@@ -189,6 +190,7 @@ class Actor(Generic[S]):
             "retry_on": retry_on,
             "give_up_on": give_up_on,
             "timeout": timeout,
+            "submit": submit,
         }
         cls._given = {option: value for option, value in given.items() if value is not None}
         if abstract:

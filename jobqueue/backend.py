@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,7 +24,7 @@ from jobqueue.compat import (
     is_heard,
     task_enqueued,
 )
-from jobqueue.exceptions import InvalidArguments
+from jobqueue.exceptions import InvalidArguments, KeyTaken
 from jobqueue.function import Call, FunctionTask, changed
 from jobqueue.ids import new_id
 from jobqueue.outcome import Enqueued, NewTask
@@ -39,6 +39,24 @@ AnyResult: TypeAlias = "TaskResult[..., Any]"
 
 
 ROWS_PER_STATEMENT = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """One task to be run once; idempotency_key: unique in its backend until retention deletes the row."""
+
+    task: AnyTask
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    idempotency_key: str | None = None
+
+
+class InvalidSubmissions(InvalidArguments):
+    """Some submissions could not run as asked; `errors` tells why, by their places."""
+
+    def __init__(self, errors: Mapping[int, Exception]) -> None:
+        super().__init__("; ".join(f"{place}: {error}" for place, error in errors.items()))
+        self.errors = errors
 
 
 class JobQueueBackend(BaseTaskBackend):
@@ -138,6 +156,56 @@ class JobQueueBackend(BaseTaskBackend):
             if answer.created and has_receivers:
                 task_enqueued.send(sender=type(self), task_result=result)
         return results
+
+    def submit(self, submissions: Sequence[Submission]) -> list[Enqueued]:
+        """
+        Insert one task per submission, all or none; one whose idempotency_key was seen is answered with its task.
+
+        Raises InvalidSubmissions, which tells every one that could not run as asked, or whose key was seen with
+        another task.
+        """
+        rows, refused = [], {}
+        for place, wanted in enumerate(submissions):
+            try:
+                task = self._accepted(wanted.task)
+                row = self._new_row(
+                    task,
+                    self._columns(task),
+                    wanted.args,
+                    wanted.kwargs,
+                    f"{task.name}()",
+                    id=new_id(),
+                    idempotency_key=wanted.idempotency_key,
+                )
+            except (InvalidArguments, InvalidTask) as error:
+                refused[place] = error
+            else:
+                rows.append(row)
+        if refused:
+            raise InvalidSubmissions(refused)
+        answers = self._enqueue_once(rows)
+        for wanted, answer in zip(submissions, answers, strict=True):
+            if answer.created:
+                result = self._new_result(wanted.task, wanted.args, wanted.kwargs, answer)
+                task_enqueued.send(sender=type(self), task_result=result)
+        return answers
+
+    def _enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        from jobqueue import api
+        from jobqueue.engine import engine_for
+
+        engine = engine_for(self.alias)
+        with engine.transaction():
+            answers = api.enqueue_once(self.alias, rows)
+            known = engine.task_types({answer.id for answer in answers if not answer.created})
+            others = {
+                place: KeyTaken("This idempotency key was used for another task.")
+                for place, (row, answer) in enumerate(zip(rows, answers, strict=True))
+                if not answer.created and known.get(answer.id) != row.task_type
+            }
+            if others:
+                raise InvalidSubmissions(others)
+        return answers
 
     def new_row(
         self,

@@ -12,7 +12,9 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from jobqueue import tokens
 from jobqueue.backoff import Backoff
+from jobqueue.tokens import Token
 
 DAY_SECONDS = 86_400.0
 
@@ -45,6 +47,8 @@ class Options:
         "*token*",
         "*api_key*",
     )  # argument paths shown masked
+    submit_tokens: tuple[Token, ...] = ()  # programs that may submit tasks over HTTP
+    ready_age_limit: float | None = 300.0  # seconds a READY task may wait before health/ready says no
 
 
 KEYS = {f.name.upper(): f.name for f in fields(Options)}
@@ -55,6 +59,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "AGING": (0.0, DAY_SECONDS),
     "MAX_ATTEMPTS": (1, 1_000_000),
     "TIMEOUT": (0.001, 365 * DAY_SECONDS),
+    "READY_AGE_LIMIT": (0.001, 365 * DAY_SECONDS),
     "MAX_LOSSES": (1, 1_000_000),
     "MAX_PAYLOAD_BYTES": (64, 256 * 1_048_576),
 }
@@ -72,7 +77,7 @@ def problems(raw: Mapping[str, Any]) -> Iterator[str]:
             case _ if key not in KEYS:
                 near = difflib.get_close_matches(str(key), KEYS, n=1, cutoff=0.6)
                 yield f"unknown option {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")
-            case "TIMEOUT" if value is None:
+            case "TIMEOUT" | "READY_AGE_LIMIT" if value is None:
                 pass
             case _ if key in RANGES:
                 low, high = RANGES[key]
@@ -96,6 +101,8 @@ def problems(raw: Mapping[str, Any]) -> Iterator[str]:
                 is_list = isinstance(value, list | tuple | set | frozenset)
                 if not is_list or not all(isinstance(path, str) for path in value):
                     yield f"REDACT must be a list of argument paths, not {value!r}"
+            case "SUBMIT_TOKENS":
+                yield from tokens.problems(value)
             case "RETENTION":
                 yield from _retention_problems(value)
 
@@ -125,6 +132,8 @@ def parse(raw: Mapping[str, Any], alias: str = "default") -> Options:
     if "retention" in values:
         kept = {status: seconds(value) for status, value in values["retention"].items()}
         values["retention"] = default_retention() | kept
+    if "submit_tokens" in values:
+        values["submit_tokens"] = tokens.parse(values["submit_tokens"])
     if "redact" in values:
         values["redact"] = tuple(values["redact"])
     return Options(**values)

@@ -15,6 +15,10 @@ class InvalidArguments(JobQueueError, ValueError):
     """The arguments of a task are not what its function takes, or are not JSON."""
 
 
+class TooLarge(InvalidArguments):
+    """The arguments of a task take more than MAX_PAYLOAD_BYTES."""
+
+
 class TaskNotFound(JobQueueError, LookupError):
     """There is no such task."""
 

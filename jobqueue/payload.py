@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from jobqueue.exceptions import InvalidArguments, InvalidResult
+from jobqueue.exceptions import InvalidArguments, InvalidResult, TooLarge
 
 MAX_DEPTH = 64
 MAX_DEDUPE = 255  # characters
@@ -291,7 +291,8 @@ def encode_arguments(
     Give the JSON text of a task's arguments, checked against its function.
 
     name: what the errors call it, say `send_receipt()`. max_bytes: of both texts together, in UTF-8.
-    Raises InvalidArguments, which names the argument by its parameter and the path inside it.
+    Raises InvalidArguments, TooLarge in its place beyond that, which names the argument by its parameter and the path
+    inside it.
     """
     parameters = parameters_of(function, takes_context)
     problem = parameters.problem(args, kwargs)
@@ -312,15 +313,13 @@ def encode_arguments(
         raise InvalidArguments(f"{name}: argument {refused.at(shown)}") from None
     except _TooLarge:
         shown = parameters.name_of(place) if isinstance(place, int) else ascii(place)
-        raise InvalidArguments(f"{name}: argument {shown}: {_limit(max_bytes)}") from None
+        raise TooLarge(f"{name}: argument {shown}: {_limit(max_bytes)}") from None
     if len(args_text) + len(kwargs_text) > max_bytes:
         sizes = {parameters.name_of(i): _size(value) for i, value in enumerate(plain_args)}
         sizes |= {ascii(key): _size(value) for key, value in plain_kwargs.items()}
         largest = max(sizes, key=sizes.__getitem__)
         total = len(args_text) + len(kwargs_text)
-        raise InvalidArguments(
-            f"{name}: argument {largest} takes {sizes[largest]:,} of {total:,} bytes: {_limit(max_bytes)}"
-        )
+        raise TooLarge(f"{name}: argument {largest} takes {sizes[largest]:,} of {total:,} bytes: {_limit(max_bytes)}")
     return args_text.decode(), kwargs_text.decode()
 
 
@@ -339,7 +338,7 @@ def encode(value: Any, *, place: str, max_bytes: int) -> str:
     except _Refused as refused:
         raise InvalidArguments(refused.at(place)) from None
     except _TooLarge:
-        raise InvalidArguments(f"{place}: {_limit(max_bytes)}") from None
+        raise TooLarge(f"{place}: {_limit(max_bytes)}") from None
 
 
 def encode_message(body: Any, *, max_bytes: int) -> str:

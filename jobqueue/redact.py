@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from fnmatch import translate
 from functools import lru_cache
 from typing import Any
 
 MASK = "••••••"
+SHORTEST_SECRET = 4  # characters; a shorter one stands in every second text by chance
+# name=value, name: 'value', "name": "value". Possessive, so that a long text of one word takes no time.
+NAME = re.compile(r"""(?<![\w.-])([A-Za-z_][\w.-]*+)["']?\s*+[:=]\s*+""")
+VALUE = re.compile(r"""\"[^"]*+"|'[^']*+'|[^\s"',;&)\]}]++""")
+LOGIN_IN_URL = re.compile(r"(://[^/\s:@]*+:)[^/\s@]++(?=@)")
 
 
 def redact(value: Any, patterns: Sequence[str], *path: str) -> Any:
@@ -43,3 +48,57 @@ def _compile(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str
     dotted = [translate(pattern) for pattern in patterns if "." in pattern]
     never = r"(?!)"
     return re.compile("|".join(bare) or never, re.IGNORECASE), re.compile("|".join(dotted) or never, re.IGNORECASE)
+
+
+def secrets_in(value: Any, patterns: Sequence[str], *path: str) -> Iterator[str]:
+    """Give the texts and numbers that redact() masks in a JSON value, to be found where they went from there."""
+    if path and is_named(patterns, *path):
+        yield from (text for text in _leaves(value) if len(text) >= SHORTEST_SECRET)
+        return
+    match value:
+        case dict():
+            for name, part in value.items():
+                yield from secrets_in(part, patterns, *path, name)
+        case list():
+            for place, part in enumerate(value):
+                yield from secrets_in(part, patterns, *path, str(place))
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    match value:
+        case dict():
+            for part in value.values():
+                yield from _leaves(part)
+        case list():
+            for part in value:
+                yield from _leaves(part)
+        case str():
+            yield value
+        case int() | float() if not isinstance(value, bool):
+            yield str(value)
+
+
+def redact_text(text: str, patterns: Sequence[str], secrets: Collection[str] = ()) -> str:
+    """Mask secrets in a text: those given, what a name of `patterns` is said to be, and passwords in URLs."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    text = LOGIN_IN_URL.sub(rf"\1{MASK}", text)
+    parts, done = [], 0
+    for name in NAME.finditer(text):
+        value = VALUE.match(text, name.end()) if name.start() >= done and is_named(patterns, name[1]) else None
+        if value is not None:
+            parts += [text[done : name.end()], MASK]
+            done = value.end()
+    return "".join([*parts, text[done:]])
+
+
+def redact_texts(value: Any, secrets: Collection[str]) -> Any:
+    """Mask secrets in all texts of a JSON value."""
+    match value:
+        case dict():
+            return {name: redact_texts(part, secrets) for name, part in value.items()}
+        case list():
+            return [redact_texts(part, secrets) for part in value]
+        case str():
+            return redact_text(value, (), secrets)
+    return value

@@ -46,8 +46,10 @@ def problems(task: Any) -> Iterator[str]:
         value = getattr(task, option)
         if value is not None and not (isinstance(value, tuple) and all(map(_is_exception_class, value))):
             yield f"{option} must be an exception class or a tuple of them, not {value!r}"
-    if not isinstance(task.atomic, bool):
-        yield f"atomic must be True or False, not {task.atomic!r}"
+    for option in ("atomic", "submit"):
+        value = getattr(task, option)
+        if not isinstance(value, bool):
+            yield f"{option} must be True or False, not {value!r}"
     if task.takes_context and not parameters_of(task.func, True).is_context_positional:
         # Django looks at the name alone.
         yield "takes_context=True needs a first argument of 'context' that is given by position"

@@ -28,3 +28,12 @@ class Fibonacci(Actor):
             state.total += message.body
             state.pending -= 1
         return Suspend() if state.pending else Done(state.total)
+
+
+class Diary(Actor, submit=True):
+    """Writes down what it is sent."""
+
+    Message = str | int
+
+    def poll(self, context: PollContext[Any], title: str = "") -> Any:
+        return Suspend()

@@ -41,6 +41,11 @@ async def fail_later(message: str = "as asked") -> None:
     raise ValueError(message)
 
 
+@task(submit=True)
+def greet(name: str, *, password: str = "", times: int = 1) -> str:
+    return f"hello {name}" * times
+
+
 @task(name="tests.stable", queue_name="named", priority=7, max_attempts=9, timeout=30)
 def named(*parts: str, flag: bool = False, **rest: Any) -> None: ...
 

@@ -23,6 +23,7 @@ VALUES = [
     "outcome",
     "payload",
     "redact",
+    "tokens",
 ]
 BODIES = ["actor", "context", "function", "registry", "results", "task_options"]
 LAYERS = [VALUES, ["models"], ["engine"], ["api", *BODIES], ["executor"]]  # the rest are edges

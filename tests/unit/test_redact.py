@@ -1,7 +1,7 @@
 import pytest
 
 from jobqueue.conf import Options
-from jobqueue.redact import MASK, redact
+from jobqueue.redact import MASK, redact, redact_text, secrets_in
 
 DEFAULT = Options().redact
 
@@ -51,3 +51,36 @@ def test_the_value_given_is_left_as_it_was():
     redact(value, DEFAULT)
 
     assert value == {"password": "x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("login failed: password=hunter2", f"login failed: password={MASK}"),
+        ("{'password': 'hunter2', 'name': 'anna'}", f"{{'password': {MASK}, 'name': 'anna'}}"),
+        ('{"api_key": "a b"}', f'{{"api_key": {MASK}}}'),
+        ("?access_token=abc&page=2", f"?access_token={MASK}&page=2"),
+        ("connect to postgresql://u:p%40w@host/db", f"connect to postgresql://u:{MASK}@host/db"),
+        ("KeyError: 'password'", "KeyError: 'password'"),
+        ("at 12:30: nothing=1 to hide", "at 12:30: nothing=1 to hide"),
+    ],
+)
+def test_texts_are_masked_where_a_name_says_so(text: str, shown: str) -> None:
+    assert redact_text(text, DEFAULT) == shown
+
+
+def test_a_long_text_of_one_word_takes_no_time() -> None:
+    text = "password_" * 200_000
+
+    assert redact_text(text, DEFAULT) == text
+
+
+def test_values_that_are_masked_are_found_in_texts() -> None:
+    secrets = set(secrets_in({"card": {"token": ["hunter22", 123456]}, "password": "hunter2", "name": "anna"}, DEFAULT))
+
+    assert secrets == {"hunter22", "123456", "hunter2"}
+    assert redact_text("anna: hunter22 hunter2 123456", (), secrets) == f"anna: {MASK} {MASK} {MASK}"
+
+
+def test_short_values_are_not_looked_for() -> None:
+    assert not set(secrets_in({"password": "abc", "token": True, "secret": None}, DEFAULT))

@@ -1,0 +1,1 @@
+"""The queue over HTTP: submit, look, cancel, requeue, send, health. `urls.py` names the views."""

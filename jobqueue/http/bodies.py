@@ -1,0 +1,62 @@
+"""Read the JSON body of a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest
+from django.http.request import UnreadablePostError
+
+from jobqueue.http.answers import Problem, Refused
+from jobqueue.payload import decode
+
+ENVELOPE_BYTES = 16_384  # of a submission beside its arguments
+
+
+def read_json(request: HttpRequest, *, max_bytes: int | None = None) -> Any:
+    """
+    Give the body's value. Raises Refused: 415, 413 or 400.
+
+    max_bytes: beside Django's own DATA_UPLOAD_MAX_MEMORY_SIZE.
+    """
+    if request.content_type != "application/json":
+        raise Refused(415, "The body must be JSON, with Content-Type: application/json.")
+    if (request.encoding or "utf-8").lower() not in ("utf-8", "utf8", "us-ascii"):
+        raise Refused(415, "The body must be JSON in UTF-8.")
+    length = int(request.META.get("CONTENT_LENGTH") or 0)
+    if max_bytes is not None and length > max_bytes:
+        raise Refused(413, f"The body has {length:,} bytes; at most {max_bytes:,} are read.")
+    try:
+        text = request.body.decode()
+    except RequestDataTooBig:
+        raise Refused(413, "The body is larger than the site's DATA_UPLOAD_MAX_MEMORY_SIZE.") from None
+    except UnreadablePostError:
+        raise Refused(400, "The body ended too soon.") from None
+    except UnicodeDecodeError as error:
+        raise Refused(400, f"The body is not UTF-8: {error}") from None
+    try:
+        return decode(text)
+    except ValueError as error:
+        raise Refused(400, f"The body is not JSON that can be read: {error}") from None
+
+
+def read_object(request: HttpRequest, known: set[str], *, max_bytes: int | None = None) -> dict[str, Any]:
+    """Give the body's object, which has no other members than these. Raises Refused as read_json()."""
+    value = read_json(request, max_bytes=max_bytes)
+    if not isinstance(value, dict):
+        raise Refused(400, "The body must be a JSON object.")
+    if problems := unknown_members(value, known):
+        raise Refused(400, *problems)
+    return value
+
+
+def unknown_members(value: dict[str, Any], known: set[str]) -> list[Problem]:
+    return [
+        Problem(f"unknown; known are {', '.join(sorted(known))}", pointer(name)) for name in value if name not in known
+    ]
+
+
+def pointer(*parts: str | int) -> str:
+    """Write a JSON pointer (RFC 6901)."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)

@@ -1,0 +1,70 @@
+"""SUBMIT_TOKENS: what may be submitted over HTTP by whom. The settings hold hashes, never the secrets."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+HASH = re.compile("[0-9a-fA-F]{64}")
+KEYS = {"sha256", "tasks", "queues"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """
+    A program that may submit tasks.
+
+    sha256: hexadecimal hash of its secret, which is random and long, so that it needs no slow hash.
+    tasks, queues: names, `*` for anything.
+    """
+
+    name: str
+    sha256: str
+    tasks: tuple[str, ...]
+    queues: tuple[str, ...]
+
+    def has_secret(self, secret: str) -> bool:
+        digest = hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
+        return hmac.compare_digest(digest, self.sha256)
+
+    def allows_task(self, task_type: str) -> bool:
+        return any(fnmatchcase(task_type, pattern) for pattern in self.tasks)
+
+    def allows_queue(self, queue_name: str) -> bool:
+        return any(fnmatchcase(queue_name, pattern) for pattern in self.queues)
+
+
+def parse(raw: Mapping[str, Any]) -> tuple[Token, ...]:
+    """Read SUBMIT_TOKENS, in which problems() finds nothing."""
+    return tuple(
+        Token(name=name, sha256=given["sha256"].lower(), tasks=tuple(given["tasks"]), queues=tuple(given["queues"]))
+        for name, given in raw.items()
+    )
+
+
+def problems(raw: Any) -> Iterator[str]:
+    """Say what is wrong with SUBMIT_TOKENS; without its values, one of which may be a secret."""
+    if not isinstance(raw, Mapping):
+        yield "SUBMIT_TOKENS must be a dict of names and dicts"
+        return
+    seen: dict[str, str] = {}
+    for name, given in raw.items():
+        here = f"SUBMIT_TOKENS[{name!r}]"
+        if not isinstance(name, str) or not name:
+            yield "SUBMIT_TOKENS must have names for keys"
+        elif not isinstance(given, Mapping) or set(given) != KEYS:
+            yield f"{here} must be a dict of sha256, tasks and queues"
+        elif not isinstance(given["sha256"], str) or not HASH.fullmatch(given["sha256"]):
+            yield f"{here}['sha256'] must be the 64 hexadecimal digits of the SHA-256 of the token"
+        elif (other := seen.setdefault(given["sha256"].lower(), name)) != name:
+            yield f"{here} has the same token as SUBMIT_TOKENS[{other!r}]"
+        else:
+            for key in ("tasks", "queues"):
+                names = given[key]
+                if not isinstance(names, list | tuple) or not all(isinstance(part, str) for part in names):
+                    yield f"{here}[{key!r}] must be a list of names, in which * stands for anything"

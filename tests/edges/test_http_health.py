@@ -1,0 +1,134 @@
+"""health/live and health/ready: whether every queue in use drains, in words for those who may know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+from django.test import Client
+
+from jobqueue.engine.base import Engine
+from jobqueue.engine.postgresql import PostgresEngine
+from tests.factories import ExecutorFactory, QueueFactory, make_user
+from tests.http import Shop, TaskFactory, tasks_setting
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+
+@pytest.fixture(autouse=True)
+def tasks(settings: Any) -> None:
+    settings.TASKS = tasks_setting()
+
+
+@pytest.fixture
+def shop(client: Client) -> Shop:
+    return Shop(client)
+
+
+def test_live_says_so_without_the_database(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django.db.backends.utils.CursorWrapper.execute", None)
+
+    response = client.get("/jobqueue/health/live")
+
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize("path", ["health/", "health/ready"])
+def test_empty_queue_is_ready(client: Client, path: str) -> None:
+    response = client.get(f"/jobqueue/{path}")
+
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+def test_queue_that_is_served_and_drains_is_ready(client: Client) -> None:
+    TaskFactory(queue_name="mail")
+    ExecutorFactory(queues=["mail", "other"])
+
+    assert client.get("/jobqueue/health/").status_code == 200
+
+
+def test_queue_that_nobody_serves(shop: Shop) -> None:
+    TaskFactory(queue_name="mail")
+    ExecutorFactory(queues=["other"])
+
+    response = shop.get("health/")
+
+    assert response.status_code == 503
+    assert response["Retry-After"]
+    assert response.json() == {
+        "status": "failing",
+        "problems": [{"where": "default/mail", "what": "No executor is alive that serves this queue."}],
+    }
+
+
+def test_queue_that_does_not_drain(shop: Shop, settings: Any) -> None:
+    settings.TASKS = tasks_setting(READY_AGE_LIMIT=50)
+    TaskFactory()
+    ExecutorFactory()
+
+    (problem,) = shop.get("health/").json()["problems"]
+
+    assert problem["where"] == "default/default"
+    assert "has been ready for 60 s; 50 s is the limit" in problem["what"]
+
+
+def test_no_limit(client: Client, settings: Any) -> None:
+    settings.TASKS = tasks_setting(READY_AGE_LIMIT=None)
+    TaskFactory(enqueued_at="2020-01-01T00:00Z", rank="2020-01-01T00:00Z")
+    ExecutorFactory()
+
+    assert client.get("/jobqueue/health/").status_code == 200
+
+
+def test_paused_queue_is_as_somebody_wants_it(client: Client) -> None:
+    TaskFactory(queue_name="mail")
+    QueueFactory(name="mail", paused=True)
+
+    assert client.get("/jobqueue/health/").status_code == 200
+
+
+def test_queues_of_every_backend_count(shop: Shop) -> None:
+    TaskFactory(using="sqlite", backend="sqlite")
+
+    (problem,) = shop.get("health/").json()["problems"]
+
+    assert problem["where"] == "sqlite/default"
+
+
+@pytest.mark.parametrize("who", ["nobody", "wrong token", "without permission"])
+def test_names_of_queues_are_not_for_everybody(who: str) -> None:
+    TaskFactory(queue_name="mail")
+    client = Client()
+    if who == "without permission":
+        client.force_login(make_user("submit_task"))
+
+    response = Shop(client, "Bearer wrong" if who == "wrong token" else "").get("health/")
+
+    assert (response.status_code, response.json()) == (503, {"status": "failing", "problems": []})
+
+
+def test_people_who_may_see_tasks_see_the_names() -> None:
+    TaskFactory(queue_name="mail")
+    client = Client()
+    client.force_login(make_user("view_task"))
+
+    assert client.get("/jobqueue/health/").json()["problems"]
+
+
+def test_database_away(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(self: Engine) -> Any:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(PostgresEngine, "draining", away)
+
+    response = shop.get("health/ready")
+
+    assert response.status_code == 503
+    assert response.json()["problems"] == [{"where": "default", "what": "The database is away."}]
+
+
+@pytest.mark.parametrize("path", ["health/", "health/live", "health/ready", "openapi.json"])
+def test_only_to_be_read(client: Client, path: str) -> None:
+    assert client.head(f"/jobqueue/{path}").status_code == 200
+    assert client.post(f"/jobqueue/{path}").status_code == 405

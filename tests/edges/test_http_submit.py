@@ -1,0 +1,262 @@
+"""POST submit/ and submit/batch/: what is enqueued, and what is refused with a list of what is wrong where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+from django.test import Client
+
+from jobqueue import api
+from jobqueue.models import Task
+from tests.http import GREET, Shop, pk_of, tasks_setting, wheres
+
+pytestmark = pytest.mark.django_db
+
+LATER = "2031-01-31T12:00:00+01:00"
+
+
+@pytest.fixture(autouse=True)
+def tasks(settings: Any) -> None:
+    settings.TASKS = tasks_setting(MAX_PAYLOAD_BYTES=1000)
+
+
+@pytest.fixture
+def shop(client: Client) -> Shop:
+    return Shop(client)
+
+
+class TestSubmit:
+    def test_task_is_enqueued(self, shop: Shop) -> None:
+        response = shop.submit(kwargs={"times": 2})
+
+        task = Task.objects.get()
+        assert response.status_code == 201
+        assert response.json() == {"id": str(task.pk), "status": "READY", "url": f"/jobqueue/tasks/{task.pk}/"}
+        assert response["Location"] == f"/jobqueue/tasks/{task.pk}/"
+        assert (task.task_type, task.args, task.kwargs, task.status) == (GREET, ["anna"], {"times": 2}, "READY")
+
+    def test_every_option_reaches_the_row(self, shop: Shop) -> None:
+        response = shop.submit(queue="mail", priority=7, run_after=LATER, max_attempts=9, idempotency_key="order-1")
+
+        task = Task.objects.get()
+        assert response.json()["status"] == "SCHEDULED"
+        assert (task.queue_name, task.priority, task.max_attempts, task.idempotency_key) == ("mail", 7, 9, "order-1")
+        assert task.wake_at == datetime(2031, 1, 31, 11, tzinfo=UTC)
+
+    def test_null_is_as_good_as_nothing(self, shop: Shop) -> None:
+        nothing = dict.fromkeys(("kwargs", "queue", "priority", "run_after", "max_attempts", "idempotency_key"))
+
+        assert shop.submit(**nothing).status_code == 201
+
+    def test_start_in_seconds_counts_from_the_database_clock(self, shop: Shop) -> None:
+        shop.submit(run_after=90)
+
+        task = Task.objects.get()
+        assert task.wake_at == task.enqueued_at + timedelta(seconds=90)
+
+    def test_task_enqueued_is_sent_once(self, shop: Shop, django_capture_on_commit_callbacks: Any) -> None:
+        from jobqueue.compat import task_enqueued
+
+        seen = []
+
+        def receiver(task_result: Any, **_: Any) -> None:
+            seen.append((task_result.id, task_result.args))
+
+        task_enqueued.connect(receiver)
+        try:
+            first = shop.submit(idempotency_key="k")
+            shop.submit(idempotency_key="k")
+        finally:
+            task_enqueued.disconnect(receiver)
+        assert seen == [(first.json()["id"], ["anna"])]
+
+
+class TestIdempotencyKey:
+    def test_repeat_is_answered_with_the_same_task(self, shop: Shop) -> None:
+        first, again = shop.submit(idempotency_key="k"), shop.submit(idempotency_key="k", args=["bert"])
+
+        assert (first.status_code, again.status_code) == (201, 200)
+        assert again.json() == first.json()
+        assert Task.objects.get().args == ["anna"]
+
+    def test_repeat_is_known_when_the_task_has_ended(self, shop: Shop) -> None:
+        first = shop.submit(idempotency_key="k")
+        api.cancel(first.json()["id"])
+
+        again = shop.submit(idempotency_key="k")
+
+        assert (again.status_code, pk_of(again), again.json()["status"]) == (200, pk_of(first), "CANCELLED")
+
+    def test_key_is_free_when_the_row_is_gone(self, shop: Shop) -> None:
+        first = shop.submit(idempotency_key="k")
+        Task.objects.all().delete()
+
+        assert pk_of(shop.submit(idempotency_key="k")) != pk_of(first)
+
+    def test_key_of_another_task_is_a_conflict(self, shop: Shop) -> None:
+        Task.objects.filter(pk=pk_of(shop.submit(idempotency_key="k"))).update(task_type="tests.tasks.other")
+
+        response = shop.submit(idempotency_key="k")
+
+        assert (response.status_code, wheres(response)) == (409, ["/idempotency_key"])
+
+    def test_batch_with_a_conflict_enqueues_nothing(self, shop: Shop) -> None:
+        Task.objects.filter(pk=pk_of(shop.submit(idempotency_key="k"))).update(task_type="tests.tasks.other")
+        body = [{"task": GREET, "args": [name], "idempotency_key": name} for name in ("a", "k")]
+
+        response = shop.post("submit/batch/", body)
+
+        assert (response.status_code, wheres(response)) == (409, ["/1/idempotency_key"])
+        assert Task.objects.count() == 1
+
+
+class TestBatch:
+    def test_tasks_are_enqueued_in_order(self, shop: Shop) -> None:
+        body = [{"task": GREET, "args": [name], "priority": place} for place, name in enumerate("abc")]
+
+        response = shop.post("submit/batch/", body)
+
+        assert response.status_code == 201
+        ids = [item["id"] for item in response.json()]
+        assert [Task.objects.get(pk=pk).args for pk in ids] == [["a"], ["b"], ["c"]]
+        assert all(item["created"] for item in response.json())
+
+    def test_a_thousand_are_taken(self, shop: Shop) -> None:
+        assert shop.post("submit/batch/", [{"task": GREET, "args": ["a"]}] * 1000).status_code == 201
+        assert Task.objects.count() == 1000
+
+    @pytest.mark.parametrize("body", [[], [{"task": GREET, "args": ["a"]}] * 1001, {"task": GREET}])
+    def test_other_numbers_are_refused(self, shop: Shop, body: Any) -> None:
+        assert shop.post("submit/batch/", body).status_code == 400
+        assert not Task.objects.exists()
+
+    def test_one_bad_one_refuses_all_and_each_is_told(self, shop: Shop) -> None:
+        good = {"task": GREET, "args": ["a"]}
+        body = [good, {**good, "priority": 1000}, 7, {**good, "args": []}, {"task": "tests.tasks.echo"}]
+
+        response = shop.post("submit/batch/", body)
+
+        assert response.status_code == 400
+        assert wheres(response) == ["/1/priority", "/2", "/4/task"]
+        assert not Task.objects.exists()
+
+    def test_bad_arguments_are_all_told(self, shop: Shop) -> None:
+        body = [{"task": GREET}, {"task": GREET, "args": ["a"]}, {"task": GREET, "kwargs": {"nam": "a"}}]
+
+        response = shop.post("submit/batch/", body)
+
+        assert (response.status_code, wheres(response)) == (400, ["/0/args", "/2/kwargs"])
+        assert not Task.objects.exists()
+
+    def test_repeats_and_new_ones(self, shop: Shop) -> None:
+        def body(*keys: str) -> list[dict[str, Any]]:
+            return [{"task": GREET, "args": [key], "idempotency_key": key} for key in keys]
+
+        first = shop.post("submit/batch/", body("a", "b"))
+        more = shop.post("submit/batch/", body("b", "c", "c"))
+        again = shop.post("submit/batch/", body("b", "a"))
+
+        assert [item["created"] for item in more.json()] == [False, True, False]
+        assert [response.status_code for response in (first, more, again)] == [201, 201, 200]
+        assert Task.objects.count() == 3
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("change", "where"),
+        [
+            ({"task": None}, "/task"),
+            ({"task": "tests.tasks.unknown"}, "/task"),
+            ({"task": "tests.tasks.add"}, "/task"),  # not submit=True
+            ({"args": {}}, "/args"),
+            ({"args": []}, "/args"),
+            ({"args": ["a", "b"]}, "/args"),
+            ({"args": ["\x00"]}, "/args"),
+            ({"args": ["\ud800"]}, "/args"),
+            ({"kwargs": []}, "/kwargs"),
+            ({"args": [], "kwargs": {"nobody": 1}}, "/kwargs"),
+            ({"kwargs": {"nobody": 1}}, ""),
+            ({"queue": 1}, "/queue"),
+            ({"queue": "nowhere"}, "/queue"),
+            ({"priority": "1"}, "/priority"),
+            ({"priority": True}, "/priority"),
+            ({"priority": 1.5}, "/priority"),
+            ({"priority": 101}, "/priority"),
+            ({"priority": 10**30}, "/priority"),
+            ({"run_after": "tomorrow"}, "/run_after"),
+            ({"run_after": "2031-01-31T12:00:00"}, "/run_after"),
+            ({"run_after": "2031-13-31T12:00:00Z"}, "/run_after"),
+            ({"run_after": "9999-12-31T12:00:00Z"}, "/run_after"),
+            ({"run_after": 1e300}, "/run_after"),
+            ({"run_after": True}, "/run_after"),
+            ({"max_attempts": 0}, "/max_attempts"),
+            ({"max_attempts": []}, "/max_attempts"),
+            ({"idempotency_key": ""}, "/idempotency_key"),
+            ({"idempotency_key": "k" * 256}, "/idempotency_key"),
+            ({"idempotency_key": "\x00"}, "/idempotency_key"),
+            ({"idempotency_key": 7}, "/idempotency_key"),
+            ({"retries": 7}, "/retries"),
+            ({"a/b~c": 7}, "/a~1b~0c"),
+        ],
+    )
+    def test_what_is_wrong_where(self, shop: Shop, change: dict[str, Any], where: str) -> None:
+        response = shop.submit(**change)
+
+        assert (response.status_code, wheres(response)) == (400, [where])
+        assert not Task.objects.exists()
+
+    def test_everything_that_is_wrong_is_told_at_once(self, shop: Shop) -> None:
+        response = shop.submit(priority=1000, queue="nowhere", retries=1, idempotency_key="")
+
+        assert wheres(response) == ["/retries", "/idempotency_key", "/queue", "/priority"]
+
+    @pytest.mark.parametrize(
+        "body", [" ", "{", "[1]", "null", '{"task": NaN}', "[" * 10_000, "1" * 5000, b"\xff", '\ufeff{"task": "a"}']
+    )
+    def test_what_is_no_json_object(self, shop: Shop, body: Any) -> None:
+        assert shop.post("submit/", body).status_code == 400
+
+    @pytest.mark.parametrize(
+        "content_type", ["", "text/plain", "application/x-www-form-urlencoded", "application/json; charset=utf-16"]
+    )
+    def test_other_content_types(self, shop: Shop, content_type: str) -> None:
+        assert shop.post("submit/", b'{"task": "a"}', content_type).status_code == 415
+
+    def test_json_with_a_charset_is_json(self, shop: Shop) -> None:
+        body = f'{{"task": "{GREET}", "args": ["ä"]}}'.encode()
+
+        assert shop.post("submit/", body, "application/json; charset=UTF-8").status_code == 201
+
+    @pytest.mark.parametrize("path", ["submit/", "submit/batch/"])
+    def test_other_methods(self, shop: Shop, path: str) -> None:
+        response = shop.get(path)
+
+        assert (response.status_code, response["Allow"]) == (405, "POST")
+
+    def test_arguments_beyond_the_limit(self, shop: Shop) -> None:
+        response = shop.submit(args=["a" * 1000])
+
+        assert (response.status_code, wheres(response)) == (413, ["/args"])
+
+    def test_body_beyond_the_limit_is_not_read(self, shop: Shop) -> None:
+        assert shop.post("submit/", "x" * 20_000).status_code == 413
+
+    @pytest.mark.parametrize("path", ["submit/", "submit/batch/"])
+    def test_body_beyond_the_limit_of_the_site(self, shop: Shop, path: str, settings: Any) -> None:
+        settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
+
+        assert shop.post(path, "x" * 101).status_code == 413
+
+    def test_database_away(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+        def away(*_: Any) -> Iterator[Any]:
+            raise OperationalError("connection refused")
+
+        monkeypatch.setattr(api, "enqueue_once", away)
+
+        response = shop.submit()
+
+        assert (response.status_code, response["Retry-After"]) == (503, "5")

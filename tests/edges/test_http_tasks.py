@@ -1,0 +1,256 @@
+"""GET tasks/<id>/, and what may be done to a task: cancel, requeue, send."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import connection
+from django.test import Client
+
+from jobqueue import api
+from jobqueue.models import InboxMessage, Task
+from jobqueue.outcome import CancelReport, RequeueReport
+from jobqueue.redact import MASK
+from tests.factories import MessageFactory, error, make_user
+from tests.http import GREET, Shop, TaskFactory, tasks_setting, wheres
+
+pytestmark = pytest.mark.django_db
+
+DIARY = "tests.actors.Diary"
+
+
+@pytest.fixture(autouse=True)
+def tasks(settings: Any) -> None:
+    settings.TASKS = tasks_setting(MAX_PAYLOAD_BYTES=1000)
+
+
+@pytest.fixture
+def shop(client: Client) -> Shop:
+    return Shop(client)
+
+
+class TestShow:
+    def test_successful_task_shows_its_result(self, shop: Shop) -> None:
+        task = TaskFactory(successful=True, task_type=GREET, return_value={"text": "hello", "access_token": "t0p"})
+
+        response = shop.get(f"tasks/{task.pk}/")
+
+        shown = response.json()
+        assert response.status_code == 200
+        assert response["Cache-Control"] == "no-store"
+        assert (shown["id"], shown["status"], shown["task"]) == (str(task.pk), "SUCCESSFUL", GREET)
+        assert shown["url"] == f"/jobqueue/tasks/{task.pk}/"
+        assert shown["result"] == {"text": "hello", "access_token": MASK}
+        assert shown["errors"] == []
+
+    def test_failed_task_shows_its_errors_without_tracebacks(self, shop: Shop) -> None:
+        task = TaskFactory(failed=True, task_type=GREET, errors=[error("first"), error("second", attempt=2)])
+
+        shown = shop.get(f"tasks/{task.pk}/").json()
+
+        assert shown["result"] is None
+        assert [(e["attempt"], e["exception"], e["message"]) for e in shown["errors"]] == [
+            (1, "shop.errors.SMTPServerBusy", "first"),
+            (2, "shop.errors.SMTPServerBusy", "second"),
+        ]
+        assert "Traceback" not in json.dumps(shown)
+
+    def test_arguments_that_are_masked_are_masked_where_they_went(self, shop: Shop) -> None:
+        task = TaskFactory(
+            failed=True,
+            task_type=GREET,
+            args=["anna"],
+            kwargs={"password": "hunter2"},
+            errors=[error("no login as anna with hunter2; token=abc at postgresql://u:pw@host/db")],
+        )
+
+        (shown,) = shop.get(f"tasks/{task.pk}/").json()["errors"]
+
+        assert shown["message"] == f"no login as anna with {MASK}; token={MASK} at postgresql://u:{MASK}@host/db"
+
+    def test_result_that_repeats_a_masked_argument(self, shop: Shop) -> None:
+        task = TaskFactory(
+            successful=True, task_type=GREET, kwargs={"password": "hunter2"}, return_value=["said hunter2", 1]
+        )
+
+        assert shop.get(f"tasks/{task.pk}/").json()["result"] == [f"said {MASK}", 1]
+
+    def test_patterns_are_those_of_the_backend(self, shop: Shop, settings: Any) -> None:
+        settings.TASKS = tasks_setting(REDACT=["text"])
+        task = TaskFactory(successful=True, task_type=GREET, return_value={"text": "hello", "token": "t0p"})
+
+        assert shop.get(f"tasks/{task.pk}/").json()["result"] == {"text": MASK, "token": "t0p"}
+
+    def test_result_that_python_does_not_read(self, shop: Shop) -> None:
+        task = TaskFactory(successful=True, task_type=GREET)
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE jobqueue_task SET return_value = %s::jsonb", ["1" * 5000])
+
+        assert shop.get(f"tasks/{task.pk}/").json()["result"] is None
+
+    @pytest.mark.parametrize(("permissions", "is_shown"), [((), False), (("view_payload",), True)])
+    def test_result_is_for_people_who_may_see_payload(self, permissions: tuple[str, ...], is_shown: bool) -> None:
+        task = TaskFactory(successful=True)
+        client = Client()
+        client.force_login(make_user("view_task", *permissions))
+
+        assert ("result" in client.get(f"/jobqueue/tasks/{task.pk}/").json()) == is_shown
+
+    @pytest.mark.parametrize("pk", ["00000000-0000-7000-8000-000000000000", "7", "a b", "%00"])
+    def test_unknown_task(self, shop: Shop, pk: str) -> None:
+        response = shop.get(f"tasks/{pk}/")
+
+        assert (response.status_code, wheres(response)) == (404, [""])
+
+
+class TestCancel:
+    def test_waiting_task_ends_at_once(self, shop: Shop) -> None:
+        task = TaskFactory(task_type=GREET)
+
+        response = shop.post(f"tasks/{task.pk}/cancel/")
+
+        assert (response.status_code, response.json()["status"]) == (200, "CANCELLED")
+        assert Task.objects.get().status == "CANCELLED"
+
+    def test_running_task_is_told(self, shop: Shop) -> None:
+        task = TaskFactory(running=True, task_type=GREET)
+
+        response = shop.post(f"tasks/{task.pk}/cancel/", {})
+
+        assert (response.status_code, response.json()["status"]) == (202, "RUNNING")
+        assert Task.objects.get().cancel_requested_at
+
+    def test_children_go_along_where_that_is_asked(self, shop: Shop) -> None:
+        task = TaskFactory(task_type=DIARY)
+        child = TaskFactory(parent_id=task.pk)
+
+        shop.post(f"tasks/{task.pk}/cancel/", {"tree": True})
+
+        assert Task.objects.get(pk=child.pk).status == "CANCELLED"
+
+    def test_ended_task(self, shop: Shop) -> None:
+        task = TaskFactory(successful=True, task_type=GREET)
+
+        assert shop.post(f"tasks/{task.pk}/cancel/").status_code == 409
+
+    def test_locked_task(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+        task = TaskFactory(task_type=GREET)
+        monkeypatch.setattr(api, "cancel", lambda pk, **_: CancelReport(busy=frozenset({pk})))
+
+        response = shop.post(f"tasks/{task.pk}/cancel/")
+
+        assert (response.status_code, "Retry-After" in response) == (503, True)
+
+    @pytest.mark.parametrize(("body", "where"), [({"tree": 1}, "/tree"), ({"all": True}, "/all"), ([], "")])
+    def test_nonsense(self, shop: Shop, body: Any, where: str) -> None:
+        task = TaskFactory(task_type=GREET)
+
+        response = shop.post(f"tasks/{task.pk}/cancel/", body)
+
+        assert (response.status_code, wheres(response)) == (400, [where])
+        assert Task.objects.get().status == "READY"
+
+
+class TestRequeue:
+    @pytest.mark.parametrize("state", ["failed", "cancelled"])
+    def test_ended_task_is_ready_again(self, shop: Shop, state: str) -> None:
+        task = TaskFactory(**{state: True}, task_type=GREET)
+
+        response = shop.post(f"tasks/{task.pk}/requeue/")
+
+        assert (response.status_code, response.json()["status"]) == (200, "READY")
+
+    @pytest.mark.parametrize("state", ["successful", "running", "scheduled"])
+    def test_others_stay(self, shop: Shop, state: str) -> None:
+        task = TaskFactory(**{state: True}, task_type=GREET)
+
+        response = shop.post(f"tasks/{task.pk}/requeue/")
+
+        assert response.status_code == 409
+        assert task.status in response.json()[0]["what"]
+
+    def test_key_that_a_live_task_holds(self, shop: Shop) -> None:
+        task = TaskFactory(failed=True, task_type=GREET, key="k")
+        TaskFactory(key="k")
+
+        assert shop.post(f"tasks/{task.pk}/requeue/").status_code == 409
+
+    def test_locked_task(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+        task = TaskFactory(failed=True, task_type=GREET)
+        monkeypatch.setattr(api, "requeue", lambda pk, **_: RequeueReport(busy=frozenset({pk})))
+
+        assert shop.post(f"tasks/{task.pk}/requeue/").status_code == 503
+
+    def test_unknown_task(self, shop: Shop) -> None:
+        assert shop.post(f"tasks/{uuid4()}/requeue/").status_code == 404
+
+
+class TestMessages:
+    def test_message_is_sent(self, shop: Shop) -> None:
+        task = TaskFactory(suspended=True, task_type=DIARY)
+
+        response = shop.post(f"tasks/{task.pk}/messages/", {"body": "hello"})
+
+        message = InboxMessage.objects.get()
+        assert (response.status_code, response.json()) == (201, {"id": message.pk})
+        assert (message.task_id, message.body) == (task.pk, "hello")
+
+    def test_receiver_is_woken(self, shop: Shop, django_capture_on_commit_callbacks: Any) -> None:
+        task = TaskFactory(suspended=True, task_type=DIARY)
+
+        with django_capture_on_commit_callbacks(execute=True):
+            shop.post(f"tasks/{task.pk}/messages/", {"body": "hello"})
+
+        assert Task.objects.get().status == "READY"
+
+    def test_repeat_is_harmless(self, shop: Shop) -> None:
+        task = TaskFactory(suspended=True, task_type=DIARY)
+
+        first, again = (shop.post(f"tasks/{task.pk}/messages/", {"body": 1, "dedupe": "d"}) for _ in range(2))
+
+        assert (first.status_code, again.status_code, again.json()) == (201, 200, {"id": None})
+        assert InboxMessage.objects.count() == 1
+
+    @pytest.mark.parametrize(
+        ("body", "where"),
+        [
+            ({}, "/body"),
+            ({"body": [1]}, "/body"),  # not of Diary.Message
+            ({"body": "\x00"}, "/body"),
+            ({"body": "a", "dedupe": ""}, "/dedupe"),
+            ({"body": "a", "dedupe": 7}, "/dedupe"),
+            ({"body": "a", "to": "b"}, "/to"),
+            ([], ""),
+        ],
+    )
+    def test_nonsense(self, shop: Shop, body: Any, where: str) -> None:
+        task = TaskFactory(suspended=True, task_type=DIARY)
+
+        response = shop.post(f"tasks/{task.pk}/messages/", body)
+
+        assert (response.status_code, wheres(response)) == (400, [where])
+        assert not InboxMessage.objects.exists()
+
+    def test_too_large(self, shop: Shop) -> None:
+        task = TaskFactory(suspended=True, task_type=DIARY)
+
+        assert shop.post(f"tasks/{task.pk}/messages/", {"body": "a" * 1001}).status_code == 413
+
+    def test_receiver_that_has_ended(self, shop: Shop) -> None:
+        task = TaskFactory(successful=True, task_type=DIARY)
+
+        assert shop.post(f"tasks/{task.pk}/messages/", {"body": "a"}).status_code == 409
+
+    def test_repeat_to_a_receiver_that_has_ended(self, shop: Shop) -> None:
+        task = TaskFactory(successful=True, task_type=DIARY)
+        MessageFactory(task=task, dedupe_key="d")
+
+        assert shop.post(f"tasks/{task.pk}/messages/", {"body": "a", "dedupe": "d"}).status_code == 200
+
+    def test_function_reads_no_messages(self, shop: Shop) -> None:
+        task = TaskFactory(task_type=GREET)
+
+        assert shop.post(f"tasks/{task.pk}/messages/", {"body": "a"}).status_code == 409
