@@ -87,6 +87,9 @@ def decide(album: Album, what: str) -> tuple[bool, str]:
         album.refresh_from_db()
         return False, too_late(album)
     if sent is None:
+        album.refresh_from_db()
+        if album.state in (State.PUBLISHED, State.DISCARDED):
+            return False, too_late(album)
         return False, "We heard you the first time: the album is at it."
     return True, "The album will be published." if what == "publish" else "The album will be discarded."
 
