@@ -139,7 +139,9 @@ class Supervisor:
             self._failures.pop(number, None)
         wait = 0.0 if is_fine else self._wait_after_failure(number)
         self._due[number] = time.monotonic() + wait
-        reason = f"signal {-code}" if code < 0 else f"code {code}" if is_meant else f"code {code}, unannounced"
+        reason = f"signal {-code}" if code < 0 else f"code {code}"
+        if not is_meant and code in (EXIT_OK, EXIT_RELOAD, EXIT_REPLACE, EXIT_UNAVAILABLE):
+            reason += ", unannounced"
         level = logging.INFO if is_fine else logging.WARNING
         logger.log(level, "supervisor.ended process %d pid=%d with %s; again in %.1f s", number, pid, reason, wait)
 
