@@ -202,9 +202,9 @@ class TestQueues:
 
 class TestSubmitAndSend:
     def test_a_task_is_enqueued_by_its_short_name(self, backend, run) -> None:
-        said = run("submit", "add", "--args", "[1]", "--kwargs", '{"b": 2}', "--run-after", "1h", "--priority", 5)
+        said = run("submit", "echo", "--kwargs", '{"value": 2}', "--run-after", "1h", "--priority", 5)
         row = Task.objects.using(backend).get(pk=said.out.strip())
-        assert (row.task_type, row.args, row.kwargs) == ("tests.tasks.add", [1], {"b": 2})
+        assert (row.task_type, row.args, row.kwargs) == ("tests.tasks.echo", [], {"value": 2})
         assert (row.status, row.priority, row.queue_name) == ("SCHEDULED", 5, "default")
 
     def test_a_key_that_is_taken_gives_the_task_that_has_it(self, run) -> None:
