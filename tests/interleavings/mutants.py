@@ -153,7 +153,7 @@ class LooksOnceForTheFamily(Broken):
 class PrunesWhatItSaw(PostgresEngine):
     """Deletes what had ended when it looked."""
 
-    def _prune(self, status: str, kept_seconds: float, limit: int) -> int:
+    def purge(self, status: str, kept_seconds: float, limit: int = 1000) -> int:
         with self.transaction():
             ids = list(self.tasks.filter(status=status).values_list("pk", flat=True)[:limit])
             self._delete_mail(ids)
