@@ -57,8 +57,9 @@ def explore(run: RunOne, actors: int, plan: Plan) -> Explored:
     if plan.letters is not None:
         return until_failure([run(following(plan.letters))], explored)
     if actors == 2:
-        until_failure(islice(every(run), MOST_KINDS), explored)
-        explored.is_whole = explored.failure is None and explored.count < MOST_KINDS
+        most = min(MOST_KINDS, plan.samples * MOST_KINDS // SAMPLES["full"])
+        until_failure(islice(every(run), most), explored)
+        explored.is_whole = explored.failure is None and explored.count < most
     if explored.failure is None and not explored.is_whole:
         probes = [run(serially(range(actors))), run(serially(range(actors)[::-1]))]
         probes += [run(Random(f"{plan.seed}-probe-{number}").choice) for number in range(PROBES)]
