@@ -12,7 +12,7 @@ from jobqueue.engine.base import Engine
 from jobqueue.executor import announce, sessions
 from jobqueue.executor.aio import Loop
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.lane import Lane, ThreadLane
+from jobqueue.executor.lane import LoopLane, ThreadLane
 from jobqueue.executor.run import Ended, Loaded, Worker, failed
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.threads import Threads, poll_in_thread, run_safely
@@ -42,7 +42,7 @@ class Crew:
         self.in_threads = ThreadLane(settings.threads)
         self._threads = Threads(self.in_threads, self._poll_in_thread, "jobqueue")
         self._loop = Loop("jobqueue")
-        self.on_loop = Lane(settings.async_slots, self._start_on_loop)
+        self.on_loop = LoopLane(settings.async_slots, self._start_on_loop)
         self._coroutines: frozenset[str] = frozenset()
         self._generation: object = None
 

@@ -18,11 +18,10 @@ LOOKOUT_SECONDS = 0.001  # unless the line has not moved for this long
 
 
 class Lane:
-    """So many tasks at once, the others in line, best first. start: begins one; it must not wait."""
+    """So many tasks at once, the others in line, best first."""
 
-    def __init__(self, slots: int, start: Callable[[Hold], None]) -> None:
+    def __init__(self, slots: int) -> None:
         self.slots = slots
-        self._start = start
         self._waiting: deque[Hold] = deque()
         self._running: dict[Hold, float] = {}  # since when
         self._mean_seconds: float | None = None
@@ -70,8 +69,8 @@ class Lane:
         return taken
 
     def _fill(self) -> None:
-        while self._waiting and len(self._running) < self.slots:
-            self._start(self._enter())
+        """Begin what fits; the lock is held."""
+        raise NotImplementedError
 
     def _enter(self) -> Hold:
         hold = self._waiting.popleft()
@@ -91,6 +90,18 @@ class Lane:
         return sum(since < limit for since in self._running.values())
 
 
+class LoopLane(Lane):
+    """A lane that begins its tasks itself. start: begins one; it must not wait."""
+
+    def __init__(self, slots: int, start: Callable[[Hold], None]) -> None:
+        super().__init__(slots)
+        self._start = start
+
+    def _fill(self) -> None:
+        while self._waiting and len(self._running) < self.slots:
+            self._start(self._enter())
+
+
 class ThreadLane(Lane):
     """
     A lane that the threads take their next task from themselves.
@@ -101,7 +112,7 @@ class ThreadLane(Lane):
     """
 
     def __init__(self, slots: int) -> None:
-        super().__init__(slots, start=lambda hold: None)
+        super().__init__(slots)
         self._news = threading.Condition(self._lock)
         self._idle = 0
         self._lookouts = 0

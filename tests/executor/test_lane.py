@@ -12,7 +12,7 @@ from jobqueue.exceptions import TaskCancelled
 from jobqueue.executor import hold as hold_module
 from jobqueue.executor import lane as lane_module
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.lane import AHEAD_MOST, LOOKOUT_SECONDS, SHORT_SECONDS, Lane, ThreadLane
+from jobqueue.executor.lane import AHEAD_MOST, LOOKOUT_SECONDS, SHORT_SECONDS, LoopLane, ThreadLane
 from jobqueue.outcome import Status
 from tests.executor import tasks
 from tests.executor.harness import Start, gates, in_line, make_claim, on_postgresql, row_of, wait_for, wait_until
@@ -40,7 +40,7 @@ def holds(count: int) -> list[Hold]:
 
 def test_a_lane_starts_what_fits_and_keeps_the_order() -> None:
     started: list[Hold] = []
-    lane = Lane(2, started.append)
+    lane = LoopLane(2, started.append)
     given = holds(5)
 
     lane.add(given)
@@ -51,14 +51,14 @@ def test_a_lane_starts_what_fits_and_keeps_the_order() -> None:
 
 
 def test_nothing_is_claimed_ahead_before_anything_is_known() -> None:
-    assert Lane(8, lambda hold: None).ahead() == 0
+    assert LoopLane(8, lambda hold: None).ahead() == 0
 
 
 @pytest.mark.parametrize(
     ("seconds", "ahead"), [(0.001, 200), (0.01, 20), (0.05, 4), (0.06, 0), (10.0, 0), (0.0, AHEAD_MOST)]
 )
 def test_as_many_are_claimed_ahead_as_will_start_soon(clock: Clock, seconds: float, ahead: int) -> None:
-    lane = Lane(2, lambda hold: None)
+    lane = LoopLane(2, lambda hold: None)
     for hold in holds(10):
         lane.add([hold])
         clock.now += seconds
@@ -68,7 +68,7 @@ def test_as_many_are_claimed_ahead_as_will_start_soon(clock: Clock, seconds: flo
 
 
 def test_a_slot_that_is_busy_for_long_counts_for_nothing(clock: Clock) -> None:
-    lane = Lane(2, lambda hold: None)
+    lane = LoopLane(2, lambda hold: None)
     first, long, longer = holds(3)
     lane.add([first])
     clock.now += 0.01
@@ -84,7 +84,7 @@ def test_a_slot_that_is_busy_for_long_counts_for_nothing(clock: Clock) -> None:
 
 
 def test_who_waited_too_long_is_taken_back(clock: Clock) -> None:
-    lane = Lane(1, lambda hold: None)
+    lane = LoopLane(1, lambda hold: None)
     first, second = holds(2)
     lane.add([first, second])
     clock.now += 0.5
@@ -99,7 +99,7 @@ def test_who_waited_too_long_is_taken_back(clock: Clock) -> None:
 
 
 def test_who_was_told_to_stop_in_line_is_taken_back() -> None:
-    lane = Lane(1, lambda hold: None)
+    lane = LoopLane(1, lambda hold: None)
     given = holds(3)
     lane.add(given)
     given[2].interrupt(TaskCancelled)
