@@ -18,7 +18,7 @@ from jobqueue.outcome import Claimed, Committed, Demand, Outcome, released
 __all__ = ["Engine", "merge", "released"]
 
 
-class Engine(Release, Rescue, Cancel, Requeue, Prune, Health):
+class Engine(Health, Release, Rescue, Cancel, Requeue, Prune):
     """
     The queue of one backend on one database: one verb or two in each file of this package.
 

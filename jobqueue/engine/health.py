@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from django.db.models import Q
-
+from jobqueue.engine.claim import Claim
 from jobqueue.engine.clock import bound
-from jobqueue.engine.ground import Ground
-from jobqueue.models import Executor, Queue
+from jobqueue.models import Executor
 from jobqueue.outcome import Draining
 
 QUEUES_READ = 1000  # queues looked at
 TASKS_READ = 100  # of each, the next to be claimed
 
 
-class Health(Ground):
+class Health(Claim):
     def draining(self) -> list[Draining]:
         """
         Say of each queue that holds READY tasks how long they have waited and whether somebody serves it.
@@ -28,15 +26,15 @@ class Health(Ground):
             state=Executor.State.RUNNING, heartbeat__gt=bound(-self.options.heartbeat_timeout)
         )
         served = list(alive.values_list("queues", flat=True))
-        in_use = self.tasks.ready().order_by("queue_name").values_list("queue_name", flat=True).distinct()
+        paused = self._paused()
         return [
             Draining(
                 queue_name=name,
                 oldest_seconds=max(self._waited(rank, priority, now) for rank, priority in following),
-                is_paused=self._is_paused(name),
+                is_paused=name in paused,
                 is_served=any(not names or name in names for names in served),
             )
-            for name in in_use[:QUEUES_READ]
+            for name in self.queues_in_use()[:QUEUES_READ]
             if (following := self._next(name))
         ]
 
@@ -46,11 +44,3 @@ class Health(Ground):
 
     def _waited(self, rank: datetime, priority: int, now: datetime) -> float:
         return (now - rank).total_seconds() - priority * self.options.aging
-
-    def _is_paused(self, queue_name: str) -> bool:
-        return (
-            Queue.objects.using(self.database)
-            .filter(backend=self.alias, name=queue_name, paused_at__isnull=False)
-            .filter(Q(resume_at__isnull=True) | Q(resume_at__gt=bound()))
-            .exists()
-        )

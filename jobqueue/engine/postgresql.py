@@ -118,9 +118,8 @@ class PostgresEngine(Engine):
         connection = connections[self.database]
         connection.ensure_connection()
         inner: Any = Cursor(connection.connection)
-        inner.format = (
-            Format.BINARY if settings.USE_TZ else Format.TEXT
-        )  # only Django's loaders of text know naive times
+        # Only Django's loaders of text know naive times.
+        inner.format = Format.BINARY if settings.USE_TZ else Format.TEXT
         cursor = connection.make_debug_cursor(inner) if connection.queries_logged else connection.make_cursor(inner)
         with cursor:
             cursor.execute(statement(name), parameters)
@@ -217,7 +216,7 @@ class PostgresEngine(Engine):
             backend=self.alias,
             aging=float(self.options.aging),
             timeout=float(self.options.heartbeat_timeout),
-            queue_limit=QUEUES_READ,
+            queues=self.queues_in_use()[:QUEUES_READ],
             task_limit=TASKS_READ,
         )
         return [
