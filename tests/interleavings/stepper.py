@@ -29,6 +29,7 @@ LETTERS = "ABC"
 MOST_STEPS = 500  # of one order: more is no progress
 # They read and lock nothing: under READ COMMITTED they commute with everything, and no order needs them apart.
 QUIET = ("SAVEPOINT", "RELEASE", "lock_timeout", "SELECT CLOCK_TIMESTAMP()")
+WHO_WAITS = "SELECT pid FROM unnest(%s::int[]) AS pid WHERE pg_blocking_pids(pid) && %s::int[]"
 ALONE = "alone: "  # before a statement that is a transaction of its own
 LOCKED = "locked: "  # before a statement of a transaction that has locked the tasks it works on
 
@@ -59,6 +60,7 @@ class Actor:
         self.place = Place.ENDED
         self.before = ""  # what it is about to do
         self.is_free = False  # runs to its end without stopping
+        self.is_in_others_way = False  # may hold locks: its transaction has begun
         self._has_locked = False
         self.error: Exception | None = None
         self.pid = 0
@@ -114,7 +116,9 @@ class Actor:
         def stop_and_call() -> Any:
             self.stop(words)
             self._has_locked = False
-            return call()
+            answer = call()
+            self.is_in_others_way = False
+            return answer
 
         return stop_and_call
 
@@ -124,6 +128,7 @@ class Actor:
             is_alone = not context["connection"].in_atomic_block
             self.stop((ALONE if is_alone else LOCKED if self._has_locked else "") + words)
             self._has_locked |= " FOR NO KEY UPDATE" in words or " FOR UPDATE" in words
+            self.is_in_others_way |= not is_alone
         return execute(sql, params, many, context)
 
     def stop(self, words: str, place: Place = Place.STOPPED) -> None:
@@ -183,6 +188,7 @@ class Stepper:
         self._reports: SimpleQueue[tuple[Actor, Place]] = SimpleQueue()
         self._actors = [Actor(number, self._reports) for number in range(count)]
         self._observer = connections["default"].copy()
+        self._observer.ensure_connection()
         self._waiting: set[Actor] = set()
         for _ in self._actors:
             self._reports.get(timeout=DEADLINE_SECONDS)
@@ -231,8 +237,9 @@ class Stepper:
         waiting = self._waiting
         while out := [actor for actor in actors if actor.place is Place.OUT]:
             if not waiting.issuperset(out):
+                can_wait = len(out) > 1 or any(actor.is_in_others_way for actor in actors if actor is not out[0])
                 with suppress(Empty):
-                    self._note(self._reports.get(timeout=FIRST_LOOK_SECONDS))
+                    self._note(self._reports.get(timeout=FIRST_LOOK_SECONDS if can_wait else DEADLINE_SECONDS))
                     continue
             waiting = self._who_waits(out)
             if waiting.issuperset(out) and self._reports.empty():
@@ -246,10 +253,8 @@ class Stepper:
 
     def _who_waits(self, out: Sequence[Actor]) -> set[Actor]:
         pids = [actor.pid for actor in self._actors]
-        query = "SELECT pid FROM unnest(%s::int[]) AS pid WHERE pg_blocking_pids(pid) && %s::int[]"
-        with self._observer.cursor() as cursor:
-            cursor.execute(query, [[actor.pid for actor in out], pids])
-            found = {pid for (pid,) in cursor.fetchall()}
+        asked = [[actor.pid for actor in out], pids]
+        found = {pid for (pid,) in self._observer.connection.execute(WHO_WAITS, asked, prepare=True)}
         return {actor for actor in out if actor.pid in found}
 
     def _let_all_go(self, actors: Sequence[Actor]) -> None:
