@@ -92,10 +92,12 @@ def test_two_that_send_to_each_other(stage: Stage, start: Start) -> None:
 
 def test_a_parent_that_sends_to_a_child_that_ends(stage: Stage, start: Start) -> None:
     both_hold_their_rows = threading.Barrier(2)
+    parent_has_committed = threading.Event()
 
     def child(context: PollContext[Any]) -> Any:
         def commit() -> Any:
             both_hold_their_rows.wait(DEADLINE)
+            assert parent_has_committed.wait(DEADLINE)  # a task that has ended takes no messages
             return Done("the end")
 
         return commit
@@ -116,6 +118,8 @@ def test_a_parent_that_sends_to_a_child_that_ends(stage: Stage, start: Start) ->
 
     pk = stage.enter(parent, max_attempts=1)
     start(threads=2)
+    wait_until(stage, Status.SUSPENDED, pk)
+    parent_has_committed.set()
     wait_until(stage, Status.SUCCESSFUL, pk)
 
     assert stage.result(pk) == ["the end"]
