@@ -26,7 +26,7 @@ Started = dict[tuple[str, type[Engine]], "Future[Explored]"]
 def pool(process_environment: dict[str, str]) -> Iterator[ProcessPoolExecutor]:
     """Processes on the test database; an order keeps one processor busy, between Python and the server."""
     with ProcessPoolExecutor(
-        max_workers=min(4, os.cpu_count() or 1),
+        max_workers=min(4, 2 * (os.cpu_count() or 1)),
         mp_context=multiprocessing.get_context("spawn"),
         initializer=process.set_up,
         initargs=(process_environment,),
