@@ -105,8 +105,7 @@ class Claimed(Struct, frozen=True):
     alarm_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewMessage:
+class NewMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     A message to a task. `body` is JSON text; `eof` is the final status of a child that ended.
 

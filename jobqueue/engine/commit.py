@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django.db import DatabaseError, DataError, IntegrityError
 from django.db.models import Case, F, TextField, Value, When
-from django.db.models.functions import Cast
+from django.db.models.functions import Cast, Coalesce
 from django.db.models.lookups import LessThan
 from msgspec.structs import replace
 
@@ -117,7 +117,7 @@ class Commit(Enqueue, Cancel, Wake):
         barren = cancelled.union(heads)
         self._cancel_queued([child.id for o in ready if o.task_id in barren for child in o.effects.spawn])
         ends = [end for o in ready if (end := ending(o, entering[o.task_id], locked[o.task_id]))]
-        told |= self._report(ends)
+        told |= self._tell_parents(ends)
         dropped = Counter(end.child_id for end in ends if end.parent_id not in told)
         dropped.update(o.task_id for o in ready for m in o.effects.send if m.is_droppable and m.task_id not in told)
         left = {o.task_id: len(o.effects.left) for o in ready if entering[o.task_id] is Status.SUSPENDED}
@@ -136,8 +136,7 @@ class Commit(Enqueue, Cancel, Wake):
         )
 
     def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
-        rows = self.lock(ids, wait=wait).values_list(*LOCKED_COLUMNS)
-        return {values[0]: LockedRow(*values) for values in rows}
+        return locked_rows(self.lock(ids, wait=wait).values_list(*LOCKED_COLUMNS))
 
     def _perform(self, outcomes: Sequence[Outcome], entering: Mapping[UUID, Status]) -> set[UUID]:
         """
@@ -172,16 +171,17 @@ class Commit(Enqueue, Cancel, Wake):
         Ids are no order of commits: `id <= last` would lose mail. One with a dedupe_key keeps its
         row, emptied, so that a late repeat of it stays harmless.
         """
-        reader = {pk: outcome.task_id for outcome in outcomes for pk in outcome.effects.consumed}
-        if not reader:
-            return
-        unread = self.messages.filter(pk__in=reader, consumed_at__isnull=True)
-        if dict(unread.values_list("pk", "task_id")) != reader:
+        readers = {pk: outcome.task_id for outcome in outcomes for pk in outcome.effects.consumed}
+        if readers and self._take_away(readers) != len(readers):
             raise ConsumedTwice
-        count = unread.filter(dedupe_key__isnull=False).update(consumed_at=Clock(), body=None)
-        count += unread.filter(dedupe_key__isnull=True)._raw_delete(self.database)
-        if count != len(reader):
-            raise ConsumedTwice
+
+    def _take_away(self, readers: Mapping[int, UUID]) -> int:
+        """Take away messages, given with the tasks that read them; returns how many were there."""
+        unread = self.messages.filter(pk__in=readers, consumed_at__isnull=True)
+        if dict(unread.values_list("pk", "task_id")) != readers:
+            return 0
+        emptied = unread.filter(dedupe_key__isnull=False).update(consumed_at=Clock(), body=None)
+        return emptied + unread.filter(dedupe_key__isnull=True)._raw_delete(self.database)
 
     def _write(self, changes: Sequence[tuple[Outcome, Status]]) -> None:
         """Write outcomes into their own rows, which this transaction has locked."""
@@ -208,6 +208,8 @@ class Commit(Enqueue, Cancel, Wake):
                 columns["rank"] = rank_from(Clock(), self.options.aging)
             if entering in FINAL:
                 columns["finished_at"] = Clock()
+                if outcome.parent_id is not None:
+                    columns["reported_at"] = Coalesce("reported_at", Clock())
             if outcome.worker_id is not None:
                 columns["worker_ids"] = [*worker_ids, outcome.worker_id][-WORKERS_KEPT:]
             if outcome.error is not None:
@@ -228,6 +230,10 @@ class Commit(Enqueue, Cancel, Wake):
             pk: (read_list(workers), read_list(errors))
             for pk, workers, errors in rows.values_list("pk", "workers_text", "errors_text")
         }
+
+
+def locked_rows(rows: Iterable[Sequence[Any]]) -> dict[UUID, LockedRow]:
+    return {values[0]: LockedRow(*values) for values in rows}
 
 
 def alarm(outcome: Outcome) -> Any:

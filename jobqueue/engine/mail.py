@@ -161,15 +161,23 @@ class Mail(Ground):
 
     def _report(self, endings: Sequence[Ending]) -> set[UUID]:
         """
-        Tell parents that children ended, one message for each; returns the parents that were told.
+        Tell parents that children ended; `reported_at` keeps a requeued child from doing it again.
 
-        One that has ended badly finds it when it is requeued, one that has ended well is told nothing. `reported_at`
-        keeps a requeued child from doing it again.
+        Returns the parents that were told.
+        """
+        if endings:
+            self.tasks.filter(pk__in=[ending.child_id for ending in endings]).update(reported_at=Clock())
+        return self._tell_parents(endings)
+
+    def _tell_parents(self, endings: Sequence[Ending]) -> set[UUID]:
+        """
+        Send one message for each end of a child; returns the parents that were told.
+
+        One that has ended badly finds it when it is requeued, one that has ended well is told nothing.
         """
         if not endings:
             return set()
         told = {receiver for _, receiver in self._insert([ending.message() for ending in endings])}
-        self.tasks.filter(pk__in=[ending.child_id for ending in endings]).update(reported_at=Clock())
         for ending in endings:
             if ending.parent_id not in told:
                 logger.info("message.dropped task id=%s: its parent %s has ended", ending.child_id, ending.parent_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib.resources import files
@@ -19,6 +19,7 @@ from psycopg import Cursor, IsolationLevel
 from psycopg.pq import Format
 
 from jobqueue.engine.base import Engine
+from jobqueue.engine.commit import LockedRow, locked_rows
 from jobqueue.engine.enqueue import ENQUEUE_BATCH, KEY_TRIES, key_taken
 from jobqueue.engine.health import QUEUES_READ, TASKS_READ
 from jobqueue.engine.mail import letter
@@ -55,6 +56,11 @@ def statement(name: str) -> str:
 def as_json(values: Sequence[msgspec.Struct]) -> str:
     """Write structs as a JSON list, for json_to_recordset()."""
     return msgspec.json.encode(values).decode()
+
+
+def as_array(ids: Iterable[UUID | int]) -> str:
+    """Write ids as PostgreSQL does: psycopg, which does it element by element, took a sixth of an actor's commit."""
+    return f"{{{','.join(map(str, ids))}}}"
 
 
 def as_written(outcome: Outcome, entering: Status) -> Outcome:
@@ -241,7 +247,7 @@ class PostgresEngine(Engine):
         return woken
 
     def _wake_locked(self, ids: Collection[UUID]) -> int:
-        return self.count("wake", ids=list(ids), aging=float(self.options.aging)) if ids else 0
+        return len(self.hot_rows("wake", ids=as_array(ids), aging=float(self.options.aging))) if ids else 0
 
     def _asleep_with_mail(self, limit: int) -> list[UUID]:
         return [pk for (pk,) in self.rows("sweep", backend=self.alias, sweep_limit=limit)]
@@ -273,6 +279,15 @@ class PostgresEngine(Engine):
             unknown=frozenset(missing - gone),
         )
 
+    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
+        if wait:
+            return super()._lock_for_commit(ids, wait=True)
+        return locked_rows(self.hot_rows("lock", backend=self.alias, ids=as_array(ids)))
+
+    def _take_away(self, readers: Mapping[int, UUID]) -> int:
+        ((count,),) = self.hot_rows("consume", ids=as_array(readers), task_ids=as_array(readers.values()))
+        return int(count)
+
     def _write(self, changes: Sequence[tuple[Outcome, Status]]) -> None:
         if changes:
             self._write_rows(changes)
@@ -303,23 +318,19 @@ class PostgresEngine(Engine):
         return [pk for pk, _ in sent]
 
     def _insert(self, messages: Sequence[NewMessage], *, all_or_none: bool = False) -> list[tuple[int, UUID]]:
-        rows = self.rows(
+        rows = self.hot_rows(
             "send",
             backend=self.alias,
             all_or_none=all_or_none,
-            task_ids=[message.task_id for message in messages],
-            sender_ids=[message.sender_id for message in messages],
-            bodies=[message.body for message in messages],
-            eofs=[None if message.eof is None else str(message.eof) for message in messages],
-            dedupe_keys=[message.dedupe_key for message in messages],
+            messages=as_json(messages),
         )
         return [(pk, receiver) for pk, receiver in rows]
 
     def _unread(self, ids: Collection[UUID], limit: int) -> list[Letter]:
-        return [letter(*row) for row in self.rows("inbox", ids=list(ids), mail_limit=limit)] if ids else []
+        return [letter(*row) for row in self.hot_rows("inbox", ids=as_array(ids), mail_limit=limit)] if ids else []
 
     def count_unread(self, ids: Collection[UUID]) -> dict[UUID, int]:
-        return dict(self.rows("count_unread", ids=list(ids)))
+        return dict(self.hot_rows("count_unread", ids=as_array(ids)))
 
     def task_types(self, ids: Collection[UUID]) -> dict[UUID, str]:
         return dict(self.rows("task_types", backend=self.alias, ids=list(ids)))

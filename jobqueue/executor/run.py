@@ -148,7 +148,7 @@ def load(hold: Hold, worker: Worker) -> Loaded | Ended:
         )
         if not isinstance(loaded.args, list) or not isinstance(loaded.kwargs, dict):
             raise ValueError("its arguments are not a list and an object")
-        if not (claimed.errors == claimed.worker_ids == "[]"):
+        if claimed.errors != "[]" or claimed.worker_ids not in ("[]", f'["{worker.executor_id}"]'):
             loaded.result  # noqa: B018 - a history that cannot be read is to be found here
     except Exception as error:  # noqa: BLE001 - somebody else's row may hold anything
         return refused(hold, UndecodableTask(f"The stored task cannot be read: {error}"), worker)
@@ -161,7 +161,7 @@ def load_actor(hold: Hold, loaded: Loaded, actor: type[Actor[Any]], worker: Work
     """Decode state and mail; mail that does not fit is a failed poll, a state that does not is the end."""
     hold.finishes_when_cancelled = True
     try:
-        context = context_of(actor, hold.claimed, hold.mail, loaded.result, hold.is_told_to_stop)
+        context = context_of(actor, hold.claimed, hold.mail, lambda: loaded.result, hold.is_told_to_stop)
     except UndecodableMessage as error:
         return conclude(hold, loaded, Raised(error), worker)
     except Exception as error:  # noqa: BLE001 - State may be any class, with any code

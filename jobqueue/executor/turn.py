@@ -36,7 +36,7 @@ def context_of(
     actor: type[Actor[Any]],
     claimed: Claimed,
     mail: Sequence[Letter],
-    result: Result,
+    make_result: Callable[[], Result],
     is_told_to_stop: Callable[[], bool],
 ) -> PollContext[Any]:
     """Decode state and inbox. Raises ValueError for a state, UndecodableMessage for a message, that does not fit."""
@@ -54,7 +54,7 @@ def context_of(
         polls=claimed.polls,
         timed_out=claimed.timed_out and (not mail or claimed.alarm_at is not None),
         is_told_to_stop=is_told_to_stop,
-        task_result=result,
+        make_result=make_result,
     )
 
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.db import connections
 from django.db.models import Exists, OuterRef
+from msgspec import structs
 
 from jobqueue.engine.claim import RAW
 from jobqueue.engine.clock import Clock, rank_from
@@ -165,4 +166,4 @@ class RemembersNoRepeats(PostgresEngine):
     """Takes each message for a new one."""
 
     def _insert(self, messages: Sequence[NewMessage], *, all_or_none: bool = False) -> list[tuple[int, UUID]]:
-        return super()._insert([replace(one, dedupe_key=None) for one in messages], all_or_none=all_or_none)
+        return super()._insert([structs.replace(one, dedupe_key=None) for one in messages], all_or_none=all_or_none)

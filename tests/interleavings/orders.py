@@ -180,7 +180,7 @@ def kind_of(words: str) -> str:
         return "end"
     if name == "send" or name.startswith("INSERT INTO inboxmessage"):
         return "send"
-    if name == "delete_mail" or name.startswith(("UPDATE inboxmessage", "DELETE FROM inboxmessage")):
+    if name in ("consume", "delete_mail") or name.startswith(("UPDATE inboxmessage", "DELETE FROM inboxmessage")):
         return "mail"
     if name == "heartbeat" or name.startswith(("INSERT INTO executor", "UPDATE executor", "DELETE FROM executor")):
         return "executor"

@@ -127,7 +127,7 @@ class Actor:
         if not words.startswith(QUIET):
             is_alone = not context["connection"].in_atomic_block
             self.stop((ALONE if is_alone else LOCKED if self._has_locked else "") + words)
-            self._has_locked |= " FOR NO KEY UPDATE" in words or " FOR UPDATE" in words
+            self._has_locked |= words == "lock" or " FOR NO KEY UPDATE" in words or " FOR UPDATE" in words
             self.is_in_others_way |= not is_alone
         return execute(sql, params, many, context)
 

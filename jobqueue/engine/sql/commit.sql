@@ -52,6 +52,10 @@ written AS (
             THEN clock_timestamp() - make_interval(secs => task.priority * %(aging)s::float8) ELSE task.rank
         END,
         finished_at = CASE WHEN held.entering IN ('SUCCESSFUL', 'FAILED', 'CANCELLED') THEN clock_timestamp() END,
+        reported_at = CASE
+            WHEN held.entering IN ('SUCCESSFUL', 'FAILED', 'CANCELLED') AND task.parent_id IS NOT NULL
+            THEN COALESCE(task.reported_at, clock_timestamp()) ELSE task.reported_at
+        END,
         worker_ids = CASE
             WHEN held.worker_id IS NULL THEN task.worker_ids
             WHEN jsonb_array_length(task.worker_ids) < 100 THEN task.worker_ids || to_jsonb(held.worker_id)

@@ -1,7 +1,7 @@
 -- Insert messages for living tasks, in the caller's transaction and in the order given; a message whose dedupe key
 -- was seen is left out of the answer. The end of a child is kept for a parent that has ended badly too, which may be
 -- requeued.
--- Parameters: backend; arrays, one element per message (bodies are JSON text);
+-- Parameters: backend; messages: a JSON list of NewMessage, what has its default left out (bodies are JSON text);
 --   all_or_none: insert nothing where a receiver has ended or is unknown, instead of leaving out its messages; but for
 --   repeats, which may come when it has.
 -- Index: the tasks' primary key; unique jobqueue_inbox_dedupe decides the conflict.
@@ -9,8 +9,8 @@
 -- Trap: as NOT EXISTS, the planner may look for repeats by reading all messages.
 WITH given AS MATERIALIZED (
     SELECT *
-    FROM unnest(
-        %(task_ids)s::uuid[], %(sender_ids)s::uuid[], %(bodies)s::text[], %(eofs)s::text[], %(dedupe_keys)s::text[]
+    FROM ROWS FROM (
+        json_to_recordset(%(messages)s::json) AS (task_id uuid, sender_id uuid, body text, eof text, dedupe_key text)
     ) WITH ORDINALITY AS given (task_id, sender_id, body, eof, dedupe_key, number)
 ),
 receiver AS MATERIALIZED (
