@@ -53,12 +53,18 @@ class Heart(threading.Thread):
         self.last_good_at = time.monotonic()
         self._unbroken_since: float | None = None
         self.failure: BaseException | None = None
+        self.moved_at: float | None = None  # monotonic: when it last began to beat
 
     @property
     def may_rescue(self) -> bool:
         """Whether a full timeout of unbroken beats lies behind us: after an outage nobody steals from the living."""
         since = self._unbroken_since
         return since is not None and not self.is_fenced() and time.monotonic() - since >= self._timeout
+
+    @property
+    def reaches_database(self) -> bool:
+        """Whether the last beat was a good one, and is not old."""
+        return self._unbroken_since is not None and not self.is_fenced()
 
     def is_fenced(self) -> bool:
         """Whether the last good beat is so old that others may soon take our tasks."""
@@ -73,7 +79,7 @@ class Heart(threading.Thread):
         patience, is_told = Patience(longest_seconds=min(5.0, interval)), False
         try:
             while not self._over:
-                wait = interval
+                wait, self.moved_at = interval, time.monotonic()
                 try:
                     self.beat()
                     patience.reset()

@@ -22,6 +22,7 @@ from django.db import connections
 
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import ShuttingDown
+from jobqueue.executor.health import Health
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.listener import Listener
@@ -30,6 +31,7 @@ from jobqueue.executor.pulse import Pulse, Shared
 from jobqueue.executor.run import Worker
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import ORPHANED, SignalPipe
+from jobqueue.executor.vitals import Reporter, Vitals, stall_limit
 from jobqueue.executor.watchdog import Watchdog
 from jobqueue.outcome import Sign
 
@@ -51,6 +53,7 @@ class ExecutorProcess:
     is_supervised: a repeated SIGTERM or SIGINT means no more than the first, since the terminal or the
     service manager may send what our supervisor passes on too; SIGQUIT is its word for "now".
     on_ready: called once, when others can see us and before anything is claimed.
+    on_health: called each second, as long as we move, with what may be wrong.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class ExecutorProcess:
         *,
         is_supervised: bool = False,
         on_ready: Callable[[], None] = lambda: None,
+        on_health: Callable[[Health], None] | None = None,
     ) -> None:
         self.settings = settings
         self.engine = engine_for(settings.backend)
@@ -98,6 +102,8 @@ class ExecutorProcess:
             self._watchdog.kick,
             self._on_pulse_end,
         )
+        self.vitals = Vitals(self.name, self.pulse, self._heart, self._outage, stall_limit(self.engine.options))
+        self._reporter = Reporter(self.vitals, on_health) if on_health is not None else None
         self.listener: Listener | None = None
         if self.engine.options.notify and connections[self.engine.database].vendor == "postgresql":
             self.listener = Listener(self.engine, self.pulse.notice, self._heart.kick, self.pulse.hurry)
@@ -132,9 +138,12 @@ class ExecutorProcess:
         gc.freeze()  # what is loaded by now stays: looking through it again and again took a tenth of an actor's poll
         self._watchdog.start()
         self._heart.start()
+        if self._reporter is not None:
+            self._reporter.start()
         if not self._wait_for_database():
             return self._end()
         self._on_ready()
+        self._report()
         if self.listener is not None:
             self.listener.start()
         self.pulse.start()
@@ -164,7 +173,12 @@ class ExecutorProcess:
             self._next_step_at = time.monotonic() + self.settings.shutdown_timeout
         self.pulse.drain()
         self._heart.kick()  # people see at once that it is stopping
+        self._report()
         self._signals.wake()
+
+    def _report(self) -> None:
+        if self._reporter is not None:
+            self._reporter.kick()
 
     def _wait_for_database(self) -> bool:
         """Wait for the first beat, so that others see us before we claim; False when there is no use waiting."""
@@ -212,6 +226,8 @@ class ExecutorProcess:
         self._heart.stop()
         self._heart.join(timeout * 4)
         self._watchdog.stop()
+        if self._reporter is not None:
+            self._reporter.stop()
         self.has_live_threads = not ended or self._heart.is_alive()
         counts = self.pulse.counts
         logger.info(

@@ -72,6 +72,7 @@ class Pulse(threading.Thread):
         self.executor_id = UUID(worker.executor_id)
         self.counts = Counts()
         self.failure: BaseException | None = None
+        self.moved_at: float | None = None  # monotonic: when it last went round
         self.is_draining = False
         self.is_quiet = False
         self.is_abandoned = False
@@ -133,6 +134,7 @@ class Pulse(threading.Thread):
         patience = Patience()
         try:
             while not self._is_over():
+                self.moved_at = time.monotonic()
                 try:
                     with self.line:
                         self._turn()

@@ -22,6 +22,7 @@ from jobqueue.executor.process import (
     leave,
 )
 from jobqueue.executor.signals import SignalPipe
+from jobqueue.executor.ward import Ward
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -36,7 +37,7 @@ class Supervisor:
     """
     Keeps so many children, until it is told to stop; run() returns the exit code.
 
-    is_finite: children that end well are not started again (--burst).
+    is_finite: children that end well are not started again (--burst). ward: tells others how we all are.
 
     What the code of a child's end means counts only where the executor has said it: a body that calls
     os._exit(3) asks for no reload, and one that calls os._exit(0) has not drained the queue.
@@ -53,7 +54,9 @@ class Supervisor:
         signals: SignalPipe,
         *,
         is_finite: bool = False,
+        ward: Ward | None = None,
     ) -> None:
+        self._ward = ward
         self._processes, self._launch, self._signals = processes, launch, signals
         self._shutdown_timeout, self._is_finite = shutdown_timeout, is_finite
         self._children: dict[int, tuple[int, float]] = {}  # pid -> number, when it began
@@ -72,7 +75,16 @@ class Supervisor:
                 self._pass_on(number)
             self._reap()
             self._kill_overdue()
+            self._look()
+        if self._ward is not None:
+            self._ward.close()
         return self._exit_code
+
+    def _look(self) -> None:
+        if self._ward is not None:
+            children = {pid: began_at for pid, (_, began_at) in self._children.items()}
+            wanted = len(children) + len(self._due)
+            self._ward.look(children, wanted, is_stopping=self._stop_by is not None)
 
     def _wait_seconds(self) -> float:
         """Seconds until something is to be done; the end of a child is news of its own (SIGCHLD)."""

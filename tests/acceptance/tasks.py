@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -98,10 +99,20 @@ def break_thread(name: str) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError(f"{name} fails, as asked")
 
+    replace_step(name, fail)
+
+
+@task
+def stall_thread(name: str) -> None:
+    """Make a thread of the executor itself wait for ever at its next step."""
+    replace_step(name, lambda *_: threading.Event().wait())
+
+
+def replace_step(name: str, by: Callable[..., object]) -> None:
     step = {"pulse": "_turn", "heartbeat": "beat", "watchdog": "_look"}[name]
     for thread in threading.enumerate():
         if thread.name == name:
-            setattr(thread, step, fail)
+            setattr(thread, step, by)
 
 
 if "TESTS_IMPORT" in os.environ:

@@ -8,7 +8,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -24,11 +25,15 @@ from jobqueue.api import aliases
 from jobqueue.compat import PACKAGE
 from jobqueue.engine import engine_for
 from jobqueue.executor import banner, farewell, reload
+from jobqueue.executor.health import Address, listen, read_address, serving, url_of
 from jobqueue.executor.process import EXIT_REPLACE, ExecutorProcess, flush, leave
 from jobqueue.executor.scribe import Lines, Scribe
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import SignalPipe
 from jobqueue.executor.supervisor import Fork, Supervisor
+from jobqueue.executor.systemd import Systemd
+from jobqueue.executor.vitals import stall_limit
+from jobqueue.executor.ward import Ward
 
 LEVELS = {0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG, 3: logging.DEBUG}
 SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -43,6 +48,13 @@ def positive(kind: Callable[[str], Any], low: float) -> Callable[[str], Any]:
 
     parse.__name__ = "whole number" if kind is int else "number"
     return parse
+
+
+def address(text: str) -> Address:
+    try:
+        return read_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 class Append(argparse.Action):
@@ -123,6 +135,12 @@ class Command(BaseCommand):
         )
         add("--backend", default="default", help="alias in TASKS (default)")
         add("--name", help="how logs and the admin call this executor (host.pid)")
+        add(
+            "--health",
+            type=address,
+            metavar="HOST:PORT",
+            help="answer /livez and /readyz there, all processes together; a PORT alone is 127.0.0.1's",
+        )
         add("--reload", action="store_true", help="restart when code changes, for development")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -135,22 +153,47 @@ class Command(BaseCommand):
             if options["reload"] and not reload.is_child():
                 with signals.installed(signal.SIGCHLD):
                     code = reload.supervise(signals)
-            elif processes > 1:
-                code = self._supervise(settings, processes, signals)
             else:
-                code = self._run(settings, signals, is_reloaded=options["reload"])
+                with self._listening(options["health"]) as listener:
+                    if processes > 1:
+                        code = self._supervise(settings, processes, signals, listener)
+                    else:
+                        code = self._run(settings, signals, listener, is_reloaded=options["reload"])
         if code:
             sys.exit(code)
 
-    def _run(self, settings: ExecutorSettings, signals: SignalPipe, *, is_reloaded: bool) -> int:
+    @contextmanager
+    def _listening(self, where: Address | None) -> Iterator[socket.socket | None]:
+        """Take the port of --health before anything else is done."""
+        if where is None:
+            yield None
+            return
+        try:
+            listener = listen(where)
+        except OSError as error:
+            raise CommandError(f"--health {where}: {error.strerror or error}.") from error
+        with listener:
+            yield listener
+
+    def _run(
+        self, settings: ExecutorSettings, signals: SignalPipe, listener: socket.socket | None, *, is_reloaded: bool
+    ) -> int:
         if django_settings.DEBUG and not is_reloaded:
             self.stderr.write("DEBUG is on: use --reload while developing, and DEBUG=False in production.")
-        executor = ExecutorProcess(settings, signals, is_supervised=is_reloaded, on_ready=self._say_ready(settings))
-        self._print_banner(settings, executor.name, 1)
+        systemd = Systemd.from_environment()
+        executor = ExecutorProcess(
+            settings,
+            signals,
+            is_supervised=is_reloaded,
+            on_ready=self._say_ready(settings),
+            on_health=systemd.tell if systemd is not None else None,
+        )
+        self._print_banner(settings, executor.name, 1, listener)
         say_farewell = farewell.receive()
         if is_reloaded:
             reload.watch(executor)
-        code = executor.run()
+        with serving(listener, executor.vitals.health):
+            code = executor.run()
         say_farewell(code)
         if code == EXIT_REPLACE and not is_reloaded:
             # A thread does not stop: a new program in this process ends it, and goes on with the queue.
@@ -160,23 +203,38 @@ class Command(BaseCommand):
             leave(code)
         return code
 
-    def _supervise(self, settings: ExecutorSettings, processes: int, signals: SignalPipe) -> int:
+    def _supervise(
+        self, settings: ExecutorSettings, processes: int, signals: SignalPipe, listener: socket.socket | None
+    ) -> int:
         if django_settings.DEBUG:
             self.stderr.write("DEBUG is on: its log of queries grows; use DEBUG=False in production.")
-        self._print_banner(settings, settings.name or f"{socket.gethostname()}.{os.getpid()}", processes)
+        self._print_banner(settings, settings.name or f"{socket.gethostname()}.{os.getpid()}", processes, listener)
         for connection in connections.all(initialized_only=True):
             connection.close()  # children must not share a socket
             getattr(connection, "close_pool", lambda: None)()
-        say_ready = self._say_ready(settings)
+        say_ready, ward = self._say_ready(settings), None
+        systemd = Systemd.from_environment()
+        if listener is not None or systemd is not None:
+            ward = Ward(listener, systemd, stall_limit(engine_for(settings.backend).options))
 
         def start(number: int, signals: SignalPipe) -> int:
             name = settings.name and f"{settings.name}.{number + 1}"
-            on_ready = say_ready if number == 0 else lambda: None
-            return ExecutorProcess(replace(settings, name=name), signals, is_supervised=True, on_ready=on_ready).run()
+            if ward is not None:
+                ward.leave()
+            return ExecutorProcess(
+                replace(settings, name=name),
+                signals,
+                is_supervised=True,
+                on_ready=say_ready if number == 0 else lambda: None,
+                on_health=ward.report if ward is not None else None,
+            ).run()
 
         launch = Fork(start, signals)
         with signals.installed(signal.SIGCHLD):
-            return Supervisor(processes, launch, settings.shutdown_timeout, signals, is_finite=settings.burst).run()
+            supervisor = Supervisor(
+                processes, launch, settings.shutdown_timeout, signals, is_finite=settings.burst, ward=ward
+            )
+            return supervisor.run()
 
     def _settings(self, options: dict[str, Any]) -> ExecutorSettings:
         backend, queues = options["backend"], options["queue"]
@@ -205,9 +263,13 @@ class Command(BaseCommand):
             name=options["name"],
         )
 
-    def _print_banner(self, settings: ExecutorSettings, name: str, processes: int) -> None:
+    def _print_banner(
+        self, settings: ExecutorSettings, name: str, processes: int, listener: socket.socket | None
+    ) -> None:
         for line in banner.lines(settings, name, processes):
             self.stdout.write(line)
+        if listener is not None:
+            self.stdout.write(f"health      {url_of(listener)}/livez, /readyz")
         self.stdout.flush()
 
     def _say_ready(self, settings: ExecutorSettings) -> Callable[[], None]:

@@ -1,0 +1,198 @@
+"""`--health HOST:PORT`: /livez and /readyz, for Kubernetes and whoever else restarts what does not move."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+logger = logging.getLogger("jobqueue.executor.health")
+
+LOOPBACK = "127.0.0.1"
+CALLER_SECONDS = 5.0  # that a caller may take for its next byte
+GRACE_SECONDS = 1.0  # that the requests of the last moment have, when the process is over
+LOOK_SECONDS = 0.25  # between looks whether to stop
+MOST_AT_ONCE = 64  # callers; whoever else comes is hung up on
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    where: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """stalled: why it should be restarted; unready: why nobody should count on it. Without complaints, all is well."""
+
+    stalled: tuple[Complaint, ...] = ()
+    unready: tuple[Complaint, ...] = ()
+    is_stopping: bool = False
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Health:
+        value = json.loads(text)
+        stalled, unready = (tuple(Complaint(**each) for each in value[name]) for name in ("stalled", "unready"))
+        return cls(stalled, unready, value["is_stopping"])
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def read_address(text: str) -> Address:
+    """Read HOST:PORT, [IPv6]:PORT, or a PORT of this machine alone. Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"put an IPv6 address in brackets, [{host}]:{port}, not {text!r}")
+    if not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ValueError(f"must be HOST:PORT, not {text!r}")
+    return Address(host or LOOPBACK, int(port))
+
+
+def listen(address: Address) -> socket.socket:
+    """Take the port. Raises OSError."""
+    failure = OSError(f"{address.host} is no address")
+    for family, _, _, _, where in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
+        is_both = where[0] == "::" and socket.has_dualstack_ipv6()
+        try:
+            return socket.create_server(where[:2], family=family, backlog=128, dualstack_ipv6=is_both)
+        except OSError as error:  # of a name that means both, one may not be there
+            failure = error
+    raise failure
+
+
+def url_of(listener: socket.socket) -> str:
+    return f"http://{Address(*listener.getsockname()[:2])}"
+
+
+class HealthServer(ThreadingHTTPServer):
+    """Answers probes in threads of its own, from a listening socket, until stop()."""
+
+    daemon_threads = True
+    block_on_close = False  # we wait for requests ourselves, and not for long
+
+    def __init__(self, listener: socket.socket, health: Callable[[], Health]) -> None:
+        self.address_family = listener.family
+        super().__init__(listener.getsockname()[:2], Probe, bind_and_activate=False)
+        self.socket.close()
+        self.socket, self.health = listener, health
+        self._idle = threading.Condition()
+        self._callers = 0
+        self._thread = threading.Thread(target=self.serve_forever, args=(LOOK_SECONDS,), name="health", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the requests that are here, as far as that takes no time."""
+        self.shutdown()
+        with self._idle:
+            self._idle.wait_for(lambda: self._callers == 0, GRACE_SECONDS)
+        self.server_close()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._idle:
+            if self._callers >= MOST_AT_ONCE:
+                self.shutdown_request(request)
+                return
+            self._callers += 1
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._idle:
+                self._callers -= 1
+                self._idle.notify_all()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        logger.debug("health.error %s", client_address, exc_info=True)  # a caller that hangs up is no news
+
+
+class Probe(BaseHTTPRequestHandler):
+    timeout = CALLER_SECONDS
+    server: HealthServer
+
+    def do_GET(self) -> None:
+        match self.path.partition("?")[0]:
+            case "/livez":
+                self._answer(self.server.health().stalled)
+            case "/readyz":
+                self._answer(self.server.health().unready)
+            case _:
+                self._send(404, {"status": "unknown", "paths": ["/livez", "/readyz"]})
+
+    do_HEAD = do_GET
+
+    def _answer(self, complaints: tuple[Complaint, ...]) -> None:
+        if complaints:
+            self._send(503, {"status": "failing", "problems": [asdict(complaint) for complaint in complaints]})
+        else:
+            self._send(200, {"status": "ok"})
+
+    def _send(self, status: int, value: object) -> None:
+        body = json.dumps(value).encode() + b"\n"
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def version_string(self) -> str:
+        return "jobqueue"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the standard library's word
+        logger.debug("health.asked %s", self.requestline if hasattr(self, "requestline") else "")
+
+
+@contextmanager
+def serving(listener: socket.socket | None, health: Callable[[], Health]) -> Iterator[None]:
+    """Answer probes for as long as the block lasts; nothing to do without a listener."""
+    if listener is None:
+        yield
+        return
+    server = HealthServer(listener, health)
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop()
+
+
+class Latest:
+    """What was last said of the health of others, by somebody who must not fall silent."""
+
+    def __init__(self, limit_seconds: float) -> None:
+        self._limit = limit_seconds
+        self._said_at, self._health = time.monotonic(), Health(unready=(Complaint("supervisor", "It is starting."),))
+
+    def say(self, health: Health) -> None:
+        self._said_at, self._health = time.monotonic(), health
+
+    def health(self) -> Health:
+        silent, health = time.monotonic() - self._said_at, self._health
+        if silent <= self._limit:
+            return health
+        complaint = Complaint("supervisor", f"It has not moved for {silent:.0f} s.")
+        return Health((complaint, *health.stalled), (complaint, *health.unready), health.is_stopping)

@@ -1,0 +1,271 @@
+"""`--health` and systemd: what real executors say of themselves, to whoever restarts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+
+import pytest
+
+from jobqueue.models import Executor
+from tests.acceptance.conftest import Site
+from tests.acceptance.harness import PATIENCE_SECONDS, Fleet, Process, is_running, wait_for_ended, wait_until
+from tests.acceptance.tasks import compute, stall_thread, tiny, work
+from tests.models import Effect
+
+LONG_SECONDS = 300.0
+HEALTH = ("--health", "127.0.0.1:0")
+TWO = ("--processes", "2", "--threads", "1")
+PROCESSES = pytest.mark.parametrize("processes", [(), TWO], ids=["one process", "two processes"])
+Answer: TypeAlias = tuple[int, str]
+OK: Answer = (200, "")
+
+
+def probe(process: Process, path: str) -> Answer:
+    """Ask an executor; returns the status and what it complains of."""
+    match = process.output.wait_for(r"^health .*http://(.*):(\d+)/livez, /readyz$")
+    connection = HTTPConnection(match[1].strip("[]"), int(match[2]), timeout=PATIENCE_SECONDS)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        value: dict[str, Any] = json.loads(response.read())
+    finally:
+        connection.close()
+    return response.status, "; ".join(problem["what"] for problem in value.get("problems", ()))
+
+
+def wait_for_answer(process: Process, path: str, status: int, what: str = "") -> None:
+    def has_come() -> bool:
+        answer = probe(process, path)
+        return answer[0] == status and what in answer[1]
+
+    wait_until(has_come, f"{path} to be {status} {what}")
+
+
+@PROCESSES
+def test_executor_that_waits_for_work_is_live_and_ready(fleet: Fleet, processes: tuple[str, ...]) -> None:
+    process = fleet.start(*HEALTH, *processes)
+    wait_for_answer(process, "/readyz", 200)
+    assert probe(process, "/livez") == OK
+    assert probe(process, "/metrics")[0] == 404
+    assert process.stop() == 0
+
+
+@PROCESSES
+def test_probes_are_answered_until_the_last_task_has_ended(fleet: Fleet, processes: tuple[str, ...]) -> None:
+    work.enqueue(LONG_SECONDS)
+    process = fleet.start(*HEALTH, *processes)
+    wait_until(Effect.objects.exists, "a running task")
+    process.send(signal.SIGTERM)
+    wait_for_answer(process, "/readyz", 503, "It is stopping.")
+    assert probe(process, "/livez") == OK
+    assert process.is_alive
+    assert process.stop(signal.SIGQUIT) == 131
+
+
+def test_caller_who_says_nothing_keeps_nobody_from_the_end(fleet: Fleet) -> None:
+    process = fleet.start(*HEALTH)
+    match = process.output.wait_for(r"^health .*http://(.*):(\d+)/livez")
+    with socket.create_connection((match[1], int(match[2]))) as silent:
+        silent.sendall(b"GET /li")
+        assert process.stop() == 0
+
+
+def test_quiet_executor_is_live_but_not_ready(fleet: Fleet) -> None:
+    process = fleet.start(*HEALTH)
+    wait_for_answer(process, "/readyz", 200)
+    process.send(signal.SIGTSTP)
+    wait_for_answer(process, "/readyz", 503, "It is quiet")
+    assert probe(process, "/livez") == OK
+    process.send(signal.SIGCONT)
+    wait_for_answer(process, "/readyz", 200)
+
+
+@PROCESSES
+@pytest.mark.parametrize("thread", ["pulse", "heartbeat"])
+def test_thread_that_stands_still_is_a_reason_to_restart(fleet: Fleet, thread: str, processes: tuple[str, ...]) -> None:
+    process = fleet.start(*HEALTH, *processes, heartbeat_timeout=6)
+    wait_for_answer(process, "/livez", 200)
+    stall_thread.enqueue(thread)
+    what = {"pulse": "The loop has not moved", "heartbeat": "The heartbeat thread has not moved"}[thread]
+    wait_for_answer(process, "/livez", 503, what)
+    assert probe(process, "/readyz")[0] == 503
+
+
+@PROCESSES
+def test_database_that_is_away_is_no_reason_to_restart(site: Site, processes: tuple[str, ...]) -> None:
+    process = site.fleet.start(*HEALTH, *processes, heartbeat_timeout=3)
+    wait_for_answer(process, "/readyz", 200)
+    site.kill()
+    wait_for_answer(process, "/readyz", 503, "The database is away.")
+    fenced_for = time.monotonic() + 6  # longer than a thread that stands still may
+    while time.monotonic() < fenced_for:
+        assert probe(process, "/livez") == OK
+        assert probe(process, "/readyz")[0] == 503
+    site.start()
+    wait_for_answer(process, "/readyz", 200)
+    assert process.stop() == 0
+
+
+def test_database_that_swallows_everything_is_no_reason_to_restart(fleet: Fleet) -> None:
+    """A connect to it neither fails nor succeeds, for minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as black_hole:
+        url = f"postgresql://nobody@127.0.0.1:{black_hole.getsockname()[1]}/nothing"
+        process = fleet.launch(*HEALTH, environment={"DATABASE_URL": url}, heartbeat_timeout=1)
+        wait_for_answer(process, "/readyz", 503, "It is not registered yet")
+        silent_for = time.monotonic() + 6
+        while time.monotonic() < silent_for:
+            assert probe(process, "/livez") == OK
+
+
+def test_children_that_are_frozen_are_a_reason_to_restart(fleet: Fleet) -> None:
+    supervisor = fleet.start(*HEALTH, *TWO, heartbeat_timeout=2)
+    wait_for_answer(supervisor, "/readyz", 200)
+    victim = Executor.objects.filter(pid__in=supervisor.children()).values_list("pid", flat=True)[0]
+    os.kill(victim, signal.SIGSTOP)
+    try:
+        wait_for_answer(supervisor, "/livez", 503, "It has not moved")
+    finally:
+        os.kill(victim, signal.SIGCONT)
+    wait_for_answer(supervisor, "/livez", 200)
+    assert supervisor.stop() == 0
+
+
+def test_frozen_supervisor_is_a_reason_to_restart(fleet: Fleet) -> None:
+    supervisor = fleet.start(*HEALTH, *TWO, heartbeat_timeout=2)
+    wait_for_answer(supervisor, "/readyz", 200)
+    supervisor.send(signal.SIGSTOP)
+    try:
+        wait_for_answer(supervisor, "/livez", 503, "It has not moved")
+    finally:
+        supervisor.send(signal.SIGCONT)
+    wait_for_answer(supervisor, "/livez", 200)
+    assert supervisor.stop() == 0
+
+
+def test_killed_child_is_not_ready_until_another_has_taken_its_place(fleet: Fleet) -> None:
+    supervisor = fleet.start(*HEALTH, *TWO)
+    wait_for_answer(supervisor, "/readyz", 200)
+    executors = set(Executor.objects.values_list("pid", flat=True))
+    (server,) = set(supervisor.children()) - executors
+    victim = min(executors)
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: Executor.objects.count() == 3, "another child")
+    wait_for_answer(supervisor, "/readyz", 200)
+
+    os.kill(server, signal.SIGKILL)  # what answers probes is replaced as well
+    wait_until(lambda: not is_running(server), "its end")
+    wait_until(lambda: answers(supervisor), "an answer")
+    wait_for_answer(supervisor, "/readyz", 200)
+    children = supervisor.children()
+    assert supervisor.stop() == 0
+    assert not any(is_running(pid) for pid in children)
+
+
+def answers(process: Process) -> bool:
+    try:
+        return probe(process, "/livez")[0] == 200
+    except OSError:
+        return False
+
+
+@PROCESSES
+def test_port_that_is_taken_is_told_before_anything_is_claimed(fleet: Fleet, processes: tuple[str, ...]) -> None:
+    tiny.enqueue()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        process = fleet.launch("--health", f"127.0.0.1:{port}", *processes)
+        assert process.wait() == 1
+    process.output.wait_for(rf"CommandError: --health 127\.0\.0\.1:{port}: Address already in use")
+    assert not Executor.objects.exists()
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+def test_ipv6(fleet: Fleet) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    process = fleet.start(environment={"JOBQUEUE_HEALTH": "[::1]:0"})
+    wait_for_answer(process, "/readyz", 200)
+
+
+class Manager:
+    """As much of systemd as an executor sees: a socket in NOTIFY_SOCKET."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.heard = path, list[str]()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind("\0" + path[1:] if path.startswith("@") else path)
+        self._socket.settimeout(0.05)
+
+    def has_heard(self, word: str) -> bool:
+        try:
+            while word not in self.heard:
+                self.heard += self._socket.recv(4096).decode().splitlines()
+        except TimeoutError:
+            return False
+        return True
+
+    def wait_for(self, word: str) -> None:
+        wait_until(lambda: self.has_heard(word), f"{word} among {self.heard}")
+
+    def forget(self) -> None:
+        while self.has_heard("never said"):
+            pass
+        self.heard.clear()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def manager(request: pytest.FixtureRequest) -> Iterator[Manager]:
+    with TemporaryDirectory() as folder:
+        manager = Manager(getattr(request, "param", "") + str(Path(folder) / "notify"))
+        yield manager
+        manager.close()
+
+
+@PROCESSES
+@pytest.mark.parametrize("manager", ["", "@"], ids=["a file", "abstract"], indirect=True)
+def test_systemd_hears_of_the_start_of_life_and_of_the_end(
+    fleet: Fleet, manager: Manager, processes: tuple[str, ...]
+) -> None:
+    compute.enqueue(0.01)
+    process = fleet.start(*processes, environment={"NOTIFY_SOCKET": manager.path})
+    manager.wait_for("READY=1")
+    manager.forget()
+    manager.wait_for("WATCHDOG=1")
+    wait_for_ended(1)
+    assert process.stop() == 0
+    manager.wait_for("STOPPING=1")
+    assert "READY=1" not in manager.heard
+
+
+@PROCESSES
+def test_systemd_hears_no_sign_of_life_of_a_loop_that_stands_still(
+    fleet: Fleet, manager: Manager, processes: tuple[str, ...]
+) -> None:
+    process = fleet.start(*processes, environment={"NOTIFY_SOCKET": manager.path}, heartbeat_timeout=3)
+    manager.wait_for("READY=1")
+    stall_thread.enqueue("pulse")
+
+    def is_silent() -> bool:
+        manager.forget()
+        since = time.monotonic()
+        while time.monotonic() - since < 3:
+            if manager.has_heard("WATCHDOG=1"):
+                return False
+        return True
+
+    wait_until(is_silent, "silence")
+    assert process.is_alive

@@ -1,0 +1,141 @@
+"""The port of probes by itself: addresses, answers, and an end that finishes what is there."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
+
+import pytest
+
+from jobqueue.executor import health as module
+from jobqueue.executor.health import Address, Complaint, Health, HealthServer, Latest, listen, read_address
+
+SECONDS = 30.0
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("0.0.0.0:8081", Address("0.0.0.0", 8081)),
+        ("localhost:8081", Address("localhost", 8081)),
+        ("8081", Address("127.0.0.1", 8081)),
+        (":8081", Address("127.0.0.1", 8081)),
+        ("[::]:8081", Address("::", 8081)),
+        ("[::1]:0", Address("::1", 0)),
+    ],
+)
+def test_address(text: str, address: Address) -> None:
+    assert read_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", "localhost", "localhost:", "localhost:http", "::1:8081", "a:65536", "a:-1", "a:²"]
+)
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match=r"must be HOST:PORT|in brackets"):
+        read_address(text)
+
+
+@contextmanager
+def server_of(health: Health | threading.Event) -> Iterator[HealthServer]:
+    def answer() -> Health:
+        if isinstance(health, Health):
+            return health
+        asked.set()
+        health.wait(SECONDS)
+        return Health()
+
+    asked = threading.Event()
+    with listen(Address("127.0.0.1", 0)) as listener:
+        server = HealthServer(listener, answer)
+        server.asked = asked  # type: ignore[attr-defined]
+        server.start()
+        yield server
+
+
+def request(server: HealthServer, path: str, method: str = "GET") -> tuple[HTTPResponse, bytes]:
+    connection = HTTPConnection("127.0.0.1", server.socket.getsockname()[1], timeout=SECONDS)
+    connection.request(method, path)
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    return response, body
+
+
+def test_complaints_are_json_and_each_path_has_its_own() -> None:
+    away = Complaint("web.1", "The database is away.")
+    with server_of(Health(unready=(away,))) as server:
+        live, _ = request(server, "/livez?verbose")
+        ready, body = request(server, "/readyz")
+        head, nothing = request(server, "/readyz", "HEAD")
+        other, _ = request(server, "/")
+        post, _ = request(server, "/livez", "POST")
+        server.stop()
+
+    assert (live.status, ready.status, head.status, other.status, post.status) == (200, 503, 503, 404, 501)
+    assert ready.headers["Content-Type"] == "application/json"
+    assert json.loads(body) == {"status": "failing", "problems": [{"where": "web.1", "what": "The database is away."}]}
+    assert nothing == b""
+
+
+def test_stop_finishes_the_request_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GRACE_SECONDS", SECONDS)
+    release, answers = threading.Event(), list[int]()
+    with server_of(release) as server:
+        caller = threading.Thread(target=lambda: answers.append(request(server, "/livez")[0].status))
+        caller.start()
+        assert server.asked.wait(SECONDS)  # type: ignore[attr-defined]
+        stopper = threading.Thread(target=server.stop)
+        stopper.start()
+        assert stopper.is_alive()
+        release.set()
+        stopper.join(SECONDS)
+        caller.join(SECONDS)
+
+    assert answers == [200]
+
+
+def test_stop_does_not_wait_for_a_request_that_never_ends() -> None:
+    release = threading.Event()
+    with server_of(release) as server:
+        caller = threading.Thread(target=lambda: request(server, "/livez"))
+        caller.start()
+        assert server.asked.wait(SECONDS)  # type: ignore[attr-defined]
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < SECONDS / 2
+        release.set()
+        caller.join(SECONDS)
+
+
+def test_many_who_say_nothing_do_not_fill_the_process_with_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_AT_ONCE", 1)
+    release = threading.Event()
+    with server_of(release) as server:
+        caller = threading.Thread(target=lambda: request(server, "/livez"))
+        caller.start()
+        assert server.asked.wait(SECONDS)  # type: ignore[attr-defined]
+        with pytest.raises(OSError):  # noqa: PT011 - however the system words it
+            request(server, "/livez")
+        release.set()
+        caller.join(SECONDS)
+        server.stop()
+
+
+def test_health_travels_as_json() -> None:
+    health = Health((Complaint("a", "stands still"),), (Complaint("b", "„stops“"),), is_stopping=True)
+    assert Health.from_json(health.to_json()) == health
+
+
+def test_silence_is_a_complaint() -> None:
+    latest = Latest(limit_seconds=0.0)
+    latest.say(Health())
+    deadline = time.monotonic() + SECONDS
+    while not latest.health().stalled and time.monotonic() < deadline:
+        pass
+    assert [complaint.where for complaint in latest.health().stalled] == ["supervisor"]
+    assert latest.health().unready
