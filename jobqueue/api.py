@@ -100,7 +100,7 @@ def cancel(ids: Iterable[UUID | str] | UUID | str, *, tree: bool = False, backen
 def _cancel(engine: Engine, ids: Collection[UUID], *, tree: bool = False) -> CancelReport:
     report = engine.cancel(ids, tree=tree, wait=False)
     if report.parents:
-        transaction.on_commit(partial(_wake, engine, report.parents), using=engine.database, robust=True)
+        _after_commit(engine, partial(_wake, engine, report.parents))
     if report.requested:
         _notify_after_commit(engine, {CANCEL_NOTICE})
     return report
@@ -188,7 +188,7 @@ def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, bac
         return []
     refuse_functions(engine, ids)
     sent = engine.send(rows)
-    transaction.on_commit(partial(_wake, engine, frozenset(ids)), using=engine.database, robust=True)
+    _after_commit(engine, partial(_wake, engine, frozenset(ids)))
     return sent
 
 
@@ -248,7 +248,7 @@ def wake(ids: Iterable[UUID | str] | UUID | str, *, backend: str = "default") ->
     engine, woken = engine_for(backend), 0
     for batch in _batches(ids):
         if count := engine.wake(batch):
-            transaction.on_commit(partial(_tell_of, engine, batch), using=engine.database, robust=True)
+            _after_commit(engine, partial(_tell_of, engine, batch))
             woken += count
     return woken
 
@@ -344,4 +344,13 @@ notices = Notices()
 def _notify_after_commit(engine: Engine, queues: set[str]) -> None:
     if queues and engine.options.notify:
         # A notice takes a database-wide lock at commit, so it never travels in the user's transaction.
-        transaction.on_commit(partial(notices.send, engine, queues), using=engine.database, robust=True)
+        _after_commit(engine, partial(notices.send, engine, queues))
+
+
+def _after_commit(engine: Engine, hint: Callable[[], object]) -> None:
+    """Do what saves others time; that it fails, say because the database is away, is logged and no more."""
+
+    def give_hint() -> None:  # Django's log asks a hint that fails for its name, and a partial has none
+        hint()
+
+    transaction.on_commit(give_hint, using=engine.database, robust=True)

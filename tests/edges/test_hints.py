@@ -1,0 +1,45 @@
+"""What follows a commit only saves time: that it fails harms nobody."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from django.db import OperationalError, transaction
+
+from jobqueue import send
+from jobqueue.api import notices
+from jobqueue.models import InboxMessage, Task
+from tests.actor.programs import Sleeper
+from tests.tasks import add
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def no_notice_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(notices, "send", fail)
+
+
+@pytest.mark.parametrize("is_in_transaction", [True, False])
+def test_database_that_goes_away_after_the_commit_is_no_error_of_the_caller(
+    caplog: pytest.LogCaptureFixture, is_in_transaction: bool
+) -> None:
+    """Told of an error, the caller would do again what is done."""
+    with caplog.at_level(logging.ERROR, "django.db"):
+        if is_in_transaction:
+            with transaction.atomic():
+                add.enqueue(1)
+                receiver = Sleeper.enqueue()
+                send(receiver.id, "hello")
+        else:
+            add.enqueue(1)
+            receiver = Sleeper.enqueue()
+            send(receiver.id, "hello")
+
+    assert (Task.objects.count(), InboxMessage.objects.count()) == (2, 1)
+    assert "server closed the connection" in caplog.text
