@@ -13,6 +13,7 @@ from jobqueue.engine.prune import Prune
 from jobqueue.engine.release import Release
 from jobqueue.engine.requeue import Requeue
 from jobqueue.engine.rescue import Rescue
+from jobqueue.failpoints import reach
 from jobqueue.outcome import Claimed, Committed, Demand, Outcome, released
 
 __all__ = ["Engine", "merge", "released"]
@@ -33,7 +34,11 @@ class Engine(Health, Release, Rescue, Cancel, Requeue, Prune):
             return self.commit(outcomes), self.claim(demand)
         try:
             with self.transaction():
-                return self._commit(outcomes), self._claim(demand)
+                committed, claimed = self._commit(outcomes), self._claim(demand)
+                reach("commit.before")
+                if claimed:
+                    reach("claim.before")
+                return committed, claimed
         except (DatabaseError, *REFUSALS) as error:
             if not is_refusal(error):
                 raise

@@ -11,6 +11,7 @@ from django.db.models.functions import Cast, Coalesce
 
 from jobqueue.engine.clock import Clock, bound
 from jobqueue.engine.ground import SUSPECT_LOSSES, Ground
+from jobqueue.failpoints import reach
 from jobqueue.models import Queue
 from jobqueue.outcome import Claimed, Demand, Status
 
@@ -29,7 +30,10 @@ class Claim(Ground):
         if demand.limit <= 0 or not demand.queues:
             return []
         with self.transaction():
-            return self._claim(demand)
+            claimed = self._claim(demand)
+            if claimed:
+                reach("claim.before")
+            return claimed
 
     def _claim(self, demand: Demand) -> list[Claimed]:
         losses = Q(lost_count__gte=SUSPECT_LOSSES) if demand.suspects else Q(lost_count__lt=SUSPECT_LOSSES)

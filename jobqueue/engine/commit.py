@@ -25,6 +25,7 @@ from jobqueue.engine.ground import ERRORS_KEPT, WORKERS_KEPT, json_from
 from jobqueue.engine.mail import Ending
 from jobqueue.engine.wake import Wake
 from jobqueue.exceptions import ConsumedTwice, KeyTaken, TaskFinished, TaskNotFound
+from jobqueue.failpoints import reach
 from jobqueue.outcome import FINAL, Committed, Enqueued, NewTask, Outcome, Status
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,9 @@ class Commit(Enqueue, Cancel, Wake):
 
     def _commit_together(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
         with self.transaction():
-            return self._commit(outcomes, wait=wait)
+            committed = self._commit(outcomes, wait=wait)
+            reach("commit.before")
+            return committed
 
     def _commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
         own = {outcome.task_id for outcome in outcomes}

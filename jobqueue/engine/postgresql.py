@@ -24,6 +24,7 @@ from jobqueue.engine.enqueue import ENQUEUE_BATCH, KEY_TRIES, key_taken
 from jobqueue.engine.health import QUEUES_READ, TASKS_READ
 from jobqueue.engine.mail import letter
 from jobqueue.exceptions import TaskFinished
+from jobqueue.failpoints import reach
 from jobqueue.models import TaskQuerySet
 from jobqueue.outcome import (
     NO_EFFECTS,
@@ -236,6 +237,8 @@ class PostgresEngine(Engine):
         with self.transaction():
             count = self.count("wake_due", backend=self.alias, wake_limit=limit, aging=float(self.options.aging))
             following = self.rows("next_alarm", backend=self.alias)
+            if count:
+                reach("due.before")
         return Woken(count=count, next_seconds=following[0][0] if following else None)
 
     def wake(self, ids: Iterable[UUID]) -> int:

@@ -9,6 +9,7 @@ from django.db import connections
 
 from jobqueue.engine.clock import bound
 from jobqueue.engine.ground import Ground
+from jobqueue.failpoints import reach
 
 EXECUTORS_KEPT_SECONDS = 86_400
 
@@ -36,6 +37,9 @@ class Prune(Ground):
             if ids:
                 self._delete_mail(ids)
                 self.tasks.filter(pk__in=ids)._raw_delete(self.database)
+                reach("prune.before")
+        if ids:
+            reach("prune.after")
         return len(ids)
 
     def _delete_mail(self, ids: Sequence[UUID]) -> None:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from jobqueue.engine.claim import Claim
 from jobqueue.engine.commit import Commit
+from jobqueue.failpoints import reach
 from jobqueue.outcome import Claimed, Committed, Status, released
 
 
@@ -24,5 +25,9 @@ class Release(Claim, Commit):
         """
         held = self.tasks.running().filter(executor_id=executor_id).order_by("executor_id", "pk")
         strays = set(held.values_list("pk", flat=True)).difference(known)
+        if not strays:
+            return 0
+        reach("release.before")
         done = self.release(self._read_claimed(list(strays))).done
+        reach("release.after")
         return sum(status is Status.READY for status in done.values())

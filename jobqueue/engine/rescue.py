@@ -19,6 +19,7 @@ from jobqueue.engine.heartbeat import Heartbeat
 from jobqueue.engine.mail import Ending, Mail
 from jobqueue.engine.wake import Wake
 from jobqueue.exceptions import ExecutorLost
+from jobqueue.failpoints import reach
 from jobqueue.models import Task, TaskQuerySet
 from jobqueue.outcome import FINAL, Rescued, Sign, Status
 
@@ -46,6 +47,8 @@ class Rescue(Heartbeat, Mail, Wake):
             now = self.now()
             taken = [self._take_back(row, silent, now) for row in rows if row.parent_id not in busy]
             told = self._report([ending for _, ending in taken if ending is not None])
+            reach("rescue.before")
+        reach("rescue.after")
         if told:
             self.wake_or_leave(told)
         return [rescued for rescued, _ in taken]

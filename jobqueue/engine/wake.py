@@ -11,6 +11,7 @@ from django.db.models import Case, Exists, F, Min, OuterRef, Q, When
 
 from jobqueue.engine.clock import Clock, bound, rank_from
 from jobqueue.engine.ground import Ground
+from jobqueue.failpoints import reach
 from jobqueue.outcome import Status, Woken
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ class Wake(Ground):
                 wake_at=None,
                 timed_out=Case(When(is_over, status=Status.SUSPENDED, then=True), default=F("timed_out")),
             )
+            if count:
+                reach("due.before")
         following = alarms.aggregate(at=Min("wake_at"))["at"]
         seconds = None if following is None else (following - self.now()).total_seconds()
         return Woken(count=count, next_seconds=seconds)
@@ -58,7 +61,9 @@ class Wake(Ground):
     def wake_or_leave(self, ids: Collection[UUID]) -> None:
         """Wake, or leave it to the sweep: for a verb whose own work is done."""
         try:
+            reach("wake.before")
             self.wake(ids)
+            reach("wake.after")
         except DatabaseError as error:
             logger.info("wake.left_to_sweep backend=%s tasks=%d %s", self.alias, len(ids), error)
 

@@ -36,6 +36,7 @@ from jobqueue.executor.run import (
 )
 from jobqueue.executor.sessions import Session
 from jobqueue.executor.turn import poll_again
+from jobqueue.failpoints import reach
 from jobqueue.outcome import released
 
 logger = logging.getLogger("jobqueue.executor")
@@ -96,6 +97,8 @@ def _commit_with(
             ending = run_interruptibly(hold, session, body)
             over = _conclude(hold, loaded, ending, worker)
             over = _complete(over, engine, worker, session)
+            reach("atomic.before")
+        reach("atomic.after")
     except _RolledBack as undone:
         return undone.ended
     except BaseException as error:  # noqa: BLE001 - a hook of the body's for after the commit may raise anything

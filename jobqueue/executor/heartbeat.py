@@ -16,6 +16,7 @@ from jobqueue.engine.base import Engine
 from jobqueue.exceptions import FenceLost, TaskCancelled
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.outage import Line, Outage, Patience, first_line
+from jobqueue.failpoints import reach
 from jobqueue.outcome import Held, Sign, Status
 
 logger = logging.getLogger("jobqueue.executor")
@@ -103,7 +104,9 @@ class Heart(threading.Thread):
         """Beat once. Raises django.db.Error when the database is away."""
         began, before = time.monotonic(), dict(self._holds)
         with self._line:
+            reach("heartbeat.before")
             held = self._engine.heartbeat(self._sign())
+            reach("heartbeat.after")
         if began - self.last_good_at > self._timeout:
             self._unbroken_since = None
         self.last_good_at = began

@@ -28,6 +28,7 @@ from jobqueue.executor.run import Ended, Worker, not_started
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.suspects import Suspects
 from jobqueue.executor.upkeep import AGAIN_SECONDS, Upkeep
+from jobqueue.failpoints import reach
 from jobqueue.outcome import Claimed, Committed, Letter, Status
 
 logger = logging.getLogger("jobqueue.executor")
@@ -174,6 +175,10 @@ class Pulse(threading.Thread):
         if outcomes or demand.limit:
             began_at = time.monotonic()
             committed, claimed = self.engine.pulse(outcomes, demand)
+            if committed.done:
+                reach("commit.after")
+            if claimed:
+                reach("claim.after")
             self._begin(claimed, self._read_mail(claimed))
             self._appetite.claimed(demand, len(claimed), began_at)
             self._settle(committed)
@@ -225,6 +230,8 @@ class Pulse(threading.Thread):
     def _begin(self, claimed: Sequence[Claimed], mail: Mapping[UUID, Sequence[Letter]]) -> None:
         self.counts.claimed += len(claimed)
         holds = [Hold(task, mail.get(task.id, ())) for task in claimed]
+        if holds:
+            reach("begin")
         self.holds.update((hold.id, hold) for hold in holds)
         self._crew.begin(holds)
 

@@ -11,6 +11,7 @@ from jobqueue.engine.base import Engine
 from jobqueue.executor.appetite import Appetite
 from jobqueue.executor.heartbeat import Heart, Housekeeping
 from jobqueue.executor.suspects import Suspects
+from jobqueue.failpoints import reach
 from jobqueue.outcome import Outcome, Woken
 
 logger = logging.getLogger("jobqueue.executor")
@@ -51,6 +52,8 @@ class Upkeep:
         if now < self._strays_until:
             self._release_strays(known)
         woken = self._engine.wake_due()
+        if woken.count:
+            reach("due.after")
         self._next_alarm_at = now + seconds_to_alarm(woken)
         moved = self._housekeeping.run_if_due()
         if woken.count or moved:

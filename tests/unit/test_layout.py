@@ -19,6 +19,7 @@ VALUES = [
     "compat",
     "conf",
     "exceptions",
+    "failpoints",
     "ids",
     "outcome",
     "payload",

@@ -1,0 +1,55 @@
+"""Failpoints: nothing when off, and what was asked for, once, when on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.db import OperationalError
+
+from jobqueue import failpoints
+
+PACKAGE = Path(failpoints.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def disarmed() -> Iterator[None]:
+    yield
+    failpoints.arm("")
+
+
+def test_they_are_off_here() -> None:
+    failpoints.arm("commit.before=raise")
+    failpoints.reach("commit.before")
+
+
+def test_a_point_fails_the_nth_time_and_once() -> None:
+    failpoints.arm("commit.before=raise@2, begin=delay:0")
+    failpoints._reach("commit.before")
+    with pytest.raises(OperationalError):
+        failpoints._reach("commit.before")
+    failpoints._reach("commit.before")
+    failpoints._reach("begin")
+
+
+@pytest.mark.parametrize("text", ["commit.before", "commit.before=explode", "nowhere=kill", "begin=kill@x"])
+def test_what_it_does_not_know_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="JOBQUEUE_FAILPOINTS"):
+        failpoints.arm(text)
+
+
+def test_environment_switches_them_on() -> None:
+    code = "from jobqueue.failpoints import reach; reach('begin')"
+    environment = os.environ | {failpoints.VARIABLE: "begin=kill"}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == -signal.SIGKILL
+
+
+def test_each_point_is_reached_somewhere_in_the_code() -> None:
+    calls = {name for path in PACKAGE.rglob("*.py") for name in re.findall(r'\breach\("([a-z.]+)"\)', path.read_text())}
+    assert calls == set(failpoints.POINTS)
