@@ -23,13 +23,17 @@ from jobqueue.failpoints import reach
 from jobqueue.models import Task, TaskQuerySet
 from jobqueue.outcome import FINAL, Rescued, Sign, Status
 
+# A process that was frozen may claim before its first beat: so long its claim stands for one.
+CLAIM_COUNTS_SECONDS = 1.0
+
 
 class Rescue(Heartbeat, Mail, Wake):
     def rescue(self, limit: int = 100) -> list[Rescued]:
         """
         Take RUNNING tasks from executors that stopped beating.
 
-        Both the executor's heartbeat and the task's own (its claim) must be older than the timeout.
+        The executor's heartbeat must be older than the timeout, and the task not have been claimed just now: not
+        a timeout ago, since that would be up to a third of it later than promised.
         They become READY at their old place with one loss more, FAILED at the limit of losses, or
         CANCELLED where that was asked for. An executor without a row gets one, and a timeout to beat.
         Locks: the rows, skipping locked ones.
@@ -71,14 +75,21 @@ class Rescue(Heartbeat, Mail, Wake):
         beats, now = dict(self.executors.filter(pk__in=ids).values_list("pk", "heartbeat")), self.now()
         return {pk: (now - beats[pk]).total_seconds() if pk in beats else None for pk in ids}
 
+    @property
+    def _claim_counts_seconds(self) -> float:
+        return min(CLAIM_COUNTS_SECONDS, self.options.heartbeat_timeout)
+
     def _overdue(self) -> TaskQuerySet:
         """Tasks that were not claimed just now; applied to the locked row too, which may have been claimed again."""
-        return self.tasks.running().filter(heartbeat__lt=bound(-self.options.heartbeat_timeout))
+        return self.tasks.running().filter(heartbeat__lt=bound(-self._claim_counts_seconds))
 
     def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
-        silence = bound(-self.options.heartbeat_timeout)
-        silent = self.executors.filter(heartbeat__lt=silence)
-        rows = self.lock(ids).filter(status=Status.RUNNING, heartbeat__lt=silence, executor_id__in=silent.values("pk"))
+        silent = self.executors.filter(heartbeat__lt=bound(-self.options.heartbeat_timeout))
+        rows = self.lock(ids).filter(
+            status=Status.RUNNING,
+            heartbeat__lt=bound(-self._claim_counts_seconds),
+            executor_id__in=silent.values("pk"),
+        )
         texts = {"errors_text": Cast("errors", TextField()), "workers_text": Cast("worker_ids", TextField())}
         return list(rows.annotate(**texts).defer(*RAW))
 

@@ -121,6 +121,16 @@ class TestRescue:
 
         assert bench.engine.rescue() == []
 
+    def test_claim_after_the_last_beat_does_not_put_off_the_rescue(self, bench: Bench) -> None:
+        """Killed right before it would have beaten again, an executor is silent from its last beat on."""
+        bench.beat()
+        bench.time_passes(TIMEOUT / 3)
+        bench.add()
+        (claimed,) = bench.claim()
+        bench.time_passes(TIMEOUT * 2 / 3 + 1)
+
+        assert [rescued.id for rescued in bench.engine.rescue()] == [claimed.id]
+
     def test_nobody_is_rescued_within_the_timeout(self, bench: Bench) -> None:
         bench.running()
         bench.time_passes(TIMEOUT - 5)
