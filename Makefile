@@ -21,7 +21,7 @@ endif
 OURS := JOBQUEUE_PG_BIN JOBQUEUE_INTERLEAVINGS JOBQUEUE_ORDER JOBQUEUE_SEED
 unexport DJANGO_SETTINGS_MODULE $(filter-out $(OURS),$(filter JOBQUEUE_%,$(.VARIABLES)))
 
-.PHONY: help demo serve test bench bench-quick bench-actors bench-wake lint format matrix venv venv-bench clean
+.PHONY: help demo serve test bench bench-quick bench-actors bench-wake load lint format matrix venv venv-bench clean
 
 help:
 	@echo "make demo     import photographs through the queue and show what happened (PHOTOS=folder: your own)"
@@ -30,6 +30,7 @@ help:
 	@echo "make bench    measure this queue beside its peers, an hour and a half (make bench-quick: two minutes)"
 	@echo "make bench-actors  measure polls of actors per second beside the naive protocol (ARGS='--rounds 9')"
 	@echo "make bench-wake    measure how soon an actor among a million is polled after its message"
+	@echo "make load     submit a thousand tasks over HTTP and see that none is lost (ARGS='-n 10000 -c 50')"
 	@echo "make lint     check style, types and migrations"
 	@echo "make format   let ruff format the code"
 	@echo "make matrix   run the suite on every Python and Django found (ARGS=... goes to pytest, CELLS='3.12-6.1')"
@@ -60,6 +61,9 @@ bench-actors: venv
 
 bench-wake: venv
 	@$(PY) -m benchmarks.wake $(ARGS)
+
+load: venv
+	@$(PY) -m scripts.load_test $(ARGS)
 
 lint: venv
 	@$(PY) -m ruff check .

@@ -18,10 +18,10 @@ from demo_project.photos import files, gallery, imaging
 from demo_project.photos.actors import Fibonacci
 from demo_project.photos.fibonacci import leaves
 from demo_project.photos.models import Album, ContactSheet, Photo
+from demo_project.tables import seconds, table
 from jobqueue.models import Task
 
 Status = Task.Status
-RIGHT = frozenset("0123456789")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,33 +159,12 @@ def throughput(tasks: Sequence[Task]) -> str:
     return f"{len(ends)} tasks in {took:.1f} s, {attempts / took:.1f} attempts a second"
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns of numbers lie right, the others left."""
-    widths = [max(len(row[at]) for row in [heads, *rows]) for at in range(len(heads))]
-    numeric = [all(row[at][:1] in RIGHT or row[at] == "-" for row in rows) for at in range(len(heads))]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = (
-            cell.rjust(width) if is_number else cell.ljust(width)
-            for cell, width, is_number in zip(cells, widths, numeric, strict=True)
-        )
-        return "  ".join(padded).rstrip()
-
-    yield line(heads)
-    yield "  ".join("─" * width for width in widths)
-    yield from map(line, rows)
-
-
 def short(task_type: str) -> str:
     return task_type.rpartition(".")[2]
 
 
 def argument(task: Task) -> str:
     return str(task.args[0]) if task.args else ""
-
-
-def seconds(value: float) -> str:
-    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
 
 
 def complaints(run: Run, sent: int, is_picture: Callable[[Photo], bool]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from demo_project import account, processes
+from demo_project import account, processes, tables
 from demo_project.photos.actors import Fibonacci, Publish
 from demo_project.photos.management.commands.demo import how_they_fared
 from demo_project.photos.models import Album, Photo
@@ -135,7 +135,7 @@ def test_progress_draws_over_its_line_on_a_terminal():
 
 
 def test_table_aligns_numbers_right_and_words_left():
-    assert list(account.table(("task", "count"), [("a", "1"), ("longer", "100")])) == [
+    assert list(tables.table(("task", "count"), [("a", "1"), ("longer", "100")])) == [
         "task    count",
         "──────  ─────",
         "a           1",

@@ -1,0 +1,1 @@
+"""The site that the load test loads."""

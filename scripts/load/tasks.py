@@ -1,0 +1,33 @@
+"""What is submitted under load."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+from uuid import UUID
+
+from jobqueue import Backoff, task
+from jobqueue.compat import TaskContext
+from scripts.load.models import Effect
+
+MAX_ATTEMPTS = 4
+
+
+class Unlucky(Exception):
+    """Half of all tries end so."""
+
+
+@task(
+    name="load.flip",
+    submit=True,
+    atomic=True,
+    takes_context=True,
+    max_attempts=MAX_ATTEMPTS,
+    backoff=Backoff(base=0.1, cap=1.0, jitter=0.5),
+)
+def flip(context: TaskContext[..., Any], number: int) -> int:
+    """Write a row, then fail half of the time, which takes it back."""
+    Effect.objects.create(task_id=UUID(context.task_result.id))
+    if random.random() < 0.5:
+        raise Unlucky(f"number {number}")
+    return number

@@ -1,0 +1,104 @@
+"""What the table says after a load test, and whether anything was lost or done twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from demo_project.tables import seconds, table
+from scripts.load.caller import Answer
+
+ENDED = ("SUCCESSFUL", "FAILED")
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the queue knows of one task; number: its argument."""
+
+    id: str
+    number: int
+    status: str
+    errors: int
+    starts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """All that is left of one run."""
+
+    asked: int  # different submissions
+    answers: Sequence[Answer]
+    rows: Sequence[Row]
+    effects: Counter[str] = field(default_factory=Counter)  # by task
+    submit_seconds: float = 1.0
+    total_seconds: float = 1.0
+
+
+def complaints(found: Found) -> Iterator[str]:
+    """Say what was lost, doubled or left."""
+    refused = [answer for answer in found.answers if not answer.task_id]
+    yield from told("was not accepted", [f"{answer.number} ({answer.status})" for answer in refused])
+    ids: dict[int, set[str]] = {}
+    for answer in found.answers:
+        if answer.task_id:
+            ids.setdefault(answer.number, set()).add(answer.task_id)
+    yield from told("has several ids", [str(number) for number, given in ids.items() if len(given) > 1])
+    created = Counter(answer.number for answer in found.answers if answer.status == 201)
+    yield from told("was created twice", [str(number) for number, times in created.items() if times > 1])
+
+    rows = Counter(row.id for row in found.rows)
+    acknowledged = {task_id for given in ids.values() for task_id in given}
+    yield from told("was acknowledged and is lost", sorted(acknowledged - rows.keys()))
+    yield from told("is there and was not acknowledged", sorted(rows.keys() - acknowledged))
+    numbers = Counter(row.number for row in found.rows)
+    yield from told("is there more than once", [str(number) for number, times in numbers.items() if times > 1])
+    if len(ids) != found.asked:
+        yield f"{found.asked} were submitted, {len(ids)} acknowledged."
+
+    yield from told("has not ended", [f"{row.id} ({row.status})" for row in found.rows if row.status not in ENDED])
+    for row in found.rows:
+        wanted = 1 if row.status == "SUCCESSFUL" else 0
+        if found.effects[row.id] != wanted:
+            yield f"Task {row.id} is {row.status} and took effect {found.effects[row.id]} times."
+    yield from told("took effect without a task", sorted(found.effects.keys() - rows.keys()))
+
+
+def told(what: str, which: Sequence[str]) -> Iterator[str]:
+    if which:
+        more = f" and {len(which) - SHOWN} more" if len(which) > SHOWN else ""
+        yield f"{len(which)}: what {what}: {', '.join(which[:SHOWN])}{more}"
+
+
+def report(found: Found) -> Iterator[str]:
+    """The table, line by line."""
+    times = sorted(answer.seconds for answer in found.answers) or [0.0]
+    statuses = Counter(row.status for row in found.rows)
+    retries = sum(row.errors - (row.status == "FAILED") for row in found.rows)
+    created = sum(answer.status == 201 for answer in found.answers)
+    numbers = {
+        "requests": str(len(found.answers)),
+        "created (201)": str(created),
+        "repeated, same id (200)": str(sum(answer.status == 200 for answer in found.answers)),
+        "tried again by the client": str(sum(answer.tries - 1 for answer in found.answers)),
+        "submissions a second": f"{len(found.answers) / found.submit_seconds:.0f}",
+        "latency p50": seconds(median(times)),
+        "latency p95": seconds(percentile(times, 0.95)),
+        "latency p99": seconds(percentile(times, 0.99)),
+        "latency max": seconds(times[-1]),
+        "tasks ended": str(sum(statuses[status] for status in ENDED)),
+        "successful": str(statuses["SUCCESSFUL"]),
+        "failed after all attempts": str(statuses["FAILED"]),
+        "attempts": str(sum(row.starts for row in found.rows)),
+        "retries": str(retries),
+        "effects": str(found.effects.total()),
+        "tasks a second, start to end": f"{len(found.rows) / found.total_seconds:.0f}",
+    }
+    yield from table(("", "value"), list(numbers.items()))
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """The smallest of sorted values that so large a part does not exceed."""
+    return values[max(0, -int(-len(values) * part // 1) - 1)]

@@ -1,0 +1,133 @@
+"""
+Load the queue as its users would: many submissions over HTTP, tasks that fail half of the time, real processes.
+
+Prints a table, and exits 1 when anything was lost or done twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import secrets
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import django
+from django.core.management import call_command
+from django.db import connection
+
+from demo_project.postgres import throwaway_cluster
+from demo_project.progress import Progress
+from scripts.load import site
+from scripts.load.caller import Answer, Callers, plan
+from scripts.load.verdict import ENDED, Found, Row, complaints, report
+
+STALLED_SECONDS = 60.0  # without any end
+LOOK_SECONDS = 0.2
+
+
+def positive(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-n", "--submissions", type=positive, default=1000, help="(1000)")
+    parser.add_argument("-c", "--concurrency", type=positive, default=20, help="callers at once (20)")
+    parser.add_argument("--executors", type=positive, default=2, help="processes that run tasks (2)")
+    parser.add_argument("--seed", type=int, default=1, help="of the order of submissions (1)")
+    options = parser.parse_args(arguments)
+    for name in [name for name in os.environ if name.startswith("PG")]:
+        del os.environ[name]  # PGSERVICE and the like point at a server of the machine
+    with tempfile.TemporaryDirectory(prefix="jobqueue-load-") as logs, throwaway_cluster() as cluster:
+        try:
+            found = run(options, cluster.url, Path(logs))
+        except RuntimeError as error:
+            print(error, file=sys.stderr)
+            return 1
+        finally:
+            connection.close()
+    print("\n".join(["", *report(found)]))
+    if wrong := list(complaints(found)):
+        print("\nIt did not come out as it had to:\n  " + "\n  ".join(wrong), file=sys.stderr)
+        return 1
+    print("\nEvery submission was acknowledged once, has ended, and took effect as often as it had to.")
+    return 0
+
+
+def run(options: argparse.Namespace, url: str, logs: Path) -> Found:
+    """Load the site and wait for every end. Raises RuntimeError where something does not run."""
+    token = secrets.token_urlsafe(24)
+    environment = site.environment_for(url, hashlib.sha256(token.encode()).hexdigest())
+    os.environ.update(environment)
+    django.setup()
+    call_command("migrate", verbosity=0, run_syncdb=True)
+    submissions = plan(options.submissions, options.seed)
+    answers: list[Answer] = []
+    progress = Progress(sys.stderr)
+
+    def on_answer(answer: Answer) -> None:
+        answers.append(answer)
+        progress.show(len(answers), len(submissions), "submitted")
+
+    with site.server(environment, logs) as port, site.executors(options.executors, environment, logs) as check:
+        began = time.monotonic()
+        Callers(port, token, secrets.token_hex(4), on_answer).submit(submissions, options.concurrency)
+        submitted = time.monotonic()
+        progress.finish(f"{len(answers)} submissions are answered.")
+        wait_for_end(Progress(sys.stderr), check)
+        over = time.monotonic()
+    return Found(
+        asked=options.submissions,
+        answers=answers,
+        rows=rows(),
+        effects=effects(),
+        submit_seconds=submitted - began,
+        total_seconds=over - began,
+    )
+
+
+def wait_for_end(progress: Progress, check: Callable[[], None]) -> None:
+    """Wait until all has ended, or nothing has for a while; which of both the verdict will tell."""
+    from jobqueue.models import Task
+
+    total, ended, since = Task.objects.count(), -1, time.monotonic()
+    while True:
+        check()
+        now = Task.objects.filter(status__in=ENDED).count()
+        if now != ended:
+            ended, since = now, time.monotonic()
+        if ended == total or time.monotonic() - since > STALLED_SECONDS:
+            progress.finish(f"{ended} of {total} tasks have ended.")
+            return
+        progress.show(ended, total, "ended")
+        time.sleep(LOOK_SECONDS)
+
+
+def rows() -> list[Row]:
+    from jobqueue.models import Task
+
+    return [
+        Row(str(task.pk), task.args[0], task.status, len(task.errors), len(task.worker_ids))
+        for task in Task.objects.all()
+    ]
+
+
+def effects() -> Counter[str]:
+    from scripts.load.models import Effect
+
+    return Counter(str(task_id) for task_id in Effect.objects.values_list("task_id", flat=True))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
