@@ -1,0 +1,21 @@
+# The demo: its site and its executors, one image for both. A site of your own copies other folders.
+FROM python:3.13-slim AS build
+WORKDIR /build
+COPY .ci/constraints.txt ./
+COPY pyproject.toml README.md LICENSE ./
+COPY jobqueue jobqueue
+RUN python -m venv /venv \
+    && /venv/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt ".[container]"
+
+FROM python:3.13-slim
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 DJANGO_SETTINGS_MODULE=demo_project.settings
+# Pictures lie in /data, which a volume that is mounted there takes over with its owner.
+RUN useradd --system --uid 10001 --no-create-home app && install -d -o app /data
+COPY --from=build /venv /venv
+WORKDIR /app
+COPY manage.py ./
+COPY demo_project demo_project
+COPY templates templates
+USER 10001
+EXPOSE 8000
+CMD ["gunicorn", "--bind", "0.0.0.0:8000", "--workers", "2", "--threads", "8", "--worker-tmp-dir", "/dev/shm", "--no-control-socket", "demo_project.wsgi"]

@@ -1,0 +1,40 @@
+"""What compose.yaml runs beside the site and the executors themselves."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth import authenticate, get_user_model
+from django.core.management import call_command
+
+from demo_project import probe
+from jobqueue.executor.health import Address, Complaint, Health, HealthServer, listen
+
+
+@pytest.mark.django_db
+def test_set_up_makes_the_admin_once_and_leaves_its_password_alone(monkeypatch):
+    monkeypatch.setenv("DJANGO_SUPERUSER_PASSWORD", "first")
+    call_command("set_up_demo", verbosity=0)
+    monkeypatch.setenv("DJANGO_SUPERUSER_PASSWORD", "second")
+    call_command("set_up_demo", verbosity=0)
+
+    assert get_user_model().objects.count() == 1
+    assert authenticate(username="admin", password="first").is_superuser
+
+
+@pytest.mark.parametrize(("path", "code"), [("/livez", 0), ("/readyz", 1), ("/else", 1)])
+def test_probe_ends_with_0_only_where_all_is_well(path, code, capsys):
+    listener = listen(Address("127.0.0.1", 0))
+    server = HealthServer(listener, lambda: Health(unready=(Complaint("web.1", "It is stopping."),)))
+    server.start()
+
+    assert probe.main(str(listener.getsockname()[1]), path) == code
+    server.stop()
+    assert ("It is stopping." in capsys.readouterr().out) == (path == "/readyz")
+
+
+def test_probe_of_a_port_where_nobody_is(capsys):
+    with listen(Address("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+    assert probe.main(str(port), "/livez") == 1
+    assert "refused" in capsys.readouterr().out

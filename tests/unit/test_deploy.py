@@ -1,0 +1,196 @@
+"""compose.yaml, the Dockerfile and docs/deploy.md: each command, flag, variable and path in them exists."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from configparser import ConfigParser
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from django.core.management import get_commands, load_command_class
+from django.urls import resolve
+
+from jobqueue.executor.health import read_address
+from jobqueue.executor.settings import ExecutorSettings
+
+CHECKOUT = Path(__file__).parents[2]
+GUIDE = (CHECKOUT / "docs/deploy.md").read_text()
+DOCKERFILE = (CHECKOUT / "Dockerfile").read_text()
+COMPOSE = yaml.safe_load((CHECKOUT / "compose.yaml").read_text())["services"]
+PROBES = ("/livez", "/readyz")
+TO_HAND_BACK_SECONDS = 5.0
+
+
+def fenced(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+
+
+MANIFESTS = {value["kind"]: value for text in fenced("yaml") for value in yaml.safe_load_all(text)}
+(UNIT,) = fenced("ini")
+(PROCFILE,) = fenced("procfile")
+
+
+def service() -> dict[str, str]:
+    parser = ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(UNIT)
+    return dict(parser["Service"])
+
+
+def containers() -> Iterator[dict[str, Any]]:
+    for manifest in MANIFESTS.values():
+        if "template" in manifest["spec"]:
+            yield from manifest["spec"]["template"]["spec"]["containers"]
+
+
+def image_command() -> list[str]:
+    (text,) = re.findall(r"^CMD (.*)$", DOCKERFILE, re.MULTILINE)
+    command: list[str] = json.loads(text)
+    return command
+
+
+def commands() -> Iterator[list[str]]:
+    yield image_command()
+    for each in COMPOSE.values():
+        if "command" in each:
+            yield each["command"]
+    for container in containers():
+        yield container["command"] + container.get("args", [])
+    yield shlex.split(service()["ExecStart"])
+    yield from (shlex.split(line.partition(": ")[2]) for line in PROCFILE.splitlines())
+    prose = re.sub(r"^```.*?^```", "", GUIDE, flags=re.MULTILINE | re.DOTALL)
+    for code in re.findall(r"`([^`]+)`", prose):
+        words = shlex.split(code)
+        if "manage.py" in words or words[0] in ("gunicorn", "run_executors"):
+            yield words
+
+
+def parse(name: str, arguments: Sequence[str]) -> Any:
+    command = load_command_class(get_commands()[name], name)
+    return command.create_parser("manage.py", name).parse_args(list(arguments))
+
+
+def executor_flags(command: Sequence[str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    return parse("run_executors", command[command.index("run_executors") + 1 :])
+
+
+@pytest.mark.parametrize("command", [*commands()], ids=shlex.join)
+def test_command_and_its_flags_exist(command: list[str]) -> None:
+    if "manage.py" in command:
+        name, *arguments = command[command.index("manage.py") + 1 :]
+        parse(name, arguments)
+        return
+    program, *arguments = command
+    if program == "run_executors":
+        parse(program, arguments)
+    else:
+        assert program == "gunicorn"
+        pytest.importorskip("gunicorn.config").Config().parser().parse_args(arguments)
+
+
+def test_commands_of_every_kind_are_found() -> None:
+    text = [shlex.join(command) for command in commands()]
+    assert len(text) > 12
+    for word in ("set_up_demo", "--health", "--shutdown-timeout 20", "--processes 4", "--worker-tmp-dir", "doctor"):
+        assert any(word in line for line in text), word
+
+
+def test_variables_of_ours_are_flags() -> None:
+    command = load_command_class("jobqueue", "run_executors")
+    known = set(re.findall(r"\[(JOBQUEUE_\w+)\]", re.sub(r"\s+", "", command.create_parser("", "").format_help())))
+    assert "JOBQUEUE_HEALTH" in known
+    assert set(re.findall(r"JOBQUEUE_[A-Z_]+", GUIDE)) <= known
+
+
+def test_variables_of_the_demo_are_read() -> None:
+    sources = "".join(path.read_text() for path in (CHECKOUT / "demo_project").rglob("*.py"))
+    for name in ("migrate", "web", "executors"):
+        for variable in COMPOSE[name]["environment"]:
+            assert f'"{variable}"' in sources, variable
+
+
+def test_health_checks_ask_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    *program, port, path = COMPOSE["web"]["healthcheck"]["test"]
+    assert program == ["CMD", "python", "-m", "demo_project.probe"]
+    assert f"0.0.0.0:{port}" in image_command()
+    assert resolve(path, "demo_project.urls").url_name == "live"
+
+    *program, port, path = COMPOSE["executors"]["healthcheck"]["test"]
+    assert program == ["CMD", "python", "-m", "demo_project.probe"]
+    assert executor_flags(COMPOSE["executors"]["command"], {}, monkeypatch).health.port == int(port)
+    assert path in PROBES
+
+
+def test_kubernetes_probes_reach_the_executor() -> None:
+    (container,) = MANIFESTS["Deployment"]["spec"]["template"]["spec"]["containers"]
+    (health,) = [entry["value"] for entry in container["env"] if entry["name"] == "JOBQUEUE_HEALTH"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    address = read_address(health)
+    assert address.host == "0.0.0.0"  # kubelet does not come over loopback
+    for probe, path in (("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
+        get = container[probe]["httpGet"]
+        assert (get["path"], ports[get["port"]]) == (path, address.port)
+
+
+def seconds(text: str) -> float:
+    return float(text.removesuffix("s"))
+
+
+def test_executors_have_time_to_hand_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    unset = ExecutorSettings().shutdown_timeout
+    assert seconds(COMPOSE["executors"]["stop_grace_period"]) >= unset + TO_HAND_BACK_SECONDS
+    assert seconds(service()["TimeoutStopSec"]) >= unset + TO_HAND_BACK_SECONDS
+
+    (worker,) = [line for line in PROCFILE.splitlines() if line.startswith("worker")]
+    heroku = executor_flags(shlex.split(worker), {}, monkeypatch)
+    assert heroku.shutdown_timeout + TO_HAND_BACK_SECONDS <= 30
+
+    pod = MANIFESTS["Deployment"]["spec"]["template"]["spec"]
+    environment = {entry["name"]: entry["value"] for entry in pod["containers"][0]["env"]}
+    kubernetes = executor_flags(pod["containers"][0]["command"], environment, monkeypatch)
+    assert pod["terminationGracePeriodSeconds"] >= kubernetes.shutdown_timeout + TO_HAND_BACK_SECONDS
+
+
+def test_systemd_waits_longer_for_the_start_than_executors_for_the_database() -> None:
+    assert service()["Type"] == "notify"
+    assert seconds(service()["TimeoutStartSec"]) > ExecutorSettings().connect_timeout
+
+
+def test_tables_come_before_everything_else() -> None:
+    assert COMPOSE["postgres"]["image"].startswith("postgres:18")
+    for name in ("web", "executors"):
+        assert COMPOSE[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
+    assert COMPOSE["migrate"]["depends_on"]["postgres"] == {"condition": "service_healthy"}
+    assert COMPOSE["executors"]["deploy"]["replicas"] == 2
+
+
+def test_image_gets_what_it_copies() -> None:
+    ignored = (CHECKOUT / ".dockerignore").read_text().splitlines()
+    admitted = [line[1:] for line in ignored if line.startswith("!")]
+    copied = [
+        source for line in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE) for source in line.split()
+    ]
+    assert len(copied) >= 7
+    for source in copied:
+        assert (CHECKOUT / source).exists(), source
+        assert any(fnmatch(source, pattern) for pattern in admitted), source
+    assert set(admitted) == set(copied)
+
+
+def test_image_does_not_run_as_root() -> None:
+    users = re.findall(r"^USER (\d+)$", DOCKERFILE, re.MULTILINE)
+    assert users
+    assert users[-1] != "0"
+
+
+def test_links_lead_somewhere() -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", GUIDE):
+        assert (CHECKOUT / "docs" / link).exists(), link
