@@ -327,7 +327,7 @@ class PostgresEngine(Engine):
             all_or_none=all_or_none,
             messages=as_json(messages),
         )
-        return [(pk, receiver) for pk, receiver in rows]
+        return sorted((pk, receiver) for pk, receiver in rows)
 
     def _unread(self, ids: Collection[UUID], limit: int) -> list[Letter]:
         return [letter(*row) for row in self.hot_rows("inbox", ids=as_array(ids), mail_limit=limit)] if ids else []

@@ -257,3 +257,24 @@ def test_idempotency_keys_are_used_once_whoever_comes_first(bench: Bench) -> Non
 
     assert all(ids == everybody[0] for ids in everybody)
     assert bench.engine.tasks.count() == len(keys)
+
+
+def test_messages_with_the_same_dedupe_keys_in_other_orders_do_not_deadlock(fast_bench: Bench) -> None:
+    ids = [fast_bench.add() for _ in range(2)]
+    barrier = Barrier(2)
+
+    def send(order: int) -> int:
+        sent = 0
+        for round_number in range(10):
+            messages = [
+                NewMessage(task_id=pk, body="1", dedupe_key=f"{round_number}-{number}")
+                for pk in ids
+                for number in range(50)
+            ]
+            barrier.wait(DEADLINE_SECONDS)
+            sent += len(fast_bench.engine.send(messages[::order]))
+        return sent
+
+    with threads(2) as start:
+        both = [start(send, order) for order in (1, -1)]
+        assert sum(one.result(2 * DEADLINE_SECONDS) for one in both) == 10 * 50 * len(ids)

@@ -1,4 +1,4 @@
--- Insert messages for living tasks, in the caller's transaction and in the order given; a message whose dedupe key
+-- Insert messages for living tasks, in the caller's transaction, with ids in the order given; a message whose dedupe key
 -- was seen is left out of the answer. The end of a child is kept for a parent that has ended badly too, which may be
 -- requeued.
 -- Parameters: backend; messages: a JSON list of NewMessage, what has its default left out (bodies are JSON text);
@@ -6,6 +6,8 @@
 --   repeats, which may come when it has.
 -- Index: the tasks' primary key; unique jobqueue_inbox_dedupe decides the conflict.
 -- Locks: the receivers FOR KEY SHARE, which blocks neither other senders nor their executors, only their deletion.
+-- Trap: two senders of the same dedupe keys in other orders would wait for each other: ids are given in the order of the
+--   messages, and rows inserted in the order of the keys.
 -- Trap: as NOT EXISTS, the planner may look for repeats by reading all messages.
 WITH given AS MATERIALIZED (
     SELECT *
@@ -35,10 +37,13 @@ refused AS MATERIALIZED (
         LIMIT 1
     ) IS NULL
 )
-INSERT INTO jobqueue_inboxmessage (task_id, sender_id, body, eof, dedupe_key, sent_at)
-SELECT welcome.task_id, welcome.sender_id, welcome.body::jsonb, welcome.eof, welcome.dedupe_key, clock_timestamp()
-FROM welcome
-WHERE NOT EXISTS (SELECT FROM refused)
-ORDER BY welcome.number
+INSERT INTO jobqueue_inboxmessage (id, task_id, sender_id, body, eof, dedupe_key, sent_at)
+SELECT numbered.id, task_id, sender_id, body::jsonb, eof, dedupe_key, clock_timestamp()
+FROM (
+    SELECT nextval((SELECT pg_get_serial_sequence('jobqueue_inboxmessage', 'id')::regclass)) AS id, in_order.*
+    FROM (SELECT * FROM welcome WHERE NOT EXISTS (SELECT FROM refused) ORDER BY number OFFSET 0) AS in_order
+    OFFSET 0
+) AS numbered
+ORDER BY dedupe_key NULLS FIRST, task_id, number
 ON CONFLICT (task_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
 RETURNING id, task_id
