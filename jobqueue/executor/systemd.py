@@ -40,7 +40,8 @@ class Systemd:
         if health.is_stopping and not self._is_stopping:
             self._is_stopping = True
             news.append("STOPPING=1")
-        status = "; ".join(f"{complaint.where}: {complaint.what}" for complaint in health.unready) or "ready"
+        complaints = "; ".join(f"{complaint.where}: {complaint.what}" for complaint in health.unready)
+        status = " ".join(complaints.split()) or "ready"  # a line is an assignment of its own
         if status != self._status:
             self._status = status
             news.append(f"STATUS={status}")
@@ -51,6 +52,6 @@ class Systemd:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.settimeout(1.0)
-                sender.sendto(text.encode(), self._where)
+                sender.sendto(text.encode(errors="replace"), self._where)
         except OSError as error:
             logger.debug("systemd.unheard %s", error)

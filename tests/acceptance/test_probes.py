@@ -170,6 +170,20 @@ def test_killed_child_is_not_ready_until_another_has_taken_its_place(fleet: Flee
     assert not any(is_running(pid) for pid in children)
 
 
+def test_nothing_outlives_a_killed_supervisor(fleet: Fleet) -> None:
+    """What answers probes was forked as well, and must keep neither the port nor the executors."""
+    supervisor = fleet.start(*HEALTH, *TWO)
+    wait_for_answer(supervisor, "/readyz", 200)
+    victim = Executor.objects.values_list("pid", flat=True)[0]
+    os.kill(victim, signal.SIGKILL)  # its successor is forked after what answers probes
+    wait_until(lambda: Executor.objects.count() == 3, "another child")
+    wait_for_answer(supervisor, "/readyz", 200)
+    children = supervisor.children()
+    assert len(children) == 3
+    supervisor.kill()
+    wait_until(lambda: not any(is_running(pid) for pid in children), "the end of all")
+
+
 def answers(process: Process) -> bool:
     try:
         return probe(process, "/livez")[0] == 200

@@ -17,8 +17,9 @@ def test_set_up_makes_the_admin_once_and_leaves_its_password_alone(monkeypatch):
     monkeypatch.setenv("DJANGO_SUPERUSER_PASSWORD", "second")
     call_command("set_up_demo", verbosity=0)
 
-    assert get_user_model().objects.count() == 1
-    assert authenticate(username="admin", password="first").is_superuser
+    (user,) = get_user_model().objects.all()
+    assert user.is_superuser
+    assert authenticate(username="admin", password="first") == user
 
 
 @pytest.mark.parametrize(("path", "code"), [("/livez", 0), ("/readyz", 1), ("/else", 1)])

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from jobqueue.executor import health as module
 from jobqueue.executor.health import Address, Complaint, Health, HealthServer, Latest, listen, read_address
+from jobqueue.executor.systemd import Systemd
 
 SECONDS = 30.0
 
@@ -139,3 +142,18 @@ def test_silence_is_a_complaint() -> None:
         pass
     assert [complaint.where for complaint in latest.health().stalled] == ["supervisor"]
     assert latest.health().unready
+
+
+def test_status_for_systemd_is_one_line() -> None:
+    with TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(f"{folder}/notify")
+        systemd = Systemd.from_environment({"NOTIFY_SOCKET": f"{folder}/notify"})
+        assert systemd is not None
+        systemd.tell(Health(unready=(Complaint("web\nREADY=1", "It is \udcff."),)))
+        assert manager.recv(4096) == b"WATCHDOG=1\nSTATUS=web READY=1: It is ?."
+
+
+def test_systemd_that_is_gone_is_nobodys_trouble() -> None:
+    systemd = Systemd("/nonexistent/notify")
+    systemd.tell(Health())
+    assert Systemd.from_environment({}) is None
