@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -26,19 +26,20 @@ INSERT = "INSERT INTO bare (queue, payload) VALUES (%s, %s)"
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """A contestant's calls. verb: "one" or "bulk" (see benchmarks.produce)."""
+    """A contestant's calls. verb: "one" or "bulk" (see benchmarks.produce); environment: of its process."""
 
     arena: Arena
     contestant: Contestant
     verb: str
     count: int
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self) -> Sample:
         self.arena.check(self.contestant)
         database = self.arena.database(self.contestant.peer)
         database.clear()
         database.settle()
-        return measured(self.arena, self.count, lambda: database.produce(self.verb, self.count))
+        return measured(self.arena, self.count, lambda: database.produce(self.verb, self.count, self.environment))
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,9 @@ def enqueue(arena: Arena, plan: Plan) -> Section:
         # A peer without a call for many is slow enough to be measured with fewer.
         many = 10 if each.peer in ("jobqueue", "pgqueuer", "procrastinate", "chancy") else 1
         bulk[each.package] = Enqueue(arena, each, "bulk", many * plan.enqueues)
+    # psycopg prepares the bare INSERT by itself; Django prepares nothing unless the site asks for it.
+    prepared = {"PREPARE_THRESHOLD": "5"}
+    one["django-jobqueue, prepare_threshold=5"] = Enqueue(arena, who.OURS_DEFAULT, "one", plan.enqueues, prepared)
     singles, bulks = take_turns(one, plan.rounds, missing), take_turns(bulk, plan.rounds, missing)
     return Section(
         "Enqueue: jobs a second from one process",

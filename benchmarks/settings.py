@@ -9,4 +9,5 @@ USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = ["jobqueue", "benchmarks"]
 DATABASES = {"default": env.db_url("DATABASE_URL")}
+DATABASES["default"].setdefault("OPTIONS", {})["prepare_threshold"] = env.int("PREPARE_THRESHOLD", default=None)
 TASKS = {"default": {"BACKEND": "jobqueue.backend.JobQueueBackend", "QUEUES": [], "OPTIONS": {}}}
