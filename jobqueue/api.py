@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -27,7 +28,6 @@ from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import InvalidArguments, TaskNotFound
 from jobqueue.function import FunctionTask
-from jobqueue.models import Queue
 from jobqueue.outcome import CancelReport, Enqueued, NewMessage, NewTask, RequeueReport, Status
 from jobqueue.payload import dedupe_key, encode_message
 
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 Report = TypeVar("Report", CancelReport, RequeueReport)
 
 BATCH = 1000  # ids per statement
+MOST_RUNNING = 1_000_000_000  # a limit, as far as a column goes
 LOCK_WAIT_SECONDS = 1.0  # for somebody else's transaction to let go of a row, once per batch
 LOCK_LOOK_SECONDS = 0.02  # between two looks
 NOTICE_GAP_SECONDS = (
@@ -253,22 +254,53 @@ def wake(ids: Iterable[UUID | str] | UUID | str, *, backend: str = "default") ->
     return woken
 
 
-def pause(queue_name: str, *, by: str = "", reason: str = "", backend: str = "default") -> None:
-    """Keep executors from claiming tasks of a queue; what runs goes on. Seen within a second."""
+def pause(
+    queue_name: str,
+    *,
+    by: str = "",
+    reason: str = "",
+    until: datetime | timedelta | None = None,
+    backend: str = "default",
+) -> None:
+    """
+    Keep executors from claiming tasks of a queue; what runs goes on. Seen within a second.
+
+    until: when it runs again by itself, a moment or so long from now. Raises ValueError for one that has passed.
+    """
     engine = engine_for(backend)
-    Queue.objects.using(engine.database).update_or_create(
-        backend=backend,
-        name=queue_name,
-        defaults={"paused_at": engine.now(), "paused_by": by, "pause_reason": reason, "resume_at": None},
-    )
+    now = engine.now()
+    resume_at = now + until if isinstance(until, timedelta) else until
+    if resume_at is not None and resume_at <= now:
+        raise ValueError(f"A pause of {queue_name!r} until {resume_at:%Y-%m-%d %H:%M:%S} has ended already.")
+    _write_queue(engine, queue_name, paused_at=now, paused_by=by, pause_reason=reason, resume_at=resume_at)
 
 
 def resume(queue_name: str, *, backend: str = "default") -> None:
     """Let executors claim tasks of a paused queue again."""
     engine = engine_for(backend)
-    rows = Queue.objects.using(engine.database).filter(backend=backend, name=queue_name)
-    rows.update(paused_at=None, paused_by="", pause_reason="", resume_at=None)
+    engine.queues.filter(name=queue_name).update(paused_at=None, paused_by="", pause_reason="", resume_at=None)
     _notify_after_commit(engine, {queue_name})
+
+
+def limit(queue_name: str, max_running: int | None, *, backend: str = "default") -> None:
+    """
+    Let no more tasks of a queue run at once, in all executors together; None lets any number. Seen within a second.
+
+    What runs goes on, though it be more. Raises ValueError for less than 1: to let none run, pause the queue.
+    """
+    is_number = isinstance(max_running, int) and not isinstance(max_running, bool)
+    if max_running is not None and not (is_number and 0 < max_running <= MOST_RUNNING):
+        raise ValueError(
+            f"max_running must be None or a whole number from 1 to {MOST_RUNNING:,}, not {max_running!r}; "
+            "pause() lets none run."
+        )
+    engine = engine_for(backend)
+    _write_queue(engine, queue_name, max_running=max_running)
+    _notify_after_commit(engine, {queue_name})
+
+
+def _write_queue(engine: Engine, name: str, **columns: Any) -> None:
+    engine.queues.update_or_create(backend=engine.alias, name=name, defaults=columns)
 
 
 def _shares(ids: Iterable[UUID | str] | UUID | str, backend: str | None) -> Iterator[tuple[Engine, list[UUID]]]:

@@ -7,10 +7,11 @@ Transitions are verbs of `jobqueue.engine`, never `save()`: see DESIGN, section 
 from __future__ import annotations
 
 import uuid
+from datetime import datetime
 from typing import Any
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import Q, Value
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import outcome
@@ -143,7 +144,9 @@ class Task(models.Model):
                 name="jobqueue_task_alarms",
                 condition=Q(wake_at__isnull=False, status__in=["SCHEDULED", "SUSPENDED"]),
             ),
-            models.Index(fields=["executor_id", "id"], name="jobqueue_task_running", condition=Q(status="RUNNING")),
+            models.Index(
+                fields=["executor_id", "queue_name", "id"], name="jobqueue_task_running", condition=Q(status="RUNNING")
+            ),
             # Two that are nearly empty or nearly still: what has to run alone, and where mail may be missed.
             models.Index(
                 fields=["backend", "queue_name", "rank", "id"],
@@ -230,6 +233,7 @@ class Executor(models.Model):
 
     class State(models.TextChoices):
         RUNNING = "RUNNING", _("Running")
+        QUIET = "QUIET", _("Quiet")
         DRAINING = "DRAINING", _("Stopping")
         STOPPED = "STOPPED", _("Stopped")
 
@@ -240,6 +244,9 @@ class Executor(models.Model):
     pid = models.IntegerField(_("process"))
     versions = models.JSONField(_("versions"), default=dict)
     queues = models.JSONField(_("queues"), default=list)
+    queue_limits = models.JSONField(
+        _("most of a queue at once"), default=dict, db_default=Value({}, models.JSONField())
+    )
     slots = models.IntegerField(_("slots"), default=0)
     started_at = models.DateTimeField(_("started at"))
     heartbeat = models.DateTimeField(_("last beat"))
@@ -250,6 +257,7 @@ class Executor(models.Model):
         db_table = "jobqueue_executor"
         verbose_name = _("executor")
         verbose_name_plural = _("executors")
+        permissions = [("command_executor", "Can quiet, resume and stop executors")]
 
     def __str__(self) -> str:
         return self.name
@@ -265,12 +273,23 @@ class Queue(models.Model):
     paused_by = models.CharField(_("paused by"), max_length=150, default="", blank=True)
     pause_reason = models.CharField(_("why"), max_length=255, default="", blank=True)
     resume_at = models.DateTimeField(_("resumes at"), null=True, blank=True)
+    max_running = models.PositiveIntegerField(_("most running at once"), null=True, blank=True)
 
     class Meta:
         db_table = "jobqueue_queue"
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
-        constraints = [models.UniqueConstraint(fields=["backend", "name"], name="jobqueue_queue_name")]
+        permissions = [("pause_queue", "Can pause, resume and limit queues")]
+        constraints = [
+            models.UniqueConstraint(fields=["backend", "name"], name="jobqueue_queue_name"),
+            models.CheckConstraint(
+                condition=Q(max_running__isnull=True) | Q(max_running__gt=0), name="jobqueue_queue_max_running"
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.name
+
+    def is_paused_at(self, now: datetime) -> bool:
+        """Whether it is paused; a pause may have ended by itself."""
+        return self.paused_at is not None and (self.resume_at is None or self.resume_at > now)

@@ -7,7 +7,7 @@ and whole batches of them are written as JSON at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -233,7 +233,12 @@ class Rescued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What an executor asks a claim for. only, but: task types, None for no restriction."""
+    """
+    What an executor asks a claim for. only, but: task types, None for no restriction.
+
+    most: how many of some of the queues. limited: those of the queues that are known to have a max_running;
+    one that has one and is not named here gives nothing.
+    """
 
     executor_id: UUID
     queues: Sequence[str]
@@ -241,6 +246,14 @@ class Demand:
     only: Sequence[str] | None = None
     but: Sequence[str] | None = None
     suspects: bool = False  # only tasks that lost executors before, instead of only the others
+    most: Mapping[str, int] = field(default_factory=dict)
+    limited: Collection[str] = ()
+
+
+class Claims(list[Claimed]):
+    """What a claim gave. busy: limited queues that another claim was at work on, so that this one left them out."""
+
+    busy: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +315,7 @@ class Sign:
     queues: Sequence[str]
     slots: int
     state: str = "RUNNING"
+    queue_limits: Mapping[str, int] = field(default_factory=dict)
 
 
 def released(claimed: Claimed) -> Outcome:

@@ -185,7 +185,11 @@ class _Queue:
     def _claim_ready(self) -> Claimed | None:
         for suspects in (False, True):
             demand = Demand(
-                executor_id=self._executor_id, queues=self.engine.queues_in_use(), limit=1, suspects=suspects
+                executor_id=self._executor_id,
+                queues=self.engine.queues_in_use(),
+                limit=1,
+                suspects=suspects,
+                limited=self.engine.limited_queues(),
             )
             if claimed := self.engine.claim(demand):
                 return claimed[0]

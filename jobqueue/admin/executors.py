@@ -22,7 +22,7 @@ from jobqueue.admin import render
 from jobqueue.admin.base import ReadOnlyAdmin, options_of
 from jobqueue.admin.filters import BackendFilter
 from jobqueue.admin.listing import CappedPaginator
-from jobqueue.admin.words import duration, short_type
+from jobqueue.admin.words import duration, served, short_type
 from jobqueue.models import Executor, Task
 
 SHOWN = 5  # running tasks named per executor in the list
@@ -104,7 +104,7 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
 
     @admin.display(description=gettext_lazy("queues"))
     def queue_names(self, executor: Executor) -> str:
-        return ", ".join(map(str, executor.queues)) or _("every")
+        return ", ".join(served(executor)) or _("every")
 
     @admin.display(description=gettext_lazy("process"))
     def process(self, executor: Executor) -> str:

@@ -107,7 +107,7 @@ def _why_not_started(task: Task, around: Surroundings) -> str:
         return _("it expired %(ago)s ago and will end FAILED as soon as an executor takes it up.") % {
             "ago": around.ago(task.expires_at)
         }
-    if is_paused(around.queue, around.now):
+    if around.queue is not None and around.queue.is_paused_at(around.now):
         return _paused(task, around.queue)
     names = {"queue": task.queue_name}
     if not around.serving:
@@ -123,12 +123,7 @@ def _why_not_started(task: Task, around: Surroundings) -> str:
     return _("it is started when its turn in queue %(queue)s comes.") % names
 
 
-def is_paused(queue: Queue | None, now: datetime) -> bool:
-    return queue is not None and queue.paused_at is not None and (queue.resume_at is None or queue.resume_at > now)
-
-
-def _paused(task: Task, queue: Queue | None) -> str:
-    assert queue is not None
+def _paused(task: Task, queue: Queue) -> str:
     sentence = _("queue %(queue)s is paused") % {"queue": task.queue_name}
     if queue.paused_by:
         sentence += _(" by %(user)s") % {"user": queue.paused_by}

@@ -10,7 +10,7 @@ from django.utils.formats import date_format
 from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
 
-from jobqueue.models import Task
+from jobqueue.models import Executor, Task
 
 HEADLINE_CHARACTERS = 200
 
@@ -114,3 +114,9 @@ def short_id(identifier: object) -> str:
     """Shorten a UUIDv7: its first part is the time, so the end tells neighbours apart."""
     text = str(identifier)
     return f"{text[:8]}…{text[-4:]}"
+
+
+def served(executor: Executor) -> list[str]:
+    """Name the queues that an executor serves, with the limits of its own; none for every queue."""
+    limits = executor.queue_limits if isinstance(executor.queue_limits, dict) else {}
+    return [f"{name} (max {limits[name]})" if name in limits else str(name) for name in executor.queues]

@@ -79,7 +79,7 @@ def figures(engine: Engine) -> Figures:
     executors = list(_executors(engine, now))
     serving = [executor for executor in executors if executor.is_serving]
     seen: dict[Status, Counter[str]] = {status: _by_queue(engine, status) for status in BY_QUEUE}
-    rows = {row.name: row for row in Queue.objects.using(engine.database).filter(backend=engine.alias)}
+    rows = {row.name: row for row in engine.queues.all()}
     names = known_queues(engine) | rows.keys() | set(engine.queues_in_use())
     names = names.union(*seen.values(), *(executor.row.queues for executor in serving))
     queues = [_queue(engine, name, now, seen, serving, rows.get(name)) for name in sorted(names or {"default"})]
@@ -138,12 +138,8 @@ def _queue(
         latency=None if since is None else max(0.0, (now - since).total_seconds()),
         serving=sum(not executor.row.queues or name in executor.row.queues for executor in serving),
         row=row,
-        is_paused=is_paused(row, now),
+        is_paused=row is not None and row.is_paused_at(now),
     )
-
-
-def is_paused(row: Queue | None, now: datetime) -> bool:
-    return row is not None and row.paused_at is not None and (row.resume_at is None or row.resume_at > now)
 
 
 def _executors(engine: Engine, now: datetime) -> Iterator[ExecutorFigures]:

@@ -30,7 +30,7 @@ ORDER: dict[Status, tuple[str, ...]] = {
     Status.READY: ("queue_name", "rank", "pk"),
     Status.SCHEDULED: ("wake_at",),
     Status.SUSPENDED: ("pk",),
-    Status.RUNNING: ("executor_id", "pk"),
+    Status.RUNNING: ("executor_id", "queue_name", "pk"),
     **dict.fromkeys(FINAL, ("finished_at",)),
 }
 

@@ -8,12 +8,14 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from jobqueue.admin.words import duration
+from jobqueue.admin.words import duration, served
 from jobqueue.cli.conditions import Condition, broken
 from jobqueue.cli.console import Console
 from jobqueue.cli.figures import Count, ExecutorFigures, Figures, QueueFigures, figures
+from jobqueue.cli.queues import state as queue_state
 from jobqueue.cli.rows import engines
 from jobqueue.cli.tables import Column
+from jobqueue.models import Queue
 from jobqueue.outcome import FINAL, LIVE, Status
 
 SHOWN = 50  # executors
@@ -73,7 +75,10 @@ def _counts(counts: Mapping[Status, Count]) -> str:
 
 def _queue_line(queue: QueueFigures) -> list[object]:
     latency = "–" if queue.latency is None else duration(timedelta(seconds=queue.latency))
-    return [queue.name, *queue.counts.values(), latency, "paused" if queue.is_paused else queue.serving]
+    counts = {status: str(count) for status, count in queue.counts.items()}
+    if queue.row is not None and queue.row.max_running is not None:
+        counts[Status.RUNNING] += f"/{queue.row.max_running:,}"
+    return [queue.name, *counts.values(), latency, "paused" if queue.is_paused else queue.serving]
 
 
 def _by_whom(queue: QueueFigures) -> str:
@@ -81,13 +86,13 @@ def _by_whom(queue: QueueFigures) -> str:
     if row is None:
         return ""
     by = f" by {row.paused_by}" if row.paused_by else ""
-    until = f" until {row.resume_at:%Y-%m-%d %H:%M}" if row.resume_at else ""
+    until = f" until {row.resume_at:%Y-%m-%d %H:%M %Z}" if row.resume_at else ""
     return by + until + (f": {row.pause_reason}" if row.pause_reason else "")
 
 
 def _executor_line(executor: ExecutorFigures) -> list[object]:
     row = executor.row
-    queues = ", ".join(map(str, row.queues)) or "every"
+    queues = ", ".join(served(row)) or "every"
     beat = f"{duration(timedelta(seconds=executor.silent_seconds))} ago"
     return [row.name, executor.state, f"{executor.busy}/{row.slots}", queues, row.host, beat]
 
@@ -102,7 +107,7 @@ def _as_json(one: Figures) -> dict[str, Any]:
                 **_plain(queue.counts),
                 "latency_seconds": queue.latency,
                 "executors": queue.serving,
-                "is_paused": queue.is_paused,
+                **queue_state(queue.row or Queue(), one.now),
             }
             for queue in one.queues
         ],
@@ -116,6 +121,7 @@ def _as_json(one: Figures) -> dict[str, Any]:
                 "busy": executor.busy,
                 "slots": executor.row.slots,
                 "queues": executor.row.queues,
+                "queue_limits": executor.row.queue_limits,
                 "silent_seconds": executor.silent_seconds,
             }
             for executor in one.executors

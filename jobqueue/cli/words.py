@@ -14,6 +14,8 @@ from django.conf import settings
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
 
+from jobqueue.api import MOST_RUNNING
+
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 LONGEST_SECONDS = 100 * 365 * 86_400
 
@@ -25,6 +27,22 @@ def age(text: str) -> float:
     if not 0 <= seconds <= LONGEST_SECONDS:
         raise ArgumentTypeError(f"must be a time such as 90s, 30m, 12h, 14d or 2w, not {text!r}")
     return seconds
+
+
+def length(text: str) -> timedelta:
+    """Read an age as a length of time."""
+    return timedelta(seconds=age(text))
+
+
+def most(text: str) -> int | None:
+    """Read how many there may be at most; none is any number."""
+    if text.lower() == "none":
+        return None
+    try:
+        return within(1, MOST_RUNNING)(text)
+    except ArgumentTypeError as error:
+        hint = " (to let none run: manage.py jobqueue pause)" if text.strip() == "0" else ""
+        raise ArgumentTypeError(f"{error}, or none{hint}") from None
 
 
 def later(text: str) -> timedelta | datetime:

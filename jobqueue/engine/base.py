@@ -14,7 +14,7 @@ from jobqueue.engine.release import Release
 from jobqueue.engine.requeue import Requeue
 from jobqueue.engine.rescue import Rescue
 from jobqueue.failpoints import reach
-from jobqueue.outcome import Claimed, Committed, Demand, Outcome, released
+from jobqueue.outcome import Claims, Committed, Demand, Outcome, released
 
 __all__ = ["Engine", "merge", "released"]
 
@@ -27,7 +27,7 @@ class Engine(Health, Release, Rescue, Cancel, Requeue, Prune):
     and look afterwards, so that none deadlocks with another (tests/engine/test_races.py).
     """
 
-    def pulse(self, outcomes: Sequence[Outcome], demand: Demand) -> tuple[Committed, list[Claimed]]:
+    def pulse(self, outcomes: Sequence[Outcome], demand: Demand) -> tuple[Committed, Claims]:
         """Commit what has finished and claim what fits, in one transaction: one flush of the log for both."""
         is_hungry = demand.limit > 0 and bool(demand.queues)
         if not (outcomes and is_hungry):

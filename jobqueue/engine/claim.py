@@ -2,42 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from operator import itemgetter
+from typing import Any
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import F, Q, TextField
+from django.db.models import F, Q, QuerySet, TextField
 from django.db.models.functions import Cast, Coalesce
 
 from jobqueue.engine.clock import Clock, bound
-from jobqueue.engine.ground import SUSPECT_LOSSES, Ground
+from jobqueue.engine.ground import SUSPECT_LOSSES
+from jobqueue.engine.limits import Limits
 from jobqueue.failpoints import reach
-from jobqueue.models import Queue
-from jobqueue.outcome import Claimed, Demand, Status
+from jobqueue.models import Task
+from jobqueue.outcome import Claimed, Claims, Demand, Status
 
 # Read as text and decoded per task, so that one undecodable row does not strand its batch in RUNNING.
 RAW = ("args", "kwargs", "inner_state", "options", "metadata", "errors", "worker_ids")
 
 
-class Claim(Ground):
-    def claim(self, demand: Demand) -> list[Claimed]:
+class Claim(Limits):
+    def claim(self, demand: Demand) -> Claims:
         """
         Hand READY tasks to an executor, at most `limit`, best rank first.
 
-        Paused queues are left out. Each task carries the claim_number that its commit must present.
-        Locks: the rows, skipping locked ones.
+        Paused queues are left out, and of a queue with a max_running no more is handed over than may run. Each task
+        carries the claim_number that its commit must present.
+        Locks: the rows of the limited queues, then those of the tasks, skipping locked ones.
         """
         if demand.limit <= 0 or not demand.queues:
-            return []
+            return Claims()
         with self.transaction():
             claimed = self._claim(demand)
             if claimed:
                 reach("claim.before")
             return claimed
 
-    def _claim(self, demand: Demand) -> list[Claimed]:
+    def _claim(self, demand: Demand) -> Claims:
+        if not demand.limited:
+            return Claims(self._take_best(demand))
+        demand, busy = self._within_limits(demand)
+        claims = Claims(self._take_best(demand))
+        claims.busy = busy
+        return claims
+
+    def _take_best(self, demand: Demand) -> list[Claimed]:
+        unlocked = {*self.limited_queues()} - {*demand.limited}
+        open_queues = {*demand.queues} - self._paused() - unlocked
+        slices = [(open_queues - demand.most.keys(), demand.limit)]
+        slices += [({name}, min(most, demand.limit)) for name, most in demand.most.items() if name in open_queues]
+        found = [row for names, most in slices if names and most > 0 for row in self._best(demand, names)[:most]]
+        best = sorted(found, key=itemgetter(0, 1))[: demand.limit]
+        return self._read_claimed([pk for _, pk, number in best if self._take(pk, number, demand.executor_id)])
+
+    def _best(self, demand: Demand, queues: Collection[str]) -> QuerySet[Task, tuple[Any, ...]]:
+        """Select what may be claimed of some queues in order of rank: rank, id, claim_number; locked."""
         losses = Q(lost_count__gte=SUSPECT_LOSSES) if demand.suspects else Q(lost_count__lt=SUSPECT_LOSSES)
-        candidates = self.tasks.ready().filter(losses, queue_name__in={*demand.queues} - self._paused())
+        candidates = self.tasks.ready().filter(losses, queue_name__in=queues)
         if demand.only is not None:
             candidates = candidates.filter(task_type__in=demand.only)
         if demand.but is not None:
@@ -45,8 +67,7 @@ class Claim(Ground):
         candidates = candidates.order_by("rank", "pk")
         if connections[self.database].features.supports_select_for_update_with_limit:
             candidates = self.locking(candidates)
-        found = list(candidates.values_list("pk", "claim_number")[: demand.limit])
-        return self._read_claimed([pk for pk, number in found if self._take(pk, number, demand.executor_id)])
+        return candidates.values_list("rank", "pk", "claim_number")
 
     def claim_one(self, pk: UUID, executor_id: UUID) -> Claimed | None:
         """Hand over one READY task out of turn; None when it is not READY. Locks: the row, waiting for others."""
@@ -63,12 +84,6 @@ class Claim(Ground):
         """
         rows = self.lock([claimed.id], wait=True).only("pk", "status", "claim_number")
         return any(row.status == Status.RUNNING and row.claim_number == claimed.claim_number for row in rows)
-
-    def _paused(self) -> set[str]:
-        paused = Queue.objects.using(self.database).filter(
-            Q(resume_at__isnull=True) | Q(resume_at__gt=bound()), backend=self.alias, paused_at__isnull=False
-        )
-        return set(paused.values_list("name", flat=True))
 
     def _take(self, pk: UUID, number: int, executor_id: UUID) -> bool:
         """Compare and set: where nothing could be locked, somebody else may have been faster."""
@@ -123,9 +138,9 @@ class Claim(Ground):
         return sorted(self.tasks.ready().order_by().values_list("queue_name", flat=True).distinct())
 
     def has_suspects(self, queues: Sequence[str]) -> bool:
-        """Whether a READY task waits that lost executors before, and so has to run alone; not in a paused queue."""
+        """Whether a READY task that lost executors, and so has to run alone, waits in a queue not paused or full."""
         suspects = self.tasks.ready().filter(lost_count__gte=SUSPECT_LOSSES)
-        return suspects.filter(queue_name__in={*queues} - self._paused()).exists()
+        return suspects.filter(queue_name__in={*queues} - self._paused() - self._full()).exists()
 
     def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
         """

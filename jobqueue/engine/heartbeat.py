@@ -36,6 +36,7 @@ class Heartbeat(Ground):
             pid=sign.pid,
             versions=dict(sign.versions),
             queues=list(sign.queues),
+            queue_limits=dict(sign.queue_limits),
             slots=sign.slots,
             started_at=now,
             heartbeat=now,

@@ -186,12 +186,14 @@ class PostgresEngine(Engine):
 
     # --- claim
 
-    def _claim(self, demand: Demand) -> list[Claimed]:
+    def _take_best(self, demand: Demand) -> list[Claimed]:
         rows = self.hot_rows(
             "claim",
             backend=self.alias,
             aging=float(self.options.aging),
             queues=list(demand.queues),
+            most=[demand.most.get(name) for name in demand.queues] if demand.most else [],
+            locked=list(demand.limited),
             claim_limit=demand.limit,
             executor_id=demand.executor_id,
             only=None if demand.only is None else list(demand.only),
@@ -201,11 +203,18 @@ class PostgresEngine(Engine):
         # RETURNING has no order.
         return sorted(starmap(Claimed, rows), key=attrgetter("rank", "id"))
 
+    def _lock_queues(self, names: Collection[str]) -> dict[str, int | None]:
+        return dict(self.hot_rows("lock_queues", backend=self.alias, queues=list(names)))
+
+    def _count_running(self, most: Mapping[str, int]) -> dict[str, int]:
+        return dict(self.hot_rows("count_running", backend=self.alias, queues=list(most), most=list(most.values())))
+
     def queues_in_use(self) -> list[str]:
         return sorted(name for (name,) in self.rows("queues_in_use", backend=self.alias))
 
     def has_suspects(self, queues: Sequence[str]) -> bool:
-        return bool(self.rows("has_suspects", backend=self.alias, queues=list(queues)))
+        open_queues = {*queues} - self._full()
+        return bool(self.rows("has_suspects", backend=self.alias, queues=sorted(open_queues)))
 
     def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
         ((is_drained,),) = self.rows(

@@ -23,7 +23,7 @@ class Release(Claim, Commit):
         known: the tasks it knows of. Only for the one thread that claims for this executor; another's
         fresh claims would look like strays. Returns how many went back.
         """
-        held = self.tasks.running().filter(executor_id=executor_id).order_by("executor_id", "pk")
+        held = self.tasks.running().filter(executor_id=executor_id).order_by("executor_id")
         strays = set(held.values_list("pk", flat=True)).difference(known)
         if not strays:
             return 0

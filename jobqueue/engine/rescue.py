@@ -41,7 +41,7 @@ class Rescue(Heartbeat, Mail, Wake):
         silent = self._silent_executors()
         if not silent:
             return []
-        candidates = self._overdue().filter(executor_id__in=silent).order_by("executor_id", "pk")
+        candidates = self._overdue().filter(executor_id__in=silent).order_by("executor_id")
         ids = list(candidates.values_list("pk", flat=True)[:limit])
         if not ids:
             return []

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
 from jobqueue.engine.base import Engine
 from jobqueue.executor.crew import Crew
+from jobqueue.executor.hold import Hold
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.suspects import Suspects
-from jobqueue.outcome import Demand
+from jobqueue.outcome import Claims, Demand
 
 LOOK_AGAIN_SECONDS = 0.03  # after a notice: others may have been left out in its 20 ms
-QUEUES_SECONDS = 1.0  # between looks which queues are in use
+QUEUES_SECONDS = 1.0  # between looks which queues are in use, and which have a limit
 QUEUES_GAP_SECONDS = 0.02  # the same when somebody has spoken since; less than LOOK_AGAIN_SECONDS
+BUSY_SECONDS = 0.05  # another executor claims from a queue with a limit; it will not be long
 PICKY_SHARE = 0.1  # of the time, for claims that leave out a kind of task: they read past a whole backlog of it
 LANES = IN_THREADS, ON_LOOP = "threads", "loop"
 AT_ONCE, NEVER = float("-inf"), float("inf")
@@ -24,24 +27,32 @@ AT_ONCE, NEVER = float("-inf"), float("inf")
 
 class Appetite:
     """
-    What the next claim asks for, and when.
+    What the next claim asks for, and when. in_hand: gives what is claimed and has not ended.
 
     notice() and hurry() may be called from any thread, the rest from the pulse's. No moment is
     written on both sides, so that no notice is lost between a look and its answer.
     """
 
     def __init__(
-        self, engine: Engine, settings: ExecutorSettings, executor_id: UUID, crew: Crew, suspects: Suspects
+        self,
+        engine: Engine,
+        settings: ExecutorSettings,
+        executor_id: UUID,
+        crew: Crew,
+        suspects: Suspects,
+        in_hand: Callable[[], Iterable[Hold]] = lambda: (),
     ) -> None:
         self._engine, self._settings, self._executor_id = engine, settings, executor_id
-        self._crew, self._suspects = crew, suspects
+        self._crew, self._suspects, self._in_hand = crew, suspects, in_hand
         self._noticed_at, self._hurried_at = time.monotonic(), AT_ONCE
         self._noticed: dict[str, float] = {}  # when
         self._looked_at = dict.fromkeys(LANES, AT_ONCE)  # when the last claim for a lane began
         self._is_hungry = dict.fromkeys(LANES, False)  # whether it found all it asked for
         self._next_poll_at = self._picky_again_at = AT_ONCE
         self._queues: list[str] = []
-        self._queues_read_at = AT_ONCE
+        self._queues_read_at = self._limits_read_at = AT_ONCE
+        self.limited: frozenset[str] = frozenset()  # queues that have a max_running
+        self.limits = frozenset(settings.queue_limits)  # those, and the ones that this process limits
 
     # --- from other threads
 
@@ -76,22 +87,32 @@ class Appetite:
         asked = self._room(most, is_alone)
         if asked.limit == 0 or time.monotonic() < self._next_at(asked, is_convenient):
             return replace(asked, limit=0)
-        return replace(asked, queues=self.serves())
+        wanted = self._within_limits(replace(asked, queues=self.serves()))
+        if not wanted.queues and self.limits:
+            self.claimed(asked, Claims(), time.monotonic())  # as much as there is to get
+            return replace(asked, limit=0)
+        return wanted
 
-    def claimed(self, demand: Demand, count: int, began_at: float) -> None:
+    def claimed(self, demand: Demand, claims: Claims, began_at: float) -> None:
         """A claim has been answered."""
         if demand.limit == 0:
             return
         if demand.suspects:
-            self._suspects.claimed(count > 0)
+            self._suspects.claimed(bool(claims))
             return
-        now, was_full = time.monotonic(), count >= demand.limit
+        now, was_full = time.monotonic(), len(claims) >= demand.limit
         # A lane that had no room is as hungry as it was.
         for lane in lanes(demand):
             self._looked_at[lane], self._is_hungry[lane] = began_at, was_full
-        self._next_poll_at = now + self._poll_seconds()
+        self._next_poll_at = now + (BUSY_SECONDS if claims.busy else self._poll_seconds())
         if is_picky(demand) and not was_full:
             self._picky_again_at = now + (now - began_at) / PICKY_SHARE
+
+    def grow(self) -> bool:
+        """Claim again as soon as something fits; returns whether that is news."""
+        was_satisfied = not all(self._is_hungry.values())
+        self._is_hungry = dict.fromkeys(LANES, True)
+        return was_satisfied
 
     def wait_seconds(self, most: int, *, is_alone: bool) -> float:
         """How long there is nothing to claim unless somebody speaks."""
@@ -111,6 +132,35 @@ class Appetite:
                 del self._noticed[queue]
             self._queues, self._queues_read_at = self._engine.queues_in_use(), now
         return sorted({*self._queues, *self._noticed})
+
+    def _within_limits(self, asked: Demand) -> Demand:
+        """
+        Ask for no more of a queue than this process may run, and for none where that is nothing.
+
+        What waits in line counts as running: of a queue with a max_running only what starts at once is claimed, while
+        others may have threads for the rest. But one may wait, or it would never have its turn behind a line of
+        short tasks from other queues.
+        """
+        self._read_limits()
+        if not self.limits:
+            return asked
+        holds = [hold for hold in self._in_hand() if hold.claimed.queue_name in self.limits]
+        held = Counter(hold.claimed.queue_name for hold in holds)
+        in_line = {hold.claimed.queue_name for hold in holds if hold.started_at is None}
+        at_once = asked.limit if asked.only is not None else min(asked.limit, max(0, self._crew.in_threads.free))
+        most: dict[str, int] = {}
+        for queue in self.limits.intersection(asked.queues):
+            most[queue] = self._settings.queue_limits.get(queue, asked.limit) - held[queue]
+            if queue in self.limited:
+                most[queue] = min(most[queue], max(at_once, 0 if queue in in_line else 1))
+        queues = [queue for queue in asked.queues if most.get(queue, 1) > 0]
+        return replace(asked, queues=queues, most=most, limited=[queue for queue in queues if queue in self.limited])
+
+    def _read_limits(self) -> None:
+        now = time.monotonic()
+        if now - self._limits_read_at >= QUEUES_SECONDS:
+            self.limited, self._limits_read_at = frozenset(self._engine.limited_queues()), now
+            self.limits = self.limited.union(self._settings.queue_limits)
 
     def _room(self, most: int, is_alone: bool) -> Demand:
         """How many tasks fit, and of which kind: a full lane takes no more of its own."""

@@ -19,12 +19,19 @@ CONNECT_SECONDS = 2  # a database that is away is no reason to say nothing; the 
 def lines(settings: ExecutorSettings, name: str, processes: int) -> Iterator[str]:
     python = ".".join(map(str, sys.version_info[:3]))
     stored = server(engine_for(settings.backend).database)
-    queues = ", ".join(settings.queues) if settings.queues else "every queue"
+    queues = ", ".join(served(settings, processes)) or "every queue"
     each = f"{settings.threads} threads + {settings.async_slots} async"
     yield f"jobqueue {__version__} · executor {name} · django {django.get_version()} · python {python} · {stored}"
     yield f"queues      {queues:<36} {len(registry.all())} tasks registered"
     yield f"slots       {processes} × ({each})"
     yield f"shutdown    {settings.shutdown_timeout:g} s grace on SIGTERM, Ctrl-C twice to hand back at once"
+
+
+def served(settings: ExecutorSettings, processes: int) -> Iterator[str]:
+    each = " each" if processes > 1 else ""
+    for name in settings.queues or ():
+        most = settings.queue_limits.get(name)
+        yield name if most is None else f"{name} (max {most}{each})"
 
 
 def server(alias: str) -> str:

@@ -73,6 +73,9 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __contains__(self, pk: UUID) -> bool:
+        return pk in self._open
+
     def outcomes(self) -> list[Outcome]:
         return [over.outcome for over in self._open.values()]
 

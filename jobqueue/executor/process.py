@@ -127,6 +127,7 @@ class ExecutorProcess:
                 "jobqueue": jobqueue_version(),
             },
             queues=list(self.settings.queues or ()),
+            queue_limits=self.settings.queue_limits,
             slots=self.settings.threads,
             state="DRAINING" if self.pulse.is_draining else "RUNNING",
         )

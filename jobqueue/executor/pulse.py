@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
@@ -24,12 +24,13 @@ from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.ledger import Counts, Ledger, is_work_for_others
 from jobqueue.executor.outage import Line, Outage, Patience
+from jobqueue.executor.room import Room
 from jobqueue.executor.run import Ended, Worker, not_started
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.suspects import Suspects
 from jobqueue.executor.upkeep import AGAIN_SECONDS, Upkeep
 from jobqueue.failpoints import reach
-from jobqueue.outcome import Claimed, Committed, Letter, Status
+from jobqueue.outcome import Claimed, Claims, Committed, Letter, Status
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -80,7 +81,8 @@ class Pulse(threading.Thread):
         self.left_behind: set[UUID] = set()
         self._crew = Crew(engine, settings, worker, self.finish, on_deadline)
         self._suspects = Suspects(engine.options.heartbeat_timeout)
-        self._appetite = Appetite(engine, settings, self.executor_id, self._crew, self._suspects)
+        self._appetite = Appetite(engine, settings, self.executor_id, self._crew, self._suspects, self._in_hand)
+        self._room = Room(self._appetite)
         self._upkeep = Upkeep(engine, self.executor_id, self.heart, self._appetite, self._suspects)
         self._ledger = Ledger(engine, worker)
         self._finished: deque[Ended] = deque()
@@ -172,17 +174,19 @@ class Pulse(threading.Thread):
         self._take_back()
         outcomes = self._ledger.outcomes()
         demand = self._appetite.demand(self._most(), is_alone=not self.holds, is_convenient=bool(outcomes))
+        claims = Claims()
         if outcomes or demand.limit:
             began_at = time.monotonic()
-            committed, claimed = self.engine.pulse(outcomes, demand)
+            committed, claims = self.engine.pulse(outcomes, demand)
             if committed.done:
                 reach("commit.after")
-            if claimed:
+            if claims:
                 reach("claim.after")
-            self._begin(claimed, self._read_mail(claimed))
-            self._appetite.claimed(demand, len(claimed), began_at)
+            self._begin(claims, self._read_mail(claims))
+            self._appetite.claimed(demand, claims, began_at)
             self._settle(committed)
             self._announce()
+        self._news |= self._room.to_tell(demand, claims)
         if self._news and self.engine.options.notify:
             news, self._news = self._news, set()
             notices.send(self.engine, news)
@@ -221,6 +225,9 @@ class Pulse(threading.Thread):
         return max(0.0, min(waits))
 
     # --- what was claimed
+
+    def _in_hand(self) -> Iterator[Hold]:
+        return (hold for hold in self.holds.values() if hold.id not in self._ledger)
 
     def _read_mail(self, claimed: Sequence[Claimed]) -> Mapping[UUID, Sequence[Letter]]:
         """After the claim: mail that comes later makes the task run again."""
@@ -272,6 +279,7 @@ class Pulse(threading.Thread):
         if self.holds.get(hold.id) is hold:  # the same task may have been claimed again meanwhile
             del self.holds[hold.id]
         self._suspects.ended()
+        self._room.made(hold.claimed.queue_name)
         self.counts.add(over, status)
         if status in (Status.SCHEDULED, Status.SUSPENDED):
             self._upkeep.expect_alarm(over.outcome)

@@ -35,7 +35,7 @@ def test_banner_says_what_it_will_do(fleet: Fleet) -> None:
 
 def test_flags_may_come_from_the_environment(fleet: Fleet) -> None:
     environment = {
-        "JOBQUEUE_QUEUE": "emails, reports",
+        "JOBQUEUE_QUEUE": "emails, reports:2",
         "JOBQUEUE_THREADS": "3",
         "JOBQUEUE_ASYNC_SLOTS": "7",
         "JOBQUEUE_PROCESSES": "2",
@@ -43,6 +43,11 @@ def test_flags_may_come_from_the_environment(fleet: Fleet) -> None:
         "JOBQUEUE_NAME": "web",
         "JOBQUEUE_BURST": "yes",
     }
+    process = fleet.launch(environment=environment)
+    assert process.wait() == 0
+    assert "queues      emails, reports (max 2 each) " in process.output.lines[1]
+    assert {str(row.queue_limits) for row in Executor.objects.all()} == {"{'reports': 2}"}
+
     process = fleet.launch("-t", "4", "-q", "other", environment=environment)
     assert process.wait() == 0
     banner = "\n".join(process.output.lines)
@@ -60,6 +65,15 @@ def test_flags_may_come_from_the_environment(fleet: Fleet) -> None:
         (["--threads", "many"], {}, 2, "argument -t/--threads: invalid whole number value: 'many'"),
         (["--shutdown-timeout", "nan"], {}, 2, "argument --shutdown-timeout: must be 0 or more, not nan"),
         (["--no-such-flag"], {}, 2, "unrecognized arguments: --no-such-flag"),
+        (["-q", "emails:0"], {}, 2, "must be NAME or NAME:LIMIT with a limit of 1 or more, not 'emails:0'"),
+        (["-q", "emails:high:4"], {}, 2, "a queue with a colon in its name is served by executors without --queue"),
+        (
+            [],
+            {"JOBQUEUE_QUEUE": "emails:"},
+            2,
+            "JOBQUEUE_QUEUE='emails:' in the environment: must be NAME or NAME:LIMIT",
+        ),
+        (["-q", "emails:1", "-q", "emails"], {}, 1, "Queue 'emails' is named twice, with different limits."),
         ([], {"JOBQUEUE_THREADS": "many"}, 2, "JOBQUEUE_THREADS='many' in the environment: "),
         ([], {"JOBQUEUE_MAX_TASKS": "0"}, 2, "JOBQUEUE_MAX_TASKS='0' in the environment: must be 1 or more, not 0"),
         ([], {"JOBQUEUE_BURST": "maybe"}, 2, "JOBQUEUE_BURST='maybe' in the environment: must be 1 or 0"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from dataclasses import replace
+from datetime import timedelta
 from io import StringIO
 from typing import Any
 
@@ -18,7 +20,7 @@ from jobqueue.ids import new_id
 from jobqueue.models import InboxMessage, Queue, Task
 from jobqueue.outcome import Status
 from tests.edges.cli import BOTH, console, jobqueue
-from tests.factories import MessageFactory, TaskFactory, ago
+from tests.factories import MessageFactory, TaskFactory, ago, now
 
 pytestmark = BOTH
 
@@ -185,13 +187,49 @@ class TestQueues:
         assert said.out.startswith("emails is paused")
         row = Queue.objects.using(backend).get(name="emails")
         assert (row.paused_by, row.pause_reason, row.paused_at is not None) == ("anna", "disk full", True)
-        assert run("resume", "emails", "--json").json == {"emails": {"is_paused": False}}
+        assert run("resume", "emails", "--json").json["emails"] == {
+            "is_paused": False, "paused_by": "", "pause_reason": "", "resume_at": None, "max_running": None,
+        }  # fmt: skip
         row.refresh_from_db()
         assert row.paused_at is None
 
     def test_resuming_what_runs_is_no_error(self, run) -> None:
         said = run("resume", "emails")
         assert (said.code, said.err) == (0, "emails was not paused.\n")
+
+    @pytest.mark.parametrize("flag", ["--for", "--until"])
+    def test_a_pause_may_have_an_end(self, backend, run, flag) -> None:
+        end = "2h" if flag == "--for" else (now() + timedelta(hours=2)).isoformat()
+        said = run("pause", "emails", "sms", flag, end)
+        assert re.match(r"emails is paused until 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC: executors", said.out)
+        for row in Queue.objects.using(backend):
+            assert row.resume_at is not None
+            assert timedelta(minutes=115) < row.resume_at - now() <= timedelta(hours=2)
+        assert run("pause", "emails").code == 0
+        assert Queue.objects.using(backend).get(name="emails").resume_at is None
+
+    @pytest.mark.parametrize("end", [("--for", "0"), ("--until", "2020-01-01T00:00")])
+    def test_a_pause_that_is_over_is_refused(self, backend, run, end) -> None:
+        said = run("pause", "emails", *end)
+        assert said.code == 1
+        assert "has ended already" in said.err
+        assert not Queue.objects.using(backend).exists()
+
+    def test_a_limit_is_set_shown_and_taken_back(self, backend, run) -> None:
+        assert run("limit", "emails", 5).out == "emails runs, at most 5 tasks at once.\n"
+        assert Queue.objects.using(backend).get().max_running == 5
+        assert re.search(r"^emails +0 +0 +0/5 ", run("status").out, re.MULTILINE)
+        assert run("status", "--json").json["backends"][0]["queues"][0]["max_running"] == 5
+        run("pause", "emails")
+        assert run("limit", "emails", "none", "--json").json["emails"]["max_running"] is None
+        assert Queue.objects.using(backend).get().paused_at is not None
+
+    @pytest.mark.parametrize("most", ["0", "-1", "many", "2.5"])
+    def test_a_limit_is_a_number_or_none(self, backend, run, most) -> None:
+        said = run("limit", "emails", most)
+        assert said.code == 1
+        assert "or none" in said.err
+        assert not Queue.objects.using(backend).exists()
 
     def test_an_unknown_queue_pauses_none(self, settings) -> None:
         settings.TASKS = settings.TASKS | {"default": settings.TASKS["default"] | {"QUEUES": ["default", "emails"]}}

@@ -16,6 +16,7 @@ from jobqueue.ids import new_id
 from jobqueue.models import Executor, InboxMessage, Queue, Task
 from jobqueue.outcome import (
     Claimed,
+    Claims,
     Committed,
     Demand,
     Effects,
@@ -65,7 +66,7 @@ class Bench:
         values: dict[str, Any] = {"executor_id": self.executor_id, "queues": ["default"], "limit": limit}
         return Demand(**values | changes)
 
-    def claim(self, limit: int = 100, **changes: Any) -> list[Claimed]:
+    def claim(self, limit: int = 100, **changes: Any) -> Claims:
         return self.engine.claim(self.demand(limit, **changes))
 
     def claim_ids(self, limit: int = 100, **changes: Any) -> list[UUID]:
@@ -116,6 +117,11 @@ class Bench:
     def pause(self, name: str, **changes: Any) -> None:
         Queue.objects.using(self.engine.database).create(
             backend=self.engine.alias, name=name, **{"paused_at": self.engine.now()} | changes
+        )
+
+    def limit(self, name: str, most: int | None) -> None:
+        Queue.objects.using(self.engine.database).update_or_create(
+            backend=self.engine.alias, name=name, defaults={"max_running": most}
         )
 
     # --- look

@@ -396,3 +396,22 @@ def test_generic_plan(bench: Bench, name: str) -> None:
     scans = [node for node in nodes(plans[0]["Plan"]) if node.get("Relation Name") in BIG]
     assert scans
     assert not [node for node in scans if node["Node Type"] == "Seq Scan"]
+
+
+@pytest.mark.parametrize("size", [1, 100, 1000])
+def test_claim_of_queues_with_limits(bench: Bench, size: int) -> None:
+    for queue in QUEUES:
+        bench.limit(queue, size)
+
+    running = Task.objects.running().filter(queue_name="queue-0").count()
+
+    claimed = read(lambda: bench.claim(5 * size, queues=QUEUES, limited=QUEUES, most=dict.fromkeys(QUEUES, size)))
+
+    assert len(claimed) == 4 * size + max(0, size - running)
+
+
+def test_has_suspects_in_queues_with_limits(bench: Bench) -> None:
+    for queue in QUEUES:
+        bench.limit(queue, 1000)
+
+    assert read(lambda: bench.engine.has_suspects(QUEUES))

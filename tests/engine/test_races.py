@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from threading import Barrier
+from threading import Barrier, Event, Lock
 from time import monotonic
 from uuid import UUID
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from jobqueue.engine import postgresql
 from jobqueue.engine.postgresql import PostgresEngine
@@ -278,3 +278,85 @@ def test_messages_with_the_same_dedupe_keys_in_other_orders_do_not_deadlock(fast
     with threads(2) as start:
         both = [start(send, order) for order in (1, -1)]
         assert sum(one.result(2 * DEADLINE_SECONDS) for one in both) == 10 * 50 * len(ids)
+
+
+class TestLimits:
+    """A queue of which three may run."""
+
+    MOST = 3
+
+    @pytest.fixture(autouse=True)
+    def limit(self, bench: Bench) -> None:
+        bench.limit("a", self.MOST)
+
+    def test_no_more_run_than_may_while_many_claim_and_commit(self, bench: Bench) -> None:
+        count = 300 if is_fast(bench) else 60
+        make_bench("postgresql").engine.enqueue([new(queue_name="a") for _ in range(count)])
+        barrier, is_over, in_hand, most_in_hand, lock = Barrier(5), Event(), [0], [0], Lock()
+
+        def hold(change: int) -> None:
+            with lock:
+                in_hand[0] += change
+                most_in_hand[0] = max(most_in_hand[0], in_hand[0])
+
+        def work() -> int:
+            other, done, outcomes = Bench(bench.engine), 0, list[Outcome]()
+            deadline = monotonic() + DEADLINE_SECONDS
+            barrier.wait(DEADLINE_SECONDS)
+            while outcomes or bench.engine.tasks.ready().exists():
+                assert monotonic() < deadline
+                hold(-len(outcomes))
+                demand = other.demand(2, queues=["a", "b"], limited=["a"])
+                committed, claims = other.engine.pulse(outcomes, demand)
+                hold(len(claims))
+                assert len(committed.done) == len(outcomes)
+                done, outcomes = done + len(outcomes), [outcome(claimed) for claimed in claims]
+            return done
+
+        def look() -> int:
+            most = 0
+            barrier.wait(DEADLINE_SECONDS)
+            while not is_over.is_set():
+                most = max(most, bench.engine.tasks.running().count())
+            return most
+
+        with threads(5) as start:
+            looking, working = start(look), [start(work) for _ in range(4)]
+            try:
+                done = [one.result(2 * DEADLINE_SECONDS) for one in working]
+            finally:
+                is_over.set()
+            seen = looking.result(DEADLINE_SECONDS)
+
+        assert sum(done) == count
+        assert sum(1 for one in done if one) > 1, "one did it all"
+        assert 0 < max(seen, most_in_hand[0]) <= self.MOST
+
+    def test_queue_is_left_out_while_another_claims_from_it(self, bench: Bench) -> None:
+        """And counted only afterwards: two that count at once would each find room for three."""
+        other = Bench(bench.engine)
+        bench.engine.enqueue([new(queue_name="a") for _ in range(5)])
+        wanted = bench.add(queue_name="b")
+
+        with threads(1) as start:
+            with transaction.atomic():
+                assert len(bench.claim(2, queues=["a"], limited=["a"])) == 2
+                claims = start(lambda: other.claim(queues=["a", "b"], limited=["a"])).result(DEADLINE_SECONDS)
+                assert ([claimed.id for claimed in claims], claims.busy) == ([wanted], {"a"})
+            claims = start(lambda: other.claim(queues=["a", "b"], limited=["a"])).result(DEADLINE_SECONDS)
+
+        assert (len(claims), claims.busy) == (1, frozenset())
+
+    def test_what_another_commits_just_then_makes_room_for_the_next_claim_only(self, bench: Bench) -> None:
+        other = Bench(bench.engine)
+        bench.engine.enqueue([new(queue_name="a") for _ in range(5)])
+        claims = bench.claim(queues=["a"], limited=["a"])
+
+        with threads(1) as start:
+            with transaction.atomic():
+                bench.commit(*[outcome(claimed) for claimed in claims])
+                found = start(lambda: other.claim_ids(queues=["a"], limited=["a"])).result(DEADLINE_SECONDS)
+                assert found == []
+            found = start(lambda: other.claim_ids(queues=["a"], limited=["a"])).result(DEADLINE_SECONDS)
+
+        assert len(found) == 2

@@ -571,6 +571,11 @@ def write_atomically(ending: str, database: str = "default") -> Any:
 
 
 @task(atomic=True)
+def add_atomically(a: int, b: int = 1) -> int:
+    return a + b
+
+
+@task(atomic=True)
 def write_and_spin(gate: str) -> None:
     write("unfinished")
     spin_at.func(gate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -9,13 +10,22 @@ from uuid import uuid4
 import pytest
 
 from jobqueue.executor import appetite as appetite_module
-from jobqueue.executor.appetite import LOOK_AGAIN_SECONDS, NEVER, QUEUES_SECONDS, Appetite
+from jobqueue.executor.appetite import BUSY_SECONDS, LOOK_AGAIN_SECONDS, NEVER, QUEUES_SECONDS, Appetite
+from jobqueue.executor.hold import Hold
+from jobqueue.executor.room import Room
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.suspects import Suspects
-from jobqueue.outcome import Demand
+from jobqueue.outcome import Claims, Demand
+from tests.executor.harness import make_claim
 
 POLL_SECONDS = 10.0
 MANY = 1_000_000
+
+
+def claims_of(count: int, *, busy: Collection[str] = ()) -> Claims:
+    claims = Claims(make_claim() for _ in range(count))
+    claims.busy = frozenset(busy)
+    return claims
 
 
 class Clock:
@@ -35,6 +45,8 @@ class Situation:
         self.ahead = 0
         self.queues = ["a", "b"]
         self.reads = 0
+        self.limited: list[str] = []
+        self.in_hand: list[Any] = []
         self.suspects = Suspects(30.0)
         lane = type("FakeLane", (), {"ahead": lambda _: self.ahead})
         crew = type(
@@ -46,8 +58,14 @@ class Situation:
                 "coroutines": property(lambda _: self.coroutines),
             },
         )
-        engine = SimpleNamespace(options=SimpleNamespace(poll_interval=POLL_SECONDS), queues_in_use=self._queues_in_use)
-        self.appetite = Appetite(engine, ExecutorSettings(**settings), uuid4(), crew(), self.suspects)  # type: ignore[arg-type]
+        engine: Any = SimpleNamespace(
+            options=SimpleNamespace(poll_interval=POLL_SECONDS),
+            queues_in_use=self._queues_in_use,
+            limited_queues=lambda: self.limited,
+        )
+        self.appetite = Appetite(
+            engine, ExecutorSettings(**settings), uuid4(), crew(), self.suspects, lambda: self.in_hand
+        )
 
     def _queues_in_use(self) -> list[str]:
         self.reads += 1
@@ -56,11 +74,11 @@ class Situation:
     def asks(self, most: int = MANY, *, is_alone: bool = False, is_convenient: bool = False) -> Demand:
         return self.appetite.demand(most, is_alone=is_alone, is_convenient=is_convenient)
 
-    def claims(self, found: int = 0, *, took: float = 0.0, **changes: Any) -> Demand:
+    def claims(self, found: int = 0, *, took: float = 0.0, busy: Collection[str] = (), **changes: Any) -> Demand:
         """Make one claim, which finds so many."""
         demand, began_at = self.asks(**changes), self.clock.now
         self.clock.now += took
-        self.appetite.claimed(demand, found, began_at)
+        self.appetite.claimed(demand, claims_of(found, busy=busy), began_at)
         return demand
 
     def waits(self, most: int = MANY) -> float:
@@ -169,7 +187,7 @@ def test_a_notice_during_a_claim_is_not_lost(situation: Situation) -> None:
     situation.appetite.notice("a")
     situation.clock.now += 0.001
 
-    situation.appetite.claimed(demand, 0, began_at)
+    situation.appetite.claimed(demand, claims_of(0), began_at)
 
     assert situation.waits() == 0.0
 
@@ -296,3 +314,110 @@ def test_a_noticed_queue_is_looked_at_again_although_it_was_empty_in_between(
     clock.now += LOOK_AGAIN_SECONDS
 
     assert "a" in situation.claims().queues
+
+
+# --- queues with limits
+
+
+def hold(queue: str, *, is_started: bool = True) -> Hold:
+    hold = Hold(make_claim(queue_name=queue))
+    if is_started:
+        hold.start(None)
+    return hold
+
+
+def test_process_takes_no_more_of_a_queue_than_it_may_run(clock: Clock) -> None:
+    situation = Situation(clock, queues=("a", "b"), queue_limits={"a": 3})
+    situation.in_hand = [hold("a"), hold("a"), hold("b")]
+    demand = situation.asks()
+
+    assert (demand.queues, demand.most, demand.limited) == (["a", "b"], {"a": 1}, [])
+
+    situation.in_hand.append(hold("a", is_started=False))
+    assert situation.asks().queues == ["b"]
+
+
+def test_who_may_take_nothing_rests_until_room_is_made(clock: Clock) -> None:
+    situation = Situation(clock, queues=("a",), queue_limits={"a": 1})
+    situation.in_hand = [hold("a")]
+
+    assert situation.asks().limit == 0
+    clock.now += LOOK_AGAIN_SECONDS
+    assert situation.asks().limit == 0
+    assert situation.waits() == pytest.approx(POLL_SECONDS)
+
+    situation.in_hand.clear()
+    assert situation.appetite.grow()
+    assert situation.asks().most == {"a": 1}
+
+
+def test_of_a_queue_with_a_max_running_only_what_starts_at_once_is_claimed(situation: Situation) -> None:
+    situation.limited, situation.threads, situation.ahead = ["a"], 3, 500
+    demand = situation.asks()
+
+    assert (demand.limit, demand.most, demand.limited) == (100, {"a": 3}, ["a"])
+
+
+def test_one_may_wait_in_line_behind_tasks_of_other_queues(situation: Situation) -> None:
+    situation.limited, situation.threads, situation.ahead = ["a"], -200, 500
+    assert situation.asks().most == {"a": 1}
+
+    situation.in_hand = [hold("a", is_started=False)]
+    assert situation.asks().queues == ["b"]
+
+
+def test_limits_are_looked_up_each_second(situation: Situation) -> None:
+    assert not situation.asks().limited
+    situation.limited = ["a"]
+    assert not situation.asks().limited
+
+    situation.clock.now += QUEUES_SECONDS
+    assert situation.asks().limited == ["a"]
+
+
+def test_queue_that_another_claims_from_is_looked_at_again_soon(situation: Situation) -> None:
+    situation.satisfied().clock.now += POLL_SECONDS
+    situation.claims(busy=["a"])
+
+    assert situation.waits() == pytest.approx(BUSY_SECONDS)
+
+
+# --- room in them
+
+
+def test_others_hear_of_room_that_we_cannot_fill(situation: Situation) -> None:
+    situation.limited = ["a"]
+    demand = situation.satisfied().asks(is_convenient=True)
+    room = Room(situation.appetite)
+
+    room.made("b")
+    assert room.to_tell(demand, claims_of(0)) == set()
+    room.made("a")
+    assert room.to_tell(demand, claims_of(0)) == set()  # nothing waits
+    room.made("a")
+    assert room.to_tell(demand, claims_of(0, busy=["a"])) == {"a"}
+    room.made("a")
+    assert room.to_tell(demand, Claims([make_claim(queue_name="a")])) == set()
+    room.made("a")
+    assert room.to_tell(demand, claims_of(demand.limit)) == {"a"}
+    assert room.to_tell(demand, claims_of(0)) == set()
+
+
+def test_room_is_ours_for_one_more_turn(situation: Situation) -> None:
+    situation.limited = ["a"]
+    nothing = situation.satisfied().asks()
+    room = Room(situation.appetite)
+    room.made("a")
+
+    assert room.to_tell(nothing, Claims()) == set()
+    assert situation.waits() == 0.0
+    assert room.to_tell(nothing, Claims()) == {"a"}  # there was no room in the process
+
+
+def test_room_below_a_limit_of_this_process_is_no_news_for_others(clock: Clock) -> None:
+    situation = Situation(clock, queues=("a",), queue_limits={"a": 1}).satisfied()
+    room = Room(situation.appetite)
+    room.made("a")
+
+    assert room.to_tell(situation.asks(), Claims()) == set()
+    assert room.to_tell(situation.asks(), claims_of(8)) == set()

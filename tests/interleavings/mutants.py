@@ -125,7 +125,7 @@ class WaitsForReceivers(PostgresEngine):
 class ClaimsWithoutLocking(PostgresEngine):
     """Looks for what is READY, and then takes it, whoever has taken it in between."""
 
-    def _claim(self, demand: Demand) -> list[Claimed]:
+    def _take_best(self, demand: Demand) -> list[Claimed]:
         ready = self.tasks.ready().filter(queue_name__in=demand.queues).order_by("rank", "pk")
         found = list(ready.values_list("pk", "claim_number")[: demand.limit])
         for pk, number in found:

@@ -1,5 +1,7 @@
--- Hand the best READY tasks of some queues to an executor; paused queues are left out.
+-- Hand the best READY tasks of some queues to an executor; paused queues are left out, and those with a limit whose rows
+-- the transaction has not locked: what ran before the lock is not known.
 -- Parameters: backend, queues, claim_limit, executor_id, aging;
+--   most: for each of the queues in turn how many to take, NULL or no entry for any number; locked: names;
 --   only, but: task types to take or to leave, NULL for no restriction;
 --   suspects: take only tasks that lost executors before, instead of only the others.
 -- Index: jobqueue_task_ready, a slice per queue, in order of rank.
@@ -7,12 +9,14 @@
 -- Trap: the CTE must stay MATERIALIZED; WHERE id IN (SELECT ... LIMIT 5) claimed 2,000 of 2,000 rows under a nested loop.
 -- Trap: joined to the CTE instead of looked up by an array, 200 rows of 20,000 were found by reading the whole table.
 WITH open_queue AS MATERIALIZED (
-    SELECT asked.name
-    FROM unnest(%(queues)s::text[]) AS asked (name)
+    SELECT asked.name, asked.most
+    FROM unnest(%(queues)s::text[], %(most)s::int[]) AS asked (name, most)
     WHERE NOT EXISTS (
         SELECT FROM jobqueue_queue AS queue
-        WHERE queue.backend = %(backend)s AND queue.name = asked.name AND queue.paused_at IS NOT NULL
-            AND (queue.resume_at IS NULL OR queue.resume_at > clock_timestamp())
+        WHERE queue.backend = %(backend)s AND queue.name = asked.name AND (
+            (queue.paused_at IS NOT NULL AND (queue.resume_at IS NULL OR queue.resume_at > clock_timestamp()))
+            OR (queue.max_running IS NOT NULL AND asked.name <> ALL(%(locked)s::text[]))
+        )
     )
 ),
 picked AS MATERIALIZED (
@@ -26,7 +30,7 @@ picked AS MATERIALIZED (
             AND (%(only)s::text[] IS NULL OR task.task_type = ANY(%(only)s::text[]))
             AND (%(but)s::text[] IS NULL OR task.task_type <> ALL(%(but)s::text[]))
         ORDER BY task.backend, task.queue_name, task.rank, task.id
-        LIMIT %(claim_limit)s
+        LIMIT LEAST(%(claim_limit)s::int, open_queue.most)
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS slice
     ORDER BY slice.rank, slice.id

@@ -3,4 +3,4 @@
 SELECT id, claim_number, cancel_requested_at IS NOT NULL
 FROM jobqueue_task
 WHERE executor_id = %(executor_id)s AND status = 'RUNNING'
-ORDER BY executor_id, id
+ORDER BY executor_id

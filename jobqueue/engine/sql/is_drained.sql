@@ -26,7 +26,7 @@ SELECT
         FROM jobqueue_task
         WHERE backend = %(backend)s AND status = 'RUNNING'
             AND (NOT %(only_these)s OR queue_name = ANY(%(queues)s::text[]))
-        ORDER BY executor_id, id
+        ORDER BY executor_id
         LIMIT 1
     ) IS NULL
     AND (

@@ -94,8 +94,14 @@ class Command(BaseCommand):
         one.add_argument("queues", nargs="+", type=_text(128), metavar="QUEUE")
         one.add_argument("--reason", default="", type=_text(255), help="why, for others to read")
         one.add_argument("--by", type=_text(150), help="who (the user of the system)")
+        end = one.add_mutually_exclusive_group()
+        end.add_argument("--until", type=words.later, metavar="WHEN", help="resumes then by itself: 2030-01-31T09:00")
+        end.add_argument("--for", type=words.length, dest="until", metavar="TIME", help="resumes after it: 30m, 2h")
         one = self._add("resume", _resume, "Let executors claim tasks of a paused queue again.")
         one.add_argument("queues", nargs="+", type=_text(128), metavar="QUEUE")
+        one = self._add("limit", _limit, "Let no more tasks of a queue run at once, in all executors together.")
+        one.add_argument("queue", type=_text(128), metavar="QUEUE")
+        one.add_argument("most", type=words.most, metavar="MOST", help="a number, or none")
 
     def _add_new(self) -> None:
         one = self._add("submit", _submit, "Enqueue a task, and print its id.")
@@ -224,11 +230,22 @@ def _deed(deed: deeds.Deed) -> Run:
 
 
 def _pause(console: Console, options: dict[str, Any]) -> None:
-    queues.pause(console, options["queues"], options["backend"], by=options["by"], reason=options["reason"])
+    queues.pause(
+        console,
+        options["queues"],
+        options["backend"],
+        by=options["by"],
+        reason=options["reason"],
+        until=options["until"],
+    )
 
 
 def _resume(console: Console, options: dict[str, Any]) -> None:
     queues.resume(console, options["queues"], options["backend"])
+
+
+def _limit(console: Console, options: dict[str, Any]) -> None:
+    queues.limit(console, options["queue"], options["most"], options["backend"])
 
 
 def _submit(console: Console, options: dict[str, Any]) -> None:

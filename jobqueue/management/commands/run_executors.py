@@ -57,6 +57,17 @@ def address(text: str) -> Address:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def queue(text: str) -> tuple[str, int | None]:
+    """Read NAME, or NAME:LIMIT."""
+    name, colon, limit = text.partition(":")
+    if not name or (colon and not (limit.isascii() and limit.isdigit() and int(limit) > 0)):
+        raise argparse.ArgumentTypeError(
+            f"must be NAME or NAME:LIMIT with a limit of 1 or more, not {text!r}; a queue with a colon in its name "
+            "is served by executors without --queue"
+        )
+    return name, int(limit) if colon else None
+
+
 class Append(argparse.Action):
     """As "append", but what the command line says replaces what the environment says."""
 
@@ -86,8 +97,8 @@ class Flags:
                 if given.lower() not in SWITCH:
                     raise ValueError("must be 1 or 0")
                 return SWITCH[given.lower()]
-            case {"action": _}:
-                return given.replace(",", " ").split()
+            case {"action": _, "type": read}:
+                return [read(item) for item in given.replace(",", " ").split()]
             case {"type": read}:
                 return read(given)
         return given
@@ -108,8 +119,10 @@ class Command(BaseCommand):
             "-q",
             "--queue",
             action=Append,
-            metavar="NAME",
-            help="a queue to serve; repeat for more; none: every queue",
+            type=queue,
+            metavar="NAME[:LIMIT]",
+            help="a queue to serve, and how many of its tasks at once in each process; repeat for more; none: every "
+            "queue",
         )
         add("-t", "--threads", type=positive(int, 1), default=8, help="tasks at once in threads (8)")
         add("--async-slots", type=positive(int, 1), default=100, help="async tasks at once (100)")
@@ -245,14 +258,18 @@ class Command(BaseCommand):
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         known = set(django_settings.TASKS[backend].get("QUEUES", ["default"]))
-        for name in queues or ():
+        limits: dict[str, int | None] = {}
+        for name, limit in queues or ():
+            if limits.setdefault(name, limit) != limit:
+                raise CommandError(f"Queue {name!r} is named twice, with different limits.")
             if known and name not in known:
                 raise CommandError(
                     f"Queue {name!r} is not in QUEUES of TASKS[{backend!r}]: {', '.join(sorted(known))}."
                 )
         return ExecutorSettings(
             backend=backend,
-            queues=tuple(dict.fromkeys(queues)) if queues else None,
+            queues=tuple(limits) or None,
+            queue_limits={name: limit for name, limit in limits.items() if limit is not None},
             threads=options["threads"],
             async_slots=options["async_slots"],
             burst=options["burst"],

@@ -1,0 +1,35 @@
+-- Count what runs of some queues, of each no further than a number: a loose index scan, one step per executor that holds
+-- tasks, and for each queue one more.
+-- Parameters: backend, queues, most: how far to count each. Index: jobqueue_task_running. Locks: none.
+-- An index by queue would be one more to write with every claim, 2 us in 30, for whoever has no limits too.
+WITH RECURSIVE holder AS (
+    (
+        SELECT executor_id FROM jobqueue_task
+        WHERE status = 'RUNNING' AND executor_id IS NOT NULL
+        ORDER BY executor_id LIMIT 1
+    )
+    UNION ALL
+    SELECT following.executor_id
+    FROM holder
+    CROSS JOIN LATERAL (
+        SELECT task.executor_id FROM jobqueue_task AS task
+        WHERE task.status = 'RUNNING' AND task.executor_id > holder.executor_id
+        ORDER BY task.executor_id LIMIT 1
+    ) AS following
+)
+SELECT asked.name, (
+    SELECT count(*)
+    FROM (
+        SELECT
+        FROM holder
+        CROSS JOIN LATERAL (
+            SELECT FROM jobqueue_task AS task
+            WHERE task.executor_id = holder.executor_id AND task.queue_name = asked.name AND task.status = 'RUNNING'
+                AND task.backend = %(backend)s
+            ORDER BY task.executor_id, task.queue_name
+            LIMIT asked.most
+        ) AS held
+        LIMIT asked.most
+    ) AS running
+)
+FROM unnest(%(queues)s::text[], %(most)s::int[]) AS asked (name, most)

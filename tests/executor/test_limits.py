@@ -1,0 +1,141 @@
+"""Queues of which only so many tasks run at once, with real executors."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from jobqueue import api
+from jobqueue.models import Executor, Queue, Task
+from jobqueue.outcome import Status
+from tests.executor import tasks
+from tests.executor.harness import (
+    DEADLINE,
+    Start,
+    gates,
+    on_both_databases,
+    on_postgresql,
+    wait_for,
+    wait_until,
+)
+
+
+def running(queue: str, backend: str) -> int:
+    return Task.objects.using(backend).running().filter(queue_name=queue).count()
+
+
+@on_both_databases
+def test_two_executors_together_run_no_more_than_the_limit(start: Start, backend: str) -> None:
+    api.limit("limited", 3, backend=backend)
+    limited = tasks.wait_at.using(queue_name="limited", backend=backend)
+    limited.enqueue_many([(("gate", number), {}) for number in range(8)])
+    executors = [start(threads=8, backend=backend) for _ in range(2 if backend == "default" else 1)]
+    gates["gate"].wait_for(3)
+    other = tasks.add.using(queue_name="other", backend=backend).enqueue(1)
+    wait_until(other, Status.SUCCESSFUL)
+
+    assert running("limited", backend) == len(gates["gate"].arrived) == 3
+
+    gates["gate"].open()
+    wait_for(lambda: Task.objects.using(backend).successful().count() == 9)
+    assert wait_for(lambda: sum(executor.pulse.counts.finished for executor in executors) == 9)
+
+
+@on_both_databases
+def test_process_runs_no_more_of_a_queue_than_it_was_told(start: Start, backend: str) -> None:
+    limited = tasks.wait_at.using(queue_name="limited", backend=backend)
+    limited.enqueue_many([(("gate", number), {}) for number in range(8)])
+    start(threads=8, backend=backend, queues=("limited", "other"), queue_limits={"limited": 2})
+    gates["gate"].wait_for(2)
+    other = tasks.add.using(queue_name="other", backend=backend).enqueue(1)
+    wait_until(other, Status.SUCCESSFUL)
+
+    assert running("limited", backend) == 2
+    assert Executor.objects.using(backend).get().queue_limits == {"limited": 2}
+
+    gates["gate"].open()
+    wait_for(lambda: Task.objects.using(backend).successful().count() == 9)
+
+
+@on_postgresql
+def test_short_tasks_of_a_limited_queue_are_not_claimed_ahead(start: Start) -> None:
+    """Nor do they wait for the poll, one batch after the other."""
+    api.limit("limited", 2)
+    most: Counter[str] = Counter()
+    is_over = threading.Event()
+
+    def look() -> None:
+        try:
+            while not is_over.is_set():
+                most["running"] = max(most["running"], running("limited", "default"))
+        finally:
+            connection.close()
+
+    tasks.add.using(queue_name="limited").enqueue_many([((number,), {}) for number in range(200)])
+    tasks.add.enqueue_many([((number,), {}) for number in range(200)])
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        start(threads=8, poll_interval=600.0)
+        wait_for(lambda: Task.objects.successful().count() == 400, "the end of all")
+    finally:
+        is_over.set()
+        thread.join(DEADLINE)
+
+    assert 0 < most["running"] <= 2
+
+
+@on_postgresql
+def test_room_that_one_executor_cannot_fill_is_filled_by_the_other(start: Start) -> None:
+    api.limit("limited", 1)
+    first = tasks.wait_at.using(queue_name="limited").enqueue("first")
+    busy = start(threads=1, poll_interval=600.0)
+    gates["first"].wait_for()
+    idle = start(threads=1, poll_interval=600.0)
+    wait_for(lambda: idle.process.listener is not None and idle.process.listener.is_listening)
+    second = tasks.add.using(queue_name="limited").enqueue(1)
+    busy.process.pulse.is_quiet = True
+
+    gates["first"].open()
+
+    wait_until(first, Status.SUCCESSFUL)
+    assert wait_until(second, Status.SUCCESSFUL).executor_id is None
+    assert idle.pulse.counts.finished == 1
+
+
+@on_postgresql
+def test_atomic_task_that_ends_makes_room_at_once(start: Start) -> None:
+    api.limit("limited", 1)
+    tasks.add_atomically.using(queue_name="limited").enqueue_many([((number,), {}) for number in range(20)])
+
+    start(threads=4, poll_interval=600.0)
+
+    wait_for(lambda: Task.objects.successful().count() == 20, "the end of all")
+
+
+@on_both_databases
+def test_limit_is_seen_within_a_second(start: Start, backend: str) -> None:
+    limited = tasks.wait_at.using(queue_name="limited", backend=backend)
+    start(threads=8, backend=backend)
+    api.limit("limited", 1, backend=backend)
+    limited.enqueue_many([(("gate", number), {}) for number in range(4)])
+    gates["gate"].wait_for(1)
+    assert running("limited", backend) == 1
+
+    api.limit("limited", 3, backend=backend)
+    gates["gate"].wait_for(3)
+    api.limit("limited", None, backend=backend)
+    gates["gate"].wait_for(4)
+    assert Queue.objects.using(backend).get().max_running is None
+
+
+@pytest.mark.parametrize("most", [0, -1, True, "3", 2.5, 2_147_483_648])
+@pytest.mark.django_db
+def test_odd_limits_are_refused(most: Any) -> None:
+    with pytest.raises(ValueError, match="max_running"):
+        api.limit("emails", most)
+    assert not Queue.objects.exists()
