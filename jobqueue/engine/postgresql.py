@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib.resources import files
 from itertools import starmap
@@ -94,11 +94,11 @@ class PostgresEngine(Engine):
 
         Under REPEATABLE READ there is one snapshot, and looking after locking would see the past.
         """
-        connection = connections[self.database]
-        if connection.in_atomic_block or not connection.get_autocommit():
+        if self.has_caller():
             with transaction.atomic(using=self.database):
                 yield
             return
+        connection = connections[self.database]
         raw = connection.connection
         with connection.wrap_database_errors:  # somebody may have closed it under us, in place of a network that hangs
             site_default, raw.isolation_level = raw.isolation_level, IsolationLevel.READ_COMMITTED
@@ -109,6 +109,19 @@ class PostgresEngine(Engine):
             if not raw.closed:
                 with connection.wrap_database_errors:
                     raw.isolation_level = site_default
+
+    def has_caller(self) -> bool:
+        """Whether a caller's transaction is open; its isolation is the caller's affair."""
+        connection = connections[self.database]
+        return connection.in_atomic_block or not connection.get_autocommit()
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """
+        Run one statement that may wait for somebody's insert, and has to see it then.
+
+        A statement is a transaction already, but of the site's isolation.
+        """
+        return nullcontext() if self.has_caller() else self.transaction()
 
     def rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run the statement of a file and fetch all its rows."""
@@ -144,8 +157,10 @@ class PostgresEngine(Engine):
     # --- enqueue
 
     def enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        # One statement is a transaction already.
-        with self.transaction() if len(rows) > ENQUEUE_BATCH else nullcontext():
+        if len(rows) > ENQUEUE_BATCH:
+            with self.transaction():
+                return self._enqueue(rows)
+        with self.waiting() if any(row.key is not None for row in rows) else nullcontext():
             return self._enqueue(rows)
 
     def _enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
@@ -320,7 +335,9 @@ class PostgresEngine(Engine):
     # --- mail
 
     def send(self, messages: Sequence[NewMessage]) -> list[int]:
-        return self._send(messages)  # one statement, all or nothing
+        # One statement, all or nothing.
+        with self.waiting() if any(message.dedupe_key is not None for message in messages) else nullcontext():
+            return self._send(messages)
 
     def _send(self, messages: Sequence[NewMessage]) -> list[int]:
         sent = self._insert(messages, all_or_none=True)
