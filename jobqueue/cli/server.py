@@ -67,10 +67,10 @@ def _connections(settings: dict[str, str], now: Figures) -> Iterator[Said]:
 
 
 def _notices(engine: Engine) -> Iterator[Said]:
-    """Send a notice to ourselves: a pooler in transaction mode takes LISTEN without a word and delivers nothing."""
+    """Send a notice: a pooler in transaction mode takes LISTEN without a word and delivers nothing."""
     from psycopg import Error
 
-    from jobqueue.engine.postgresql import CHANNEL, statement
+    from jobqueue.engine.postgresql import notify_from_elsewhere, statement
 
     poll = engine.options.poll_interval
     probe = f"{engine.alias} !doctor-{uuid4()}"
@@ -81,7 +81,7 @@ def _notices(engine: Engine) -> Iterator[Said]:
         connection = wrapper.connection
         connection.autocommit = True
         connection.execute(statement("listen"))
-        connection.execute(statement("notify"), {"channel": CHANNEL, "payload": probe})
+        notify_from_elsewhere(engine.database, probe)
         heard = any(notice.payload == probe for notice in connection.notifies(timeout=PROBE_SECONDS))
     except (DatabaseError, Error) as error:
         yield "warning", f"LISTEN could not be tried: {first_line(error)}", "See whether connections are left."

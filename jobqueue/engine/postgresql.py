@@ -71,6 +71,21 @@ def as_written(outcome: Outcome, entering: Status) -> Outcome:
     return msgspec.structs.replace(outcome, status=entering, effects=NO_EFFECTS)
 
 
+def notify_from_elsewhere(database: str, payload: str) -> None:
+    """
+    Send a notice on a connection of its own.
+
+    What a session tells itself arrives with the answer, even through a pooler that passes on no notices of others.
+    """
+    wrapper = connections[database].copy()
+    wrapper.settings_dict["OPTIONS"].pop("pool", None)
+    try:
+        with wrapper.cursor() as cursor:
+            cursor.execute(statement("notify"), {"channel": CHANNEL, "payload": payload})
+    finally:
+        wrapper.close()
+
+
 class OneOf(Func):
     """
     Whether an id is in an array whose length the planner cannot count.

@@ -13,7 +13,7 @@ from django.db import connections
 
 from jobqueue.api import CANCEL_NOTICE
 from jobqueue.engine.base import Engine
-from jobqueue.engine.postgresql import CHANNEL, statement
+from jobqueue.engine.postgresql import notify_from_elsewhere, statement
 from jobqueue.executor.outage import Patience, drop, first_line
 
 logger = logging.getLogger("jobqueue.executor")
@@ -68,7 +68,8 @@ class Listener(threading.Thread):
         connection.autocommit = True
         # psycopg's own statement: a channel's name cannot be a parameter.
         connection.execute(statement("listen"))
-        self._send_probe(connection)
+        # A transaction pooler takes LISTEN without a word and delivers nothing.
+        notify_from_elsewhere(self._engine.database, f"{self._engine.alias} {self._probe}")
         self._on_anything()
         since = time.monotonic()
         while not self._over.is_set():
@@ -80,10 +81,6 @@ class Listener(threading.Thread):
                     self._engine.options.poll_interval,
                 )
                 return
-
-    def _send_probe(self, connection: psycopg.Connection[object]) -> None:
-        # A notice to ourselves: a transaction pooler takes LISTEN without a word and delivers nothing.
-        connection.execute(statement("notify"), {"channel": CHANNEL, "payload": f"{self._engine.alias} {self._probe}"})
 
     def _pass_on(self, payload: str) -> None:
         alias, _, what = payload.partition(" ")

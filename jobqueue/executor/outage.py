@@ -10,6 +10,8 @@ import time
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from jobqueue.engine.postgresql import statement
+
 logger = logging.getLogger("jobqueue.executor")
 
 FIRST_WAIT_SECONDS = 0.05
@@ -83,21 +85,42 @@ class Line:
 
     A network that swallows packets leaves a call waiting for ever: keepalives and statement_timeout
     do not help, closing the connection from another thread does.
+    prepares: whether its statements are prepared, on a connection of our own to the server. Behind a pooler another
+    client may have prepared another statement under the same name, which would be executed in place of ours.
     """
 
-    def __init__(self, name: str, database: str, limit_seconds: float) -> None:
+    def __init__(self, name: str, database: str, limit_seconds: float, *, prepares: bool = False) -> None:
         self.name = name
         self.database = database
         self.limit_seconds = limit_seconds
         self._busy: tuple[float, object] | None = None
-        self._prepares = True
+        self._prepares = prepares
+        self._seen: object = None  # the connection that was looked at last
 
     def __enter__(self) -> Line:
         wrapper = connections[self.database]
-        if wrapper.connection is not None and wrapper.vendor == "postgresql":
-            wrapper.connection.prepare_threshold = PREPARE_AT if self._prepares else None
         self._busy = (time.monotonic(), wrapper)
+        if self._prepares and wrapper.vendor == "postgresql" and wrapper.connection is not self._seen:
+            try:
+                self._look_at(wrapper)
+            except BaseException:
+                self._busy = None
+                raise
         return self
+
+    def _look_at(self, wrapper: BaseDatabaseWrapper) -> None:
+        """Prepare statements on a new connection where no pooler is in between. Raises django.db.Error."""
+        raw = wrapper.connection
+        if raw is None:  # the turn opens it
+            return
+        with wrapper.wrap_database_errors:
+            ((number,),) = raw.execute(statement("session")).fetchall()
+        self._seen = raw
+        self._prepares = number == raw.info.backend_pid
+        if self._prepares:
+            raw.prepare_threshold = PREPARE_AT
+        else:
+            logger.info("database.pooled %s prepares no statements: a pooler is before the server", self.name)
 
     def __exit__(self, *exc_info: object) -> None:
         self._busy = None
@@ -107,7 +130,7 @@ class Line:
         """Close this thread's connection; the next call opens a new one. error: what made it useless."""
         if getattr(getattr(error, "__cause__", None), "sqlstate", None) in STATEMENT_GONE and self._prepares:
             self._prepares = False
-            logger.warning(
+            logger.warning(  # a pooler that passes on the server's own numbers
                 "database.pooled prepared statements get lost on this connection (a pooler in transaction mode?); "
                 "%s goes on without them",
                 self.name,

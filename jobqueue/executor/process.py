@@ -77,7 +77,7 @@ class ExecutorProcess:
         self._holds: dict[UUID, Hold] = {}
         self._outage = Outage()
         limit = max(2.0, self.engine.options.heartbeat_timeout * 2 / 3)
-        pulse_line = Line("pulse", self.engine.database, limit)
+        pulse_line = Line("pulse", self.engine.database, limit, prepares=True)
         heart_line = Line("heartbeat", self.engine.database, limit / 2)
         self._heart = Heart(self.engine, self.sign, self._holds, self._outage, heart_line, self._signals.wake)
         self._watchdog = Watchdog(

@@ -1,0 +1,83 @@
+"""PgBouncer in transaction mode: each transaction may meet another session of the server."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from demo_project.postgres_programs import identity, server_account, short_temporary_folder
+
+PROGRAM = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+START_SECONDS = 30.0
+PORT = 6432
+CONFIGURATION = """
+[databases]
+* = {server}
+
+[pgbouncer]
+listen_addr =
+listen_port = {port}
+unix_socket_dir = {folder}
+auth_type = any
+pool_mode = transaction
+default_pool_size = {sessions}
+server_round_robin = 1
+max_client_conn = 500
+log_connections = 0
+log_disconnections = 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pooler:
+    """It listens in its folder only."""
+
+    folder: Path
+
+    def url_for(self, name: str) -> str:
+        return f"postgresql://postgres@/{name}?host={self.folder}&port={PORT}"
+
+
+@contextmanager
+def transaction_pooler(server: Mapping[str, Any], *, sessions: int) -> Iterator[Pooler]:
+    """Run PgBouncer before a server, given as in DATABASES; sessions are the most that it opens there."""
+    assert PROGRAM is not None
+    folder = Path(tempfile.mkdtemp(prefix="jq-pool-", dir=short_temporary_folder()))
+    configuration, log = folder / "pgbouncer.ini", folder / "log"
+    known = {"host": "HOST", "port": "PORT", "user": "USER", "password": "PASSWORD"}
+    login = " ".join(f"{name}='{server[key]}'" for name, key in known.items() if server.get(key))
+    configuration.write_text(CONFIGURATION.format(server=login, port=PORT, folder=folder, sessions=sessions))
+    configuration.chmod(0o644)
+    if (account := server_account()) is not None:
+        shutil.chown(folder, account.pw_uid, account.pw_gid)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [PROGRAM, str(configuration)], stdin=subprocess.DEVNULL, stdout=output, stderr=output, **identity()
+        )
+    try:
+        pooler = Pooler(folder)
+        wait_until_it_answers(pooler, process, log)
+        yield pooler
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_until_it_answers(pooler: Pooler, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        with suppress(psycopg.OperationalError):
+            psycopg.connect(pooler.url_for("postgres")).close()
+            return
+        time.sleep(0.02)
+    raise AssertionError(log.read_text(errors="replace"))
