@@ -28,7 +28,8 @@ from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import InvalidArguments, TaskNotFound
 from jobqueue.function import FunctionTask
-from jobqueue.outcome import CancelReport, Enqueued, NewMessage, NewTask, RequeueReport, Status
+from jobqueue.models import Executor
+from jobqueue.outcome import CancelReport, Command, Enqueued, NewMessage, NewTask, RequeueReport, Status
 from jobqueue.payload import dedupe_key, encode_message
 
 logger = logging.getLogger(__name__)
@@ -297,6 +298,20 @@ def limit(queue_name: str, max_running: int | None, *, backend: str = "default")
     engine = engine_for(backend)
     _write_queue(engine, queue_name, max_running=max_running)
     _notify_after_commit(engine, {queue_name})
+
+
+def command(executor_ids: Iterable[UUID | str], command: Command, *, backend: str = "default") -> int:
+    """
+    Ask executors to claim nothing more (QUIET), to claim again (RESUME) or to stop gracefully (STOP).
+
+    Each hears it within a second or so, wherever it runs; its `state` says what it does. Written after the commit: a
+    transaction that held an executor's row would keep it from beating. Returns how many have not stopped already.
+    """
+    engine = engine_for(backend)
+    ids = [UUID(str(pk)) for pk in executor_ids]
+    there = engine.executors.filter(pk__in=ids).exclude(state=Executor.State.STOPPED).count()
+    transaction.on_commit(partial(engine.command, ids, Command(command)), using=engine.database)
+    return there
 
 
 def _write_queue(engine: Engine, name: str, **columns: Any) -> None:

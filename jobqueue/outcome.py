@@ -303,6 +303,14 @@ class RequeueReport:
     busy: frozenset[UUID] = frozenset()
 
 
+class Command(StrEnum):
+    """What people ask of an executor: claim nothing more, claim again, or stop gracefully."""
+
+    QUIET = "QUIET"
+    RESUME = "RESUME"
+    STOP = "STOP"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
     """What an executor writes of itself with each beat."""

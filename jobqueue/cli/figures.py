@@ -76,7 +76,7 @@ class Figures:
 def figures(engine: Engine) -> Figures:
     """Read the figures of one backend."""
     now = engine.now()
-    executors = list(_executors(engine, now))
+    executors = list(executors_of(engine, now))
     serving = [executor for executor in executors if executor.is_serving]
     seen: dict[Status, Counter[str]] = {status: _by_queue(engine, status) for status in BY_QUEUE}
     rows = {row.name: row for row in engine.queues.all()}
@@ -142,7 +142,8 @@ def _queue(
     )
 
 
-def _executors(engine: Engine, now: datetime) -> Iterator[ExecutorFigures]:
+def executors_of(engine: Engine, now: datetime) -> Iterator[ExecutorFigures]:
+    """Give the executors of a backend, the last to beat first."""
     held = Counter(of_status(engine, Status.RUNNING).values_list("executor_id", flat=True)[: CAP + 1])
     for row in engine.executors.order_by("-heartbeat")[:EXECUTORS]:
         silent = (now - row.heartbeat).total_seconds()
@@ -161,6 +162,8 @@ def _life(row: Executor, silent_seconds: float, timeout: float) -> str:
             return "stopped"
         case _ if silent_seconds > timeout:
             return "lost"
+        case Executor.State.QUIET:
+            return "quiet"
         case Executor.State.RUNNING:
             return "alive"
         case _:

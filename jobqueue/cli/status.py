@@ -59,7 +59,7 @@ def _show(console: Console, one: Figures, *, has_title: bool) -> None:
     console.write()
     executors = [executor for executor in one.executors if executor.state != "stopped"]
     if executors:
-        console.table(EXECUTORS, [_executor_line(executor) for executor in executors[:SHOWN]])
+        console.table(EXECUTORS, [executor_line(executor) for executor in executors[:SHOWN]])
         if len(executors) > SHOWN:
             console.write(f"and {len(executors) - SHOWN:,} more")
     if not one.serving:
@@ -90,11 +90,27 @@ def _by_whom(queue: QueueFigures) -> str:
     return by + until + (f": {row.pause_reason}" if row.pause_reason else "")
 
 
-def _executor_line(executor: ExecutorFigures) -> list[object]:
+def executor_line(executor: ExecutorFigures) -> list[object]:
     row = executor.row
     queues = ", ".join(served(row)) or "every"
     beat = f"{duration(timedelta(seconds=executor.silent_seconds))} ago"
     return [row.name, executor.state, f"{executor.busy}/{row.slots}", queues, row.host, beat]
+
+
+def executor_as_json(executor: ExecutorFigures) -> dict[str, Any]:
+    row = executor.row
+    return {
+        "id": row.pk,
+        "name": row.name,
+        "host": row.host,
+        "pid": row.pid,
+        "state": executor.state,
+        "busy": executor.busy,
+        "slots": row.slots,
+        "queues": row.queues,
+        "queue_limits": row.queue_limits,
+        "silent_seconds": executor.silent_seconds,
+    }
 
 
 def _as_json(one: Figures) -> dict[str, Any]:
@@ -111,21 +127,7 @@ def _as_json(one: Figures) -> dict[str, Any]:
             }
             for queue in one.queues
         ],
-        "executors": [
-            {
-                "id": executor.row.pk,
-                "name": executor.row.name,
-                "host": executor.row.host,
-                "pid": executor.row.pid,
-                "state": executor.state,
-                "busy": executor.busy,
-                "slots": executor.row.slots,
-                "queues": executor.row.queues,
-                "queue_limits": executor.row.queue_limits,
-                "silent_seconds": executor.silent_seconds,
-            }
-            for executor in one.executors
-        ],
+        "executors": [executor_as_json(executor) for executor in one.executors],
         "totals": _plain(one.totals),
         "last_minute": _plain(one.last_minute),
     }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from uuid import UUID
+
 from jobqueue.engine.clock import Clock
 from jobqueue.engine.ground import Ground
 from jobqueue.models import Executor
-from jobqueue.outcome import Held, Sign
+from jobqueue.outcome import Command, Held, Sign
 
 
 class Heartbeat(Ground):
@@ -24,6 +27,23 @@ class Heartbeat(Ground):
             Held(id=pk, claim_number=number, is_cancel_requested=requested is not None)
             for pk, number, requested in rows.values_list("pk", "claim_number", "cancel_requested_at")
         ]
+
+    def command(self, executor_ids: Collection[UUID], command: Command) -> int:
+        """
+        Ask something of executors that have not stopped; returns how many. Each hears it within a second or so.
+
+        Locks: their rows, on which they beat; not for a transaction that stays open.
+        """
+        rows = self.executors.filter(pk__in=executor_ids).exclude(state=Executor.State.STOPPED)
+        return rows.update(command=command)
+
+    def take_command(self, executor_id: UUID) -> Command | None:
+        """Give what was asked of an executor, once. Locks: its row, where there is something."""
+        row = self.executors.filter(pk=executor_id)
+        asked: str | None = row.exclude(command="").values_list("command", flat=True).first()
+        if not asked or not row.filter(command=asked).update(command=""):
+            return None
+        return Command(asked) if asked in {*Command} else None
 
     def _write_executor(self, sign: Sign) -> None:
         """Insert the executor's row with a heartbeat of now, unless somebody just did."""

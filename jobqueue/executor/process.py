@@ -33,7 +33,7 @@ from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import ORPHANED, SignalPipe
 from jobqueue.executor.vitals import Reporter, Vitals, stall_limit
 from jobqueue.executor.watchdog import Watchdog
-from jobqueue.outcome import Sign
+from jobqueue.outcome import Command, Sign
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -42,6 +42,7 @@ ABORT_SECONDS = 0.5  # the same after a second Ctrl-C
 FLUSH_SECONDS = 2.0  # for the last log lines; a reader of our output that hangs must not keep us
 
 EXIT_OK, EXIT_RELOAD, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_REPLACE = 0, 3, 69, 70, 75
+EXIT_DISMISSED = 76  # a child's word to its supervisor
 EXIT_INTERRUPTED, EXIT_QUIT = 130, 131
 
 
@@ -71,6 +72,7 @@ class ExecutorProcess:
         host = socket.gethostname()
         self.name = (settings.name or f"{host}.{os.getpid()}")[:200]
         self.has_live_threads = False  # after run(): whether a thread lives on, so that only leave() ends the process
+        self.is_dismissed = False  # told to stop by people who do not want another in its place
         self._host = host[:255]
         self._signals = signals or SignalPipe()
         self._is_supervised, self._on_ready = is_supervised, on_ready
@@ -101,6 +103,7 @@ class ExecutorProcess:
             Shared(holds=self._holds, heart=self._heart, outage=self._outage, line=pulse_line),
             self._watchdog.kick,
             self._on_pulse_end,
+            self.obey,
         )
         self.vitals = Vitals(self.name, self.pulse, self._heart, self._outage, stall_limit(self.engine.options))
         self._reporter = Reporter(self.vitals, on_health) if on_health is not None else None
@@ -129,7 +132,7 @@ class ExecutorProcess:
             queues=list(self.settings.queues or ()),
             queue_limits=self.settings.queue_limits,
             slots=self.settings.threads,
-            state="DRAINING" if self.pulse.is_draining else "RUNNING",
+            state="DRAINING" if self.pulse.is_draining else "QUIET" if self.pulse.is_quiet else "RUNNING",
         )
 
     # --- life
@@ -152,6 +155,30 @@ class ExecutorProcess:
             self._handle(self._signals.read(self._wait_seconds()))
             self._mind_the_deadline()
         return self._end()
+
+    def obey(self, command: Command) -> None:
+        """Do what people ask over the database, from any thread."""
+        logger.info("executor.told %s: %s", self.name, command.lower())
+        match command:
+            case Command.QUIET:
+                self.quiet()
+            case Command.RESUME:
+                self.go_on()
+            case Command.STOP:
+                self.is_dismissed = True
+                self.stop()
+
+    def quiet(self) -> None:
+        """Claim nothing more, and run what is claimed, from any thread."""
+        self.pulse.is_quiet = True
+        logger.info("executor.quiet claims nothing until SIGCONT or resume")
+        self._heart.kick()  # people see it at once
+
+    def go_on(self) -> None:
+        """Claim again, from any thread."""
+        self.pulse.is_quiet = False
+        self._heart.kick()
+        self.pulse.hurry()
 
     def stop(self) -> None:
         """Ask for a graceful stop, from any thread."""
@@ -287,12 +314,9 @@ class ExecutorProcess:
                 case signal.SIGQUIT:
                     self.abort(EXIT_QUIT)
                 case signal.SIGTSTP:
-                    self.pulse.is_quiet = True
-                    logger.info("executor.quiet claims nothing until SIGCONT")
+                    self.quiet()
                 case signal.SIGCONT:
-                    self.pulse.is_quiet = False
-                    self._heart.kick()
-                    self.pulse.hurry()
+                    self.go_on()
                 case signal.SIGUSR1:
                     with contextlib.suppress(OSError, ValueError):  # nobody reads what we say
                         self._dump()

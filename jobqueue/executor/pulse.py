@@ -30,7 +30,7 @@ from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.suspects import Suspects
 from jobqueue.executor.upkeep import AGAIN_SECONDS, Upkeep
 from jobqueue.failpoints import reach
-from jobqueue.outcome import Claimed, Claims, Committed, Letter, Status
+from jobqueue.outcome import Claimed, Claims, Command, Committed, Letter, Status
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -57,6 +57,7 @@ class Pulse(threading.Thread):
     Owns one connection, and everything that is claimed, from the claim to the commit.
 
     on_deadline: a body with a short timeout has started. on_end: called once, when the loop is over.
+    on_command: hears, in our thread, what people ask of this executor.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Pulse(threading.Thread):
         shared: Shared,
         on_deadline: Callable[[], None],
         on_end: Callable[[], None] = lambda: None,
+        on_command: Callable[[Command], None] = lambda command: None,
     ) -> None:
         super().__init__(name="pulse", daemon=True)
         self.engine, self.settings, self.worker, self._on_end = engine, settings, worker, on_end
@@ -83,7 +85,7 @@ class Pulse(threading.Thread):
         self._suspects = Suspects(engine.options.heartbeat_timeout)
         self._appetite = Appetite(engine, settings, self.executor_id, self._crew, self._suspects, self._in_hand)
         self._room = Room(self._appetite)
-        self._upkeep = Upkeep(engine, self.executor_id, self.heart, self._appetite, self._suspects)
+        self._upkeep = Upkeep(engine, self.executor_id, self.heart, self._appetite, self._suspects, on_command)
         self._ledger = Ledger(engine, worker)
         self._finished: deque[Ended] = deque()
         self._to_tell: list[tuple[Ended, Status]] = []

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from jobqueue.executor.farewell import Farewell
 from jobqueue.executor.process import (
+    EXIT_DISMISSED,
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -136,6 +137,12 @@ class Supervisor:
                 self._exit_code = self._exit_code or EXIT_INTERNAL
             return
         if is_meant and code == EXIT_OK and self._is_finite:
+            return
+        if is_meant and code == EXIT_DISMISSED:
+            self._first.discard(number)
+            logger.info(
+                "supervisor.dismissed process %d pid=%d was told to stop; no other takes its place", number, pid
+            )
             return
         self._in_vain += is_meant and code == EXIT_UNAVAILABLE and number in self._first
         self._first.discard(number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from uuid import UUID
 
 from jobqueue.engine.base import Engine
@@ -12,21 +12,31 @@ from jobqueue.executor.appetite import Appetite
 from jobqueue.executor.heartbeat import Heart, Housekeeping
 from jobqueue.executor.suspects import Suspects
 from jobqueue.failpoints import reach
-from jobqueue.outcome import Outcome, Woken
+from jobqueue.outcome import Command, Outcome, Woken
 
 logger = logging.getLogger("jobqueue.executor")
 
 AGAIN_SECONDS = 0.05  # somebody holds a row that we want to write; it will not be long
+COMMAND_SECONDS = 0.5
 NO_ALARM_SECONDS = 3600.0
 
 
 class Upkeep:
-    """Belongs to the pulse's thread, but for hurry()."""
+    """Belongs to the pulse's thread, but for hurry(). on_command: hears what people ask of this executor."""
 
-    def __init__(self, engine: Engine, executor_id: UUID, heart: Heart, appetite: Appetite, suspects: Suspects) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        executor_id: UUID,
+        heart: Heart,
+        appetite: Appetite,
+        suspects: Suspects,
+        on_command: Callable[[Command], None],
+    ) -> None:
         self._engine, self._executor_id, self._appetite, self._suspects = engine, executor_id, appetite, suspects
         self._housekeeping = Housekeeping(engine, heart)
-        self._next_alarm_at = time.monotonic()
+        self._on_command = on_command
+        self._next_alarm_at = self._next_command_at = time.monotonic()
         self._strays_until = self._next_alarm_at  # while a claim that was cut off may still come true
 
     def hurry(self) -> None:
@@ -56,6 +66,10 @@ class Upkeep:
             reach("due.after")
         self._next_alarm_at = now + seconds_to_alarm(woken)
         moved = self._housekeeping.run_if_due()
+        if now >= self._next_command_at:
+            self._next_command_at = now + COMMAND_SECONDS
+            if command := self._engine.take_command(self._executor_id):
+                self._on_command(command)
         if woken.count or moved:
             self._appetite.hurry()
         if self._suspects.are_worth_a_look and not is_draining:

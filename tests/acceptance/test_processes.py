@@ -9,7 +9,9 @@ from datetime import timedelta
 
 import pytest
 
+from jobqueue import api
 from jobqueue.models import Executor, Task
+from jobqueue.outcome import Command
 from tests.acceptance.harness import Fleet, Process, is_running, wait_for_end, wait_until
 from tests.acceptance.tasks import compute, exit_with, kill_process, tiny, work
 from tests.models import Effect
@@ -114,6 +116,22 @@ def test_child_that_is_told_to_stop_alone_is_replaced(fleet: Fleet) -> None:
     wait_for_children(supervisor, but=victim)
     assert not supervisor.output.find("WARNING|ERROR")
     assert supervisor.stop() == 0
+
+
+def test_child_that_people_tell_to_stop_is_not_replaced_until_all_are_gone(fleet: Fleet) -> None:
+    supervisor = fleet.start(*TWO)
+    victim, survivor = wait_for_children(supervisor)
+    ids = {pid: Executor.objects.get(pid=pid, state="RUNNING").pk for pid in (victim, survivor)}
+
+    api.command([ids[victim]], Command.STOP)
+    supervisor.output.wait_for(rf"INFO .*supervisor\.dismissed .*pid={victim} was told to stop")
+    tiny.enqueue()
+    assert wait_for_end() == {"SUCCESSFUL": 1}
+    assert supervisor.children() == [survivor]
+
+    api.command([ids[survivor]], Command.STOP)
+    assert supervisor.wait() == 0
+    assert not supervisor.output.find("WARNING|ERROR")
 
 
 def test_children_of_a_killed_supervisor_end_by_themselves(fleet: Fleet) -> None:

@@ -17,10 +17,10 @@ from jobqueue.cli import deeds, progress
 from jobqueue.cli.choice import Choice
 from jobqueue.engine import engine_for
 from jobqueue.ids import new_id
-from jobqueue.models import InboxMessage, Queue, Task
+from jobqueue.models import Executor, InboxMessage, Queue, Task
 from jobqueue.outcome import Status
 from tests.edges.cli import BOTH, console, jobqueue
-from tests.factories import MessageFactory, TaskFactory, ago, now
+from tests.factories import ExecutorFactory, MessageFactory, TaskFactory, ago, now
 
 pytestmark = BOTH
 
@@ -331,3 +331,38 @@ def test_the_engine_purges_the_oldest_first(make, backend) -> None:
     made = [make(failed=True, finished_at=ago(seconds)) for seconds in (50, 70, 60)]
     assert engine_for(backend).purge("FAILED", 0, 2) == 2
     assert Task.objects.using(backend).get().pk == made[0].pk
+
+
+class TestExecutors:
+    def test_they_are_listed(self, backend, run) -> None:
+        ExecutorFactory.create(
+            backend=backend, using=backend, name="web-a", queues=["emails"], queue_limits={"emails": 2}
+        )
+        ExecutorFactory.create(backend=backend, using=backend, name="web-b", state="QUIET")
+        ExecutorFactory.create(backend=backend, using=backend, name="web-c", state="STOPPED")
+        said = run("executors")
+        assert re.search(r"^web-a +alive .*emails \(max 2\)", said.out, re.MULTILINE)
+        assert re.search(r"^web-b +quiet ", said.out, re.MULTILINE)
+        assert "web-c" not in said.out
+        assert {one["state"] for one in run("executors", "--json").json} == {"alive", "quiet"}
+
+    @pytest.mark.parametrize("by", ["name", "id", "all"])
+    def test_who_does_not_answer_is_named(self, backend, run, by, monkeypatch) -> None:
+        monkeypatch.setattr("jobqueue.api.transaction.on_commit", lambda call, **_: call())
+        row = ExecutorFactory.create(backend=backend, using=backend, name="web-a")
+        lost = ExecutorFactory.create(backend=backend, using=backend, lost=True, name="web-a")
+        whom = {"name": "web-a", "id": str(row.pk), "all": "--all"}[by]
+        said = run("executors", "quiet", whom, "--wait", 0)
+        assert (said.code, said.out) == (1, "web-a was told to be quiet, and has not answered yet.\n")
+        assert "1 executor did not answer within 0 s." in said.err
+        told = dict(Executor.objects.using(backend).values_list("pk", "command"))
+        assert told == {row.pk: "QUIET", lost.pk: ""}
+
+    @pytest.mark.parametrize(
+        "words", [("stop",), ("stop", "web-a", "--all"), ("stop", "web-a", "nobody"), ("stop", "--all")]
+    )
+    def test_unclear_words_tell_nobody(self, backend, run, words) -> None:
+        if words[1:] != ("--all",):
+            ExecutorFactory.create(backend=backend, using=backend, name="web-a")
+        assert run("executors", *words).code == 1
+        assert not Executor.objects.using(backend).exclude(command="").exists()

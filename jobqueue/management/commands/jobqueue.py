@@ -11,13 +11,14 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, no_translations
 from django.db import DatabaseError
 
-from jobqueue.cli import deeds, doctor, enqueue, purge, queues, show, status, tail, words
+from jobqueue.cli import deeds, doctor, enqueue, executors, purge, queues, show, status, tail, words
 from jobqueue.cli.choice import Choice
 from jobqueue.cli.conditions import EXAMPLE, condition
 from jobqueue.cli.console import Console, first_line
 from jobqueue.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask
 from jobqueue.exceptions import JobQueueError
 from jobqueue.outcome import FINAL, Status
+from jobqueue.outcome import Command as Asked
 
 EXIT_PIPE = 141  # as a shell counts SIGPIPE
 Run = Callable[[Console, dict[str, Any]], None]
@@ -102,6 +103,15 @@ class Command(BaseCommand):
         one = self._add("limit", _limit, "Let no more tasks of a queue run at once, in all executors together.")
         one.add_argument("queue", type=_text(128), metavar="QUEUE")
         one.add_argument("most", type=words.most, metavar="MOST", help="a number, or none")
+
+        one = self._add("executors", _executors, "Who runs the queue; or tell them to be quiet, to go on, or to stop.")
+        one.add_argument(
+            "command", nargs="?", type=str.upper, choices=[*Asked], metavar="quiet|resume|stop",
+            help="claim nothing more; claim again; finish what runs, and end. Nothing: list them",
+        )  # fmt: skip
+        one.add_argument("names", nargs="*", metavar="NAME", help="name or id of an executor")
+        one.add_argument("--all", action="store_true", help="all that are alive, on every host")
+        one.add_argument("--wait", type=words.age, default=10.0, metavar="TIME", help="for their answer (10s)")
 
     def _add_new(self) -> None:
         one = self._add("submit", _submit, "Enqueue a task, and print its id.")
@@ -246,6 +256,20 @@ def _resume(console: Console, options: dict[str, Any]) -> None:
 
 def _limit(console: Console, options: dict[str, Any]) -> None:
     queues.limit(console, options["queue"], options["most"], options["backend"])
+
+
+def _executors(console: Console, options: dict[str, Any]) -> None:
+    if options["command"] is None:
+        executors.show(console, options["backend"])
+        return
+    executors.tell(
+        console,
+        Asked(options["command"]),
+        options["names"],
+        options["backend"],
+        is_for_all=options["all"],
+        wait_seconds=options["wait"],
+    )
 
 
 def _submit(console: Console, options: dict[str, Any]) -> None:

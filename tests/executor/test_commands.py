@@ -1,0 +1,90 @@
+"""Executors that are told over the database what to do."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from jobqueue import api
+from jobqueue.models import Executor
+from jobqueue.outcome import Command, Status
+from tests.executor import tasks
+from tests.executor.harness import Running, Start, gates, on_both_databases, wait_for, wait_until
+
+
+def row_of(running: Running, backend: str) -> Executor:
+    return Executor.objects.using(backend).get(pk=running.process.executor_id)
+
+
+def tell(running: Running, command: Command, backend: str) -> None:
+    assert api.command([running.process.executor_id], command, backend=backend) == 1
+
+
+def is_in(running: Running, state: str, backend: str) -> bool:
+    row = row_of(running, backend)
+    return (row.state, row.command) == (state, "")
+
+
+@on_both_databases
+def test_quiet_executor_claims_nothing_and_runs_what_it_has_until_it_is_resumed(start: Start, backend: str) -> None:
+    running = start(backend=backend)
+    before = tasks.wait_at.using(backend=backend).enqueue("gate")
+    gates["gate"].wait_for()
+
+    tell(running, Command.QUIET, backend)
+    wait_for(lambda: is_in(running, "QUIET", backend))
+    after = tasks.add.using(backend=backend).enqueue(1)
+    gates["gate"].open()
+    wait_until(before, Status.SUCCESSFUL)
+    assert running.pulse._most() == 0
+    assert not running.pulse.engine.draining()[0].is_served
+
+    tell(running, Command.RESUME, backend)
+    wait_until(after, Status.SUCCESSFUL)
+    wait_for(lambda: is_in(running, "RUNNING", backend))
+
+
+@on_both_databases
+def test_executor_that_is_told_to_stop_ends_as_after_sigterm(
+    start: Start, backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = start(backend=backend)
+    result = tasks.wait_at.using(backend=backend).enqueue("gate")
+    gates["gate"].wait_for()
+
+    with caplog.at_level(logging.INFO, "jobqueue.executor"):
+        tell(running, Command.STOP, backend)
+        wait_for(lambda: is_in(running, "DRAINING", backend))
+        gates["gate"].open()
+        assert running.join() == 0
+
+    wait_until(result, Status.SUCCESSFUL)
+    assert row_of(running, backend).state == "STOPPED"
+    assert running.process.is_dismissed
+    assert next(line for line in caplog.messages if line.startswith("executor.told")).endswith(": stop")
+    assert api.command([running.process.executor_id], Command.QUIET, backend=backend) == 0
+
+
+@on_both_databases
+def test_what_nobody_understands_is_passed_over(start: Start, backend: str) -> None:
+    running = start(backend=backend)
+    Executor.objects.using(backend).update(command="DANCE")
+
+    wait_for(lambda: is_in(running, "RUNNING", backend))
+    wait_until(tasks.add.using(backend=backend).enqueue(1), Status.SUCCESSFUL)
+
+
+@pytest.mark.django_db
+def test_command_is_written_after_the_commit(django_capture_on_commit_callbacks: Any) -> None:
+    """A transaction that held the row would keep the executor from beating."""
+    from tests.factories import ExecutorFactory
+
+    row = ExecutorFactory.create()
+    with django_capture_on_commit_callbacks(execute=True):
+        assert api.command([str(row.pk)], Command.STOP) == 1
+        row.refresh_from_db()
+        assert row.command == ""
+    row.refresh_from_db()
+    assert row.command == "STOP"
