@@ -1,0 +1,251 @@
+"""Who gets in: nobody without login, permission and token, at any address that there is; and what code is never run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.db import connection
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from jobqueue import registry
+from jobqueue.models import Executor, InboxMessage, Queue, Task
+from tests.factories import ExecutorFactory, MessageFactory, QueueFactory, TaskFactory, make_user
+
+PACKAGE = Path(__file__).parents[2] / "jobqueue"
+FILES = sorted(PACKAGE.rglob("*.py"))
+OPEN_TO_ALL = {"jobqueue:health", "jobqueue:live", "jobqueue:ready", "jobqueue:openapi"}  # to be read, by anybody
+ROWS = (Task, InboxMessage, Executor, Queue)
+PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>")
+
+
+def addresses(patterns: list[URLPattern | URLResolver], path: str = "/", names: str = "") -> Iterator[tuple[str, str]]:
+    """Walk through the site's addresses: the full name and the path with its parameters of each."""
+    for pattern in patterns:
+        here = path + str(pattern.pattern).replace("^", "")
+        if isinstance(pattern, URLResolver):
+            inside = f"{names}{pattern.namespace}:" if pattern.namespace else names
+            yield from addresses(pattern.url_patterns, here, inside)
+        elif not here.endswith(r"(?P<url>.*)$"):
+            yield f"{names}{pattern.name}", here
+
+
+ALL = dict(addresses(get_resolver().url_patterns))
+IN_ADMIN = sorted(name for name in ALL if name.startswith("admin:jobqueue_"))
+OVER_HTTP = sorted(name for name in ALL if name.startswith("jobqueue:"))
+
+
+@pytest.fixture
+def keys(db: None) -> dict[str, Any]:
+    """Rows of every kind, and what stands for them in an address."""
+    task = TaskFactory.create(failed=True, task_type="tests.tasks.greet")
+    waiting = TaskFactory.create(suspended=True, task_type="tests.actors.Diary")
+    MessageFactory.create(task_id=waiting.pk)
+    TaskFactory.create(running=True)
+    return {
+        "task": waiting.pk,
+        "task_id": task.pk,
+        "executor": ExecutorFactory.create().pk,
+        "queue": QueueFactory.create(paused=True).pk,
+    }
+
+
+def path_of(name: str, keys: dict[str, Any]) -> str:
+    """Fill in an address. A parameter that nobody here knows is an error: say what stands for it."""
+    model = name.removeprefix("admin:jobqueue_").partition("_")[0]
+    return PARAMETER.sub(lambda found: str(keys[model if found[1] == "object_id" else found[1]]), ALL[name])
+
+
+def stored() -> list[Any]:
+    return [list(model._default_manager.order_by("pk").values()) for model in ROWS]
+
+
+def member(*permissions: str, is_superuser: bool = False, checks_csrf: bool = False) -> Client:
+    client = Client(enforce_csrf_checks=checks_csrf)
+    client.force_login(make_user(*permissions, is_superuser=is_superuser))
+    return client
+
+
+def test_addresses_are_found() -> None:
+    assert {"admin:jobqueue_task_cancel", "admin:jobqueue_task_requeue", "admin:jobqueue_task_send"} <= set(IN_ADMIN)
+    assert {"jobqueue:submit", "jobqueue:cancel", "jobqueue:messages"} <= set(OVER_HTTP)
+    assert {model for model in ROWS if admin.site.is_registered(model)} == {Task, Executor, Queue}
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+@pytest.mark.parametrize("name", IN_ADMIN)
+class TestAdmin:
+    def test_anonymous_is_sent_to_the_login(self, client: Client, keys: dict[str, Any], name: str, method: str) -> None:
+        before = stored()
+        response = getattr(client, method)(path_of(name, keys))
+        assert (response.status_code, response.headers.get("Location", "").partition("?")[0]) == (302, "/admin/login/")
+        assert stored() == before
+
+    def test_member_of_staff_without_permissions_is_refused(self, keys: dict[str, Any], name: str, method: str) -> None:
+        before = stored()
+        assert getattr(member(), method)(path_of(name, keys)).status_code in (
+            (403,) if method == "post" else (403, 405)
+        )
+        assert stored() == before
+
+    def test_who_may_only_look_changes_nothing(self, keys: dict[str, Any], name: str, method: str) -> None:
+        looking = ("view_task", "view_executor", "view_queue", "view_payload")
+        before = stored()
+        getattr(member(*looking), method)(path_of(name, keys), {"body": "1"})
+        assert stored() == before
+
+    def test_nothing_is_done_without_a_posted_token(self, keys: dict[str, Any], name: str, method: str) -> None:
+        before = stored()
+        response = getattr(member(is_superuser=True, checks_csrf=True), method)(path_of(name, keys), {"body": "1"})
+        assert method == "get" or response.status_code == 403
+        assert stored() == before
+
+
+def call(client: Client, method: str, path: str) -> Any:
+    return client.generic(method, path, b"{}", content_type="application/json")
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize("name", OVER_HTTP)
+@pytest.mark.django_db(databases=["default", "sqlite"])  # health looks at every backend
+class TestHttp:
+    def test_nobody_without_token_or_session_gets_in(
+        self, client: Client, keys: dict[str, Any], name: str, method: str
+    ) -> None:
+        before = stored()
+        status = call(client, method, path_of(name, keys)).status_code
+        if name in OPEN_TO_ALL and method == "GET":
+            assert status in (200, 503)
+        else:
+            assert status in (401, 405)
+        assert stored() == before
+
+    def test_person_without_permissions_or_csrf_token_gets_nothing(
+        self, keys: dict[str, Any], name: str, method: str
+    ) -> None:
+        if name in OPEN_TO_ALL:
+            pytest.skip("open to all")
+        before = stored()
+        path = path_of(name, keys)
+        assert call(member(), method, path).status_code in (403, 405)
+        if method != "GET":
+            assert call(member(is_superuser=True, checks_csrf=True), method, path).status_code in (403, 405)
+        assert stored() == before
+
+    def test_get_changes_nothing(self, keys: dict[str, Any], name: str, method: str) -> None:
+        if method != "GET":
+            pytest.skip("only GET")
+        before = stored()
+        call(member(is_superuser=True), "GET", path_of(name, keys))
+        assert stored() == before
+
+
+# --- code
+
+
+IMPORTERS = {"import_string", "import_module", "__import__", "eval", "exec", "compile"}
+# Where code is found by its name, each a decision. None of these names comes out of a row.
+KNOWN = {
+    ("__init__.py", "__getattr__"),  # jobqueue's own public names, imported when they are used
+    ("compat.py", ""),  # the task framework, whichever there is
+    ("function.py", "_rebuild"),  # a task that the site itself has pickled, for a process pool, say; rows hold none
+    ("actor.py", "_rebuild"),
+}
+UNSAFE = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "system", "popen"}
+RUNNERS = {"execute", "executemany", "raw", "extra", "RawSQL"}
+
+
+def calls(node: ast.AST, within: str = "") -> Iterator[tuple[str, ast.Call]]:
+    """Give the calls in a tree, with the function that each stands in."""
+    for child in ast.iter_child_nodes(node):
+        is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+        if isinstance(child, ast.Call):
+            yield within, child
+        yield from calls(child, child.name if is_function else within)  # type: ignore[attr-defined]
+
+
+def name_of(function: ast.expr) -> str:
+    """Give the name that is called; methods named compile() are not the builtin."""
+    match function:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(attr="compile"):
+            return ""
+        case ast.Attribute(attr=name):
+            return name
+    return ""
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    for path in FILES:
+        yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_code_is_found_by_name_nowhere_but_where_we_know() -> None:
+    found = {
+        (file, within) for file, tree in trees() for within, call in calls(tree) if name_of(call.func) in IMPORTERS
+    }
+    assert found == KNOWN
+
+
+def test_nothing_is_unpickled_or_given_to_a_shell() -> None:
+    for file, tree in trees():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
+                    assert name.partition(".")[0] not in UNSAFE, (file, getattr(node, "lineno", 0))
+                case ast.ImportFrom(module=str(module)):
+                    assert module.partition(".")[0] not in UNSAFE, (file, node.lineno)
+
+
+def test_only_our_own_words_are_marked_safe() -> None:
+    for file, tree in trees():
+        for _, call in calls(tree):
+            if name_of(call.func) in {"mark_safe", "SafeString", "SafeText"}:
+                assert isinstance(call.args[0], ast.Constant), (file, call.lineno)
+
+
+def test_no_statement_is_built_from_values() -> None:
+    """What changes in a statement are its parameters; migrations put in the name of their own schema."""
+    for file, tree in trees():
+        for _, call in calls(tree):
+            if name_of(call.func) in RUNNERS and call.args and not file.startswith("migrations/"):
+                text = call.args[0]
+                is_built = isinstance(text, ast.JoinedStr | ast.BinOp) or (
+                    isinstance(text, ast.Call) and name_of(text.func) in {"format", "join", "replace"}
+                )
+                assert not is_built, (file, call.lineno)
+
+
+def test_templates_escape_what_they_show() -> None:
+    for path in PACKAGE.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"\|\s*safe\b|autoescape\s+off|safeseq", text), path
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["os.system", "builtins.eval", "subprocess.run", "jobqueue.api.cancel", "tests.factories.make_user", "..", ""],
+)
+def test_a_row_names_registered_tasks_only(name: str) -> None:
+    assert registry.get(name) is None
+
+
+NASTY = """'; DROP TABLE jobqueue_task; -- %s %(x)s "\\ \u0391"""
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("parameter", ["q", "o", "status", "queue", "task", "p", "parent", "all", "e"])
+def test_lists_take_any_text_for_a_parameter(parameter: str) -> None:
+    TaskFactory.create(queue_name=NASTY, task_type="tests.tasks.greet")
+    response = member(is_superuser=True).get("/admin/jobqueue/task/", {parameter: NASTY})
+    assert response.status_code in (200, 302)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM jobqueue_task")
+        assert cursor.fetchone() == (1,)
