@@ -251,9 +251,15 @@ class Demand:
 
 
 class Claims(list[Claimed]):
-    """What a claim gave. busy: limited queues that another claim was at work on, so that this one left them out."""
+    """
+    What a claim gave.
+
+    busy: limited queues that another claim was at work on, so that this one left them out. is_cut: it did not look
+    deep enough into its many queues to find as many as were asked for; more may be there.
+    """
 
     busy: frozenset[str] = frozenset()
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,20 +41,21 @@ class Claim(Limits):
 
     def _claim(self, demand: Demand) -> Claims:
         if not demand.limited:
-            return Claims(self._take_best(demand))
+            return self._take_best(demand)
         demand, busy = self._within_limits(demand)
-        claims = Claims(self._take_best(demand))
+        claims = self._take_best(demand)
         claims.busy = busy
         return claims
 
-    def _take_best(self, demand: Demand) -> list[Claimed]:
+    def _take_best(self, demand: Demand) -> Claims:
         unlocked = {*self.limited_queues()} - {*demand.limited}
         open_queues = {*demand.queues} - self._paused() - unlocked
         slices = [(open_queues - demand.most.keys(), demand.limit)]
         slices += [({name}, min(most, demand.limit)) for name, most in demand.most.items() if name in open_queues]
         found = [row for names, most in slices if names and most > 0 for row in self._best(demand, names)[:most]]
         best = sorted(found, key=itemgetter(0, 1))[: demand.limit]
-        return self._read_claimed([pk for _, pk, number in best if self._take(pk, number, demand.executor_id)])
+        taken = [pk for _, pk, number in best if self._take(pk, number, demand.executor_id)]
+        return Claims(self._read_claimed(taken))
 
     def _best(self, demand: Demand, queues: Collection[str]) -> QuerySet[Task, tuple[Any, ...]]:
         """Select what may be claimed of some queues in order of rank: rank, id, claim_number; locked."""

@@ -29,6 +29,7 @@ from jobqueue.models import TaskQuerySet
 from jobqueue.outcome import (
     NO_EFFECTS,
     Claimed,
+    Claims,
     Committed,
     Demand,
     Draining,
@@ -45,6 +46,7 @@ from jobqueue.outcome import (
 
 CHANNEL = "jobqueue"
 WAKE_LOCK_TIMEOUT = "1s"
+LEAST_GLANCE = 20  # tasks of each queue that a claim looks at
 
 
 @cache
@@ -216,7 +218,10 @@ class PostgresEngine(Engine):
 
     # --- claim
 
-    def _take_best(self, demand: Demand) -> list[Claimed]:
+    def _take_best(self, demand: Demand) -> Claims:
+        # The best of a hundred queues are as a rule a few of each: to lock of each as many as all together may be took
+        # 91 us a task in place of 24.
+        glance = max(LEAST_GLANCE, 2 * demand.limit // len(demand.queues))
         rows = self.hot_rows(
             "claim",
             backend=self.alias,
@@ -225,13 +230,16 @@ class PostgresEngine(Engine):
             most=[demand.most.get(name) for name in demand.queues] if demand.most else [],
             locked=list(demand.limited),
             claim_limit=demand.limit,
+            glance=glance,
             executor_id=demand.executor_id,
             only=None if demand.only is None else list(demand.only),
             but=None if demand.but is None else list(demand.but),
             suspects=demand.suspects,
         )
         # RETURNING has no order.
-        return sorted(starmap(Claimed, rows), key=attrgetter("rank", "id"))
+        claims = Claims(sorted(starmap(Claimed, rows), key=attrgetter("rank", "id")))
+        claims.is_cut = glance < demand.limit and len(claims) >= glance
+        return claims
 
     def _lock_queues(self, names: Collection[str]) -> dict[str, int | None]:
         return dict(self.hot_rows("lock_queues", backend=self.alias, queues=list(names)))

@@ -100,7 +100,7 @@ class Appetite:
         if demand.suspects:
             self._suspects.claimed(bool(claims))
             return
-        now, was_full = time.monotonic(), len(claims) >= demand.limit
+        now, was_full = time.monotonic(), claims.is_cut or len(claims) >= demand.limit
         # A lane that had no room is as hungry as it was.
         for lane in lanes(demand):
             self._looked_at[lane], self._is_hungry[lane] = began_at, was_full

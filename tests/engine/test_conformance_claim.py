@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -89,6 +89,23 @@ def test_best_rank_first_over_several_queues(bench: Bench) -> None:
 
     assert bench.claim_ids(2, queues=["a", "b"]) == [first, second]
     assert bench.claim_ids(2, queues=["a", "b"]) == [late]
+
+
+@pytest.mark.parametrize("limit", [7, 60, 500])
+def test_best_of_many_queues_come_in_order_though_one_queue_has_them_all(bench: Bench, limit: int) -> None:
+    for number in range(120):
+        bench.add(queue_name="urgent", priority=1 + number % 3)
+    queues = ["urgent", *(f"q{number}" for number in range(30))]
+    for number in range(60):
+        bench.add(queue_name=queues[1 + number % 30], priority=number % 2)
+    best = [row.pk for row in bench.engine.tasks.ready().order_by("rank", "pk")]
+
+    claimed: list[UUID] = []
+    while claims := bench.claim(limit, queues=queues):
+        assert len(claims) == limit or claims.is_cut or len(claimed) + len(claims) == len(best)
+        claimed += [task.id for task in claims]
+
+    assert claimed == best
 
 
 def test_paused_queue_is_left_out(bench: Bench) -> None:

@@ -22,9 +22,9 @@ POLL_SECONDS = 10.0
 MANY = 1_000_000
 
 
-def claims_of(count: int, *, busy: Collection[str] = ()) -> Claims:
+def claims_of(count: int, *, busy: Collection[str] = (), is_cut: bool = False) -> Claims:
     claims = Claims(make_claim() for _ in range(count))
-    claims.busy = frozenset(busy)
+    claims.busy, claims.is_cut = frozenset(busy), is_cut
     return claims
 
 
@@ -74,11 +74,13 @@ class Situation:
     def asks(self, most: int = MANY, *, is_alone: bool = False, is_convenient: bool = False) -> Demand:
         return self.appetite.demand(most, is_alone=is_alone, is_convenient=is_convenient)
 
-    def claims(self, found: int = 0, *, took: float = 0.0, busy: Collection[str] = (), **changes: Any) -> Demand:
+    def claims(
+        self, found: int = 0, *, took: float = 0.0, busy: Collection[str] = (), is_cut: bool = False, **changes: Any
+    ) -> Demand:
         """Make one claim, which finds so many."""
         demand, began_at = self.asks(**changes), self.clock.now
         self.clock.now += took
-        self.appetite.claimed(demand, claims_of(found, busy=busy), began_at)
+        self.appetite.claimed(demand, claims_of(found, busy=busy, is_cut=is_cut), began_at)
         return demand
 
     def waits(self, most: int = MANY) -> float:
@@ -421,3 +423,12 @@ def test_room_below_a_limit_of_this_process_is_no_news_for_others(clock: Clock) 
 
     assert room.to_tell(situation.asks(), Claims()) == set()
     assert room.to_tell(situation.asks(), claims_of(8)) == set()
+
+
+def test_claim_that_was_cut_is_followed_by_another_at_once(situation: Situation) -> None:
+    situation.satisfied()
+    situation.clock.now += POLL_SECONDS
+    situation.claims(found=1, is_cut=True)
+
+    assert not situation.appetite.is_satisfied
+    assert situation.waits() == 0.0

@@ -18,7 +18,7 @@ from jobqueue.engine.commit import LockedRow, is_held
 from jobqueue.engine.mail import Ending
 from jobqueue.engine.postgresql import PostgresEngine, statement
 from jobqueue.models import TaskQuerySet
-from jobqueue.outcome import Claimed, Committed, Demand, NewMessage, Outcome, Status
+from jobqueue.outcome import Claims, Committed, Demand, NewMessage, Outcome, Status
 
 
 class Asked(threading.local):
@@ -125,14 +125,14 @@ class WaitsForReceivers(PostgresEngine):
 class ClaimsWithoutLocking(PostgresEngine):
     """Looks for what is READY, and then takes it, whoever has taken it in between."""
 
-    def _take_best(self, demand: Demand) -> list[Claimed]:
+    def _take_best(self, demand: Demand) -> Claims:
         ready = self.tasks.ready().filter(queue_name__in=demand.queues).order_by("rank", "pk")
         found = list(ready.values_list("pk", "claim_number")[: demand.limit])
         for pk, number in found:
             self.tasks.filter(pk=pk).update(
                 status=Status.RUNNING, claim_number=number + 1, executor_id=demand.executor_id, heartbeat=Clock()
             )
-        return self._read_claimed([pk for pk, _ in found])
+        return Claims(self._read_claimed([pk for pk, _ in found]))
 
 
 class CancelsWhatItSaw(PostgresEngine):
