@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -52,6 +52,8 @@ class Heart(threading.Thread):
         self._over = False
         self.has_beaten = False
         self.last_good_at = time.monotonic()
+        self.sees_strays = False  # whether two beats in a row saw a claim of ours that nobody here knows of
+        self._unknown: set[tuple[UUID, int]] = set()
         self._unbroken_since: float | None = None
         self.failure: BaseException | None = None
         self.moved_at: float | None = None  # monotonic: when it last began to beat
@@ -116,6 +118,7 @@ class Heart(threading.Thread):
             self.has_beaten = True
             self._on_first_beat()
         self._look_at(before, {seen.id: seen for seen in held})
+        self._look_for_strays(held)
 
     def _tell_of_missing_tables(self) -> bool:
         """Say it where that is why the first beat has failed, and not that the database is away."""
@@ -153,6 +156,12 @@ class Heart(threading.Thread):
                         pk,
                         hold.claimed.task_type,
                     )
+
+    def _look_for_strays(self, held: Sequence[Held]) -> None:
+        """What was claimed a moment ago may not be known yet; what two beats saw is a claim whose answer was lost."""
+        unknown = {(seen.id, seen.claim_number) for seen in held if seen.id not in self._holds}
+        self.sees_strays = not unknown.isdisjoint(self._unknown)
+        self._unknown = unknown
 
     def stop(self) -> None:
         self._over = True

@@ -19,6 +19,7 @@ logger = logging.getLogger("jobqueue.executor")
 AGAIN_SECONDS = 0.05  # somebody holds a row that we want to write; it will not be long
 COMMAND_SECONDS = 0.5
 NO_ALARM_SECONDS = 3600.0
+NEVER = float("inf")
 
 
 class Upkeep:
@@ -34,7 +35,7 @@ class Upkeep:
         on_command: Callable[[Command], None],
     ) -> None:
         self._engine, self._executor_id, self._appetite, self._suspects = engine, executor_id, appetite, suspects
-        self._housekeeping = Housekeeping(engine, heart)
+        self._heart, self._housekeeping = heart, Housekeeping(engine, heart)
         self._on_command = on_command
         self._next_alarm_at = self._next_command_at = time.monotonic()
         self._strays_until = self._next_alarm_at  # while a claim that was cut off may still come true
@@ -54,13 +55,15 @@ class Upkeep:
     def expect_strays(self) -> None:
         """The database went away; the server may still work on a claim that we sent before."""
         self._next_alarm_at = time.monotonic()
-        self._strays_until = self._next_alarm_at + self._engine.options.heartbeat_timeout
+        self._strays_until = NEVER
 
     def look(self, known: Collection[UUID], *, is_draining: bool) -> None:
         """Do what is due. known: the tasks in our hands."""
         now = time.monotonic()
-        if now < self._strays_until:
+        if now < self._strays_until or self._heart.sees_strays:
             self._release_strays(known)
+            # From the first look that is answered: however long the database was away, and this process not running.
+            self._strays_until = min(self._strays_until, now + self._engine.options.heartbeat_timeout)
         woken = self._engine.wake_due()
         if woken.count:
             reach("due.after")

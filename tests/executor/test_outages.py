@@ -11,6 +11,7 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 
 from jobqueue.engine import engine_for
+from jobqueue.executor.heartbeat import Heart
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
@@ -126,6 +127,33 @@ def test_a_claim_that_comes_true_late_is_released_too(start: Start, options: Opt
     TaskFactory.create(running=True, executor_id=running.process.executor_id, task_type=tasks.add.task_type, args=[1])
 
     wait_for(lambda: Task.objects.successful().count() == 2)
+
+
+def test_a_claim_that_nobody_here_knows_of_is_released_whenever_it_turns_up(start: Start, options: Options) -> None:
+    """As long as its executor beats, nobody else may take it."""
+    options(HEARTBEAT_TIMEOUT=1)
+    running = start()
+
+    TaskFactory.create(running=True, executor_id=running.process.executor_id, task_type=tasks.add.task_type, args=[1])
+
+    row = wait_for(lambda: Task.objects.successful().first())
+    assert (row.attempts, row.lost_count) == (0, 0)
+
+
+def test_an_outage_longer_than_the_timeout_leaves_no_claim_behind(
+    start: Start, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the next try comes late: we wait up to five seconds between two."""
+    options(HEARTBEAT_TIMEOUT=1)
+    monkeypatch.setattr(Heart, "_look_for_strays", lambda *_: None)
+    monkeypatch.setattr("jobqueue.executor.pulse.Patience.next_seconds", lambda *_: 1.5)
+    running = start()
+    trouble = Trouble(running)
+    trouble.after("pulse", when=lambda answer, *_: bool(answer[1]))
+    result = tasks.add.enqueue(1)
+
+    assert wait_until(result, Status.SUCCESSFUL).claim_number == 2
+    assert trouble.is_over
 
 
 @on_both_databases
