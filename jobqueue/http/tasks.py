@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from django.apps import apps
 from django.db.models import TextField
 from django.db.models.functions import Cast
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
 
 from jobqueue import api, registry
 from jobqueue.actor import ActorTask
@@ -18,7 +20,7 @@ from jobqueue.engine import engine_for
 from jobqueue.exceptions import InvalidArguments, TaskFinished, TaskNotFound, TooLarge
 from jobqueue.http.answers import Problem, Refused, answer, away, endpoint, url_of
 from jobqueue.http.bodies import ENVELOPE_BYTES, read_object
-from jobqueue.http.callers import Caller, caller_of
+from jobqueue.http.callers import Caller, Person, caller_of
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from jobqueue.payload import decode, dedupe_key, encode_message, parameters_of
@@ -50,6 +52,7 @@ def cancel(request: HttpRequest, task_id: str) -> HttpResponse:
     logger.info("cancel by=%s id=%s status=%s", caller, row.pk, now)
     if not report.cancelled and not report.requested:
         raise Refused(409, f"The task has ended: {now}.")
+    _write_history(request, caller, row, _("Cancel"))
     is_told = now not in (Status.CANCELLED, Status.FAILED, Status.SUCCESSFUL)
     return answer(_brief(request, row, now), 202 if is_told else 200)
 
@@ -68,6 +71,7 @@ def requeue(request: HttpRequest, task_id: str) -> HttpResponse:
     if not report.requeued:
         raise Refused(409, f"Only FAILED and CANCELLED tasks are requeued; this one is {now}.")
     logger.info("requeue by=%s id=%s", caller, row.pk)
+    _write_history(request, caller, row, _("Requeue"))
     return answer(_brief(request, row, now))
 
 
@@ -97,6 +101,14 @@ def messages(request: HttpRequest, task_id: str) -> HttpResponse:
         raise _not_found() from None
     logger.info("message by=%s to=%s id=%s", caller, row.pk, sent)
     return answer({"id": sent}, 200 if sent is None else 201)
+
+
+def _write_history(request: HttpRequest, caller: Caller, row: Task, what: str) -> None:
+    """Write who did it into the task's history in the admin, where somebody is logged in and there is an admin."""
+    if isinstance(caller, Person) and apps.is_installed("django.contrib.admin"):
+        from jobqueue.admin import history
+
+        history.write(request, [row], what)
 
 
 def _reach(caller: Caller, task_id: str) -> Task:

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.db import connection
 from django.test import Client
 
@@ -254,3 +255,32 @@ class TestMessages:
         task = TaskFactory(task_type=GREET)
 
         assert shop.post(f"tasks/{task.pk}/messages/", {"body": "a"}).status_code == 409
+
+
+class TestHistory:
+    @pytest.mark.parametrize(("path", "traits"), [("cancel", {}), ("requeue", {"failed": True})])
+    def test_what_somebody_does_who_is_logged_in_is_in_the_history_of_the_task(
+        self, client: Client, path: str, traits: dict[str, Any]
+    ) -> None:
+        user = make_user(f"{path}_task")
+        client.force_login(user)
+        task = TaskFactory(task_type=GREET, **traits)
+
+        assert client.post(f"/jobqueue/tasks/{task.pk}/{path}/", content_type="application/json").status_code == 200
+
+        entries = LogEntry.objects.values_list("user", "object_id", "change_message")
+        assert list(entries) == [(user.pk, str(task.pk), path.capitalize())]
+
+    def test_a_token_is_nobody_in_it(self, shop: Shop) -> None:
+        task = TaskFactory(task_type=GREET)
+
+        assert shop.post(f"tasks/{task.pk}/cancel/").status_code == 200
+        assert not LogEntry.objects.exists()
+
+    def test_a_site_without_the_admin_has_none(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("jobqueue.http.tasks.apps.is_installed", lambda name: False)
+        client.force_login(make_user("cancel_task"))
+        task = TaskFactory(task_type=GREET)
+
+        assert client.post(f"/jobqueue/tasks/{task.pk}/cancel/", content_type="application/json").status_code == 200
+        assert not LogEntry.objects.exists()
