@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.db import transaction
 
 from jobqueue import registry
@@ -49,6 +50,11 @@ CANCEL_NOTICE = "!cancel"  # in place of a queue's name: look which running task
 def aliases() -> list[str]:
     """Name the backends in TASKS that are ours, subclasses included."""
     return [alias for alias in task_backends if issubclass(task_backends[alias].task_class, FunctionTask)]
+
+
+def declared_queues(backend: str) -> set[str]:
+    """Give the QUEUES of a backend; none where a site lets every name pass."""
+    return set(settings.TASKS[backend].get("QUEUES", ["default"]))
 
 
 def enqueue(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:

@@ -107,11 +107,14 @@ def surroundings(task: Task, database: str, **known: Any) -> Surroundings:
     ]  # fmt: skip
     slots = sum(row.slots for row in serving)
     running = Task.objects.using(database).running()
+    queue = Queue.objects.using(database).filter(backend=task.backend, name=task.queue_name).first()
+    of_queue = running.filter(backend=task.backend, queue_name=task.queue_name).order_by("executor_id")
     return Surroundings(
         now=now,
         aging_seconds=options.aging,
         timeout_seconds=options.heartbeat_timeout,
-        queue=Queue.objects.using(database).filter(backend=task.backend, name=task.queue_name).first(),
+        queue=queue,
+        running=of_queue[: queue.max_running].count() if queue is not None and queue.max_running else 0,
         alive=len(living),
         serving=len(serving),
         slots=slots,

@@ -7,23 +7,27 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.db.models.functions import Now
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue.admin import render
+from jobqueue import api
+from jobqueue.admin import history, render
 from jobqueue.admin.base import ReadOnlyAdmin, options_of
 from jobqueue.admin.filters import BackendFilter
 from jobqueue.admin.listing import CappedPaginator
 from jobqueue.admin.words import duration, served, short_type
 from jobqueue.models import Executor, Task
+from jobqueue.outcome import Command
 
 SHOWN = 5  # running tasks named per executor in the list
 READ = 2000  # running tasks read for a page
@@ -54,7 +58,7 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
     list_per_page = 100
     ordering = ("-heartbeat",)
     paginator = CappedPaginator
-    actions = None
+    actions = ("quiet_selected", "resume_selected", "stop_selected")
     fields = (
         "name", "life", "runs", "busy", "queue_names", "backend", "host", "process", "software", "started", "beat",
     )  # fmt: skip
@@ -72,9 +76,51 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return ExecutorChangeList
 
+    def has_command_permission(self, request: HttpRequest) -> bool:
+        return bool(request.user.has_perm("jobqueue.command_executor"))
+
+    @admin.action(description=gettext_lazy("Quiet selected executors: claim nothing more"), permissions=["command"])
+    def quiet_selected(self, request: HttpRequest, queryset: QuerySet[Executor]) -> None:
+        self._tell(request, queryset, Command.QUIET, _("Told to be quiet."))
+
+    @admin.action(description=gettext_lazy("Resume selected executors"), permissions=["command"])
+    def resume_selected(self, request: HttpRequest, queryset: QuerySet[Executor]) -> None:
+        self._tell(request, queryset, Command.RESUME, _("Told to resume."))
+
+    @admin.action(description=gettext_lazy("Stop selected executors gracefully"), permissions=["command"])
+    def stop_selected(self, request: HttpRequest, queryset: QuerySet[Executor]) -> HttpResponse | None:
+        if "confirmed" in request.POST:
+            self._tell(request, queryset, Command.STOP, _("Told to stop."))
+            return None
+        request.current_app = self.admin_site.name
+        context = {
+            **self.admin_site.each_context(request),
+            "executors": queryset.exclude(state=Executor.State.STOPPED),
+            "checkbox_name": ACTION_CHECKBOX_NAME,
+            "opts": self.opts,
+            "media": self.media,
+            "title": _("Stop executors?"),
+        }
+        return TemplateResponse(request, "admin/jobqueue/executor/stop.html", context)
+
+    def _tell(self, request: HttpRequest, queryset: QuerySet[Executor], command: Command, what: str) -> None:
+        rows = list(queryset.exclude(state=Executor.State.STOPPED))
+        for backend in {row.backend for row in rows}:
+            api.command([row.pk for row in rows if row.backend == backend], command, backend=backend)
+        history.write(request, rows, what)
+        said = _("%(names)s: %(what)s Their state says when they do it, in a second or so.")
+        if rows:
+            messages.success(request, said % {"names": ", ".join(row.name for row in rows), "what": what})
+        else:
+            messages.warning(request, _("They have stopped already."))
+
     @admin.display(description=gettext_lazy("state"))
     def life(self, executor: Executor) -> SafeString:
-        return life(executor, executor.now)  # type: ignore[attr-defined]
+        shown = life(executor, executor.now)  # type: ignore[attr-defined]
+        if not executor.command or executor.state == Executor.State.STOPPED:
+            return shown
+        told = _("told to %(command)s") % {"command": executor.command.lower()}
+        return format_html('{} <span class="jq-quiet">{}</span>', shown, told)
 
     @admin.display(description=gettext_lazy("runs"))
     def runs(self, executor: Executor) -> SafeString:
@@ -130,6 +176,8 @@ def life(executor: Executor, now: datetime) -> SafeString:
         return render.shaped("stopped", "■", str(Executor.State.STOPPED.label))
     if (now - executor.heartbeat).total_seconds() > options_of(executor.backend).heartbeat_timeout:
         return render.shaped("lost", "✗", _("Lost"))
+    if executor.state == Executor.State.QUIET:
+        return render.shaped("draining", "◌", str(Executor.State.QUIET.label))
     if executor.state == Executor.State.DRAINING:
         return render.shaped("draining", "◔", str(Executor.State.DRAINING.label))
     return render.shaped("alive", "●", _("Alive"))

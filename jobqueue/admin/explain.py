@@ -21,9 +21,9 @@ class Surroundings:
     """
     What the sentence needs to know beside the task's row.
 
-    serving: living executors that take tasks of its queue; slots, busy: theirs together. alive: living
-    executors of its backend. executor: the one that holds it. unread: messages in its inbox.
-    live_children: children that have not ended. is_orphan: its parent has.
+    serving: living executors that take tasks of its queue; slots, busy: theirs together. running: tasks of its
+    queue, counted as far as its limit goes. alive: living executors of its backend. executor: the one that holds it.
+    unread: messages in its inbox. live_children: children that have not ended. is_orphan: its parent has.
     """
 
     now: datetime
@@ -34,6 +34,7 @@ class Surroundings:
     serving: int = 0
     slots: int = 0
     busy: int = 0
+    running: int = 0
     executor: Executor | None = None
     errors: list[Mapping[str, Any]] = field(default_factory=list)
     unread: int = 0
@@ -118,6 +119,12 @@ def _why_not_started(task: Task, around: Surroundings) -> str:
             "%(count)d executors were lost while they held the task; it waits for one that is free to run it alone.",
             task.lost_count,
         ) % {"count": task.lost_count}
+    if around.queue is not None and around.queue.max_running is not None and around.running >= around.queue.max_running:
+        return ngettext(
+            "%(count)d task of queue %(queue)s runs, and no more may.",
+            "%(count)d tasks of queue %(queue)s run, and no more may.",
+            around.queue.max_running,
+        ) % {"count": around.queue.max_running, **names}
     if around.slots and around.busy >= around.slots:
         return _("all %(slots)d slots that serve queue %(queue)s are busy.") % {"slots": around.slots, **names}
     return _("it is started when its turn in queue %(queue)s comes.") % names

@@ -11,12 +11,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 from django.db.models import Q
 
-from jobqueue.api import aliases
+from jobqueue.api import aliases, declared_queues
 from jobqueue.cli.choice import Choice
 from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS
 from jobqueue.engine import engine_for
@@ -53,8 +52,7 @@ def engine_of(alias: str | None) -> Engine:
 
 
 def known_queues(engine: Engine) -> set[str]:
-    """Give the QUEUES of a backend; none where a site lets every name pass."""
-    return set(settings.TASKS[engine.alias].get("QUEUES", ["default"]))
+    return declared_queues(engine.alias)
 
 
 def refuse_unknown_queue(engine: Engine, name: str) -> None:

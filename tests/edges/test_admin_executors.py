@@ -1,10 +1,14 @@
 """The pages of executors and queues."""
 
 import pytest
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth import get_user_model
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from tests.factories import ExecutorFactory, QueueFactory, TaskFactory, ago, make_user
+from jobqueue.models import Executor, Queue
+from tests.factories import ExecutorFactory, QueueFactory, TaskFactory, ago, make_user, now
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 SCRIPT = "<script>alert(1)</script>"
@@ -32,8 +36,14 @@ def show(client, backend):
     return get
 
 
-def test_an_empty_list_of_queues_says_why(show):
-    assert "Only queues that were paused once have a row here" in show("queue/")
+def test_queues_without_a_row_are_listed_too(show, backend):
+    TaskFactory.create(backend=backend, using=backend, queue_name="in use", enqueued_at=ago(665))
+
+    content = show("queue/")
+
+    for text in ("in use", "11 min", "No executor of it is alive"):
+        assert text in content
+    assert 'type="checkbox"' not in content
 
 
 @pytest.mark.parametrize(
@@ -44,6 +54,7 @@ def test_an_empty_list_of_queues_says_why(show):
         ({"state": "DRAINING"}, "Stopping"),
         ({"state": "DRAINING", "heartbeat": ago(3600)}, "Lost"),
         ({"state": "STOPPED", "heartbeat": ago(3600)}, "Stopped"),
+        ({"state": "QUIET"}, "Quiet"),
     ],
 )
 def test_life_is_told_by_the_beats(make, show, columns, word):
@@ -103,7 +114,9 @@ def test_queues_say_who_paused_them_and_why(show, backend):
 
 def test_nothing_is_rendered_unescaped(make, show, backend):
     make(name=SCRIPT, host=SCRIPT, queues=[SCRIPT], versions={SCRIPT: SCRIPT})
-    QueueFactory.create(backend=backend, using=backend, name=SCRIPT, paused_by=SCRIPT, pause_reason=SCRIPT)
+    QueueFactory.create(
+        backend=backend, using=backend, name=SCRIPT, paused_at=ago(60), paused_by=SCRIPT, pause_reason=SCRIPT
+    )
 
     for page in ("executor/", "queue/"):
         content = show(page)
@@ -123,3 +136,114 @@ def test_pages_need_their_permissions(client):
 
     assert client.get("/admin/jobqueue/executor/").status_code == 403
     assert client.get("/admin/jobqueue/queue/").status_code == 403
+
+
+class TestActions:
+    @pytest.fixture
+    def post(self, client, backend, django_capture_on_commit_callbacks):
+        client.force_login(make_user("view_executor", "view_queue", "pause_queue", "command_executor"))
+
+        def post(page, **data):
+            with django_capture_on_commit_callbacks(using=backend, execute=True):
+                response = client.post(f"/admin/jobqueue/{page}?backend={backend}", data)
+            return response
+
+        return post
+
+    @pytest.fixture
+    def look(self, post, client, backend):
+        return lambda page: client.get(f"/admin/jobqueue/{page}?backend={backend}").content.decode()
+
+    @pytest.fixture
+    def queue(self, backend):
+        return lambda name="emails": Queue.objects.using(backend).get(name=name)
+
+    def test_pause_asks_why_and_until_and_is_logged(self, post, queue, backend):
+        asked = post("queue/", action="pause", queue=["emails", "sms"])
+        assert b'name="reason"' in asked.content
+        assert not Queue.objects.using(backend).exists()
+
+        done = post(
+            "queue/", action="pause", queue=["emails", "sms"], confirmed=1, reason="disk full", until="2099-01-31T09:00"
+        )
+
+        assert done.status_code == 302
+        row = queue()
+        user = get_user_model().objects.get()
+        assert (row.paused_by, row.pause_reason) == (user.username, "disk full")
+        assert row.resume_at.year == 2099
+        assert row.is_paused_at(now())
+        assert queue("sms").is_paused_at(now())
+        entries = LogEntry.objects.filter(object_id=str(row.pk)).values_list("user", "change_message")
+        assert list(entries) == [(user.pk, "Paused: disk full")]
+
+    def test_a_pause_that_is_over_is_refused_and_asks_again(self, post, backend):
+        said = post("queue/", action="pause", queue="emails", confirmed=1, until="2020-01-31T09:00")
+
+        assert "has ended already" in said.content.decode()
+        assert not Queue.objects.using(backend).exists()
+
+    def test_resume(self, post, queue, backend):
+        QueueFactory.create(backend=backend, using=backend, name="emails", paused=True)
+
+        assert post("queue/", action="resume", queue="emails").status_code == 302
+
+        assert queue().paused_at is None
+        assert LogEntry.objects.get().change_message == "Resumed."
+
+    def test_limit_is_set_shown_and_taken_back(self, post, queue, look):
+        assert post("queue/", action="limit", queue="emails", confirmed=1, max_running=5).status_code == 302
+        assert queue().max_running == 5
+        assert "<td>5</td>" in look("queue/")
+        post("queue/", action="limit", queue="emails", confirmed=1, max_running="")
+        assert queue().max_running is None
+
+    @pytest.mark.parametrize("most", ["0", "-1", "x", "1.5", "9999999999999"])
+    def test_odd_limits_ask_again(self, post, backend, most):
+        assert b"errorlist" in post("queue/", action="limit", queue="emails", confirmed=1, max_running=most).content
+        assert not Queue.objects.using(backend).exists()
+
+    @pytest.mark.parametrize(
+        ("data", "status"),
+        [
+            ({"action": "dance", "queue": "a"}, 400),
+            ({"action": "pause", "queue": "a" * 129}, 400),
+            ({"action": "pause"}, 302),
+        ],
+    )
+    def test_odd_requests_change_nothing(self, post, backend, data, status):
+        assert post("queue/", **data).status_code == status
+        assert not Queue.objects.using(backend).exists()
+
+    @pytest.mark.parametrize(
+        ("action", "command"), [("quiet_selected", "QUIET"), ("resume_selected", "RESUME"), ("stop_selected", "STOP")]
+    )
+    def test_executors_are_told(self, post, make, look, backend, action, command):
+        chosen, other = make(), make()
+        ended = make(state="STOPPED")
+        data = {"action": action, ACTION_CHECKBOX_NAME: [str(chosen.pk), str(ended.pk)]}
+        if command == "STOP":
+            assert chosen.name in post("executor/", **data).content.decode()
+            assert not Executor.objects.using(backend).exclude(command="").exists()
+            data["confirmed"] = 1
+
+        assert post("executor/", **data).status_code == 302
+
+        told = dict(Executor.objects.using(backend).values_list("pk", "command"))
+        assert told == {chosen.pk: command, other.pk: "", ended.pk: ""}
+        assert LogEntry.objects.get().object_id == str(chosen.pk)
+        assert f"told to {command.lower()}" in look("executor/")
+
+    def test_without_permission_nothing_is_offered_or_done(self, client, make, backend):
+        row = make()
+        client.force_login(make_user("view_executor", "view_queue"))
+        address = f"/admin/jobqueue/queue/?backend={backend}"
+
+        assert client.post(address, {"action": "pause", "queue": "a", "confirmed": 1}).status_code == 403
+        assert b"quiet_selected" not in client.get(f"/admin/jobqueue/executor/?backend={backend}").content
+        client.post(
+            f"/admin/jobqueue/executor/?backend={backend}",
+            {"action": "quiet_selected", ACTION_CHECKBOX_NAME: [str(row.pk)]},
+        )
+        assert not Executor.objects.using(backend).exclude(command="").exists()
+        assert not Queue.objects.using(backend).exists()

@@ -48,6 +48,12 @@ READY = [
         "Ready for 14 min: queue emails is paused by anna until Nov. 20, 2026, 1 p.m. (mail server moves).",
     ),
     ({}, {"queue": paused(resume_at=before(1))}, "Ready for 14 min: " + TURN),
+    (
+        {},
+        {"queue": Queue(name="emails", max_running=2), "running": 2},
+        "Ready for 14 min: 2 tasks of queue emails run, and no more may.",
+    ),
+    ({}, {"queue": Queue(name="emails", max_running=2), "running": 1}, "Ready for 14 min: " + TURN),
     ({}, {"busy": 8}, "Ready for 14 min: all 8 slots that serve queue emails are busy."),
     ({}, {}, "Ready for 14 min: " + TURN),
     (
