@@ -169,6 +169,12 @@ class Task(models.Model):
                 condition=Q(finished_at__isnull=False, key__isnull=False),
             ),
             models.Index(fields=["parent"], name="jobqueue_task_children", condition=Q(parent__isnull=False)),
+            # To count them; what is READY or RUNNING is counted by the indexes above.
+            models.Index(
+                fields=["backend", "queue_name", "status"],
+                name="jobqueue_task_waiting",
+                condition=Q(status__in=["SCHEDULED", "SUSPENDED"]),
+            ),
         ]
         constraints = [
             models.UniqueConstraint(
@@ -293,3 +299,77 @@ class Queue(models.Model):
     def is_paused_at(self, now: datetime) -> bool:
         """Whether it is paused; a pause may have ended by itself."""
         return self.paused_at is not None and (self.resume_at is None or self.resume_at > now)
+
+
+class Tally(models.Model):
+    """What happened to the tasks of one type in one queue: in one minute, or ever since where `minute` is null."""
+
+    id = models.BigAutoField(primary_key=True)
+    backend = models.CharField(_("backend"), max_length=64)
+    queue_name = models.CharField(_("queue"), max_length=128)
+    task_type = models.CharField(_("task"), max_length=500)
+    minute = models.DateTimeField(_("minute"), null=True)
+    submitted = models.BigIntegerField(_("submitted"), default=0)
+    completed = models.BigIntegerField(_("completed"), default=0)
+    failed = models.BigIntegerField(_("attempts failed"), default=0)
+    retries = models.BigIntegerField(_("retries"), default=0)
+    dead = models.BigIntegerField(_("failed for good"), default=0)
+    lost = models.BigIntegerField(_("executors lost"), default=0)
+    wait_seconds = models.FloatField(_("seconds waited"), default=0.0)
+    run_seconds = models.FloatField(_("seconds run"), default=0.0)
+    waits = models.JSONField(_("waits"), default=list)
+    runs = models.JSONField(_("runs"), default=list)
+
+    class Meta:
+        db_table = "jobqueue_tally"
+        verbose_name = _("tally")
+        verbose_name_plural = _("tallies")
+        default_permissions = ()
+        permissions = [("view_metrics", "Can see metrics over HTTP")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["backend", "queue_name", "task_type"],
+                name="jobqueue_tally_total",
+                condition=Q(minute__isnull=True),
+            ),
+            models.UniqueConstraint(
+                fields=["minute", "backend", "queue_name", "task_type"],
+                name="jobqueue_tally_minute",
+                condition=Q(minute__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task_type} in {self.queue_name}"
+
+
+class TallyDelta(models.Model):
+    """
+    What a transaction adds to the tally; only ever inserted, so that nobody waits for anybody. Executors fold it in.
+
+    attempts: how many had these buckets. A column that says nothing is null, which is less to plan for than a default.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    backend = models.CharField(max_length=64)
+    queue_name = models.CharField(max_length=128)
+    task_type = models.CharField(max_length=500)
+    at = models.DateTimeField()
+    submitted = models.IntegerField(null=True)
+    completed = models.IntegerField(null=True)
+    failed = models.IntegerField(null=True)
+    retries = models.IntegerField(null=True)
+    dead = models.IntegerField(null=True)
+    lost = models.IntegerField(null=True)
+    attempts = models.IntegerField(null=True)
+    wait_bucket = models.SmallIntegerField(null=True)
+    run_bucket = models.SmallIntegerField(null=True)
+    wait_seconds = models.FloatField(null=True)
+    run_seconds = models.FloatField(null=True)
+
+    class Meta:
+        db_table = "jobqueue_tallydelta"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.task_type} in {self.queue_name}"

@@ -164,6 +164,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: the new value of the column. is_good_poll adds one to `polls`.
     keeps_rank: for READY, whether it goes back to its place in the order (a release) or to the end.
     worker_id: appended to `worker_ids` when this poll was a started attempt, else None.
+    run_seconds: how long the body of that attempt took.
     return_value, error, inner_state: JSON text; None leaves the column as it is.
     """
 
@@ -179,6 +180,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_good_poll: bool = False
     keeps_rank: bool = False
     worker_id: str | None = None
+    run_seconds: float | None = None
     return_value: str | None = None
     error: str | None = None
     inner_state: str | None = None
@@ -224,6 +226,7 @@ class Rescued:
     """A task taken from a lost executor. `status` is READY, or FAILED at the limit of losses."""
 
     id: UUID
+    queue_name: str
     task_type: str
     status: Status
     lost_count: int

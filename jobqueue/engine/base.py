@@ -8,7 +8,7 @@ from django.db import DatabaseError
 
 from jobqueue.engine.cancel import Cancel
 from jobqueue.engine.commit import REFUSALS, is_refusal, merge
-from jobqueue.engine.health import Health
+from jobqueue.engine.gauges import Gauge
 from jobqueue.engine.prune import Prune
 from jobqueue.engine.release import Release
 from jobqueue.engine.requeue import Requeue
@@ -19,7 +19,7 @@ from jobqueue.outcome import Claims, Committed, Demand, Outcome, released
 __all__ = ["Engine", "merge", "released"]
 
 
-class Engine(Health, Release, Rescue, Cancel, Requeue, Prune):
+class Engine(Prune, Gauge, Release, Rescue, Cancel, Requeue):
     """
     The queue of one backend on one database: one verb or two in each file of this package.
 

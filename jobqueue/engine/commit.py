@@ -23,6 +23,7 @@ from jobqueue.engine.clock import Clock, from_now, rank_from
 from jobqueue.engine.enqueue import Enqueue
 from jobqueue.engine.ground import ERRORS_KEPT, WORKERS_KEPT, json_from
 from jobqueue.engine.mail import Ending
+from jobqueue.engine.tallies import Attempted, of_attempts
 from jobqueue.engine.wake import Wake
 from jobqueue.exceptions import ConsumedTwice, KeyTaken, TaskFinished, TaskNotFound
 from jobqueue.failpoints import reach
@@ -188,9 +189,10 @@ class Commit(Enqueue, Cancel, Wake):
 
     def _write(self, changes: Sequence[tuple[Outcome, Status]]) -> None:
         """Write outcomes into their own rows, which this transaction has locked."""
-        lists = self._lists([outcome.task_id for outcome, _ in changes if outcome.worker_id or outcome.error])
+        before = self._before([outcome.task_id for outcome, _ in changes])
+        self._tally(of_attempts((outcome, entering, before[outcome.task_id][0]) for outcome, entering in changes))
         for outcome, entering in changes:
-            worker_ids, errors = lists.get(outcome.task_id, ([], []))
+            _, worker_ids, errors = before[outcome.task_id]
             columns: dict[str, Any] = {
                 "status": entering,
                 "attempts": outcome.attempts,
@@ -222,16 +224,24 @@ class Commit(Enqueue, Cancel, Wake):
                     columns[name] = json_from(text)
             self.tasks.running().filter(pk=outcome.task_id, claim_number=outcome.claim_number).update(**columns)
 
-    def _lists(self, ids: Sequence[UUID]) -> Mapping[UUID, tuple[list[Any], list[Any]]]:
-        """Read worker_ids and errors of locked tasks."""
-        if not ids:
-            return {}
-        rows = self.tasks.filter(pk__in=ids).annotate(
-            workers_text=Cast("worker_ids", TextField()), errors_text=Cast("errors", TextField())
-        )
+    def _before(self, ids: Sequence[UUID]) -> Mapping[UUID, tuple[Attempted, list[Any], list[Any]]]:
+        """Read of locked tasks what is counted, worker_ids and errors."""
+        texts = {"workers_text": Cast("worker_ids", TextField()), "errors_text": Cast("errors", TextField())}
+        columns = ("pk", "queue_name", "task_type", "attempts", "heartbeat", "rank", "priority", *texts)
         return {
-            pk: (read_list(workers), read_list(errors))
-            for pk, workers, errors in rows.values_list("pk", "workers_text", "errors_text")
+            pk: (
+                Attempted(
+                    queue_name=queue_name,
+                    task_type=task_type,
+                    attempts=attempts,
+                    wait_seconds=max(0.0, (claimed_at - rank).total_seconds() - priority * self.options.aging),
+                ),
+                read_list(workers),
+                read_list(errors),
+            )
+            for pk, queue_name, task_type, attempts, claimed_at, rank, priority, workers, errors in (
+                self.tasks.filter(pk__in=ids).annotate(**texts).values_list(*columns)
+            )
         }
 
 

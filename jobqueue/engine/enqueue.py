@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -9,9 +10,10 @@ from uuid import UUID
 
 from django.db import IntegrityError, transaction
 
-from jobqueue.engine.ground import Ground, json_from
+from jobqueue.engine.ground import json_from
+from jobqueue.engine.tallies import Tallies
 from jobqueue.exceptions import KeyTaken
-from jobqueue.models import Task, TaskQuerySet
+from jobqueue.models import TallyDelta, Task, TaskQuerySet
 from jobqueue.outcome import Enqueued, NewTask, Status
 
 ENQUEUE_BATCH = 1000  # rows per INSERT
@@ -19,7 +21,7 @@ KEY_TRIES = 3  # a key's holder may come and go between the insert and the look
 ONCE_TRIES = 10  # of batches that share idempotency keys with as many others
 
 
-class Enqueue(Ground):
+class Enqueue(Tallies):
     def enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         """
         Insert tasks in the caller's transaction; answers come in the order of `rows`.
@@ -67,6 +69,8 @@ class Enqueue(Ground):
         keyed = sorted((task for task in tasks if task.key is not None), key=lambda task: task.key or "")
         for start in range(0, len(keyed), ENQUEUE_BATCH):
             answers |= self._enqueue_keyed(keyed[start : start + ENQUEUE_BATCH])
+        born = Counter((row.queue_name, row.task_type) for row in rows if answers[row.id].created)
+        self._tally([TallyDelta(queue_name=queue, task_type=name, submitted=n) for (queue, name), n in born.items()])
         return [answers[row.id] for row in rows]
 
     def _enqueue_keyed(self, tasks: Sequence[Task]) -> dict[UUID, Enqueued]:

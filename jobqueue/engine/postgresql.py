@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
@@ -21,8 +22,10 @@ from psycopg.pq import Format
 from jobqueue.engine.base import Engine
 from jobqueue.engine.commit import LockedRow, locked_rows
 from jobqueue.engine.enqueue import ENQUEUE_BATCH, KEY_TRIES, key_taken
+from jobqueue.engine.gauges import COUNTED_MOST, RUNNING_READ
 from jobqueue.engine.health import QUEUES_READ, TASKS_READ
 from jobqueue.engine.mail import letter
+from jobqueue.engine.tallies import Summed
 from jobqueue.exceptions import TaskFinished
 from jobqueue.failpoints import reach
 from jobqueue.models import TaskQuerySet
@@ -396,6 +399,31 @@ class PostgresEngine(Engine):
 
     def _delete_mail(self, ids: Sequence[UUID]) -> None:
         self.count("delete_mail", ids=list(ids))
+
+    # --- tallies
+
+    def _take_deltas(self, limit: int) -> list[Summed]:
+        return list(starmap(Summed, self.rows("take_deltas", delta_limit=limit)))
+
+    # --- gauges
+
+    def _running(self) -> Iterable[tuple[str, UUID | None, int]]:
+        rows = self.rows("running", backend=self.alias, running_limit=RUNNING_READ)
+        return [(queue_name, executor_id, number) for queue_name, executor_id, number in rows]
+
+    def _depths(self) -> Iterable[tuple[str, Status, int]]:
+        rows = self.rows(
+            "depths",
+            backend=self.alias,
+            queues=self.queues_in_use()[:QUEUES_READ],
+            depth_limit=COUNTED_MOST + 1,
+            queue_limit=QUEUES_READ,
+        )
+        return [(name, Status(status), number) for name, status, number in rows]
+
+    def _estimate(self, rows: TaskQuerySet) -> int:
+        (plan,) = json.loads(rows.order_by().explain(format="json"))
+        return int(plan["Plan"]["Plan Rows"])
 
     # --- notices
 

@@ -8,21 +8,22 @@ from uuid import UUID
 from django.db import connections
 
 from jobqueue.engine.clock import bound
-from jobqueue.engine.ground import Ground
+from jobqueue.engine.tallies import Tallies
 from jobqueue.failpoints import reach
 
 EXECUTORS_KEPT_SECONDS = 86_400
 
 
-class Prune(Ground):
+class Prune(Tallies):
     def prune(self, limit: int = 1000) -> int:
         """
-        Delete ended tasks older than RETENTION, messages first, and executors silent for a day.
+        Delete ended tasks older than RETENTION, messages first; executors silent, and minutes tallied, a day ago.
 
         limit: per status. Locks: the rows FOR UPDATE, skipping locked ones, so that a task that is
         being sent to stays until its sender has committed. Returns how many tasks went.
         """
         self.executors.filter(heartbeat__lt=bound(-EXECUTORS_KEPT_SECONDS)).delete()
+        self._prune_minutes(limit)
         kept = self.options.retention.items()
         return sum(self.purge(status, seconds, limit) for status, seconds in kept if seconds is not None)
 

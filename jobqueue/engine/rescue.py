@@ -17,17 +17,18 @@ from jobqueue.engine.commit import read_list
 from jobqueue.engine.ground import ERRORS_KEPT, WORKERS_KEPT
 from jobqueue.engine.heartbeat import Heartbeat
 from jobqueue.engine.mail import Ending, Mail
+from jobqueue.engine.tallies import Tallies
 from jobqueue.engine.wake import Wake
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.failpoints import reach
-from jobqueue.models import Task, TaskQuerySet
+from jobqueue.models import TallyDelta, Task, TaskQuerySet
 from jobqueue.outcome import FINAL, Rescued, Sign, Status
 
 # A process that was frozen may claim before its first beat: so long its claim stands for one.
 CLAIM_COUNTS_SECONDS = 1.0
 
 
-class Rescue(Heartbeat, Mail, Wake):
+class Rescue(Heartbeat, Tallies, Mail, Wake):
     def rescue(self, limit: int = 100) -> list[Rescued]:
         """
         Take RUNNING tasks from executors that stopped beating.
@@ -51,6 +52,7 @@ class Rescue(Heartbeat, Mail, Wake):
             now = self.now()
             taken = [self._take_back(row, silent, now) for row in rows if row.parent_id not in busy]
             told = self._report([ending for _, ending in taken if ending is not None])
+            self._tally([lost(rescued) for rescued, _ in taken])
             reach("rescue.before")
         reach("rescue.after")
         if told:
@@ -112,6 +114,7 @@ class Rescue(Heartbeat, Mail, Wake):
         )
         rescued = Rescued(
             id=row.pk,
+            queue_name=row.queue_name,
             task_type=row.task_type,
             status=status,
             lost_count=lost_count,
@@ -121,6 +124,11 @@ class Rescue(Heartbeat, Mail, Wake):
         if status not in FINAL or row.parent_id is None or row.reported_at is not None:
             return rescued, None
         return rescued, Ending(row.pk, row.parent_id, status, json.dumps(error))
+
+
+def lost(rescued: Rescued) -> TallyDelta:
+    is_dead = rescued.status is Status.FAILED
+    return TallyDelta(queue_name=rescued.queue_name, task_type=rescued.task_type, lost=1, dead=int(is_dead))
 
 
 def lost_error(row: Task, lost_count: int, now: datetime) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The executor's sign of life, and what executors do for each other: wake, rescue, sweep, prune."""
+"""The executor's sign of life, and what executors do for each other: wake, rescue, sweep, prune, fold."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import django.db
 from django.apps import apps
 
 from jobqueue.engine.base import Engine
+from jobqueue.engine.tallies import FOLD_BATCH
 from jobqueue.exceptions import FenceLost, TaskCancelled
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.outage import Line, Outage, Patience, first_line
@@ -25,6 +26,7 @@ RESCUE_SECONDS = 0.5
 SWEEP_SECONDS = 1.0
 SWEEP_GAP_SECONDS = 0.02  # at least this long from a notice of mail to its sweep, which then serves many
 PRUNE_SECONDS = 30.0
+FOLD_SECONDS = 5.0
 RESCUE_BATCH = 100
 
 
@@ -176,12 +178,13 @@ def missing_tables(database: str) -> list[str]:
 
 
 class Housekeeping:
-    """What any executor does for the whole queue, in the pulse's thread: rescue, sweep, prune."""
+    """What any executor does for the whole queue, in the pulse's thread: rescue, sweep, prune, fold the tally."""
 
     def __init__(self, engine: Engine, heart: Heart) -> None:
         self._engine, self._heart = engine, heart
         self._next_rescue_at = self._next_sweep_at = 0.0
         self._next_prune_at = time.monotonic() + PRUNE_SECONDS
+        self._next_fold_at = time.monotonic() + FOLD_SECONDS
 
     @property
     def due_in_seconds(self) -> float:
@@ -206,6 +209,8 @@ class Housekeeping:
             # A full batch means more: go on in a second.
             pruned = self._engine.prune()
             self._next_prune_at = now + (SWEEP_SECONDS if pruned >= 1000 else PRUNE_SECONDS)
+        if now >= self._next_fold_at:
+            self._next_fold_at = now + (0.0 if self._engine.fold() >= FOLD_BATCH else FOLD_SECONDS)
         return changed > 0
 
     def _rescue(self) -> int:

@@ -190,6 +190,7 @@ def call(hold: Hold, loaded: Loaded) -> Any:
 def conclude(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Worker) -> Ended:
     """Turn how a body ended into the outcome of its poll."""
     error: BaseException | None = None
+    seconds = 0.0 if hold.started_at is None else time.monotonic() - hold.started_at
     match ending:
         case Returned(value):
             try:
@@ -203,7 +204,7 @@ def conclude(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Work
         case Raised(raised):
             error = what_it_was(hold, raised)
             outcome = after_error(hold, loaded, error, worker)
-    seconds = 0.0 if hold.started_at is None else time.monotonic() - hold.started_at
+    outcome = replace(outcome, run_seconds=seconds)
     return Ended(hold=hold, outcome=outcome, loaded=loaded, error=error, seconds=seconds)
 
 
@@ -325,7 +326,7 @@ def refused_by_database(over: Ended, error: Exception, worker: Worker) -> Ended:
     ):
         return conclude(over.hold, over.loaded, Raised(error), worker)
     refusal = InvalidResult(f"The database refused the outcome: {message_of(error)}")
-    outcome = failed(over.hold.claimed, refusal, worker)
+    outcome = replace(failed(over.hold.claimed, refusal, worker), run_seconds=over.outcome.run_seconds)
     if isinstance(over.error, InvalidResult):  # not even that it was refused: then without a word
         outcome = replace(outcome, error=None)
     return replace(over, outcome=outcome, error=refusal, if_lost=None)

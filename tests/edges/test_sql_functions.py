@@ -24,7 +24,7 @@ from django.db.migrations.state import ProjectState
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.ids import new_id
-from jobqueue.models import InboxMessage, Task
+from jobqueue.models import InboxMessage, TallyDelta, Task
 from jobqueue.outcome import FINAL, Status
 from jobqueue.payload import decode, encode, encode_arguments
 from tests import tasks
@@ -337,6 +337,14 @@ def create_and_commit(key: str) -> UUID:
         return pk
 
 
+def test_created_tasks_are_counted_as_submitted() -> None:
+    for _ in range(2):
+        create(", key => 'k', queue_name => 'q'")
+
+    deltas = TallyDelta.objects.values_list("backend", "queue_name", "task_type", "submitted")
+    assert list(deltas) == [("default", "q", "tests.tasks.add", 1)]
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("more", "says"),
@@ -636,7 +644,7 @@ class TestInstallation:
             """
             CREATE ROLE jobqueue_test_shop;
             GRANT SELECT, INSERT, UPDATE (id) ON jobqueue_task TO jobqueue_test_shop;
-            GRANT INSERT ON jobqueue_inboxmessage TO jobqueue_test_shop;
+            GRANT INSERT ON jobqueue_inboxmessage, jobqueue_tallydelta TO jobqueue_test_shop;
             SET LOCAL ROLE jobqueue_test_shop;
             """
         )

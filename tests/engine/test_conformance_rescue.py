@@ -75,6 +75,7 @@ class TestRescue:
         row = bench.row(claimed.id)
         assert rescued == Rescued(
             id=claimed.id,
+            queue_name=claimed.queue_name,
             task_type=claimed.task_type,
             status=Status.READY,
             lost_count=1,

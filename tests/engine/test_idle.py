@@ -89,6 +89,7 @@ def look_for_work(bench: Bench) -> None:
     assert engine.wake_due().count == 0
     assert engine.sweep() == 0
     assert engine.rescue() == []
+    assert engine.fold() == 0
     assert engine.release_strays(bench.executor_id, []) == 0
 
 

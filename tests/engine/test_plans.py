@@ -16,6 +16,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from jobqueue.cli import figures, rows
 from jobqueue.cli.choice import Choice
+from jobqueue.engine import gauges, postgresql
 from jobqueue.engine.clock import bound
 from jobqueue.engine.postgresql import statement
 from jobqueue.models import Executor, Task
@@ -26,7 +27,7 @@ from tests.engine.conftest import make_bench
 pytestmark = pytest.mark.django_db
 
 SQL_FILES = sorted(path.stem for path in (Path(__file__).parents[2] / "jobqueue/engine/sql").glob("*.sql"))
-BIG = {"jobqueue_task", "jobqueue_inboxmessage"}
+BIG = {"jobqueue_task", "jobqueue_inboxmessage", "jobqueue_tallydelta"}
 # A batch of 1,000 from each of five queues, and what lies around it; the 250,000 finished and the 30,000 scheduled
 # rows are far beyond.
 MOST_ROWS = 6000
@@ -53,6 +54,10 @@ FROM (
     END AS status
     FROM generate_series(1, 300000) AS n
 ) AS numbered
+"""
+DELTAS = """
+INSERT INTO jobqueue_tallydelta (backend, queue_name, task_type, at, submitted)
+SELECT 'default', 'queue-1', 'tests.noop', now(), 1 FROM generate_series(1, 100000)
 """
 LETTERS = """
 INSERT INTO jobqueue_inboxmessage (task_id, body, sent_at, consumed_at)
@@ -85,7 +90,7 @@ def big_queue(django_db_setup: None, django_db_blocker: Any) -> Iterator[Bench]:
 def statistics(request: pytest.FixtureRequest, big_queue: Bench) -> str:
     if request.param == "fresh":
         with connection.cursor() as cursor:
-            cursor.execute("ANALYZE jobqueue_task, jobqueue_inboxmessage")
+            cursor.execute("ANALYZE jobqueue_task, jobqueue_inboxmessage, jobqueue_tallydelta")
     return str(request.param)
 
 
@@ -317,6 +322,26 @@ def test_queues_in_use(bench: Bench) -> None:
 
 def test_draining(bench: Bench) -> None:
     assert [queue.queue_name for queue in read(lambda: bench.engine.draining())] == QUEUES
+
+
+def test_gauges(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (gauges, postgresql):
+        monkeypatch.setattr(module, "COUNTED_MOST", 500)
+
+    found = read(lambda: bench.engine.gauges(), at_least=5)
+
+    estimates = {(depth.queue_name, str(depth.status)) for depth in found.depths if depth.is_estimate}
+    assert estimates == {(queue, status) for queue in QUEUES for status in ("READY", "SCHEDULED", "SUSPENDED")}
+    assert found.in_flight == 100
+
+
+def test_fold(bench: Bench) -> None:
+    bench.engine.enqueue([new(queue_name=queue) for queue in QUEUES])
+    with connection.cursor() as cursor:
+        cursor.execute(DELTAS)
+
+    assert [read(lambda: bench.engine.fold(500)) for _ in range(2)] == [500, 500]
+    assert sum(counted.submitted for counted in bench.engine.counted()) >= 1000
 
 
 @pytest.mark.parametrize("queues", [None, QUEUES, ["queue-3"]])

@@ -24,6 +24,7 @@ VALUES = [
     "outcome",
     "payload",
     "redact",
+    "tally",
     "tokens",
 ]
 BODIES = ["actor", "context", "function", "registry", "results", "task_options"]

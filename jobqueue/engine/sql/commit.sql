@@ -10,19 +10,22 @@ WITH given AS MATERIALIZED (
     SELECT *
     FROM json_to_recordset(%(outcomes)s::json) AS given (
         task_id uuid, claim_number bigint, status text, attempts int, wake_after_seconds float8, wake_at timestamptz,
-        look_after_seconds float8, idle_polls int, is_good_poll bool, keeps_rank bool, worker_id text,
+        look_after_seconds float8, idle_polls int, is_good_poll bool, keeps_rank bool, worker_id text, run_seconds float8,
         return_value text, error text, inner_state text, metadata text
     )
 ),
 locked AS MATERIALIZED (
-    SELECT id, claim_number, status, cancel_requested_at
+    SELECT
+        id, claim_number, status, cancel_requested_at, backend, queue_name, task_type, attempts AS attempts_before,
+        GREATEST(0, date_part('epoch', heartbeat - rank) - priority * %(aging)s::float8) AS wait_seconds
     FROM jobqueue_task
     WHERE id = ANY(ARRAY(SELECT task_id FROM given))
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 held AS MATERIALIZED (
-    SELECT given.*,
+    SELECT given.*, locked.backend, locked.queue_name, locked.task_type, locked.attempts_before, locked.wait_seconds,
+        given.worker_id IS NOT NULL AS is_attempt,
         CASE
             WHEN locked.cancel_requested_at IS NOT NULL AND given.status IN ('READY', 'SCHEDULED', 'SUSPENDED')
             THEN 'CANCELLED' ELSE given.status
@@ -72,6 +75,31 @@ written AS (
     FROM held
     WHERE task.id = held.task_id
     RETURNING task.id, task.status
+),
+counted AS (
+    INSERT INTO jobqueue_tallydelta (
+        backend, queue_name, task_type, at, completed, failed, retries, dead, attempts, wait_bucket, run_bucket,
+        wait_seconds, run_seconds
+    )
+    SELECT
+        backend, queue_name, task_type, clock_timestamp(), count(*) FILTER (WHERE entering = 'SUCCESSFUL'),
+        count(*) FILTER (WHERE has_failed), count(*) FILTER (WHERE has_failed AND entering = 'SCHEDULED'),
+        count(*) FILTER (WHERE entering = 'FAILED'), count(*) FILTER (WHERE is_attempt), wait_bucket, run_bucket,
+        sum(wait_seconds), sum(run_seconds)
+    FROM (
+        SELECT
+            backend, queue_name, task_type, entering, is_attempt,
+            attempts > attempts_before AND status <> 'CANCELLED' AS has_failed,
+            CASE WHEN is_attempt THEN wait_seconds END AS wait_seconds,
+            CASE WHEN is_attempt THEN run_seconds END AS run_seconds,
+            CASE WHEN is_attempt THEN width_bucket(wait_seconds, edges) END AS wait_bucket,
+            CASE WHEN is_attempt THEN width_bucket(run_seconds, edges) END AS run_bucket
+        FROM held, (VALUES (  -- jobqueue.tally.EDGES
+            '{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600}'::float8[]
+        )) AS place (edges)
+        WHERE is_attempt OR entering = 'FAILED'
+    ) AS countable
+    GROUP BY backend, queue_name, task_type, wait_bucket, run_bucket
 )
 SELECT locked.id, written.status
 FROM locked LEFT JOIN written USING (id)

@@ -2,7 +2,7 @@
 -- Parameters: backend; aging: seconds per point of priority; rows: a JSON list of NewTask, what has its default left
 --   out, in the order of their keys.
 -- Index: unique jobqueue_task_key decides the conflict.
--- Locks: the new rows; waits for a concurrent insert of the same key.
+-- Locks: the new rows, of the tasks and of the tally; waits for a concurrent insert of the same key.
 WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 given AS (
     SELECT
@@ -13,21 +13,28 @@ given AS (
         key text, idempotency_key text, parent_id uuid, wake_at timestamptz, wake_after_seconds float8,
         expires_at timestamptz, expires_after_seconds float8, max_attempts int
     )
+),
+inserted AS (
+    INSERT INTO jobqueue_task (
+        id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, key, idempotency_key,
+        parent_id, status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls, idle_polls,
+        timed_out, lost_count, errors, enqueued_at
+    )
+    SELECT
+        id, %(backend)s, COALESCE(queue_name, 'default'), task_type, COALESCE(priority, 0),
+        now - make_interval(secs => COALESCE(priority, 0) * %(aging)s::float8), COALESCE(args::jsonb, '[]'),
+        COALESCE(kwargs::jsonb, '{}'), COALESCE(options::jsonb, '{}'), COALESCE(metadata::jsonb, '{}'), key,
+        idempotency_key, parent_id,
+        CASE WHEN alarm_at > now THEN 'SCHEDULED' ELSE 'READY' END,
+        CASE WHEN alarm_at > now THEN alarm_at END,
+        COALESCE(expires_at, now + make_interval(secs => expires_after_seconds)),
+        0, '[]', 0, COALESCE(max_attempts, 1), 0, 0, FALSE, 0, '[]', now
+    FROM given
+    ON CONFLICT (backend, key) WHERE finished_at IS NULL AND key IS NOT NULL DO NOTHING
+    RETURNING id, enqueued_at, status, queue_name, task_type
+),
+counted AS (
+    INSERT INTO jobqueue_tallydelta (backend, queue_name, task_type, at, submitted)
+    SELECT %(backend)s, queue_name, task_type, min(enqueued_at), count(*) FROM inserted GROUP BY queue_name, task_type
 )
-INSERT INTO jobqueue_task (
-    id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, key, idempotency_key,
-    parent_id, status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls, idle_polls,
-    timed_out, lost_count, errors, enqueued_at
-)
-SELECT
-    id, %(backend)s, COALESCE(queue_name, 'default'), task_type, COALESCE(priority, 0),
-    now - make_interval(secs => COALESCE(priority, 0) * %(aging)s::float8), COALESCE(args::jsonb, '[]'),
-    COALESCE(kwargs::jsonb, '{}'), COALESCE(options::jsonb, '{}'), COALESCE(metadata::jsonb, '{}'), key,
-    idempotency_key, parent_id,
-    CASE WHEN alarm_at > now THEN 'SCHEDULED' ELSE 'READY' END,
-    CASE WHEN alarm_at > now THEN alarm_at END,
-    COALESCE(expires_at, now + make_interval(secs => expires_after_seconds)),
-    0, '[]', 0, COALESCE(max_attempts, 1), 0, 0, FALSE, 0, '[]', now
-FROM given
-ON CONFLICT (backend, key) WHERE finished_at IS NULL AND key IS NOT NULL DO NOTHING
-RETURNING id, enqueued_at, status
+SELECT id, enqueued_at, status FROM inserted

@@ -1,8 +1,12 @@
 -- Insert one task without a key, in the caller's transaction.
 -- Parameters: backend; aging: seconds per point of priority; the columns.
--- Index: none is read. Locks: the new row.
+-- Index: none is read. Locks: the new rows, of the task and of the tally.
 -- Its moment is the statement's, one for all columns: as it waits for nobody, none is later. Planned in a fraction of the
 -- time that enqueue.sql takes; prepared (a connection with prepare_threshold), it takes 90 us in all in place of 290.
+WITH counted AS (
+    INSERT INTO jobqueue_tallydelta (backend, queue_name, task_type, at, submitted)
+    VALUES (%(backend)s, %(queue_name)s, %(task_type)s, statement_timestamp(), 1)
+)
 INSERT INTO jobqueue_task (
     id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, idempotency_key, parent_id,
     status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls, idle_polls, timed_out,

@@ -10,7 +10,7 @@
 --   (P0002) where there is no such parent; object_not_in_prerequisite_state (55000) where it has ended; unique_violation (23505) when the id is taken;
 --   serialization_failure (40001) when the holder of the key cannot be seen: begin again.
 -- Index: unique jobqueue_task_key decides the conflict; the primary key finds the parent.
--- Locks: the new row; the parent FOR KEY SHARE, which keeps it from being pruned and blocks nobody else; waits for an open transaction that created a task with the same key.
+-- Locks: the new row, of the task and of the tally; the parent FOR KEY SHARE, which keeps it from being pruned and blocks nobody else; waits for an open transaction that created a task with the same key.
 CREATE OR REPLACE FUNCTION {schema}.jobqueue_create_task(
     task_id uuid,
     task_type text,
@@ -135,6 +135,10 @@ BEGIN
         )
         ON CONFLICT (backend, key) WHERE finished_at IS NULL AND key IS NOT NULL DO NOTHING;
         IF FOUND THEN
+            IF to_regclass($name${schema}.jobqueue_tallydelta$name$) IS NOT NULL THEN  -- this function is made before the table
+                INSERT INTO {schema}.jobqueue_tallydelta (backend, queue_name, task_type, at, submitted)
+                VALUES (backend, queue_name, task_type, created_at, 1);
+            END IF;
             IF notify AND is_due THEN
                 PERFORM pg_notify('jobqueue', backend || ' ' || queue_name);
             END IF;

@@ -1,0 +1,39 @@
+-- Count the tasks that wait, of each queue and state, as far as so many.
+-- Parameters: backend; queues: those that hold READY tasks; depth_limit, queue_limit.
+-- Index: jobqueue_task_ready; jobqueue_task_waiting, which also says by leaps which queues it holds.
+-- Locks: none.
+-- Trap: count() drops the ORDER BY that leads the planner to the index, unless a LIMIT comes between.
+WITH RECURSIVE waiting AS (
+    (
+        SELECT queue_name, status FROM jobqueue_task
+        WHERE backend = %(backend)s AND status IN ('SCHEDULED', 'SUSPENDED')
+        ORDER BY backend, queue_name, status LIMIT 1
+    )
+    UNION ALL
+    SELECT following.queue_name, following.status
+    FROM waiting
+    CROSS JOIN LATERAL (
+        SELECT task.queue_name, task.status FROM jobqueue_task AS task
+        WHERE task.backend = %(backend)s AND task.status IN ('SCHEDULED', 'SUSPENDED')
+            AND (task.queue_name, task.status) > (waiting.queue_name, waiting.status)
+        ORDER BY task.backend, task.queue_name, task.status LIMIT 1
+    ) AS following
+)
+SELECT in_use.queue_name, 'READY', (
+    SELECT count(*) FROM (
+        SELECT FROM jobqueue_task AS task
+        WHERE task.backend = %(backend)s AND task.queue_name = in_use.queue_name AND task.status = 'READY'
+        ORDER BY task.backend, task.queue_name, task.rank, task.id LIMIT %(depth_limit)s
+    ) AS ready
+)
+FROM unnest(%(queues)s::text[]) AS in_use (queue_name)
+UNION ALL
+SELECT kept.queue_name, kept.status, (
+    SELECT count(*) FROM (
+        SELECT FROM jobqueue_task AS task
+        WHERE task.backend = %(backend)s AND task.queue_name = kept.queue_name AND task.status = kept.status
+            AND task.status IN ('SCHEDULED', 'SUSPENDED')
+        ORDER BY task.backend, task.queue_name, task.status LIMIT %(depth_limit)s
+    ) AS counted
+)
+FROM (SELECT * FROM waiting LIMIT %(queue_limit)s) AS kept

@@ -1,0 +1,9 @@
+-- Say how many tasks of which queue each executor holds.
+-- Parameters: backend, running_limit: how many tasks are read. Index: jobqueue_task_running. Locks: none.
+SELECT queue_name, executor_id, count(*)
+FROM (
+    SELECT queue_name, executor_id FROM jobqueue_task
+    WHERE backend = %(backend)s AND status = 'RUNNING'
+    ORDER BY executor_id, id LIMIT %(running_limit)s
+) AS held
+GROUP BY queue_name, executor_id
