@@ -1,4 +1,4 @@
-"""SUBMIT_TOKENS: what may be submitted over HTTP by whom. The settings hold hashes, never the secrets."""
+"""SUBMIT_TOKENS: what may be submitted, or read, over HTTP by whom. The settings hold hashes, never the secrets."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from typing import Any
 
 HASH = re.compile("[0-9a-fA-F]{64}")
 KEYS = {"sha256", "tasks", "queues"}
+OPTIONAL = {"metrics"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
     """
-    A program that may submit tasks.
+    A program that may submit tasks, or read metrics.
 
     sha256: hexadecimal hash of its secret, which is random and long, so that it needs no slow hash.
-    tasks, queues: names, `*` for anything.
+    tasks, queues: names, `*` for anything. metrics: whether it may read those, which are of all queues and backends.
     """
 
     name: str
     sha256: str
     tasks: tuple[str, ...]
     queues: tuple[str, ...]
+    metrics: bool = False
 
     def has_secret(self, secret: str) -> bool:
         digest = hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
@@ -42,7 +44,13 @@ class Token:
 def parse(raw: Mapping[str, Any]) -> tuple[Token, ...]:
     """Read SUBMIT_TOKENS, in which problems() finds nothing."""
     return tuple(
-        Token(name=name, sha256=given["sha256"].lower(), tasks=tuple(given["tasks"]), queues=tuple(given["queues"]))
+        Token(
+            name=name,
+            sha256=given["sha256"].lower(),
+            tasks=tuple(given["tasks"]),
+            queues=tuple(given["queues"]),
+            metrics=given.get("metrics", False),
+        )
         for name, given in raw.items()
     )
 
@@ -57,13 +65,15 @@ def problems(raw: Any) -> Iterator[str]:
         here = f"SUBMIT_TOKENS[{name!r}]"
         if not isinstance(name, str) or not name:
             yield "SUBMIT_TOKENS must have names for keys"
-        elif not isinstance(given, Mapping) or set(given) != KEYS:
-            yield f"{here} must be a dict of sha256, tasks and queues"
+        elif not isinstance(given, Mapping) or set(given) - OPTIONAL != KEYS:
+            yield f"{here} must be a dict of sha256, tasks and queues, and metrics if it may read those"
         elif not isinstance(given["sha256"], str) or not HASH.fullmatch(given["sha256"]):
             yield f"{here}['sha256'] must be the 64 hexadecimal digits of the SHA-256 of the token"
         elif (other := seen.setdefault(given["sha256"].lower(), name)) != name:
             yield f"{here} has the same token as SUBMIT_TOKENS[{other!r}]"
         else:
+            if not isinstance(given.get("metrics", False), bool):
+                yield f"{here}['metrics'] must be True or False"
             for key in ("tasks", "queues"):
                 names = given[key]
                 if not isinstance(names, list | tuple) or not all(isinstance(part, str) for part in names):

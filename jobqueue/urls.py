@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from jobqueue.http import health, openapi, submit, tasks
+from jobqueue.http import health, metrics, openapi, submit, tasks
 
 app_name = "jobqueue"
 urlpatterns = [
@@ -15,5 +15,7 @@ urlpatterns = [
     path("health/", health.ready, name="health"),
     path("health/live", health.live, name="live"),
     path("health/ready", health.ready, name="ready"),
+    path("metrics/", metrics.text, name="metrics"),
+    path("metrics.json", metrics.as_json, name="metrics-json"),
     path("openapi.json", openapi.document, name="openapi"),
 ]

@@ -50,7 +50,7 @@ class Gauge(Health):
 
     def _running(self) -> Iterable[tuple[str, UUID | None, int]]:
         """Say how many tasks of which queue each executor holds."""
-        rows = self.tasks.running().order_by("executor_id", "pk").values_list("queue_name", "executor_id")
+        rows = self.tasks.running().order_by("executor_id", "queue_name", "pk").values_list("queue_name", "executor_id")
         return [(*key, number) for key, number in Counter(rows[:RUNNING_READ]).items()]
 
     def _depths(self) -> Iterable[tuple[str, Status, int]]:

@@ -34,7 +34,7 @@ class Program:
         return [self.backend]
 
     def may(self, permission: str) -> bool:
-        return True
+        return permission != "view_metrics" or self.token.metrics
 
     def may_see(self, row: Task) -> bool:
         task = registry.get(row.task_type)
@@ -84,7 +84,10 @@ def caller_of(request: HttpRequest, permission: str) -> Caller:
     """
     scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        return _program(secret.strip())
+        program = _program(secret.strip())
+        if not program.may(permission):
+            raise Refused(403, "The token does not allow this.")
+        return program
     user = getattr(request, "user", None)
     if user is None or not user.is_authenticated:
         raise Refused(401, "Send a token, as `Authorization: Bearer ...`, or log in.", headers=CHALLENGE)

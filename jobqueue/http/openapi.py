@@ -10,7 +10,8 @@ from django.http import HttpRequest, HttpResponse
 from jobqueue.http.answers import answer, endpoint
 from jobqueue.http.submission import MOST_IDEMPOTENCY_CHARACTERS
 from jobqueue.http.submit import MOST_IN_BATCH
-from jobqueue.outcome import Status
+from jobqueue.outcome import LIVE, Status
+from jobqueue.tally import COUNTERS, EDGES
 from jobqueue.task_options import LONGEST
 
 Json = dict[str, Any]
@@ -31,6 +32,7 @@ REFUSALS = {
     409: "The state of things does not allow it.",
     413: "Too large.",
     415: "No JSON in UTF-8.",
+    501: "An extra is not installed; the answer names it.",
     503: "The database is away, or somebody has locked the task. Try again.",
 }
 ALWAYS = (401, 403, 405, 503)
@@ -81,6 +83,9 @@ STATUS = {"type": "string", "enum": [str(status) for status in Status]}
 MOMENT = {"type": "string", "format": "date-time"}
 KEY = {"type": "string", "minLength": 1, "maxLength": MOST_IDEMPOTENCY_CHARACTERS}
 BRIEF: Json = {"id": {"type": "string", "format": "uuid"}, "status": STATUS, "url": {"type": "string"}}
+NAME = {"type": "string"}
+WHOLE = {"type": "integer", "minimum": 0}
+SOME = {"type": "number", "minimum": 0}
 SECONDS = LONGEST.total_seconds()
 
 SCHEMAS: Json = {
@@ -149,6 +154,62 @@ SCHEMAS: Json = {
     "Cancel": _object(
         {"tree": {"type": "boolean", "description": "Cancel its living descendants too."}}, optional=("tree",)
     ),
+    "Histogram": _object(
+        {
+            "count": WHOLE,
+            "seconds": {**SOME, "description": "All of them together."},
+            "at_most": {
+                "type": "object",
+                "description": "How many were no longer than so many seconds.",
+                "properties": {str(edge): WHOLE for edge in EDGES},
+                "required": [str(edge) for edge in EDGES],
+                "additionalProperties": False,
+            },
+        }
+    ),
+    "Metrics": _object(
+        {
+            "queues": {
+                "type": "array",
+                "items": _object(
+                    {
+                        "backend": NAME,
+                        "queue": NAME,
+                        **{status.lower(): WHOLE for status in LIVE},
+                        "estimated": {
+                            "type": "array",
+                            "description": "Of these, which are estimates.",
+                            "items": {"enum": [status.lower() for status in LIVE]},
+                        },
+                        "oldest_ready_seconds": {"type": "number"},
+                    }
+                ),
+            },
+            "tasks": {
+                "type": "array",
+                "description": "What has happened, ever since.",
+                "items": _object(
+                    {
+                        "backend": NAME,
+                        "queue": NAME,
+                        "task_type": NAME,
+                        **dict.fromkeys(COUNTERS, WHOLE),
+                        "wait": _ref("Histogram"),
+                        "run": _ref("Histogram"),
+                    }
+                ),
+            },
+            "backends": {
+                "type": "array",
+                "items": _object(
+                    {
+                        "backend": NAME,
+                        **dict.fromkeys(("inflight", "active_workers", "slots", "executors"), WHOLE),
+                    }
+                ),
+            },
+        }
+    ),
     "Health": _object({"status": {"const": "ok"}}),
     "Failing": _object(
         {
@@ -200,7 +261,14 @@ MESSAGES = _operation(
     _answers({201: ("Sent.", "Sent"), 200: ("Its dedupe was seen.", "Sent")}, *ALWAYS, *BODY, 404, 409),
     _ref("Message"),
 )
-LIVE = _operation("live", "Whether the process answers", _answers({200: ("It does.", "Health")}, 405))
+METRICS_JSON = _operation(
+    "metricsAsJson", "What the whole fleet has done, and how it stands", _answers({200: ("So.", "Metrics")}, *ALWAYS)
+)
+METRICS = _operation(
+    "metrics", "The same in the text format of Prometheus", _answers({200: ("So.", "Metrics")}, *ALWAYS, 501)
+)
+METRICS["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
+ALIVE = _operation("live", "Whether the process answers", _answers({200: ("It does.", "Health")}, 405))
 
 
 def _ready(name: str) -> Json:
@@ -216,9 +284,11 @@ PATHS: Json = {
     "/tasks/{task_id}/cancel/": {"parameters": [TASK_ID], "post": CANCEL},
     "/tasks/{task_id}/requeue/": {"parameters": [TASK_ID], "post": REQUEUE},
     "/tasks/{task_id}/messages/": {"parameters": [TASK_ID], "post": MESSAGES},
+    "/metrics/": {"get": METRICS},
+    "/metrics.json": {"get": METRICS_JSON},
     "/health/": {"get": _ready("health")},
     "/health/ready": {"get": _ready("ready")},
-    "/health/live": {"get": LIVE | {"security": []}},
+    "/health/live": {"get": ALIVE | {"security": []}},
 }
 
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobqueue.http.openapi import PATHS
-from tests.http import AUTHORIZATION, GREET, TaskFactory, tasks_setting
+from tests.http import AUTHORIZATION, GREET, TaskFactory, tasks_setting, token
 
 schemathesis = pytest.importorskip("schemathesis")
 
@@ -37,7 +37,7 @@ def wsgi() -> Iterator[WSGIHandler]:
 
 @pytest.fixture(autouse=True)
 def tasks(settings: Any) -> None:
-    settings.TASKS = tasks_setting(MAX_PAYLOAD_BYTES=1000)
+    settings.TASKS = tasks_setting({"shop": token() | {"metrics": True}}, MAX_PAYLOAD_BYTES=1000)
 
 
 def document(client: Client) -> dict[str, Any]:

@@ -4,6 +4,6 @@ SELECT queue_name, executor_id, count(*)
 FROM (
     SELECT queue_name, executor_id FROM jobqueue_task
     WHERE backend = %(backend)s AND status = 'RUNNING'
-    ORDER BY executor_id, id LIMIT %(running_limit)s
+    ORDER BY executor_id, queue_name, id LIMIT %(running_limit)s
 ) AS held
 GROUP BY queue_name, executor_id

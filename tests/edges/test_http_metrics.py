@@ -1,0 +1,263 @@
+"""metrics/ and metrics.json: the numbers of the whole fleet, for those who may read them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+from django.test import Client
+from prometheus_client.parser import text_string_to_metric_families
+
+from jobqueue import conf
+from jobqueue.engine import engine_for, gauges, postgresql
+from jobqueue.engine.base import Engine
+from jobqueue.http import metrics
+from jobqueue.models import TallyDelta, Task
+from jobqueue.outcome import Status
+from tests.engine.bench import ERROR, Bench, new, outcome
+from tests.factories import ExecutorFactory, make_user
+from tests.http import SECRET, Shop, TaskFactory, tasks_setting, token
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+PATHS = ["metrics/", "metrics.json"]
+
+
+@pytest.fixture(autouse=True)
+def tasks(settings: Any) -> None:
+    settings.TASKS = tasks_setting({"scraper": token(tasks=(), queues=()) | {"metrics": True}})
+
+
+@pytest.fixture
+def scraper(client: Client) -> Shop:
+    return Shop(client)
+
+
+@pytest.fixture(params=["default", "sqlite"])
+def bench(request: pytest.FixtureRequest) -> Bench:
+    return Bench(engine_for(request.param))
+
+
+def scraped(scraper: Shop) -> dict[tuple[str, ...], float]:
+    """Every sample: its name and the values of its labels, sorted by their names."""
+    response = scraper.get("metrics/")
+    assert response.status_code == 200
+    assert response["Content-Type"].startswith("text/plain; version=")
+    samples = [
+        ((sample.name, *(value for _, value in sorted(sample.labels.items()))), sample.value)
+        for family in text_string_to_metric_families(response.content.decode())
+        for sample in family.samples
+    ]
+    assert len(samples) == len(dict(samples))
+    return dict(samples)
+
+
+def work(bench: Bench) -> None:
+    """Two tasks end well, one fails and is retried, one fails for good, one is left READY, one RUNNING."""
+    bench.beat(slots=2)
+    bench.engine.enqueue([new(queue_name="mail", max_attempts=2) for _ in range(5)])
+    failed: dict[str, Any] = {"attempts": 1, "worker_id": "w", "error": ERROR}
+    one, two, three, four = bench.claim(4, queues=["mail"])
+    bench.commit(
+        outcome(one, worker_id="w", is_good_poll=True, run_seconds=0.02),
+        outcome(two, worker_id="w", is_good_poll=True, run_seconds=0.3),
+        outcome(three, Status.SCHEDULED, **failed, wake_after_seconds=60.0, run_seconds=0.3),
+        outcome(four, Status.FAILED, **failed, run_seconds=20.0),
+    )
+    TaskFactory(
+        using=bench.engine.database,
+        backend=bench.engine.alias,
+        queue_name="mail",
+        running=True,
+        executor_id=bench.executor_id,
+    )
+
+
+class TestWhoMay:
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("authorization", ["", "Bearer wrong"])
+    def test_nobody_that_is_known(self, client: Client, path: str, authorization: str) -> None:
+        response = Shop(client, authorization).get(path)
+
+        assert response.status_code == 401
+        assert response["WWW-Authenticate"]
+
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("given", [{}, {"metrics": False}])
+    def test_token_that_may_submit_only(self, scraper: Shop, settings: Any, path: str, given: Any) -> None:
+        settings.TASKS = tasks_setting({"shop": token() | given})
+
+        assert scraper.get(path).status_code == 403
+
+    def test_token_for_metrics_submits_nothing(self, scraper: Shop) -> None:
+        assert scraper.submit().status_code == 403
+        assert not Task.objects.exists()
+
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize(("permission", "status"), [("view_metrics", 200), ("view_task", 403)])
+    def test_people_need_the_permission(self, client: Client, path: str, permission: str, status: int) -> None:
+        client.force_login(make_user(permission))
+
+        assert Shop(client, "").get(path).status_code == status
+
+    @pytest.mark.parametrize("path", PATHS)
+    def test_only_to_be_read(self, scraper: Shop, path: str) -> None:
+        assert scraper.post(path).status_code == 405
+        assert scraper.client.head(f"/jobqueue/{path}", headers=scraper.headers).status_code == 200
+
+
+def test_counters_of_each_queue_and_task_type(scraper: Shop, bench: Bench) -> None:
+    work(bench)
+
+    found = scraped(scraper)
+
+    labels = (bench.engine.alias, "mail", "tests.noop")
+    assert {name: found[(f"jobqueue_{name}_total", *labels)] for name in metrics.WHAT} == {
+        "submitted": 5,
+        "completed": 2,
+        "failed": 2,
+        "retries": 1,
+        "dead": 1,
+        "lost": 0,
+    }
+
+
+def test_histograms(scraper: Shop, bench: Bench) -> None:
+    work(bench)
+
+    found = scraped(scraper)
+
+    alias = bench.engine.alias
+    buckets = {
+        edge: found[("jobqueue_run_seconds_bucket", alias, edge, "mail", "tests.noop")]
+        for edge in ("0.01", "0.025", "0.25", "0.5", "10.0", "30.0", "3600.0", "+Inf")
+    }
+    assert list(buckets.values()) == [0, 1, 1, 3, 3, 4, 4, 4]
+    assert found[("jobqueue_run_seconds_count", alias, "mail", "tests.noop")] == 4
+    assert found[("jobqueue_run_seconds_sum", alias, "mail", "tests.noop")] == pytest.approx(20.62)
+    assert found[("jobqueue_wait_seconds_count", alias, "mail", "tests.noop")] == 4
+
+
+def test_gauges(scraper: Shop, bench: Bench) -> None:
+    work(bench)
+
+    found = scraped(scraper)
+
+    alias = bench.engine.alias
+    depths = {status: found[("jobqueue_queue_depth", alias, "mail", status)] for status in ("READY", "SCHEDULED")}
+    assert depths == {"READY": 1, "SCHEDULED": 1}
+    assert found[("jobqueue_queue_depth", alias, "mail", "SUSPENDED")] == 0
+    assert found[("jobqueue_queue_depth_is_estimate", alias, "mail", "READY")] == 0
+    assert 0 <= found[("jobqueue_oldest_ready_seconds", alias, "mail")] < 60
+    workers = [
+        found[(f"jobqueue_{name}", alias)] for name in ("inflight", "active_workers", "worker_slots", "executors")
+    ]
+    assert workers == [1, 1, 2, 1]
+
+
+def test_queue_in_which_nothing_is_shows_zeros(scraper: Shop) -> None:
+    found = scraped(scraper)
+
+    assert found[("jobqueue_queue_depth", "default", "named", "READY")] == 0
+    assert found[("jobqueue_oldest_ready_seconds", "default", "named")] == 0
+
+
+def test_deep_queue_says_that_it_is_estimated(scraper: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (gauges, postgresql):
+        monkeypatch.setattr(module, "COUNTED_MOST", 3)
+    engine_for("default").enqueue([new() for _ in range(5)])
+
+    found = scraped(scraper)
+    (queue,) = [one for one in scraper.get("metrics.json").json()["queues"] if one["ready"]]
+
+    assert found[("jobqueue_queue_depth_is_estimate", "default", "default", "READY")] == 1
+    assert (queue["queue"], queue["estimated"]) == ("default", ["ready"])
+
+
+def test_json_has_the_same_numbers(scraper: Shop, bench: Bench) -> None:
+    work(bench)
+
+    body = scraper.get("metrics.json").json()
+
+    (queue,) = [one for one in body["queues"] if one["backend"] == bench.engine.alias and one["queue"] == "mail"]
+    (task,) = body["tasks"]
+    (backend,) = [one for one in body["backends"] if one["backend"] == bench.engine.alias]
+    assert {name: queue[name] for name in ("ready", "scheduled", "running", "suspended", "estimated")} == {
+        "ready": 1, "scheduled": 1, "running": 1, "suspended": 0, "estimated": []
+    }  # fmt: skip
+    assert (task["submitted"], task["completed"], task["dead"]) == (5, 2, 1)
+    assert (task["run"]["count"], task["run"]["at_most"]["0.5"]) == (4, 3)
+    assert backend == {
+        "backend": bench.engine.alias, "inflight": 1, "active_workers": 1, "slots": 2, "executors": 1
+    }  # fmt: skip
+
+
+def test_counters_do_not_fall_when_the_tasks_are_pruned(scraper: Shop, bench: Bench) -> None:
+    work(bench)
+    before = {key: value for key, value in scraped(scraper).items() if key[0].endswith("_total")}
+    bench.engine.tasks.finished()._raw_delete(bench.engine.database)
+
+    after = scraped(scraper)
+
+    assert before
+    assert {key: after[key] for key in before} == before
+
+
+def test_numbers_are_read_without_any_executor(scraper: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than one batch of them, too."""
+    monkeypatch.setattr(metrics, "FOLD_BATCH", 2)
+    monkeypatch.setattr(metrics, "FOLD_SECONDS", 60.0)
+    monkeypatch.setattr(Engine.fold, "__defaults__", (2,))
+    engine = engine_for("default")
+    for _ in range(5):
+        engine.enqueue([new()])
+
+    assert scraped(scraper)[("jobqueue_submitted_total", "default", "default", "tests.noop")] == 5
+    assert not TallyDelta.objects.exists()
+
+
+def test_names_that_people_give_are_written_as_they_are(scraper: Shop) -> None:
+    name = 'fünf "queues"\\\n'
+    engine_for("default").enqueue([new(queue_name=name)])
+
+    assert scraped(scraper)[("jobqueue_submitted_total", "default", name, "tests.noop")] == 1
+
+
+def test_extra_that_is_not_installed_is_named(scraper: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    ExecutorFactory()
+
+    response = scraper.get("metrics/")
+
+    assert response.status_code == 501
+    assert "django-jobqueue[metrics]" in response.json()[0]["what"]
+    assert scraper.get("metrics.json").status_code == 200
+
+
+def test_strangers_do_not_hear_what_is_installed(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+
+    assert client.get("/jobqueue/metrics/").status_code == 401
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_database_away(scraper: Shop, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    def away(self: Engine) -> Any:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(Engine, "counted", away)
+
+    response = scraper.get(path)
+
+    assert response.status_code == 503
+    assert response["Retry-After"]
+
+
+@pytest.mark.parametrize("given", ["yes", 1, None])
+def test_token_says_metrics_with_true_or_false(settings: Any, given: Any) -> None:
+    (problem,) = conf.problems({"SUBMIT_TOKENS": {"scraper": token() | {"metrics": given}}})
+
+    assert "['metrics'] must be True or False" in problem
+    assert SECRET not in problem
