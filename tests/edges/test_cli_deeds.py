@@ -359,7 +359,8 @@ class TestExecutors:
         assert told == {row.pk: "QUIET", lost.pk: ""}
 
     @pytest.mark.parametrize(
-        "words", [("stop",), ("stop", "web-a", "--all"), ("stop", "web-a", "nobody"), ("stop", "--all")]
+        "words",
+        [("stop",), ("stop", "web-a", "--all"), ("stop", "web-a", "nobody"), ("dance", "web-a"), ("stop", "--all")],
     )
     def test_unclear_words_tell_nobody(self, backend, run, words) -> None:
         if words[1:] != ("--all",):

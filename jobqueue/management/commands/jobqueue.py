@@ -106,7 +106,7 @@ class Command(BaseCommand):
 
         one = self._add("executors", _executors, "Who runs the queue; or tell them to be quiet, to go on, or to stop.")
         one.add_argument(
-            "command", nargs="?", type=str.upper, choices=[*Asked], metavar="quiet|resume|stop",
+            "command", nargs="?", type=str.lower, choices=[one.lower() for one in Asked], metavar="quiet|resume|stop",
             help="claim nothing more; claim again; finish what runs, and end. Nothing: list them",
         )  # fmt: skip
         one.add_argument("names", nargs="*", metavar="NAME", help="name or id of an executor")
@@ -264,7 +264,7 @@ def _executors(console: Console, options: dict[str, Any]) -> None:
         return
     executors.tell(
         console,
-        Asked(options["command"]),
+        Asked(options["command"].upper()),
         options["names"],
         options["backend"],
         is_for_all=options["all"],
