@@ -4,6 +4,8 @@ from django.apps.registry import Apps
 from django.db import migrations, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
+from jobqueue.migrations import _online
+
 COMMENT = """
 COMMENT ON COLUMN jobqueue_task.alarm_at IS
     'When the sleep or timeout ends of an actor that left mail unread and looks at it again, at wake_at, meanwhile; '
@@ -17,9 +19,10 @@ def explain(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
 
 
 class Migration(migrations.Migration):
+    atomic = False
     dependencies = [("jobqueue", "0003_sql_functions")]
 
     operations = [
-        migrations.AddField("task", "alarm_at", models.DateTimeField(null=True, verbose_name="times out at")),
-        migrations.RunPython(explain, migrations.RunPython.noop),
+        _online.AddField("task", "alarm_at", models.DateTimeField(null=True, verbose_name="times out at")),
+        _online.RunPython(explain, migrations.RunPython.noop),
     ]

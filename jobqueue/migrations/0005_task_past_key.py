@@ -3,12 +3,15 @@
 from django.db import migrations, models
 from django.db.models import Q
 
+from jobqueue.migrations import _online
+
 
 class Migration(migrations.Migration):
+    atomic = False
     dependencies = [("jobqueue", "0004_task_alarm_at")]
 
     operations = [
-        migrations.AddIndex(
+        _online.AddIndex(
             "task",
             models.Index(
                 fields=["backend", "key"],

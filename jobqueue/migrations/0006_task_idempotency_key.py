@@ -5,6 +5,8 @@ from django.db import migrations, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.models import Q
 
+from jobqueue.migrations import _online
+
 COMMENT = """
 COMMENT ON COLUMN jobqueue_task.idempotency_key IS
     'Unique among all tasks of the backend, ended ones too, until retention deletes the row: submitting the same key '
@@ -18,13 +20,14 @@ def explain(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
 
 
 class Migration(migrations.Migration):
+    atomic = False
     dependencies = [("jobqueue", "0005_task_past_key")]
 
     operations = [
-        migrations.AddField(
+        _online.AddField(
             "task", "idempotency_key", models.CharField(max_length=255, null=True, verbose_name="idempotency key")
         ),
-        migrations.AddConstraint(
+        _online.AddUniqueConstraint(
             "task",
             models.UniqueConstraint(
                 fields=["backend", "idempotency_key"],
@@ -47,5 +50,5 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "tasks",
             },
         ),
-        migrations.RunPython(explain, migrations.RunPython.noop),
+        _online.RunPython(explain, migrations.RunPython.noop),
     ]

@@ -5,6 +5,8 @@ from django.db import migrations, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.models import Q
 
+from jobqueue.migrations import _online
+
 COMMENTS = """
 COMMENT ON COLUMN jobqueue_queue.max_running IS
     'Most tasks of the queue that run at once, in all executors together; NULL: any number.';
@@ -23,29 +25,22 @@ def explain(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
 
 
 class Migration(migrations.Migration):
+    atomic = False
     dependencies = [("jobqueue", "0006_task_idempotency_key")]
 
     operations = [
-        migrations.AddField(
+        _online.AddField(
             "queue",
             "max_running",
             models.PositiveIntegerField(blank=True, null=True, verbose_name="most running at once"),
         ),
-        migrations.AddConstraint(
+        _online.AddConstraint(
             "queue",
             models.CheckConstraint(
                 condition=Q(max_running__isnull=True) | Q(max_running__gt=0), name="jobqueue_queue_max_running"
             ),
         ),
-        # For counting what runs of one queue.
-        migrations.RemoveIndex("task", "jobqueue_task_running"),
-        migrations.AddIndex(
-            "task",
-            models.Index(
-                fields=["executor_id", "queue_name", "id"], name="jobqueue_task_running", condition=Q(status="RUNNING")
-            ),
-        ),
-        migrations.AddField(
+        _online.AddField(
             "executor",
             "queue_limits",
             models.JSONField(
@@ -83,5 +78,5 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "queues",
             },
         ),
-        migrations.RunPython(explain, migrations.RunPython.noop),
+        _online.RunPython(explain, migrations.RunPython.noop),
     ]

@@ -1,0 +1,21 @@
+"""For counting what runs of one queue."""
+
+from django.db import migrations, models
+from django.db.models import Q
+
+from jobqueue.migrations import _online
+
+
+class Migration(migrations.Migration):
+    atomic = False
+    dependencies = [("jobqueue", "0007_limits_and_commands")]
+
+    operations = [
+        _online.RemoveIndex("task", "jobqueue_task_running"),
+        _online.AddIndex(
+            "task",
+            models.Index(
+                fields=["executor_id", "queue_name", "id"], name="jobqueue_task_running", condition=Q(status="RUNNING")
+            ),
+        ),
+    ]
