@@ -8,7 +8,7 @@ from jobqueue.migrations import _online
 
 class Migration(migrations.Migration):
     atomic = False
-    dependencies = [("jobqueue", "0007_limits_and_commands")]
+    dependencies = [("jobqueue", "0008_tally")]
 
     operations = [
         _online.RemoveIndex("task", "jobqueue_task_running"),
