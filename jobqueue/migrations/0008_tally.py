@@ -1,4 +1,4 @@
-"""What happens to tasks is counted: the tally, what transactions add to it, and an index to count what waits."""
+"""What happens to tasks is counted: the tally, and what transactions add to it."""
 
 from importlib import import_module
 
@@ -64,14 +64,6 @@ class Migration(migrations.Migration):
                 "db_table": "jobqueue_tallydelta",
                 "default_permissions": (),
             },
-        ),
-        migrations.AddIndex(
-            model_name="task",
-            index=models.Index(
-                condition=models.Q(("status__in", ["SCHEDULED", "SUSPENDED"])),
-                fields=["backend", "queue_name", "status"],
-                name="jobqueue_task_waiting",
-            ),
         ),
         migrations.AddConstraint(
             model_name="tally",

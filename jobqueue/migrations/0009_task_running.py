@@ -1,4 +1,4 @@
-"""For counting what runs of one queue."""
+"""For counting what runs of one queue, and what waits in each."""
 
 from django.db import migrations, models
 from django.db.models import Q
@@ -16,6 +16,14 @@ class Migration(migrations.Migration):
             "task",
             models.Index(
                 fields=["executor_id", "queue_name", "id"], name="jobqueue_task_running", condition=Q(status="RUNNING")
+            ),
+        ),
+        _online.AddIndex(
+            "task",
+            models.Index(
+                fields=["backend", "queue_name", "status"],
+                name="jobqueue_task_waiting",
+                condition=Q(status__in=["SCHEDULED", "SUSPENDED"]),
             ),
         ),
     ]
