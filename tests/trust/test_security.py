@@ -156,6 +156,7 @@ KNOWN = {
     ("compat.py", ""),  # the task framework, whichever there is
     ("function.py", "_rebuild"),  # a task that the site itself has pickled, for a process pool, say; rows hold none
     ("actor.py", "_rebuild"),
+    ("migrations/0008_tally.py", ""),  # another migration, whose name is no identifier
 }
 UNSAFE = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "system", "popen"}
 RUNNERS = {"execute", "executemany", "raw", "extra", "RawSQL"}
