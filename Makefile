@@ -21,12 +21,13 @@ endif
 OURS := JOBQUEUE_PG_BIN JOBQUEUE_INTERLEAVINGS JOBQUEUE_ORDER JOBQUEUE_SEED
 unexport DJANGO_SETTINGS_MODULE $(filter-out $(OURS),$(filter JOBQUEUE_%,$(.VARIABLES)))
 
-.PHONY: help demo serve test bench bench-quick bench-actors bench-wake load lint format matrix venv venv-bench clean
+.PHONY: help demo serve test trust bench bench-quick bench-actors bench-wake load lint format matrix venv venv-bench clean
 
 help:
 	@echo "make demo     import photographs through the queue and show what happened (PHOTOS=folder: your own)"
 	@echo "make serve    run the demo site and its executors until Ctrl-C"
 	@echo "make test     run the test suite (ARGS='-k admin -x' goes to pytest)"
+	@echo "make trust    kill, freeze and cut off executors and servers for hours, and write docs/reliability.md"
 	@echo "make bench    measure this queue beside its peers, an hour and a half (make bench-quick: two minutes)"
 	@echo "make bench-actors  measure polls of actors per second beside the naive protocol (ARGS='--rounds 9')"
 	@echo "make bench-wake    measure how soon an actor among a million is polled after its message"
@@ -49,6 +50,9 @@ serve: venv
 
 test: venv
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+trust: venv
+	@$(PY) -m tests.trust $(ARGS)
 
 bench: venv-bench
 	@$(BENCH_PY) -m benchmarks.bench $(ARGS)

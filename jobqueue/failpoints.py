@@ -77,6 +77,7 @@ def _reach(point: str) -> None:
         plan.turns_left -= 1
         if plan.turns_left != 0:
             return
+    os.write(2, f"failpoint {point}: {plan.deed}\n".encode())  # past every buffer: the process may not live to flush it
     match plan.deed:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,91 @@
+"""`make trust`: every campaign with every seed, and the page that says what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import django
+
+from demo_project.postgres import Cluster, throwaway_cluster
+
+os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+for name in [name for name in os.environ if name.startswith("PG")]:
+    del os.environ[name]  # PGSERVICE and the like point at a server of the machine
+django.setup()
+
+from tests.trust import campaigns, report  # noqa: E402 - they import models
+
+SLACK_SECONDS = 1.0  # of a machine that does other things too
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make trust ARGS=...", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20, help="how many (20)")
+    parser.add_argument("--seed", type=int, default=1, help="the first (1)")
+    parser.add_argument("--only", metavar="NAME", help="one campaign, with one seed, and no page is written")
+    parser.add_argument("--remark", default="", help="a sentence for the page, about the machine or the run")
+    options = parser.parse_args()
+    if options.only and options.only not in campaigns.ALL:
+        parser.error(f"--only knows {', '.join(campaigns.ALL)}")
+    names = [options.only] if options.only else list(campaigns.FULL)
+    seeds = range(options.seed, options.seed + (1 if options.only else options.seeds))
+    chosen = {name: campaigns.ALL[name] for name in names}
+    rows = {name: report.Row(campaign.title, campaign.leaves_a_rescuer) for name, campaign in chosen.items()}
+    began, is_good = time.monotonic(), True
+    with throwaway_cluster(**campaigns.DURABLE) as cluster:
+        for seed in seeds:
+            for name in names:
+                is_good &= attempt(name, seed, cluster, rows[name])
+                if not options.only:  # each time: it may be interrupted
+                    write(rows, range(seeds.start, seed + 1), began, options.remark)
+        if "deadlock detected" in cluster.log.read_text(errors="replace"):
+            print("The server's log tells of a deadlock.")
+            is_good = False
+    return 0 if is_good and in_time(rows) else 1
+
+
+def attempt(name: str, seed: int, cluster: Cluster, row: report.Row) -> bool:
+    """Run one campaign with one seed, and say what came of it."""
+    began = time.monotonic()
+    try:
+        figures = campaigns.run(name, cluster, seed)
+    except AssertionError as error:
+        if isinstance(error, campaigns.Violated):
+            row.add(error.figures)
+        else:
+            row.stalled += 1
+        told = f"FAILED: {error}\n" + "\n".join(error.__notes__)
+    else:
+        row.add(figures)
+        told = f"good: {figures.faults} faults, {figures.tasks} tasks, {figures.rescued} rescued"
+    print(f"{name:24} seed {seed:<4} {time.monotonic() - began:6.1f} s  {told}", flush=True)
+    return told.startswith("good")
+
+
+def write(rows: Mapping[str, report.Row], seeds: Sequence[int], began: float, remark: str) -> None:
+    report.write(
+        [row for row in rows.values() if row.faults or row.stalled],
+        date=datetime.now(UTC).date().isoformat(),
+        seeds=seeds,
+        minutes=(time.monotonic() - began) / 60,
+        remark=remark,
+    )
+
+
+def in_time(rows: Mapping[str, report.Row]) -> bool:
+    """Whether restarts took no longer than was promised, where that is measured."""
+    limit = report.TIMEOUT_SECONDS + report.RESTART_SECONDS + SLACK_SECONDS
+    timed = {name: row for name, row in rows.items() if campaigns.ALL[name].is_timed and row.recovery_seconds}
+    late = {name: row.percentile(0.99) for name, row in timed.items() if row.percentile(0.99) > limit}
+    for name, seconds in late.items():
+        print(f"{name}: 1 % of restarts took {seconds:.1f} s and longer; at most {limit:g} s are granted")
+    return not late
+
+
+if __name__ == "__main__":
+    sys.exit(main())

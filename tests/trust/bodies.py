@@ -1,0 +1,73 @@
+"""What the executors run: each kind of body, with an effect in the transaction of its outcome where it can."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import connection
+
+from jobqueue import Actor, Backoff, Done, PollContext, Suspend, task
+from jobqueue.context import Context
+
+SOON = Backoff(base=0.05, cap=0.5, jitter=0.5)
+MANY = 1000  # attempts: what the rig does to the database fails bodies, and never the task
+END = "end"
+
+
+def enter(kind: str, key: str, task_id: str) -> None:
+    """Write an effect, in the transaction that is open."""
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO trust_effect (kind, key, task_id) VALUES (%s, %s, %s)", [kind, key, task_id])
+
+
+@task(atomic=True, takes_context=True, max_attempts=MANY, backoff=SOON)
+def pay(context: Context, seconds: float = 0.0) -> str:
+    """Commit one effect together with the outcome."""
+    enter("paid", context.idempotency_key, context.task_result.id)
+    time.sleep(seconds)
+    return "paid"
+
+
+@task(max_attempts=MANY, backoff=SOON)
+def work(number: int, seconds: float = 0.0) -> int:
+    time.sleep(seconds)
+    return number
+
+
+@task(max_attempts=MANY, backoff=SOON)
+async def work_later(number: int, seconds: float = 0.0) -> int:
+    await asyncio.sleep(seconds)
+    return number
+
+
+@task(takes_context=True, max_attempts=MANY, backoff=SOON)
+def stumble(context: Context, number: int) -> int:
+    """Fail twice, so that an alarm has to go off."""
+    if context.attempt < 3:
+        raise RuntimeError("as asked")
+    return number
+
+
+class Ledger(Actor, max_attempts=MANY, backoff=SOON):
+    """Keeps every number it was sent: in its state, and every other poll in a commit function's effects too."""
+
+    @dataclass
+    class State:
+        seen: list[int] = field(default_factory=list)
+
+    def poll(self, context: PollContext[State]) -> Any:
+        taken = [message.body for message in context.inbox.take()]
+        context.state.seen += [body for body in taken if body != END]
+        follow = Done(context.state.seen) if END in taken else Suspend()
+        if context.polls % 2:
+            return follow
+
+        def commit() -> Any:
+            for body in taken:
+                enter("entered", f"{context.key}:{body}", str(context.id))
+            return follow
+
+        return commit

@@ -1,0 +1,142 @@
+"""What `make trust` does, and how much of it each run of the suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from demo_project.postgres import Cluster
+from tests.trust import points
+from tests.trust.rig import Rig, rig
+from tests.trust.storm import Figures, Plan, Storm
+
+Run = Callable[[Rig, int], Figures]
+DURABLE: Mapping[str, str] = {"fsync": "on", "synchronous_commit": "on", "deadlock_timeout": "100ms"}
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """
+    title: what its row in the table is called. is_timed: its restarts are held against the promise.
+
+    leaves_a_rescuer: whether somebody always lives who may rescue; else the times of restarts say nothing.
+    """
+
+    title: str
+    run: Run
+    options: Mapping[str, Any] = field(default_factory=dict)
+    is_timed: bool = False
+    leaves_a_rescuer: bool = True
+
+
+def storm(plan: Plan) -> Run:
+    return lambda rig, seed: Storm(rig, seed).rage(plan)
+
+
+def at_each_point(deed: str) -> Run:
+    return partial(_visit, deed)
+
+
+def _visit(deed: str, rig: Rig, seed: int) -> Figures:
+    return points.visit(rig, seed, deed)
+
+
+PRUNING = {"retention": points.RETENTION}
+QUICK = {
+    "kills": Campaign(
+        "100 executors killed, 5 frozen, 5 senders killed",
+        storm(Plan({"kill_executor": 100, "freeze_executor": 5, "kill_sender": 5}, together=4)),
+    ),
+    "server": Campaign(
+        "the server killed and its sessions ended, COMMITs cut",
+        storm(
+            Plan(
+                {
+                    "kill_postmaster": 2,
+                    "kill_backend": 5,
+                    "terminate_session": 20,
+                    "cut_before_commit": 10,
+                    "cut_after_commit": 10,
+                    "reset_network": 2,
+                }
+            )
+        ),
+    ),
+    "kill-points": Campaign("an executor killed at each failpoint", at_each_point("kill"), PRUNING),
+}
+# Per seed; 20 of them are ten times what the suite does, and more.
+FULL = {
+    "kill": Campaign(
+        "executor SIGKILL, one at a time",
+        storm(Plan({"kill_executor": 10}, gap_seconds=(2.0, 4.0))),
+        is_timed=True,
+    ),
+    "kills": Campaign(
+        "executor SIGKILL, three at a time, several times a second",
+        storm(Plan({"kill_executor": 45}, together=3)),
+    ),
+    "senders": Campaign("sender SIGKILL", storm(Plan({"kill_sender": 10}))),
+    "zombies": Campaign(
+        "executor frozen for 1.5 to 3 timeouts, then let go on",
+        storm(Plan({"freeze_executor": 3}, gap_seconds=(0.2, 1.0))),
+    ),
+    "hold": Campaign(
+        "executor SIGKILL beside a sender's transaction open for 60 s",
+        storm(Plan({"hold_transaction": 1, "kill_executor": 15}, gap_seconds=(2.0, 4.0))),
+        is_timed=True,
+    ),
+    "postmaster": Campaign(
+        "postmaster SIGKILL and restart", storm(Plan({"kill_postmaster": 2}, gap_seconds=(1.0, 3.0)))
+    ),
+    "backends": Campaign(
+        "backend SIGKILL (all sessions end)", storm(Plan({"kill_backend": 3}, gap_seconds=(0.5, 2.0)))
+    ),
+    "sessions": Campaign("session ended by pg_terminate_backend", storm(Plan({"terminate_session": 20}))),
+    "outage": Campaign(
+        "outage of three timeouts", storm(Plan({"outage": 1, "kill_executor": 2}, gap_seconds=(3.0, 5.0)))
+    ),
+    "cut-before": Campaign("connection cut before COMMIT arrives", storm(Plan({"cut_before_commit": 20}))),
+    "cut-after": Campaign("connection cut before COMMIT is answered", storm(Plan({"cut_after_commit": 20}))),
+    "network": Campaign(
+        "network reset, slow with a reset, or a black hole for 1.5 timeouts",
+        storm(Plan({"reset_network": 5, "slow_network": 2, "black_hole": 1}, gap_seconds=(0.2, 1.0))),
+    ),
+    **{
+        f"{deed}-points": Campaign(title, at_each_point(deed), PRUNING, leaves_a_rescuer=False)
+        for deed, title in {
+            "kill": "executor SIGKILL at each failpoint",
+            "freeze": "executor frozen at each failpoint for 1.5 timeouts",
+            "term": "SIGTERM at each failpoint",
+            "raise": "database error at each failpoint",
+            "delay": "1.5 timeouts' wait at each failpoint",
+            "terminate": "sessions ended while it stands at each failpoint",
+            "kill_postmaster": "postmaster SIGKILL while it stands at each failpoint",
+        }.items()
+    },
+}
+ALL = {f"quick-{name}": campaign for name, campaign in QUICK.items()} | FULL
+
+
+def run(name: str, cluster: Cluster, seed: int) -> Figures:
+    """Run a campaign on a new database. Raises AssertionError for what violates a rule, with how to repeat it."""
+    campaign = ALL[name]
+    try:
+        with rig(cluster, **campaign.options) as made:
+            figures = campaign.run(made, seed)
+            if figures.violations:
+                listed = "\n".join(map(str, figures.violations[:20]))
+                raise Violated(f"{len(figures.violations)} violations:\n{listed}\nsee {made.folder}", figures)
+            return figures
+    except AssertionError as error:
+        error.add_note(f"seed {seed}; once more: make trust ARGS='--only {name} --seed {seed}'")
+        raise
+
+
+class Violated(AssertionError):
+    """The checker found what must not be."""
+
+    def __init__(self, text: str, figures: Figures) -> None:
+        super().__init__(text)
+        self.figures = figures

@@ -1,0 +1,99 @@
+"""Each fault at each failpoint: an executor that comes there dies, freezes, fails, waits, or is cut off."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jobqueue.failpoints import POINTS
+from tests.trust.rig import Member, Rig
+from tests.trust.storm import Figures, Storm, judge
+
+DEEDS = ("kill", "freeze", "term", "raise", "delay", "terminate", "kill_postmaster")
+TOGETHER = 4  # points at a time
+# What has to happen before a point is reached.
+BEFORE: Mapping[str, str] = {"release.before": "claim.after=raise", "release.after": "claim.after=raise"}
+IN_RESCUE = ("rescue.before", "rescue.after")
+IN_SENDERS = ("wake.before", "wake.after")
+RETENTION = {"SUCCESSFUL": 2.0, "CANCELLED": 2.0, "FAILED": None}
+PRUNE_SECONDS = 1.0
+
+
+def visit(rig: Rig, seed: int, deed: str, points: Iterable[str] = POINTS) -> Figures:
+    """Do one deed at each of the points, in a fleet that works on."""
+    began, storm, asked = time.monotonic(), Storm(rig, seed), list(points)
+    storm.begin()
+    ordinary = [point for point in asked if point not in IN_RESCUE]
+    groups = [ordinary[start : start + TOGETHER] for start in range(0, len(ordinary), TOGETHER)]
+    for group in [*groups, *([point] for point in asked if point in IN_RESCUE)]:
+        _do(storm, deed, {point: _arm(storm, point, deed) for point in group})
+        storm.fill_up()
+    rig.finish()
+    return judge(rig, len(asked), began)
+
+
+def _arm(storm: Storm, point: str, deed: str) -> Member:
+    rig = storm.rig
+    at_point = {"terminate": "freeze", "kill_postmaster": "freeze"}.get(deed, deed)
+    seconds = f":{rig.timeout_seconds * 1.5:g}" if deed == "delay" else ""
+    plan: dict[str, Any] = {"failpoints": f"{BEFORE.get(point, '')} {point}={at_point}{seconds}"}
+    if point in IN_SENDERS:
+        member = rig.start_sender(storm.chance.randrange(1_000, 1_000_000), **plan)
+    else:
+        member = rig.start_executor(prune_seconds=PRUNE_SECONDS, **plan)
+    # Who is asked to stop, or met an error, loses nothing: a rescue of what it held would be a violation.
+    if deed in ("kill", "freeze") or (deed == "delay" and point.startswith("heartbeat")):
+        rig.hurt(member, f"{deed} at {point}")
+    return member
+
+
+def _do(storm: Storm, deed: str, armed: Mapping[str, Member]) -> None:
+    rig = storm.rig
+    for point, member in armed.items():
+        if point in IN_RESCUE:
+            _give_it_something_to_rescue(storm, member)
+        line = f"failpoint {point}:"
+        rig.wait_for(lambda line=line, member=member: line in _log(rig, member), f"{member.name} at {point}")  # type: ignore[misc]
+    match deed:
+        case "kill" | "term":
+            for point, member in armed.items():
+                rig.wait_for(member.ended.is_set, f"the end of {member.name} at {point}")
+                assert member.code == (-signal.SIGKILL if deed == "kill" else 0), (point, member.code)
+        case "freeze" | "terminate" | "kill_postmaster":
+            for member in armed.values():
+                rig.wait_for(lambda member=member: member.state == "T", f"{member.name} to stand still")  # type: ignore[misc]
+            _upon_the_frozen(storm, deed, armed.values())
+            for member in armed.values():
+                member.send(signal.SIGCONT)
+
+
+def _upon_the_frozen(storm: Storm, deed: str, frozen: Iterable[Member]) -> None:
+    match deed:
+        case "freeze":
+            storm.wait(storm.rig.timeout_seconds * 1.5)
+        case "terminate":
+            for member in frozen:
+                for pid in storm.rig.sessions(member.name):
+                    storm.rig.ask("SELECT pg_terminate_backend(%s)", pid)
+        case "kill_postmaster":
+            storm.kill_postmaster()
+
+
+def _give_it_something_to_rescue(storm: Storm, rescuer: Member) -> None:
+    """All others die once this one may rescue, so that nobody is faster."""
+    rig = storm.rig
+    rig.wait_for_first_beat(rescuer)
+    storm.wait(rig.timeout_seconds * 1.2)
+    others = [member for member in rig.living() if member is not rescuer]
+    for member in others:
+        rig.hurt(member, "killed")
+        member.send(signal.SIGKILL)
+    for member in others:
+        rig.wait_for(member.ended.is_set, f"the end of {member.name}")
+
+
+def _log(rig: Rig, member: Member) -> str:
+    path = rig.folder / f"{member.name}.log"
+    return path.read_text(errors="replace") if path.exists() else ""

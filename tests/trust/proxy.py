@@ -1,0 +1,197 @@
+"""
+A network between executors and the server that does what real ones do: delays, swallows, and cuts.
+
+It reads the client's side of PostgreSQL's protocol as far as to know a COMMIT when it passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+Where = Literal["before", "after"]
+T = TypeVar("T")
+
+CHUNK = 65536
+HEAD = struct.Struct("!ci")
+START = struct.Struct("!i")
+
+
+class Proxy:
+    """
+    Listens on a loopback port, for a server that listens on a Unix socket; from a thread of its own.
+
+    delay_seconds: for every chunk, each way. All methods may be called from any thread.
+    """
+
+    def __init__(self, socket: Path) -> None:
+        self.delay_seconds = 0.0
+        self.cuts = 0
+        self._socket = str(socket)
+        self._cut_next: list[Where] = []
+        self._links: set[_Link] = set()
+        self._loop = asyncio.new_event_loop()
+        self._flows = asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+        self.port = self._do(self._listen())
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    async def _listen(self) -> int:
+        self._flows.set()
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    # --- what may be done
+
+    def cut_next_commit(self, where: Where) -> None:
+        """Cut the connection of the next COMMIT: before it reaches the server, or before its answer leaves it."""
+        self._cut_next.append(where)
+
+    def swallow(self) -> None:
+        """Let nothing through any more, and tell nobody."""
+        self._loop.call_soon_threadsafe(self._flows.clear)
+
+    def flow(self) -> None:
+        self._loop.call_soon_threadsafe(self._flows.set)
+
+    def cut_all(self) -> None:
+        """Reset every connection."""
+
+        async def cut() -> None:
+            for link in list(self._links):
+                link.cut()
+
+        self._do(cut())
+
+    def close(self) -> None:
+        async def close() -> None:
+            self._server.close()
+            for link in list(self._links):
+                link.cut()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+        self._do(close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    @property
+    def links(self) -> int:
+        """How many connections there are."""
+        return len(self._links)
+
+    # --- for links, in the loop
+
+    async def weather(self) -> None:
+        """Wait for as long as the network takes."""
+        if self.delay_seconds:
+            await asyncio.sleep(self.delay_seconds)
+        await self._flows.wait()
+
+    def fate_of_commit(self) -> Where | None:
+        if not self._cut_next:
+            return None
+        self.cuts += 1
+        return self._cut_next.pop(0)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.CancelledError):  # we close
+            try:
+                server = await asyncio.open_unix_connection(self._socket)
+            except OSError:
+                writer.close()
+                return
+            link = _Link(self, (reader, writer), server)
+            self._links.add(link)
+            try:
+                await link.run()
+            finally:
+                self._links.discard(link)
+
+
+class _Link:
+    """One connection, there and back."""
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> None:
+        self._proxy = proxy
+        self._from_client, self._to_client = client
+        self._from_server, self._to_server = server
+        self._messages = Messages()
+        self._is_deaf = False  # the server's answer does not arrive any more
+
+    async def run(self) -> None:
+        ways = [asyncio.ensure_future(way) for way in (self._there(), self._back())]
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.cut()
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    def cut(self) -> None:
+        for writer in (self._to_client, self._to_server):
+            writer.transport.abort()
+
+    async def _there(self) -> None:
+        while news := await self._from_client.read(CHUNK):
+            for message in self._messages.read(news):
+                await self._proxy.weather()
+                fate = self._proxy.fate_of_commit() if is_commit(message) else None
+                if fate == "before":
+                    return
+                self._is_deaf = self._is_deaf or fate == "after"
+                self._to_server.write(message)
+            await self._to_server.drain()
+
+    async def _back(self) -> None:
+        while news := await self._from_server.read(CHUNK):
+            await self._proxy.weather()
+            if self._is_deaf:
+                return
+            self._to_client.write(news)
+            await self._to_client.drain()
+
+
+class Messages:
+    """What a client sends, message by message: the first one bears no type."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._is_begun = False
+
+    def read(self, news: bytes) -> Iterator[bytes]:
+        self._rest += news
+        while True:
+            head = HEAD if self._is_begun else START
+            if len(self._rest) < head.size:
+                return
+            # The length counts itself, and not the type before it.
+            end = head.unpack_from(self._rest)[-1] + head.size - START.size
+            if len(self._rest) < end:
+                return
+            message, self._rest = self._rest[:end], self._rest[end:]
+            self._is_begun = True
+            yield message
+
+
+def is_commit(message: bytes) -> bool:
+    """Whether it is a simple query COMMIT, as psycopg and libpq's own clients send it."""
+    return message[:1] == b"Q" and message[HEAD.size :].upper().startswith(b"COMMIT")

@@ -1,0 +1,233 @@
+"""A storm: faults in a random order, one after the other, upon executors at work."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from tests.trust.checker import Violation, restarts, violations
+from tests.trust.proxy import Where
+from tests.trust.rig import Member, Rig
+
+STRENGTH = 5  # executors at work
+BEHIND_PROXY = 0.4  # of them
+Fault = Callable[["Storm"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """
+    How many of which faults, and how fast.
+
+    gap_seconds: between two. together: so many of a kind at once.
+    """
+
+    faults: Mapping[str, int]
+    gap_seconds: tuple[float, float] = (0.05, 0.4)
+    together: int = 1
+
+
+@dataclass(slots=True)
+class Figures:
+    """What a run came to. recovery_seconds: see checker.restarts()."""
+
+    faults: int
+    seconds: float = 0.0
+    tasks: int = 0
+    messages: int = 0
+    rescued: int = 0
+    recovery_seconds: list[float] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
+
+
+def judge(rig: Rig, faults: int, began: float) -> Figures:
+    """Read the history of a run that has come to its end, and let the checker see it."""
+    seen = rig.history()
+    return Figures(
+        faults=faults,
+        seconds=time.monotonic() - began,
+        tasks=sum(change.before is None for change in seen.changes),
+        messages=len(seen.said("sent")),
+        rescued=sum(change.is_rescue for change in seen.changes),
+        recovery_seconds=restarts(seen),
+        violations=violations(seen),
+    )
+
+
+class Storm:
+    """Does to a rig what it is told to, in an order that its seed decides."""
+
+    def __init__(self, rig: Rig, seed: int) -> None:
+        self.rig, self.seed = rig, seed
+        self.chance = random.Random(seed)
+        self._thaw_at: list[tuple[float, Member]] = []
+
+    def rage(self, plan: Plan) -> Figures:
+        """Do each fault so many times, let the rest run to its end, and judge."""
+        rig, began = self.rig, time.monotonic()
+        self.begin()
+        queue = [name for name, count in plan.faults.items() for _ in range(count)]
+        self.chance.shuffle(queue)
+        queue.sort(key=lambda name: name == "hold_transaction")  # popped first: the others fall into its time
+        while queue:
+            name = queue.pop()
+            FAULTS[name](self)
+            for _ in range(min(plan.together - 1, queue.count(name))):
+                queue.remove(name)
+                FAULTS[name](self)
+            self.fill_up()
+            self.wait(self.chance.uniform(*plan.gap_seconds))
+        while self._thaw_at:
+            self.wait(0.05)
+        rig.finish()
+        return judge(rig, sum(plan.faults.values()), began)
+
+    def begin(self) -> None:
+        """Set everybody to work; return when somebody may rescue."""
+        rig = self.rig
+        for number in range(2):
+            rig.start_sender(self.seed * 100 + number)
+        self.fill_up()
+        rig.wait_for_work(50)
+        self.wait(rig.timeout_seconds)
+        rig.get_used_to(self._at_work()[0])
+
+    def fill_up(self) -> None:
+        """Let as many be at work as at the start."""
+        while len(self._at_work()) < STRENGTH:
+            self.rig.start_executor(through=self.rig.proxy if self.chance.random() < BEHIND_PROXY else None)
+
+    def _at_work(self) -> list[Member]:
+        """Who is alive and not frozen, the oldest first."""
+        frozen = {member.pid for _, member in self._thaw_at}
+        alive = [member for member in self.rig.living() if member.pid not in frozen]
+        return sorted(alive, key=lambda member: member.born_at)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, and thaw whose time has come."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.02))
+            for moment, member in list(self._thaw_at):
+                if time.monotonic() >= moment:
+                    self._thaw_at.remove((moment, member))
+                    member.send(signal.SIGCONT)
+
+    # --- faults
+
+    def victim(self) -> Member:
+        """Somebody with work in his hands, but for the oldest: one is left who may rescue."""
+        self.fill_up()
+        _, *others = self._at_work()
+        holders = {
+            name
+            for (name,) in self.rig.ask(
+                "SELECT DISTINCT name FROM jobqueue_executor AS executor"
+                " JOIN jobqueue_task AS task ON task.executor_id = executor.id WHERE task.status = 'RUNNING'"
+            )
+        }
+        return self.chance.choice([member for member in others if member.name in holders] or others)
+
+    def kill_executor(self) -> None:
+        victim = self.victim()
+        self.rig.hurt(victim, "killed")
+        victim.send(signal.SIGKILL)
+        self.rig.wait_for(victim.ended.is_set, "the end of a killed executor")
+
+    def freeze_executor(self) -> None:
+        """Longer than the timeout, as a virtual machine that is moved; then it goes on, and knows nothing."""
+        victim = self.victim()
+        self.rig.hurt(victim, "frozen")
+        victim.send(signal.SIGSTOP)
+        self._thaw_at.append((time.monotonic() + self.rig.timeout_seconds * self.chance.uniform(1.5, 3.0), victim))
+
+    def kill_sender(self) -> None:
+        self.chance.choice(self.rig.living("sender")).send(signal.SIGKILL)
+        self.rig.start_sender(self.chance.randrange(1_000, 1_000_000))
+
+    def terminate_session(self) -> None:
+        if sessions := self.rig.sessions():
+            self.rig.ask("SELECT pg_terminate_backend(%s)", self.chance.choice(sessions))
+
+    def kill_backend(self) -> None:
+        """SIGKILL one server process: the postmaster ends all others, and recovers."""
+        watched = self.rig.ask("SELECT pg_backend_pid()")
+        while True:
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.chance.choice(self.rig.sessions("%")), signal.SIGKILL)
+                break
+        # For some milliseconds it still accepts.
+        self.rig.wait_for(lambda: self.rig.ask("SELECT pg_backend_pid()") != watched, "the server's recovery")
+
+    def kill_postmaster(self) -> None:
+        self.rig.forget_connection()
+        self.rig.cluster.kill()
+        self.rig.cluster.start()
+
+    def outage(self) -> None:
+        """Longer than three timeouts; nothing may be taken from those who live."""
+        self.rig.forget_connection()
+        self.rig.cluster.stop("immediate")
+        self.wait(self.rig.timeout_seconds * 3)
+        self.rig.cluster.start()
+
+    def cut_before_commit(self) -> None:
+        self._cut("before")
+
+    def cut_after_commit(self) -> None:
+        self._cut("after")
+
+    def _cut(self, where: Where) -> None:
+        cuts = self.rig.proxy.cuts
+        self.rig.proxy.cut_next_commit(where)
+        if not self.rig.proxy.links:
+            self.rig.start_executor(through=self.rig.proxy)
+        self.rig.wait_for(lambda: self.rig.proxy.cuts > cuts, "a COMMIT to cut")
+
+    def reset_network(self) -> None:
+        self.rig.proxy.cut_all()
+
+    def slow_network(self) -> None:
+        """A tenth of a second each way, for two seconds, and one reset in it."""
+        self.rig.proxy.delay_seconds = 0.1
+        self.wait(1.0)
+        self.rig.proxy.cut_all()
+        self.wait(1.0)
+        self.rig.proxy.delay_seconds = 0.0
+
+    def black_hole(self) -> None:
+        """Longer than the timeout, for all who go through the proxy: nothing arrives, and nothing fails."""
+        for member in self.rig.living():
+            self.rig.hurt(member, "cut off")
+        self.rig.proxy.swallow()
+        self.wait(self.rig.timeout_seconds * 1.5)
+        self.rig.proxy.flow()
+
+    def hold_transaction(self) -> None:
+        """A sender that leaves its transaction open for a minute."""
+        self.rig.launch("holder", seconds=60.0)
+
+
+FAULTS: Mapping[str, Fault] = {
+    fault.__name__: fault
+    for fault in (
+        Storm.kill_executor,
+        Storm.freeze_executor,
+        Storm.kill_sender,
+        Storm.terminate_session,
+        Storm.kill_backend,
+        Storm.kill_postmaster,
+        Storm.outage,
+        Storm.cut_before_commit,
+        Storm.cut_after_commit,
+        Storm.reset_network,
+        Storm.slow_network,
+        Storm.black_hole,
+        Storm.hold_transaction,
+    )
+}

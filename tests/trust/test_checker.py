@@ -1,0 +1,166 @@
+"""The judge itself: a good history passes, and each forged one is caught by the rule that it breaks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.trust.checker import RULES, restarts, violations
+from tests.trust.history import Beat, Change, Effect, History, Mail
+from tests.trust.report import PAGE, TEMPLATE
+
+DAWN = datetime(2030, 1, 1, tzinfo=UTC)
+TIMEOUT = 2.0
+
+
+def at(seconds: float) -> datetime:
+    return DAWN + timedelta(seconds=seconds)
+
+
+def story(*steps: Change) -> tuple[Change, ...]:
+    return tuple(replace(step, id=number) for number, step in enumerate(steps))
+
+
+def born(task_id: str = "t", seconds: float = 0.0) -> Change:
+    return Change(id=0, task_id=task_id, before=None, after="READY", claim_after=0, attempts_after=0, at=at(seconds))
+
+
+def claimed(seconds: float, number: int = 1, by: str = "a", losses: int = 0) -> Change:
+    return Change(
+        id=0, task_id="t", before="READY", after="RUNNING", claim_before=number - 1, claim_after=number,
+        losses_before=losses, losses_after=losses, workers_before=losses, workers_after=losses, taker=by,
+        actor=f"executor-{by}", xact="1", at=at(seconds),
+    )  # fmt: skip
+
+
+def rescued(seconds: float, by: str = "b", holder: str = "a") -> Change:
+    return Change(
+        id=0, task_id="t", before="RUNNING", after="READY", claim_before=1, claim_after=1, losses_before=0,
+        losses_after=1, workers_before=0, workers_after=1, last_worker=holder, holder=holder,
+        actor=f"executor-{by}", xact="2", at=at(seconds),
+    )  # fmt: skip
+
+
+def ended(seconds: float, number: int = 1, by: str = "a", losses: int = 0, result: str = '"paid"') -> Change:
+    return Change(
+        id=0, task_id="t", before="RUNNING", after="SUCCESSFUL", claim_before=number, claim_after=number,
+        polls_before=0, polls_after=1, losses_before=losses, losses_after=losses, workers_before=losses,
+        workers_after=losses + 1, last_worker=by, holder=by, result=result, actor=f"executor-{by}", xact="3",
+        at=at(seconds),
+    )  # fmt: skip
+
+
+GOOD = History(
+    timeout_seconds=TIMEOUT,
+    notes=[
+        {"kind": "enqueued", "task": "t", "expected": "paid", "at": 0.0},
+        {"kind": "hurt", "whom": "executor-a", "at": at(1).timestamp()},
+    ],
+    changes=story(born(), claimed(0.5), rescued(3.5), claimed(4, 2, "b", 1), ended(5, 2, "b", 1)),
+    beats=[
+        Beat(id=1, executor_id="a", name="executor-a", at=at(0.1)),
+        Beat(id=2, executor_id="b", name="executor-b", at=at(0.2)),
+        Beat(id=3, executor_id="a", name="executor-a", at=at(0.9)),
+        Beat(id=4, executor_id="b", name="executor-b", at=at(3.4)),
+    ],
+    effects=[Effect(id=1, kind="paid", key="t:0", task_id="t", xact="3", at=at(5))],
+    mail=[Mail(id=1, message_id=7, task_id="t", deed="sent", at=at(1))],
+)
+
+
+def test_good_history_passes() -> None:
+    assert violations(GOOD) == []
+    assert restarts(GOOD) == [pytest.approx(3.1)]
+
+
+def test_restart_counts_from_the_first_beat_of_a_late_rescuer() -> None:
+    late = [replace(beat, at=at(1.4)) if beat.id == 2 else beat for beat in GOOD.beats]
+    assert restarts(replace(GOOD, beats=late)) == [pytest.approx(2.6)]
+
+
+def with_changes(*steps: Change) -> History:
+    return replace(GOOD, changes=story(*steps), effects=[])
+
+
+def changed(number: int, **columns: object) -> History:
+    steps = [replace(step, **columns) if step.id == number else step for step in GOOD.changes]  # type: ignore[arg-type]
+    return replace(GOOD, changes=steps)
+
+
+def ledger(*numbers: int) -> Change:
+    return ended(5, 2, "b", 1, result=str(list(numbers)))
+
+
+def with_mail(*seen: int) -> History:
+    """One number was sent and acknowledged, and its reader ended with these."""
+    return replace(
+        with_changes(*GOOD.changes[:4], ledger(*seen)),
+        notes=[*GOOD.notes[1:], {"kind": "sent", "number": 1, "at": 0.0}],
+    )
+
+
+def consumed(pk: int) -> Mail:
+    return Mail(id=pk, message_id=7, task_id="t", deed="consumed", at=at(2))
+
+
+FORGED: list[tuple[str, str, Callable[[], History]]] = [
+    ("lost", "a task that vanished", lambda: replace(GOOD, changes=[], effects=[])),
+    ("lost", "a task that was deleted before its end", lambda: with_changes(
+        born(), replace(born(), before="READY", after=None))),
+    ("lost", "another result than was asked for", lambda: changed(4, result='"kept"')),
+    ("lost", "a message that nobody read", lambda: with_mail(2)),
+    ("doubled", "an effect twice", lambda: replace(GOOD, effects=[*GOOD.effects, *GOOD.effects])),
+    ("doubled", "a message read twice", lambda: with_mail(1, 1)),
+    ("doubled", "a message consumed twice", lambda: replace(GOOD, mail=[*GOOD.mail, consumed(2), consumed(3)])),
+    ("doubled", "two ends", lambda: with_changes(*GOOD.changes, ended(6, 2, "b", 1))),
+    ("torn", "an effect whose outcome came later", lambda: changed(4, xact="4")),
+    ("torn", "an effect without an outcome", lambda: with_effect_of_a_dead_claim()),
+    ("fenced", "an outcome of a replaced claim", lambda: changed(4, actor="executor-a")),
+    ("fenced", "a claim number used twice", lambda: changed(3, claim_before=1, claim_after=1)),
+    ("fenced", "a claim number that was reset", lambda: changed(3, claim_before=1, claim_after=0)),
+    ("fenced", "an end without a claim", lambda: with_changes(born(), replace(ended(1), before="READY"))),
+    ("fenced", "a holder that is kept", lambda: changed(4, taker="b")),
+    ("stolen", "a rescue from an executor that beats", lambda: with_beat_of_the_dead(2.5)),
+    ("stolen", "a rescue from an executor that is well", lambda: replace(GOOD, notes=GOOD.notes[:1])),
+    ("miscounted", "a loss that costs an attempt", lambda: changed(2, attempts_before=0, attempts_after=1)),
+    ("miscounted", "a loss that counts twice", lambda: changed(2, losses_after=2)),
+    ("miscounted", "two attempts in one", lambda: changed(
+        4, after="SCHEDULED", polls_after=0, attempts_before=0, attempts_after=2)),
+    ("miscounted", "an attempt too many", lambda: changed(
+        4, after="SCHEDULED", polls_after=0, attempts_before=1000, attempts_after=1001)),
+    ("miscounted", "two polls in one", lambda: changed(4, polls_after=2)),
+    ("miscounted", "a poll that nobody claimed", lambda: changed(3, polls_before=0, polls_after=1)),
+    ("miscounted", "the name of another worker", lambda: changed(4, last_worker="a")),
+    ("miscounted", "a lost attempt without its worker", lambda: changed(2, workers_after=0)),
+    ("failed", "a neighbour's death", lambda: changed(4, after="FAILED")),
+    ("stuck", "a task of a dead executor", lambda: with_changes(*GOOD.changes[:2])),
+    ("stuck", "a sleeper whom nobody woke", lambda: changed(4, after="SUSPENDED")),
+]  # fmt: skip
+
+
+def with_effect_of_a_dead_claim() -> History:
+    return replace(GOOD, effects=[*GOOD.effects, Effect(id=2, kind="paid", key="t:1", task_id="t", xact="9", at=at(2))])
+
+
+def with_beat_of_the_dead(seconds: float) -> History:
+    beats = [*GOOD.beats, Beat(id=5, executor_id="a", name="executor-a", at=at(seconds))]
+    return replace(GOOD, beats=sorted(beats, key=lambda beat: beat.at))
+
+
+@pytest.mark.parametrize(("rule", "forge"), [(rule, forge) for rule, _, forge in FORGED], ids=[f[1] for f in FORGED])
+def test_forged_history_is_caught(rule: str, forge: Callable[[], History]) -> None:
+    assert rule in {violation.rule for violation in violations(forge())}
+
+
+def test_each_rule_has_a_forgery() -> None:
+    assert {rule for rule, _, _ in FORGED} == set(RULES)
+
+
+def test_promise_is_the_same_everywhere() -> None:
+    (promise,) = re.findall(r"(?:^> .+\n)+", TEMPLATE.read_text(), re.MULTILINE)
+    for page in ("README.md", "docs/design.md", "docs/reliability.md"):
+        assert promise in (PAGE.parents[1] / page).read_text(), page
