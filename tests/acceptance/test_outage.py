@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import Counter
 
 from django.db import connection
 
 from jobqueue.models import Executor, Task
-from tests.acceptance import history
 from tests.acceptance.conftest import Site
-from tests.acceptance.harness import Fleet, wait_for_end, wait_for_ended, wait_until
-from tests.acceptance.tasks import book, compute, tiny, work
+from tests.acceptance.harness import Fleet, wait_for_end, wait_until
+from tests.acceptance.tasks import compute, tiny, work
 from tests.models import Effect
 
 LONG_SECONDS = 300.0
@@ -31,29 +29,6 @@ def sessions() -> list[int]:
 
 def running() -> int:
     return Task.objects.running().count()
-
-
-def test_killed_server_under_load(site: Site) -> None:
-    with history.recorded():
-        processes = [site.fleet.start("--threads", "4", heartbeat_timeout=5) for _ in range(2)]
-        for body in (book, compute):
-            body.enqueue_many([((0.02,), {}) for _ in range(350)])
-        for outage in range(1, 4):
-            wait_for_ended(100 * outage)
-            site.kill()
-            for process in processes:
-                process.output.wait_for(r"database\.away", count=outage)
-            site.start()
-            for process in processes:
-                process.output.wait_for(r"database\.back", count=outage)
-        assert wait_for_end() == {"SUCCESSFUL": 700}
-        history.assert_sound()
-    booked = Effect.objects.filter(kind="booked").values_list("task_id", flat=True)
-    assert Counter(Counter(booked).values()) == {1: 350}
-    for process in processes:
-        assert len(process.output.find(r"database\.away")) == 3
-        assert not process.output.find(r"Traceback|task\.rescued")
-        assert process.stop() == 0
 
 
 def test_outage_beyond_the_timeout_takes_nothing_from_the_living(site: Site) -> None:
@@ -82,21 +57,6 @@ def test_outage_beyond_the_timeout_takes_nothing_from_the_living(site: Site) -> 
     for process in processes:
         assert not process.output.find(r"task\.rescued")
         assert process.stop(signal.SIGQUIT) == 131
-
-
-def test_every_session_is_terminated_under_load(site: Site) -> None:
-    process = site.fleet.start("--threads", "4")
-    for body in (book, compute):
-        body.enqueue_many([((0.01,), {}) for _ in range(300)])
-    for round_ in range(1, 6):
-        wait_for_ended(80 * round_)
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid", [sessions()])
-    assert wait_for_end() == {"SUCCESSFUL": 600}
-    assert Effect.objects.count() == 300
-    assert len(process.output.find(r"database\.away")) <= 5
-    assert len(process.output.find(r"database\.away")) == len(process.output.find(r"database\.back"))
-    assert process.stop() == 0
 
 
 def test_terminated_sessions_of_an_idle_executor(site: Site) -> None:
