@@ -115,8 +115,10 @@ class Line:
             return
         with wrapper.wrap_database_errors:
             ((number,),) = raw.execute(statement("session")).fetchall()
+            self._prepares = number == raw.info.backend_pid
+            if self._prepares:
+                raw.execute(statement("generic_plans"))
         self._seen = raw
-        self._prepares = number == raw.info.backend_pid
         if self._prepares:
             raw.prepare_threshold = PREPARE_AT
         else:
