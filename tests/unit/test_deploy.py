@@ -10,14 +10,18 @@ from configparser import ConfigParser
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 from django.core.management import get_commands, load_command_class
+from django.test import Client
 from django.urls import resolve
 
 from jobqueue.executor.health import read_address
 from jobqueue.executor.settings import ExecutorSettings
+from tests.factories import ago, make_user
+from tests.http import TaskFactory
 
 CHECKOUT = Path(__file__).parents[2]
 GUIDE = (CHECKOUT / "docs/deploy.md").read_text()
@@ -25,6 +29,7 @@ DOCKERFILE = (CHECKOUT / "Dockerfile").read_text()
 COMPOSE = yaml.safe_load((CHECKOUT / "compose.yaml").read_text())["services"]
 PROBES = ("/livez", "/readyz")
 TO_HAND_BACK_SECONDS = 5.0
+PATIENCE_SECONDS = 600.0
 
 
 def fenced(language: str) -> list[str]:
@@ -45,7 +50,7 @@ def service() -> dict[str, str]:
 
 def containers() -> Iterator[dict[str, Any]]:
     for manifest in MANIFESTS.values():
-        if "template" in manifest["spec"]:
+        if manifest["kind"] in ("Deployment", "Job"):
             yield from manifest["spec"]["template"]["spec"]["containers"]
 
 
@@ -138,6 +143,22 @@ def test_kubernetes_probes_reach_the_executor() -> None:
     for probe, path in (("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
         get = container[probe]["httpGet"]
         assert (get["path"], ports[get["port"]]) == (path, address.port)
+
+
+@pytest.mark.django_db(databases=["default", "sqlite"])
+def test_scaler_reads_what_the_metrics_tell(client: Client) -> None:
+    (trigger,) = MANIFESTS["ScaledObject"]["spec"]["triggers"]
+    assert trigger["authenticationRef"]["name"] == MANIFESTS["TriggerAuthentication"]["metadata"]["name"]
+    assert MANIFESTS["ScaledObject"]["spec"]["scaleTargetRef"] == {"name": MANIFESTS["Deployment"]["metadata"]["name"]}
+    assert all(isinstance(value, str) for value in trigger["metadata"].values())  # as KEDA's schema wants
+
+    TaskFactory(queue_name="default", enqueued_at=ago(60))
+    client.force_login(make_user(is_superuser=True))
+    value = client.get(urlsplit(trigger["metadata"]["url"]).path).json()
+    where = re.fullmatch(r'(\w+)\.#\((\w+)=="(\w+)"\)\.(\w+)', trigger["metadata"]["valueLocation"])
+    assert where is not None
+    found = [each for each in value[where[1]] if each[where[2]] == where[3]]
+    assert 60 <= found[0][where[4]] < 60 + PATIENCE_SECONDS
 
 
 def seconds(text: str) -> float:
