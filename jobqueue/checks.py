@@ -16,6 +16,8 @@ from jobqueue import conf, registry
 if TYPE_CHECKING:
     from jobqueue.backend import JobQueueBackend
 
+CONNECTIONS_OF_AN_EXECUTOR = 12  # with its 8 threads: pulse, heartbeat, listener, and one to look at notices
+
 
 def register() -> None:
     """Register the checks that no backend's check() makes."""
@@ -109,6 +111,17 @@ def backend_problems(backend: JobQueueBackend) -> Iterator[checks.CheckMessage]:
     yield from _database_problems(here, database)
 
 
+def pool_size(pool: Any) -> int | None:
+    """Give the most connections of Django's OPTIONS["pool"]; None without a pool. psycopg's own default is 4."""
+    match pool:
+        case None | False:
+            return None
+        case {"max_size": int(most)} | {"min_size": int(most)}:
+            return most
+        case _:
+            return 4
+
+
 def _database_problems(here: str, alias: str) -> Iterator[checks.CheckMessage]:
     try:
         connection: Any = connections[alias]
@@ -127,6 +140,14 @@ def _database_problems(here: str, alias: str) -> Iterator[checks.CheckMessage]:
                 f"{here}: database {alias!r} is reached through psycopg2, and jobqueue needs psycopg 3.",
                 hint="pip install psycopg[binary]; Django takes it where both are installed.",
                 id="jobqueue.E007",
+            )
+        most = pool_size(connection.settings_dict["OPTIONS"].get("pool"))
+        if most is not None and most < CONNECTIONS_OF_AN_EXECUTOR:
+            yield checks.Warning(
+                f"{here}: the pool of database {alias!r} gives at most {most} connections, and an executor of 8 threads "
+                f"needs {CONNECTIONS_OF_AN_EXECUTOR}: its threads would wait for each other, its heartbeat for them.",
+                hint=f"Set DATABASES[{alias!r}]['OPTIONS']['pool'] = {{'max_size': threads + 4}}, or no pool.",
+                id="jobqueue.W003",
             )
     elif connection.vendor == "sqlite":
         if connection.is_in_memory_db():

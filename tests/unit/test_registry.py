@@ -30,6 +30,9 @@ def first() -> None: ...
 def second() -> None: ...
 
 
+POSTGRESQL = {"ENGINE": "django.db.backends.postgresql", "NAME": "x"}
+
+
 def problems(**params: Any) -> list[str]:
     return [message.id for message in JobQueueBackend("default", params).check()]
 
@@ -99,6 +102,10 @@ def test_problems_come_with_a_hint() -> None:
         ({"ENGINE": "django.db.backends.sqlite3", "NAME": "x.sqlite3"}, ["jobqueue.W002"]),
         ({"ENGINE": "django.db.backends.mysql", "NAME": "x"}, ["jobqueue.E006"]),
         ({"ENGINE": "django.db.backends.dummy", "NAME": "x"}, ["jobqueue.E008"]),
+        (POSTGRESQL | {"OPTIONS": {"pool": True}}, ["jobqueue.W003"]),
+        (POSTGRESQL | {"OPTIONS": {"pool": {"min_size": 2, "max_size": 11}}}, ["jobqueue.W003"]),
+        (POSTGRESQL | {"OPTIONS": {"pool": {"min_size": 2, "max_size": 12}}}, []),
+        (POSTGRESQL | {"OPTIONS": {"pool": False}}, []),
     ],
 )
 def test_database_that_cannot_hold_a_queue_is_a_check_message(
