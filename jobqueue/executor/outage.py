@@ -15,7 +15,7 @@ from jobqueue.engine.postgresql import statement
 logger = logging.getLogger("jobqueue.executor")
 
 FIRST_WAIT_SECONDS = 0.05
-LONGEST_WAIT_SECONDS = 5.0
+LONGEST_WAIT_SECONDS = 2.0  # so long after it is back at most, work goes on
 PREPARE_AT = 2  # the second time a statement is bound by the server, it is prepared
 STATEMENT_GONE = ("26000", "42P05")  # the name of a prepared statement means nothing here, or something else
 
@@ -64,7 +64,7 @@ class Outage:
 
 
 class Patience:
-    """How long to wait before the next try: exponential from 50 ms to 5 s, with jitter."""
+    """How long to wait before the next try: exponential from 50 ms to 2 s, with jitter."""
 
     def __init__(self, longest_seconds: float = LONGEST_WAIT_SECONDS) -> None:
         self._longest = longest_seconds

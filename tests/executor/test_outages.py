@@ -12,6 +12,7 @@ from django.db import OperationalError, connection, connections, transaction
 
 from jobqueue.engine import engine_for
 from jobqueue.executor.heartbeat import Heart
+from jobqueue.executor.outage import Patience
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
@@ -320,3 +321,11 @@ def test_a_pooler_that_loses_prepared_statements_is_told_once_and_done_without(
             wait_until(tasks.add.enqueue(number), Status.SUCCESSFUL)
 
     assert caplog.text.count("database.pooled") == 1
+
+
+def test_the_wait_for_a_database_that_stays_away_grows_to_two_seconds() -> None:
+    patience = Patience()
+    waits = [patience.next_seconds() for _ in range(100)]
+
+    assert waits[0] <= 0.05
+    assert 1.5 <= max(waits) <= 2.0
