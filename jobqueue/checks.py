@@ -144,7 +144,7 @@ def _database_problems(here: str, alias: str) -> Iterator[checks.CheckMessage]:
         most = pool_size(connection.settings_dict["OPTIONS"].get("pool"))
         if most is not None and most < CONNECTIONS_OF_AN_EXECUTOR:
             yield checks.Warning(
-                f"{here}: the pool of database {alias!r} gives at most {most} connections, and an executor of 8 threads "
+                f"{here}: the pool of database {alias!r} gives {most} connections at most, an executor of 8 threads "
                 f"needs {CONNECTIONS_OF_AN_EXECUTOR}: its threads would wait for each other, its heartbeat for them.",
                 hint=f"Set DATABASES[{alias!r}]['OPTIONS']['pool'] = {{'max_size': threads + 4}}, or no pool.",
                 id="jobqueue.W003",
