@@ -1,0 +1,85 @@
+"""Executors whose clocks are wrong, by an hour in either direction: the database's clock is the only one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from jobqueue.models import Executor, Task
+from tests.acceptance.harness import Fleet, Process, fleet_of, wait_until
+from tests.acceptance.tasks import book, compute, hang, tiny
+from tests.actors import Fibonacci
+
+HOUR = 3600
+WRONG_CLOCK = Path(__file__).parent / "wrong_clock"
+TIMEOUT = 2.0
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def fleet(process_environment: dict[str, str], transactional_db: None) -> Iterator[Fleet]:
+    with fleet_of(process_environment) as fleet:
+        yield fleet
+
+
+def start(fleet: Fleet, off: int) -> Process:
+    """Start an executor whose clock of the day is so far off; the one that only measures durations is right."""
+    environment = {"PYTHONPATH": str(WRONG_CLOCK), "TESTS_CLOCK_OFF": str(off)}
+    return fleet.start("--threads", "2", environment=environment, heartbeat_timeout=TIMEOUT, poll_interval=0.2)
+
+
+def test_the_clock_is_wrong_at_all(fleet: Fleet) -> None:
+    """Or the other tests here would prove nothing."""
+    compute.enqueue_many([((1.0,), {})] * 30)  # enough for one that is slow to start, too
+    executors = [start(fleet, off) for off in (HOUR, -HOUR)]
+
+    early, late = (int(executor.output.wait_for(r"^(\d\d):\d\d:\d\d INFO +started")[1]) for executor in executors)
+
+    assert (early - late) % 24 in (1, 2, 3)
+
+
+def test_work_of_every_kind_is_done_when_it_is_due(fleet: Fleet) -> None:
+    tiny.enqueue_many([((number,), {}) for number in range(50)])
+    book.enqueue_many([((), {})] * 20)
+    later = tiny.using(run_after=timedelta(seconds=3)).enqueue()
+    tomorrow = tiny.using(run_after=timedelta(minutes=30)).enqueue()
+    in_time = [tiny.using(expires=timedelta(minutes=30)).enqueue() for _ in range(5)]
+    number = Fibonacci.enqueue(7)
+    executors = [start(fleet, off) for off in (HOUR, -HOUR)]
+
+    wait_until(lambda: Task.objects.exclude(pk=tomorrow.id).exclude(status="SUCCESSFUL").count() == 0, "the end")
+
+    assert Task.objects.get(pk=number.id).return_value == 13
+    assert Task.objects.filter(pk__in=[result.id for result in in_time], status="SUCCESSFUL").count() == 5
+    row = Task.objects.get(pk=later.id)
+    assert row.started_at is not None
+    assert row.started_at - row.enqueued_at >= timedelta(seconds=3)
+    assert Task.objects.get(pk=tomorrow.id).status == "SCHEDULED"
+    assert not Task.objects.filter(lost_count__gt=0).exists()
+    assert [executor.stop() for executor in executors] == [0, 0]
+
+
+@pytest.mark.parametrize(("of_the_dead", "of_the_living"), [(HOUR, -HOUR), (-HOUR, HOUR)])
+def test_tasks_of_the_dead_are_rescued_and_those_of_the_living_are_not(
+    fleet: Fleet, of_the_dead: int, of_the_living: int
+) -> None:
+    living = start(fleet, of_the_living)
+    kept = hang.enqueue(3 * TIMEOUT)
+    wait_until(lambda: Task.objects.filter(pk=kept.id, status="RUNNING").exists(), "the living one's task")
+    dying = start(fleet, of_the_dead)
+    taken = [book.enqueue(60.0) for _ in range(3)]
+    held_by_it = Task.objects.filter(status="RUNNING", executor_id=dying.row.pk)
+    wait_until(held_by_it.exists, "a task of the one that is to die")
+    dying.kill()
+
+    wait_until(lambda: Task.objects.filter(lost_count=1).exists(), "the rescue")
+
+    assert not Task.objects.filter(pk=kept.id, lost_count__gt=0).exists()
+    assert Executor.objects.get(pk=living.row.pk).state == "RUNNING"
+    lost = Task.objects.filter(lost_count__gt=0).values_list("pk", flat=True)
+    assert {str(pk) for pk in lost} <= {result.id for result in taken}
+    wait_until(lambda: Task.objects.filter(pk=kept.id, status="SUCCESSFUL", lost_count=0).exists(), "its end")
