@@ -16,7 +16,7 @@ from random import Random
 
 from tests.interleavings.stepper import ALONE, LOCKED, Actor, Choose, Order
 
-SAMPLES = {"full": 2_000, "quick": 200}
+SAMPLES = {"full": 2_000, "quick": 50}
 MOST_KINDS = 5_000  # of orders of two connections, of which one each is run
 PROBES = 20  # random orders, to learn how long they are
 # Statements of files that only read.

@@ -91,6 +91,9 @@ class Actor:
         connection = connections["default"]
         connection.ensure_connection()
         self.pid = connection.connection.info.backend_pid
+        # As the executor's own connection: planning each statement anew took a third of an order.
+        connection.connection.execute(statement("generic_plans"))
+        connection.connection.prepare_threshold = 0
         self._stop_before_ends(connection)
         self._reports.put((self, Place.ENDED))
         try:
