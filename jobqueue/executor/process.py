@@ -170,15 +170,11 @@ class ExecutorProcess:
 
     def quiet(self) -> None:
         """Claim nothing more, and run what is claimed, from any thread."""
-        self.pulse.is_quiet = True
-        logger.info("executor.quiet claims nothing until SIGCONT or resume")
-        self._heart.kick()  # people see it at once
+        self.pulse.be_quiet(True)
 
     def go_on(self) -> None:
         """Claim again, from any thread."""
-        self.pulse.is_quiet = False
-        self._heart.kick()
-        self.pulse.hurry()
+        self.pulse.be_quiet(False)
 
     def stop(self) -> None:
         """Ask for a graceful stop, from any thread."""

@@ -78,7 +78,8 @@ class Pulse(threading.Thread):
         self.failure: BaseException | None = None
         self.moved_at: float | None = None  # monotonic: when it last went round
         self.is_draining = False
-        self.is_quiet = False
+        self._is_to_be_quiet = False
+        self.is_quiet = False  # and no claim is under way
         self.is_abandoned = False
         self.left_behind: set[UUID] = set()
         self._crew = Crew(engine, settings, worker, self.finish, on_deadline)
@@ -107,6 +108,11 @@ class Pulse(threading.Thread):
         self._appetite.hurry()
         self._upkeep.hurry()
         self._wakeup.set()
+
+    def be_quiet(self, is_quiet: bool) -> None:
+        """Claim nothing until told otherwise; `is_quiet` tells when that is so."""
+        self._is_to_be_quiet = is_quiet
+        self.hurry()
 
     def drain(self) -> None:
         """Claim nothing more, finish what runs, hand the rest back, end."""
@@ -171,6 +177,7 @@ class Pulse(threading.Thread):
     def _turn(self) -> None:
         """Go round once. Raises django.db.Error, and nothing in hand is lost by it."""
         self.counts.turns += 1
+        self._fall_quiet()
         self._collect()
         self._announce()
         self._take_back()
@@ -198,6 +205,14 @@ class Pulse(threading.Thread):
             self._has_handed_back = True
         elif self._upkeep.due_in_seconds <= 0.0:
             self._upkeep.look(list(self.holds), is_draining=self.is_draining)
+
+    def _fall_quiet(self) -> None:
+        """Say so between two claims, not while one is under way."""
+        if self.is_quiet is not self._is_to_be_quiet:
+            self.is_quiet = self._is_to_be_quiet
+            if self.is_quiet:
+                logger.info("executor.quiet claims nothing until SIGCONT or resume")
+            self.heart.kick()  # people see it at once
 
     def _most(self) -> int:
         """How many tasks this process may still take."""
