@@ -67,7 +67,10 @@ def report(explored: Explored, scenario: str) -> str:
     order = explored.failure
     assert order is not None
     test = os.environ["PYTEST_CURRENT_TEST"].split(" ")[0]
-    steps = [f"  {letter}  {words}" for letter, words in order.steps]
+    steps = [
+        f"  {letter}  {seconds:6.3f} s  {words}"
+        for (letter, words), seconds in zip(order.steps, order.took_seconds, strict=True)
+    ]
     again = f"JOBQUEUE_ORDER={order.letters} python -m pytest '{test}'"
     return "\n".join(
         [f"{scenario}: order {explored.count}, seed {explored.seed}", *steps, *order.problems, "Again:", f"  {again}"]

@@ -171,9 +171,10 @@ def name_of(sql: str) -> str:
 
 @dataclass
 class Order:
-    """One order as it ran."""
+    """One order as it ran. took_seconds: each of its steps, which tells a busy machine from a wait."""
 
     steps: list[tuple[str, str]] = field(default_factory=list)  # an actor's letter, and what it was about to do
+    took_seconds: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -222,8 +223,10 @@ class Stepper:
         actor = choose(able)
         order.steps.append((actor.letter, actor.before))
         is_end = actor.before in ("COMMIT", "ROLLBACK")
+        began_at = time.monotonic()
         actor.go()
         self._settle(actors)
+        order.took_seconds.append(time.monotonic() - began_at)
         for other in actors:
             if is_end and other is not actor and other.place is Place.RESTING:
                 other.place = Place.STOPPED
