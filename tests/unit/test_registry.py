@@ -168,9 +168,10 @@ call_command("check")
 """
 
 
-def test_missing_backport_is_told_by_import_and_by_check() -> None:
+def test_missing_backport_is_told_by_import_and_by_check(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", WITHOUT_FRAMEWORK],
+        cwd=tmp_path,  # where the check makes the file of its database
         capture_output=True,
         text=True,
         check=False,
