@@ -21,11 +21,6 @@ def tasks(settings: Any) -> None:
     settings.TASKS = tasks_setting()
 
 
-@pytest.fixture
-def shop(client: Client) -> Shop:
-    return Shop(client)
-
-
 def test_live_says_so_without_the_database(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django.db.backends.utils.CursorWrapper.execute", None)
 

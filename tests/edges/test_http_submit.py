@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError
-from django.test import Client
 
 from jobqueue import api
 from jobqueue.models import Task
@@ -22,11 +21,6 @@ LATER = "2031-01-31T12:00:00+01:00"
 @pytest.fixture(autouse=True)
 def tasks(settings: Any) -> None:
     settings.TASKS = tasks_setting(MAX_PAYLOAD_BYTES=1000)
-
-
-@pytest.fixture
-def shop(client: Client) -> Shop:
-    return Shop(client)
 
 
 class TestSubmit:

@@ -28,11 +28,6 @@ def tasks(settings: Any) -> None:
     settings.TASKS = tasks_setting(MAX_PAYLOAD_BYTES=1000)
 
 
-@pytest.fixture
-def shop(client: Client) -> Shop:
-    return Shop(client)
-
-
 class TestShow:
     def test_successful_task_shows_its_result(self, shop: Shop) -> None:
         task = TaskFactory(successful=True, task_type=GREET, return_value={"text": "hello", "access_token": "t0p"})
