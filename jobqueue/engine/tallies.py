@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from jobqueue.engine.ground import Ground
 from jobqueue.models import Tally, TallyDelta
 from jobqueue.outcome import Outcome, Status
 from jobqueue.tally import COUNTERS, EDGES, Counted, bucket
+
+logger = logging.getLogger(__name__)
 
 FOLD_BATCH = 10_000  # deltas
 MINUTES_KEPT_SECONDS = 86_400.0
@@ -76,7 +79,8 @@ class Tallies(Ground):
             with self.transaction():
                 taken = self._take_deltas(limit)
                 self._add(tallies_of(taken))
-        except IntegrityError:  # where nothing keeps two from folding at once, the other one was faster
+        except IntegrityError as error:  # where nothing keeps two from folding at once, the other one was faster
+            logger.info("tally.not_folded now, in a few seconds again: %s", error)
             return 0
         return sum(summed.deltas for summed in taken)
 
