@@ -13,6 +13,7 @@ from jobqueue.compat import is_heard, task_backends, task_enqueued, task_finishe
 from jobqueue.executor.errors import first_line_of
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.run import Ended, Loaded, Worker
+from jobqueue.executor.scribe import say
 from jobqueue.function import changed
 from jobqueue.outcome import FINAL, Claimed, NewTask, Status
 from jobqueue.payload import decode
@@ -42,7 +43,8 @@ def started(hold: Hold, loaded: Loaded, worker: Worker) -> None:
 
 
 def log_start(claimed: Claimed, loaded: Loaded, level: int, worker: Worker) -> None:
-    logger.log(
+    say(
+        logger,
         level,
         "started %s %s queue=%s attempt=%d/%d wait=%.0fms",
         claimed.task_type,
@@ -51,7 +53,7 @@ def log_start(claimed: Claimed, loaded: Loaded, level: int, worker: Worker) -> N
         claimed.attempts + 1,
         loaded.limits.max_attempts,
         claimed.wait_seconds * 1000,
-        extra=keys(claimed, worker),
+        extra=lambda: keys(claimed, worker),
     )
 
 
@@ -72,7 +74,8 @@ def log_end(over: Ended, status: Status, word: str, level: int, worker: Worker) 
     again = ""
     if status is Status.SCHEDULED and over.outcome.wake_after_seconds is not None:
         again = f"; again in {over.outcome.wake_after_seconds:.1f}s"
-    logger.log(
+    say(
+        logger,
         level,
         "%s %s %s queue=%s attempt=%d/%d%s took=%.0fms%s%s",
         word,
@@ -85,7 +88,7 @@ def log_end(over: Ended, status: Status, word: str, level: int, worker: Worker) 
         over.seconds * 1000,
         error,
         again,
-        extra=keys(claimed, worker) | {"duration_ms": round(over.seconds * 1000, 3), "status": str(status)},
+        extra=lambda: keys(claimed, worker) | {"duration_ms": round(over.seconds * 1000, 3), "status": str(status)},
     )
 
 

@@ -6,10 +6,41 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from django.core.management.color import Style
 
 GAP_SECONDS = 0.01  # between two writes
+
+
+def say(
+    logger: logging.Logger, level: int, template: str, *args: object, extra: Callable[[], Mapping[str, Any]]
+) -> None:
+    """
+    Log as logger.log() does, what is enabled; where a Scribe alone hears it, without a record and its `extra`.
+
+    The record, which nobody sees there, took 20 of the 26 us of a line.
+    """
+    if (scribe := only_hearer(logger)) is not None and level >= scribe.level:
+        scribe.say(level, template % args)
+    else:
+        logger.log(level, template, *args, extra=extra(), stacklevel=2)
+
+
+def only_hearer(logger: logging.Logger) -> Scribe | None:
+    """Give the one handler of all that this logger says, where it is a Scribe and nobody filters or makes records."""
+    if logger.filters or logging.getLogRecordFactory() is not logging.LogRecord:
+        return None
+    found: Scribe | None = None
+    at: logging.Logger | None = logger
+    while at is not None:
+        for handler in at.handlers:
+            if found is not None or not isinstance(handler, Scribe) or handler.filters:
+                return None
+            found = handler
+        at = at.parent if at.propagate else None
+    return found
 
 
 class Scribe(logging.StreamHandler):  # type: ignore[type-arg]
@@ -20,9 +51,10 @@ class Scribe(logging.StreamHandler):  # type: ignore[type-arg]
     lock keeps them all waiting: with two lines per task, one of 45 us took 160.
     """
 
-    def __init__(self, formatter: logging.Formatter) -> None:
+    def __init__(self, lines: Lines) -> None:
         super().__init__()
-        self.setFormatter(formatter)
+        self.setFormatter(lines)
+        self._format_line = lines.line
         self._lines: deque[str] = deque()
         self._next_at = 0.0
         self._timer: threading.Timer | None = None
@@ -36,19 +68,29 @@ class Scribe(logging.StreamHandler):  # type: ignore[type-arg]
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.append(self.format(record) + self.terminator)
-            now = time.monotonic()
-            if record.levelno >= logging.WARNING or now >= self._next_at:
-                self._next_at = now + GAP_SECONDS
-                self.flush()
-            elif self._timer is None or not self._timer.is_alive():  # a fork leaves the timer behind
-                self._timer = threading.Timer(GAP_SECONDS, self.flush)
-                self._timer.daemon = True
-                self._timer.start()
+            self._put(record.levelno, self.format(record))
         except RecursionError:
             raise
         except Exception:  # noqa: BLE001 - as logging's own handlers
             self.handleError(record)
+
+    def say(self, level: int, message: str) -> None:
+        """Write a line for which there is no record."""
+        try:
+            self._put(level, self._format_line(time.time(), level, message))
+        except Exception:  # noqa: BLE001 - as logging's own handlers
+            self.handleError(logging.makeLogRecord({"levelno": level, "msg": message}))
+
+    def _put(self, level: int, line: str) -> None:
+        self._lines.append(line + self.terminator)
+        now = time.monotonic()
+        if level >= logging.WARNING or now >= self._next_at:
+            self._next_at = now + GAP_SECONDS
+            self.flush()
+        elif self._timer is None or not self._timer.is_alive():  # a fork leaves the timer behind
+            self._timer = threading.Timer(GAP_SECONDS, self.flush)
+            self._timer.daemon = True
+            self._timer.start()
 
     def flush(self) -> None:
         """Write what was said so far."""
@@ -70,13 +112,22 @@ class Lines(logging.Formatter):
             logging.CRITICAL: style.ERROR,
         }
 
+    def line(self, created: float, level: int, message: str) -> str:
+        """Give what format() gives for a record of these."""
+        return self._painted(level, f"{self._time_of(created)} {logging.getLevelName(level):7} {message}")
+
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        second = int(record.created)
+        return self._time_of(record.created)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._painted(record.levelno, super().format(record))
+
+    def _time_of(self, created: float) -> str:
+        second = int(created)
         if second != self._second:
             self._second, self._time = second, time.strftime("%H:%M:%S", time.localtime(second))
         return self._time
 
-    def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        paint = self._paints.get(record.levelno)
+    def _painted(self, level: int, text: str) -> str:
+        paint = self._paints.get(level)
         return text if paint is None else paint(text)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.core.management.color import no_style
 
 from jobqueue.executor import scribe as scribe_module
-from jobqueue.executor.scribe import Lines, Scribe
+from jobqueue.executor.scribe import Lines, Scribe, say
 from tests.executor.harness import wait_for
 
 
@@ -80,3 +81,72 @@ def test_the_end_of_the_program_leaves_nothing_unwritten(
     logger.handlers[0].flush()  # as logging.shutdown() does
 
     assert stream.lines == ["first", "last"]
+
+
+class TestSay:
+    """Lines for which no record is made."""
+
+    def test_a_line_is_what_a_record_would_give(self, logger: logging.Logger, stream: Stream) -> None:
+        logger.warning("started %s in %.1fs", "a.task", 1.25)
+
+        say(logger, logging.WARNING, "started %s in %.1fs", "a.task", 1.25, extra=dict)
+
+        first, second = stream.getvalue().splitlines()
+        assert second[len("12:34:56") :] == first[len("12:34:56") :]
+
+    def test_whoever_else_hears_it_gets_the_record_with_its_extra(self, logger: logging.Logger, stream: Stream) -> None:
+        heard: list[logging.LogRecord] = []
+        other = logging.Handler()
+        other.emit = heard.append  # type: ignore[method-assign, assignment]
+        logger.addHandler(other)
+
+        say(logger, logging.WARNING, "started %s", "a.task", extra=lambda: {"task_id": "1"})
+
+        (record,) = heard
+        assert (record.msg, record.args, record.__dict__["task_id"]) == ("started %s", ("a.task",), "1")
+        assert record.funcName == "test_whoever_else_hears_it_gets_the_record_with_its_extra"
+        assert stream.lines == ["a.task"]
+
+    @pytest.mark.parametrize("filtered", ["logger", "handler"])
+    def test_a_filter_is_asked(self, logger: logging.Logger, stream: Stream, filtered: str) -> None:
+        place = logger if filtered == "logger" else logger.handlers[0]
+        place.addFilter(lambda record: not hasattr(record, "secret"))
+
+        say(logger, logging.WARNING, "one", extra=lambda: {"secret": True})
+        say(logger, logging.WARNING, "two", extra=dict)
+
+        assert stream.lines == ["two"]
+
+    def test_a_record_factory_of_the_site_is_used(self, logger: logging.Logger, stream: Stream) -> None:
+        ordinary = logging.getLogRecordFactory()
+
+        def shouting(*args: Any, **kwargs: Any) -> logging.LogRecord:
+            record = ordinary(*args, **kwargs)
+            record.msg = str(record.msg).upper()
+            return record
+
+        logging.setLogRecordFactory(shouting)
+        try:
+            say(logger, logging.WARNING, "one", extra=dict)
+        finally:
+            logging.setLogRecordFactory(ordinary)
+
+        assert stream.lines == ["ONE"]
+
+    def test_a_handler_of_a_higher_level_stays_silent(self, logger: logging.Logger, stream: Stream) -> None:
+        logger.handlers[0].setLevel(logging.ERROR)
+
+        say(logger, logging.WARNING, "one", extra=dict)
+
+        assert stream.getvalue() == ""
+
+    def test_a_stream_that_is_gone_is_no_failure_of_the_caller(
+        self, logger: logging.Logger, stream: Stream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        complaints: list[logging.LogRecord] = []
+        monkeypatch.setattr(logger.handlers[0], "handleError", complaints.append)
+        stream.close()
+
+        say(logger, logging.WARNING, "one %d", 1, extra=dict)
+
+        assert [record.getMessage() for record in complaints] == ["one 1"]
