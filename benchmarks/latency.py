@@ -1,4 +1,4 @@
-"""From the call that enqueues to the job's first line, on a worker that has nothing else to do."""
+"""From the call that enqueues to the job's first line, on a worker that has nothing else to do, or is half busy."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import notes
+from benchmarks import notes, produce
 from benchmarks.arena import Arena, NotMeasured
 from benchmarks.contestants import Contestant
 
 SETTLE_SECONDS = 0.5
 LONGEST_SECONDS = 30.0
 LOOK_SECONDS = 0.05
+MOST_PER_SECOND = 400.0  # what one producer of every peer can enqueue beside the workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,13 @@ class Waits:
         return 1000 * self.seconds[min(len(self.seconds) - 1, int(share * len(self.seconds)))]
 
 
-def measure(arena: Arena, contestant: Contestant, count: int) -> Waits:
+def half_load(contestant: Contestant) -> float:
+    """Half of the jobs a second that it is known to do, as far as one process can enqueue them."""
+    return min(MOST_PER_SECOND, contestant.rate * contestant.processes / 2)
+
+
+def measure(arena: Arena, contestant: Contestant, count: int, rate: float | None = None) -> Waits:
+    """rate: of the jobs, per second; without one there are pauses between them."""
     arena.check(contestant)
     database = arena.database(contestant.peer)
     database.clear()
@@ -37,7 +44,7 @@ def measure(arena: Arena, contestant: Contestant, count: int) -> Waits:
     file.unlink(missing_ok=True)
     with database.at_work(contestant, environment={notes.FILE: str(file)}):
         time.sleep(SETTLE_SECONDS + min(contestant.least_seconds, 2))
-        database.produce("note", count)
+        database.produce("note", count, {} if rate is None else {produce.RATE: str(rate)})
         deadline = time.monotonic() + LONGEST_SECONDS
         while len(notes.read(file)) < count and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
@@ -48,16 +55,22 @@ def measure(arena: Arena, contestant: Contestant, count: int) -> Waits:
 
 
 def take_turns(
-    arena: Arena, contestants: Sequence[Contestant], count: int, rounds: int, missing: dict[str, str]
+    arena: Arena,
+    contestants: Sequence[Contestant],
+    count: int,
+    rounds: int,
+    missing: dict[str, str],
+    *,
+    is_half_busy: bool = False,
 ) -> list[Waits]:
-    """Every contestant in each round; the waits of all rounds together."""
+    """Every contestant in each round; the waits of all rounds together. count: of a side's notes in a round."""
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         for contestant in contestants:
             if contestant.name in missing:
                 continue
             try:
-                waits = measure(arena, contestant, count)
+                waits = measure(arena, contestant, count, half_load(contestant) if is_half_busy else None)
             except RuntimeError as error:
                 missing[contestant.name] = str(error).splitlines()[0]
                 continue

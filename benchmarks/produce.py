@@ -2,21 +2,23 @@
 A process that enqueues as an ordinary user of a peer does: python -m benchmarks.produce <peer> <verb> <count>
 
 setup: the peer's tables. one: so many no-op jobs, one call each. bulk: as many in the peer's call for many.
-note: jobs that write down how long they waited, one after another with pauses.
+note: jobs that write down how long they waited, one after another with pauses, or so many a second as BENCH_RATE says.
 Prints the seconds that the calls took, without connecting and the first calls.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import random
 import sys
 import time
 from collections.abc import Callable
 from typing import Protocol
 
+RATE = "BENCH_RATE"
 WARM_UP = 20
-PAUSE_SECONDS = 0.02
+NOTES_PER_SECOND = 50.0
 
 
 class Producer(Protocol):
@@ -50,10 +52,12 @@ def timed(act: Callable[[], None]) -> float:
 
 
 def send_notes(producer: Producer, count: int) -> None:
-    rhythm = random.Random(1)
+    pause_seconds, rhythm = 1 / float(os.environ.get(RATE, NOTES_PER_SECOND)), random.Random(1)
+    due_at = time.monotonic()
     for _ in range(count):
         # No beat that a peer's polling could fall in with.
-        time.sleep(PAUSE_SECONDS * rhythm.uniform(0.5, 1.5))
+        due_at += pause_seconds * rhythm.uniform(0.5, 1.5)
+        time.sleep(max(0.0, due_at - time.monotonic()))
         producer.note()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from benchmarks import contestants as who
-from benchmarks import idle, latency, plots
+from benchmarks import idle, latency, memory, plots
 from benchmarks.arena import Arena
 from benchmarks.contestants import STORES, Contestant
 from benchmarks.drain import Drain
@@ -22,6 +22,7 @@ PEERS_DEFAULT = [
     who.PGQUEUER_DEFAULT, who.CHANCY_DEFAULT, who.PROCRASTINATE_DEFAULT, who.TASKS_DB_DEFAULT, who.CELERY_DEFAULT,
     who.HUEY_DEFAULT,
 ]  # fmt: skip
+THREADS = 8  # of an executor by default
 FRONT = 200_000
 FRONT_CONDITIONS = ("tomorrow", "another queue", "paused queue", "unknown type")
 
@@ -39,16 +40,17 @@ class Plan:
     executors: Sequence[int]
     pinned_jobs: int
     idle_seconds: float
+    memory_jobs: int
     is_quick: bool = False
 
 
 FULL = Plan(
     rounds=5, seconds=4.0, enqueues=4_000, notes=400, backlogs=(1_000_000, 5_000_000), front=FRONT,
-    executors=(1, 2, 4, 8, 16), pinned_jobs=50_000, idle_seconds=60.0,
+    executors=(1, 2, 4, 8, 16), pinned_jobs=50_000, idle_seconds=60.0, memory_jobs=1_000_000,
 )  # fmt: skip
 QUICK = Plan(
     rounds=1, seconds=1.0, enqueues=500, notes=50, backlogs=(), front=50_000, executors=(), pinned_jobs=20_000,
-    idle_seconds=5.0, is_quick=True,
+    idle_seconds=5.0, memory_jobs=20_000, is_quick=True,
 )  # fmt: skip
 
 
@@ -109,16 +111,66 @@ def waits(arena: Arena, plan: Plan) -> Section:
     chosen = [who.OURS_DEFAULT, *PEERS_DEFAULT, who.TASKS_DB_BEST]
     # By default chancy starts two jobs every five seconds.
     chosen = [who.CHANCY_THREADS if each is who.CHANCY_DEFAULT else replace(each, processes=1) for each in chosen]
-    found = latency.take_turns(arena, chosen, plan.notes, plan.rounds, missing)
+    idle_waits = latency.take_turns(arena, chosen, plan.notes, plan.rounds, missing)
+    busy_waits = latency.take_turns(arena, chosen, 4 * plan.notes, plan.rounds, missing, is_half_busy=True)
+    rates = "; ".join(f"{each.name} {latency.half_load(each):,.0f}" for each in chosen if each.name not in missing)
+    body = f"""{shares_of(idle_waits)}
+
+One worker process at half load: half of the no-op jobs a second that it does, and no more than one process can enqueue
+beside it ({rates}):
+
+{shares_of(busy_waits)}"""
+    plot = {
+        "latency.svg": span_plot("Enqueue to start, idle worker: p50, p95, p99", idle_waits),
+        "latency-half-load.svg": span_plot("Enqueue to start, half load: p50, p95, p99", busy_waits),
+    }
+    return Section("Latency on an idle worker, from the call to the job's first line", body, missing, plot)
+
+
+def shares_of(waits: Sequence[latency.Waits]) -> str:
     lines = ["| | p50 ms | p95 ms | p99 ms | jobs |", "|---|---:|---:|---:|---:|"]
     lines += [
         f"| {each.name} | {each.within(0.5):.1f} | {each.within(0.95):.1f} | {each.within(0.99):.1f} "
         f"| {len(each.seconds):,} |"
-        for each in found
+        for each in waits
     ]
-    shares = {each.name: [each.within(share) for share in (0.5, 0.95, 0.99)] for each in found}
-    plot = {"latency.svg": plots.spans("Enqueue to start, idle worker: p50, p95, p99", shares, unit="ms")}
-    return Section("Latency on an idle worker, from the call to the job's first line", "\n".join(lines), missing, plot)
+    return "\n".join(lines)
+
+
+def span_plot(title: str, waits: Sequence[latency.Waits]) -> str:
+    shares = {each.name: [each.within(share) for share in (0.5, 0.95, 0.99)] for each in waits}
+    return plots.spans(title, shares, unit="ms")
+
+
+def durations(arena: Arena, plan: Plan) -> Section:
+    """Beside the no-op: tasks that take their time."""
+    missing: dict[str, str] = {}
+    sides = {
+        f"{milliseconds} ms": Drain(
+            arena=arena,
+            contestant=replace(
+                who.OURS_DEFAULT,
+                rows={"task_type": "'benchmarks.tasks.rest'", "args": f"'[{milliseconds / 1000}]'"},
+                rate=round(THREADS * 1000 / milliseconds),
+            ),
+            seconds=plan.seconds,
+        )
+        for milliseconds in (5, 100)
+    }
+    lines = ["| a task takes | jobs/s | of what 8 threads can do | CPU us per job: worker + PostgreSQL |"]
+    lines.append("|---|---:|---:|---:|")
+    for side in take_turns(sides, plan.rounds, missing):
+        most = THREADS * 1000 / float(side.name.removesuffix(" ms"))
+        cpu = f"{1000 * side.worker_ms:.0f} + {1000 * side.server_ms:.0f}"
+        lines.append(f"| {side.name} | {side.rate:,.1f} | {side.rate / most:.2f} | {cpu} |")
+    return Section("Tasks that take 5 and 100 ms: jobqueue, defaults, one process", "\n".join(lines), missing)
+
+
+def remembering(arena: Arena, plan: Plan) -> Section:
+    lines = ["| jobs done | MB |", "|---:|---:|"]
+    lines += [f"| {done:,} | {size:.0f} |" for done, size in memory.measure(arena, who.OURS_DEFAULT, plan.memory_jobs)]
+    note = "jobqueue, defaults, one process and its supervisor; pages that both share counted once.\n\n"
+    return Section("Memory over many jobs", note + "\n".join(lines), {})
 
 
 def backlog(arena: Arena, plan: Plan) -> Section:
@@ -238,6 +290,8 @@ SECTIONS: Mapping[str, Callable[[Arena, Plan], Section]] = {
     "executors": executors,
     "pinned": pinned,
     "idle": resting,
+    "durations": durations,
+    "memory": remembering,
 }
 QUICK_SECTIONS = ("drain", "enqueue", "latency", "backlog", "pinned")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from benchmarks import notes
 from jobqueue import task
 
@@ -19,3 +21,8 @@ async def noop_async(number: int = 0) -> None:
 @task
 def note(sent: float) -> None:
     notes.write(sent)
+
+
+@task
+def rest(seconds: float) -> None:
+    time.sleep(seconds)
