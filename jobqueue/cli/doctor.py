@@ -25,7 +25,7 @@ from jobqueue.engine.base import Engine
 from jobqueue.engine.clock import bound
 from jobqueue.outcome import FINAL, Status
 
-OVERDUE_SECONDS = 3600.0  # executors prune once a minute
+OVERDUE_SECONDS = 3600.0  # executors prune twice a minute
 PAUSED_LONG_SECONDS = 86_400.0
 
 

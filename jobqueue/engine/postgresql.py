@@ -400,6 +400,12 @@ class PostgresEngine(Engine):
     def _delete_mail(self, ids: Sequence[UUID]) -> None:
         self.count("delete_mail", ids=list(ids))
 
+    # --- prune
+
+    def _may_prune(self) -> bool:
+        ((is_ours,),) = self.rows("prune_guard", backend=self.alias)
+        return bool(is_ours)
+
     # --- tallies
 
     def _take_deltas(self, limit: int) -> list[Summed]:

@@ -19,28 +19,40 @@ class Prune(Tallies):
         """
         Delete ended tasks older than RETENTION, messages first; executors silent, and minutes tallied, a day ago.
 
-        limit: per status. Locks: the rows FOR UPDATE, skipping locked ones, so that a task that is
-        being sent to stays until its sender has committed. Returns how many tasks went.
+        limit: per status. Nothing is done while somebody else is at it. Locks: the rows FOR UPDATE, skipping locked
+        ones, so that a task that is being sent to stays until its sender has committed. Returns how many tasks went.
         """
-        self.executors.filter(heartbeat__lt=bound(-EXECUTORS_KEPT_SECONDS)).delete()
-        self._prune_minutes(limit)
-        kept = self.options.retention.items()
-        return sum(self.purge(status, seconds, limit) for status, seconds in kept if seconds is not None)
+        with self.transaction():
+            if not self._may_prune():
+                return 0
+            self.executors.filter(heartbeat__lt=bound(-EXECUTORS_KEPT_SECONDS)).delete()
+            self._prune_minutes(limit)
+            kept = self.options.retention.items()
+            count = sum(self._purge(status, seconds, limit) for status, seconds in kept if seconds is not None)
+            if count:
+                reach("prune.before")
+        if count:
+            reach("prune.after")
+        return count
 
     def purge(self, status: str, kept_seconds: float, limit: int = 1000) -> int:
         """Delete tasks that ended so, and longer ago than that, the oldest first. Locks: as prune()."""
+        with self.transaction():
+            return self._purge(status, kept_seconds, limit)
+
+    def _may_prune(self) -> bool:
+        """Whether nobody else prunes; where nothing can say so, two delete different rows, or one waits."""
+        return True
+
+    def _purge(self, status: str, kept_seconds: float, limit: int) -> int:
         old = self.tasks.filter(status=status, finished_at__lte=bound(-kept_seconds)).order_by("finished_at")
         features = connections[self.database].features
         if features.has_select_for_update:
             old = old.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
-        with self.transaction():
-            ids = [row.pk for row in old.only("pk")[:limit]]
-            if ids:
-                self._delete_mail(ids)
-                self.tasks.filter(pk__in=ids)._raw_delete(self.database)
-                reach("prune.before")
+        ids = [row.pk for row in old.only("pk")[:limit]]
         if ids:
-            reach("prune.after")
+            self._delete_mail(ids)
+            self.tasks.filter(pk__in=ids)._raw_delete(self.database)
         return len(ids)
 
     def _delete_mail(self, ids: Sequence[UUID]) -> None:

@@ -26,6 +26,8 @@ RESCUE_SECONDS = 0.5
 SWEEP_SECONDS = 1.0
 SWEEP_GAP_SECONDS = 0.02  # at least this long from a notice of mail to its sweep, which then serves many
 PRUNE_SECONDS = 30.0
+PRUNE_BATCH = 1000  # of each status
+PRUNE_GAP_SECONDS = 0.1  # between two batches where more is old: one executor deletes what the whole fleet has ended
 FOLD_SECONDS = 5.0
 RESCUE_BATCH = 100
 
@@ -188,7 +190,7 @@ class Housekeeping:
 
     @property
     def due_in_seconds(self) -> float:
-        return max(0.0, min(self._next_rescue_at, self._next_sweep_at) - time.monotonic())
+        return max(0.0, min(self._next_rescue_at, self._next_sweep_at, self._next_prune_at) - time.monotonic())
 
     def hurry(self) -> None:
         """Sweep soon: a task may have mail. From any thread; the look that follows a wait sees it."""
@@ -206,9 +208,8 @@ class Housekeeping:
             self._next_sweep_at = now + SWEEP_SECONDS
             changed += self._engine.sweep()
         if now >= self._next_prune_at:
-            # A full batch means more: go on in a second.
-            pruned = self._engine.prune()
-            self._next_prune_at = now + (SWEEP_SECONDS if pruned >= 1000 else PRUNE_SECONDS)
+            pruned = self._engine.prune(PRUNE_BATCH)
+            self._next_prune_at = now + (PRUNE_GAP_SECONDS if pruned >= PRUNE_BATCH else PRUNE_SECONDS)
         if now >= self._next_fold_at:
             self._next_fold_at = now + (0.0 if self._engine.fold() >= FOLD_BATCH else FOLD_SECONDS)
         return changed > 0

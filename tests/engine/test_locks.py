@@ -7,6 +7,7 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from jobqueue.engine import postgresql
+from jobqueue.engine.postgresql import statement
 from jobqueue.outcome import Committed, Effects, NewMessage, RequeueReport, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
@@ -116,6 +117,19 @@ class TestLockedRow:
 
         assert free not in bench.engine.tasks.values_list("pk", flat=True)
         assert bench.engine.prune() == 1
+
+
+def test_one_executor_prunes_at_a_time_while_people_may_purge(fast_bench: Bench) -> None:
+    bench = fast_bench.with_options(retention={"SUCCESSFUL": 0.0})
+    for _ in range(3):
+        bench.ended()
+
+    with session() as other:
+        other.run(statement("prune_guard").replace("%(backend)s", "%s"), bench.engine.alias)
+        assert bench.engine.prune(1) == 0
+        assert bench.engine.purge("SUCCESSFUL", 0.0, 1) == 1
+
+    assert [bench.engine.prune(1) for _ in range(3)] == [1, 1, 0]
 
 
 class TestOpenSender:
