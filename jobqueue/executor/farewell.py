@@ -6,18 +6,23 @@ import contextlib
 import os
 from collections.abc import Callable
 
+MOST_BYTES = 64
 VARIABLE = "JOBQUEUE_FAREWELL"  # for a child that is another program: where to write
 
 
 class Farewell:
-    """A pipe for one byte: the exit code with which the executor itself, and not what it runs, ends a process."""
+    """
+    A pipe for some bytes: the exit code with which the executor itself, and not what it runs, ends a process.
+
+    Before that a child may say what is to be known of it however it ends.
+    """
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
 
     def say(self, code: int) -> None:
-        """In a forked child, right before its end."""
+        """In a forked child; the last one right before its end."""
         write(self._writer, code)
 
     def to_program(self) -> dict[str, str]:
@@ -30,12 +35,16 @@ class Farewell:
         os.close(self._writer)
 
     def was(self, code: int) -> bool:
-        """In the parent, once the child has ended: whether it said this code itself."""
+        """In the parent, once the child has ended: whether it said this code itself, in the end."""
+        return list(self.hear()[-1:]) == [code]
+
+    def hear(self) -> bytes:
+        """In the parent, once the child has ended: give all that it said."""
         said = b""
         with contextlib.suppress(BlockingIOError):  # what the body started lives on, and holds the other end
-            said = os.read(self._reader, 1)
+            said = os.read(self._reader, MOST_BYTES)
         self.close()
-        return list(said) == [code]
+        return said
 
     def close(self) -> None:
         os.close(self._reader)

@@ -42,7 +42,7 @@ ABORT_SECONDS = 0.5  # the same after a second Ctrl-C
 FLUSH_SECONDS = 2.0  # for the last log lines; a reader of our output that hangs must not keep us
 
 EXIT_OK, EXIT_RELOAD, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_REPLACE = 0, 3, 69, 70, 75
-EXIT_DISMISSED = 76  # a child's word to its supervisor
+EXIT_DISMISSED = 76  # no exit code: a child's word to its supervisor
 EXIT_INTERRUPTED, EXIT_QUIT = 130, 131
 
 
@@ -55,6 +55,7 @@ class ExecutorProcess:
     service manager may send what our supervisor passes on too; SIGQUIT is its word for "now".
     on_ready: called once, when others can see us and before anything is claimed.
     on_health: called each second, as long as we move, with what may be wrong.
+    on_dismissed: called when we are told to stop by people who do not want another in our place.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class ExecutorProcess:
         is_supervised: bool = False,
         on_ready: Callable[[], None] = lambda: None,
         on_health: Callable[[Health], None] | None = None,
+        on_dismissed: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings
         self.engine = engine_for(settings.backend)
@@ -72,10 +74,9 @@ class ExecutorProcess:
         host = socket.gethostname()
         self.name = (settings.name or f"{host}.{os.getpid()}")[:200]
         self.has_live_threads = False  # after run(): whether a thread lives on, so that only leave() ends the process
-        self.is_dismissed = False  # told to stop by people who do not want another in its place
         self._host = host[:255]
         self._signals = signals or SignalPipe()
-        self._is_supervised, self._on_ready = is_supervised, on_ready
+        self._is_supervised, self._on_ready, self._on_dismissed = is_supervised, on_ready, on_dismissed
         self._holds: dict[UUID, Hold] = {}
         self._outage = Outage()
         limit = max(2.0, self.engine.options.heartbeat_timeout * 2 / 3)
@@ -165,7 +166,7 @@ class ExecutorProcess:
             case Command.RESUME:
                 self.go_on()
             case Command.STOP:
-                self.is_dismissed = True
+                self._on_dismissed()
                 self.stop()
 
     def quiet(self) -> None:

@@ -41,7 +41,8 @@ class Supervisor:
     is_finite: children that end well are not started again (--burst). ward: tells others how we all are.
 
     What the code of a child's end means counts only where the executor has said it: a body that calls
-    os._exit(3) asks for no reload, and one that calls os._exit(0) has not drained the queue.
+    os._exit(3) asks for no reload, and one that calls os._exit(0) has not drained the queue. A child that people told
+    to stop has said so when it heard it, and has no successor, however it ends.
 
     Children take a repeated SIGTERM or SIGINT for the first one, since a terminal or a service manager
     may send them what we pass on too: "hand back now" is SIGQUIT to them.
@@ -131,17 +132,23 @@ class Supervisor:
 
     def _ended(self, pid: int, code: int) -> None:
         number, began_at = self._children.pop(pid)
-        is_meant = self._launch.was_meant(pid, code)
+        words = self._launch.last_words(pid)
+        is_meant = words[-1:] == [code]
         if self._stop_by is not None:
             if code == EXIT_INTERNAL:
                 self._exit_code = self._exit_code or EXIT_INTERNAL
             return
         if is_meant and code == EXIT_OK and self._is_finite:
             return
-        if is_meant and code == EXIT_DISMISSED:
+        if EXIT_DISMISSED in words:
             self._first.discard(number)
-            logger.info(
-                "supervisor.dismissed process %d pid=%d was told to stop; no other takes its place", number, pid
+            is_fine = is_meant and code == EXIT_OK
+            logger.log(
+                logging.INFO if is_fine else logging.WARNING,
+                "supervisor.dismissed process %d pid=%d was told to stop%s; no other takes its place",
+                number,
+                pid,
+                "" if is_fine else f" and ended with {reason_of(code)}",
             )
             return
         self._in_vain += is_meant and code == EXIT_UNAVAILABLE and number in self._first
@@ -158,7 +165,7 @@ class Supervisor:
             self._failures.pop(number, None)
         wait = 0.0 if is_fine else self._wait_after_failure(number)
         self._due[number] = time.monotonic() + wait
-        reason = f"signal {-code}" if code < 0 else f"code {code}"
+        reason = reason_of(code)
         if not is_meant and code in (EXIT_OK, EXIT_RELOAD, EXIT_REPLACE, EXIT_UNAVAILABLE):
             reason += ", unannounced"
         level = logging.INFO if is_fine else logging.WARNING
@@ -177,14 +184,19 @@ class Supervisor:
             self._stop_by = time.monotonic() + KILL_AFTER_SECONDS
 
 
+def reason_of(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"code {code}"
+
+
 class Fork:
     """
     Launches children as copies of this process, before any thread or connection exists.
 
-    start: what a child does, given its number and its signals; returns the child's exit code.
+    start: what a child does, given its number, its signals, and what to call when people tell it to stop for good;
+    returns the child's exit code.
     """
 
-    def __init__(self, start: Callable[[int, SignalPipe], int], signals: SignalPipe) -> None:
+    def __init__(self, start: Callable[[int, SignalPipe, Callable[[], None]], int], signals: SignalPipe) -> None:
         self._start, self._signals = start, signals
         self._farewells: dict[int, Farewell] = {}  # pid -> what that child says in the end
         self._lifeline, self._held = os.pipe()  # closes when we die, however that comes about
@@ -207,9 +219,9 @@ class Fork:
             farewell.hand_over()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def was_meant(self, pid: int, code: int) -> bool:
-        """Whether a child that ended with this code had said so."""
-        return self._farewells.pop(pid).was(code)
+    def last_words(self, pid: int) -> list[int]:
+        """Give what a child said that has ended: EXIT_DISMISSED where that is so, and the code it meant to end with."""
+        return list(self._farewells.pop(pid).hear())
 
     def _be_child(self, number: int, mask: set[int | signal.Signals], farewell: Farewell) -> NoReturn:
         code = EXIT_INTERNAL
@@ -220,7 +232,7 @@ class Fork:
             with SignalPipe(lifeline=self._lifeline).installed() as signals:
                 self._signals.close()
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-                code = self._start(number, signals)
+                code = self._start(number, signals, lambda: farewell.say(EXIT_DISMISSED))
         except BaseException:  # whatever it is, it must not run on as a second supervisor
             logger.exception("supervisor.child")
         finally:

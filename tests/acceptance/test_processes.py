@@ -134,6 +134,19 @@ def test_child_that_people_tell_to_stop_is_not_replaced_until_all_are_gone(fleet
     assert not supervisor.output.find("WARNING|ERROR")
 
 
+def test_child_that_people_tell_to_stop_is_not_replaced_when_it_is_killed_before_its_end(fleet: Fleet) -> None:
+    supervisor, (victim, survivor) = busy(fleet)
+    row = Executor.objects.get(pid=victim, state="RUNNING")
+    api.command([row.pk], Command.STOP)
+    wait_until(lambda: Executor.objects.get(pk=row.pk).state == "DRAINING", "the child to stop")
+
+    os.kill(victim, signal.SIGKILL)
+
+    supervisor.output.wait_for(rf"WARNING .*supervisor\.dismissed .*pid={victim} .* and ended with signal 9; no other")
+    assert supervisor.children() == [survivor]
+    assert supervisor.stop(signal.SIGQUIT) == 131
+
+
 def test_children_of_a_killed_supervisor_end_by_themselves(fleet: Fleet) -> None:
     supervisor, children = busy(fleet, "--shutdown-timeout", "0.5")
     supervisor.kill()

@@ -26,7 +26,7 @@ from jobqueue.compat import PACKAGE
 from jobqueue.engine import engine_for
 from jobqueue.executor import banner, farewell, reload
 from jobqueue.executor.health import Address, listen, read_address, serving, url_of
-from jobqueue.executor.process import EXIT_DISMISSED, EXIT_OK, EXIT_REPLACE, ExecutorProcess, flush, leave
+from jobqueue.executor.process import EXIT_REPLACE, ExecutorProcess, flush, leave
 from jobqueue.executor.scribe import Lines, Scribe
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import SignalPipe
@@ -230,7 +230,7 @@ class Command(BaseCommand):
         if listener is not None or systemd is not None:
             ward = Ward(listener, systemd, stall_limit(engine_for(settings.backend).options))
 
-        def start(number: int, signals: SignalPipe) -> int:
+        def start(number: int, signals: SignalPipe, on_dismissed: Callable[[], None]) -> int:
             name = settings.name and f"{settings.name}.{number + 1}"
             if ward is not None:
                 ward.leave()
@@ -240,9 +240,9 @@ class Command(BaseCommand):
                 is_supervised=True,
                 on_ready=say_ready if number == 0 else lambda: None,
                 on_health=ward.report if ward is not None else None,
+                on_dismissed=on_dismissed,
             )
-            code = executor.run()
-            return EXIT_DISMISSED if code == EXIT_OK and executor.is_dismissed else code
+            return executor.run()
 
         launch = Fork(start, signals)
         with signals.installed(signal.SIGCHLD):
