@@ -13,6 +13,7 @@ from uuid import UUID
 from django.core.management.base import CommandError
 
 from jobqueue import api
+from jobqueue.cli.audit import note, some
 from jobqueue.cli.choice import Choice
 from jobqueue.cli.console import Console
 from jobqueue.cli.figures import Count
@@ -103,6 +104,7 @@ def perform(console: Console, request: Request) -> None:
         if request.backend is not None:
             engine_of(request.backend)
         _count(tally, request.deed.perform(request.ids, backend=request.backend, **request.options))
+        note(request.deed.name, ids=some(request.ids), **tally)
         _report(console, request.deed, tally)
         if not any(tally[word] for word in ("requeued", "cancelled", "requested")):
             raise CommandError("No task was changed.")
@@ -117,8 +119,11 @@ def perform(console: Console, request: Request) -> None:
     if expected.number:
         console.confirm(f"{request.deed.name.capitalize()} {expected} {request.chosen}?", is_sure=request.is_sure)
     total = None if expected.is_more else expected.number
-    with progress(console, request.deed.done, total) as work:
-        _perform_chosen(engine, request, tally, work)
+    try:
+        with progress(console, request.deed.done, total) as work:
+            _perform_chosen(engine, request, tally, work)
+    finally:  # also of what was done before an error, or a second Ctrl-C
+        note(request.deed.name, tasks=str(request.chosen), backend=engine.alias, **tally)
     _report(console, request.deed, tally)
     work.raise_if_stopped()
 

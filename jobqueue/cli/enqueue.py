@@ -11,6 +11,7 @@ from django.db import transaction
 
 from jobqueue import api, registry
 from jobqueue.actor import ActorTask
+from jobqueue.cli.audit import note
 from jobqueue.cli.console import Console
 from jobqueue.cli.rows import engine_of, engines
 from jobqueue.engine.base import Engine
@@ -24,6 +25,7 @@ def submit(console: Console, name: str, args: Sequence[Any], kwargs: Mapping[str
     task = task_named(name).using(**options)
     engines(task.backend)
     result = task.enqueue(*args, **kwargs)
+    note("submit", task=task.task_type, id=result.id, backend=task.backend)
     if console.is_json:
         console.write_json({"id": result.id, "status": result.status.value, "task": task.task_type})
         return
@@ -52,6 +54,7 @@ def send(console: Console, to: str, body: Any, *, dedupe: str | None, backend: s
     actor = _refuse_for(engine, pk, body)
     with transaction.atomic(using=engine.database):
         number = api.send(pk, body, dedupe=dedupe, backend=engine.alias)
+    note("message", to=str(pk), id=number, backend=engine.alias)
     if console.is_json:
         console.write_json({"to": pk, "id": number, "is_repeat": number is None})
     elif number is None:

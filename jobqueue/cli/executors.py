@@ -9,6 +9,7 @@ from uuid import UUID
 from django.core.management.base import CommandError
 
 from jobqueue import api
+from jobqueue.cli.audit import note
 from jobqueue.cli.console import Console
 from jobqueue.cli.figures import ExecutorFigures, executors_of
 from jobqueue.cli.rows import engines
@@ -59,6 +60,8 @@ def tell(
         raise CommandError(f"No executor is called {', '.join(map(repr, unknown))}: manage.py jobqueue executors.")
     for engine, rows in chosen.items():
         api.command([row.row.pk for row in rows], command, backend=engine.alias)
+        for row in rows:
+            note(command.lower(), executor=row.row.name, id=str(row.row.pk), backend=engine.alias)
     told = [(engine, row) for engine, rows in chosen.items() for row in rows]
     deaf = _wait_for(told, wait_seconds)
     if console.is_json:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from jobqueue.admin.words import duration
+from jobqueue.cli.audit import note
 from jobqueue.cli.console import Console
 from jobqueue.cli.figures import Count, count_ended
 from jobqueue.cli.progress import Progress, progress
@@ -40,9 +41,12 @@ def purge(
     if total.number:
         console.confirm(f"Delete {total} {' or '.join(statuses)} tasks {old}, for ever?", is_sure=is_sure)
     deleted: Counter[Status] = Counter(dict.fromkeys(statuses, 0))
-    with progress(console, "deleted", None if total.is_more else total.number) as work:
-        for status in statuses:
-            _purge(engine, status, kept_seconds, batch, deleted, work)
+    try:
+        with progress(console, "deleted", None if total.is_more else total.number) as work:
+            for status in statuses:
+                _purge(engine, status, kept_seconds, batch, deleted, work)
+    finally:  # also of what was done before an error, or a second Ctrl-C
+        note("purge", older_than=duration(timedelta(seconds=kept_seconds)), backend=engine.alias, **plain(deleted))
     _report(console, deleted, f"Deleted {deleted.total():,} tasks", old)
     work.raise_if_stopped()
 
@@ -62,9 +66,13 @@ def _old(engine: Engine, status: Status, kept_seconds: float) -> Count:
     return count_ended(of_status(engine, status).filter(finished_at__lte=bound(-kept_seconds)))
 
 
+def plain(counts: Mapping[Status, int]) -> dict[str, int]:
+    return {status.lower(): number for status, number in counts.items()}
+
+
 def _report(console: Console, counts: dict[Status, int], said: str, old: str) -> None:
     if console.is_json:
-        console.write_json({status.lower(): number for status, number in counts.items()})
+        console.write_json(plain(counts))
         return
     parts = ", ".join(f"{number:,} {status.lower()}" for status, number in counts.items() if number)
     console.write(f"{said} {old}{f': {parts}' if parts else ''}.")

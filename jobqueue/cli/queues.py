@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from jobqueue import api
+from jobqueue.cli.audit import note, user
 from jobqueue.cli.console import Console
 from jobqueue.cli.rows import engine_of, refuse_unknown_queue
 from jobqueue.cli.tables import many
@@ -30,9 +30,10 @@ def pause(
     engine = _engine_for(names, backend)
     for name in names:
         try:
-            api.pause(name, by=_user() if by is None else by, reason=reason, until=until, backend=engine.alias)
+            api.pause(name, by=user() if by is None else by, reason=reason, until=until, backend=engine.alias)
         except ValueError as error:
             raise CommandError(str(error)) from error
+        note("pause", by, queue=name, backend=engine.alias, reason=reason, until=until and str(until))
     _report(console, engine, names)
 
 
@@ -44,6 +45,7 @@ def resume(console: Console, names: Sequence[str], backend: str | None) -> None:
         if name not in paused:
             console.say(f"{name} was not paused.")
         api.resume(name, backend=engine.alias)
+        note("resume", queue=name, backend=engine.alias)
     _report(console, engine, names)
 
 
@@ -51,6 +53,7 @@ def limit(console: Console, name: str, most: int | None, backend: str | None) ->
     """Let no more tasks of a queue run at once."""
     engine = _engine_for([name], backend)
     api.limit(name, most, backend=engine.alias)
+    note("limit", queue=name, backend=engine.alias, max_running="none" if most is None else most)
     _report(console, engine, [name])
 
 
@@ -90,10 +93,3 @@ def state(row: Queue, now: datetime) -> dict[str, Any]:
         "resume_at": row.resume_at if is_paused else None,
         "max_running": row.max_running,
     }
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container's user may have no name
-        return ""

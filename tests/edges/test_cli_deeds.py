@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import getpass
+import logging
 import os
 import re
 import signal
+import sys
 from dataclasses import replace
 from datetime import timedelta
 from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -305,6 +309,65 @@ class TestSubmitAndSend:
         assert "reads no messages" in said.err
 
 
+class TestLog:
+    """What people change by command stands in the site's log, with who did it, and without what tasks are given."""
+
+    @pytest.fixture
+    def log(self, caplog: pytest.LogCaptureFixture) -> Any:
+        caplog.set_level(logging.INFO, "jobqueue.cli")
+        return lambda: [one.getMessage() for one in caplog.records if one.name == "jobqueue.cli"]
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (("pause", "emails", "--reason", "disk\nfull"), "pause by={me} queue='emails' {b} reason='disk\\nfull'"),
+            (("pause", "emails", "--by", "anna"), "pause by='anna' ({me}) queue='emails' {b}"),
+            (("resume", "emails"), "resume by={me} queue='emails' {b}"),
+            (("limit", "emails", "5"), "limit by={me} queue='emails' {b} max_running=5"),
+            (("limit", "emails", "none"), "limit by={me} queue='emails' {b} max_running='none'"),
+            (("cancel", "--queue", "default", "--yes"), "cancel by={me} tasks='SCHEDULED or ... {b} cancelled=2 "),
+            (("purge", "--older-than", "1h", "--yes"), "purge by={me} older_than='60 min' {b} successful=1 failed=0 "),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+    )
+    def test_who_did_what(self, backend, make, run, log, words: tuple[str, ...], said: str) -> None:
+        make(), make(), make(successful=True, finished_at=ago(7200))
+        assert run(*words).code == 0
+        me = f"shell user {getpass.getuser()}"
+        begin, _, end = said.format(me=me, b=f"backend='{backend}'").partition("...")
+        (line,) = log()
+        assert line.startswith(begin)
+        assert end in line
+
+    def test_executors_are_named(self, backend, run, log) -> None:
+        row = ExecutorFactory.create(backend=backend, using=backend, name="web-a")
+        run("executors", "stop", "web-a", "--wait", 0)
+        (line,) = log()
+        assert line.startswith("stop by=shell user ")
+        assert f"executor='web-a' id='{row.pk}'" in line
+
+    def test_ids_are_named_and_arguments_are_not(self, make, run, log) -> None:
+        failed = make(failed=True)
+        run("requeue", failed.pk)
+        pk = run("submit", "echo", "--kwargs", '{"value": "s3cret"}').out.strip()
+        actor = make(task_type="tests.actors.Fibonacci", suspended=True)
+        run("send", actor.pk, "987654321")
+        requeued, submitted, sent = log()
+        assert f"ids='{failed.pk}' requeued=1" in requeued
+        assert f"task='tests.tasks.echo' id='{pk}'" in submitted
+        assert f"to='{actor.pk}'" in sent
+        assert "s3cret" not in submitted + sent
+        assert "987654321" not in sent
+
+    def test_nothing_is_said_of_what_was_not_done(self, make, run, log) -> None:
+        make(failed=True)
+        run("requeue", "--failed", "--dry-run")
+        run("requeue", "--failed")  # nobody can be asked
+        run("pause", "emails", "--for", "0")
+        run("status")
+        assert log() == []
+
+
 class TestProgress:
     def test_a_line_is_said_every_ten_seconds(self, monkeypatch) -> None:
         now = [100.0]
@@ -319,6 +382,23 @@ class TestProgress:
             "6,000 of 9,000 deleted, 250/s",
             "9,000 of 9,000 deleted, 250/s",
         ]
+
+    @pytest.mark.parametrize("is_terminal", [True, False])
+    def test_a_terminal_sees_a_bar_where_tqdm_is_installed(self, monkeypatch, is_terminal: bool) -> None:
+        calls: list[Any] = []
+        bar = SimpleNamespace(update=calls.append, close=lambda: calls.append("closed"))
+
+        def tqdm(**how: Any) -> Any:
+            calls.append((how["total"], how["desc"], how["file"]))
+            return bar
+
+        monkeypatch.setitem(sys.modules, "tqdm", SimpleNamespace(tqdm=tqdm))
+        err = StringIO()
+        monkeypatch.setattr(err, "isatty", lambda: is_terminal)
+        monkeypatch.setattr("sys.stderr", err)
+        with progress.progress(console(err), "deleted", 9000) as work:
+            work.add(1000)
+        assert calls == ([(9000, "deleted", err), 1000, "closed"] if is_terminal else [])
 
     def test_a_second_ctrl_c_ends_it_at_once(self) -> None:
         with progress.progress(console(), "deleted"):
