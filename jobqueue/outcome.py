@@ -275,7 +275,11 @@ class Woken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draining:
-    """A queue that holds READY tasks. is_served: an executor that serves it is alive."""
+    """
+    A queue in use. is_served: an executor that serves it is alive.
+
+    oldest_seconds: that a task of it has been READY, or due; 0 where all that there is counts as RUNNING.
+    """
 
     queue_name: str
     oldest_seconds: float

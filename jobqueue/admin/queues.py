@@ -80,7 +80,7 @@ def lines(engine: Engine) -> Iterator[Line]:
             row=row,
             ready=0 if ready is None else ready[: CAP + 1].count(),
             running=running[name],
-            oldest="" if queue is None else duration(timedelta(seconds=queue.oldest_seconds)),
+            oldest=duration(timedelta(seconds=queue.oldest_seconds)) if queue and queue.oldest_seconds else "",
             is_paused=row.is_paused_at(now),
             is_served=None if queue is None else queue.is_served,
         )

@@ -267,7 +267,7 @@ class PostgresEngine(Engine):
         )
         return bool(is_drained)
 
-    def draining(self) -> list[Draining]:
+    def _draining(self) -> list[Draining]:
         rows = self.rows(
             "draining",
             backend=self.alias,

@@ -10,7 +10,7 @@ from django.test import Client
 
 from jobqueue.engine.base import Engine
 from jobqueue.engine.postgresql import PostgresEngine
-from tests.factories import ExecutorFactory, QueueFactory, make_user
+from tests.factories import ExecutorFactory, QueueFactory, ago, make_user
 from tests.http import Shop, TaskFactory, tasks_setting
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -55,6 +55,20 @@ def test_queue_that_nobody_serves(shop: Shop) -> None:
         "status": "failing",
         "problems": [{"where": "default/mail", "what": "No executor is alive that serves this queue."}],
     }
+
+
+@pytest.mark.parametrize("columns", [{"scheduled": True, "wake_at": ago(60)}, {"running": True}], ids=["due", "held"])
+def test_queue_that_only_seems_empty_since_no_executor_is_alive(
+    shop: Shop, settings: Any, columns: dict[str, Any]
+) -> None:
+    settings.TASKS = tasks_setting(READY_AGE_LIMIT=None)
+    TaskFactory(queue_name="mail", **columns)
+
+    (problem,) = shop.get("health/").json()["problems"]
+
+    assert problem == {"where": "default/mail", "what": "No executor is alive that serves this queue."}
+    ExecutorFactory()
+    assert shop.get("health/").status_code == 200
 
 
 def test_queue_that_does_not_drain(shop: Shop, settings: Any) -> None:

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobqueue.http.openapi import PATHS
+from tests.factories import ExecutorFactory
 from tests.http import AUTHORIZATION, GREET, TaskFactory, tasks_setting, token
 
 schemathesis = pytest.importorskip("schemathesis")
@@ -84,6 +85,7 @@ GOOD: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)
 def test_answers_are_what_the_document_says(wsgi: WSGIHandler, path: str, method: str) -> None:
+    ExecutorFactory()
     ids = {state: str(TaskFactory(**{state: True}, task_type="tests.actors.Diary").pk) for state in STATES}
     schema = schemathesis.openapi.from_wsgi("/jobqueue/openapi.json", wsgi)
     seen: set[int] = set()

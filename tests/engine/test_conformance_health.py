@@ -83,3 +83,33 @@ def test_queue_is_paused(bench: Bench, changes: dict[str, object], is_paused: bo
     rows.create(backend=bench.engine.alias, **{"name": "default", **changes})
 
     assert only(bench).is_paused is is_paused
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "QUIET", "DRAINING", "lost", "STOPPED", "none"])
+def test_tasks_that_any_executor_brings_on_are_stranded_while_none_is_alive(bench: Bench, state: str) -> None:
+    """Nobody makes READY what is due, and nobody rescues: without READY tasks such a queue would look empty."""
+    for queue_name, seconds in (("due", 120.0), ("due", 60.0), ("held", 300.0), ("tomorrow", -60.0)):
+        pk = bench.add(queue_name=queue_name, wake_after_seconds=1000.0)
+        bench.set(pk, wake_at=ago(seconds))
+        if queue_name == "held":
+            bench.set(pk, status="RUNNING", wake_at=None, executor_id=bench.executor_id, heartbeat=ago(seconds))
+    if state != "none":
+        executor(bench, **{"lost": True} if state == "lost" else {"state": state})
+    bench.pause("held")
+
+    found = {queue.queue_name: queue for queue in bench.engine.draining()}
+
+    if state in ("RUNNING", "QUIET", "DRAINING"):
+        assert found == {}
+        return
+    assert list(found) == ["due", "held"]
+    assert [queue.is_served for queue in found.values()] == [False, False]
+    assert [queue.is_paused for queue in found.values()] == [False, True]
+    assert found["due"].oldest_seconds == pytest.approx(120, abs=20)
+
+
+def test_stranded_tasks_do_not_hide_the_ready_ones(bench: Bench) -> None:
+    waited(bench, 30)
+    bench.set(bench.add(wake_after_seconds=1000.0), wake_at=ago(500))
+
+    assert only(bench).oldest_seconds == pytest.approx(30, abs=20)
