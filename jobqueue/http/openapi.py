@@ -30,13 +30,14 @@ REFUSALS = {
     404: "No such task.",
     405: "The wrong method.",
     409: "The state of things does not allow it.",
+    411: "The server wants to know the length of the body before.",
     413: "Too large.",
     415: "No JSON in UTF-8.",
     501: "An extra is not installed; the answer names it.",
     503: "The database is away, or somebody has locked the task. Try again.",
 }
 ALWAYS = (401, 403, 405, 503)
-BODY = (400, 413, 415)
+BODY = (400, 411, 413, 415)
 
 
 def _ref(name: str) -> Json:

@@ -19,7 +19,7 @@ from jobqueue.conf import options_for
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import InvalidArguments, TaskFinished, TaskNotFound, TooLarge
 from jobqueue.http.answers import Problem, Refused, answer, away, endpoint, url_of
-from jobqueue.http.bodies import ENVELOPE_BYTES, read_object
+from jobqueue.http.bodies import ENVELOPE_BYTES, read_body, read_object
 from jobqueue.http.callers import Caller, Person, caller_of
 from jobqueue.models import Task
 from jobqueue.outcome import Status
@@ -142,7 +142,7 @@ def _status_of(row: Task) -> str:
 
 def _flag(request: HttpRequest, name: str) -> bool:
     """Read a flag from the body, which may be missing."""
-    if not int(request.META.get("CONTENT_LENGTH") or 0):
+    if not read_body(request, max_bytes=ENVELOPE_BYTES):
         return False
     value = read_object(request, {name}, max_bytes=ENVELOPE_BYTES).get(name, False)
     if not isinstance(value, bool):

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError
+from django.test import AsyncRequestFactory
 
 from jobqueue import api
+from jobqueue.http.answers import Refused
+from jobqueue.http.bodies import read_body
 from jobqueue.models import Task
 from tests.http import GREET, Shop, pk_of, tasks_setting, wheres
 
@@ -244,6 +247,33 @@ class TestRefusals:
         settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
 
         assert shop.post(path, "x" * 101).status_code == 413
+
+    @pytest.mark.parametrize("path", ["submit/", "submit/batch/", "cancel/"])
+    def test_body_in_chunks_is_not_taken_for_none(self, shop: Shop, path: str) -> None:
+        """Under WSGI, Django reads nothing of it."""
+        path = f"tasks/{pk_of(shop.submit())}/cancel/" if path == "cancel/" else path
+        chunks: dict[str, Any] = {"headers": {**shop.headers, "Transfer-Encoding": "chunked"}, "CONTENT_LENGTH": ""}
+
+        response = shop.client.post(f"/jobqueue/{path}", {"tree": True}, "application/json", **chunks)
+
+        assert response.status_code == 411
+        assert not Task.objects.exclude(status="READY").exists()
+
+    def test_length_that_is_no_number(self, shop: Shop) -> None:
+        wrong: dict[str, Any] = {"headers": shop.headers, "CONTENT_LENGTH": "many"}
+
+        assert shop.client.post("/jobqueue/submit/", {}, "application/json", **wrong).status_code == 400
+
+    def test_body_whose_length_is_not_said_before_is_limited_too(self) -> None:
+        """As under ASGI, where a body may come in chunks."""
+        request = AsyncRequestFactory().post("/", b"x" * 101, "application/json")
+        del request.META["CONTENT_LENGTH"]
+
+        with pytest.raises(Refused) as refused:
+            read_body(request, max_bytes=100)
+
+        assert refused.value.status == 413
+        assert read_body(request, max_bytes=101) == b"x" * 101
 
     def test_database_away(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
         def away(*_: Any) -> Iterator[Any]:
