@@ -108,7 +108,7 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
         for backend in {row.backend for row in rows}:
             api.command([row.pk for row in rows if row.backend == backend], command, backend=backend)
         history.write(request, rows, what)
-        said = _("%(names)s: %(what)s Their state says when they do it, in a second or so.")
+        said = _("Executors %(names)s: %(what)s Their state says when they do it, in a second or so.")
         if rows:
             messages.success(request, said % {"names": ", ".join(row.name for row in rows), "what": what})
         else:
