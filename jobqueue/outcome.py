@@ -166,6 +166,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     worker_id: appended to `worker_ids` when this poll was a started attempt, else None.
     run_seconds: how long the body of that attempt took.
     return_value, error, inner_state: JSON text; None leaves the column as it is.
+    decided: the state that is entered after all; the engine's own, once it has looked at the row and its mail.
     """
 
     task_id: UUID
@@ -185,6 +186,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str | None = None
     inner_state: str | None = None
     metadata: str | None = None
+    decided: Status | None = None
     effects: Effects = NO_EFFECTS
 
     @property

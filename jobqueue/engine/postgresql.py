@@ -73,7 +73,7 @@ def as_written(outcome: Outcome, entering: Status) -> Outcome:
     """Leave of an outcome what goes into its own row."""
     if outcome.status is entering and outcome.effects is NO_EFFECTS:
         return outcome
-    return msgspec.structs.replace(outcome, status=entering, effects=NO_EFFECTS)
+    return msgspec.structs.replace(outcome, decided=entering, effects=NO_EFFECTS)
 
 
 def notify_from_elsewhere(database: str, payload: str) -> None:

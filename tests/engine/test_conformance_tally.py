@@ -94,8 +94,8 @@ def handed_back(bench: Bench) -> None:
     bench.commit(outcome(claimed(bench), Status.READY, keeps_rank=True))
 
 
-def retried_but_cancelled(bench: Bench) -> None:
-    task = claimed(bench)
+def retried_but_cancelled(bench: Bench, **changes: Any) -> None:
+    task = claimed(bench, **changes)
     bench.engine.cancel([task.id])
     bench.commit(outcome(task, Status.SCHEDULED, attempts=1, worker_id="w", error=ERROR, wake_after_seconds=1.0))
 
@@ -125,6 +125,7 @@ def child_succeeded(bench: Bench) -> None:
         (lambda bench: failed(bench, Status.FAILED), {"failed": 1, "dead": 1}, 1),
         (lambda bench: failed(bench, Status.CANCELLED), {}, 1),
         (retried_but_cancelled, {"failed": 1}, 1),
+        (lambda bench: retried_but_cancelled(bench, parent_id=uuid4()), {"failed": 1}, 1),  # not one statement
         (refused, {"dead": 1}, 0),
         (handed_back, {}, 0),
         (suspended, {}, 1),

@@ -11,7 +11,7 @@ WITH given AS MATERIALIZED (
     FROM json_to_recordset(%(outcomes)s::json) AS given (
         task_id uuid, claim_number bigint, status text, attempts int, wake_after_seconds float8, wake_at timestamptz,
         look_after_seconds float8, idle_polls int, is_good_poll bool, keeps_rank bool, worker_id text, run_seconds float8,
-        return_value text, error text, inner_state text, metadata text
+        return_value text, error text, inner_state text, metadata text, decided text
     )
 ),
 locked AS MATERIALIZED (
@@ -27,6 +27,7 @@ held AS MATERIALIZED (
     SELECT given.*, locked.backend, locked.queue_name, locked.task_type, locked.attempts_before, locked.wait_seconds,
         given.worker_id IS NOT NULL AS is_attempt,
         CASE
+            WHEN given.decided IS NOT NULL THEN given.decided
             WHEN locked.cancel_requested_at IS NOT NULL AND given.status IN ('READY', 'SCHEDULED', 'SUSPENDED')
             THEN 'CANCELLED' ELSE given.status
         END AS entering
