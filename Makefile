@@ -18,15 +18,16 @@ export JOBQUEUE_PG_BIN := $(PG_BIN)
 endif
 
 # What somebody exported for a site of theirs is not meant for the demo and the tests.
-OURS := JOBQUEUE_PG_BIN JOBQUEUE_INTERLEAVINGS JOBQUEUE_ORDER JOBQUEUE_SEED
+OURS := JOBQUEUE_PG_BIN JOBQUEUE_SAMPLES JOBQUEUE_ORDER JOBQUEUE_SEED JOBQUEUE_SEEDS
 unexport DJANGO_SETTINGS_MODULE $(filter-out $(OURS),$(filter JOBQUEUE_%,$(.VARIABLES)))
 
-.PHONY: help demo serve test trust bench bench-quick bench-actors bench-wake load lint format matrix venv venv-bench clean
+.PHONY: help demo serve test interleavings trust bench bench-quick bench-actors bench-wake load lint format matrix venv venv-bench clean
 
 help:
 	@echo "make demo     import photographs through the queue and show what happened (PHOTOS=folder: your own)"
 	@echo "make serve    run the demo site and its executors until Ctrl-C"
 	@echo "make test     run the test suite (ARGS='-k admin -x' goes to pytest)"
+	@echo "make interleavings  step through the races at length: 2,000 orders of each that has too many to run all"
 	@echo "make trust    kill, freeze and cut off executors and servers for hours, and write docs/reliability.md"
 	@echo "make bench    measure this queue beside its peers, an hour and a half (make bench-quick: two minutes)"
 	@echo "make bench-actors  measure polls of actors per second beside the naive protocol (ARGS='--rounds 9')"
@@ -50,6 +51,9 @@ serve: venv
 
 test: venv
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+interleavings: venv
+	@JOBQUEUE_SAMPLES=$(or $(JOBQUEUE_SAMPLES),2000) $(PY) -m pytest tests/interleavings/test_orders.py $(ARGS)
 
 trust: venv
 	@$(PY) -m tests.trust $(ARGS)

@@ -62,6 +62,18 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how much there was of what is listed or drawn, not written down."""
+    reports = [report for group in terminalreporter.stats.values() for report in group]
+    told = [pair for report in reports if getattr(report, "when", "") == "call" for pair in report.user_properties]
+    if orders := [value for name, value in told if name == "orders"]:
+        whole = sum(is_whole for _, is_whole in orders)
+        count = sum(count for count, _ in orders)
+        terminalreporter.write_line(
+            f"{count:,} orders of {len(orders)} races ran; of {whole} races every kind of order"
+        )
+
+
 def database_url(database: dict[str, Any]) -> str:
     """Turn an entry of DATABASES back into a URL for a child process."""
     user, password = quote(database["USER"], safe=""), quote(database["PASSWORD"], safe="")

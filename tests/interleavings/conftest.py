@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 
@@ -12,27 +10,20 @@ import pytest
 
 from jobqueue.engine.base import Engine
 from jobqueue.engine.postgresql import PostgresEngine
-from tests.interleavings import process
+from tests.interleavings.cases import Case, begin, longest_first
 from tests.interleavings.orders import Explored, Plan
-from tests.interleavings.scenarios import SCENARIOS
+from tests.interleavings.process import pool_of
 
 logger = logging.getLogger(__name__)
 
 Run = Callable[..., Explored]
-Started = dict[tuple[str, type[Engine]], "Future[Explored]"]
+Started = dict[Case, "Future[Explored]"]
 
 
 @pytest.fixture(scope="package")
 def pool(process_environment: dict[str, str]) -> Iterator[ProcessPoolExecutor]:
-    """Processes on the test database; an order keeps one processor busy, between Python and the server."""
-    with ProcessPoolExecutor(
-        max_workers=min(4, 2 * (os.cpu_count() or 1)),
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=process.set_up,
-        initargs=(process_environment,),
-    ) as pool:
+    with pool_of(process_environment) as pool:
         yield pool
-        pool.shutdown(cancel_futures=True)
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +32,7 @@ def started(pool: ProcessPoolExecutor, request: pytest.FixtureRequest) -> Starte
     items = [item for item in request.session.items if item.path == request.path]
     asked = [item.callspec.params for item in items if hasattr(item, "callspec")]
     wanted = [(params["scenario"], params["kind"]) for params in asked if {"scenario", "kind"} <= params.keys()]
-    wanted.sort(key=lambda one: -SCENARIOS[one[0]].actors)
-    return {one: begin(pool, *one) for one in wanted}
+    return {case: begin(pool, case, Plan.from_environment()) for case in longest_first(wanted)}
 
 
 @pytest.fixture
@@ -50,28 +40,10 @@ def run(pool: ProcessPoolExecutor, started: Started) -> Run:
     """Run a scenario's orders on an engine until one fails, or enough have not."""
 
     def run(scenario: str, kind: type[Engine] = PostgresEngine, plan: Plan | None = None) -> Explored:
-        future = started.pop((scenario, kind), None) if plan is None else None
-        explored = (future or begin(pool, scenario, kind, plan)).result()
+        case = (scenario, kind)
+        future = started.pop(case, None) if plan is None else None
+        explored = (future or begin(pool, case, plan or Plan.from_environment())).result()
         logger.info("%s on %s: %s", scenario, kind.__name__, explored)
         return explored
 
     return run
-
-
-def begin(pool: ProcessPoolExecutor, scenario: str, kind: type[Engine], plan: Plan | None = None) -> Future[Explored]:
-    return pool.submit(process.run, scenario, kind, plan or Plan.from_environment())
-
-
-def report(explored: Explored, scenario: str) -> str:
-    """Tell a failure as a story: each step, what does not hold, and how to see it again."""
-    order = explored.failure
-    assert order is not None
-    test = os.environ["PYTEST_CURRENT_TEST"].split(" ")[0]
-    steps = [
-        f"  {letter}  {seconds:6.3f} s  {words}"
-        for (letter, words), seconds in zip(order.steps, order.took_seconds, strict=True)
-    ]
-    again = f"JOBQUEUE_ORDER={order.letters} python -m pytest '{test}'"
-    return "\n".join(
-        [f"{scenario}: order {explored.count}, seed {explored.seed}", *steps, *order.problems, "Again:", f"  {again}"]
-    )

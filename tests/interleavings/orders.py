@@ -1,8 +1,8 @@
 """
 Which orders to run: one of each kind of two connections, or a seeded sample where there are too many.
 
-JOBQUEUE_ORDER=ABBA... repeats one order, JOBQUEUE_SEED=... draws another sample, and
-JOBQUEUE_INTERLEAVINGS=quick a smaller one.
+JOBQUEUE_ORDER=ABBA... repeats one order, JOBQUEUE_SEED=... draws another sample, and JOBQUEUE_SAMPLES=2000 a larger
+one, which `make interleavings` does.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from random import Random
 
 from tests.interleavings.stepper import ALONE, LOCKED, Actor, Choose, Order
 
-SAMPLES = {"full": 2_000, "quick": 50}
-MOST_KINDS = 5_000  # of orders of two connections, of which one each is run
+SAMPLES = 20  # of a scenario that has too many orders: some thousands in all, in the time that a suite has
+MANY_SAMPLES = 2_000
+MOST_KINDS = 5_000  # of orders of two connections, of which one each is run, where many samples are drawn of others
 PROBES = 20  # random orders, to learn how long they are
 # Statements of files that only read.
 LOOKS = {"sweep", "next_alarm", "held", "holders", "inbox", "count_unread", "descendants"}
@@ -27,16 +28,21 @@ RunOne = Callable[[Choose], Order]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run. letters: this one order."""
+    """What to run. letters: this one order. is_more: a sample only, after one that began with what can be listed."""
 
     letters: str | None = None
     seed: int = 1
-    samples: int = SAMPLES["full"]
+    samples: int = MANY_SAMPLES
+    is_more: bool = False
 
     @classmethod
     def from_environment(cls) -> Plan:
-        samples = SAMPLES[os.environ.get("JOBQUEUE_INTERLEAVINGS", "full")]
-        return cls(os.environ.get("JOBQUEUE_ORDER"), int(os.environ.get("JOBQUEUE_SEED", "1")), samples)
+        seed, samples = os.environ.get("JOBQUEUE_SEED", 1), os.environ.get("JOBQUEUE_SAMPLES", SAMPLES)
+        return cls(os.environ.get("JOBQUEUE_ORDER") or None, int(seed), int(samples))
+
+    @property
+    def most_kinds(self) -> int:
+        return 0 if self.is_more else min(MOST_KINDS, self.samples * MOST_KINDS // MANY_SAMPLES)
 
 
 @dataclass
@@ -57,9 +63,8 @@ def explore(run: RunOne, actors: int, plan: Plan) -> Explored:
     if plan.letters is not None:
         return until_failure([run(following(plan.letters))], explored)
     if actors == 2:
-        most = min(MOST_KINDS, plan.samples * MOST_KINDS // SAMPLES["full"])
-        until_failure(islice(every(run), most), explored)
-        explored.is_whole = explored.failure is None and explored.count < most
+        until_failure(islice(every(run), plan.most_kinds), explored)
+        explored.is_whole = explored.failure is None and explored.count < plan.most_kinds
     if explored.failure is None and not explored.is_whole:
         probes = [run(serially(range(actors))), run(serially(range(actors)[::-1]))]
         probes += [run(Random(f"{plan.seed}-probe-{number}").choice) for number in range(PROBES)]

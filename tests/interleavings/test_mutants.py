@@ -4,7 +4,8 @@ import pytest
 
 from jobqueue.engine.base import Engine
 from tests.interleavings import mutants
-from tests.interleavings.conftest import Run, report
+from tests.interleavings.cases import report
+from tests.interleavings.conftest import Run
 from tests.interleavings.invariants import (
     ENDED_FIRST,
     FAMILY,
@@ -24,7 +25,7 @@ RAISED = "B raised IntegrityError"
 
 
 @pytest.mark.parametrize(
-    ("kind", "scenario", "invariant"),
+    ("broken", "scenario", "invariant"),
     [
         (mutants.LooksWhileLocking, "peer-x-waiting-peer", LOST_WAKE_UP),
         (mutants.NeverLooks, "send-x-suspend", LOST_WAKE_UP),
@@ -44,16 +45,16 @@ RAISED = "B raised IntegrityError"
         (mutants.RemembersNoRepeats, "repeat-x-poll", TWICE),
     ],
 )
-def test_a_broken_engine_is_caught(run: Run, kind: type[Engine], scenario: str, invariant: str) -> None:
-    failure = run(scenario, kind).failure
-    assert failure is not None, f"{kind.__name__} was not caught"
+def test_a_broken_engine_is_caught(run: Run, broken: type[Engine], scenario: str, invariant: str) -> None:
+    failure = run(scenario, broken, Plan()).failure
+    assert failure is not None, f"{broken.__name__} was not caught"
     assert any(problem.startswith(invariant) for problem in failure.problems), failure.problems
 
 
 def test_a_failing_order_is_told_and_repeated(run: Run) -> None:
     first = run("send-x-suspend", mutants.WakesWithoutLocking, Plan())
     assert first.failure is not None
-    story = report(first, "send-x-suspend")
+    story = report(first, ("send-x-suspend", mutants.WakesWithoutLocking))
     assert f"JOBQUEUE_ORDER={first.failure.letters} python -m pytest 'tests/interleavings/" in story
 
     again = run("send-x-suspend", mutants.WakesWithoutLocking, Plan(letters=first.failure.letters))
