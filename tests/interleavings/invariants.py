@@ -107,7 +107,7 @@ def _wake_ups(seen: Seen) -> Iterator[str]:
     for row in seen.tasks:
         left = seen.world.ledger.left.get(row.id, set())
         missed = [letter for letter in seen.unread(row.id) if letter.id not in left]
-        if row.status == Status.SUSPENDED and missed:
+        if row.status == Status.SUSPENDED and missed and row.id not in seen.world.ledger.owed:
             yield f"{LOST_WAKE_UP}: {seen.world.names[row.id]} sleeps on {len(missed)} unread messages"
 
 

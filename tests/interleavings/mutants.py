@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, F, OuterRef, TextField
+from django.db.models.functions import Cast
 from msgspec import structs
 
+from jobqueue.engine.cancel import Cancelled
 from jobqueue.engine.claim import RAW
-from jobqueue.engine.clock import Clock, rank_from
+from jobqueue.engine.clock import Clock, bound, rank_from
 from jobqueue.engine.commit import LockedRow, is_held
 from jobqueue.engine.mail import Ending
 from jobqueue.engine.postgresql import PostgresEngine, statement
-from jobqueue.models import TaskQuerySet
-from jobqueue.outcome import Claims, Committed, Demand, NewMessage, Outcome, Status
+from jobqueue.models import Task, TaskQuerySet
+from jobqueue.outcome import Claims, Committed, Demand, Held, NewMessage, Outcome, Rescued, Sign, Status
+
+TEXTS = {"errors_text": Cast("errors", TextField()), "workers_text": Cast("worker_ids", TextField())}
 
 
 class Asked(threading.local):
@@ -167,3 +173,136 @@ class RemembersNoRepeats(PostgresEngine):
 
     def _insert(self, messages: Sequence[NewMessage], *, all_or_none: bool = False) -> list[tuple[int, UUID]]:
         return super()._insert([structs.replace(one, dedupe_key=None) for one in messages], all_or_none=all_or_none)
+
+
+# --- those that the simulation is for: one verb after the other is enough to see them
+
+
+class Rewritten(PostgresEngine):
+    """A statement of which some words are other ones."""
+
+    name = ""
+    words = ("", "")
+
+    def hot_rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+        if name != self.name:
+            return super().hot_rows(name, **parameters)
+        sql = statement(name)
+        assert self.words[0] in sql
+        with connections[self.database].cursor() as cursor:
+            cursor.execute(sql.replace(*self.words), parameters)
+            return list(cursor.fetchall())
+
+
+class ClaimsUnderTheSameNumber(Rewritten):
+    """Hands a task out again under the number of the claim before."""
+
+    name, words = "claim", ("claim_number = task.claim_number + 1", "claim_number = GREATEST(1, task.claim_number)")
+
+
+class ClaimsWhatIsPaused(Rewritten):
+    """Does not look whether a queue is paused."""
+
+    name, words = "claim", ("queue.paused_at IS NOT NULL", "FALSE")
+
+
+class SendsToWhoHasEnded(Rewritten):
+    """Takes a message for a task that has ended badly, which nobody will read."""
+
+    name, words = "send", ("receiver.finished_at IS NULL OR given.eof IS NOT NULL", "TRUE")
+
+
+class ForgetsAttempts(Rewritten):
+    """Lets a task that fails try for ever."""
+
+    name, words = "commit", ("attempts = held.attempts", "attempts = task.attempts")
+
+
+class BeatsOnlyAtFirst(PostgresEngine):
+    """Says that it lives once, and then only asks."""
+
+    def heartbeat(self, sign: Sign) -> list[Held]:
+        self._write_executor(sign)
+        rows = self.rows("held", executor_id=sign.executor_id)
+        return [Held(id=pk, claim_number=number, is_cancel_requested=asked) for pk, number, asked in rows]
+
+
+class BeatsOnItsTasks(PostgresEngine):
+    """Writes its beats on its tasks, as one would at first."""
+
+    def heartbeat(self, sign: Sign) -> list[Held]:
+        self.tasks.running().filter(executor_id=sign.executor_id).update(heartbeat=Clock())
+        return super().heartbeat(sign)
+
+
+class BeatsWithoutNews(PostgresEngine):
+    """Is not told what is to be cancelled."""
+
+    def heartbeat(self, sign: Sign) -> list[Held]:
+        return [replace(held, is_cancel_requested=False) for held in super().heartbeat(sign)]
+
+
+class RescuesByAge(PostgresEngine):
+    """Goes by how long ago a task was claimed, not by its executor's beats."""
+
+    def _silent_executors(self) -> dict[UUID, float]:
+        return {pk: seconds or 0.0 for pk, seconds in self._holders().items()}
+
+    def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
+        overdue = self.lock(ids).filter(status=Status.RUNNING, heartbeat__lt=bound(-self.options.heartbeat_timeout))
+        return list(overdue.annotate(**TEXTS).defer(*RAW))
+
+
+class RescuesWhatItSaw(PostgresEngine):
+    """Takes what was overdue when it looked, and does not look again when it has the lock."""
+
+    def _silent_executors(self) -> dict[UUID, float]:
+        return defaultdict(float, super()._silent_executors())  # also of nobody, who holds what is not held any more
+
+    def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
+        return list(self.lock(ids).annotate(**TEXTS).defer(*RAW))
+
+
+class RescueCountsAnAttempt(PostgresEngine):
+    """Counts a lost executor as a failure of its task."""
+
+    def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
+        self.tasks.filter(pk=row.pk).update(attempts=F("attempts") + 1)
+        return super()._take_back(row, silent, now)
+
+
+class RescueForgetsTheCancel(PostgresEngine):
+    """Starts a task again of which somebody has asked that it end."""
+
+    def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
+        row.cancel_requested_at = None
+        return super()._take_back(row, silent, now)
+
+
+class RescueTellsNoParent(PostgresEngine):
+    """Lets a parent wait for ever for a child that went down with its executors."""
+
+    def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
+        rescued, _ = super()._take_back(row, silent, now)
+        return rescued, None
+
+
+class CancelsUnderTheHands(PostgresEngine):
+    """Ends what somebody is at work on, as if it were queued."""
+
+    def _cancel_locked(self, rows: Iterable[Any]) -> Cancelled:
+        all_rows = list(rows)
+        for row in all_rows:
+            if row.status == Status.RUNNING:
+                row.status = Status.READY
+        return super()._cancel_locked(all_rows)
+
+
+class CancelTellsNoParent(PostgresEngine):
+    """Lets a parent wait for ever for a child that somebody has cancelled."""
+
+    def _cancel_locked(self, rows: Iterable[Any]) -> Cancelled:
+        all_rows = list(rows)
+        for row in all_rows:
+            row.parent_id = None
+        return super()._cancel_locked(all_rows)

@@ -79,7 +79,7 @@ class Ledger:
     endings: how each claim ended, which must be once. read: the messages that a poll saw. late: commits that the
     engine took from a claim that somebody else had replaced. left: what the last good poll read and did not want yet.
     to: the receiver of each message. ended, ended_badly, requeued, pruned: how often. holders: who was told to
-    have a key. doomed: whose children were to end with them.
+    have a key. doomed: whose children were to end with them. owed: who is still to be woken.
     """
 
     claims: list[Claim] = field(default_factory=list)
@@ -97,6 +97,7 @@ class Ledger:
     pruned: int = 0
     holders: list[UUID] = field(default_factory=list)
     doomed: set[UUID] = field(default_factory=set)
+    owed: set[UUID] = field(default_factory=set)
 
 
 class World:
@@ -216,7 +217,7 @@ class World:
                 self._note_done(result, answer.done[result.task_id])
             elif result.task_id in answer.unknown:
                 again.append(result)
-            elif isinstance(error := answer.refused.get(result.task_id), TaskFinished):
+            elif isinstance(error := answer.refused.get(result.task_id), (TaskFinished, TaskNotFound)):
                 self.ledger.refused += sent(result)
                 again.append(failed(result))
             elif error is not None:
@@ -227,7 +228,7 @@ class World:
         claim = (result.task_id, result.claim_number)
         if claim != max(one for one in self.ledger.claims if one[0] == result.task_id):
             self.ledger.late.append(claim)
-        self._note_ending(claim, "committed")
+        self._note_ending(claim, "committed" if result.is_good_poll else "given back")
         self.ledger.consumed += result.effects.consumed
         self.ledger.left[result.task_id] = set(result.effects.left)
         self.ledger.accepted += sent(result)

@@ -56,5 +56,7 @@ BEGIN
     );
     RETURN NULL;
 END $$;
-CREATE TRIGGER trust_note_mail AFTER INSERT OR UPDATE OR DELETE ON jobqueue_inboxmessage
+CREATE TRIGGER trust_note_sent AFTER INSERT OR UPDATE OF consumed_at ON jobqueue_inboxmessage
 FOR EACH ROW EXECUTE FUNCTION trust_note_mail();
+CREATE TRIGGER trust_note_gone AFTER DELETE ON jobqueue_inboxmessage
+FOR EACH ROW WHEN (OLD.consumed_at IS NULL) EXECUTE FUNCTION trust_note_mail();
