@@ -151,6 +151,7 @@ class ExecutorProcess:
         self._report()
         if self.listener is not None:
             self.listener.start()
+        self._handle(self._signals.read(0.0))  # to be quiet, say, before anything is claimed
         self.pulse.start()
         while not self._is_over:
             self._handle(self._signals.read(self._wait_seconds()))

@@ -66,6 +66,7 @@ class Supervisor:
         self._failures: dict[int, int] = {}
         self._first = set(range(processes))  # whose first process has not ended yet
         self._in_vain = 0  # first processes that never found the database
+        self._is_quiet = False
         self._stop_by: float | None = None
         self._exit_code = EXIT_OK
 
@@ -104,6 +105,8 @@ class Supervisor:
                 continue
             del self._due[number]
             self._children[pid] = (number, now)
+            if self._is_quiet:
+                os.kill(pid, signal.SIGTSTP)
             logger.info("supervisor.started process %d pid=%d", number, pid)
 
     def _pass_on(self, number: int) -> None:
@@ -118,6 +121,7 @@ class Supervisor:
                 self._stop_by += self._shutdown_timeout
             self._tell(number)
         elif number in (signal.SIGTSTP, signal.SIGCONT, signal.SIGUSR1):
+            self._is_quiet = number == signal.SIGTSTP or (self._is_quiet and number != signal.SIGCONT)
             self._tell(number)
 
     def _tell(self, number: int) -> None:

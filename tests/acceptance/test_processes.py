@@ -100,6 +100,22 @@ def test_quiet_reaches_the_children(fleet: Fleet) -> None:
     assert supervisor.stop() == 0
 
 
+def test_child_that_takes_the_place_of_a_quiet_one_is_quiet(fleet: Fleet) -> None:
+    supervisor = fleet.start(*TWO)
+    victim, _ = wait_for_children(supervisor)
+    supervisor.send(signal.SIGTSTP)
+    supervisor.output.wait_for(r"executor\.quiet", count=2)
+    tiny.enqueue()
+
+    os.kill(victim, signal.SIGKILL)
+    supervisor.output.wait_for(r"executor\.quiet", count=3)
+
+    assert Task.objects.ready().count() == 1
+    supervisor.send(signal.SIGCONT)
+    assert wait_for_end() == {"SUCCESSFUL": 1}
+    assert supervisor.stop() == 0
+
+
 def test_killed_child_is_replaced(fleet: Fleet) -> None:
     supervisor = fleet.start(*TWO)
     victim, survivor = wait_for_children(supervisor)
