@@ -160,11 +160,10 @@ class LooksOnceForTheFamily(Broken):
 class PrunesWhatItSaw(PostgresEngine):
     """Deletes what had ended when it looked."""
 
-    def purge(self, status: str, kept_seconds: float, limit: int = 1000) -> int:
-        with self.transaction():
-            ids = list(self.tasks.filter(status=status).values_list("pk", flat=True)[:limit])
-            self._delete_mail(ids)
-            self.tasks.filter(pk__in=ids)._raw_delete(self.database)
+    def _purge(self, status: str, kept_seconds: float, limit: int) -> int:
+        ids = list(self.tasks.filter(status=status).values_list("pk", flat=True)[:limit])
+        self._delete_mail(ids)
+        self.tasks.filter(pk__in=ids)._raw_delete(self.database)
         return len(ids)
 
 
