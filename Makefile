@@ -21,7 +21,7 @@ endif
 OURS := JOBQUEUE_PG_BIN JOBQUEUE_SAMPLES JOBQUEUE_ORDER JOBQUEUE_SEED JOBQUEUE_SEEDS
 unexport DJANGO_SETTINGS_MODULE $(filter-out $(OURS),$(filter JOBQUEUE_%,$(.VARIABLES)))
 
-.PHONY: help demo serve test interleavings trust bench bench-quick bench-actors bench-wake load lint format matrix venv venv-bench clean
+.PHONY: help demo serve test interleavings trust trust-peers bench bench-quick bench-actors bench-wake load lint format matrix venv venv-bench clean
 
 help:
 	@echo "make demo     import photographs through the queue and show what happened (PHOTOS=folder: your own)"
@@ -29,6 +29,7 @@ help:
 	@echo "make test     run the test suite (ARGS='-k admin -x' goes to pytest)"
 	@echo "make interleavings  step through the races at length: 2,000 orders of each that has too many to run all"
 	@echo "make trust    kill, freeze and cut off executors and servers for hours, and write docs/reliability.md"
+	@echo "make trust-peers  do the same to procrastinate and django-tasks-db, a quarter of an hour, and add what came of it"
 	@echo "make bench    measure this queue beside its peers, an hour and a half (make bench-quick: two minutes)"
 	@echo "make bench-actors  measure polls of actors per second beside the naive protocol (ARGS='--rounds 9')"
 	@echo "make bench-wake    measure how soon an actor among a million is polled after its message"
@@ -57,6 +58,9 @@ interleavings: venv
 
 trust: venv
 	@$(PY) -m tests.trust $(ARGS)
+
+trust-peers: venv-bench
+	@$(BENCH_PY) -m tests.trust.peers $(ARGS)
 
 bench: venv-bench
 	@$(BENCH_PY) -m benchmarks.bench $(ARGS)

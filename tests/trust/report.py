@@ -14,9 +14,9 @@ import django
 from demo_project.postgres_programs import major_version
 from tests.trust.checker import RULES
 from tests.trust.rig import OPTIONS
+from tests.trust.sections import PAGE, PEERS, section
 from tests.trust.storm import Figures
 
-PAGE = Path(__file__).parents[2] / "docs/reliability.md"
 TEMPLATE = Path(__file__).with_name("page.md")
 TIMEOUT_SECONDS = float(OPTIONS["HEARTBEAT_TIMEOUT"])
 RESTART_SECONDS = 2.0  # promised, on top of the timeout
@@ -79,6 +79,7 @@ def page(rows: Iterable[Row], *, date: str, seeds: Sequence[int], minutes: float
         remark=remark,
         table=table,
         rules=rules,
+        peers=section(PAGE.read_text(), PEERS),
     )
 
 

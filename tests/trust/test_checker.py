@@ -11,7 +11,8 @@ import pytest
 
 from tests.trust.checker import RULES, restarts, violations
 from tests.trust.history import Beat, Change, Effect, History, Mail
-from tests.trust.report import PAGE, TEMPLATE
+from tests.trust.report import TEMPLATE
+from tests.trust.sections import PAGE
 
 DAWN = datetime(2030, 1, 1, tzinfo=UTC)
 TIMEOUT = 2.0

@@ -1,0 +1,83 @@
+"""What came of the tasks of one run: plain counting, the same for every side."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+EVERYBODY = "*"
+Note = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """
+    What a run left behind.
+
+    notes: see diary.py. states: waiting, running, succeeded or failed, by number of the task. effects: the
+    numbers in the table of effects, one for each row.
+    """
+
+    notes: Sequence[Note]
+    states: Mapping[int, str]
+    effects: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """
+    Of the tasks that were acknowledged.
+
+    lost: have not ended. running: those of the lost that are marked as running. doubled: have more than one effect.
+    torn: SUCCESSFUL without their effect, or FAILED with it.
+    """
+
+    acknowledged: int
+    succeeded: int
+    failed: int
+    lost: int
+    running: int
+    doubled: int
+    torn: int
+    restart_seconds: Sequence[float]
+
+
+def count(seen: Seen) -> Count:
+    acknowledged = {note["number"] for note in seen.notes if note["kind"] == "enqueued"}
+    states = Counter(seen.states.get(number, "gone") for number in acknowledged)
+    effects = Counter(seen.effects)
+    return Count(
+        acknowledged=len(acknowledged),
+        succeeded=states["succeeded"],
+        failed=states["failed"],
+        lost=len(acknowledged) - states["succeeded"] - states["failed"],
+        running=states["running"],
+        doubled=sum(effects[number] > 1 for number in acknowledged),
+        torn=sum(
+            (state == "succeeded" and not effects[number]) or (state == "failed" and effects[number] > 0)
+            for number, state in seen.states.items()
+            if number in acknowledged
+        ),
+        restart_seconds=sorted(restarts(seen.notes)),
+    )
+
+
+def restarts(notes: Sequence[Note]) -> Iterator[float]:
+    """Give the seconds from what was done to a worker to the next start of the task it had begun before."""
+    blows = [note for note in notes if note["kind"] == "hurt"]
+    starts: dict[int, list[Note]] = defaultdict(list)
+    for note in sorted(notes, key=lambda note: note["at"]):
+        if note["kind"] == "started":
+            starts[note["number"]].append(note)
+    for each in starts.values():
+        for first, then in pairwise(each):
+            moments = [blow["at"] for blow in blows if blow["whom"] in (first["who"], EVERYBODY)]
+            if between := [at for at in moments if first["at"] <= at <= then["at"]]:
+                yield then["at"] - between[0]
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

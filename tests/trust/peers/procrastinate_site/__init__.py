@@ -1,0 +1,1 @@
+"""A site whose tasks are run by procrastinate."""
