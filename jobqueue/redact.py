@@ -64,6 +64,13 @@ def secrets_in(value: Any, patterns: Sequence[str], *path: str) -> Iterator[str]
                 yield from secrets_in(part, patterns, *path, str(place))
 
 
+def argument_secrets(names: Sequence[str], args: Any, kwargs: Any, patterns: Sequence[str]) -> set[str]:
+    """Give the arguments that are masked, to mask them where an error or a result repeats them."""
+    named: dict[str, Any] = dict(zip(names, args, strict=False)) if isinstance(args, list) else {}
+    named |= kwargs if isinstance(kwargs, dict) else {}
+    return set(secrets_in(named, patterns))
+
+
 def _leaves(value: Any) -> Iterator[str]:
     match value:
         case dict():

@@ -6,6 +6,8 @@ from typing import Any
 
 from django.db.models import F, Func, IntegerField, TextField
 
+SMALL_BYTES = 2000  # what lies in the row itself, in PostgreSQL
+
 
 class LastError(Func):
     """
@@ -50,6 +52,23 @@ class Length(Func):
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
         column, params = compiler.compile(self.source_expressions[0])
         return f"JSON_ARRAY_LENGTH({column})", params
+
+
+class Small(Func):
+    """A JSON column as text; null where the row holds more than a list should read."""
+
+    output_field = TextField()
+
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **extra: Any) -> Any:
+        return "NULL", []
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        column, params = compiler.compile(self.source_expressions[0])
+        return f"CASE WHEN PG_COLUMN_SIZE({column}) <= {SMALL_BYTES} THEN {column}::text END", (*params, *params)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        column, params = compiler.compile(self.source_expressions[0])
+        return f"CASE WHEN LENGTH({column}) <= {SMALL_BYTES} THEN {column} END", (*params, *params)
 
 
 def facts() -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from jobqueue.admin.base import options_of
 from jobqueue.admin.explain import Surroundings, explain
 from jobqueue.admin.mail import actor_of, read_inbox
 from jobqueue.admin.tree import read_ancestors, read_tree
-from jobqueue.admin.values import raw, read, show, show_arguments
+from jobqueue.admin.values import mask_error, raw, read, show, show_arguments
 from jobqueue.admin.words import headline
 from jobqueue.models import Executor, Queue, Task
 
@@ -50,7 +50,7 @@ def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]
     """Gather the context of the page. with_payload: whether the reader may see arguments, results and state."""
     values: dict[str, Any] = {column: read(getattr(task, f"{column}_text")) for column in RAW}
     patterns = options_of(task.backend).redact
-    errors = [entry for entry in listed(values["errors"]) if isinstance(entry, Mapping)]
+    errors = masked_errors(task, values, patterns)
     children = read_tree(database, task.pk)
     ancestors = read_ancestors(database, task)
     inbox = read_inbox(database, task, patterns, with_payload)
@@ -85,6 +85,19 @@ def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]
             "metadata": show(values["metadata"], patterns) if values["metadata"] else None,
         }
     return context
+
+
+def masked_errors(task: Task, values: Mapping[str, Any], patterns: Sequence[str]) -> list[Mapping[str, Any]]:
+    """Give the errors of a task, oldest first, without what is masked among its arguments."""
+
+    def masked(text: Any) -> str:
+        return mask_error(str(text or ""), task.task_type, values["args"], values["kwargs"], patterns)
+
+    return [
+        {**entry, "message": masked(entry.get("message")), "traceback": masked(entry.get("traceback"))}
+        for entry in listed(values["errors"])
+        if isinstance(entry, Mapping)
+    ]
 
 
 def listed(value: Any) -> list[Any]:

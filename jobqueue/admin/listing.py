@@ -9,6 +9,7 @@ few; and filters that no index serves look among the newest rows only, which the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -16,15 +17,17 @@ from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import InvalidPage, Paginator
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
-from jobqueue.admin.base import backends_on
-from jobqueue.admin.columns import facts
+from jobqueue.admin.base import backends_on, options_of
+from jobqueue.admin.columns import Small, facts
 from jobqueue.admin.search import Search
+from jobqueue.admin.values import mask_error, read
 from jobqueue.models import Executor, Task
+from jobqueue.redact import MASK
 
 CAP = 10_000  # rows counted; more are "10,000+"
 # How many of the newest rows a filter without an index looks at. Rows of one status lie far apart:
@@ -199,9 +202,31 @@ def read_rows(rows: QuerySet[Task], keys: list[UUID]) -> list[Task]:
     page: list[Task] = [by_key[key] for key in keys if key in by_key]
     held = {row.executor_id for row in page if row.status == Task.Status.RUNNING and row.executor_id}
     names = dict(Executor.objects.using(rows.db).filter(pk__in=held).values_list("pk", "name")) if held else {}
+    mask_errors(rows.db, page)
     for row in page:
         row.executor_name = names.get(row.executor_id) if row.executor_id else None  # type: ignore[attr-defined]
     return page
+
+
+def mask_errors(database: str, page: Sequence[Task]) -> None:
+    """
+    Mask in the errors of a page what is masked among the arguments.
+
+    Only the arguments of tasks with an error are read, and only where they are small; else its message is left out.
+    """
+    said = {row.pk: row for row in page if row.error_message}  # type: ignore[attr-defined]
+    if not said:
+        return
+    texts = {"args_text": Small(F("args")), "kwargs_text": Small(F("kwargs"))}
+    for pk, args, kwargs in (
+        Task.objects.using(database).filter(pk__in=said).annotate(**texts).values_list("pk", *texts)
+    ):
+        row: Any = said[pk]
+        patterns = options_of(row.backend).redact
+        if args is None or kwargs is None:
+            row.error_message = MASK
+        else:
+            row.error_message = mask_error(str(row.error_message), row.task_type, read(args), read(kwargs), patterns)
 
 
 def is_uuid(text: str | None) -> bool:

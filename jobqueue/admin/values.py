@@ -13,7 +13,7 @@ from django.db.models.functions import Cast, Left
 from django.utils.translation import gettext as _
 
 from jobqueue import registry
-from jobqueue.redact import redact
+from jobqueue.redact import argument_secrets, redact, redact_text
 
 SHOWN_CHARACTERS = 20_000
 READ_CHARACTERS = 2_000_000  # a larger value is not even read: it cannot be masked in parts
@@ -77,6 +77,11 @@ def show_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[st
     else:
         shown.append(show(kwargs, patterns))
     return shown
+
+
+def mask_error(text: str, task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> str:
+    """Mask in what an error said, and in its traceback, what is masked among the arguments."""
+    return redact_text(text, patterns, argument_secrets(parameter_names(task_type), args, kwargs, patterns))
 
 
 def parameter_names(task_type: str) -> list[str]:

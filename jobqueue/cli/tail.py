@@ -10,8 +10,9 @@ from uuid import UUID
 
 from django.utils.timezone import is_aware, localtime
 
+from jobqueue.admin.base import options_of
 from jobqueue.admin.detail import listed
-from jobqueue.admin.values import raw, read
+from jobqueue.admin.values import mask_error, raw, read
 from jobqueue.admin.words import duration, headline, short_type, tries
 from jobqueue.cli.choice import Choice
 from jobqueue.cli.console import Console
@@ -84,7 +85,7 @@ def _read(found: Sequence[tuple[datetime, Engine, UUID]]) -> Iterator[Task]:
     for engine in {engine.alias: engine for _, engine, _ in found}.values():
         rows = engine.among([pk for _, mine, pk in found if mine is engine])
         columns = ("task_type", "queue_name", "status", "attempts", "max_attempts", "polls", "finished_at")
-        texts = {"errors_text": raw("errors"), "worker_ids_text": raw("worker_ids")}
+        texts = {f"{name}_text": raw(name) for name in ("errors", "worker_ids", "args", "kwargs")}
         by_id |= {row.pk: row for row in rows.only(*columns, "last_attempted_at", "backend").annotate(**texts)}
     return (by_id[pk] for _, _, pk in found if pk in by_id and by_id[pk].finished_at is not None)
 
@@ -113,7 +114,11 @@ def _took(task: Task) -> str:
 def _error(task: Task) -> str:
     errors = listed(read(task.errors_text))  # type: ignore[attr-defined]
     last = errors[-1] if errors and task.status == Status.FAILED else None
-    return headline(last.get("exception_class_path"), last.get("message")) if isinstance(last, Mapping) else ""
+    if not isinstance(last, Mapping):
+        return ""
+    args, kwargs = read(task.args_text), read(task.kwargs_text)  # type: ignore[attr-defined]
+    message = mask_error(str(last.get("message") or ""), task.task_type, args, kwargs, options_of(task.backend).redact)
+    return headline(last.get("exception_class_path"), message)
 
 
 def _as_json(task: Task) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from jobqueue.executor.run import Ended, Loaded, Worker
 from jobqueue.executor.scribe import say
 from jobqueue.function import changed
 from jobqueue.outcome import FINAL, Claimed, NewTask, Status
-from jobqueue.payload import decode
+from jobqueue.payload import decode, parameters_of
+from jobqueue.redact import argument_secrets, redact_text
 from jobqueue.results import Result
 
 logger = logging.getLogger("jobqueue.executor")
@@ -70,7 +71,7 @@ def ended(over: Ended, status: Status, worker: Worker) -> None:
 
 def log_end(over: Ended, status: Status, word: str, level: int, worker: Worker) -> None:
     claimed = over.hold.claimed
-    error = "" if over.error is None else f" {first_line_of(over.error)}"
+    error = "" if over.error is None else f" {masked(first_line_of(over.error), over.loaded, worker)}"
     again = ""
     if status is Status.SCHEDULED and over.outcome.wake_after_seconds is not None:
         again = f"; again in {over.outcome.wake_after_seconds:.1f}s"
@@ -90,6 +91,15 @@ def log_end(over: Ended, status: Status, word: str, level: int, worker: Worker) 
         again,
         extra=lambda: keys(claimed, worker) | {"duration_ms": round(over.seconds * 1000, 3), "status": str(status)},
     )
+
+
+def masked(line: str, loaded: Loaded | None, worker: Worker) -> str:
+    """Mask in what an error says what REDACT names, and the arguments that it names."""
+    patterns = worker.options.redact
+    if loaded is None:
+        return redact_text(line, patterns)
+    names = parameters_of(loaded.task.func, loaded.task.takes_context).positional
+    return redact_text(line, patterns, argument_secrets(names, loaded.args, loaded.kwargs, patterns))
 
 
 def word_for(over: Ended, status: Status) -> tuple[str, int]:

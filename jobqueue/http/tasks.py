@@ -24,7 +24,7 @@ from jobqueue.http.callers import Caller, Person, caller_of
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from jobqueue.payload import decode, dedupe_key, encode_message, parameters_of
-from jobqueue.redact import redact, redact_text, redact_texts, secrets_in
+from jobqueue.redact import argument_secrets, redact, redact_text, redact_texts
 
 logger = logging.getLogger(__name__)
 
@@ -206,9 +206,7 @@ def _secrets(row: Task, patterns: tuple[str, ...]) -> set[str]:
     args, kwargs = _read(row, "args"), _read(row, "kwargs")
     task = registry.get(row.task_type)
     names = parameters_of(task.func, task.takes_context).positional if task else ()
-    named = dict(zip(names, args, strict=False)) if isinstance(args, list) else {}
-    named |= kwargs if isinstance(kwargs, dict) else {}
-    return set(secrets_in(named, patterns))
+    return argument_secrets(names, args, kwargs, patterns)
 
 
 def _error(entry: Mapping[str, Any], patterns: tuple[str, ...], secrets: set[str]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The task list: what it shows, finds and counts, and what it never asks the database."""
 
+import secrets
 from datetime import timedelta
 from html.parser import HTMLParser
 from uuid import uuid4
@@ -12,6 +13,7 @@ from django.urls import reverse
 from jobqueue.admin import listing
 from jobqueue.ids import new_id
 from jobqueue.models import Task
+from jobqueue.redact import MASK
 from tests.factories import ExecutorFactory, QueueFactory, TaskFactory, ago, error, make_user, now
 from tests.tasks import add
 
@@ -352,7 +354,7 @@ def test_number_of_queries_does_not_depend_on_the_rows(make, show, backend, filt
 
 
 def test_list_never_reads_the_big_columns(make, show, backend):
-    make(failed=True)
+    make(successful=True)
 
     with CaptureQueriesContext(connections[backend]) as queries:
         show()
@@ -360,6 +362,16 @@ def test_list_never_reads_the_big_columns(make, show, backend):
     read = " ".join(query["sql"] for query in queries)
     for column in ("args", "kwargs", "inner_state", "return_value", "metadata"):
         assert f'"jobqueue_task"."{column}"' not in read
+
+
+def test_big_arguments_are_not_read_for_what_their_error_may_quote(make, show):
+    make(failed=True, args=[secrets.token_hex(100_000)], errors=[error("no login with hunter2")])
+    make(failed=True, kwargs={"password": "hunter2"}, errors=[error("no login with hunter2")])
+
+    masked, unread = cells(show(), "error")
+
+    assert masked == f"SMTPServerBusy: no login with {MASK}"
+    assert unread == f"SMTPServerBusy: {MASK}"
 
 
 def test_list_never_counts_sorts_or_searches_the_whole_table(make, show, backend):

@@ -1,0 +1,90 @@
+"""REDACT: an argument that it names is read nowhere, though the task's error quotes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+from django.test import Client
+
+from jobqueue import task
+from jobqueue.models import Task
+from jobqueue.redact import MASK
+from tests.edges.cli import jobqueue
+from tests.executor.conftest import burst, options, start  # noqa: F401 - fixtures
+from tests.executor.harness import Burst
+from tests.factories import make_user
+
+pytestmark = pytest.mark.django_db(transaction=True)
+SECRET = "hunter2-of-anna"
+BESIDE = "correct horse"  # not an argument: told by its name
+
+
+@task(max_attempts=1)
+def log_in(name: str, password: str) -> None:
+    raise ValueError(f"no login as {name} with {password!r}, token='{BESIDE}'")
+
+
+@task(max_attempts=1)
+async def log_in_later(name: str, *, password: str) -> None:
+    raise ValueError(f"no login as {name} with {password!r}, token='{BESIDE}'")
+
+
+@pytest.fixture
+def failed(burst: Burst) -> list[UUID]:  # noqa: F811
+    """Tasks that have failed in an executor, and whose errors quote their password."""
+    log_in.enqueue("anna", SECRET)
+    log_in_later.enqueue("anna", password=SECRET)
+    burst()
+    rows = list(Task.objects.all())
+    for row in rows:
+        assert SECRET in row.errors[0]["message"]
+        assert SECRET in row.errors[0]["traceback"]
+    return [row.pk for row in rows]
+
+
+def page(path: str) -> str:
+    client = Client()
+    client.force_login(make_user(is_superuser=True))
+    return client.get(path).content.decode()
+
+
+SHOWN: dict[str, Callable[[UUID], str]] = {
+    "admin's page": lambda pk: page(f"/admin/jobqueue/task/{pk}/change/"),
+    "admin's list": lambda _: page("/admin/jobqueue/task/"),
+    "API": lambda pk: json.dumps(json.loads(page(f"/jobqueue/tasks/{pk}/")), ensure_ascii=False),
+    "show": lambda pk: jobqueue("show", pk).out,
+    "show --json": lambda pk: jobqueue("show", pk, "--json").out,
+    "tail": lambda _: jobqueue("tail", "--backend", "default").out,
+    "tail --json": lambda _: jobqueue("tail", "--backend", "default", "--json").out,
+}
+
+
+@pytest.mark.parametrize("where", SHOWN)
+def test_masked_argument_is_not_shown_by_the(failed: list[UUID], where: str) -> None:
+    for pk in failed:
+        text = SHOWN[where](pk)
+
+        assert "no login as anna with" in text
+        assert MASK in text
+        assert SECRET not in text
+        assert BESIDE not in text
+
+
+def test_masked_argument_is_not_logged(caplog: pytest.LogCaptureFixture, burst: Burst) -> None:  # noqa: F811
+    log_in.enqueue("anna", SECRET)
+    log_in_later.enqueue("anna", password=SECRET)
+
+    with caplog.at_level("DEBUG", "jobqueue"):
+        burst()
+
+    ours = [record for record in caplog.records if record.name.startswith("jobqueue")]
+    lines = [record.getMessage() for record in ours if record.levelname == "ERROR"]
+    assert len(lines) == 2
+    for line in lines:
+        assert f"ValueError: no login as anna with '{MASK}', token={MASK}" in line
+    for record in ours:
+        assert record.exc_info is None
+        assert SECRET not in f"{record.getMessage()} {vars(record)}"
