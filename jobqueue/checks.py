@@ -25,6 +25,7 @@ def register() -> None:
     checks.register(check_backends)
     checks.register(check_task_names)
     checks.register(check_actors)
+    checks.register(check_time_zones)
 
 
 def check_task_framework(**_: Any) -> list[checks.CheckMessage]:
@@ -41,17 +42,30 @@ def check_backends(**_: Any) -> list[Any]:
     """Run our backends' check() where the task framework does not: the backport does when it is an app."""
     if check_task_framework():
         return []
-    from jobqueue.backend import JobQueueBackend
-    from jobqueue.compat import are_backends_checked, task_backends
+    from jobqueue.compat import are_backends_checked
 
-    if are_backends_checked():
+    return [] if are_backends_checked() else messages_of_backends()
+
+
+def messages_of_backends() -> list[Any]:
+    """Run check() of each backend of ours."""
+    from jobqueue.backend import JobQueueBackend
+    from jobqueue.compat import task_backends
+
+    ours = [backend for backend in task_backends.all() if isinstance(backend, JobQueueBackend)]
+    return [message for backend in ours for message in backend.check()]
+
+
+def check_time_zones(**_: Any) -> list[checks.CheckMessage]:
+    """Moments without a zone."""
+    if settings.USE_TZ:
         return []
-    return [
-        message
-        for backend in task_backends.all()
-        if isinstance(backend, JobQueueBackend)
-        for message in backend.check()
-    ]
+    said = (
+        f"USE_TZ is False: run_after and expires are moments in TIME_ZONE ({settings.TIME_ZONE}). Where clocks are put "
+        "back, an hour is there twice, and a process with another TIME_ZONE reads them as other moments."
+    )
+    hint = "Set USE_TZ = True, or give timedeltas, which the database's clock counts."
+    return [checks.Warning(said, hint=hint, id="jobqueue.W004")]
 
 
 def check_task_names(**_: Any) -> list[checks.CheckMessage]:

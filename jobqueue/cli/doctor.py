@@ -15,7 +15,7 @@ from django.db import DatabaseError, connections
 from django.db.migrations.loader import MigrationLoader
 
 from jobqueue.admin.words import duration
-from jobqueue.checks import check_actors, check_backends, check_task_names
+from jobqueue.checks import check_actors, check_task_names, check_time_zones, messages_of_backends
 from jobqueue.cli.console import Console, first_line
 from jobqueue.cli.figures import Figures, figures
 from jobqueue.cli.rows import engines, of_status
@@ -67,7 +67,7 @@ def _print(console: Console, found: Sequence[Finding]) -> None:
 
 
 def _settings() -> Iterator[Finding]:
-    messages = [*check_backends(), *check_task_names(), *check_actors()]
+    messages = [*messages_of_backends(), *check_task_names(), *check_actors(), *check_time_zones()]
     for message in messages:
         level = Level.ERROR if message.level >= checks.ERROR else Level.WARNING
         yield Finding(level, f"{message.id}: {message.msg}", message.hint or "")

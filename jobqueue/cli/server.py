@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from django.db import DatabaseError, connections
 
+from jobqueue.checks import pool_size
 from jobqueue.cli.console import first_line
 from jobqueue.cli.figures import Figures
 from jobqueue.engine.base import Engine
+from jobqueue.models import InboxMessage, Queue, Task
+
+if TYPE_CHECKING:
+    from jobqueue.engine.postgresql import PostgresEngine
 
 CONNECTIONS_BESIDE_SLOTS = 3  # of an executor: its pulse, its heartbeat, its listener
+OF_THE_POOL = 4  # beside slots: those, and one to look at notices
 PROBE_SECONDS = 3.0
 LIMITS = ("max_connections", "superuser_reserved_connections", "reserved_connections")
 SAFETY = {
@@ -32,7 +39,9 @@ def server_findings(engine: Engine, now: Figures) -> Iterator[Said]:
     assert isinstance(engine, PostgresEngine)
     settings = dict(engine.rows("server_settings", names=[*SAFETY, *LIMITS]))
     yield from _durability(settings)
+    yield from _tables(engine)
     yield from _connections(settings, now)
+    yield from _pool(engine, now)
     if engine.options.notify:
         yield from _notices(engine)
 
@@ -44,6 +53,13 @@ def _durability(settings: dict[str, str]) -> Iterator[Said]:
         yield level, f"{name} is off: {danger}.", f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();"
     if not unsafe:
         yield "ok", "what is committed survives a crash (fsync, synchronous_commit).", ""
+
+
+def _tables(engine: PostgresEngine) -> Iterator[Said]:
+    names = [model._meta.db_table for model in (Task, Queue, InboxMessage)]
+    unlogged = [name for (name,) in engine.rows("unlogged", names=names)]
+    for name in unlogged:
+        yield "error", f"{name} is UNLOGGED: a crash of the server empties it.", f"ALTER TABLE {name} SET LOGGED;"
 
 
 def _connections(settings: dict[str, str], now: Figures) -> Iterator[Said]:
@@ -64,6 +80,20 @@ def _connections(settings: dict[str, str], now: Figures) -> Iterator[Said]:
         )
     else:
         yield "ok", f"executors may open {wanted} of {usable} connections; {settings['connections']} are in use.", ""
+
+
+def _pool(engine: Engine, now: Figures) -> Iterator[Said]:
+    """Hold what executors run against Django's pool; the check of settings knows no flags of theirs."""
+    most = pool_size(connections[engine.database].settings_dict["OPTIONS"].get("pool"))
+    if most is None:
+        return
+    for executor in (one for one in now.serving if one.row.slots + OF_THE_POOL > most):
+        wanted = executor.row.slots + OF_THE_POOL
+        yield (
+            "warning",
+            f"executor {executor.row.name} needs {wanted} connections of its pool, which gives {most} at most.",
+            f"DATABASES[{engine.database!r}]['OPTIONS']['pool'] = {{'max_size': {wanted}}}, or fewer --threads.",
+        )
 
 
 def _notices(engine: Engine) -> Iterator[Said]:

@@ -8,6 +8,7 @@ import pytest
 from django.db import OperationalError, connections
 from django.db.migrations.recorder import MigrationRecorder
 
+from jobqueue import checks
 from jobqueue.cli import server
 from jobqueue.cli.figures import figures
 from jobqueue.engine import engine_for, postgresql
@@ -101,7 +102,48 @@ def test_wrong_options_are_told_before_any_database_is_asked(settings) -> None:
     assert "answers" not in said.out
 
 
+def test_naive_moments_are_a_warning(settings, backend) -> None:
+    assert not any("W004" in text for text in said_of(backend, "warning"))
+    settings.USE_TZ = False
+    (warning,) = [text for text in said_of(backend, "warning") if "W004" in text]
+    assert "USE_TZ is False" in warning
+    assert "Set USE_TZ = True" in warning
+
+
+def test_what_the_checks_of_a_backend_warn_of_is_said_here_too(monkeypatch) -> None:
+    monkeypatch.setattr(checks, "pool_size", lambda _: 10)
+    assert any("jobqueue.W003" in text for text in said_of("default", "warning"))
+
+
 class TestServer:
+    def test_a_server_that_may_lose_what_it_committed_is_found_out(self) -> None:
+        """That of the tests is one."""
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SHOW fsync")
+            if cursor.fetchone() != ("off",):
+                pytest.skip("the server of DATABASE_URL is durable")
+        assert any("fsync is off" in text and "ALTER SYSTEM" in text for text in said_of("default", "error"))
+        assert any("synchronous_commit is off" in text for text in said_of("default", "warning"))
+
+    def test_a_table_that_a_crash_empties_is_an_error(self) -> None:
+        assert not any("UNLOGGED" in text for text in said_of("default", "error"))
+        with connections["default"].cursor() as cursor:
+            cursor.execute("ALTER TABLE jobqueue_inboxmessage SET UNLOGGED")
+        (error,) = [text for text in said_of("default", "error") if "UNLOGGED" in text]
+        assert "jobqueue_inboxmessage is UNLOGGED" in error
+        assert "ALTER TABLE jobqueue_inboxmessage SET LOGGED;" in error
+
+    def test_a_pool_smaller_than_an_executor_is_a_warning(self, monkeypatch) -> None:
+        ExecutorFactory.create(slots=8, name="small")
+        ExecutorFactory.create(slots=16, name="wide")
+        now = figures(engine_for("default"))
+        options = connections["default"].settings_dict["OPTIONS"]
+        assert list(server._pool(engine_for("default"), now)) == []
+        monkeypatch.setitem(options, "pool", {"max_size": 12})
+        ((level, said, advice),) = server._pool(engine_for("default"), now)
+        assert (level, "wide needs 20" in said, "12 at most" in said) == ("warning", True, True)
+        assert "'max_size': 20" in advice
+
     def test_what_a_crash_may_cost_is_said(self) -> None:
         safe = dict.fromkeys(server.SAFETY, "on")
         assert [level for level, *_ in server._durability(safe)] == ["ok"]
