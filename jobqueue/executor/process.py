@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import contextlib
 import faulthandler
 import gc
@@ -13,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Container
 from typing import NoReturn
 from uuid import UUID, uuid4
 
@@ -39,6 +40,7 @@ logger = logging.getLogger("jobqueue.executor")
 
 STOP_SECONDS = 2.0  # for bodies to notice that they are told to stop, and for the database to take back what is left
 ABORT_SECONDS = 0.5  # the same after a second Ctrl-C
+LINGER_SECONDS = 2.0  # for threads that tasks have left
 FLUSH_SECONDS = 2.0  # for the last log lines; a reader of our output that hangs must not keep us
 
 EXIT_OK, EXIT_RELOAD, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_REPLACE = 0, 3, 69, 70, 75
@@ -337,8 +339,36 @@ class ExecutorProcess:
 
 def leave(code: int) -> NoReturn:
     """End this process at once, whatever its threads do."""
-    flush()
-    os._exit(code)
+    try:
+        flush()
+    finally:
+        os._exit(code)
+
+
+def leave_behind(before: Collection[threading.Thread], code: int) -> None:
+    """
+    See to it that threads which bodies have started and left do not keep this program from ending.
+
+    The main thread is about to end, and Python waits for them then for ever: for daemons, such as what our threads
+    start is by default, only where they are of a pool. before: those that are none of theirs.
+    """
+    of_pools: Container[object] = getattr(concurrent.futures.thread, "_threads_queues", ())
+
+    def still() -> list[threading.Thread]:
+        started = [thread for thread in threading.enumerate() if thread not in before]
+        return [thread for thread in started if not thread.daemon or thread in of_pools]
+
+    def wait() -> None:
+        deadline = time.monotonic() + LINGER_SECONDS
+        for thread in still():
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if left := still():
+            names = ", ".join(thread.name for thread in left)
+            logger.warning("executor.threads_left that tasks have started and left: %s; ending without them", names)
+            leave(code)
+
+    if still():
+        threading.Thread(target=wait, name="usher", daemon=True).start()
 
 
 def flush() -> None:

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
@@ -90,6 +91,23 @@ def exit_with(context: TaskContext[..., Any], code: int) -> None:
     """End the process as C code may, with a code that means something to a supervisor."""
     note(context, "started")
     os._exit(code)
+
+
+@task
+def leave_a_thread(kind: str) -> None:
+    """End before a thread does that Python waits for."""
+
+    def work() -> None:
+        Effect.objects.count()
+        began.set()
+        threading.Event().wait()
+
+    began = threading.Event()
+    if kind == "pool":
+        ThreadPoolExecutor(1, thread_name_prefix="left-behind").submit(work)
+    else:
+        threading.Thread(target=work, name="left-behind", daemon=False).start()
+    began.wait()
 
 
 @task

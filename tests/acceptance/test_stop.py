@@ -9,7 +9,7 @@ import pytest
 
 from jobqueue.models import Executor, Task
 from tests.acceptance.harness import Fleet, Process, ended, session_of, wait_for_end, wait_for_ended, wait_until
-from tests.acceptance.tasks import book, hang, tiny, work, work_later
+from tests.acceptance.tasks import book, hang, leave_a_thread, tiny, work, work_later
 from tests.models import Effect
 
 NOT_SOON = 300.0  # far beyond what any of these tests wait for
@@ -160,3 +160,18 @@ def test_ignored_hangup_stays_ignored(fleet: Fleet) -> None:
     assert wait_for_end() == {"SUCCESSFUL": 1}
     assert process.row.state == "RUNNING"
     assert process.stop() == 0
+
+
+@pytest.mark.parametrize("kind", ["thread", "pool"])
+@pytest.mark.parametrize("flags", [(), ("--burst",), ("--processes", "2")], ids=lambda flags: " ".join(flags))
+def test_thread_that_a_task_has_left_keeps_no_executor_from_ending(
+    fleet: Fleet, flags: tuple[str, ...], kind: str
+) -> None:
+    leave_a_thread.enqueue(kind)
+    process = fleet.start(*flags)
+    wait_for_ended(1)
+
+    assert (process.wait() if "--burst" in flags else process.stop()) == 0
+
+    if "--processes" not in flags:  # whose children leave whatever their threads do
+        process.output.wait_for(r"executor\.threads_left .*: left-behind.*; ending without them")

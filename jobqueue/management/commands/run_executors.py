@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,7 +27,7 @@ from jobqueue.compat import PACKAGE
 from jobqueue.engine import engine_for
 from jobqueue.executor import banner, farewell, reload
 from jobqueue.executor.health import Address, listen, read_address, serving, url_of
-from jobqueue.executor.process import EXIT_REPLACE, ExecutorProcess, flush, leave
+from jobqueue.executor.process import EXIT_REPLACE, ExecutorProcess, flush, leave, leave_behind
 from jobqueue.executor.scribe import Lines, Scribe
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import SignalPipe
@@ -194,6 +195,7 @@ class Command(BaseCommand):
         if django_settings.DEBUG and not is_reloaded:
             self.stderr.write("DEBUG is on: use --reload while developing, and DEBUG=False in production.")
         systemd = Systemd.from_environment()
+        before = set(threading.enumerate())
         executor = ExecutorProcess(
             settings,
             signals,
@@ -214,6 +216,8 @@ class Command(BaseCommand):
             os.execv(sys.executable, sys.orig_argv)
         if executor.has_live_threads:
             leave(code)
+        if getattr(self, "_called_from_command_line", False):  # else the program has more to do
+            leave_behind(before, code)
         return code
 
     def _supervise(
