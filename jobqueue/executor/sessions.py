@@ -20,9 +20,10 @@ logger = logging.getLogger("jobqueue.executor")
 # What outlives its transaction, so that the next body would meet it. The connection is closed then: resetting it
 # under a library that remembers what it has set (a search_path, say) would be worse than leaving it.
 LASTING = re.compile(
-    r"(?:\A|;)\s*(?:SET\s+(?!LOCAL\b|TRANSACTION\b|CONSTRAINTS\b)|(?:RESET|LISTEN|PREPARE|DECLARE|LOAD|PRAGMA|ATTACH)\b"
-    r"|CREATE\s+(?:LOCAL\s+|GLOBAL\s+)?TEMP)|\b(?:set_config|pg_(?:try_)?advisory_lock)",
-    re.IGNORECASE,
+    r"(?:\A|;)(?:\s|--[^\n]*+|/\*.*?\*/)*+"
+    r"(?:SET\s+(?!LOCAL\b|TRANSACTION\b|CONSTRAINTS\b)|(?:RESET|LISTEN|PREPARE|DECLARE|LOAD|PRAGMA|ATTACH|DO|CALL)\b"
+    r"|CREATE\s+(?:LOCAL\s+|GLOBAL\s+)?TEMP)|\b(?:set_config|pg_(?:try_)?advisory_lock|INTO\s+(?:LOCAL\s+|GLOBAL\s+)?TEMP)",
+    re.IGNORECASE | re.DOTALL,
 )
 LOOK_CHARACTERS = 2_000  # of a statement
 OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)

@@ -511,6 +511,8 @@ MESSES: dict[str, Callable[[], Any]] = {
     "closes below": lambda: Task.objects.count() and connection.connection.close(),
     "terminates": lambda: terminate_own_session("default"),
     "search_path": execute("SET search_path TO nowhere"),
+    "search_path behind a comment": execute("/* by us; */ -- too\n SET search_path TO nowhere"),
+    "search_path in a block": execute("DO $$ BEGIN SET search_path TO nowhere; END $$"),
     "statement_timeout": execute("set statement_timeout = 1234"),
     "set_config": execute("SELECT set_config('application_name', 'mine', false)"),
     "time zone": execute("SET TIME ZONE 'Asia/Tokyo'"),
@@ -518,6 +520,7 @@ MESSES: dict[str, Callable[[], Any]] = {
     "lock": execute("SELECT pg_advisory_lock(4711)"),
     "listen": execute("LISTEN jobqueue_tests"),
     "temp table": execute("CREATE TEMPORARY TABLE left_behind (n int)"),
+    "temp table of a query": execute("SELECT 1 AS n INTO TEMPORARY left_behind"),
     "prepare": execute("SELECT 1; PREPARE left_behind AS SELECT 1"),
     "cursor": execute("DECLARE left_behind CURSOR WITH HOLD FOR SELECT 1"),
 }
