@@ -63,7 +63,7 @@ class _TooLarge(Exception):
 
 def _checked_integer(value: int) -> int:
     digits = min(MAX_DIGITS, sys.get_int_max_str_digits() or MAX_DIGITS)
-    if -(10**digits) < value < 10**digits:
+    if -(10 ** (digits - 1)) < value < 10**digits:  # msgspec, which reads messages and states, counts the sign
         return value
     raise _Refused(f"an integer of more than {digits} digits cannot be read back")
 

@@ -28,6 +28,7 @@ from jobqueue.engine.wake import Wake
 from jobqueue.exceptions import ConsumedTwice, KeyTaken, TaskFinished, TaskNotFound
 from jobqueue.failpoints import reach
 from jobqueue.outcome import FINAL, Committed, Enqueued, NewTask, Outcome, Status
+from jobqueue.payload import decode
 
 logger = logging.getLogger(__name__)
 
@@ -313,7 +314,7 @@ def is_refusal(error: Exception) -> bool:
 def read_list(text: str) -> list[Any]:
     """Decode a list column; one that cannot be read must not keep its task from ending."""
     try:
-        value = json.loads(text)
+        value = decode(text)
     except ValueError:
         return []
     return value if isinstance(value, list) else []

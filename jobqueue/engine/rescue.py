@@ -26,6 +26,7 @@ from jobqueue.outcome import FINAL, Rescued, Sign, Status
 
 # A process that was frozen may claim before its first beat: so long its claim stands for one.
 CLAIM_COUNTS_SECONDS = 1.0
+MOMENTS = ("rank", "wake_at", "expires_at", "alarm_at", "enqueued_at", "started_at", "last_attempted_at", "finished_at")
 
 
 class Rescue(Heartbeat, Tallies, Mail, Wake):
@@ -93,7 +94,7 @@ class Rescue(Heartbeat, Tallies, Mail, Wake):
             executor_id__in=silent.values("pk"),
         )
         texts = {"errors_text": Cast("errors", TextField()), "workers_text": Cast("worker_ids", TextField())}
-        return list(rows.annotate(**texts).defer(*RAW))
+        return list(rows.annotate(**texts).defer(*RAW, *MOMENTS))
 
     def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
         lost_count = row.lost_count + 1

@@ -14,7 +14,7 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import Interrupted
 from jobqueue.executor.atomic import commit_with
-from jobqueue.executor.errors import from_the_body
+from jobqueue.executor.errors import from_the_body, log_failure
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, failed, load
 from jobqueue.executor.sessions import Session
@@ -42,8 +42,8 @@ class Loop:
         while not self._is_closing:
             try:
                 self._loop.run_forever()
-            except BaseException:  # a SystemExit of a task that a body started and left ends every event loop
-                logger.exception("loop.error")
+            except BaseException:  # noqa: BLE001 - a SystemExit of a task that a body started and left ends every event loop
+                log_failure(logger, "loop.error")
         try:
             self._loop.run_until_complete(self._wind_up())
         finally:
@@ -69,8 +69,10 @@ class Loop:
         async def run() -> None:
             try:
                 over = await poll_on_loop(hold, engine, worker, on_start)
-            except Exception as error:  # not the body's: ours. The task must not stay RUNNING for it.
-                logger.exception("loop.error task id=%s type=%s", hold.id, hold.claimed.task_type)
+            except BaseException as error:  # not the body's: ours. The task must not stay RUNNING for it.
+                if self._is_closing and isinstance(error, asyncio.CancelledError):
+                    raise
+                log_failure(logger, "loop.error task id=%s type=%s", hold.id, hold.claimed.task_type)
                 over = Ended(hold=hold, outcome=failed(hold.claimed, error, worker), error=error)
             done(over)
 

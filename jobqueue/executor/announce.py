@@ -10,7 +10,7 @@ from typing import Any
 
 from jobqueue import registry, results
 from jobqueue.compat import is_heard, task_backends, task_enqueued, task_finished, task_started
-from jobqueue.executor.errors import first_line_of
+from jobqueue.executor.errors import first_line_of, log_failure
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.run import Ended, Loaded, Worker
 from jobqueue.executor.scribe import say
@@ -173,8 +173,8 @@ def send(signal: Any, result: Result) -> None:
     """Send one of django.tasks' signals; what receivers raise is theirs."""
     try:
         signal.send_robust(sender=type(task_backends[result.backend]), task_result=result)
-    except BaseException:  # send_robust() logs and keeps no more than an Exception
-        logger.exception("signal.error task id=%s", result.id)
+    except BaseException:  # noqa: BLE001 - send_robust() logs and keeps no more than an Exception
+        log_failure(logger, "signal.error task id=%s", result.id)
 
 
 def keys(claimed: Claimed, worker: Worker) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from jobqueue import registry
 from jobqueue.engine.base import Engine
 from jobqueue.executor import announce, sessions
 from jobqueue.executor.aio import Loop
+from jobqueue.executor.errors import log_failure
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.lane import LoopLane, ThreadLane
 from jobqueue.executor.run import Ended, Loaded, Worker, failed
@@ -74,8 +75,8 @@ class Crew:
     def _poll_in_thread(self, hold: Hold) -> None:
         try:
             over = poll_in_thread(hold, self._engine, self._worker, self._on_start)
-        except BaseException as error:  # not the body's: ours. The task must not stay RUNNING for it.
-            logger.exception("worker.error task id=%s type=%s", hold.id, hold.claimed.task_type)
+        except BaseException as error:  # noqa: BLE001 - not the body's: ours. The task must not stay RUNNING for it.
+            log_failure(logger, "worker.error task id=%s type=%s", hold.id, hold.claimed.task_type)
             over = Ended(hold=hold, outcome=failed(hold.claimed, error, self._worker), error=error)
         self._on_ended(over)
 

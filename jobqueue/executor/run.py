@@ -328,7 +328,7 @@ def refused_by_database(over: Ended, error: Exception, worker: Worker) -> Ended:
     refusal = InvalidResult(f"The database refused the outcome: {message_of(error)}")
     outcome = replace(failed(over.hold.claimed, refusal, worker), run_seconds=over.outcome.run_seconds)
     if isinstance(over.error, InvalidResult):  # not even that it was refused: then without a word
-        outcome = replace(outcome, error=None)
+        outcome = replace(outcome, error=None, worker_id=None, attempts=over.hold.claimed.attempts)
     return replace(over, outcome=outcome, error=refusal, if_lost=None)
 
 

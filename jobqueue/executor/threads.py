@@ -14,6 +14,7 @@ from django.db.transaction import TransactionManagementError
 from jobqueue.engine.base import Engine
 from jobqueue.executor import sessions
 from jobqueue.executor.atomic import commit_with, poll_atomically
+from jobqueue.executor.errors import log_failure
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.lane import ThreadLane
@@ -103,8 +104,8 @@ class Threads:
 def run_safely(job: Job) -> None:
     try:
         job()
-    except BaseException:  # a job of ours that fails must not take its thread along
-        logger.exception("worker.error")
+    except BaseException:  # noqa: BLE001 - a job of ours that fails must not take its thread along
+        log_failure(logger, "worker.error")
 
 
 def nothing_left_open(ending: Returned | Raised, session: Session) -> Returned | Raised:

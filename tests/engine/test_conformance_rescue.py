@@ -3,6 +3,7 @@
 from uuid import uuid4
 
 import pytest
+from django.db import connections
 
 from jobqueue.models import Executor
 from jobqueue.outcome import Claimed, Rescued, Status
@@ -66,6 +67,18 @@ class TestHeartbeat:
 
 
 class TestRescue:
+    def test_history_that_cannot_be_read_keeps_nobody_from_rescuing(self, bench: Bench) -> None:
+        claimed = lost(bench)
+        too_deep = "[" * 990 + "]" * 990  # SQLite takes a thousand
+        with connections[bench.engine.database].cursor() as cursor:
+            cursor.execute("UPDATE jobqueue_task SET errors = %s, worker_ids = %s", [too_deep, too_deep])
+            if connections[bench.engine.database].vendor == "postgresql":
+                cursor.execute("UPDATE jobqueue_task SET rank = '-infinity', started_at = 'infinity'")
+
+        (rescued,) = bench.engine.rescue()
+
+        assert (rescued.id, rescued.status) == (claimed.id, Status.READY)
+
     def test_task_of_a_silent_executor_is_ready_again(self, bench: Bench) -> None:
         claimed = lost(bench)
         rank = bench.row(claimed.id).rank

@@ -197,6 +197,7 @@ def test_model_is_refused_with_a_hint() -> None:
     [
         nested(MAX_DEPTH),
         pytest.param(10**4300 - 1, id="4300 digits"),
+        pytest.param(1 - 10**4299, id="4299 digits and a sign"),
         -(2**63),
         2**64,
         "\U0001f600",
