@@ -117,10 +117,16 @@ class Output:
 class Process:
     """One `manage.py run_executors`: a single executor, or a supervisor with its children."""
 
-    def __init__(self, environment: Mapping[str, str], *flags: str, ignoring: signal.Signals | None = None) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        *flags: str,
+        ignoring: signal.Signals | None = None,
+        checkout: Path = CHECKOUT,
+    ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(CHECKOUT / "manage.py"), "run_executors", *flags],
-            cwd=CHECKOUT,
+            [sys.executable, str(checkout / "manage.py"), "run_executors", *flags],
+            cwd=checkout,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -200,18 +206,21 @@ class Fleet:
         *flags: str,
         environment: Mapping[str, str] | None = None,
         ignoring: signal.Signals | None = None,
+        checkout: Path = CHECKOUT,
         **options: Any,
     ) -> Process:
-        """Start executors with flags; options are the backend's OPTIONS, in lower case."""
+        """Start executors with flags; options are the backend's OPTIONS, in lower case. checkout: their code."""
         settings = {key.upper(): value for key, value in options.items()}
         process = Process(
             {
                 **self._environment,
                 "TESTS_OPTIONS": json.dumps(settings),
+                "PYTHONPATH": str(checkout),
                 **(environment or {}),
             },
             *flags,
             ignoring=ignoring,
+            checkout=checkout,
         )
         self._processes.append(process)
         return process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.core.management import call_command
@@ -96,3 +97,47 @@ def test_migration_that_was_killed_halfway_is_run_again() -> None:
     migrate()
 
     assert validity() == before
+
+
+STRONG = {"ShareLock", "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock"}  # an UPDATE waits for these
+READ = """
+SELECT stat.relname, array_agg(locks.mode), max(stat.seq_tup_read)
+FROM pg_stat_xact_user_tables AS stat
+LEFT JOIN pg_locks AS locks ON locks.relation = stat.relid AND locks.pid = pg_backend_pid() AND locks.granted
+WHERE stat.relname IN ('jobqueue_task', 'jobqueue_inboxmessage', 'jobqueue_executor', 'jobqueue_queue')
+GROUP BY stat.relname
+"""
+FILES = "SELECT relname, relfilenode FROM pg_class WHERE relkind = 'r' AND relname = ANY(%s)"
+
+
+def test_no_migration_reads_or_rewrites_a_table_that_it_has_locked(old_schema: None) -> None:
+    """More rows take no longer while others wait: `python -m tests.trust.migrating` measures it with a million."""
+    names = ["jobqueue_task", "jobqueue_inboxmessage", "jobqueue_executor", "jobqueue_queue"]
+    rows, changes = 50, 0
+
+    def read(context: Any) -> dict[str, tuple[set[str], int]]:
+        with context["connection"].connection.cursor() as cursor:
+            return {table: (set(modes), count) for table, modes, count in cursor.execute(READ)}
+
+    def look(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        nonlocal changes
+        if not connection.in_atomic_block:  # CONCURRENTLY
+            return execute(sql, params, many, context)
+        before = read(context)
+        answer = execute(sql, params, many, context)
+        for table, (modes, count) in read(context).items():
+            changes += bool(STRONG & modes)
+            _, count_before = before[table]  # what was read before this transaction is counted, too
+            # Django looks at one row to learn what columns there are.
+            assert not STRONG & modes or count - count_before < rows, f"{table} was read by: {sql}"
+        return answer
+
+    with session(autocommit=True) as writer:
+        for number in range(rows):
+            write(writer, number)
+        files = dict(writer.run(FILES, names))
+        with connection.execute_wrapper(look):
+            migrate()
+
+        assert dict(writer.run(FILES, names)) == files
+    assert changes
