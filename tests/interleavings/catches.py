@@ -82,4 +82,4 @@ BY_PLAYS = [
     Catch("rescue", mutants.RescueForgetsTheCancel, PLAYS, ANSWER),
     Catch("cancel", mutants.CancelsUnderTheHands, PLAYS, ONE_COMMIT),
 ]
-MOST_PLAYS = 100  # until an engine is caught
+MOST_PLAYS = 200  # until an engine is caught

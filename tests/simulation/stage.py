@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from django.db import OperationalError, connections
@@ -249,7 +248,3 @@ class Stage(World):
 
 def is_lock_timeout(error: Exception) -> bool:
     return getattr(error.__cause__, "sqlstate", "") == "55P03"
-
-
-def body_of(message: Any) -> str:
-    return str(json.loads(message.body))

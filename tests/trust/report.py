@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Formatter
 
 import django
 
 from demo_project.postgres_programs import major_version
 from tests.trust.checker import RULES
 from tests.trust.rig import OPTIONS
-from tests.trust.sections import PAGE, PEERS, section
+from tests.trust.sections import PAGE
 from tests.trust.storm import Figures
 
 TEMPLATE = Path(__file__).with_name("page.md")
@@ -60,28 +62,60 @@ class Row:
         return [self.title, *(f"{count:,}" for count in counts), str(other), recovery]
 
 
-def page(rows: Iterable[Row], *, date: str, seeds: Sequence[int], minutes: float, remark: str) -> str:
+def seen(rows: Iterable[Row], *, date: str, seeds: Sequence[int], minutes: float, remark: str) -> dict[str, object]:
+    """Give what the chapter of the campaigns says."""
     head = ["fault", "times", "tasks", "messages", "rescued", "lost", "doubled", "stolen", "other", "restart, s"]
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *(row.cells() for row in rows)]
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-    chosen = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
-    rules = "\n".join(f"* **{name}**: {' '.join((rule.__doc__ or '').split())}" for name, rule in RULES.items())
-    return TEMPLATE.read_text().format(
-        cores=os.cpu_count(),
-        postgresql=major_version(),
-        python=platform.python_version(),
-        django=django.get_version(),
-        timeout=TIMEOUT_SECONDS,
-        promised=TIMEOUT_SECONDS + RESTART_SECONDS,
-        date=date,
-        chosen=chosen,
-        minutes=minutes,
-        remark=remark,
-        table=table,
-        rules=rules,
-        peers=section(PAGE.read_text(), PEERS),
-    )
+    return {
+        "date": date,
+        "chosen": f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}",
+        "minutes": minutes,
+        "remark": remark,
+        "table": table(head, [row.cells() for row in rows]),
+    }
 
 
-def write(rows: Iterable[Row], *, date: str, seeds: Sequence[int], minutes: float, remark: str) -> None:
-    PAGE.write_text(page(rows, date=date, seeds=seeds, minutes=minutes, remark=remark))
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers_from: int = 1) -> str:
+    rule = ["---" if number < numbers_from else "---:" for number in range(len(head))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *rows])
+
+
+def page(known: Mapping[str, object], before: str = "") -> str:
+    """
+    Fill in the template; a chapter of which something is not known stays as it was before.
+
+    So does one that another command writes, before the last.
+    """
+    values = {**standing(), **known}
+    was = chapters(before)
+    filled = []
+    templates = chapters(TEMPLATE.read_text())
+    for heading, text in templates.items():
+        wanted = {name for _, name, _, _ in Formatter().parse(text) if name}
+        filled.append(
+            text.format(**values) if wanted <= values.keys() else was.get(heading, f"{heading}Not run yet.\n\n")
+        )
+    others = [text for heading, text in was.items() if heading not in templates]
+    return "".join([*filled[:-1], *others, filled[-1]]).rstrip() + "\n"
+
+
+def chapters(text: str) -> dict[str, str]:
+    """Split a page at its headings; each chapter begins with its own."""
+    parts = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+    return {part[: part.find("\n\n") + 2]: part.rstrip() + "\n\n" for part in parts if part}
+
+
+def standing() -> dict[str, object]:
+    """Give what is known without a run."""
+    return {
+        "cores": os.cpu_count(),
+        "postgresql": major_version(),
+        "python": platform.python_version(),
+        "django": django.get_version(),
+        "timeout": TIMEOUT_SECONDS,
+        "promised": TIMEOUT_SECONDS + RESTART_SECONDS,
+        "rules": "\n".join(f"* **{name}**: {' '.join((rule.__doc__ or '').split())}" for name, rule in RULES.items()),
+    }
+
+
+def write(known: Mapping[str, object]) -> None:
+    PAGE.write_text(page(known, PAGE.read_text() if PAGE.exists() else ""))
