@@ -29,7 +29,7 @@ from tests.executor.conftest import start  # noqa: F401 - a fixture
 from tests.executor.harness import Running, Start, gates, on_postgresql, wait_for
 from tests.executor.tasks import add, count_tasks, fail
 from tests.trust import hostile
-from tests.trust.hostile import echo, given_back
+from tests.trust.hostile import given_back, hand_back
 
 pytestmark = [
     on_postgresql,
@@ -95,7 +95,7 @@ def is_clean(refusal: BaseException) -> bool:
 @EXAMPLES
 @given(value=hostile.plain_json)
 def test_json_makes_the_round_trip(running: Running, value: Any) -> None:
-    result = echo.enqueue(value, named=value)
+    result = hand_back.enqueue(value, named=value)
 
     assert end_of(result.id).status == Status.SUCCESSFUL
     assert stored(result.id, "args") == [value]
@@ -106,7 +106,7 @@ def test_json_makes_the_round_trip(running: Running, value: Any) -> None:
 @given(value=hostile.odd_results)
 def test_other_arguments_come_as_json_or_are_refused(running: Running, value: Any) -> None:
     before = Task.objects.count()
-    result, refusal = attempted(lambda: echo.enqueue(value))
+    result, refusal = attempted(lambda: hand_back.enqueue(value))
     if refusal is not None:
         assert is_clean(refusal)
         assert Task.objects.count() == before
@@ -129,7 +129,7 @@ def test_any_text_names_a_queue_or_is_refused(running: Running, names: list[tupl
     for queue, key, metadata in names:
         before = Task.objects.count()
         try:
-            enqueued.append(echo.using(queue_name=queue, key=key, metadata=metadata).enqueue(key and queue))
+            enqueued.append(hand_back.using(queue_name=queue, key=key, metadata=metadata).enqueue(key and queue))
         except (InvalidTask, InvalidArguments):
             assert Task.objects.count() == before
 

@@ -2,7 +2,7 @@
 -- Parameters: names, documents: one of each per document; nesting: levels of arrays and objects allowed.
 --   The documents share one limit of size: that of MAX_PAYLOAD_BYTES by default, in bytes of compact JSON.
 -- Index: none. Locks: none.
--- Trap: jsonb holds numbers that Python does not read back: integers of more than 4300 digits (an error), and
+-- Trap: jsonb holds numbers that Python does not read back: integers of more than 4300 digits, the sign counted (an error), and
 --   fractions beyond the range of a float (an infinity).
 -- Trap: jsonb writes a space after each comma and colon, which Python does not.
 CREATE OR REPLACE FUNCTION {schema}.jobqueue_json_problem(names text[], documents jsonb[], nesting integer)
@@ -37,7 +37,7 @@ BEGIN
         FOR number IN SELECT jsonb_path_query(documents[i], immense)::text LOOP
             IF position('.' IN number) > 0 THEN
                 RETURN format('%s must not hold a number beyond the range of a float; write it as text', names[i]);
-            ELSIF length(ltrim(number, '-')) > 4300 THEN
+            ELSIF length(number) > 4300 THEN
                 RETURN format(
                     '%s must not hold an integer of more than 4300 digits, which Python does not read back; '
                     'write it as text', names[i]
