@@ -51,7 +51,7 @@ serve: venv
 	@$(PY) manage.py serve_demo
 
 test: venv
-	@$(PY) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 interleavings: venv
 	@JOBQUEUE_SAMPLES=$(or $(JOBQUEUE_SAMPLES),2000) $(PY) -m pytest tests/interleavings/test_orders.py $(ARGS)

@@ -115,6 +115,7 @@ def run_suite(interpreter: Path, arguments: list[str]) -> tuple[int, str]:
         "3",
         "--dist",
         "loadfile",
+        "--no-loadscope-reorder",
         *arguments,
     ]
     closing = ""

@@ -16,6 +16,8 @@ from django.conf import settings
 
 from demo_project.postgres import Cluster, throwaway_cluster
 
+LONGEST = ("trust", "acceptance", "simulation", "interleavings")  # folders, what waits most first
+
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(
@@ -52,6 +54,11 @@ def private_cluster() -> Iterator[Cluster]:
     """A durable server of the test's own, to be killed and restarted; even when DATABASE_URL is set."""
     with throwaway_cluster(fsync="on", log_lock_waits="on", deadlock_timeout="100ms") as cluster:
         yield cluster
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest: at the end one process would be left alone with it."""
+    items.sort(key=lambda item: [*LONGEST, item.path.parent.name].index(item.path.parent.name))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -157,6 +157,7 @@ KNOWN = {
     ("function.py", "_rebuild"),  # a task that the site itself has pickled, for a process pool, say; rows hold none
     ("actor.py", "_rebuild"),
     ("migrations/0008_tally.py", ""),  # another migration, whose name is no identifier
+    ("migrations/0010_signed_integers.py", ""),  # the same
 }
 UNSAFE = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "system", "popen"}
 RUNNERS = {"execute", "executemany", "raw", "extra", "RawSQL"}
