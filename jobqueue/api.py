@@ -41,9 +41,9 @@ BATCH = 1000  # ids per statement
 MOST_RUNNING = 1_000_000_000  # a limit, as far as a column goes
 LOCK_WAIT_SECONDS = 1.0  # for somebody else's transaction to let go of a row, once per batch
 LOCK_LOOK_SECONDS = 0.02  # between two looks
-NOTICE_GAP_SECONDS = (
-    0.02  # at most one notice per queue and process in this time; a woken executor looks again after it
-)
+# At most one notice per queue and process in this time; a woken executor looks again after it. With 20 ms, a task that
+# came within them waited for that look: of 50 tasks a second one in twenty for 22 ms.
+NOTICE_GAP_SECONDS = 0.005
 CANCEL_NOTICE = "!cancel"  # in place of a queue's name: look which running tasks are to be cancelled
 
 

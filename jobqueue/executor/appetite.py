@@ -16,9 +16,9 @@ from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.suspects import Suspects
 from jobqueue.outcome import Claims, Demand
 
-LOOK_AGAIN_SECONDS = 0.03  # after a notice: others may have been left out in its 20 ms
+LOOK_AGAIN_SECONDS = 0.01  # after a notice: others may have been left out in its 5 ms
 QUEUES_SECONDS = 1.0  # between looks which queues are in use, and which have a limit
-QUEUES_GAP_SECONDS = 0.02  # the same when somebody has spoken since; less than LOOK_AGAIN_SECONDS
+QUEUES_GAP_SECONDS = 0.005  # the same when somebody has spoken since; less than LOOK_AGAIN_SECONDS
 BUSY_SECONDS = 0.05  # another executor claims from a queue with a limit; it will not be long
 PICKY_SHARE = 0.1  # of the time, for claims that leave out a kind of task: they read past a whole backlog of it
 LANES = IN_THREADS, ON_LOOP = "threads", "loop"
@@ -127,7 +127,7 @@ class Appetite:
         # A task that was just made READY may be alone in a queue that was not in use a moment ago.
         kept_seconds = QUEUES_GAP_SECONDS if self._hurried_at > self._queues_read_at else QUEUES_SECONDS
         if now - self._queues_read_at >= kept_seconds:
-            # A notice speaks for what comes within its 20 ms too: a look in between may find nothing READY.
+            # A notice speaks for what comes within its 5 ms too: a look in between may find nothing READY.
             for queue in [queue for queue, at in self._noticed.items() if now - at >= QUEUES_SECONDS]:
                 del self._noticed[queue]
             self._queues, self._queues_read_at = self._engine.queues_in_use(), now
