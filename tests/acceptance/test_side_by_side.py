@@ -20,7 +20,8 @@ def test_two_executors_share_the_work_and_run_nothing_twice(fleet: Fleet) -> Non
     shares = Counter(Effect.objects.values_list("pid", flat=True))
     assert set(shares) == {process.pid for process in processes}
     assert min(shares.values()) > 90
-    assert not Task.objects.exclude(claim_number=1).exists()
+    # Claimed twice may be what waited in line for a second, and went back to whoever had room.
+    assert {(row.lost_count, len(row.worker_ids)) for row in Task.objects.all()} == {(0, 1)}
     assert [process.stop() for process in processes] == [0, 0]
 
 
