@@ -95,6 +95,7 @@ __all__ = [
     "TaskResultStatus",
     "are_backends_checked",
     "is_heard",
+    "is_received",
     "normalize_json",
     "task_backends",
     "task_enqueued",
@@ -120,4 +121,9 @@ def is_heard(signal: Any, level: int) -> bool:
 
     What nobody hears need not be sent: a TaskResult and a signal take 13 us.
     """
-    return _logger.isEnabledFor(level) or any(entry[0][0] not in _own_receivers for entry in signal.receivers)
+    return _logger.isEnabledFor(level) or is_received(signal)
+
+
+def is_received(signal: Any) -> bool:
+    """Whether a signal has a receiver beside the framework's own."""
+    return any(entry[0][0] not in _own_receivers for entry in signal.receivers)

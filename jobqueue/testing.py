@@ -240,7 +240,7 @@ class _Queue:
     def _call(self, hold: Hold, loaded: Loaded) -> Returned | Raised:
         if not inspect.iscoroutinefunction(loaded.task.func):
             return run_interruptibly(hold, self._session, partial(call, hold, loaded))
-        ending: Returned | Raised = async_to_sync(run_cancellably)(hold, self._session, loaded)
+        ending: Returned | Raised = async_to_sync(run_cancellably)(hold, self._session.cancel, loaded)
         hold.disarm()
         return ending
 

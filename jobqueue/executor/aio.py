@@ -7,23 +7,31 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
+from jobqueue import registry
+from jobqueue.actor import ActorTask
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import Interrupted
+from jobqueue.executor import announce, sessions
 from jobqueue.executor.atomic import commit_with
 from jobqueue.executor.errors import from_the_body, log_failure
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, failed, load
 from jobqueue.executor.sessions import Session
+from jobqueue.executor.spare import OwnThread, SpareThreads
 from jobqueue.executor.threads import OnStart, nothing_left_open
 from jobqueue.executor.turn import is_commit_function
 
 logger = logging.getLogger("jobqueue.executor")
 
 WIND_UP_SECONDS = 0.5  # for cancelled bodies to go when the loop ends
+LIGHT = (type(None), bool, int, float, str)
+LIGHT_MOST = 20
 
 
 class Loop:
@@ -32,6 +40,7 @@ class Loop:
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(_TidyExecutor(thread_name_prefix=f"{name}-sync"))
+        self._threads = SpareThreads(name)
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name=f"{name}-loop", daemon=True)
@@ -68,7 +77,7 @@ class Loop:
     ) -> None:
         async def run() -> None:
             try:
-                over = await poll_on_loop(hold, engine, worker, on_start)
+                over = await poll_on_loop(hold, engine, worker, on_start, self._threads)
             except BaseException as error:  # not the body's: ours. The task must not stay RUNNING for it.
                 if self._is_closing and isinstance(error, asyncio.CancelledError):
                     raise
@@ -85,6 +94,7 @@ class Loop:
         self._is_closing = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout_seconds)
+        self._threads.close()
         return not self._thread.is_alive()
 
 
@@ -104,68 +114,72 @@ def _in_session(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> A
         session.leave()
 
 
-class _OwnThread(ThreadSensitiveContext):
-    """A thread of its own for the ORM calls of one body, which nobody waits for when the body is over."""
-
-    async def __aexit__(self, *exc_info: Any) -> None:
-        # asgiref would block the whole loop until the thread has ended.
-        executor = SyncToAsync.context_to_thread_executor.pop(self, None)
-        if executor is not None:
-            executor.shutdown(wait=False)
-        await super().__aexit__(*exc_info)  # type: ignore[no-untyped-call]
-
-
-async def poll_on_loop(hold: Hold, engine: Engine, worker: Worker, on_start: OnStart) -> Ended:
+async def poll_on_loop(hold: Hold, engine: Engine, worker: Worker, on_start: OnStart, threads: SpareThreads) -> Ended:
     """
     Run one claimed task to its outcome.
 
-    Everything of ours around the body, and the body's own ORM calls, have a thread and connections
-    of their own: signal receivers may block, and two bodies never share a transaction.
+    The body's ORM calls, and what may block of what we do for it, have a thread and connections of their own: signal
+    receivers, code of the user's that reads states and results. Two bodies never share a transaction.
+    A body that needs none of that has no thread: to change threads twice takes longer than all the rest.
     """
-    session = Session()
-    async with _OwnThread():
-        loaded = await sync_to_async(_begin, thread_sensitive=True)(hold, session, worker, on_start)
+    own = OwnThread(threads)
+    sensitive = ThreadSensitiveContext()  # what its children may outlive
+    SyncToAsync.context_to_thread_executor[sensitive] = own
+    SyncToAsync.thread_sensitive_context.set(sensitive)
+    is_actor = isinstance(registry.get(hold.claimed.task_type), ActorTask)
+    try:
+        if is_actor or announce.is_start_received(hold.claimed):
+            loaded = await sync_to_async(_begin, thread_sensitive=True)(hold, worker, on_start)
+        else:
+            loaded = _begin(hold, worker, on_start)
         if isinstance(loaded, Ended):
             return loaded
-        ending = await run_cancellably(hold, session, loaded)
-        return await sync_to_async(_end, thread_sensitive=True)(hold, session, loaded, ending, engine, worker)
+        ending = await run_cancellably(hold, own.cancel, loaded)
+        if not own.is_taken and not is_actor and is_light(ending):
+            hold.disarm()
+            return conclude(hold, loaded, ending, worker)
+        end = partial(copy_context().run, _end, hold, loaded, ending, engine, worker)
+        over = asyncio.get_running_loop().run_in_executor(own, end)
+    finally:
+        own.close()
+    return await over
 
 
-def _begin(hold: Hold, session: Session, worker: Worker, on_start: OnStart) -> Loaded | Ended:
-    session.enter()
+def _begin(hold: Hold, worker: Worker, on_start: OnStart) -> Loaded | Ended:
     loaded = load(hold, worker)
     if isinstance(loaded, Loaded):
         on_start(hold, loaded)
-    else:
-        session.leave()
     return loaded
 
 
-def _end(
-    hold: Hold, session: Session, loaded: Loaded, ending: Returned | Raised, engine: Engine, worker: Worker
-) -> Ended:
+def is_light(ending: Returned | Raised) -> bool:
+    """Whether its outcome takes no time and no code of the user's, which may block: made of a few plain values."""
+    if isinstance(ending, Raised):
+        return False
+    value = ending.value
+    parts = [*value, *value.values()] if type(value) is dict else value if type(value) in (list, tuple) else [value]
+    return len(parts) <= LIGHT_MOST and all(type(part) in LIGHT for part in parts)
+
+
+def _end(hold: Hold, loaded: Loaded, ending: Returned | Raised, engine: Engine, worker: Worker) -> Ended:
     # The body may have left its thread at work, say after a wait_for(); it counts as running until here.
     hold.disarm()
-    try:
-        match nothing_left_open(ending, session):
-            case Returned(value) if loaded.context is not None and is_commit_function(value):
-                return commit_with(hold, loaded, engine, worker, value, session)
-            case over:
-                if loaded.context is None:
-                    session.leave()
-                return conclude(hold, loaded, over, worker)
-    finally:
-        session.leave()
+    session = sessions.current()
+    match nothing_left_open(ending, session):
+        case Returned(value) if loaded.context is not None and is_commit_function(value):
+            return commit_with(hold, loaded, engine, worker, value, session)
+        case over:
+            return conclude(hold, loaded, over, worker)
 
 
-async def run_cancellably(hold: Hold, session: Session, loaded: Loaded) -> Returned | Raised:
+async def run_cancellably(hold: Hold, cancel_statement: Callable[[], None], loaded: Loaded) -> Returned | Raised:
     """Run the body as a task of its own, which an interruption cancels; the hold stays armed."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(_guarded(hold, loaded))
 
     def stop(_: type[Interrupted]) -> None:
         loop.call_soon_threadsafe(task.cancel)
-        session.cancel()
+        cancel_statement()
 
     try:
         hold.arm(stop)

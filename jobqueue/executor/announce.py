@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from jobqueue import registry, results
-from jobqueue.compat import is_heard, task_backends, task_enqueued, task_finished, task_started
+from jobqueue.compat import is_heard, is_received, task_backends, task_enqueued, task_finished, task_started
 from jobqueue.executor.errors import first_line_of, log_failure
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.run import Ended, Loaded, Worker
@@ -41,6 +41,11 @@ def started(hold: Hold, loaded: Loaded, worker: Worker) -> None:
         log_start(claimed, loaded, level, worker)
     if claimed.polls == 0 and is_heard(task_started, logging.INFO):
         send(task_started, loaded.result)
+
+
+def is_start_received(claimed: Claimed) -> bool:
+    """Whether somebody's code runs, which may block, when a task's start is told."""
+    return claimed.polls == 0 and is_received(task_started)
 
 
 def log_start(claimed: Claimed, loaded: Loaded, level: int, worker: Worker) -> None:

@@ -129,6 +129,12 @@ def current() -> Session:
     return _current.session
 
 
+def tidy() -> None:
+    """Let whatever just ran in this thread leave nothing behind; the loop's own thread has no session."""
+    if _current.session is not None:
+        _current.session.tidy()
+
+
 def is_in_transaction(wrapper: BaseDatabaseWrapper) -> bool:
     """Whether a transaction is open, through Django or behind its back."""
     raw = wrapper.connection

@@ -257,6 +257,35 @@ async def leave_a_thread_at_work(gate: str) -> None:
     gates[gate].arrive("body")
 
 
+@task
+async def thread_of_calls(gate: str | None = None) -> int:
+    """Call two functions at once, and later another; returns the thread of all."""
+    here = sync_to_async(threading.get_native_id)
+    threads = {*await asyncio.gather(here(), here())}
+    await asyncio.sleep(0)
+    threads.add(await here())
+    if gate is not None:
+        await sync_to_async(gates[gate].pass_through)()
+    (thread,) = threads
+    return thread
+
+
+@task
+async def call_after_the_end(gate: str) -> None:
+    """Leave a child that calls a function, with the ORM, when the body is over."""
+
+    def call() -> None:
+        gates[gate].arrive((threading.get_native_id(), Task.objects.exists()))
+
+    async def child() -> None:
+        while not gates[gate].is_open.is_set():  # noqa: ASYNC110 - opened by another thread
+            await asyncio.sleep(0.005)
+        await sync_to_async(call)()
+
+    await sync_to_async(call)()
+    left_behind.append(asyncio.create_task(child()))
+
+
 @task(backoff=AT_ONCE)
 def spin_at(gate: str) -> None:
     gates[gate].arrive()

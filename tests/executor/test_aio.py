@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jobqueue.compat import task_started
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
@@ -77,10 +78,98 @@ def test_a_mistake_of_ours_fails_the_task_and_nothing_else(
     assert row_of(after).status == Status.SUCCESSFUL
 
 
+def async_threads() -> int:
+    return sum("-async" in thread.name for thread in threading.enumerate())
+
+
+def test_a_body_that_calls_nothing_has_no_thread(burst: Burst, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Any] = []
+    monkeypatch.setattr("jobqueue.executor.spare.SpareThreads.take", taken.append)
+    result = tasks.add_later.enqueue(1)
+
+    burst()
+
+    assert (row_of(result).status, taken) == (Status.SUCCESSFUL, [])
+
+
+def test_receivers_of_the_start_of_an_async_task_may_block(burst: Burst) -> None:
+    seen: list[Any] = []
+
+    def receiver(**_: Any) -> None:
+        seen.append((threading.current_thread().name, Task.objects.running().count()))
+
+    task_started.connect(receiver)
+    try:
+        result = tasks.add_later.enqueue(1)
+        burst()
+    finally:
+        task_started.disconnect(receiver)
+
+    assert row_of(result).status == Status.SUCCESSFUL
+    ((thread, running),) = seen
+    assert "-async" in thread
+    assert running == 1
+
+
+def test_a_thread_is_handed_on_from_body_to_body(burst: Burst) -> None:
+    results = tasks.thread_of_calls.enqueue_many([((), {})] * 30)
+
+    burst(async_slots=1)
+
+    assert len({row_of(result).return_value for result in results}) == 1
+
+
+def test_two_bodies_at_once_share_no_thread(start: Start) -> None:
+    results = tasks.thread_of_calls.enqueue_many([(("both",), {})] * 2)
+    start(async_slots=2)
+    gates["both"].wait_for(2)
+    gates["both"].open()
+
+    first, second = (wait_until(result, Status.SUCCESSFUL).return_value for result in results)
+    assert first != second
+
+
+def test_a_thread_that_is_still_at_work_is_not_handed_on(start: Start) -> None:
+    start(async_slots=2)
+    stuck = tasks.leave_a_thread_at_work.enqueue("at work")
+    gates["at work"].wait_for(2)
+
+    for _ in range(3):
+        wait_until(tasks.thread_of_calls.enqueue(), Status.SUCCESSFUL)
+
+    assert row_of(stuck).status == Status.RUNNING
+    gates["at work"].open()
+    wait_until(stuck, Status.SUCCESSFUL)
+
+
+def test_what_a_body_left_behind_calls_on_in_threads_and_keeps_none(start: Start) -> None:
+    start(async_slots=1)
+    wait_until(tasks.call_after_the_end.enqueue("late"), Status.SUCCESSFUL)
+    wait_until(tasks.thread_of_calls.enqueue("busy meanwhile"), Status.RUNNING)
+    gates["busy meanwhile"].wait_for()
+
+    gates["late"].open()
+    (body, _), (child, _) = gates["late"].wait_for(2)
+    assert body != child, "the thread was handed on by then"
+    gates["busy meanwhile"].open()
+
+    again = tasks.thread_of_calls.enqueue()
+    assert wait_until(again, Status.SUCCESSFUL).return_value in (body, child)
+
+
+def test_threads_do_not_grow_with_the_number_of_bodies(start: Start) -> None:
+    running = start(async_slots=3)
+    tasks.thread_of_calls.enqueue_many([((), {})] * 200)
+
+    wait_for(lambda: running.pulse.counts.finished == 200)
+
+    assert async_threads() <= 3
+
+
 def test_the_threads_of_an_executor_end_with_it(start: Start) -> None:
     before = threading.active_count()
     running = start(threads=4)
-    tasks.add_later.enqueue_many([((number,), {}) for number in range(20)])
+    tasks.thread_of_calls.enqueue_many([((), {})] * 20)
     wait_for(lambda: Task.objects.successful().count() == 20)
 
     running.stop()
