@@ -70,7 +70,9 @@ class Loop:
         self, hold: Hold, engine: Engine, worker: Worker, on_start: OnStart, done: Callable[[Ended], None]
     ) -> None:
         """Run one claimed task; `done` gets its outcome, in the loop's thread."""
-        self._loop.call_soon_threadsafe(self._start, hold, engine, worker, on_start, done)
+        is_there = threading.get_ident() == self._thread.ident  # where no wake-up has to be written to the loop
+        call_soon = self._loop.call_soon if is_there else self._loop.call_soon_threadsafe
+        call_soon(self._start, hold, engine, worker, on_start, done)
 
     def _start(
         self, hold: Hold, engine: Engine, worker: Worker, on_start: OnStart, done: Callable[[Ended], None]

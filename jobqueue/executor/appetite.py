@@ -48,6 +48,8 @@ class Appetite:
         self._noticed: dict[str, float] = {}  # when
         self._looked_at = dict.fromkeys(LANES, AT_ONCE)  # when the last claim for a lane began
         self._is_hungry = dict.fromkeys(LANES, False)  # whether it found all it asked for
+        self._are_for_loop = False  # all of the last claim for both lanes, which found as many as it asked for
+        self.room_in_threads = 0  # when the last demand was made
         self._next_poll_at = self._picky_again_at = AT_ONCE
         self._queues: list[str] = []
         self._queues_read_at = self._limits_read_at = AT_ONCE
@@ -104,6 +106,9 @@ class Appetite:
         # A lane that had no room is as hungry as it was.
         for lane in lanes(demand):
             self._looked_at[lane], self._is_hungry[lane] = began_at, was_full
+        if claims and not is_picky(demand):
+            coroutines = self._crew.coroutines
+            self._are_for_loop = was_full and all(claimed.task_type in coroutines for claimed in claims)
         self._next_poll_at = now + (BUSY_SECONDS if claims.busy else self._poll_seconds())
         if is_picky(demand) and not was_full:
             self._picky_again_at = now + (now - began_at) / PICKY_SHARE
@@ -166,15 +171,17 @@ class Appetite:
         """How many tasks fit, and of which kind: a full lane takes no more of its own."""
         nothing = Demand(executor_id=self._executor_id, queues=(), limit=0)
         if self._suspects.is_waiting:
+            self.room_in_threads = 1
             return replace(nothing, limit=min(1, most), suspects=True) if is_alone else nothing
         if most <= 0 or self._suspects.is_running:
             return nothing
         threads, loop, coroutines = self._crew.in_threads, self._crew.on_loop, sorted(self._crew.coroutines)
         in_threads, on_loop = max(0, threads.free + threads.ahead()), max(0, loop.free)
+        self.room_in_threads = in_threads
         if not coroutines:
             return replace(nothing, limit=min(most, in_threads))
-        if in_threads and on_loop:  # who knows of which kind they will be
-            return replace(nothing, limit=min(most, in_threads, on_loop))
+        if in_threads and on_loop:  # who knows of which kind they will be: as the last ones, or some are handed back
+            return replace(nothing, limit=min(most, on_loop if self._are_for_loop else min(in_threads, on_loop)))
         if in_threads:
             return replace(nothing, limit=min(most, in_threads), but=coroutines)
         return replace(nothing, limit=min(most, on_loop), only=coroutines)

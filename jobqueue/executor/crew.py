@@ -56,17 +56,18 @@ class Crew:
             self._coroutines, self._generation = frozenset(found), generation
         return self._coroutines
 
-    def begin(self, holds: Iterable[Hold]) -> None:
-        """Start them, best first, or put them in line."""
+    def begin(self, holds: Iterable[Hold], room_in_threads: int) -> list[Hold]:
+        """Start them, best first, or put them in line; gives back those of the threads that are too many."""
         coroutines = self.coroutines
         for_threads: list[Hold] = []
         for_loop: list[Hold] = []
         for hold in holds:
             (for_loop if hold.claimed.task_type in coroutines else for_threads).append(hold)
         if for_threads:
-            self.in_threads.add(for_threads)
+            self.in_threads.add(for_threads[:room_in_threads])
         if for_loop:
             self.on_loop.add(for_loop)
+        return for_threads[room_in_threads:]
 
     def take_back(self, waited_seconds: float) -> list[Hold]:
         """Take those out of the lines that have waited so long."""

@@ -257,7 +257,9 @@ class Pulse(threading.Thread):
         if holds:
             reach("begin")
         self.holds.update((hold.id, hold) for hold in holds)
-        self._crew.begin(holds)
+        for hold in self._crew.begin(holds, self._appetite.room_in_threads):
+            self._enter(not_started(hold))
+            self._wakeup.set()
 
     def _take_back(self) -> None:
         """Hand back what waits in line for too long, and all of it when we stop or make room for a suspect."""

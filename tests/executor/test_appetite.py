@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -22,8 +22,10 @@ POLL_SECONDS = 10.0
 MANY = 1_000_000
 
 
-def claims_of(count: int, *, busy: Collection[str] = (), is_cut: bool = False) -> Claims:
-    claims = Claims(make_claim() for _ in range(count))
+def claims_of(
+    count: int, *, busy: Collection[str] = (), is_cut: bool = False, task_types: Sequence[str] = ("sync",)
+) -> Claims:
+    claims = Claims(make_claim(task_type=task_types[number % len(task_types)]) for number in range(count))
     claims.busy, claims.is_cut = frozenset(busy), is_cut
     return claims
 
@@ -75,12 +77,20 @@ class Situation:
         return self.appetite.demand(most, is_alone=is_alone, is_convenient=is_convenient)
 
     def claims(
-        self, found: int = 0, *, took: float = 0.0, busy: Collection[str] = (), is_cut: bool = False, **changes: Any
+        self,
+        found: int = 0,
+        *,
+        took: float = 0.0,
+        busy: Collection[str] = (),
+        is_cut: bool = False,
+        task_types: Sequence[str] = ("sync",),
+        **changes: Any,
     ) -> Demand:
         """Make one claim, which finds so many."""
         demand, began_at = self.asks(**changes), self.clock.now
         self.clock.now += took
-        self.appetite.claimed(demand, claims_of(found, busy=busy, is_cut=is_cut), began_at)
+        claims = claims_of(found, busy=busy, is_cut=is_cut, task_types=task_types)
+        self.appetite.claimed(demand, claims, began_at)
         return demand
 
     def waits(self, most: int = MANY) -> float:
@@ -138,6 +148,20 @@ def test_without_async_tasks_only_threads_count(situation: Situation) -> None:
     situation.coroutines, situation.loop = frozenset(), 0
 
     assert (situation.asks().limit, situation.asks().but) == (8, None)
+
+
+@pytest.mark.parametrize(
+    ("found", "task_types", "limit"),
+    [(8, ["async"], 100), (8, ["async", "sync"], 8), (8, ["sync"], 8), (7, ["async"], 8)],
+)
+def test_as_many_as_the_loop_has_room_for_are_asked_for_once_all_are_for_it(
+    situation: Situation, found: int, task_types: Sequence[str], limit: int
+) -> None:
+    situation.claims(found, task_types=task_types)
+    assert situation.claims(50, is_convenient=True, task_types=["sync"]).limit == limit
+
+    assert situation.appetite.room_in_threads == 8
+    assert situation.asks(is_convenient=True).limit == 8
 
 
 @pytest.mark.parametrize("most", [0, 5])

@@ -13,9 +13,20 @@ from jobqueue.executor import hold as hold_module
 from jobqueue.executor import lane as lane_module
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.lane import AHEAD_MOST, LOOKOUT_SECONDS, SHORT_SECONDS, LoopLane, ThreadLane
-from jobqueue.outcome import Status
+from jobqueue.models import Task
+from jobqueue.outcome import Demand, Status
 from tests.executor import tasks
-from tests.executor.harness import Start, gates, in_line, make_claim, on_postgresql, row_of, wait_for, wait_until
+from tests.executor.harness import (
+    Running,
+    Start,
+    gates,
+    in_line,
+    make_claim,
+    on_postgresql,
+    row_of,
+    wait_for,
+    wait_until,
+)
 
 
 class Clock:
@@ -155,6 +166,33 @@ def test_no_more_than_fits_is_claimed_of_long_tasks(start: Start) -> None:
 
     assert sorted(row_of(result).claim_number for result in long) == [0] * 7 + [1] * 3
     assert sorted(row_of(result).claim_number for result in later) == [0] * 6 + [1] * 4
+
+
+@on_postgresql
+def test_long_tasks_claimed_in_place_of_async_ones_go_back_at_once(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobqueue.executor.pulse.TAKE_BACK_SECONDS", 1000.0)
+    asked: list[int] = []
+    tasks.add_later.using(priority=1).enqueue_many([((number,), {}) for number in range(30)])
+    tasks.wait_at.enqueue_many([(("long", number), {}) for number in range(20)])
+
+    def listen(running: Running) -> None:
+        make_demand = running.pulse._appetite.demand
+
+        def demand(most: int, **situation: bool) -> Demand:
+            made = make_demand(most, **situation)
+            asked.append(made.limit)
+            return made
+
+        monkeypatch.setattr(running.pulse._appetite, "demand", demand)
+
+    running = start(threads=2, async_slots=40, prepare=listen)
+    gates["long"].wait_for(2)
+
+    wait_for(lambda: len(running.holds) == 2)
+    assert max(asked) == 40
+    assert (Task.objects.running().count(), Task.objects.ready().count()) == (2, 18)
 
 
 @on_postgresql
