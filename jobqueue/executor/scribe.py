@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -91,6 +92,11 @@ class Scribe(logging.StreamHandler):  # type: ignore[type-arg]
             self._timer = threading.Timer(GAP_SECONDS, self.flush)
             self._timer.daemon = True
             self._timer.start()
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Complain where that is heard: a stream that a task has closed must end no thread of ours."""
+        with contextlib.suppress(ValueError):
+            super().handleError(record)
 
     def flush(self) -> None:
         """Write what was said so far."""

@@ -13,6 +13,9 @@ from types import FrameType
 WAKE = 0  # look around
 ORPHANED = 255  # the supervisor is gone
 
+_handled: set[int] = set()  # what a pipe of this process receives
+_mask = threading.local()
+
 
 class SignalPipe:
     """
@@ -39,11 +42,13 @@ class SignalPipe:
             if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
                 numbers.discard(signal.SIGHUP)  # nohup
             before = {number: signal.signal(number, self._write) for number in numbers}
+            _handled.update(numbers)
         try:
             yield self
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            _handled.difference_update(before)
 
     def wake(self) -> None:
         """Make read() return, from any thread."""
@@ -66,3 +71,27 @@ class SignalPipe:
     def close(self) -> None:
         os.close(self._reader)
         os.close(self._writer)
+
+
+def _before_fork() -> None:
+    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, _handled)
+
+
+def _after_in_parent() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
+
+
+def _after_in_child() -> None:
+    """
+    Give signals their usual meaning again.
+
+    A copy of us, such as a body makes with multiprocessing, has our handlers and our pipe: what ends the copy
+    would stop the executor, and not the copy.
+    """
+    for number in _handled:
+        signal.signal(number, signal.SIG_DFL)
+    _handled.clear()
+    signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
