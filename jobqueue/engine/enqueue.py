@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
+from msgspec.structs import replace
 
 from jobqueue.engine.ground import json_from
 from jobqueue.engine.tallies import Tallies

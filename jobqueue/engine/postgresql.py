@@ -8,15 +8,16 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib.resources import files
 from itertools import starmap
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 import msgspec
 from django.conf import settings
 from django.db import connections, transaction
 from django.db.models import BooleanField, F, Func, Value
-from psycopg import Cursor, IsolationLevel
+from psycopg import Connection, Cursor, IsolationLevel
 from psycopg.pq import Format
 
 from jobqueue.engine.base import Engine
@@ -49,7 +50,11 @@ from jobqueue.outcome import (
 
 CHANNEL = "jobqueue"
 WAKE_LOCK_TIMEOUT = "1s"
+STATUSES = {status.value: status for status in Status}  # to call Status takes a microsecond
+YOUNG = 3  # enqueues of a connection: a site's request has one of its own unless CONN_MAX_AGE says otherwise
 LEAST_GLANCE = 20  # tasks of each queue that a claim looks at
+
+_asked: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
 
 
 @cache
@@ -163,7 +168,8 @@ class PostgresEngine(Engine):
         cursor = connection.make_debug_cursor(inner) if connection.queries_logged else connection.make_cursor(inner)
         with cursor:
             cursor.execute(statement(name), parameters)
-            return cursor.fetchall() if cursor.description else []
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+            return rows
 
     def count(self, name: str, /, **parameters: Any) -> int:
         """Run the statement of a file and count the rows it changed."""
@@ -184,25 +190,31 @@ class PostgresEngine(Engine):
             return self._enqueue(rows)
 
     def _enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        answers: dict[UUID, Enqueued] = {}
         in_order = sorted(rows, key=lambda row: row.key or "")
+        answers: list[Enqueued] = []
         for start in range(0, len(rows), ENQUEUE_BATCH):
-            answers |= self._enqueue_batch(in_order[start : start + ENQUEUE_BATCH])
-        return [answers[row.id] for row in rows]
+            answers += self._enqueue_batch(in_order[start : start + ENQUEUE_BATCH])
+        if all(map(is_, in_order, rows)):
+            return answers
+        by_row = dict(zip(map(id, in_order), answers, strict=True))
+        return [by_row[id(row)] for row in rows]
 
-    def _enqueue_batch(self, rows: Sequence[NewTask]) -> dict[UUID, Enqueued]:
+    def _enqueue_batch(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         answers: dict[UUID, Enqueued] = {}
+        missing = rows
         for _ in range(KEY_TRIES):
-            missing = [row for row in rows if row.id not in answers]
             inserted = self._insert_rows(missing)
-            answers |= {pk: Enqueued(pk, at, Status(status), True) for pk, at, status in inserted}
+            if [answer.id for answer in inserted] == [row.id for row in rows]:  # as a rule: UUIDs are slow as keys
+                return inserted
+            answers |= {answer.id: answer for answer in inserted}
             missing = [row for row in missing if row.id not in answers]
             if missing:
                 holders = self._holders_of({row.key for row in missing})
                 answers |= {row.id: holders[row.key] for row in missing if row.key in holders}
-            if len(answers) == len(rows):
-                return answers
-        raise key_taken(next(row.key for row in rows if row.id not in answers))
+                missing = [row for row in missing if row.id not in answers]
+            if not missing:
+                return [answers[row.id] for row in rows]
+        raise key_taken(missing[0].key)
 
     def _holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
         holders = self.tasks.live().filter(key__in=keys)
@@ -211,13 +223,23 @@ class PostgresEngine(Engine):
             for key, pk, at, status in holders.values_list("key", "pk", "enqueued_at", "status")
         }
 
-    def _insert_rows(self, rows: Sequence[NewTask]) -> list[tuple[Any, ...]]:
+    def _insert_rows(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        """Give an answer for each row that was inserted."""
         aging = float(self.options.aging)
-        if len(rows) == 1 and rows[0].key is None:
+        if len(rows) == 1 and rows[0].key is None and self._is_young():
             columns = msgspec.structs.asdict(rows[0])
             del columns["key"]
-            return self.hot_rows("enqueue_one", backend=self.alias, aging=aging, **columns)
-        return self.hot_rows("enqueue", backend=self.alias, aging=aging, rows=as_json(rows))
+            answers = self.hot_rows("enqueue_one", backend=self.alias, aging=aging, **columns)
+        else:
+            answers = self.hot_rows("enqueue", backend=self.alias, aging=aging, rows=as_json(rows))
+        return [Enqueued(pk, at, STATUSES[status], True) for pk, at, status in answers]
+
+    def _is_young(self) -> bool:
+        """Whether this connection may be closed before it pays to have the server plan the function of enqueue.sql."""
+        connection = connections[self.database]
+        connection.ensure_connection()
+        asked = _asked[connection.connection] = _asked.get(connection.connection, 0) + 1
+        return asked <= YOUNG
 
     # --- claim
 

@@ -1,8 +1,8 @@
 -- Insert one task without a key, in the caller's transaction.
 -- Parameters: backend; aging: seconds per point of priority; the columns.
 -- Index: none is read. Locks: the new rows, of the task and of the tally.
--- Its moment is the statement's, one for all columns: as it waits for nobody, none is later. Planned in a fraction of the
--- time that enqueue.sql takes; prepared (a connection with prepare_threshold), it takes 90 us in all in place of 290.
+-- Its moment is the statement's, one for all columns: as it waits for nobody, none is later.
+-- For the first tasks of a connection: 1.3 ms, then 0.3 for each, where the function of enqueue.sql takes 2.6 and 0.15.
 WITH counted AS (
     INSERT INTO jobqueue_tallydelta (backend, queue_name, task_type, at, submitted)
     VALUES (%(backend)s, %(queue_name)s, %(task_type)s, statement_timestamp(), 1)
