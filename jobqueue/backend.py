@@ -29,6 +29,7 @@ from jobqueue.function import Call, FunctionTask, changed
 from jobqueue.ids import new_id
 from jobqueue.outcome import Enqueued, NewTask
 from jobqueue.payload import encode, encode_arguments
+from jobqueue.results import as_stored, made
 from jobqueue.task_options import stored_options
 
 if TYPE_CHECKING:
@@ -272,7 +273,8 @@ class JobQueueBackend(BaseTaskBackend):
         return {}
 
     def _new_result(self, task: AnyTask, args: Any, kwargs: Any, answer: Enqueued) -> AnyResult:
-        return TaskResult(
+        stored_args, stored_kwargs = as_stored(args, kwargs)
+        return made(
             task=task,
             id=str(answer.id),
             status=TaskResultStatus.READY,
@@ -280,8 +282,8 @@ class JobQueueBackend(BaseTaskBackend):
             started_at=None,
             finished_at=None,
             last_attempted_at=None,
-            args=list(args),
-            kwargs=kwargs,
+            args=stored_args,
+            kwargs=stored_kwargs,
             backend=self.alias,
             errors=[],
             worker_ids=[],
@@ -305,7 +307,7 @@ class JobQueueBackend(BaseTaskBackend):
 
 def _checked_call(call: Any, name: str) -> Call:
     match call:
-        case (list() | tuple() as args, Mapping() as kwargs):
+        case (list() | tuple() as args, dict() | Mapping() as kwargs):  # Mapping() alone takes a microsecond to ask
             return args, kwargs
     raise InvalidArguments(f"{name}: must be a pair (args, kwargs) of a list or tuple and a dict")
 

@@ -59,8 +59,7 @@ class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parent_id: UUID | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
+class Enqueued(Struct, frozen=True):
     """Answer to one NewTask. `created` is False where another task holds one of its keys: `id` is that task's."""
 
     id: UUID

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jobqueue.compat import TaskError, TaskResult, TaskResultStatus
+from jobqueue.compat import TaskError, TaskResult, TaskResultStatus, normalize_json
 from jobqueue.function import FunctionTask, changed
 from jobqueue.outcome import Claimed, NewTask, Status
 from jobqueue.payload import decode
@@ -28,6 +29,8 @@ SHOWN_AS: Mapping[str, TaskResultStatus] = {
     Status.FAILED: TaskResultStatus.FAILED,
     Status.CANCELLED: TaskResultStatus.FAILED,
 }
+SCALARS = frozenset({str, int, float, bool, NoneType})
+_put = object.__setattr__
 CANCELLED = TaskError(exception_class_path="jobqueue.exceptions.TaskCancelled", traceback="The task was cancelled.\n")
 
 
@@ -42,6 +45,23 @@ def task_error(stored: Mapping[str, Any]) -> TaskError:
         exception_class_path=path,
         traceback=str(stored.get("traceback") or f"{path}: {stored.get('message') or ''}\n"),
     )
+
+
+def made(**values: Any) -> Result:
+    """Make a TaskResult whose arguments are JSON already; its own constructor looks through them all again."""
+    result = object.__new__(TaskResult)
+    for name, value in values.items():
+        _put(result, name, value)
+    _put(result, "_return_value", None)
+    return result
+
+
+def as_stored(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Give arguments that were accepted as their row holds them."""
+    if SCALARS.issuperset(map(type, args)) and SCALARS.issuperset(map(type, kwargs.values())):
+        return list(args), dict(kwargs)
+    stored: Any = normalize_json([args, kwargs])
+    return stored[0], stored[1]
 
 
 def from_row(row: models.Task, task: AnyTask) -> Result:
@@ -86,7 +106,7 @@ def from_claimed(claimed: Claimed, task: AnyTask, args: list[Any], kwargs: dict[
         raise ValueError("its arguments are not a list and an object")
     if task.queue_name != claimed.queue_name or task.priority != claimed.priority:
         task = changed(task, queue_name=claimed.queue_name, priority=claimed.priority)
-    return TaskResult(
+    return made(
         task=task,
         id=str(claimed.id),
         status=TaskResultStatus.RUNNING,
@@ -104,7 +124,7 @@ def from_claimed(claimed: Claimed, task: AnyTask, args: list[Any], kwargs: dict[
 
 def enqueued(row: NewTask, task: AnyTask, *, enqueued_at: datetime) -> Result:
     """Show a row that was just inserted, for task_enqueued; `task` is what its task_type is declared as."""
-    return TaskResult(
+    return made(
         task=changed(task, queue_name=row.queue_name, priority=row.priority, run_after=row.wake_at, key=row.key),
         id=str(row.id),
         status=TaskResultStatus.READY,
