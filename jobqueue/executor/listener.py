@@ -20,6 +20,7 @@ logger = logging.getLogger("jobqueue.executor")
 
 PROBE_SECONDS = 3.0
 LOOK_UP_SECONDS = 1.0  # between looks whether to stop
+PROBE = "!probe-"  # in place of a queue's name: who has sent it hears whether notices come
 WAKE_NOTICE = "!wake"  # in place of a queue's name: jobqueue_send_to_task() in SQL has sent a message
 
 
@@ -42,7 +43,8 @@ class Listener(threading.Thread):
         self._engine = engine
         self._on_queue, self._on_cancel, self._on_anything = on_queue, on_cancel, on_anything
         self._over = threading.Event()
-        self._probe = f"!probe-{uuid4()}"
+        self._prefix = f"{engine.alias} "
+        self._probe = f"{PROBE}{uuid4()}"
         self.is_listening = False
 
     def run(self) -> None:
@@ -69,7 +71,7 @@ class Listener(threading.Thread):
         # psycopg's own statement: a channel's name cannot be a parameter.
         connection.execute(statement("listen"))
         # A transaction pooler takes LISTEN without a word and delivers nothing.
-        notify_from_elsewhere(self._engine.database, f"{self._engine.alias} {self._probe}")
+        notify_from_elsewhere(self._engine.database, f"{self._prefix}{self._probe}")
         self._on_anything()
         since = time.monotonic()
         while not self._over.is_set():
@@ -83,17 +85,16 @@ class Listener(threading.Thread):
                 return
 
     def _pass_on(self, payload: str) -> None:
-        alias, _, what = payload.partition(" ")
-        if alias != self._engine.alias:
+        if not payload.startswith(self._prefix):
             return
-        match what:
+        match payload.removeprefix(self._prefix):
             case self._probe:
                 self.is_listening = True
             case name if name == CANCEL_NOTICE:
                 self._on_cancel()
             case name if name == WAKE_NOTICE:
                 self._on_anything()
-            case name if not name.startswith("!"):
+            case name if not name.startswith(PROBE):
                 self._on_queue(name)
 
     def stop(self) -> None:
