@@ -121,12 +121,16 @@ class NewMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """One unread message of a claimed task. `body` is raw JSON text."""
+    """
+    One unread message of a claimed task. `body` is raw JSON text.
+
+    eof: as the row has it, which is for whoever reads the message to understand.
+    """
 
     id: int
     task_id: UUID
     sender_id: UUID | None
-    eof: Status | None
+    eof: str | None
     body: str | None
     sent_at: datetime
 

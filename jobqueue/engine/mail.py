@@ -199,9 +199,7 @@ class Mail(Ground):
 
 
 def letter(pk: int, task_id: UUID, sender_id: UUID | None, eof: str | None, body: str | None, at: datetime) -> Letter:
-    return Letter(
-        id=pk, task_id=task_id, sender_id=sender_id, eof=None if eof is None else Status(eof), body=body, sent_at=at
-    )
+    return Letter(id=pk, task_id=task_id, sender_id=sender_id, eof=eof, body=body, sent_at=at)
 
 
 def receivers(messages: Sequence[NewMessage]) -> set[UUID]:

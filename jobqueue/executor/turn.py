@@ -23,7 +23,7 @@ from jobqueue.results import Result
 from jobqueue.task_options import time_problems
 
 FIRST_WAIT_SECONDS = 0.1  # of an actor that leaves its mail unread, doubling up to POLL_INTERVAL
-KINDS = {
+KINDS: dict[str | None, Kind] = {
     None: Kind.MESSAGE,
     Status.SUCCESSFUL: Kind.CHILD_SUCCESSFUL,
     Status.FAILED: Kind.CHILD_FAILED,
@@ -59,7 +59,10 @@ def context_of(
 
 
 def message_of(actor: type[Actor[Any]], letter: Letter) -> Message:
-    kind = KINDS[letter.eof]
+    try:
+        kind = KINDS[letter.eof]
+    except KeyError:
+        raise UndecodableMessage(f"Message {letter.id} tells of a child's end {letter.eof!r}, which is none.") from None
     try:
         body = actor.decode_body(letter.body or "null") if kind is Kind.MESSAGE else decode(letter.body or "null")
     except ValueError as error:

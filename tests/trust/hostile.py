@@ -312,6 +312,10 @@ odd_json = plain_json.map(as_json) | st.sampled_from(
 JSON_COLUMNS = ["args", "kwargs", "options", "metadata", "errors", "worker_ids", "inner_state"]
 MOMENTS = ["rank", "enqueued_at", "started_at", "expires_at", "alarm_at", "last_attempted_at", "heartbeat"]
 odd_moments = st.sampled_from(["infinity", "-infinity", "20000-01-01", "4000-01-01 BC", "0001-01-01", "9999-12-31"])
+NAMES = ["task_type", "queue_name", "key", "idempotency_key"]
+odd_names = odd_text | st.sampled_from(
+    ["", " ", "x" * 10_000, "\U0001f9e8" * 128, "\u202etxet\u2066", "a\x00b", "\ud800"]
+)
 odd_numbers = st.sampled_from([0, -1, 2**31 - 1, -(2**31)])
 NUMBERS = ["priority", "max_attempts", "polls", "lost_count", "idle_polls"]
 odd_columns = st.one_of(
@@ -320,4 +324,12 @@ odd_columns = st.one_of(
     st.tuples(st.sampled_from(NUMBERS), odd_numbers.map(str), st.just("int")),
     # A row that says "minus two billion so far" is tried two billion times, as it asks.
     st.tuples(st.just("attempts"), st.sampled_from(["0", "-1", str(2**31 - 1)]), st.just("int")),
+)
+odd_mail = st.one_of(
+    st.tuples(st.just("body"), odd_json, st.just("jsonb")),
+    st.tuples(st.sampled_from(["sent_at", "consumed_at"]), odd_moments, st.just("timestamptz")),
+    st.tuples(
+        st.sampled_from(["eof", "dedupe_key"]), odd_names | st.sampled_from(["READY", "FAILED"]), st.just("text")
+    ),
+    st.tuples(st.just("sender_id"), st.just("ffffffff-ffff-ffff-ffff-ffffffffffff"), st.just("uuid")),
 )

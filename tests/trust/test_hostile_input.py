@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import DataError, IntegrityError, connection, transaction
+from django.db import DatabaseError, DataError, IntegrityError, connection, transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +28,7 @@ from tests.actor.stage import AsyncPuppet, Puppet, parts
 from tests.executor.conftest import start  # noqa: F401 - a fixture
 from tests.executor.harness import Running, Start, gates, on_postgresql, wait_for
 from tests.executor.tasks import add, count_tasks, fail
+from tests.factories import TaskFactory
 from tests.trust import hostile
 from tests.trust.hostile import given_back, hand_back
 
@@ -288,7 +289,33 @@ def test_message_arrives_once_or_is_refused(running: Running, bodies: list[tuple
     assert not InboxMessage.objects.filter(task_id=pk, consumed_at=None).exists()
 
 
-# --- rows
+# --- rows that somebody made by hand
+
+
+def changed_by_hand(table: str, pk: Any, column: str, value: str, kind: str) -> bool:
+    """Write into a row; returns whether the driver and the database take that."""
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"UPDATE {table} SET {column} = %s::{kind} WHERE id = %s", [value, pk])
+    except (DataError, IntegrityError, UnicodeEncodeError):
+        return False
+    return True
+
+
+def begun(count: int, place: int, body: Any) -> list[Any]:
+    """Enqueue that many tasks, one of them of another kind, at this place."""
+    name = f"part-{next(numbers)}"
+    parts[name] = lambda _: Done()
+    results = [add.enqueue(number) for number in range(count)]
+    if body is not add:
+        results[place] = body.using(max_attempts=1).enqueue("plain" if body is fail else name)
+    return results
+
+
+def assert_only_one_is_hurt(results: list[Any], place: int) -> None:
+    others = [result for number, result in enumerate(results) if number != place]
+    assert {end_of(result.id).status for result in others} == {Status.SUCCESSFUL}
+    assert end_of(results[place].id).status in FINAL
 
 
 @EXAMPLES
@@ -296,21 +323,101 @@ def test_message_arrives_once_or_is_refused(running: Running, bodies: list[tuple
 def test_poison_row_in_a_claimed_batch_fails_alone(
     running: Running, odd: tuple[str, str, str], place: int, body: Any
 ) -> None:
-    column, value, kind = odd
-    name = f"part-{next(numbers)}"
-    parts[name] = lambda _: Done()
     with transaction.atomic():
-        results = [add.enqueue(number) for number in range(5)]
-        if body is not add:
-            results[place] = body.using(max_attempts=1).enqueue("plain" if body is fail else name)
-        try:
-            with transaction.atomic(), connection.cursor() as cursor:
-                cursor.execute(
-                    f"UPDATE jobqueue_task SET {column} = %s::{kind} WHERE id = %s", [value, results[place].id]
-                )
-        except (DataError, IntegrityError):
-            pass  # the database itself refuses that
+        results = begun(5, place, body)
+        changed_by_hand("jobqueue_task", results[place].id, *odd)
 
-    others = [result for number, result in enumerate(results) if number != place]
-    assert {end_of(result.id).status for result in others} == {Status.SUCCESSFUL}
-    assert end_of(results[place].id).status in FINAL
+    assert_only_one_is_hurt(results, place)
+
+
+@EXAMPLES
+@given(
+    odd=st.lists(hostile.odd_columns, min_size=2, max_size=4, unique_by=lambda column: column[0]),
+    place=st.integers(0, 2),
+    body=st.sampled_from([add, fail, Puppet.task]),
+)
+def test_row_with_poison_in_several_columns_fails_alone(
+    running: Running, odd: list[tuple[str, str, str]], place: int, body: Any
+) -> None:
+    with transaction.atomic():
+        results = begun(3, place, body)
+        for column in odd:
+            changed_by_hand("jobqueue_task", results[place].id, *column)
+
+    assert_only_one_is_hurt(results, place)
+
+
+@EXAMPLES
+@given(names=st.lists(st.tuples(st.sampled_from(hostile.NAMES), hostile.odd_names), min_size=1, max_size=4))
+def test_any_text_as_a_name_in_a_row_is_refused_or_harms_nobody(running: Running, names: list[tuple[str, str]]) -> None:
+    with transaction.atomic():
+        results = [add.enqueue(number) for number in range(len(names) + 2)]
+        for result, (column, name) in zip(results, names, strict=False):
+            changed_by_hand("jobqueue_task", result.id, column, name, "text")
+
+    for result in results:
+        row = Task.objects.get(pk=result.id)
+        if row.task_type == add.task_type:
+            assert end_of(row.pk).status == Status.SUCCESSFUL
+        else:
+            wait_for(Task.objects.filter(pk=row.pk, status=Status.SCHEDULED).first, "an unknown task handed back")
+            jobqueue.cancel(row.pk)
+
+
+@EXAMPLES
+@given(task_type=hostile.odd_names | st.just(add.task_type), queue=hostile.odd_names, key=hostile.odd_names)
+def test_any_text_as_a_name_given_to_sql_is_refused_or_harms_nobody(
+    running: Running, task_type: str, queue: str, key: str
+) -> None:
+    before = Task.objects.count()
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT jobqueue_create_task(NULL, %s, args => '[1]', queue_name => %s, key => %s)",
+                [task_type, queue, key],
+            )
+            (pk,) = cursor.fetchone()
+    except (DatabaseError, UnicodeEncodeError):
+        assert Task.objects.count() == before
+        return
+
+    if task_type == add.task_type:
+        assert end_of(pk).status == Status.SUCCESSFUL
+        assert (stored(pk, "queue_name"), stored(pk, "key")) == (queue, key)
+    else:
+        wait_for(Task.objects.filter(pk=pk, status=Status.SCHEDULED).first, "an unknown task handed back")
+        jobqueue.cancel(pk)
+
+
+@EXAMPLES
+@given(odd=st.lists(hostile.odd_mail, min_size=1, max_size=2), place=st.integers(0, 2), takes=st.booleans())
+def test_poison_message_harms_its_receiver_alone(
+    running: Running, odd: list[tuple[str, str, str]], place: int, takes: bool
+) -> None:
+    """One that reads it has failed, or has read it; one that does not read its mail may end well."""
+    name = f"part-{next(numbers)}"
+    parts[name] = lambda context: Done(len(context.inbox.take() if takes else ()))
+    with transaction.atomic():
+        results = [Puppet.using(max_attempts=1).enqueue(name) for _ in range(3)]
+        for result in results:
+            jobqueue.send(result.id, "good")
+        message = jobqueue.send(results[place].id, "bad")
+        for column in odd:
+            changed_by_hand("jobqueue_inboxmessage", message, *column)
+
+    assert_only_one_is_hurt(results, place)
+
+
+@pytest.mark.parametrize("moment", ["infinity", "-infinity", "20000-01-01", "4000-01-01 BC"])
+@pytest.mark.parametrize("status", [Status.SCHEDULED, Status.SUSPENDED])
+def test_alarm_of_any_moment_rings_or_waits_and_keeps_nobody(running: Running, status: Status, moment: str) -> None:
+    row = TaskFactory.create(task_type=add.task_type, args=[1], status=status)
+    changed_by_hand("jobqueue_task", row.pk, "wake_at", moment, "timestamptz")
+
+    assert end_of(add.enqueue(1).id).status == Status.SUCCESSFUL
+
+    if moment in ("-infinity", "4000-01-01 BC"):
+        assert end_of(row.pk).status == Status.SUCCESSFUL
+    else:
+        assert stored(row.pk, "status") == status
+        jobqueue.cancel(row.pk)
