@@ -400,8 +400,8 @@ class TestCommandLine:
     """
     What `manage.py jobqueue` reads: so many rows and no more, whatever the planner believes.
 
-    But where a million rows were never analysed, it sorts what is scheduled, as the index that tells the queues apart is
-    the smaller one.
+    But where a million rows were never analysed, it sorts what is scheduled, as the index that tells the queues apart
+    is the smaller one.
     """
 
     @pytest.fixture
