@@ -58,7 +58,9 @@ class Scribe(logging.StreamHandler):  # type: ignore[type-arg]
         self._format_line = lines.line
         self._lines: deque[str] = deque()
         self._next_at = 0.0
-        self._timer: threading.Timer | None = None
+        self._is_due = False  # lines wait for the flusher
+        self._due, self._over = threading.Event(), threading.Event()
+        self._flusher: threading.Thread | None = None
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Format outside of the lock."""
@@ -88,10 +90,30 @@ class Scribe(logging.StreamHandler):  # type: ignore[type-arg]
         if level >= logging.WARNING or now >= self._next_at:
             self._next_at = now + GAP_SECONDS
             self.flush()
-        elif self._timer is None or not self._timer.is_alive():  # a fork leaves the timer behind
-            self._timer = threading.Timer(GAP_SECONDS, self.flush)
-            self._timer.daemon = True
-            self._timer.start()
+        elif not self._is_due or self._flusher is None or not self._flusher.is_alive():  # a fork leaves it behind
+            self._is_due = True
+            self._remind()
+
+    def _remind(self) -> None:
+        """Write soon, in one thread for all: to start one for each time took a fifth of what a task of 100 ms took."""
+        if self._flusher is None or not self._flusher.is_alive():
+            self._due = threading.Event()
+            self._flusher = threading.Thread(target=self._flush_when_due, name="scribe", daemon=True)
+            self._flusher.start()
+        self._due.set()
+
+    def _flush_when_due(self) -> None:
+        while not self._over.is_set():
+            self._due.wait()
+            self._due.clear()
+            self._over.wait(GAP_SECONDS)
+            self._is_due = False
+            self.flush()
+
+    def close(self) -> None:
+        self._over.set()
+        self._due.set()
+        super().close()
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Complain where that is heard: a stream that a task has closed must end no thread of ours."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,6 +57,23 @@ def test_lines_that_come_fast_are_written_together_and_in_order(
     wait_for(lambda: len(stream.lines) == 1000)  # the last ones too, though nobody says any more
     assert stream.lines == [str(number) for number in range(1000)]
     assert stream.writes < 100
+
+
+def test_lines_that_come_now_and_again_are_written_by_one_thread(logger: logging.Logger, stream: Stream) -> None:
+    writers: set[threading.Thread] = set()
+    write = stream.write
+
+    def note(text: str) -> int:
+        writers.add(threading.current_thread())
+        return write(text)
+
+    stream.write = note  # type: ignore[method-assign]
+    for number in range(10):
+        logger.info("%d at once", number)
+        logger.info("%d", number)
+        wait_for(lambda last=str(number): stream.lines[-1] == last)  # type: ignore[misc]
+
+    assert len(writers) == 2  # ours, and the one
 
 
 def test_a_warning_is_written_at_once_after_what_came_before_it(
