@@ -26,6 +26,7 @@ from jobqueue.outcome import FINAL, Rescued, Sign, Status
 
 # A process that was frozen may claim before its first beat: so long its claim stands for one.
 CLAIM_COUNTS_SECONDS = 1.0
+# Not read: one that Python has no word for (infinity, in a row made by hand) failed each rescue that met it, for ever.
 MOMENTS = ("rank", "wake_at", "expires_at", "alarm_at", "enqueued_at", "started_at", "last_attempted_at", "finished_at")
 
 
