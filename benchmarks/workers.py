@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
@@ -11,14 +10,15 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+
+from demo_project.children import end_with_parent
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 STOP_SECONDS = 30
 READY_SECONDS = 60
 LOOK_SECONDS = 0.02
-LIBC = ctypes.CDLL(None)
-PR_SET_PDEATHSIG = 1
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def _start_logged(command: Sequence[str], environment: Mapping[str, str], log: P
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            preexec_fn=_die_with_us,
+            preexec_fn=partial(end_with_parent, signal.SIGKILL),
         )
 
 
@@ -99,7 +99,7 @@ def _start(command: Sequence[str]) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,  # the log, at its usual level, is written and thrown away
         text=True,
-        preexec_fn=_die_with_us,
+        preexec_fn=partial(end_with_parent, signal.SIGKILL),
     )
 
 
@@ -119,8 +119,3 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.wait()
     assert process.stdout is not None
     process.stdout.close()
-
-
-def _die_with_us() -> None:
-    if sys.platform == "linux":
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import secrets
@@ -24,6 +23,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 from django.db import connections
 
+from demo_project.children import end_with_parent
 from demo_project.photos.gallery import executors_alive
 from demo_project.photos.http import DIRECT
 from demo_project.postgres import CHECKOUT, demo_cluster
@@ -31,8 +31,6 @@ from demo_project.postgres import CHECKOUT, demo_cluster
 START_SECONDS = 60
 STOP_SECONDS = 20
 HOST = "127.0.0.1"
-LIBC = ctypes.CDLL(None)
-PR_SET_PDEATHSIG = 1
 
 
 @contextmanager
@@ -173,7 +171,7 @@ class Processes:
             stderr=subprocess.STDOUT,
             # A Ctrl-C at the terminal is for us; we end the children in order.
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )
 
     def _environment(self) -> Mapping[str, str]:
@@ -191,12 +189,6 @@ class Processes:
             raise CommandError(f"The site answers {error.code}:\n{self.tail('site')}") from None
         except OSError:
             return False
-
-
-def _end_with_parent() -> None:
-    """Ask Linux to end this child when its parent dies in a way that leaves no time to clean up."""
-    if sys.platform == "linux":
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @contextmanager

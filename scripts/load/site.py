@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,12 +12,11 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 
+from demo_project.children import end_with_parent
 from demo_project.postgres import CHECKOUT
 
 START_SECONDS = 60
 STOP_SECONDS = 20
-LIBC = ctypes.CDLL(None)
-PR_SET_PDEATHSIG = 1
 
 
 @contextmanager
@@ -74,12 +71,6 @@ def server(environment: Mapping[str, str], logs: Path) -> Iterator[int]:
                 raise RuntimeError(f"The server did not answer within {START_SECONDS} s.")
             time.sleep(0.05)
         yield port
-
-
-def end_with_parent() -> None:
-    """Ask Linux to end this child when its parent dies in a way that leaves no time to clean up."""
-    if sys.platform == "linux":
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def answers(port: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from typing import IO, Any, TypeVar
 from django.db import OperationalError, connection
 from django.db.models import Count
 
+from demo_project.children import end_with_parent
 from jobqueue.models import Executor, Task
 
 T = TypeVar("T")
@@ -27,8 +27,6 @@ T = TypeVar("T")
 CHECKOUT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 60.0  # for what takes a moment on an idle machine
 LOOK_SECONDS = 0.02
-LIBC = ctypes.CDLL(None)
-PR_SET_PDEATHSIG = 1
 OTHERS = ("JOBQUEUE_", "TESTS_", "FORCE_COLOR", "PYTHON_COLORS", "DJANGO_COLORS")  # what our user set for himself
 ENDED = ["SUCCESSFUL", "FAILED", "CANCELLED"]
 
@@ -248,8 +246,7 @@ def fleet_of(environment: Mapping[str, str]) -> Iterator[Fleet]:
 
 def prepare(ignoring: signal.Signals | None) -> None:
     """In the child: ask Linux to kill it when the tests die without cleaning up, and set what it inherits."""
-    if sys.platform == "linux":
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     if ignoring is not None:
         signal.signal(ignoring, signal.SIG_IGN)

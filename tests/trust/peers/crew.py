@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import shutil
@@ -14,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count as numbers
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +21,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import sql
 
+from demo_project.children import end_with_parent
 from demo_project.postgres import Cluster
 from tests.trust import diary
 from tests.trust.peers.count import Seen
@@ -40,8 +40,6 @@ QUIET_SECONDS = 15 * TIMEOUT_SECONDS
 LONGEST_SECONDS = 180.0  # of the rest, when nothing hurts any more
 STOP_SECONDS = 10.0
 RECOVERY_SECONDS = 10.0
-PR_SET_PDEATHSIG = 1
-LIBC = ctypes.CDLL(None)
 
 
 class Stalled(RuntimeError):
@@ -118,7 +116,7 @@ class Crew:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=_die_with_us,
+                preexec_fn=partial(end_with_parent, signal.SIGKILL),
             )
 
     def at_work(self) -> list[Worker]:
@@ -228,11 +226,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _die_with_us() -> None:
-    if sys.platform == "linux":
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Stable:
