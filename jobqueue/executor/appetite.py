@@ -48,6 +48,7 @@ class Appetite:
         self._noticed: dict[str, float] = {}  # when
         self._looked_at = dict.fromkeys(LANES, AT_ONCE)  # when the last claim for a lane began
         self._is_hungry = dict.fromkeys(LANES, False)  # whether it found all it asked for
+        self._emptied_at = dict.fromkeys(LANES, AT_ONCE)  # when the last claim for a lane alone began, if it took all
         self._are_for_loop = False  # all of the last claim for both lanes, which found as many as it asked for
         self.room_in_threads = 0  # when the last demand was made
         self._next_poll_at = self._picky_again_at = AT_ONCE
@@ -105,7 +106,9 @@ class Appetite:
         now, was_full = time.monotonic(), claims.is_cut or len(claims) >= demand.limit
         # A lane that had no room is as hungry as it was.
         for lane in lanes(demand):
-            self._looked_at[lane], self._is_hungry[lane] = began_at, was_full
+            if is_picky(demand):
+                self._emptied_at[lane] = AT_ONCE if was_full or claims.busy else began_at
+            self._looked_at[lane], self._is_hungry[lane] = began_at, was_full and not self._is_emptied(lane, began_at)
         if claims and not is_picky(demand):
             coroutines = self._crew.coroutines
             self._are_for_loop = was_full and all(claimed.task_type in coroutines for claimed in claims)
@@ -113,9 +116,20 @@ class Appetite:
         if is_picky(demand) and not was_full:
             self._picky_again_at = now + (now - began_at) / PICKY_SHARE
 
+    def _is_emptied(self, lane: str, now: float) -> bool:
+        """
+        Whether a lane took all that was there for it, and nobody has spoken since.
+
+        What is left behind by a claim for both is then for the other: to look for more, each time, where threads were
+        busy and async tasks rare, was every second transaction.
+        """
+        emptied_at = self._emptied_at[lane]
+        return self._noticed_at + LOOK_AGAIN_SECONDS <= emptied_at and now - emptied_at < self._interval
+
     def grow(self) -> bool:
         """Claim again as soon as something fits; returns whether that is news."""
         was_satisfied = not all(self._is_hungry.values())
+        self._emptied_at = dict.fromkeys(LANES, AT_ONCE)
         self._is_hungry = dict.fromkeys(LANES, True)
         return was_satisfied
 
@@ -197,9 +211,12 @@ class Appetite:
             at = self._next_poll_at
         return max(at, self._picky_again_at) if is_picky(asked) else at
 
+    @property
+    def _interval(self) -> float:
+        return self._settings.poll_interval or self._engine.options.poll_interval
+
     def _poll_seconds(self) -> float:
-        interval = self._settings.poll_interval or self._engine.options.poll_interval
-        return interval * random.uniform(0.9, 1.1)
+        return self._interval * random.uniform(0.9, 1.1)
 
 
 def is_picky(demand: Demand) -> bool:

@@ -79,6 +79,8 @@ class Crew:
         except BaseException as error:  # noqa: BLE001 - not the body's: ours. The task must not stay RUNNING for it.
             log_failure(logger, "worker.error task id=%s type=%s", hold.id, hold.claimed.task_type)
             over = Ended(hold=hold, outcome=failed(hold.claimed, error, self._worker), error=error)
+        # First the slot: the transaction that commits the task then claims another, in place of one more for that.
+        self.in_threads.leave(hold)
         self._on_ended(over)
 
     def _start_on_loop(self, hold: Hold) -> None:

@@ -118,15 +118,19 @@ class ThreadLane(Lane):
         self._lookouts = 0
         self._is_closed = False
 
-    def next(self, done: Hold | None = None) -> Hold | None:
-        """
-        Give the calling thread its next task, waiting for one; None when it may go home.
-
-        done: the task that it has just ended, if it was not said before.
-        """
+    def leave(self, hold: Hold) -> None:
+        """A task has left its slot, and its thread will come for another."""
         with self._lock:
-            if done is not None:
-                self._leave(done)
+            self._leave(hold)
+
+    def go_on(self) -> None:
+        """Let others take what waits: the thread that has left its slot does not come yet."""
+        with self._lock:
+            self._fill()
+
+    def next(self) -> Hold | None:
+        """Give the calling thread its next task, waiting for one; None when it may go home."""
+        with self._lock:
             while not (self._waiting and self._is_needed()):
                 if self._is_closed and not self._waiting:
                     return None

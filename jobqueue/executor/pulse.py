@@ -216,12 +216,7 @@ class Pulse(threading.Thread):
 
     def _most(self) -> int:
         """How many tasks this process may still take."""
-        if (
-            self.is_draining
-            or self.is_quiet
-            or self.heart.is_fenced()
-            or len(self._untold) * TOLD_TOGETHER >= UNTOLD_MOST
-        ):
+        if self.is_draining or self.is_quiet or self.heart.is_fenced() or self._are_untold_many():
             return 0
         if self.settings.max_tasks is None:
             return 1_000_000
@@ -323,9 +318,14 @@ class Pulse(threading.Thread):
             self._crew.announce(lot, then=partial(self._told, lot))
 
     def _told(self, lot: Sequence[tuple[Ended, Status]]) -> None:
+        were_many = self._are_untold_many()
         self._untold.discard(id(lot))
-        if not self._untold:
+        is_last = not self._untold and len(self.holds) <= len(self.left_behind)  # else the end of a body wakes us
+        if is_last or (were_many and not self._are_untold_many()):
             self._wakeup.set()
+
+    def _are_untold_many(self) -> bool:
+        return len(self._untold) * TOLD_TOGETHER >= UNTOLD_MOST
 
     # --- the end
 

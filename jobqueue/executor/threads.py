@@ -30,7 +30,8 @@ Job = Callable[[], None]
 
 class Threads:
     """
-    The worker threads of a lane, and one more for chores. poll: sees one task to its end; it must not raise.
+    The worker threads of a lane, and one more for chores. poll: sees one task to its end and out of the lane; it must
+    not raise.
 
     A chore, such as telling receivers what was committed, waits for no body to end: it has a thread
     of its own, and the workers help between two tasks.
@@ -56,12 +57,10 @@ class Threads:
         hold = self._lane.next()
         while hold is not None:
             self._poll(hold)
-            if self._chores.empty():
-                hold = self._lane.next(hold)
-                continue
-            self._lane.left(hold)
-            while (chore := self._next_chore()) is not None:
-                run_safely(chore)
+            if not self._chores.empty():
+                self._lane.go_on()
+                while (chore := self._next_chore()) is not None:
+                    run_safely(chore)
             hold = self._lane.next()
         session.leave()
 

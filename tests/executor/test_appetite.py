@@ -164,6 +164,33 @@ def test_as_many_as_the_loop_has_room_for_are_asked_for_once_all_are_for_it(
     assert situation.asks(is_convenient=True).limit == 8
 
 
+def test_a_lane_that_took_all_there_was_is_not_asked_for_again_with_each_claim_of_the_others(
+    situation: Situation, clock: Clock
+) -> None:
+    clock.now += LOOK_AGAIN_SECONDS
+    situation.claims(8)
+    situation.threads = 0
+    assert situation.claims().only == ["async"]
+
+    def claim_for_threads() -> int:
+        """Claim for both, as many as fit; gives how many async tasks are asked for then."""
+        situation.threads = 8
+        assert situation.claims(8, is_convenient=True).only is None
+        situation.threads = 0
+        return situation.asks().limit
+
+    assert [claim_for_threads() for _ in range(3)] == [0, 0, 0]
+    clock.now += POLL_SECONDS
+    assert claim_for_threads() == 100
+    situation.claims()
+    assert claim_for_threads() == 0
+    situation.appetite.notice("a")
+    clock.now += 0.001
+    assert claim_for_threads() == 100
+    situation.claims()
+    assert claim_for_threads() == 100, "others may have been left out in the notice's time"
+
+
 @pytest.mark.parametrize("most", [0, 5])
 def test_no_more_is_asked_for_than_we_may_take(situation: Situation, most: int) -> None:
     assert situation.asks(most).limit == most

@@ -227,7 +227,8 @@ def test_short_tasks_are_left_to_the_thread_that_is_at_work(clock: Clock) -> Non
     other.start()
     wait_for(lambda: lane._lookouts == 1)
 
-    assert lane.next(first) is given[1]
+    lane.leave(first)
+    assert lane.next() is given[1]
     clock.now += 2 * LOOKOUT_SECONDS  # what we took does not end
     assert taken.get(timeout=10.0) is given[2]
     other.join()
@@ -240,7 +241,8 @@ def test_a_closed_lane_sends_threads_home_when_it_is_empty() -> None:
     lane.close()
 
     assert lane.next() is given[0]
-    assert lane.next(given[0]) is None
+    lane.leave(given[0])
+    assert lane.next() is None
 
 
 @on_postgresql

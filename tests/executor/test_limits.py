@@ -105,7 +105,7 @@ def test_room_that_one_executor_cannot_fill_is_filled_by_the_other(start: Start)
 
     wait_until(first, Status.SUCCESSFUL)
     assert wait_until(second, Status.SUCCESSFUL).executor_id is None
-    assert idle.pulse.counts.finished == 1
+    wait_for(lambda: idle.pulse.counts.finished == 1)  # counted after the commit
 
 
 @on_postgresql
