@@ -15,17 +15,22 @@ from django.db.backends.signals import connection_created
 from django.db.transaction import TransactionManagementError
 from psycopg.pq import TransactionStatus
 
+from jobqueue.executor.cursors import is_of_server, settings_of, tell
+
 logger = logging.getLogger("jobqueue.executor")
 
 # What outlives its transaction, so that the next body would meet it. The connection is closed then: resetting it
 # under a library that remembers what it has set (a search_path, say) would be worse than leaving it.
+# What a function of the site's own does inside of the server cannot be seen from here.
 LASTING = re.compile(
     r"(?:\A|;)(?:\s|--[^\n]*+|/\*.*?\*/)*+"
-    r"(?:SET\s+(?!LOCAL\b|TRANSACTION\b|CONSTRAINTS\b)|(?:RESET|LISTEN|PREPARE|DECLARE|LOAD|PRAGMA|ATTACH|DO|CALL)\b"
-    r"|CREATE\s+(?:LOCAL\s+|GLOBAL\s+)?TEMP)|\b(?:set_config|pg_(?:try_)?advisory_lock|INTO\s+(?:LOCAL\s+|GLOBAL\s+)?TEMP)",
+    r"(?:SET\s+(?!LOCAL\b|TRANSACTION\b|CONSTRAINTS\b)|(?:RESET|DISCARD|LISTEN|PREPARE|DECLARE|LOAD|PRAGMA|ATTACH|DO|CALL)\b"
+    r"|CREATE\s+(?:OR\s+REPLACE\s+)?(?:LOCAL\s+|GLOBAL\s+)?TEMP)"
+    r"|\b(?:set_config|setseed|pg_temp\s*\.|pg_(?:try_)?advisory_lock|INTO\s+(?:LOCAL\s+|GLOBAL\s+)?TEMP)",
     re.IGNORECASE | re.DOTALL,
 )
 LOOK_CHARACTERS = 2_000  # of a statement
+MANY_CURSORS = 100
 OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
@@ -34,7 +39,10 @@ class Session:
 
     def __init__(self) -> None:
         self._open: set[BaseDatabaseWrapper] = set()
-        self._changed: set[BaseDatabaseWrapper] = set()
+        self._changed: set[Any] = set()  # connections of the driver, as the keys here
+        self._as_opened: dict[Any, tuple[Any, ...]] = {}
+        self._heard: Any = None  # the last statement that came through Django
+        self._cursors: list[Any] = []  # that the server keeps, or has kept
 
     def enter(self) -> None:
         _current.session = self
@@ -48,6 +56,7 @@ class Session:
         if not self._open and not self._changed:  # most bodies of actors; asking Django takes longer than the rest
             return
         wrappers = connections.all(initialized_only=True)
+        self._changed.update(cursor.connection for cursor in self._cursors if not cursor.closed)
         for wrapper in wrappers:
             try:
                 self._tidy(wrapper)
@@ -55,16 +64,23 @@ class Session:
                 logger.debug("connection.discard %s", error)
                 discard(wrapper)
         self._changed.clear()
+        self._cursors.clear()
+        self._heard = None
         self._open = {wrapper for wrapper in wrappers if wrapper.connection is not None}
+        kept = [wrapper.connection for wrapper in self._open]
+        self._as_opened = {raw: self._as_opened[raw] for raw in kept if raw in self._as_opened}
 
     def _tidy(self, wrapper: BaseDatabaseWrapper) -> None:
         wrapper.queries_log.clear()
         if wrapper.connection is None:
             return
-        if wrapper in self._changed or not is_as_new(wrapper):
+        if wrapper.connection in self._changed or not is_as_new(wrapper) or self._has_settings(wrapper.connection):
             discard(wrapper)
         else:
             wrapper.close_if_unusable_or_obsolete()
+
+    def _has_settings(self, raw: Any) -> bool:
+        return raw in self._as_opened and settings_of(raw) != self._as_opened[raw]
 
     def check(self, atomic: str | None = None) -> None:
         """
@@ -84,7 +100,7 @@ class Session:
         """Throw all connections away, whatever state they are in."""
         for wrapper in connections.all(initialized_only=True):
             discard(wrapper)
-        self._open, self._changed = set(), set()
+        self._open, self._changed, self._as_opened, self._cursors = set(), set(), {}, []
 
     # --- from other threads
 
@@ -103,17 +119,39 @@ class Session:
             if (raw := wrapper.connection) is not None:
                 quietly(raw.close)
 
-    # --- what Django tells us
+    # --- what Django and the driver tell us
 
     def opened(self, wrapper: BaseDatabaseWrapper) -> None:
         self._open.add(wrapper)
         if self._look not in wrapper.execute_wrappers:
             wrapper.execute_wrappers.append(self._look)
+        if wrapper.vendor == "postgresql":
+            tell(wrapper.connection, _hear)
+            self._as_opened[wrapper.connection] = settings_of(wrapper.connection)
 
     def _look(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
-        if not isinstance(sql, str) or LASTING.search(sql, 0, LOOK_CHARACTERS):
-            self._changed.add(context["connection"])
+        wrapper, inner = context["connection"], getattr(context["cursor"], "cursor", None)
+        self._heard = sql
+        self._judge(wrapper.connection, sql)
+        if is_of_server(inner):
+            self._remember(inner)
         return execute(sql, params, many, context)
+
+    def heard(self, cursor: Any, sql: Any) -> None:
+        """Something is executed on a connection of the driver; we know of it already if Django was asked."""
+        if sql is not self._heard:
+            self._judge(cursor.connection, sql)
+        if is_of_server(cursor):
+            self._remember(cursor)
+
+    def _judge(self, raw: Any, sql: Any) -> None:
+        if not isinstance(sql, str) or LASTING.search(sql, 0, LOOK_CHARACTERS):
+            self._changed.add(raw)
+
+    def _remember(self, cursor: Any) -> None:
+        if len(self._cursors) >= MANY_CURSORS:
+            self._cursors = [one for one in self._cursors if not one.closed]
+        self._cursors.append(cursor)
 
 
 class _Current(threading.local):
@@ -174,6 +212,11 @@ def quietly(close: Callable[[], None]) -> None:
         close()
     except Exception as error:  # noqa: BLE001 - it may be closed already, which is as good
         logger.debug("connection.close %s", error)
+
+
+def _hear(cursor: Any, sql: Any) -> None:
+    if _current.session is not None:
+        _current.session.heard(cursor, sql)
 
 
 def _on_connection(*, connection: BaseDatabaseWrapper, **_: Any) -> None:

@@ -14,6 +14,8 @@ from uuid import uuid4
 
 from asgiref.sync import sync_to_async
 from django.db import Error, OperationalError, connection, connections, transaction
+from psycopg import IsolationLevel
+from psycopg.rows import dict_row
 
 from jobqueue import Backoff, GiveUp, Retry, task
 from jobqueue.engine import engine_for
@@ -530,6 +532,66 @@ def turn_autocommit_off() -> None:
     transaction.commit()
 
 
+def execute_below(sql: str) -> Callable[[], None]:
+    """Past Django, as a library does that is given the driver's connection."""
+
+    def run() -> None:
+        connection.ensure_connection()
+        connection.connection.execute(sql)
+
+    return run
+
+
+def call_procedure() -> None:
+    with connection.cursor() as cursor:
+        cursor.callproc("set_config", ["search_path", "nowhere", False])
+
+
+def execute_many_below() -> None:
+    connection.ensure_connection()
+    with connection.connection.cursor() as cursor:
+        cursor.executemany("SELECT set_config(%s, %s, false)", [("search_path", "nowhere")])
+
+
+def stream_below() -> None:
+    connection.ensure_connection()
+    with connection.connection.cursor() as cursor:
+        list(cursor.stream("SELECT set_config('search_path', 'nowhere', false)"))
+
+
+def copy_a_query(below: bool) -> None:
+    connection.ensure_connection()
+    with (connection.connection if below else connection).cursor() as cursor:
+        with cursor.copy("COPY (SELECT set_config('search_path', 'nowhere', false)) TO STDOUT") as copy:
+            list(copy)
+
+
+kept: list[Any] = []  # what a library caches, and never closes
+
+
+def leave_a_cursor_below() -> None:
+    connection.ensure_connection()
+    cursor = connection.connection.cursor("left_behind", withhold=True)
+    kept.append(cursor)
+    cursor.execute("SELECT 1")
+
+
+def leave_an_iterator() -> None:
+    Task.objects.count()
+    rows = Task.objects.iterator(chunk_size=1)
+    kept.append(rows)
+    next(rows)
+
+
+def set_below(**attributes: Any) -> Callable[[], None]:
+    def run() -> None:
+        connection.ensure_connection()
+        for name, value in attributes.items():
+            setattr(connection.connection, name, value)
+
+    return run
+
+
 MESSES: dict[str, Callable[[], Any]] = {
     "leaves a block": leave_a_block,
     "begins": execute("BEGIN; SELECT 1"),
@@ -552,6 +614,24 @@ MESSES: dict[str, Callable[[], Any]] = {
     "temp table of a query": execute("SELECT 1 AS n INTO TEMPORARY left_behind"),
     "prepare": execute("SELECT 1; PREPARE left_behind AS SELECT 1"),
     "cursor": execute("DECLARE left_behind CURSOR WITH HOLD FOR SELECT 1"),
+    "temp view": execute("CREATE OR REPLACE TEMP VIEW left_behind AS SELECT 1"),
+    "table in pg_temp": execute("CREATE TABLE pg_temp.left_behind (n int)"),
+    "procedure": call_procedure,
+    "copy": lambda: copy_a_query(False),
+    "iterator": leave_an_iterator,
+    "search_path below": execute_below("SET search_path TO nowhere"),
+    "search_path of many below": execute_many_below,
+    "search_path of a stream below": stream_below,
+    "search_path of a copy below": lambda: copy_a_query(True),
+    "role below": execute_below("SET ROLE pg_monitor"),
+    "lock below": execute_below("SELECT pg_advisory_lock(4711)"),
+    "listen below": execute_below("LISTEN jobqueue_tests"),
+    "temp table below": execute_below("CREATE TEMPORARY TABLE left_behind (n int)"),
+    "prepare below": execute_below("PREPARE left_behind AS SELECT 1"),
+    "cursor below": leave_a_cursor_below,
+    "isolation below": set_below(isolation_level=IsolationLevel.SERIALIZABLE),
+    "read only below": set_below(read_only=True),
+    "rows below": set_below(row_factory=dict_row),
 }
 
 
@@ -572,7 +652,7 @@ SESSION = """
         (SELECT count(*) FROM pg_listening_channels() AS channel WHERE channel = 'jobqueue_tests'),
         to_regclass('pg_temp.left_behind')::text,
         (SELECT count(*) FROM pg_prepared_statements WHERE name = 'left_behind'),
-        (SELECT count(*) FROM pg_cursors WHERE name = 'left_behind')
+        (SELECT count(*) FROM pg_cursors WHERE is_holdable)
 """
 
 
@@ -582,7 +662,10 @@ def look_at_session() -> list[Any]:
     is_clean = connection.get_autocommit() and not connection.in_atomic_block
     with connection.cursor() as cursor:
         cursor.execute(SESSION)
-        return [is_clean, len(connection.queries_log), *cursor.fetchone()]
+        seen = [is_clean, len(connection.queries_log), *cursor.fetchone()]
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('transaction_isolation'), current_setting('transaction_read_only')")
+        return [*seen, *cursor.fetchone()]
 
 
 # --- bodies whose writes and completion are one
