@@ -1,0 +1,96 @@
+-- Look for the best READY tasks of many queues, and say which queues hold them and how far down in rank they reach: a
+-- claim that goes no further locks what it takes and little else.
+-- Parameters: backend, queues, locked, only, but, suspects: as in claim.sql;
+--   most: for each of the queues in turn of how many to know, NULL or no entry for any number;
+--   wanted: how many of all the queues; glance: how many of each are looked at first.
+-- Answer: one row: rank (as text: 'infinity' is no moment in Python) and id of the last, NULL where nothing is left behind
+-- it; names of the queues.
+-- Index: jobqueue_task_ready, a slice per queue, in order of rank. Locks: none; what others have locked counts.
+-- The best of a hundred queues are a few of each, or nearly all of one: a look at a few of each tells in which there may be
+-- more. Those are looked at again, the deeper the fewer they are, and the denser their tasks follow on one another in rank.
+-- Of a queue that may hold still more of the best, what is behind the last that was seen is not known: there the look ends.
+WITH open_queue AS MATERIALIZED (
+    SELECT asked.name, asked.most
+    FROM unnest(%(queues)s::text[], %(most)s::int[]) AS asked (name, most)
+    WHERE asked.name NOT IN (
+        SELECT queue.name
+        FROM jobqueue_queue AS queue
+        WHERE queue.backend = %(backend)s AND queue.name = ANY(%(queues)s::text[]) AND (
+            (queue.paused_at IS NOT NULL AND (queue.resume_at IS NULL OR queue.resume_at > clock_timestamp()))
+            OR (queue.max_running IS NOT NULL AND queue.name <> ALL(%(locked)s::text[]))
+        )
+    )
+),
+shallow AS MATERIALIZED (
+    SELECT open_queue.name, open_queue.most, head.rank, head.id
+    FROM open_queue
+    CROSS JOIN LATERAL (
+        SELECT task.rank, task.id
+        FROM jobqueue_task AS task
+        WHERE task.backend = %(backend)s AND task.queue_name = open_queue.name AND task.status = 'READY'
+            AND (task.lost_count >= 2) = %(suspects)s::bool
+            AND (%(only)s::text[] IS NULL OR task.task_type = ANY(%(only)s::text[]))
+            AND (%(but)s::text[] IS NULL OR task.task_type <> ALL(%(but)s::text[]))
+        ORDER BY task.backend, task.queue_name, task.rank, task.id
+        LIMIT LEAST(open_queue.most, %(glance)s::int)
+    ) AS head
+),
+horizon AS MATERIALIZED (
+    SELECT COALESCE(
+        (SELECT rank FROM shallow ORDER BY rank, id LIMIT 1 OFFSET %(wanted)s::int - 1), 'infinity'::timestamptz
+    ) AS rank
+),
+dense_queue AS MATERIALIZED (
+    SELECT name, most, 1 / (0.001 + date_part(
+        'epoch', LEAST(GREATEST(max(rank), '0002-01-01'), '9998-01-01')
+        - (SELECT LEAST(GREATEST(min(rank), '0002-01-01'), '9998-01-01') FROM shallow)
+    )) AS density
+    FROM shallow
+    GROUP BY name, most
+    HAVING count(*) >= %(glance)s::int AND max(rank) <= (SELECT rank FROM horizon)
+),
+deep_queue AS MATERIALIZED (
+    SELECT name, most, %(glance)s::int + ceil(
+        1.5 * %(wanted)s::int * (1.0 / count(*) OVER () + density / sum(density) OVER ())
+    )::int AS glance
+    FROM dense_queue
+),
+deep AS MATERIALIZED (
+    SELECT deep_queue.name, deep_queue.glance, head.rank, head.id
+    FROM deep_queue
+    CROSS JOIN LATERAL (
+        SELECT task.rank, task.id
+        FROM jobqueue_task AS task
+        WHERE task.backend = %(backend)s AND task.queue_name = deep_queue.name AND task.status = 'READY'
+            AND (task.lost_count >= 2) = %(suspects)s::bool
+            AND (%(only)s::text[] IS NULL OR task.task_type = ANY(%(only)s::text[]))
+            AND (%(but)s::text[] IS NULL OR task.task_type <> ALL(%(but)s::text[]))
+            AND task.rank <= (SELECT rank FROM horizon)
+        ORDER BY task.backend, task.queue_name, task.rank, task.id
+        LIMIT LEAST(deep_queue.most, deep_queue.glance)
+    ) AS head
+),
+last AS MATERIALIZED (
+    SELECT rank, id
+    FROM (
+        (
+            SELECT rank, id
+            FROM (
+                SELECT rank, id FROM deep
+                UNION ALL
+                SELECT rank, id FROM shallow WHERE name <> ALL(ARRAY(SELECT name FROM deep_queue))
+            ) AS seen
+            ORDER BY rank, id
+            LIMIT 1 OFFSET %(wanted)s::int - 1
+        )
+        UNION ALL
+        SELECT rank, id
+        FROM (SELECT rank, id, glance, row_number() OVER (PARTITION BY name ORDER BY rank, id) AS place FROM deep) AS placed
+        WHERE place = glance
+    ) AS ends
+    ORDER BY rank, id
+    LIMIT 1
+)
+SELECT
+    (SELECT rank::text FROM last), (SELECT id FROM last),
+    ARRAY(SELECT name FROM shallow GROUP BY name HAVING min(rank) <= COALESCE((SELECT rank FROM last), 'infinity'))

@@ -1,0 +1,127 @@
+"""A claim from a hundred queues: the best of them all, in order, however they are spread, and little else is locked."""
+
+import random
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from jobqueue.models import Task
+from tests.engine.bench import Bench, new
+from tests.engine.conftest import make_bench
+from tests.engine.sessions import session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+QUEUES = [f"queue-{number:02}" for number in range(100)]
+SPREADS: dict[str, Callable[[int], int]] = {
+    "in turn": lambda n: n % 100,
+    "one queue after the other": lambda n: n // 400,
+    "one queue first": lambda n: 7 if n < 700 else n % 100,
+    "a few queues": lambda n: n % 3,
+    "at random": lambda n: random.Random(n).randrange(100),
+    "mostly one queue": lambda n: 0 if n % 5 else n % 100,
+}
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return make_bench("postgresql")
+
+
+def fill(bench: Bench, count: int, spread: str = "in turn", **changes: object) -> None:
+    place = SPREADS[spread]
+    bench.engine.enqueue([new(queue_name=QUEUES[place(n)], priority=-(n // 30 % 100), **changes) for n in range(count)])
+
+
+def ids_in_order() -> list[UUID]:
+    return list(Task.objects.ready().order_by("rank", "pk").values_list("pk", flat=True))
+
+
+@pytest.mark.parametrize("limit", [10, 100])
+@pytest.mark.parametrize("spread", SPREADS)
+def test_claims_come_in_order_of_rank_and_are_full(bench: Bench, spread: str, limit: int) -> None:
+    fill(bench, 1000, spread)
+    best = ids_in_order()
+
+    for start in range(0, 1000, limit):
+        claims = bench.claim(limit, queues=QUEUES)
+        assert [task.id for task in claims] == best[start : start + limit]
+
+    assert bench.claim(limit, queues=QUEUES) == []
+
+
+def test_tasks_of_one_rank_are_claimed_in_order_of_their_ids(bench: Bench) -> None:
+    bench.engine.enqueue([new(queue_name=QUEUES[n * 7 % 100]) for n in range(1000)])
+    best = ids_in_order()
+
+    assert [bench.claim_ids(100, queues=QUEUES) for _ in range(3)] == [best[:100], best[100:200], best[200:300]]
+
+
+def test_what_arrives_in_front_is_claimed_next(bench: Bench) -> None:
+    fill(bench, 1000)
+    bench.claim(100, queues=QUEUES)
+    urgent = [bench.add(queue_name=QUEUES[number], priority=100) for number in (99, 3)]
+
+    assert bench.claim_ids(100, queues=QUEUES)[:2] == urgent
+
+
+@pytest.mark.parametrize("spread", ["in turn", "one queue first", "mostly one queue"])
+def test_what_a_claim_leaves_is_free_for_others(bench: Bench, spread: str) -> None:
+    """A lock is a write, and what is locked is stepped over by every other claim."""
+    fill(bench, 3000, spread)
+
+    with session() as other, bench.engine.transaction():
+        assert len(bench.claim(100, queues=QUEUES)) == 100
+        free = other.run("SELECT id FROM jobqueue_task WHERE status = 'READY' FOR NO KEY UPDATE SKIP LOCKED")
+
+    assert len(free) >= 2700
+
+
+@pytest.mark.parametrize("held", [50, 150, 400, 950])
+@pytest.mark.parametrize("spread", ["in turn", "one queue first"])
+def test_what_others_hold_is_stepped_over(bench: Bench, spread: str, held: int) -> None:
+    fill(bench, 1000, spread)
+    best = ids_in_order()
+    claimed: list[UUID] = []
+
+    with session() as other:
+        other.lock(*best[:held])
+        while claims := bench.claim(100, queues=QUEUES):
+            claimed += [task.id for task in claims]
+            assert len(claims) == 100 or claims.is_cut or len(claimed) == 1000 - held
+
+    assert claimed == best[held:]
+
+
+def test_what_is_paused_or_full_hides_nothing(bench: Bench) -> None:
+    fill(bench, 1000)
+    wanted = ids_in_order()
+    for queue in ("paused", "limited"):
+        bench.engine.enqueue([new(queue_name=queue, priority=50) for _ in range(500)])
+    bench.pause("paused")
+    bench.limit("limited", 5)
+
+    claims = bench.claim(100, queues=[*QUEUES, "paused", "limited"], limited=["limited"])
+
+    assert [task.queue_name for task in claims[:5]] == ["limited"] * 5
+    assert [task.id for task in claims[5:]] == wanted[:95]
+
+
+def test_no_more_of_a_queue_than_this_process_may_run(bench: Bench) -> None:
+    fill(bench, 1000, "mostly one queue")
+    wanted = [task.pk for task in Task.objects.ready().exclude(queue_name=QUEUES[0]).order_by("rank", "pk")]
+    wanted += Task.objects.ready().filter(queue_name=QUEUES[0]).order_by("rank", "pk").values_list("pk", flat=True)[:3]
+
+    claims = bench.claim(100, queues=QUEUES, most={QUEUES[0]: 3})
+
+    assert {task.id for task in claims} == {*wanted[:97], *wanted[-3:]}
+
+
+def test_what_is_left_out_hides_nothing(bench: Bench) -> None:
+    bench.engine.enqueue([new(queue_name=QUEUES[n % 100], task_type="left.out", priority=50) for n in range(1000)])
+    fill(bench, 500)
+    wanted = [task.pk for task in Task.objects.ready().exclude(task_type="left.out").order_by("rank", "pk")]
+
+    assert bench.claim_ids(100, queues=QUEUES, but=["left.out"]) == wanted[:100]
+    assert bench.claim_ids(100, queues=QUEUES, only=["tests.noop"]) == wanted[100:200]
