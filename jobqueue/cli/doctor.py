@@ -12,7 +12,6 @@ from enum import StrEnum
 from django.core import checks
 from django.core.management.base import CommandError
 from django.db import DatabaseError, connections
-from django.db.migrations.loader import MigrationLoader
 
 from jobqueue.admin.words import duration
 from jobqueue.checks import check_actors, check_task_names, check_time_zones, messages_of_backends
@@ -23,6 +22,7 @@ from jobqueue.cli.server import server_findings
 from jobqueue.cli.tables import many
 from jobqueue.engine.base import Engine
 from jobqueue.engine.clock import bound
+from jobqueue.engine.schema import missing_migrations
 from jobqueue.outcome import FINAL, Status
 
 OVERDUE_SECONDS = 3600.0  # executors prune twice a minute
@@ -87,7 +87,7 @@ def _backend(engine: Engine) -> Iterator[Finding]:
             f"Start it, or correct DATABASES[{engine.database!r}].",
         )
         return
-    missing = _unmigrated(engine.database)
+    missing = missing_migrations(engine.database)
     if missing:
         yield Finding(
             Level.ERROR,
@@ -103,12 +103,6 @@ def _backend(engine: Engine) -> Iterator[Finding]:
     yield from _retention(engine)
     yield from _queues(now)
     yield from _executors(now)
-
-
-def _unmigrated(database: str) -> list[str]:
-    loader = MigrationLoader(connections[database])
-    ours = [key for key in sorted(loader.graph.nodes) if key[0] == "jobqueue"]
-    return [name for app, name in ours if (app, name) not in loader.applied_migrations]
 
 
 def _retention(engine: Engine) -> Iterator[Finding]:

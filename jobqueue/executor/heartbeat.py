@@ -10,9 +10,9 @@ from dataclasses import replace
 from uuid import UUID
 
 import django.db
-from django.apps import apps
 
 from jobqueue.engine.base import Engine
+from jobqueue.engine.schema import missing_migrations, missing_tables
 from jobqueue.engine.tallies import FOLD_BATCH
 from jobqueue.exceptions import FenceLost, TaskCancelled
 from jobqueue.executor.hold import Hold
@@ -83,18 +83,21 @@ class Heart(threading.Thread):
 
     def run(self) -> None:
         interval = self._timeout / 3
-        patience, is_told = Patience(longest_seconds=min(5.0, interval)), False
+        patience, said = Patience(longest_seconds=min(5.0, interval)), ""
         try:
             while not self._over:
                 wait, self.moved_at = interval, time.monotonic()
                 try:
-                    self.beat()
-                    patience.reset()
+                    if not self.has_beaten and (missing := self._missing()):
+                        if missing != said:
+                            logger.error("%s", missing)
+                        said, wait = missing, patience.next_seconds()
+                    else:
+                        self.beat()
+                        patience.reset()
                 except django.db.Error as error:
                     self._unbroken_since = None
-                    is_told = is_told or (not self.has_beaten and self._tell_of_missing_tables())
-                    if self.has_beaten or not is_told:
-                        self._outage.begin("heartbeat", error)
+                    self._outage.begin("heartbeat", error)
                     self._line.drop()
                     wait = patience.next_seconds()
                 self._kicked.wait(wait)
@@ -124,19 +127,25 @@ class Heart(threading.Thread):
         self._look_at(before, {seen.id: seen for seen in held})
         self._look_for_strays(held)
 
-    def _tell_of_missing_tables(self) -> bool:
-        """Say it where that is why the first beat has failed, and not that the database is away."""
+    def _missing(self) -> str:
+        """
+        Say what has to be done to the database before the first beat, "" for nothing.
+
+        On tables of older code a claim may work and its commit not: bodies would run again and again.
+        """
         database = self._engine.database
-        try:
-            with self._line:
-                missing = missing_tables(database)
-        except django.db.Error:
-            return False
-        if missing:
-            which = f"table {missing[0]} is" if len(missing) == 1 else f"tables {', '.join(missing)} are"
-            where = "" if database == django.db.DEFAULT_DB_ALIAS else f" --database {database}"
-            logger.error("The %s missing in the database %r: run `manage.py migrate%s`.", which, database, where)
-        return bool(missing)
+        with self._line:
+            tables, migrations = missing_tables(database), missing_migrations(database)
+        where = "" if database == django.db.DEFAULT_DB_ALIAS else f" --database {database}"
+        if tables:
+            what = f"table {tables[0]} is" if len(tables) == 1 else f"tables {', '.join(tables)} are"
+            return f"The {what} missing in the database {database!r}: run `manage.py migrate{where}`."
+        if migrations:
+            what = (
+                f"migration {migrations[0]} is" if len(migrations) == 1 else f"migrations {', '.join(migrations)} are"
+            )
+            return f"The {what} not applied to the database {database!r}: run `manage.py migrate jobqueue{where}`."
+        return ""
 
     def _say_goodbye(self) -> None:
         """Mark this executor as stopped; what it may still hold is left to a rescue."""
@@ -170,13 +179,6 @@ class Heart(threading.Thread):
     def stop(self) -> None:
         self._over = True
         self._kicked.set()
-
-
-def missing_tables(database: str) -> list[str]:
-    """Name the tables of ours that a database does not have."""
-    there = set(django.db.connections[database].introspection.table_names())
-    ours = (model._meta.db_table for model in apps.get_app_config("jobqueue").get_models())
-    return sorted(set(ours) - there)
 
 
 class Housekeeping:

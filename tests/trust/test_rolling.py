@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management import call_command
+from django.db import connection
 from django.db.models import Count
 
 from jobqueue.models import Executor, Task
@@ -119,3 +122,41 @@ def test_both_share_the_work_and_each_task_commits_once(previous: Path, fleet: F
     assert Executor.objects.count() == 2
     assert len(set(Effect.objects.values_list("pid", flat=True))) == 2
     assert {process.stop() for process in processes} == {0}
+
+
+@pytest.mark.parametrize(
+    ("older", "what"),
+    [
+        (
+            "0007",
+            "The tables jobqueue_tally, jobqueue_tallydelta are missing in the database 'default': run `manage.py",
+        ),
+        (
+            "0009",
+            "The migrations? 0010_signed_integers.* not applied to the database 'default': run `manage.py migrate",
+        ),
+    ],
+)
+def test_executor_waits_for_the_migrations_of_its_code_and_claims_nothing(fleet: Fleet, older: str, what: str) -> None:
+    """Where code arrives first. A claim may work on older tables, and its commit not: bodies would run for ever."""
+    work.enqueue_many([((0.0,), {})] * 20)
+    book.enqueue_many([((0.0,), {})] * 20)
+    call_command("migrate", "jobqueue", older, verbosity=0)
+    connection.close()
+    try:
+        process = fleet.launch("--connect-timeout", "60")
+        said = process.output.wait_for("ERROR").string
+        hasty = fleet.launch("--connect-timeout", "0.5")
+        assert hasty.wait() == 69
+    finally:
+        call_command("migrate", "jobqueue", verbosity=0)
+    assert re.search(what, said)
+    assert not Effect.objects.exists()
+    assert set(Task.objects.values_list("status", "claim_number")) == {("READY", 0)}
+
+    process.wait_until_ready()
+
+    assert wait_for_end() == {"SUCCESSFUL": 40}
+    assert set(Task.objects.values_list("claim_number", flat=True)) == {1}
+    assert process.stop() == 0
+    assert len(process.output.find("ERROR|WARNING")) == 1
