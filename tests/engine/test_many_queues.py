@@ -5,6 +5,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 import pytest
+from django.db import connection
 
 from jobqueue.models import Task
 from tests.engine.bench import Bench, new
@@ -56,6 +57,18 @@ def test_tasks_of_one_rank_are_claimed_in_order_of_their_ids(bench: Bench) -> No
     best = ids_in_order()
 
     assert [bench.claim_ids(100, queues=QUEUES) for _ in range(3)] == [best[:100], best[100:200], best[200:300]]
+
+
+@pytest.mark.parametrize("rank", ["-infinity", "4000-01-01 BC", "20000-01-01", "infinity"])
+def test_ranks_that_python_cannot_read_are_claimed_in_their_turn(bench: Bench, rank: str) -> None:
+    fill(bench, 400)
+    odd = ids_in_order()[::2]
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE jobqueue_task SET rank = %s WHERE id = ANY(%s)", [rank, odd])
+    others = [pk for pk in ids_in_order() if pk not in odd]
+    best = [*sorted(odd), *others] if rank in ("-infinity", "4000-01-01 BC") else [*others, *sorted(odd)]
+
+    assert [pk for _ in range(4) for pk in bench.claim_ids(100, queues=QUEUES)] == best
 
 
 def test_what_arrives_in_front_is_claimed_next(bench: Bench) -> None:

@@ -50,16 +50,16 @@ dense_queue AS MATERIALIZED (
     HAVING count(*) >= %(glance)s::int AND max(rank) <= (SELECT rank FROM horizon)
 ),
 deep_queue AS MATERIALIZED (
-    SELECT name, most, %(glance)s::int + ceil(
+    SELECT name, most, LEAST(%(wanted)s::int, %(glance)s::int + ceil(
         1.5 * %(wanted)s::int * (1.0 / count(*) OVER () + density / sum(density) OVER ())
-    )::int AS glance
+    )::int) AS glance
     FROM dense_queue
 ),
 deep AS MATERIALIZED (
-    SELECT deep_queue.name, deep_queue.glance, head.rank, head.id
+    SELECT head.rank, head.id, head.place = deep_queue.glance AS is_cut
     FROM deep_queue
     CROSS JOIN LATERAL (
-        SELECT task.rank, task.id
+        SELECT task.rank, task.id, row_number() OVER (ORDER BY task.backend, task.queue_name, task.rank, task.id) AS place
         FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.queue_name = deep_queue.name AND task.status = 'READY'
             AND (task.lost_count >= 2) = %(suspects)s::bool
@@ -78,15 +78,14 @@ last AS MATERIALIZED (
             FROM (
                 SELECT rank, id FROM deep
                 UNION ALL
-                SELECT rank, id FROM shallow WHERE name <> ALL(ARRAY(SELECT name FROM deep_queue))
+                SELECT rank, id FROM shallow
+                WHERE rank <= (SELECT rank FROM horizon) AND name <> ALL(ARRAY(SELECT name FROM deep_queue))
             ) AS seen
             ORDER BY rank, id
             LIMIT 1 OFFSET %(wanted)s::int - 1
         )
         UNION ALL
-        SELECT rank, id
-        FROM (SELECT rank, id, glance, row_number() OVER (PARTITION BY name ORDER BY rank, id) AS place FROM deep) AS placed
-        WHERE place = glance
+        SELECT rank, id FROM deep WHERE is_cut
     ) AS ends
     ORDER BY rank, id
     LIMIT 1
