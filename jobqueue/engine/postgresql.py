@@ -309,8 +309,8 @@ class PostgresEngine(Engine):
         return sorted(name for (name,) in self.rows("queues_in_use", backend=self.alias))
 
     def has_suspects(self, queues: Sequence[str]) -> bool:
-        open_queues = {*queues} - self._full()
-        return bool(self.rows("has_suspects", backend=self.alias, queues=sorted(open_queues)))
+        open_queues = {*queues} - self._full() if queues else ()
+        return bool(open_queues) and bool(self.rows("has_suspects", backend=self.alias, queues=sorted(open_queues)))
 
     def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
         ((is_drained,),) = self.rows(
@@ -339,12 +339,19 @@ class PostgresEngine(Engine):
     # --- wake
 
     def wake_due(self, limit: int = 1000) -> Woken:
+        following = self._seconds_to_alarm()
+        if following is None or following > 0.0:  # as a rule: one statement in place of a transaction of two
+            return Woken(count=0, next_seconds=following)
         with self.transaction():
             count = self.count("wake_due", backend=self.alias, wake_limit=limit, aging=float(self.options.aging))
-            following = self.rows("next_alarm", backend=self.alias)
+            following = self._seconds_to_alarm()
             if count:
                 reach("due.before")
-        return Woken(count=count, next_seconds=following[0][0] if following else None)
+        return Woken(count=count, next_seconds=following)
+
+    def _seconds_to_alarm(self) -> float | None:
+        rows = self.rows("next_alarm", backend=self.alias)
+        return rows[0][0] if rows else None
 
     def wake(self, ids: Iterable[UUID]) -> int:
         """As the portable verb; gives up with an OperationalError after a second and leaves it to the sweep."""
