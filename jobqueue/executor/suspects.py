@@ -10,6 +10,7 @@ import time
 from enum import Enum, auto
 
 LOOK_SECONDS = 1.0
+GIVE_UP_PATIENCES = 10  # so long a process does not wait again that has waited in vain
 RUN_SECONDS = 1.0  # for one suspect after the other, before the others have as much
 
 
@@ -33,6 +34,7 @@ class Suspects:
         self._since = 0.0
         self._run_since: float | None = None  # when the first of a run of suspects was claimed
         self._next_look_at = 0.0
+        self._gave_up_until = 0.0
 
     @property
     def is_waiting(self) -> bool:
@@ -42,9 +44,11 @@ class Suspects:
     def is_running(self) -> bool:
         return self._stage is _Stage.RUNNING
 
-    @property
-    def are_worth_a_look(self) -> bool:
-        return self._stage is not _Stage.RUNNING and time.monotonic() >= self._next_look_at
+    def are_worth_a_look(self, *, is_alone: bool) -> bool:
+        """Whether to look; who has nothing in hand has nothing to wait for, though it has waited in vain before."""
+        now = time.monotonic()
+        is_due = now >= self._next_look_at and (is_alone or now >= self._gave_up_until)
+        return self._stage is not _Stage.RUNNING and is_due
 
     def seen(self, found: bool) -> None:
         """Somebody looked whether suspects wait; another process may have taken the one we wait for."""
@@ -55,8 +59,7 @@ class Suspects:
         elif self._stage is _Stage.NONE:
             self._stage, self._since, self._run_since = _Stage.WAITING, now, None
         elif now - self._since > self._patience:
-            self._stage = _Stage.NONE
-            self._next_look_at = now + 10 * self._patience
+            self._stage, self._gave_up_until = _Stage.NONE, now + GIVE_UP_PATIENCES * self._patience
 
     def claimed(self, found: bool) -> None:
         now = time.monotonic()

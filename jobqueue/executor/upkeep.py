@@ -75,7 +75,7 @@ class Upkeep:
                 self._on_command(command)
         if woken.count or moved:
             self._appetite.hurry()
-        if self._suspects.are_worth_a_look and not is_draining:
+        if not is_draining and self._suspects.are_worth_a_look(is_alone=not known):
             self._suspects.seen(self._engine.has_suspects(self._appetite.serves()))
 
     def _release_strays(self, known: Collection[UUID]) -> None:

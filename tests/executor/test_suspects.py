@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from jobqueue.executor import suspects as module
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
@@ -102,6 +103,24 @@ def test_patience_with_long_tasks_has_an_end(start: Start, options: Options) -> 
 
     wait_for(lambda: Task.objects.successful().count() == 20)
     assert Task.objects.get(pk=suspect.pk).status == Status.READY
+
+
+def test_process_that_has_waited_in_vain_takes_the_suspect_when_it_is_empty(
+    start: Start, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GIVE_UP_PATIENCES", 1000)
+    options(HEARTBEAT_TIMEOUT=0.6)
+    tasks.wait_at.enqueue("long")
+    running = start(threads=4)
+    gates["long"].wait_for()
+    suspect = add_suspect(tasks.add, 1)
+    wait_for(lambda: running.pulse._suspects.is_waiting)
+    wait_for(lambda: not running.pulse._suspects.is_waiting, "the end of its patience")
+    assert Task.objects.get(pk=suspect.pk).status == Status.READY
+
+    gates["long"].open()
+
+    wait_for(lambda: Task.objects.successful().count() == 2)
 
 
 def test_nobody_waits_for_a_suspect_that_another_has_taken(start: Start) -> None:
