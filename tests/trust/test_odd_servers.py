@@ -1,0 +1,94 @@
+"""A server that only reads for a while, as after a failover, and one that has counted further than four bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.db import connection
+from django.db.models import F
+
+import jobqueue
+from jobqueue.models import Executor, Task
+from tests.acceptance.harness import Fleet, fleet_of, wait_for_end, wait_until
+from tests.acceptance.tasks import book, tiny, work
+from tests.actors import Diary, Fibonacci
+from tests.models import Effect
+
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests"])
+FAR = 2**40
+
+
+@pytest.fixture
+def fleet(process_environment: dict[str, str], transactional_db: None) -> Iterator[Fleet]:
+    with fleet_of(process_environment) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def read_only(transactional_db: None) -> Iterator[Callable[[bool], None]]:
+    """Change it for all sessions but ours, which end."""
+    name = connection.ops.quote_name(connection.settings_dict["NAME"])
+
+    def alter(is_on: bool) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET default_transaction_read_only = off")
+            cursor.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = {'on' if is_on else 'off'}")
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+    yield alter
+    alter(False)
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+
+
+def test_executor_waits_while_the_database_only_reads(fleet: Fleet, read_only: Callable[[bool], None]) -> None:
+    process = fleet.start("--threads", "4", heartbeat_timeout=2)
+    executor = process.row
+    running = work.enqueue(1.0)
+    wait_until(lambda: Task.objects.running().exists(), "a task that runs")
+    read_only(True)
+    process.output.wait_for("database.away")
+    for _ in range(10):
+        book.enqueue()
+    tiny.enqueue_many([((number,), {}) for number in range(10)])
+    before = Executor.objects.get(pk=executor.pk).heartbeat
+    process.output.wait_for("executor.fenced")
+
+    assert not Effect.objects.filter(kind="booked").exists()
+    assert Executor.objects.get(pk=executor.pk).heartbeat == before
+
+    read_only(False)
+
+    assert wait_for_end() == {"SUCCESSFUL": 21}
+    process.output.wait_for("database.back")
+    assert Effect.objects.filter(kind="booked").count() == 10
+    assert Task.objects.get(pk=running.id).lost_count == 0
+    assert process.stop() == 0
+
+
+def test_numbers_beyond_four_bytes_are_as_good_as_small_ones(fleet: Fleet) -> None:
+    diary = Diary.enqueue("far")
+    tiny.enqueue_many([((number,), {}) for number in range(10)])
+    Task.objects.update(claim_number=F("claim_number") + FAR, polls=FAR)
+    with connection.cursor() as cursor:
+        for table in ("jobqueue_inboxmessage", "jobqueue_tallydelta", "jobqueue_tally"):
+            cursor.execute("SELECT setval(pg_get_serial_sequence(%s, 'id'), %s)", [table, FAR])
+    number = Fibonacci.enqueue(6)
+    process = fleet.start()
+
+    wait_until(lambda: Task.objects.filter(pk=diary.id, status="SUSPENDED").exists(), "an actor that waits")
+    assert (jobqueue.send(diary.id, "dear diary") or 0) > FAR
+    jobqueue.cancel(diary.id)
+
+    assert wait_for_end()["SUCCESSFUL"] == Task.objects.count() - 1
+    number.refresh()
+    assert number.return_value == 8
+    assert set(Task.objects.filter(task_type=tiny.task_type).values_list("claim_number", "polls")) == {
+        (FAR + 1, FAR + 1)
+    }
+    assert process.stop() == 0
+    assert not process.output.find("WARNING|ERROR")
