@@ -126,4 +126,7 @@ def is_heard(signal: Any, level: int) -> bool:
 
 def is_received(signal: Any) -> bool:
     """Whether a signal has a receiver beside the framework's own."""
-    return any(entry[0][0] not in _own_receivers for entry in signal.receivers)
+    for entry in signal.receivers:  # noqa: SIM110 - with any() it takes twice as long, twice per task
+        if entry[0][0] not in _own_receivers:
+            return True
+    return False

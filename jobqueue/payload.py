@@ -402,12 +402,18 @@ def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not JSON")
 
 
-_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+_scan: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once  # type: ignore[attr-defined]
 
 
 def decode(text: str) -> Any:
     """Read stored JSON text. Raises ValueError for whatever Python cannot read."""
     try:
-        return _decode(text)
+        # What a database wrote has no spaces around it; to look for them takes twice as long as to read "[1]".
+        try:
+            value, end = _scan(text, 0)
+        except StopIteration:  # no value begins here
+            end = -1
+        return value if end == len(text) else _decoder.decode(text)
     except RecursionError:
         raise ValueError("JSON nested deeper than Python reads") from None

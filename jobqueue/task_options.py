@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.utils import timezone
+from msgspec import Struct
+from msgspec.structs import replace
 
 from jobqueue import registry
 from jobqueue.backoff import Backoff
@@ -99,9 +101,8 @@ def time_problems(option: str, value: Any) -> Iterator[str]:
             yield f"{option} must be a datetime or a timedelta, not {value!r}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What holds for one task once its row, its declaration and the backend's OPTIONS have spoken."""
+class Limits(Struct, frozen=True, kw_only=True):
+    """What holds for one task once its row, its declaration and the backend's OPTIONS have spoken; made per claim."""
 
     max_attempts: int
     backoff: Backoff

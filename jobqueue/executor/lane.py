@@ -156,7 +156,7 @@ class ThreadLane(Lane):
 
     def _is_needed(self) -> bool:
         """Whether nobody who is at work will take the next task soon."""
-        return not self._are_short() or self._older_than(LOOKOUT_SECONDS) == len(self._running)
+        return not self._running or not self._are_short() or self._older_than(LOOKOUT_SECONDS) == len(self._running)
 
     def _rest(self) -> None:
         self._idle += 1

@@ -92,15 +92,13 @@ class Loaded(Struct, kw_only=True, eq=False):
         return self._result
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(Struct, frozen=True):
     """The body came to its end."""
 
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(Struct, frozen=True):
     """The body raised."""
 
     error: BaseException
