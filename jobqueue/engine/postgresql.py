@@ -55,7 +55,7 @@ STATUSES = {status.value: status for status in Status}  # to call Status takes a
 YOUNG = 3  # enqueues of a connection: a site's request has one of its own unless CONN_MAX_AGE says otherwise
 SURPLUS, SURPLUS_LEAST = 2, 20  # what a claim looks for in many queues, in tasks it wants: others may hold some
 FEW_LOCKS = 200  # a claim that would take no more than these for nothing does not look first
-DEEPER = 8
+DEEPER = 4
 
 Place = tuple[str, UUID]  # in the order of claiming: rank, id
 NO_END: Place = ("infinity", UUID(int=2**128 - 1))
@@ -253,21 +253,25 @@ class PostgresEngine(Engine):
         # Without a look it locks of each queue as many as it wants of all: with 100 queues, four times as slow.
         if (len(demand.queues) - SURPLUS) * demand.limit <= FEW_LOCKS:
             return self._take_up_to(NO_END, demand)
-        wanted = SURPLUS * demand.limit + SURPLUS_LEAST
+        wanted, held = SURPLUS * demand.limit + SURPLUS_LEAST, 0
         while True:
-            last, names = self._look(demand, wanted)
-            claims = self._take_up_to(last or NO_END, replace(demand, queues=names)) if names else Claims()
-            claims.is_cut = last is not None and len(claims) < demand.limit
-            if claims or last is None:
+            near, last, names = self._look(demand, wanted, held + demand.limit)
+            asked = replace(demand, queues=names)
+            # All that a claim looks at it locks, also what it leaves: to others it is as good as gone meanwhile.
+            claims = self._take_up_to(near, asked) if names and not demand.most else Claims()
+            if names and len(claims) < demand.limit and (last != near or demand.most):
+                claims += self._take_up_to(last, replace(asked, limit=demand.limit - len(claims)))
+            claims.is_cut = last != NO_END and len(claims) < demand.limit
+            if claims or last == NO_END:
                 return claims
-            wanted *= DEEPER  # others hold all that was seen
+            held, wanted = wanted, DEEPER * wanted  # others hold all that was seen
 
-    def _look(self, demand: Demand, wanted: int) -> tuple[Place | None, list[str]]:
-        """Find how far down in rank the best of many queues reach (None: to the end), and in which queues they are."""
-        ((rank, pk, names),) = self._asker(demand)(
-            "look", wanted=wanted, glance=wanted // len(demand.queues) + 2, **self._claimable(demand)
+    def _look(self, demand: Demand, wanted: int, near: int) -> tuple[Place, Place, list[str]]:
+        """Find how far down in rank `near` of the best reach, and all that are seen, and in which queues they are."""
+        ((near_rank, near_id, rank, pk, names),) = self._asker(demand)(
+            "look", wanted=wanted, near=near, glance=wanted // len(demand.queues) + 2, **self._claimable(demand)
         )
-        return None if pk is None else (rank, pk), names
+        return NO_END if near_id is None else (near_rank, near_id), NO_END if pk is None else (rank, pk), names
 
     def _take_up_to(self, last: Place, demand: Demand) -> Claims:
         last_rank, last_id = last

@@ -2,9 +2,10 @@
 -- claim that goes no further locks what it takes and little else.
 -- Parameters: backend, queues, locked, only, but, suspects: as in claim.sql;
 --   most: for each of the queues in turn of how many to know, NULL or no entry for any number;
---   wanted: how many of all the queues; glance: how many of each are looked at first.
--- Answer: one row: rank (as text: 'infinity' is no moment in Python) and id of the last, NULL where nothing is left behind
--- it; names of the queues.
+--   wanted: how many of all the queues; near: after how many of them a claim that nobody is in the way of has enough;
+--   glance: how many of each are looked at first.
+-- Answer: one row: rank (as text: 'infinity' is no moment in Python) and id of the task at `near`, and of the last, NULL where
+-- nothing is left behind it; names of the queues.
 -- Index: jobqueue_task_ready, a slice per queue, in order of rank. Locks: none; what others have locked counts.
 -- The best of a hundred queues are a few of each, or nearly all of one: a look at a few of each tells in which there may be
 -- more. Those are looked at again, the deeper the fewer they are, and the denser their tasks follow on one another in rank.
@@ -70,26 +71,32 @@ deep AS MATERIALIZED (
         LIMIT LEAST(deep_queue.most, deep_queue.glance)
     ) AS head
 ),
+seen AS MATERIALIZED (
+    SELECT rank, id FROM deep
+    UNION ALL
+    SELECT rank, id FROM shallow
+    WHERE rank <= (SELECT rank FROM horizon) AND name <> ALL(ARRAY(SELECT name FROM deep_queue))
+),
 last AS MATERIALIZED (
     SELECT rank, id
     FROM (
-        (
-            SELECT rank, id
-            FROM (
-                SELECT rank, id FROM deep
-                UNION ALL
-                SELECT rank, id FROM shallow
-                WHERE rank <= (SELECT rank FROM horizon) AND name <> ALL(ARRAY(SELECT name FROM deep_queue))
-            ) AS seen
-            ORDER BY rank, id
-            LIMIT 1 OFFSET %(wanted)s::int - 1
-        )
+        (SELECT rank, id FROM seen ORDER BY rank, id LIMIT 1 OFFSET %(wanted)s::int - 1)
         UNION ALL
         SELECT rank, id FROM deep WHERE is_cut
     ) AS ends
     ORDER BY rank, id
     LIMIT 1
+),
+near AS MATERIALIZED (
+    SELECT rank, id
+    FROM (
+        (SELECT rank, id FROM seen ORDER BY rank, id LIMIT 1 OFFSET %(near)s::int - 1)
+        UNION ALL
+        SELECT rank, id FROM last
+    ) AS ends
+    ORDER BY rank, id
+    LIMIT 1
 )
 SELECT
-    (SELECT rank::text FROM last), (SELECT id FROM last),
+    (SELECT rank::text FROM near), (SELECT id FROM near), (SELECT rank::text FROM last), (SELECT id FROM last),
     ARRAY(SELECT name FROM shallow GROUP BY name HAVING min(rank) <= COALESCE((SELECT rank FROM last), 'infinity'))
