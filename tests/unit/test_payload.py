@@ -313,7 +313,9 @@ def test_long_text_loses_its_middle() -> None:
     assert clean_text("a" * 50 + "b" * 50, 10) == "aaaaa\n... 90 characters left out ...\nbbbbb"
 
 
-@pytest.mark.parametrize("text", ["[" * 200_000, "9" * 5000, "NaN", "[Infinity]", "{", "", "\x00"])
+@pytest.mark.parametrize(
+    "text", ["[" * 200_000, " " + "[" * 200_000, "9" * 5000, "NaN", "[Infinity]", "{", "", " ", "[1] 2", "\x00"]
+)
 def test_poisoned_json_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode(text)
@@ -322,9 +324,3 @@ def test_poisoned_json_is_a_value_error(text: str) -> None:
 @pytest.mark.parametrize("text", ["[1]", " [1]", "[1] ", "\n[1]\t"])
 def test_spaces_around_stored_text_are_passed_over(text: str) -> None:
     assert decode(text) == [1]
-
-
-@pytest.mark.parametrize("text", ["", " ", "[1", "[1] 2", "nul", "NaN", "-", "[" * 100_000, " " + "[" * 100_000])
-def test_stored_text_that_is_no_json_is_a_value_error(text: str) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        decode(text)
