@@ -240,5 +240,7 @@ class Fork:
         except BaseException:  # whatever it is, it must not run on as a second supervisor
             logger.exception("supervisor.child")
         finally:
-            farewell.say(code)
-            leave(code)
+            try:
+                farewell.say(code)  # in vain where a body has closed what it says it with
+            finally:
+                leave(code)
