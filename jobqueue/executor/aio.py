@@ -40,7 +40,7 @@ class Loop:
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(_TidyExecutor(thread_name_prefix=f"{name}-sync"))
-        self._threads = SpareThreads(name)
+        self.threads = SpareThreads(name)
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name=f"{name}-loop", daemon=True)
@@ -79,7 +79,7 @@ class Loop:
     ) -> None:
         async def run() -> None:
             try:
-                over = await poll_on_loop(hold, engine, worker, on_start, self._threads)
+                over = await poll_on_loop(hold, engine, worker, on_start, self.threads)
             except BaseException as error:  # not the body's: ours. The task must not stay RUNNING for it.
                 if self._is_closing and isinstance(error, asyncio.CancelledError):
                     raise
@@ -96,7 +96,7 @@ class Loop:
         self._is_closing = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout_seconds)
-        self._threads.close()
+        self.threads.close()
         return not self._thread.is_alive()
 
 

@@ -50,6 +50,7 @@ class Appetite:
         self._is_hungry = dict.fromkeys(LANES, False)  # whether it found all it asked for
         self._emptied_at = dict.fromkeys(LANES, AT_ONCE)  # when the last claim for a lane alone began, if it took all
         self._are_for_loop = False  # all of the last claim for both lanes, which found as many as it asked for
+        self._threads_taken = 0  # by async bodies until then
         self.room_in_threads = 0  # when the last demand was made
         self._next_poll_at = self._picky_again_at = AT_ONCE
         self._queues: list[str] = []
@@ -110,8 +111,10 @@ class Appetite:
                 self._emptied_at[lane] = AT_ONCE if was_full or claims.busy else began_at
             self._looked_at[lane], self._is_hungry[lane] = began_at, was_full and not self._is_emptied(lane, began_at)
         if claims and not is_picky(demand):
-            coroutines = self._crew.coroutines
-            self._are_for_loop = was_full and all(claimed.task_type in coroutines for claimed in claims)
+            coroutines, taken = self._crew.coroutines, self._crew.threads_taken
+            # A hundred at once that use the ORM would ask for a hundred connections.
+            is_light, self._threads_taken = self._crew.on_loop.has_moved and taken == self._threads_taken, taken
+            self._are_for_loop = was_full and is_light and all(claimed.task_type in coroutines for claimed in claims)
         self._next_poll_at = now + (BUSY_SECONDS if claims.busy else self._poll_seconds())
         if is_picky(demand) and not was_full:
             self._picky_again_at = now + (now - began_at) / PICKY_SHARE

@@ -48,6 +48,11 @@ class Crew:
         self._generation: object = None
 
     @property
+    def threads_taken(self) -> int:
+        """How many async bodies have called something that blocks: each had a thread, and its database connections."""
+        return self._loop.threads.taken
+
+    @property
     def coroutines(self) -> frozenset[str]:
         """Name the registered tasks that run on the event loop."""
         generation = registry.generation()

@@ -34,6 +34,11 @@ class Lane:
         with self._lock:
             return self.slots - len(self._running) - len(self._waiting)
 
+    @property
+    def has_moved(self) -> bool:
+        """Whether any task has ended here."""
+        return self._mean_seconds is not None
+
     def ahead(self) -> int:
         """
         How many tasks may wait in line, going by how long the last ones took.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
@@ -12,25 +13,55 @@ from jobqueue.executor.sessions import Session
 
 T = TypeVar("T")
 
+MOST_AT_REST = 8
+MOST_AT_WORK = 32
+
 
 class SpareThreads:
-    """Threads at rest; there are as many as were ever at work at once. To start one takes a tenth of a millisecond."""
+    """
+    Threads at rest, a few: to start one takes a tenth of a millisecond. taken: how often one was asked for.
+
+    And the line before them: so many bodies have a thread at once, and with it database connections. A hundred that
+    begin together would open a hundred, which is all that a server has by default; what is beyond waits for its thread.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
         self._idle: list[ThreadPoolExecutor] = []
         self._is_closed = False
+        self.taken = 0
+        self._at_work = 0
+        self._line: deque[Callable[[], None]] = deque()
+
+    def enter(self, begin: Callable[[], None]) -> None:
+        """Call `begin`, which may take a thread: now, or when another body has left."""
+        with self._lock:
+            if self._at_work >= MOST_AT_WORK:
+                self._line.append(begin)
+                return
+            self._at_work += 1
+        begin()
+
+    def leave(self) -> None:
+        """A body has put back its thread."""
+        with self._lock:
+            if not self._line:
+                self._at_work -= 1
+                return
+            begin = self._line.popleft()
+        begin()
 
     def take(self) -> ThreadPoolExecutor:
         with self._lock:
+            self.taken += 1
             if self._idle:
                 return self._idle.pop()
         return ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{self._name}-async")
 
     def put(self, thread: ThreadPoolExecutor) -> None:
         with self._lock:
-            if not self._is_closed:
+            if not self._is_closed and len(self._idle) < MOST_AT_REST:
                 self._idle.append(thread)
                 return
         thread.shutdown(wait=False)
@@ -58,25 +89,48 @@ class OwnThread(Executor):
         self._lock = threading.Lock()
         self._thread: ThreadPoolExecutor | None = None
         self._session: Session | None = None
+        self._waiting: list[Callable[[], None]] = []  # for the thread
         self._calls = 0  # not ended yet
         self._is_over = False
 
     @property
     def is_taken(self) -> bool:
-        return self._thread is not None
+        return self._calls > 0 or self._thread is not None
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+        run = partial(self._run, future, partial(function, *args, **kwargs))
         with self._lock:
-            if self._thread is None:
-                self._thread, self._session = self._threads.take(), Session()
             self._calls += 1
-            return self._thread.submit(self._run, self._session, partial(function, *args, **kwargs))
+            if self._thread is not None:
+                self._thread.submit(run)
+                return future
+            self._waiting.append(run)
+            is_first = len(self._waiting) == 1
+        if is_first:
+            self._threads.enter(self._begin)
+        return future
 
-    def _run(self, session: Session | None, call: Callable[[], T]) -> T:
+    def _begin(self) -> None:
+        with self._lock:
+            self._thread, self._session = self._threads.take(), Session()
+            for run in self._waiting:
+                self._thread.submit(run)
+            self._waiting.clear()
+
+    def _run(self, future: Future[T], call: Callable[[], T]) -> None:
+        session = self._session
         assert session is not None
         session.enter()
         try:
-            return call()
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                answer = call()
+            except BaseException as error:  # noqa: BLE001 - it is the caller's
+                future.set_exception(error)
+            else:
+                future.set_result(answer)
         finally:
             self._end_call()
 
@@ -87,6 +141,7 @@ class OwnThread(Executor):
         if thread is not None and session is not None:
             session.leave()
             self._threads.put(thread)
+            self._threads.leave()
 
     def close(self) -> None:
         """The body is over: hand the thread on as soon as no call is left."""
@@ -96,6 +151,7 @@ class OwnThread(Executor):
         if thread is not None and session is not None:
             thread.submit(session.leave)
             self._threads.put(thread)
+            self._threads.leave()
 
     def _let_go(self) -> tuple[ThreadPoolExecutor | None, Session | None]:
         """Give up the thread where it is to be handed on; the lock is held."""

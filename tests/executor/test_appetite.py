@@ -45,6 +45,7 @@ class Situation:
         self.clock = clock
         self.threads, self.loop, self.coroutines = 8, 100, frozenset({"async"})
         self.ahead = 0
+        self.has_moved, self.threads_taken = True, 0
         self.queues = ["a", "b"]
         self.reads = 0
         self.limited: list[str] = []
@@ -56,7 +57,8 @@ class Situation:
             (),
             {
                 "in_threads": property(lambda _: SimpleNamespace(free=self.threads, ahead=lane().ahead)),
-                "on_loop": property(lambda _: SimpleNamespace(free=self.loop)),
+                "on_loop": property(lambda _: SimpleNamespace(free=self.loop, has_moved=self.has_moved)),
+                "threads_taken": property(lambda _: self.threads_taken),
                 "coroutines": property(lambda _: self.coroutines),
             },
         )
@@ -162,6 +164,22 @@ def test_as_many_as_the_loop_has_room_for_are_asked_for_once_all_are_for_it(
 
     assert situation.appetite.room_in_threads == 8
     assert situation.asks(is_convenient=True).limit == 8
+
+
+def test_no_more_async_tasks_are_asked_for_than_threads_before_it_is_known_that_they_need_none(
+    situation: Situation,
+) -> None:
+    """Each that calls the ORM opens a connection: a hundred at once are all that a server has."""
+    situation.has_moved = False
+    situation.claims(8, task_types=["async"])
+    assert situation.asks(is_convenient=True).limit == 8
+
+    situation.has_moved, situation.threads_taken = True, 8
+    situation.claims(8, is_convenient=True, task_types=["async"])
+    assert situation.asks(is_convenient=True).limit == 8
+
+    situation.claims(8, is_convenient=True, task_types=["async"])
+    assert situation.asks(is_convenient=True).limit == 100
 
 
 def test_a_lane_that_took_all_there_was_is_not_asked_for_again_with_each_claim_of_the_others(

@@ -191,7 +191,7 @@ def test_long_tasks_claimed_in_place_of_async_ones_go_back_at_once(
     gates["long"].wait_for(2)
 
     wait_for(lambda: len(running.holds) == 2)
-    assert max(asked) == 40
+    assert max(asked) > 30  # once it is known that they need no threads
     assert (Task.objects.running().count(), Task.objects.ready().count()) == (2, 18)
 
 
