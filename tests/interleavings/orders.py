@@ -16,7 +16,7 @@ from random import Random
 
 from tests.interleavings.stepper import ALONE, LOCKED, Actor, Choose, Order
 
-SAMPLES = 20  # of a scenario that has too many orders: some thousands in all, in the time that a suite has
+SAMPLES = 14  # of a scenario that has too many orders: some thousands in all, in the time that a suite has
 MANY_SAMPLES = 2_000
 MOST_KINDS = 5_000  # of orders of two connections, of which one each is run, where many samples are drawn of others
 PROBES = 20  # random orders, to learn how long they are

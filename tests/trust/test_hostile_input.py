@@ -39,6 +39,7 @@ pytestmark = [
 ]
 SLOW_IS_FINE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
 EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=SLOW_IS_FINE, derandomize=True)
+FEW_EXAMPLES = settings(EXAMPLES, max_examples=20)  # of half a second each
 MOST_BYTES = 2**20  # MAX_PAYLOAD_BYTES
 numbers = itertools.count()
 
@@ -347,7 +348,7 @@ def test_row_with_poison_in_several_columns_fails_alone(
     assert_only_one_is_hurt(results, place)
 
 
-@EXAMPLES
+@FEW_EXAMPLES
 @given(names=st.lists(st.tuples(st.sampled_from(hostile.NAMES), hostile.odd_names), min_size=1, max_size=4))
 def test_any_text_as_a_name_in_a_row_is_refused_or_harms_nobody(running: Running, names: list[tuple[str, str]]) -> None:
     with transaction.atomic():
@@ -364,7 +365,7 @@ def test_any_text_as_a_name_in_a_row_is_refused_or_harms_nobody(running: Running
             jobqueue.cancel(row.pk)
 
 
-@EXAMPLES
+@FEW_EXAMPLES
 @given(task_type=hostile.odd_names | st.just(add.task_type), queue=hostile.odd_names, key=hostile.odd_names)
 def test_any_text_as_a_name_given_to_sql_is_refused_or_harms_nobody(
     running: Running, task_type: str, queue: str, key: str
