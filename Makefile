@@ -2,7 +2,7 @@
 PYTHON ?= python3
 ARGS ?=
 PHOTOS ?=
-WORKERS ?= 4
+WORKERS ?= 3
 PG_BIN ?=
 PY := .venv/bin/python
 READY := .venv/.ready
@@ -39,7 +39,7 @@ help:
 	@echo "make matrix   run the suite on every Python and Django found (ARGS=... goes to pytest, CELLS='3.12-6.1')"
 	@echo "make clean    remove what the above made: environments, caches, the demo's database"
 	@echo
-	@echo "WORKERS=0                             (test) one test after the other; 4 processes side by side otherwise"
+	@echo "WORKERS=0                             (test) one test after the other; 3 processes side by side otherwise"
 	@echo "PYTHON=python3.12                     the Python of a new .venv"
 	@echo "PG_BIN=/usr/lib/postgresql/15/bin     the PostgreSQL of tests and demo, in place of the embedded 18"
 	@echo "DATABASE_URL=postgresql://...         (test) a server of yours, in place of a throw-away one"

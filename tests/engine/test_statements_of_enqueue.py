@@ -60,6 +60,7 @@ def columns(bench: Bench, **values: Any) -> dict[str, Any]:
     ids=["defaults", "values", "later", "before", "at", "child"],
 )
 def test_both_make_the_same_row(bench: Bench, monkeypatch: pytest.MonkeyPatch, values: dict[str, Any]) -> None:
+    TallyDelta.objects.all().delete()  # of tests that commit
     monkeypatch.setattr(postgresql, "YOUNG", 10**9)
     by_statement = columns(bench, **values)
     Task.objects.all().delete()
