@@ -313,8 +313,8 @@ class PostgresEngine(Engine):
         return sorted(name for (name,) in self.rows("queues_in_use", backend=self.alias))
 
     def has_suspects(self, queues: Sequence[str]) -> bool:
-        open_queues = {*queues} - self._full() if queues else ()
-        return bool(open_queues) and bool(self.rows("has_suspects", backend=self.alias, queues=sorted(open_queues)))
+        open_queues = sorted({*queues} - self._full()) if queues else []
+        return bool(open_queues and self.rows("has_suspects", backend=self.alias, queues=open_queues))
 
     def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
         ((is_drained,),) = self.rows(

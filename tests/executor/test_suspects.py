@@ -91,13 +91,19 @@ def test_a_crash_that_leaves_many_suspects_does_not_take_a_second_for_each(start
     wait_for(lambda: Task.objects.successful().count() == 60)  # harness.DEADLINE is half of that in seconds
 
 
-def test_patience_with_long_tasks_has_an_end(start: Start, options: Options) -> None:
-    options(HEARTBEAT_TIMEOUT=0.6)
+def beside_a_long_task(start: Start) -> tuple[Running, Task]:
+    """A process that has a long task in hand, and waits for its end before it takes a suspect."""
     tasks.wait_at.enqueue("long")
     running = start(threads=4)
     gates["long"].wait_for()
     suspect = add_suspect(tasks.add, 1)
     wait_for(lambda: running.pulse._suspects.is_waiting)
+    return running, suspect
+
+
+def test_patience_with_long_tasks_has_an_end(start: Start, options: Options) -> None:
+    options(HEARTBEAT_TIMEOUT=0.6)
+    _, suspect = beside_a_long_task(start)
 
     tasks.add.enqueue_many([((number,), {}) for number in range(20)])
 
@@ -110,11 +116,7 @@ def test_process_that_has_waited_in_vain_takes_the_suspect_when_it_is_empty(
 ) -> None:
     monkeypatch.setattr(module, "GIVE_UP_PATIENCES", 1000)
     options(HEARTBEAT_TIMEOUT=0.6)
-    tasks.wait_at.enqueue("long")
-    running = start(threads=4)
-    gates["long"].wait_for()
-    suspect = add_suspect(tasks.add, 1)
-    wait_for(lambda: running.pulse._suspects.is_waiting)
+    running, suspect = beside_a_long_task(start)
     wait_for(lambda: not running.pulse._suspects.is_waiting, "the end of its patience")
     assert Task.objects.get(pk=suspect.pk).status == Status.READY
 
@@ -124,11 +126,7 @@ def test_process_that_has_waited_in_vain_takes_the_suspect_when_it_is_empty(
 
 
 def test_nobody_waits_for_a_suspect_that_another_has_taken(start: Start) -> None:
-    tasks.wait_at.enqueue("long")
-    running = start(threads=4)
-    gates["long"].wait_for()
-    suspect = add_suspect(tasks.add, 1)
-    wait_for(lambda: running.pulse._suspects.is_waiting)
+    _, suspect = beside_a_long_task(start)
     Task.objects.filter(pk=suspect.pk).update(status=Status.SUCCESSFUL)
 
     tasks.add.enqueue_many([((number,), {}) for number in range(20)])
