@@ -89,7 +89,7 @@ class OwnThread(Executor):
         self._lock = threading.Lock()
         self._thread: ThreadPoolExecutor | None = None
         self._session: Session | None = None
-        self._waiting: list[Callable[[], None]] = []  # for the thread
+        self._waiting: list[tuple[Future[Any], Callable[[], None]]] = []  # for the thread
         self._calls = 0  # not ended yet
         self._is_over = False
 
@@ -105,7 +105,7 @@ class OwnThread(Executor):
             if self._thread is not None:
                 self._thread.submit(run)
                 return future
-            self._waiting.append(run)
+            self._waiting.append((future, run))
             is_first = len(self._waiting) == 1
         if is_first:
             self._threads.enter(self._begin)
@@ -113,26 +113,36 @@ class OwnThread(Executor):
 
     def _begin(self) -> None:
         with self._lock:
+            waiting, self._waiting = self._waiting, []
             self._thread, self._session = self._threads.take(), Session()
-            for run in self._waiting:
-                self._thread.submit(run)
-            self._waiting.clear()
+            try:
+                for _, run in waiting:
+                    self._thread.submit(run)
+                return
+            except RuntimeError as error:  # no thread is to be had: the first submit() starts it
+                refusal = error
+                self._calls -= len(waiting)
+                self._thread = self._session = None
+        self._threads.leave()
+        for future, _ in waiting:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(refusal)
 
     def _run(self, future: Future[T], call: Callable[[], T]) -> None:
         session = self._session
         assert session is not None
         session.enter()
-        try:
-            if not future.set_running_or_notify_cancel():
-                return
+        tell: Callable[[], object] = bool  # of a call that was cancelled, nothing
+        if future.set_running_or_notify_cancel():
             try:
-                answer = call()
+                tell = partial(future.set_result, call())
             except BaseException as error:  # noqa: BLE001 - it is the caller's
-                future.set_exception(error)
-            else:
-                future.set_result(answer)
+                tell = partial(future.set_exception, error)
+        try:
+            self._end_call()  # first: who hears that the last call has ended finds its connections closed
         finally:
-            self._end_call()
+            tell()
+            del tell  # an error, its traceback and this frame would hold each other
 
     def _end_call(self) -> None:
         with self._lock:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -72,6 +74,36 @@ def test_what_a_call_raises_is_its_callers(threads: SpareThreads) -> None:
     with pytest.raises(ZeroDivisionError):
         own.submit(divmod, 1, 0).result(PATIENCE_SECONDS)
     own.close()
+
+
+def test_where_no_thread_is_to_be_had_the_caller_hears_it(
+    threads: SpareThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ThreadPoolExecutor, "submit", refuse)
+        for _ in range(2 * MOST):  # and loses no place by it
+            own = OwnThread(threads)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                own.submit(str).result(PATIENCE_SECONDS)
+            own.close()
+    assert OwnThread(threads).submit(str, 1).result(PATIENCE_SECONDS) == "1"
+
+
+def test_when_the_last_call_of_a_body_is_known_to_have_ended_its_thread_is_at_rest(threads: SpareThreads) -> None:
+    gate = threading.Event()
+    own = OwnThread(threads)
+    call = own.submit(gate.wait, PATIENCE_SECONDS)
+    own.close()
+    rested: list[int] = []
+    call.add_done_callback(lambda _: rested.append(len(threads._idle)))
+
+    gate.set()
+
+    wait_for(lambda: rested)
+    assert rested == [1]
 
 
 def test_few_threads_are_kept(threads: SpareThreads) -> None:
