@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import django
 
-from demo_project.postgres import Cluster, throwaway_cluster
+from tests.interleavings.process import pool_of
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
 for name in [name for name in os.environ if name.startswith("PG")]:
@@ -19,7 +19,9 @@ for name in [name for name in os.environ if name.startswith("PG")]:
 django.setup()
 
 from tests.trust import at_length, campaigns, report  # noqa: E402 - they import models
+from tests.trust.attempts import attempt  # noqa: E402
 
+JOBS = 2 * (os.cpu_count() or 1)
 SLACK_SECONDS = 1.0  # of a machine that does other things too
 
 
@@ -32,6 +34,7 @@ def main() -> int:
         metavar="NAME",
         help="one campaign, with one seed, and no page is written; or one of the other chapters",
     )
+    parser.add_argument("--jobs", type=int, default=JOBS, help=f"so many campaigns at once ({JOBS}); most is waiting")
     parser.add_argument("--remark", default="", help="a sentence for the page, about the machine or the run")
     options = parser.parse_args()
     if options.only and options.only not in {*campaigns.ALL, *at_length.ALL}:
@@ -48,40 +51,30 @@ def main() -> int:
 
 
 def rage(options: argparse.Namespace) -> bool:
-    """Run the campaigns; each time the page is written, since this may be interrupted."""
+    """Run the campaigns, some at once; after each seed the page is written, since this may be interrupted."""
     names = [options.only] if options.only else list(campaigns.FULL)
     seeds = range(options.seed, options.seed + (1 if options.only else options.seeds))
     chosen = {name: campaigns.ALL[name] for name in names}
     rows = {name: report.Row(campaign.title, campaign.leaves_a_rescuer) for name, campaign in chosen.items()}
     began, is_good = time.monotonic(), True
-    with throwaway_cluster(**campaigns.DURABLE) as cluster:
-        for seed in seeds:
-            for name in names:
-                is_good &= attempt(name, seed, cluster, rows[name])
-                if not options.only:
-                    write(rows, range(seeds.start, seed + 1), began, options.remark)
-        if "deadlock detected" in cluster.log.read_text(errors="replace"):
-            print("The server's log tells of a deadlock.")
-            is_good = False
+    with pool_of(os.environ, options.jobs) as pool:
+        started = {
+            seed: [
+                pool.submit(attempt, name, seed)
+                for name, campaign in chosen.items()
+                if (seed - seeds.start) % campaign.every == 0
+            ]
+            for seed in seeds
+        }
+        for seed, attempts in started.items():
+            for future in attempts:
+                made = future.result()
+                print(made, flush=True)
+                rows[made.name].add(made.figures)
+                is_good &= not made.failure
+            if not options.only:
+                write(rows, range(seeds.start, seed + 1), began, options.remark)
     return is_good and in_time(rows)
-
-
-def attempt(name: str, seed: int, cluster: Cluster, row: report.Row) -> bool:
-    """Run one campaign with one seed, and say what came of it."""
-    began = time.monotonic()
-    try:
-        figures = campaigns.run(name, cluster, seed)
-    except AssertionError as error:
-        if isinstance(error, campaigns.Violated):
-            row.add(error.figures)
-        else:
-            row.stalled += 1
-        told = f"FAILED: {error}\n" + "\n".join(error.__notes__)
-    else:
-        row.add(figures)
-        told = f"good: {figures.faults} faults, {figures.tasks} tasks, {figures.rescued} rescued"
-    print(f"{name:24} seed {seed:<4} {time.monotonic() - began:6.1f} s  {told}", flush=True)
-    return told.startswith("good")
 
 
 def write(rows: Mapping[str, report.Row], seeds: Sequence[int], began: float, remark: str) -> None:

@@ -38,7 +38,11 @@ class Row:
     broken: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     recovery_seconds: list[float] = field(default_factory=list)
 
-    def add(self, figures: Figures) -> None:
+    def add(self, figures: Figures | None) -> None:
+        """Count a run; without figures, one that did not come to its end."""
+        if figures is None:
+            self.stalled += 1
+            return
         self.faults += figures.faults
         self.tasks += figures.tasks
         self.messages += figures.messages
@@ -58,7 +62,7 @@ class Row:
         if self.is_measured and self.recovery_seconds:
             recovery = " / ".join(f"{self.percentile(share):.1f}" for share in (0.5, 0.99, 1.0))
         counts = (self.faults, self.tasks, self.messages, self.rescued, lost, doubled, self.broken["stolen"])
-        other = self.broken["miscounted"] + self.stalled
+        other = self.broken["miscounted"] + self.broken["deadlock"] + self.stalled
         return [self.title, *(f"{count:,}" for count in counts), str(other), recovery]
 
 

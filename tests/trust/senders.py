@@ -66,7 +66,7 @@ class Sender:
 
     def _enqueue(self) -> None:
         """In one transaction, as a view does."""
-        chance, number, seconds = self._chance, self._next(), self._chance.choice((0.01, 0.1, 0.3))
+        chance, number, seconds = self._chance, self._next(), self._chance.choice((0.02, 0.5, 1.5))
         with transaction.atomic():
             made: list[tuple[Any, Any]] = [(bodies.stumble.enqueue(number), number)]
             made += [(result, "paid") for result in bodies.pay.enqueue_many([((seconds,), {})] * BATCH)]
