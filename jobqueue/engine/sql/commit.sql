@@ -1,5 +1,6 @@
 -- Commit plain outcomes: those that touch nothing but their own rows.
--- Parameters: outcomes: a JSON list of Outcome, what has its default left out; aging: seconds per point of priority.
+-- Parameters: outcomes: a JSON list of Outcome, what has its default left out; aging: seconds per point of priority;
+--   edges: of the tally's buckets.
 -- Index: the primary key.
 -- Locks: the rows in id order FOR NO KEY UPDATE, skipping rows that somebody else holds: those are missing
 --   from the answer and are committed again later. A row in the answer without a status is another claim's.
@@ -16,7 +17,7 @@ WITH given AS MATERIALIZED (
 ),
 locked AS MATERIALIZED (
     SELECT
-        id, claim_number, status, cancel_requested_at, backend, queue_name, task_type, attempts AS attempts_before,
+        id, claim_number, status, cancel_requested_at, backend, queue_name, task_type, attempts,
         GREATEST(
             0,
             date_part('epoch', heartbeat - LEAST(GREATEST(rank, '0002-01-01'), '9998-01-01')) - priority * %(aging)s::float8
@@ -27,13 +28,15 @@ locked AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 held AS MATERIALIZED (
-    SELECT given.*, locked.backend, locked.queue_name, locked.task_type, locked.attempts_before, locked.wait_seconds,
-        given.worker_id IS NOT NULL AS is_attempt,
-        CASE
-            WHEN given.decided IS NOT NULL THEN given.decided
-            WHEN locked.cancel_requested_at IS NOT NULL AND given.status IN ('READY', 'SCHEDULED', 'SUSPENDED')
+    SELECT given.*, backend, queue_name, task_type,
+        given.attempts > locked.attempts AND given.status <> 'CANCELLED' AS has_failed,
+        CASE WHEN worker_id IS NOT NULL THEN wait_seconds END AS waited,
+        CASE WHEN worker_id IS NOT NULL THEN run_seconds END AS ran,
+        LEAST(wake_at, clock_timestamp() + make_interval(secs => wake_after_seconds)) AS asleep_until,
+        COALESCE(decided, CASE
+            WHEN cancel_requested_at IS NOT NULL AND given.status IN ('READY', 'SCHEDULED', 'SUSPENDED')
             THEN 'CANCELLED' ELSE given.status
-        END AS entering
+        END) AS entering
     FROM given JOIN locked ON locked.id = given.task_id
     WHERE locked.status = 'RUNNING' AND locked.claim_number = given.claim_number
 ),
@@ -44,25 +47,22 @@ written AS (
         timed_out = task.timed_out AND held.is_good_poll IS NOT TRUE,
         wake_at = CASE
             WHEN held.entering IN ('SCHEDULED', 'SUSPENDED')
-            THEN LEAST(
-                held.wake_at, clock_timestamp() + make_interval(secs => held.wake_after_seconds),
-                clock_timestamp() + make_interval(secs => held.look_after_seconds)
-            )
+            THEN LEAST(held.asleep_until, clock_timestamp() + make_interval(secs => held.look_after_seconds))
         END,
         alarm_at = CASE
             WHEN held.is_good_poll IS NOT TRUE THEN task.alarm_at
             WHEN held.look_after_seconds IS NOT NULL AND held.entering IN ('READY', 'SUSPENDED')
-            THEN LEAST(held.wake_at, clock_timestamp() + make_interval(secs => held.wake_after_seconds))
+            THEN held.asleep_until
         END,
         rank = CASE
             WHEN held.entering = 'READY' AND held.keeps_rank IS NOT TRUE
             THEN clock_timestamp() - make_interval(secs => task.priority * %(aging)s::float8) ELSE task.rank
         END,
         finished_at = CASE WHEN held.entering IN ('SUCCESSFUL', 'FAILED', 'CANCELLED') THEN clock_timestamp() END,
-        reported_at = CASE
+        reported_at = COALESCE(task.reported_at, CASE
             WHEN held.entering IN ('SUCCESSFUL', 'FAILED', 'CANCELLED') AND task.parent_id IS NOT NULL
-            THEN COALESCE(task.reported_at, clock_timestamp()) ELSE task.reported_at
-        END,
+            THEN clock_timestamp()
+        END),
         worker_ids = CASE
             WHEN held.worker_id IS NULL THEN task.worker_ids
             WHEN jsonb_array_length(task.worker_ids) < 100 THEN task.worker_ids || to_jsonb(held.worker_id)
@@ -85,25 +85,13 @@ counted AS (
         backend, queue_name, task_type, at, completed, failed, retries, dead, attempts, wait_bucket, run_bucket,
         wait_seconds, run_seconds
     )
-    SELECT
-        backend, queue_name, task_type, clock_timestamp(), count(*) FILTER (WHERE entering = 'SUCCESSFUL'),
+    SELECT backend, queue_name, task_type, clock_timestamp(), count(*) FILTER (WHERE entering = 'SUCCESSFUL'),
         count(*) FILTER (WHERE has_failed), count(*) FILTER (WHERE has_failed AND entering = 'SCHEDULED'),
-        count(*) FILTER (WHERE entering = 'FAILED'), count(*) FILTER (WHERE is_attempt), wait_bucket, run_bucket,
-        sum(wait_seconds), sum(run_seconds)
-    FROM (
-        SELECT
-            backend, queue_name, task_type, entering, is_attempt,
-            attempts > attempts_before AND status <> 'CANCELLED' AS has_failed,
-            CASE WHEN is_attempt THEN wait_seconds END AS wait_seconds,
-            CASE WHEN is_attempt THEN run_seconds END AS run_seconds,
-            CASE WHEN is_attempt THEN width_bucket(wait_seconds, edges) END AS wait_bucket,
-            CASE WHEN is_attempt THEN width_bucket(run_seconds, edges) END AS run_bucket
-        FROM held, (VALUES (  -- jobqueue.tally.EDGES
-            '{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600}'::float8[]
-        )) AS place (edges)
-        WHERE is_attempt OR entering = 'FAILED'
-    ) AS countable
-    GROUP BY backend, queue_name, task_type, wait_bucket, run_bucket
+        count(*) FILTER (WHERE entering = 'FAILED'), count(worker_id), width_bucket(waited, edges) AS waited_about,
+        width_bucket(ran, edges) AS ran_about, sum(waited), sum(ran)
+    FROM held, (VALUES (%(edges)s::float8[])) AS place (edges)
+    WHERE worker_id IS NOT NULL OR entering = 'FAILED'
+    GROUP BY backend, queue_name, task_type, waited_about, ran_about
 )
 SELECT locked.id, written.status
 FROM locked LEFT JOIN written USING (id)
