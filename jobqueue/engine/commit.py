@@ -42,8 +42,8 @@ REFUSALS = (
     ConsumedTwice,
     KeyTaken,
 )
-
-
+# Where PostgreSQL says that there are no more transaction ids, or blocks in a file: no outcome can be written then.
+SERVER_LIMITS = ("varsup.c", "multixact.c", "bufmgr.c", "md.c")
 LOCKED_COLUMNS = ("pk", "status", "claim_number", "cancel_requested_at", "parent_id", "reported_at")
 
 
@@ -306,9 +306,15 @@ def is_refusal(error: Exception) -> bool:
     """Whether the values are to blame; anything else is the database's trouble, and is tried again."""
     if isinstance(error, REFUSALS):
         return True
-    # 54, program limit exceeded: a jsonb too large, say, arrives as an OperationalError.
-    # P0: somebody's trigger raised.
-    return str(getattr(error.__cause__, "sqlstate", "") or "").startswith(("54", "P0"))
+    cause: Any = error.__cause__
+    match str(getattr(cause, "sqlstate", "") or "")[:2]:
+        case "54":  # program limit exceeded: a jsonb too large, say, arrives as an OperationalError
+            return cause.diag.source_file not in SERVER_LIMITS
+        case "P0":  # somebody's trigger raised
+            return True
+        case "":
+            return False
+    return type(error) is DatabaseError  # and this one a state of its own, which no driver knows
 
 
 def read_list(text: str) -> list[Any]:

@@ -42,7 +42,8 @@ from jobqueue.outcome import released
 logger = logging.getLogger("jobqueue.executor")
 
 CONFLICTS = ("40001", "40P01")  # not to be serialized with another transaction, or chosen to end a deadlock
-CONNECTION_STATES = ("08", "57P")  # classes of SQLSTATE in which the server tells nothing of our COMMIT
+# Classes of SQLSTATE: the server's disk is full or broken, its memory or its connections are used up; it tells nothing.
+EXHAUSTED, CONNECTION_STATES = ("53", "58"), ("08", "57P")
 
 
 class _RolledBack(Exception):
@@ -92,8 +93,10 @@ def _commit_with(
 ) -> Ended:
     """What does not succeed goes the ordinary way."""
     over: Ended | None = None
+    has_begun = False
     try:
         with opened:
+            has_begun = True
             ending = run_interruptibly(hold, session, body)
             over = _conclude(hold, loaded, ending, worker)
             over = _complete(over, engine, worker, session)
@@ -103,7 +106,12 @@ def _commit_with(
         return undone.ended
     except BaseException as error:  # noqa: BLE001 - a hook of the body's for after the commit may raise anything
         failure = _conclude(hold, loaded, Raised(from_the_body(error)), worker)
-        if over is None or (over.outcome.is_good_poll and not over.is_committed):
+        is_unwritten = over is not None and over.outcome.is_good_poll and not over.is_committed
+        is_the_servers = is_exhausted(error) if is_unwritten else is_of_database(error) and not has_begun
+        if is_the_servers and hold.reason is None:
+            # However often: a server without room for an outcome may have some for the next claim.
+            return replace(failure, outcome=poll_again(hold.claimed, worker.options.poll_interval))
+        if over is None or is_unwritten:
             return failure
         # A body that did not succeed ends by its own error, not by what the rollback met.
         return _in_doubt(over, failure) if over.is_committed else over
@@ -162,5 +170,14 @@ def is_verdict(error: BaseException | None) -> bool:
     """Whether the database answered a COMMIT with no, as to a deferred constraint; else nobody knows."""
     state = getattr(getattr(error, "__cause__", None), "sqlstate", None)
     if state is not None:
-        return not state.startswith(CONNECTION_STATES)
+        return not state.startswith((*CONNECTION_STATES, *EXHAUSTED))
     return isinstance(error, (django.db.IntegrityError, django.db.DataError))
+
+
+def is_exhausted(error: BaseException) -> bool:
+    """Whether the server lacks what it needs, whatever it is asked for."""
+    return str(getattr(error.__cause__, "sqlstate", "") or "").startswith(EXHAUSTED)
+
+
+def is_of_database(error: BaseException) -> bool:
+    return isinstance(error, (django.db.OperationalError, django.db.InterfaceError))

@@ -1,12 +1,17 @@
 """commit, pulse and release, on every engine."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
-from django.db import transaction
+from django.db import DatabaseError, OperationalError, connection, transaction
+from psycopg.errors import ProgramLimitExceeded
 
+from jobqueue.engine.commit import is_refusal
 from jobqueue.engine.ground import json_from
 from jobqueue.ids import new_id
 from jobqueue.outcome import FINAL, Committed, Effects, NewMessage, Outcome, Status
@@ -240,6 +245,20 @@ class TestCancelRequest:
         assert bench.engine.release([claimed]).done == {claimed.id: Status.CANCELLED}
 
 
+@contextmanager
+def trigger(body: str) -> Iterator[None]:
+    """Run a bit of PL/pgSQL for each task that is written."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION pg_temp.meddle() RETURNS trigger LANGUAGE plpgsql"
+            f" AS $$ BEGIN {body} RETURN NEW; END $$;"
+            "CREATE TRIGGER meddle BEFORE UPDATE ON jobqueue_task FOR EACH ROW EXECUTE FUNCTION pg_temp.meddle()"
+        )
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TRIGGER meddle ON jobqueue_task; DROP FUNCTION pg_temp.meddle()")
+
+
 class TestRefused:
     """A value that the database rejects fails alone, with the reason."""
 
@@ -288,6 +307,33 @@ class TestRefused:
 
         assert good.id in answer.done
         assert list(answer.refused) == ([] if bench.engine.database == "sqlite" else [bad.id])
+
+    @pytest.mark.parametrize("state", ["P0001", "U0001"])
+    def test_trigger_that_raises_an_error_of_its_own(self, bench: Bench, state: str) -> None:
+        if bench.engine.database == "sqlite":
+            pytest.skip("its triggers have but one error")
+        bad, good = bench.running(), bench.running()
+        with trigger(f"IF NEW.id = '{bad.id}' THEN RAISE SQLSTATE '{state}'; END IF;"):
+            answer = bench.commit(outcome(bad), outcome(good))
+
+        assert (answer.done, list(answer.refused)) == ({good.id: Status.SUCCESSFUL}, [bad.id])
+
+    @pytest.mark.parametrize("state", ["53100", "58030", "57014", "XX000"])
+    def test_nothing_is_refused_for_the_trouble_of_the_server(self, bench: Bench, state: str) -> None:
+        if bench.engine.database == "sqlite":
+            pytest.skip("has no such states")
+        claimed, other = bench.running(), bench.running()
+        with trigger(f"RAISE SQLSTATE '{state}';"), pytest.raises(DatabaseError):
+            bench.commit(outcome(claimed), outcome(other))
+
+        assert bench.row(claimed.id).status == "RUNNING"
+
+    def test_server_that_has_run_out_of_transaction_ids_refuses_nothing(self) -> None:
+        """As it says of a value that is too large: 54000, program limit exceeded."""
+        for place, is_refused in (("varsup.c", False), ("bufmgr.c", False), ("jsonb_util.c", True)):
+            error = OperationalError()
+            error.__cause__ = type("Error", (ProgramLimitExceeded,), {"diag": SimpleNamespace(source_file=place)})()
+            assert is_refusal(error) is is_refused, place
 
     def test_nothing_of_a_refused_outcome_is_done(self, bench: Bench) -> None:
         claimed, receiver = bench.running(), bench.suspended()

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.errors import DiskFull
 
 from jobqueue.compat import task_finished
+from jobqueue.engine.postgresql import PostgresEngine
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
@@ -177,6 +179,35 @@ def test_a_commit_that_did_not_take_place_is_made_up_for(
     assert tasks.written() == ["fine"]
     assert [task_result.id for task_result in told] == [result.id]
     assert (running.pulse.counts.released, running.pulse.counts.finished) == (1, 1)
+
+
+def no_room(*_: Any, **__: Any) -> None:
+    raise OperationalError("could not extend file: No space left on device") from DiskFull()
+
+
+@pytest.mark.parametrize("place", ["begin", "outcome", "COMMIT"])
+def test_a_server_without_room_spends_no_attempt(burst: Burst, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    owner: Any
+    owner, name = {
+        "begin": (transaction.Atomic, "__enter__"),
+        "outcome": (PostgresEngine, "commit"),
+        "COMMIT": (BaseDatabaseWrapper, "_commit"),
+    }[place]
+    original, left = getattr(owner, name), [no_room] * 2
+
+    def fail_twice(*args: Any, **parameters: Any) -> Any:
+        is_workers = "worker" in threading.current_thread().name
+        return (left.pop() if is_workers and left else original)(*args, **parameters)
+
+    monkeypatch.setattr(owner, name, fail_twice)
+    result = tasks.write_atomically.using(max_attempts=1).enqueue("fine")
+
+    burst()
+
+    row = row_of(result)
+    assert (row.status, row.claim_number, row.attempts, row.errors) == (Status.SUCCESSFUL, 3, 0, [])
+    assert tasks.written() == ["fine"]
+    assert not left
 
 
 def test_receivers_see_what_was_committed(burst: Burst) -> None:
