@@ -105,6 +105,10 @@ FULL = {
         "network reset, slow with a reset, or a black hole for 1.5 timeouts",
         storm(Plan({"reset_network": 5, "slow_network": 2, "black_hole": 1}, gap_seconds=(0.2, 1.0))),
     ),
+    "disk": Campaign(
+        "no room on the disk for a second or two (SQLSTATE 53100)",
+        storm(Plan({"full_disk": 5}, gap_seconds=(0.5, 2.0))),
+    ),
     **{
         f"{deed}-points": Campaign(
             title, at_each_point(deed), PRUNING, leaves_a_rescuer=False, every=2 if deed == "kill" else 5

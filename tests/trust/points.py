@@ -55,7 +55,7 @@ def _do(storm: Storm, deed: str, armed: Mapping[str, Member]) -> None:
         if point in IN_RESCUE:
             _give_it_something_to_rescue(storm, member)
         line = f"failpoint {point}:"
-        rig.wait_for(lambda line=line, member=member: line in _log(rig, member), f"{member.name} at {point}")  # type: ignore[misc]
+        rig.wait_for(lambda line=line, member=member: line in rig.log(member), f"{member.name} at {point}")  # type: ignore[misc]
     match deed:
         case "kill" | "term":
             for point, member in armed.items():
@@ -92,8 +92,3 @@ def _give_it_something_to_rescue(storm: Storm, rescuer: Member) -> None:
         member.send(signal.SIGKILL)
     for member in others:
         rig.wait_for(member.ended.is_set, f"the end of {member.name}")
-
-
-def _log(rig: Rig, member: Member) -> str:
-    path = rig.folder / f"{member.name}.log"
-    return path.read_text(errors="replace") if path.exists() else ""

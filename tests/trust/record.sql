@@ -60,3 +60,22 @@ CREATE TRIGGER trust_note_sent AFTER INSERT OR UPDATE OF consumed_at ON jobqueue
 FOR EACH ROW EXECUTE FUNCTION trust_note_mail();
 CREATE TRIGGER trust_note_gone AFTER DELETE ON jobqueue_inboxmessage
 FOR EACH ROW WHEN (OLD.consumed_at IS NULL) EXECUTE FUNCTION trust_note_mail();
+
+-- A disk without room, as far as a trigger can be one: while trust_full has a row, so large a share of the statements
+-- that write to the queue fails as the server's own do then.
+CREATE TABLE trust_full (share float8 NOT NULL);
+CREATE FUNCTION trust_extend() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF random() < (SELECT share FROM trust_full LIMIT 1) THEN
+        RAISE 'could not extend file "base/5/16384": No space left on device' USING ERRCODE = 'disk_full';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER trust_extend BEFORE INSERT OR UPDATE OR DELETE ON jobqueue_task
+FOR EACH STATEMENT EXECUTE FUNCTION trust_extend();
+CREATE TRIGGER trust_extend BEFORE INSERT OR UPDATE OR DELETE ON jobqueue_inboxmessage
+FOR EACH STATEMENT EXECUTE FUNCTION trust_extend();
+CREATE TRIGGER trust_extend BEFORE INSERT OR UPDATE ON jobqueue_executor
+FOR EACH STATEMENT EXECUTE FUNCTION trust_extend();
+CREATE TRIGGER trust_extend BEFORE INSERT OR DELETE ON jobqueue_tallydelta
+FOR EACH STATEMENT EXECUTE FUNCTION trust_extend();

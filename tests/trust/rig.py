@@ -148,7 +148,7 @@ class Rig:
         self.timeout_seconds = float(self.options["HEARTBEAT_TIMEOUT"])
         self.url = cluster.url_for(database)
         self._place = {"NAME": database, "USER": "postgres", "HOST": str(cluster.data), "PORT": "5432"}
-        self._diary = str(folder / "diary.jsonl")
+        self.diary = str(folder / "diary.jsonl")
         self.nursery = Nursery(
             os.environ
             | {
@@ -157,7 +157,7 @@ class Rig:
                 "TESTS_OPTIONS": json.dumps(self.options),
                 "TESTS_IMPORT": "tests.trust.bodies",
                 "PYTHONUNBUFFERED": "1",
-                diary.VARIABLE: self._diary,
+                diary.VARIABLE: self.diary,
                 FAILPOINTS: "",
             }
         )
@@ -199,8 +199,13 @@ class Rig:
         """Note what is about to be done to a process; the checker asks."""
         self.note("hurt", whom=member.name, how=how)
 
+    def log(self, member: Member) -> str:
+        """What a process has written so far."""
+        path = self.folder / f"{member.name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
     def note(self, kind: str, **fields: Any) -> None:
-        diary.note(kind, path=self._diary, **fields)
+        diary.note(kind, path=self.diary, **fields)
 
     def stop(self, *members: Member) -> None:
         """Ask to stop, and expect a good end."""
@@ -300,7 +305,7 @@ class Rig:
 
     def history(self) -> history.History:
         self.forget_connection()
-        return history.read(self.url, self._diary, self.timeout_seconds)
+        return history.read(self.url, self.diary, self.timeout_seconds)
 
     def tell_where_everybody_is(self) -> None:
         """For whoever looks into a failure: threads into the logs of executors, rows that did not end beside them."""

@@ -46,7 +46,8 @@ class Sender:
                 else:
                     self._enqueue()
                     self._send()
-            except django.db.Error:  # the rig took the server away; what was under way is not acknowledged
+            except django.db.Error as error:  # what was under way is not acknowledged
+                note("refused", error=type(error).__name__, text=str(error))
                 connection.close()
                 time.sleep(0.05)
 

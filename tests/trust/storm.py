@@ -208,6 +208,13 @@ class Storm:
         self.wait(self.rig.timeout_seconds * 1.5)
         self.rig.proxy.flow()
 
+    def full_disk(self) -> None:
+        """For a second or two the tables cannot grow: of what writes to them half fails, then all."""
+        for share in (0.5, 1.0):
+            self.rig.ask("INSERT INTO trust_full VALUES (%s)", share)
+            self.wait(self.chance.uniform(0.5, 1.0))
+            self.rig.ask("DELETE FROM trust_full")
+
     def hold_transaction(self) -> None:
         """A sender that leaves its transaction open for a minute."""
         self.rig.launch("holder", seconds=60.0)
@@ -228,6 +235,7 @@ FAULTS: Mapping[str, Fault] = {
         Storm.reset_network,
         Storm.slow_network,
         Storm.black_hole,
+        Storm.full_disk,
         Storm.hold_transaction,
     )
 }
