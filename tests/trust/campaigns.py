@@ -34,7 +34,7 @@ class Campaign:
 
 
 def storm(plan: Plan) -> Run:
-    return lambda rig, seed: Storm(rig, seed).rage(plan)
+    return lambda rig, seed: Storm(rig, seed, plan.pause_seconds).rage(plan)
 
 
 def at_each_point(deed: str) -> Run:
@@ -49,7 +49,7 @@ PRUNING = {"retention": points.RETENTION}
 QUICK = {
     "kills": Campaign(
         "100 executors killed, 5 frozen, 5 senders killed",
-        storm(Plan({"kill_executor": 100, "freeze_executor": 5, "kill_sender": 5}, together=4)),
+        storm(Plan({"kill_executor": 100, "freeze_executor": 5, "kill_sender": 5}, together=4, pause_seconds=0.0)),
     ),
     "server": Campaign(
         "the server killed and its sessions ended, COMMITs cut",
@@ -62,7 +62,8 @@ QUICK = {
                     "cut_before_commit": 10,
                     "cut_after_commit": 10,
                     "reset_network": 2,
-                }
+                },
+                pause_seconds=0.0,
             )
         ),
     ),
@@ -79,7 +80,7 @@ FULL = {
         "executor SIGKILL, three at a time, several times a second",
         storm(Plan({"kill_executor": 45}, together=3)),
     ),
-    "senders": Campaign("sender SIGKILL", storm(Plan({"kill_sender": 10}))),
+    "senders": Campaign("sender SIGKILL", storm(Plan({"kill_sender": 10}, pause_seconds=0.0))),
     "zombies": Campaign(
         "executor frozen for 1.5 to 3 timeouts, then let go on",
         storm(Plan({"freeze_executor": 3}, gap_seconds=(0.2, 1.0))),

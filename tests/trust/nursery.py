@@ -107,7 +107,7 @@ def live(order: Mapping[str, Any]) -> None:
             sys.orig_argv[:] = [sys.executable, *command]  # what it becomes when it has to be replaced
             execute_from_command_line(command)
         case "sender":
-            senders.Sender(order["seed"], order["most_waiting"]).run()
+            senders.Sender(order["seed"], order["most_waiting"], order["pause_seconds"]).run()
         case "holder":
             senders.hold(order["seconds"])
         case "close":

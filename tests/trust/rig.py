@@ -179,8 +179,8 @@ class Rig:
         place = {} if through is None else as_place(through)
         return self.launch("executor", flags=[*SLOTS, *flags], place=place, **order)
 
-    def start_sender(self, seed: int, most_waiting: int = 100, **order: Any) -> Member:
-        return self.launch("sender", seed=seed, most_waiting=most_waiting, **order)
+    def start_sender(self, seed: int, most_waiting: int = 100, pause_seconds: float = 0.0, **order: Any) -> Member:
+        return self.launch("sender", seed=seed, most_waiting=most_waiting, pause_seconds=pause_seconds, **order)
 
     def run(self, role: str) -> None:
         """Let a process do something, and end well."""

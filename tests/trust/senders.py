@@ -18,15 +18,19 @@ from tests.trust.diary import note
 
 FIBONACCI = {5: 5, 6: 8, 7: 13}
 LEDGERS = 3
-BATCH = 8  # tasks of a kind in one transaction
+BATCH = 4  # tasks of a kind in one transaction
 
 
 class Sender:
-    """One process; most_waiting: it sends nothing while so many tasks are READY."""
+    """
+    One process. most_waiting: it sends nothing while so many tasks are READY.
 
-    def __init__(self, seed: int, most_waiting: int) -> None:
+    pause_seconds: about so long between two transactions.
+    """
+
+    def __init__(self, seed: int, most_waiting: int, pause_seconds: float) -> None:
         self._chance = random.Random(seed)
-        self._seed, self._most_waiting = seed, most_waiting
+        self._seed, self._most_waiting, self._pause_seconds = seed, most_waiting, pause_seconds
         self._number = seed * 10_000_000
         self._is_over = False
 
@@ -46,6 +50,7 @@ class Sender:
                 else:
                     self._enqueue()
                     self._send()
+                    time.sleep(self._pause_seconds * self._chance.uniform(0.5, 1.5))
             except django.db.Error as error:  # what was under way is not acknowledged
                 note("refused", error=type(error).__name__, text=str(error))
                 connection.close()
@@ -67,7 +72,7 @@ class Sender:
 
     def _enqueue(self) -> None:
         """In one transaction, as a view does."""
-        chance, number, seconds = self._chance, self._next(), self._chance.choice((0.02, 0.5, 1.5))
+        chance, number, seconds = self._chance, self._next(), self._chance.choice((0.02, 0.3, 0.9))
         with transaction.atomic():
             made: list[tuple[Any, Any]] = [(bodies.stumble.enqueue(number), number)]
             made += [(result, "paid") for result in bodies.pay.enqueue_many([((seconds,), {})] * BATCH)]

@@ -16,6 +16,8 @@ from tests.trust.rig import Member, Rig
 
 STRENGTH = 5  # executors at work
 BEHIND_PROXY = 0.4  # of them
+# Of senders: about half of the slots have work. Where all have, what was rescued waits for one to be free.
+PAUSE_SECONDS = 0.6
 Fault = Callable[["Storm"], None]
 
 
@@ -24,12 +26,13 @@ class Plan:
     """
     How many of which faults, and how fast.
 
-    gap_seconds: between two. together: so many of a kind at once.
+    gap_seconds: between two. together: so many of a kind at once. pause_seconds: of senders, see there.
     """
 
     faults: Mapping[str, int]
     gap_seconds: tuple[float, float] = (0.05, 0.4)
     together: int = 1
+    pause_seconds: float = PAUSE_SECONDS
 
 
 @dataclass(slots=True)
@@ -62,8 +65,8 @@ def judge(rig: Rig, faults: int, began: float) -> Figures:
 class Storm:
     """Does to a rig what it is told to, in an order that its seed decides."""
 
-    def __init__(self, rig: Rig, seed: int) -> None:
-        self.rig, self.seed = rig, seed
+    def __init__(self, rig: Rig, seed: int, pause_seconds: float = PAUSE_SECONDS) -> None:
+        self.rig, self.seed, self._pause_seconds = rig, seed, pause_seconds
         self.chance = random.Random(seed)
         self._thaw_at: list[tuple[float, Member]] = []
 
@@ -91,7 +94,7 @@ class Storm:
         """Set everybody to work; return when somebody may rescue."""
         rig = self.rig
         for number in range(2):
-            rig.start_sender(self.seed * 100 + number)
+            rig.start_sender(self.seed * 100 + number, pause_seconds=self._pause_seconds)
         self.fill_up()
         rig.wait_for_work(50)
         self.wait(rig.timeout_seconds)
@@ -148,7 +151,7 @@ class Storm:
 
     def kill_sender(self) -> None:
         self.chance.choice(self.rig.living("sender")).send(signal.SIGKILL)
-        self.rig.start_sender(self.chance.randrange(1_000, 1_000_000))
+        self.rig.start_sender(self.chance.randrange(1_000, 1_000_000), pause_seconds=self._pause_seconds)
 
     def terminate_session(self) -> None:
         if sessions := self.rig.sessions():
