@@ -22,6 +22,7 @@ from tests.trust import at_length, campaigns, report  # noqa: E402 - they import
 from tests.trust.attempts import attempt  # noqa: E402
 
 JOBS = 2 * (os.cpu_count() or 1)
+CHAPTERS = (*at_length.ALL, "campaigns")
 SLACK_SECONDS = 1.0  # of a machine that does other things too
 
 
@@ -32,13 +33,13 @@ def main() -> int:
     parser.add_argument(
         "--only",
         metavar="NAME",
-        help="one campaign, with one seed, and no page is written; or one of the other chapters",
+        help=f"one chapter ({', '.join(CHAPTERS)}); or one campaign, with one seed, and no page is written",
     )
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"so many campaigns at once ({JOBS}); most is waiting")
     parser.add_argument("--remark", default="", help="a sentence for the page, about the machine or the run")
     options = parser.parse_args()
-    if options.only and options.only not in {*campaigns.ALL, *at_length.ALL}:
-        parser.error(f"--only knows {', '.join([*at_length.ALL, *campaigns.ALL])}")
+    if options.only and options.only not in {*CHAPTERS, *campaigns.ALL}:
+        parser.error(f"--only knows {', '.join([*CHAPTERS, *campaigns.ALL])}")
     is_good = True
     for name in at_length.ALL:
         if options.only in (None, name):
@@ -52,8 +53,9 @@ def main() -> int:
 
 def rage(options: argparse.Namespace) -> bool:
     """Run the campaigns, some at once; after each seed the page is written, since this may be interrupted."""
-    names = [options.only] if options.only else list(campaigns.FULL)
-    seeds = range(options.seed, options.seed + (1 if options.only else options.seeds))
+    is_one = options.only in campaigns.ALL
+    names = [options.only] if is_one else list(campaigns.FULL)
+    seeds = range(options.seed, options.seed + (1 if is_one else options.seeds))
     chosen = {name: campaigns.ALL[name] for name in names}
     rows = {name: report.Row(campaign.title, campaign.leaves_a_rescuer) for name, campaign in chosen.items()}
     began, is_good = time.monotonic(), True
@@ -72,7 +74,7 @@ def rage(options: argparse.Namespace) -> bool:
                 print(made, flush=True)
                 rows[made.name].add(made.figures)
                 is_good &= not made.failure
-            if not options.only:
+            if not is_one:
                 write(rows, range(seeds.start, seed + 1), began, options.remark)
     return is_good and in_time(rows)
 
