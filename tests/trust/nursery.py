@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import select
+import signal
 import sys
 import traceback
 from collections.abc import Mapping
@@ -47,7 +48,9 @@ def main() -> None:
 
 
 def launch(order: Mapping[str, Any]) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # a child hears it once it listens
     if pid := os.fork():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         say(name=order["name"], pid=pid)
     else:
         become(order)
@@ -98,6 +101,8 @@ def set_up(order: Mapping[str, Any]) -> None:
 def live(order: Mapping[str, Any]) -> None:
     from tests.trust import senders
 
+    if order["role"] != "sender":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     match order["role"]:
         case "executor":
             from jobqueue.executor import heartbeat

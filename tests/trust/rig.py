@@ -286,6 +286,7 @@ class Rig:
         )
         assert not idle, f"sessions are idle in transaction: {idle}"
         for member in self.living():
+            self.wait_for_first_beat(member)  # else it is asked to stop before it listens
             self.wait_for(lambda member=member: self._is_modest(member), f"{member.name} to use no more than before")  # type: ignore[misc]
         self.stop(*self.living())
         self.wait_for(lambda: not self.sessions(), "the end of all sessions of executors")

@@ -39,6 +39,7 @@ class Sender:
             self._is_over = True
 
         signal.signal(signal.SIGTERM, stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # which the nursery had blocked
         is_begun = False
         while not (self._is_over and is_begun):
             try:
