@@ -21,7 +21,7 @@ django.setup()
 from tests.trust import at_length, campaigns, report  # noqa: E402 - they import models
 from tests.trust.attempts import attempt  # noqa: E402
 
-JOBS = 2 * (os.cpu_count() or 1)
+JOBS = os.cpu_count() or 1
 CHAPTERS = (*at_length.ALL, "campaigns")
 SLACK_SECONDS = 1.0  # of a machine that does other things too
 

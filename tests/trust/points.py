@@ -27,8 +27,12 @@ def visit(rig: Rig, seed: int, deed: str, points: Iterable[str] = POINTS) -> Fig
     storm.begin()
     ordinary = [point for point in asked if point not in IN_RESCUE]
     groups = [ordinary[start : start + TOGETHER] for start in range(0, len(ordinary), TOGETHER)]
+    before: Iterable[Member] = ()
     for group in [*groups, *([point] for point in asked if point in IN_RESCUE)]:
-        _do(storm, deed, {point: _arm(storm, point, deed) for point in group})
+        armed = {point: _arm(storm, point, deed) for point in group}
+        _do(storm, deed, armed)
+        rig.stop(*(member for member in before if member.is_alive))  # or the fleet would outgrow a small machine
+        before = armed.values()
         storm.fill_up()
     rig.finish()
     return judge(rig, len(asked), began)

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from demo_project.postgres import Cluster
+from jobqueue.executor.spare import MOST_AT_REST
 from jobqueue.failpoints import VARIABLE as FAILPOINTS
 from tests.acceptance.harness import threads
 from tests.trust import diary, history
@@ -299,7 +300,7 @@ class Rig:
         if not member.is_alive:
             return True
         return (
-            threads(member.pid) <= self._threads
+            threads(member.pid) <= self._threads + MOST_AT_REST
             and descriptors(member.pid) <= self._descriptors + SLOTS_IN_ALL
             and len(self.sessions(member.name)) <= SLOTS_IN_ALL + OWN_SESSIONS
         )
