@@ -32,6 +32,7 @@ from jobqueue.function import FunctionTask
 from jobqueue.models import Executor
 from jobqueue.outcome import CancelReport, Command, Enqueued, NewMessage, NewTask, RequeueReport, Status
 from jobqueue.payload import dedupe_key, encode_message
+from jobqueue.task_options import time_problems
 
 logger = logging.getLogger(__name__)
 
@@ -272,8 +273,11 @@ def pause(
     """
     Keep executors from claiming tasks of a queue; what runs goes on. Seen within a second.
 
-    until: when it runs again by itself, a moment or so long from now. Raises ValueError for one that has passed.
+    until: when it runs again by itself, a moment or so long from now. Raises ValueError for one that has passed, or is
+    beyond the year 9000.
     """
+    for problem in time_problems("until", until):
+        raise ValueError(f"{problem}.")
     engine = engine_for(backend)
     now = engine.now()
     resume_at = now + until if isinstance(until, timedelta) else until

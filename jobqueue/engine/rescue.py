@@ -26,8 +26,6 @@ from jobqueue.outcome import FINAL, Rescued, Sign, Status
 
 # A process that was frozen may claim before its first beat: so long its claim stands for one.
 CLAIM_COUNTS_SECONDS = 1.0
-# Not read: one that Python has no word for (infinity, in a row made by hand) failed each rescue that met it, for ever.
-MOMENTS = ("rank", "wake_at", "expires_at", "alarm_at", "enqueued_at", "started_at", "last_attempted_at", "finished_at")
 
 
 class Rescue(Heartbeat, Tallies, Mail, Wake):
@@ -95,7 +93,7 @@ class Rescue(Heartbeat, Tallies, Mail, Wake):
             executor_id__in=silent.values("pk"),
         )
         texts = {"errors_text": Cast("errors", TextField()), "workers_text": Cast("worker_ids", TextField())}
-        return list(rows.annotate(**texts).defer(*RAW, *MOMENTS))
+        return list(rows.annotate(**texts).defer(*RAW))
 
     def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
         lost_count = row.lost_count + 1

@@ -212,11 +212,18 @@ class TestQueues:
         assert run("pause", "emails").code == 0
         assert Queue.objects.using(backend).get(name="emails").resume_at is None
 
-    @pytest.mark.parametrize("end", [("--for", "0"), ("--until", "2020-01-01T00:00")])
-    def test_a_pause_that_is_over_is_refused(self, backend, run, end) -> None:
+    @pytest.mark.parametrize(
+        ("end", "says"),
+        [
+            (("--for", "0"), "has ended already"),
+            (("--until", "2020-01-01T00:00"), "has ended already"),
+            (("--until", "9999-12-31T23:59"), "until must lie between the years 1970 and 9000"),
+        ],
+    )
+    def test_a_pause_without_a_proper_end_is_refused(self, backend, run, end, says) -> None:
         said = run("pause", "emails", *end)
         assert said.code == 1
-        assert "has ended already" in said.err
+        assert says in said.err
         assert not Queue.objects.using(backend).exists()
 
     def test_a_limit_is_set_shown_and_taken_back(self, backend, run) -> None:

@@ -1,6 +1,6 @@
 """wake_due, wake and sweep, on every engine."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connections
@@ -95,6 +95,15 @@ class TestWakeDue:
 
         bench.commit(outcome(claimed, Status.SUSPENDED, is_good_poll=True))
         assert (bench.row(asleep).alarm_at, bench.row(asleep).timed_out) == (None, False)
+
+    def test_alarm_from_long_ago_wakes_a_task_of_any_priority(self, bench: Bench) -> None:
+        """Its rank lies before it: by more than the calendar has, if it may."""
+        pk = bench.add(wake_after_seconds=60.0)
+        bench.set(pk, priority=32_767, wake_at=datetime(1000, 1, 1, tzinfo=UTC))
+
+        assert bench.with_options(aging=86_400.0).engine.wake_due().count == 1
+        assert bench.status(pk) == "READY"
+        assert bench.claim_ids() == [pk]
 
     def test_running_and_finished_tasks_are_left_alone(self, bench: Bench) -> None:
         running, ended = bench.running(), bench.ended()

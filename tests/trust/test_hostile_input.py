@@ -409,15 +409,15 @@ def test_poison_message_harms_its_receiver_alone(
     assert_only_one_is_hurt(results, place)
 
 
-@pytest.mark.parametrize("moment", ["infinity", "-infinity", "20000-01-01", "4000-01-01 BC"])
+@pytest.mark.parametrize("moment", ["1000-01-01 00:00:00+00", "9899-12-31 23:59:59+00"])
 @pytest.mark.parametrize("status", [Status.SCHEDULED, Status.SUSPENDED])
 def test_alarm_of_any_moment_rings_or_waits_and_keeps_nobody(running: Running, status: Status, moment: str) -> None:
-    row = TaskFactory.create(task_type=add.task_type, args=[1], status=status)
-    changed_by_hand("jobqueue_task", row.pk, "wake_at", moment, "timestamptz")
+    row = TaskFactory.create(task_type=add.task_type, args=[1], status=status, priority=100)
+    assert changed_by_hand("jobqueue_task", row.pk, "wake_at", moment, "timestamptz")
 
     assert end_of(add.enqueue(1).id).status == Status.SUCCESSFUL
 
-    if moment in ("-infinity", "4000-01-01 BC"):
+    if moment.startswith("1000"):
         assert end_of(row.pk).status == Status.SUCCESSFUL
     else:
         assert stored(row.pk, "status") == status

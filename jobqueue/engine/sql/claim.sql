@@ -10,8 +10,6 @@
 -- Locks: the slices FOR NO KEY UPDATE (FOR UPDATE would collide with a message being sent), skipping locked rows.
 -- Trap: the CTE must stay MATERIALIZED; WHERE id IN (SELECT ... LIMIT 5) claimed 2,000 of 2,000 rows under a nested loop.
 -- Trap: joined to the CTE instead of looked up by an array, 200 rows of 20,000 were found by reading the whole table.
--- Trap: a moment that Python cannot read ('infinity', the year 20000) failed the whole answer, again and again: hence LEAST
--- and GREATEST, which pass over NULL.
 WITH open_queue AS MATERIALIZED (
     SELECT asked.name, asked.most
     FROM unnest(%(queues)s::text[], %(most)s::int[]) AS asked (name, most)
@@ -54,14 +52,9 @@ WHERE task.id = ANY(ARRAY(SELECT id FROM picked))
 RETURNING task.id, task.task_type, task.queue_name, task.priority, task.args::text, task.kwargs::text,
     task.inner_state::text, task.options::text, task.metadata::text, task.errors::text, task.worker_ids::text,
     task.parent_id, task.key, task.claim_number, task.attempts, task.max_attempts, task.polls, task.lost_count,
-    LEAST(GREATEST(task.rank, '0002-01-01'), '9998-01-01') AS rank,
-    LEAST(GREATEST(task.enqueued_at, '0002-01-01'), '9998-01-01') AS enqueued_at,
-    LEAST(GREATEST(task.started_at, '0002-01-01'), '9998-01-01') AS started_at, task.heartbeat AS claimed_at,
+    task.rank, task.enqueued_at, task.started_at, task.heartbeat AS claimed_at,
     GREATEST(
-        0,
-        EXTRACT(EPOCH FROM task.heartbeat - LEAST(GREATEST(task.rank, '0002-01-01'), '9998-01-01'))
-        - task.priority * %(aging)s::float8
+        0, EXTRACT(EPOCH FROM task.heartbeat - task.rank) - task.priority * %(aging)s::float8
     )::float8 AS wait_seconds,
     COALESCE(task.expires_at <= task.heartbeat AND task.polls = 0, FALSE) AS is_expired,
-    task.idle_polls, task.timed_out,
-    CASE WHEN task.alarm_at IS NOT NULL THEN LEAST(GREATEST(task.alarm_at, '0002-01-01'), '9998-01-01') END AS alarm_at
+    task.idle_polls, task.timed_out, task.alarm_at

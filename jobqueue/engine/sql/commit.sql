@@ -18,10 +18,7 @@ WITH given AS MATERIALIZED (
 locked AS MATERIALIZED (
     SELECT
         id, claim_number, status, cancel_requested_at, backend, queue_name, task_type, attempts,
-        GREATEST(
-            0,
-            date_part('epoch', heartbeat - LEAST(GREATEST(rank, '0002-01-01'), '9998-01-01')) - priority * %(aging)s::float8
-        ) AS wait_seconds
+        GREATEST(0, date_part('epoch', heartbeat - rank) - priority * %(aging)s::float8) AS wait_seconds
     FROM jobqueue_task
     WHERE id = ANY(ARRAY(SELECT task_id FROM given))
     ORDER BY id

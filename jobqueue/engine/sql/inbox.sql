@@ -1,9 +1,7 @@
 -- Read the unread messages of some tasks, so many for each, in order of arrival.
 -- Parameters: ids; mail_limit: messages per task.
--- Trap: a moment that Python cannot read fails the whole answer, see claim.sql: hence LEAST and GREATEST.
 -- Index: jobqueue_inbox_unread, one step per task. Locks: none.
-SELECT mail.id, mail.task_id, mail.sender_id, mail.eof, mail.body::text,
-    LEAST(GREATEST(mail.sent_at, '0002-01-01'), '9998-01-01') AS sent_at
+SELECT mail.id, mail.task_id, mail.sender_id, mail.eof, mail.body::text, mail.sent_at
 FROM unnest(%(ids)s::uuid[]) AS asked (id)
 CROSS JOIN LATERAL (
     SELECT message.*

@@ -4,8 +4,8 @@
 --   most: for each of the queues in turn of how many to know, NULL or no entry for any number;
 --   wanted: how many of all the queues; near: after how many of them a claim that nobody is in the way of has enough;
 --   glance: how many of each are looked at first.
--- Answer: one row: rank (as text: 'infinity' is no moment in Python) and id of the task at `near`, and of the last, NULL where
--- nothing is left behind it; names of the queues.
+-- Answer: one row: rank (as text, which comes back as it was, whatever USE_TZ is) and id of the task at `near`, and of the
+-- last, NULL where nothing is left behind it; names of the queues.
 -- Index: jobqueue_task_ready, a slice per queue, in order of rank. Locks: none; what others have locked counts.
 -- The best of a hundred queues are a few of each, or nearly all of one: a look at a few of each tells in which there may be
 -- more. Those are looked at again, the deeper the fewer they are, and the denser their tasks follow on one another in rank.
@@ -42,10 +42,7 @@ horizon AS MATERIALIZED (
     ) AS rank
 ),
 dense_queue AS MATERIALIZED (
-    SELECT name, most, 1 / (0.001 + date_part(
-        'epoch', LEAST(GREATEST(max(rank), '0002-01-01'), '9998-01-01')
-        - (SELECT LEAST(GREATEST(min(rank), '0002-01-01'), '9998-01-01') FROM shallow)
-    )) AS density
+    SELECT name, most, 1 / (0.001 + date_part('epoch', max(rank) - (SELECT min(rank) FROM shallow))) AS density
     FROM shallow
     GROUP BY name, most
     HAVING count(*) >= %(glance)s::int AND max(rank) <= (SELECT rank FROM horizon)
