@@ -279,6 +279,22 @@ class Woken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """
+    What upkeep may find to do; where nobody can tell beforehand, all of it.
+
+    alarm_seconds: until the next alarm, None when no alarm is set. has_running: any task, perhaps at an executor that
+    was lost. has_mail: for somebody who sleeps, perhaps. has_command: for the executor that asked.
+    """
+
+    alarm_seconds: float | None = 0.0
+    has_running: bool = True
+    has_mail: bool = True
+    has_command: bool = True
+    has_suspects: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Draining:
     """
     A queue in use. is_served: an executor that serves it is alive.

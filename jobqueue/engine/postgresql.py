@@ -38,6 +38,7 @@ from jobqueue.outcome import (
     Committed,
     Demand,
     Draining,
+    Due,
     Enqueued,
     Held,
     Letter,
@@ -316,7 +317,10 @@ class PostgresEngine(Engine):
         return dict(self.hot_rows("count_running", backend=self.alias, queues=list(most), most=list(most.values())))
 
     def queues_in_use(self) -> list[str]:
-        return sorted(name for (name,) in self.rows("queues_in_use", backend=self.alias))
+        return sorted(name for (name,) in self.hot_rows("queues_in_use", backend=self.alias))
+
+    def limited_queues(self) -> list[str]:
+        return sorted(name for (name,) in self.hot_rows("limited_queues", backend=self.alias))
 
     def has_suspects(self, queues: Sequence[str]) -> bool:
         open_queues = sorted({*queues} - self._full()) if queues else []
@@ -348,6 +352,12 @@ class PostgresEngine(Engine):
 
     # --- wake
 
+    def what_is_due(self, executor_id: UUID) -> Due:
+        ((alarm, running, mail, command, suspects),) = self.hot_rows(
+            "what_is_due", backend=self.alias, executor_id=executor_id
+        )
+        return Due(alarm_seconds=alarm, has_running=running, has_mail=mail, has_command=command, has_suspects=suspects)
+
     def wake_due(self, limit: int = 1000) -> Woken:
         following = self._seconds_to_alarm()
         if following is None or following > 0.0:  # as a rule: one statement in place of a transaction of two
@@ -360,7 +370,7 @@ class PostgresEngine(Engine):
         return Woken(count=count, next_seconds=following)
 
     def _seconds_to_alarm(self) -> float | None:
-        rows = self.rows("next_alarm", backend=self.alias)
+        rows = self.hot_rows("next_alarm", backend=self.alias)
         return rows[0][0] if rows else None
 
     def wake(self, ids: Iterable[UUID]) -> int:
@@ -375,7 +385,7 @@ class PostgresEngine(Engine):
         return len(self.hot_rows("wake", ids=as_array(ids), aging=float(self.options.aging))) if ids else 0
 
     def _asleep_with_mail(self, limit: int) -> list[UUID]:
-        return [pk for (pk,) in self.rows("sweep", backend=self.alias, sweep_limit=limit)]
+        return [pk for (pk,) in self.hot_rows("sweep", backend=self.alias, sweep_limit=limit)]
 
     # --- heartbeat, rescue
 
@@ -388,7 +398,7 @@ class PostgresEngine(Engine):
         ]
 
     def _holders(self) -> dict[UUID, float | None]:
-        return dict(self.rows("holders", backend=self.alias))
+        return dict(self.hot_rows("holders", backend=self.alias))
 
     # --- commit
 

@@ -17,7 +17,7 @@ from jobqueue.executor.suspects import Suspects
 from jobqueue.outcome import Claims, Demand
 
 LOOK_AGAIN_SECONDS = 0.01  # after a notice: others may have been left out in its 5 ms
-QUEUES_SECONDS = 1.0  # between looks which queues are in use, and which have a limit
+QUEUES_SECONDS = 0.85  # between looks which queues are in use, and which have a limit; each poll of the idle is one
 QUEUES_GAP_SECONDS = 0.005  # the same when somebody has spoken since; less than LOOK_AGAIN_SECONDS
 BUSY_SECONDS = 0.05  # another executor claims from a queue with a limit; it will not be long
 PICKY_SHARE = 0.1  # of the time, for claims that leave out a kind of task: they read past a whole backlog of it

@@ -18,11 +18,10 @@ from jobqueue.exceptions import FenceLost, TaskCancelled
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.outage import Line, Outage, Patience, first_line
 from jobqueue.failpoints import reach
-from jobqueue.outcome import Held, Sign, Status
+from jobqueue.outcome import Due, Held, Sign, Status
 
 logger = logging.getLogger("jobqueue.executor")
 
-RESCUE_SECONDS = 0.5
 SWEEP_SECONDS = 1.0
 SWEEP_GAP_SECONDS = 0.02  # at least this long from a notice of mail to its sweep, which then serves many
 PRUNE_SECONDS = 30.0
@@ -30,6 +29,7 @@ PRUNE_BATCH = 1000  # of each status
 PRUNE_GAP_SECONDS = 0.1  # between two batches where more is old: one executor deletes what the whole fleet has ended
 FOLD_SECONDS = 5.0
 RESCUE_BATCH = 100
+NEVER = float("inf")
 
 
 class Heart(threading.Thread):
@@ -186,7 +186,8 @@ class Housekeeping:
 
     def __init__(self, engine: Engine, heart: Heart) -> None:
         self._engine, self._heart = engine, heart
-        self._next_rescue_at = self._next_sweep_at = 0.0
+        self._next_rescue_at = self._next_sweep_at = NEVER
+        self._swept_at = -NEVER
         self._next_prune_at = time.monotonic() + PRUNE_SECONDS
         self._next_fold_at = time.monotonic() + FOLD_SECONDS
 
@@ -198,16 +199,23 @@ class Housekeeping:
         """Sweep soon: a task may have mail. From any thread; the look that follows a wait sees it."""
         self._next_sweep_at = min(self._next_sweep_at, time.monotonic() + SWEEP_GAP_SECONDS)
 
+    def expect(self, due: Due) -> None:
+        """Somebody has looked what there may be to do."""
+        if due.has_running and self._heart.may_rescue:
+            self._next_rescue_at = time.monotonic()
+        if due.has_mail:
+            self._next_sweep_at = min(self._next_sweep_at, self._swept_at + SWEEP_SECONDS)
+
     def run_if_due(self) -> bool:
         """Do what is due; returns whether tasks may have become READY."""
         now, changed = time.monotonic(), 0
         if now >= self._next_rescue_at:
             rescued = self._rescue() if self._heart.may_rescue else 0
             # A full batch means more, and they were promised a start within two seconds.
-            self._next_rescue_at = now if rescued >= RESCUE_BATCH else now + RESCUE_SECONDS
+            self._next_rescue_at = now if rescued >= RESCUE_BATCH else NEVER
             changed += rescued
         if now >= self._next_sweep_at:
-            self._next_sweep_at = now + SWEEP_SECONDS
+            self._next_sweep_at, self._swept_at = NEVER, now
             changed += self._engine.sweep()
         if now >= self._next_prune_at:
             pruned = self._engine.prune(PRUNE_BATCH)

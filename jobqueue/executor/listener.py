@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -74,9 +75,12 @@ class Listener(threading.Thread):
         notify_from_elsewhere(self._engine.database, f"{self._prefix}{self._probe}")
         self._on_anything()
         since = time.monotonic()
+        incoming = select.poll()  # psycopg looks ten times a second whether somebody has pressed Ctrl-C
+        incoming.register(connection.fileno(), select.POLLIN)
         while not self._over.is_set():
-            for notice in connection.notifies(timeout=LOOK_UP_SECONDS, stop_after=1):
-                self._pass_on(notice.payload)
+            if incoming.poll(1000 * LOOK_UP_SECONDS):
+                for notice in connection.notifies(timeout=0.0):
+                    self._pass_on(notice.payload)
             if not self.is_listening and time.monotonic() - since > PROBE_SECONDS:
                 logger.warning(
                     "LISTEN does not work on this connection (a pooler in transaction mode?); polling every %.1f s",

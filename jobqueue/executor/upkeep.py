@@ -17,7 +17,7 @@ from jobqueue.outcome import Command, Outcome, Woken
 logger = logging.getLogger("jobqueue.executor")
 
 AGAIN_SECONDS = 0.05  # somebody holds a row that we want to write; it will not be long
-COMMAND_SECONDS = 0.5
+LOOK_SECONDS = 0.5  # between looks what may be due: for alarms that others set, commands, lost executors
 NO_ALARM_SECONDS = 3600.0
 NEVER = float("inf")
 
@@ -37,8 +37,9 @@ class Upkeep:
         self._engine, self._executor_id, self._appetite, self._suspects = engine, executor_id, appetite, suspects
         self._heart, self._housekeeping = heart, Housekeeping(engine, heart)
         self._on_command = on_command
-        self._next_alarm_at = self._next_command_at = time.monotonic()
-        self._strays_until = self._next_alarm_at  # while a claim that was cut off may still come true
+        self._next_alarm_at, self._next_look_at = NEVER, time.monotonic()
+        self._may_see_suspects = True
+        self._strays_until = self._next_look_at  # while a claim that was cut off may still come true
 
     def hurry(self) -> None:
         """Look for mail soon; from any thread."""
@@ -46,7 +47,7 @@ class Upkeep:
 
     @property
     def due_in_seconds(self) -> float:
-        return min(self._next_alarm_at - time.monotonic(), self._housekeeping.due_in_seconds)
+        return min(min(self._next_alarm_at, self._next_look_at) - time.monotonic(), self._housekeeping.due_in_seconds)
 
     def expect_alarm(self, outcome: Outcome) -> None:
         """A task of ours sleeps until some moment."""
@@ -54,7 +55,7 @@ class Upkeep:
 
     def expect_strays(self) -> None:
         """The database went away; the server may still work on a claim that we sent before."""
-        self._next_alarm_at = time.monotonic()
+        self._next_look_at = time.monotonic()
         self._strays_until = NEVER
 
     def look(self, known: Collection[UUID], *, is_draining: bool) -> None:
@@ -64,19 +65,31 @@ class Upkeep:
             self._release_strays(known)
             # From the first look that is answered: however long the database was away, and this process not running.
             self._strays_until = min(self._strays_until, now + self._engine.options.heartbeat_timeout)
+        if now >= self._next_look_at:
+            self._look_around(now)
+        woken = self._wake_due(now) if now >= self._next_alarm_at else 0
+        moved = self._housekeeping.run_if_due()
+        if woken or moved:
+            self._appetite.hurry()
+            self._may_see_suspects = True
+        if not is_draining and self._suspects.are_worth_a_look(is_alone=not known):
+            self._suspects.seen(self._may_see_suspects and self._engine.has_suspects(self._appetite.serves()))
+
+    def _look_around(self, now: float) -> None:
+        due = self._engine.what_is_due(self._executor_id)
+        self._next_look_at = now + LOOK_SECONDS
+        self._next_alarm_at = NEVER if due.alarm_seconds is None else now + due.alarm_seconds
+        self._may_see_suspects = due.has_suspects
+        self._housekeeping.expect(due)
+        if due.has_command and (command := self._engine.take_command(self._executor_id)):
+            self._on_command(command)
+
+    def _wake_due(self, now: float) -> int:
         woken = self._engine.wake_due()
         if woken.count:
             reach("due.after")
         self._next_alarm_at = now + seconds_to_alarm(woken)
-        moved = self._housekeeping.run_if_due()
-        if now >= self._next_command_at:
-            self._next_command_at = now + COMMAND_SECONDS
-            if command := self._engine.take_command(self._executor_id):
-                self._on_command(command)
-        if woken.count or moved:
-            self._appetite.hurry()
-        if not is_draining and self._suspects.are_worth_a_look(is_alone=not known):
-            self._suspects.seen(self._engine.has_suspects(self._appetite.serves()))
+        return woken.count
 
     def _release_strays(self, known: Collection[UUID]) -> None:
         """Hand back what we hold without knowing: a claim whose answer was lost."""

@@ -85,6 +85,7 @@ def look_for_work(bench: Bench) -> None:
     bench.beat()
     assert engine.queues_in_use() == []
     assert bench.claim(10, queues=queues) == []
+    assert not engine.what_is_due(bench.executor_id).has_mail
     assert not engine.has_suspects(queues)
     assert engine.wake_due().count == 0
     assert engine.sweep() == 0

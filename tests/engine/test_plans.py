@@ -379,6 +379,12 @@ def test_is_drained(bench: Bench, queues: list[str] | None) -> None:
     assert not read(lambda: bench.engine.is_drained(queues, 2 * 86_400.0))
 
 
+def test_what_is_due(bench: Bench) -> None:
+    due = read(lambda: bench.engine.what_is_due(bench.executor_id))
+    assert due.alarm_seconds == pytest.approx(86_400, rel=0.1)
+    assert (due.has_running, due.has_mail, due.has_suspects) == (True, True, True)
+
+
 def test_wake_due_without_anything_due(bench: Bench) -> None:
     assert read(lambda: bench.engine.wake_due()).count == 0
 

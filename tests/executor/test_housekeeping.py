@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from jobqueue.executor.heartbeat import PRUNE_BATCH, PRUNE_GAP_SECONDS, PRUNE_SECONDS, RESCUE_SECONDS, Housekeeping
+from jobqueue.executor.heartbeat import PRUNE_BATCH, PRUNE_GAP_SECONDS, PRUNE_SECONDS, Housekeeping
 
 MORE_THAN_ALL = 1000.0
 
 
 @pytest.mark.parametrize(
     ("pruned", "due", "again"),
-    [(PRUNE_BATCH, PRUNE_GAP_SECONDS, True), (PRUNE_BATCH - 1, RESCUE_SECONDS, False)],
+    [(PRUNE_BATCH, PRUNE_GAP_SECONDS, True), (PRUNE_BATCH - 1, PRUNE_SECONDS, False)],
 )
 def test_full_batch_of_what_is_old_is_followed_by_the_next_one_at_once(
     monkeypatch: pytest.MonkeyPatch, pruned: int, due: float, again: bool

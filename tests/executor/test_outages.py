@@ -72,14 +72,14 @@ def own_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @on_both_databases
-@pytest.mark.parametrize("verb", ["pulse", "wake_due", "sweep"])
-def test_outcomes_are_kept_until_the_database_is_back(start: Start, verb: str, backend: str) -> None:
+@pytest.mark.parametrize(("verb", "times"), [("pulse", 2), ("what_is_due", 2), ("sweep", 1)])
+def test_outcomes_are_kept_until_the_database_is_back(start: Start, verb: str, times: int, backend: str) -> None:
     results = tasks.wait_at.using(backend=backend).enqueue_many([(("before",), {})] * 2)
     running = start(backend=backend)
     gates["before"].wait_for(2)
     trouble = Trouble(running)
 
-    trouble.before(verb, 2)
+    trouble.before(verb, times)
     gates["before"].open()
     running.pulse.hurry()
 
@@ -277,7 +277,7 @@ def test_a_process_whose_loop_dies_says_so(start: Start, caplog: pytest.LogCaptu
     def die(*_: Any) -> None:
         raise RuntimeError("a mistake of ours")
 
-    running.process.engine.wake_due = die  # type: ignore[method-assign, assignment]
+    running.process.engine.what_is_due = die  # type: ignore[method-assign, assignment]
     wait_for(lambda: running.exit_code is not None)
 
     assert running.exit_code == 70
