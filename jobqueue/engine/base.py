@@ -32,10 +32,10 @@ class Engine(Prune, Gauge, Release, Rescue, Cancel, Requeue):
         """Commit what has finished and claim what fits, in one transaction: one flush of the log for both."""
         is_hungry = demand.limit > 0 and bool(demand.queues)
         if not (outcomes and is_hungry):
-            return self.commit(outcomes), self.claim(demand)
+            return self.commit(outcomes, holder=demand.executor_id), self.claim(demand)
         try:
             with self.transaction():
-                committed, claimed = self._commit(outcomes), self._claim(demand)
+                committed, claimed = self._commit(outcomes, holder=demand.executor_id), self._claim(demand)
                 reach("commit.before")
                 if claimed:
                     reach("claim.before")
@@ -43,7 +43,7 @@ class Engine(Prune, Gauge, Release, Rescue, Cancel, Requeue):
         except (DatabaseError, *REFUSALS) as error:
             if not is_refusal(error):
                 raise
-        return self.commit(outcomes), self.claim(demand)
+        return self.commit(outcomes, holder=demand.executor_id), self.claim(demand)
 
     def what_is_due(self, executor_id: UUID) -> Due:
         """Say what upkeep may find to do, so that it need not look everywhere. Locks: none."""

@@ -77,14 +77,20 @@ class Claim(Limits):
             is_taken = number is not None and self._take(pk, number, executor_id)
             return self._read_claimed([pk])[0] if is_taken else None
 
-    def hold(self, claimed: Claimed) -> bool:
+    def hold(self, claimed: Claimed, holder: UUID | None = None) -> bool:
         """
         Lock a claimed task in the caller's transaction, waiting for others; False when the claim is lost.
 
+        holder: as in commit().
         Locks: the row FOR NO KEY UPDATE.
         """
-        rows = self.lock([claimed.id], wait=True).only("pk", "status", "claim_number")
-        return any(row.status == Status.RUNNING and row.claim_number == claimed.claim_number for row in rows)
+        rows = self.lock([claimed.id], wait=True).only("pk", "status", "claim_number", "executor_id")
+        return any(
+            row.status == Status.RUNNING
+            and row.claim_number == claimed.claim_number
+            and holder in (None, row.executor_id)
+            for row in rows
+        )
 
     def _take(self, pk: UUID, number: int, executor_id: UUID) -> bool:
         """Compare and set: where nothing could be locked, somebody else may have been faster."""

@@ -44,7 +44,7 @@ REFUSALS = (
 )
 # Where PostgreSQL says that there are no more transaction ids, or blocks in a file: no outcome can be written then.
 SERVER_LIMITS = ("varsup.c", "multixact.c", "bufmgr.c", "md.c")
-LOCKED_COLUMNS = ("pk", "status", "claim_number", "cancel_requested_at", "parent_id", "reported_at")
+LOCKED_COLUMNS = ("pk", "status", "claim_number", "cancel_requested_at", "parent_id", "reported_at", "executor_id")
 
 
 @dataclass(slots=True)
@@ -57,10 +57,11 @@ class LockedRow:
     cancel_requested_at: datetime | None
     parent_id: UUID | None
     reported_at: datetime | None
+    executor_id: UUID | None
 
 
 class Commit(Enqueue, Cancel, Wake):
-    def commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
+    def commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None = None, wait: bool = False) -> Committed:
         """
         Perform what polls led to, all that can be in one transaction.
 
@@ -68,10 +69,11 @@ class Commit(Enqueue, Cancel, Wake):
         present the claim_number. Rows that somebody else holds are left `unknown`; with `wait`, the
         tasks' own rows are waited for, never those of others, so that a caller who holds rows already
         deadlocks with nobody. When the database refuses a value, the batch is halved until the guilty
-        outcome is alone and `refused`. Locks: the tasks, and of the receivers of their messages those
-        that nobody holds; the others are to be woken after the commit.
+        outcome is alone and `refused`. holder: the executor that made the claims, which the rows must
+        still name: after a backup was restored, claim numbers come a second time. Locks: the tasks, and
+        of the receivers of their messages those that nobody holds; the others are to be woken after the commit.
         """
-        return self._halving(partial(self._commit_together, wait=wait), outcomes)
+        return self._halving(partial(self._commit_together, holder=holder, wait=wait), outcomes)
 
     def _halving(self, perform: Callable[[Sequence[Outcome]], Committed], outcomes: Sequence[Outcome]) -> Committed:
         if not outcomes:
@@ -86,13 +88,13 @@ class Commit(Enqueue, Cancel, Wake):
         half = len(outcomes) // 2
         return merge([self._halving(perform, part) for part in (outcomes[:half], outcomes[half:])])
 
-    def _commit_together(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
+    def _commit_together(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool) -> Committed:
         with self.transaction():
-            committed = self._commit(outcomes, wait=wait)
+            committed = self._commit(outcomes, holder=holder, wait=wait)
             reach("commit.before")
             return committed
 
-    def _commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
+    def _commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> Committed:
         own = {outcome.task_id for outcome in outcomes}
         others = {pk for outcome in outcomes for pk in concerned(outcome)}
         heads = [outcome.task_id for outcome in outcomes if outcome.effects.cancel_children]
@@ -107,7 +109,7 @@ class Commit(Enqueue, Cancel, Wake):
         family = {pk: self.descendants([pk]) for pk in heads}
         gone = self.gone(own - locked.keys())
         busy = self._busy(others - locked.keys())
-        held = [outcome for outcome in outcomes if is_held(outcome, locked.get(outcome.task_id))]
+        held = [outcome for outcome in outcomes if is_held(outcome, locked.get(outcome.task_id), holder)]
         ready = [
             outcome
             for outcome in held
@@ -272,9 +274,14 @@ def concerned(outcome: Outcome) -> set[UUID]:
     return told if outcome.parent_id is None else told | {outcome.parent_id}
 
 
-def is_held(outcome: Outcome, row: LockedRow | None) -> bool:
+def is_held(outcome: Outcome, row: LockedRow | None, holder: UUID | None) -> bool:
     """Whether the locked row is still that of the outcome's claim: the fence."""
-    return row is not None and row.status == Status.RUNNING and row.claim_number == outcome.claim_number
+    return (
+        row is not None
+        and row.status == Status.RUNNING
+        and row.claim_number == outcome.claim_number
+        and holder in (None, row.executor_id)
+    )
 
 
 def entered(outcome: Outcome, *, is_cancelled: bool) -> Status:

@@ -402,10 +402,10 @@ class PostgresEngine(Engine):
 
     # --- commit
 
-    def _commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
+    def _commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> Committed:
         if wait or not all(outcome.is_plain for outcome in outcomes):
-            return super()._commit(outcomes, wait=wait)
-        seen = self._write_rows([(outcome, outcome.status) for outcome in outcomes])
+            return super()._commit(outcomes, holder=holder, wait=wait)
+        seen = self._write_rows([(outcome, outcome.status) for outcome in outcomes], holder)
         missing = {outcome.task_id for outcome in outcomes} - seen.keys()
         gone = self.gone(missing)
         return Committed(
@@ -427,10 +427,13 @@ class PostgresEngine(Engine):
         if changes:
             self._write_rows(changes)
 
-    def _write_rows(self, changes: Sequence[tuple[Outcome, Status]]) -> dict[UUID, Status | None]:
+    def _write_rows(
+        self, changes: Sequence[tuple[Outcome, Status]], holder: UUID | None = None
+    ) -> dict[UUID, Status | None]:
         """Give the state each row entered, None where another claim holds it; rows locked elsewhere are left out."""
         rows = self.hot_rows(
             "commit",
+            holder=holder,
             aging=float(self.options.aging),
             edges=BUCKETS,
             outcomes=as_json([as_written(outcome, entering) for outcome, entering in changes]),

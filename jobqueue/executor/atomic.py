@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import django.db
 from django.db import transaction
@@ -75,7 +76,7 @@ def commit_with(
     """
 
     def in_its_row() -> Any:
-        if not engine.hold(hold.claimed):
+        if not engine.hold(hold.claimed, UUID(worker.executor_id)):
             raise ClaimLost
         return function()
 
@@ -132,7 +133,7 @@ def _complete(over: Ended, engine: Engine, worker: Worker, session: Session) -> 
     if not over.outcome.is_good_poll:
         raise _RolledBack(over)
     session.check(atomic=engine.database)
-    committed = engine.commit([over.outcome], wait=True)
+    committed = engine.commit([over.outcome], holder=UUID(worker.executor_id), wait=True)
     if over.hold.id in committed.refused:
         raise _RolledBack(refused_by_database(over, committed.refused[over.hold.id], worker))
     if over.hold.id in committed.unknown:

@@ -17,6 +17,7 @@ from jobqueue import registry
 from jobqueue.actor import ActorTask
 from jobqueue.api import notices
 from jobqueue.engine.base import Engine
+from jobqueue.exceptions import FenceLost
 from jobqueue.executor import announce
 from jobqueue.executor.appetite import Appetite
 from jobqueue.executor.crew import Crew
@@ -251,6 +252,9 @@ class Pulse(threading.Thread):
         holds = [Hold(task, mail.get(task.id, ())) for task in claimed]
         if holds:
             reach("begin")
+        for hold in holds:
+            if (before := self.holds.get(hold.id)) is not None and is_of_another_past(before, hold):
+                before.interrupt(FenceLost)
         self.holds.update((hold.id, hold) for hold in holds)
         for hold in self._crew.begin(holds, self._appetite.room_in_threads):
             self._enter(not_started(hold))
@@ -274,7 +278,8 @@ class Pulse(threading.Thread):
                 self._enter(over)
 
     def _enter(self, over: Ended) -> None:
-        lost = self._ledger.add(over)
+        now = self.holds.get(over.hold.id)
+        lost = over if now is not None and is_of_another_past(over.hold, now) else self._ledger.add(over)
         if lost is not None:
             self._conclude(lost, None)
 
@@ -351,3 +356,8 @@ class Pulse(threading.Thread):
     def close(self, timeout_seconds: float) -> bool:
         """Stop threads and loop; returns whether all have ended."""
         return self._crew.close(timeout_seconds)
+
+
+def is_of_another_past(before: Hold, hold: Hold) -> bool:
+    """Whether a claim of ours has its number again, or a lower one: a backup was restored between the two."""
+    return before is not hold and before.claimed.claim_number >= hold.claimed.claim_number

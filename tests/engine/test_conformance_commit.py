@@ -14,7 +14,7 @@ from psycopg.errors import ProgramLimitExceeded
 from jobqueue.engine.commit import is_refusal
 from jobqueue.engine.ground import json_from
 from jobqueue.ids import new_id
-from jobqueue.outcome import FINAL, Committed, Effects, NewMessage, Outcome, Status
+from jobqueue.outcome import FINAL, Claimed, Committed, Effects, NewMessage, Outcome, Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -156,6 +156,51 @@ class TestBounds:
         bench.commit(outcome(claimed, Status.FAILED, error=ERROR, worker_id="w"))
 
         assert bench.engine.tasks.filter(pk=claimed.id).values_list("status", flat=True).get() == "FAILED"
+
+
+class TestRestoredBackup:
+    """Claim numbers are given out a second time: an executor whose claim the backup does not know must not commit."""
+
+    @pytest.fixture(params=[Status.SUCCESSFUL, Status.SUSPENDED, Status.READY])
+    def status(self, request: pytest.FixtureRequest) -> Status:
+        return Status(request.param)
+
+    @staticmethod
+    def claimed_twice(bench: Bench) -> tuple[Bench, Claimed, Claimed]:
+        """Give another executor, its claim, and ours from before the restore, which bears the same number."""
+        ours = bench.running()
+        bench.set(ours.id, status="READY", claim_number=0, executor_id=None, heartbeat=None)
+        other = Bench(bench.engine)
+        (theirs,) = other.claim(queues=[ours.queue_name])
+        assert (theirs.id, theirs.claim_number) == (ours.id, ours.claim_number)
+        return other, theirs, ours
+
+    @pytest.mark.parametrize("wait", [False, True])
+    def test_only_the_holder_commits(self, bench: Bench, status: Status, wait: bool) -> None:
+        other, theirs, ours = self.claimed_twice(bench)
+
+        late = bench.engine.commit([outcome(ours, status)], holder=bench.executor_id, wait=wait)
+        good = bench.engine.commit([outcome(theirs, status)], holder=other.executor_id, wait=wait)
+
+        assert (list(late.done), set(late.lost)) == ([], {ours.id})
+        assert (good.done, set(good.lost)) == ({ours.id: status}, set())
+
+    @pytest.mark.parametrize("limit", [0, 1])
+    def test_a_pulse_commits_for_the_executor_that_claims(self, bench: Bench, status: Status, limit: int) -> None:
+        other, theirs, ours = self.claimed_twice(bench)
+
+        late, _ = bench.engine.pulse([outcome(ours, status)], bench.demand(limit, queues=["none"]))
+        good, _ = bench.engine.pulse([outcome(theirs, status)], other.demand(limit, queues=["none"]))
+
+        assert (list(late.done), set(late.lost)) == ([], {ours.id})
+        assert (good.done, set(good.lost)) == ({ours.id: status}, set())
+
+    def test_only_the_holder_runs_what_a_poll_has_returned(self, bench: Bench) -> None:
+        other, theirs, ours = self.claimed_twice(bench)
+
+        with bench.engine.transaction():
+            assert not bench.engine.hold(ours, bench.executor_id)
+            assert bench.engine.hold(theirs, other.executor_id)
 
 
 class TestFence:

@@ -234,6 +234,27 @@ def test_a_task_may_come_back_while_its_first_body_still_runs(start: Start, told
     wait_for(lambda: len(told) == 1)
 
 
+@pytest.mark.parametrize("first_ends", ["first", "last"])
+def test_a_claim_from_before_a_restore_is_dropped_when_its_number_comes_again(start: Start, first_ends: str) -> None:
+    """A backup that knows nothing of the claim was restored, and the same executor took the task once more."""
+    result = tasks.wait_at_one_of.enqueue("again")
+    running = start(threads=2, poll_interval=0.05)
+    gates["again"].wait_for(1)
+    rows = Task.objects.filter(pk=result.id)
+    rows.update(status=Status.READY, executor_id=None, heartbeat=None, claim_number=0)
+    gates["again"].wait_for(2)
+    assert row_of(result).claim_number == 1
+
+    one, other = ("again 1", "again 2") if first_ends == "first" else ("again 2", "again 1")
+    gates[one].open()
+    wait_for(lambda: running.pulse.counts.lost + running.pulse.counts.finished == 1)
+    gates[other].open()
+    wait_for(lambda: running.pulse.counts.lost + running.pulse.counts.finished == 2)
+
+    assert wait_until(result, Status.SUCCESSFUL).return_value == 2
+    assert (running.pulse.counts.lost, running.pulse.counts.finished, running.holds) == (1, 1, {})
+
+
 def test_sessions_that_are_terminated_again_and_again_lose_nothing(start: Start, told: list[Any]) -> None:
     running = start(threads=4, poll_interval=0.05)
     results = tasks.add.enqueue_many([((number,), {}) for number in range(400)])

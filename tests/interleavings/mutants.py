@@ -40,9 +40,9 @@ class Broken(PostgresEngine):
         super().__init__(*args)
         self.asked = Asked()
 
-    def _commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
+    def _commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> Committed:
         self.asked.outcomes, self.asked.kin = outcomes, None
-        return super()._commit(outcomes, wait=wait)
+        return super()._commit(outcomes, holder=holder, wait=wait)
 
 
 class LooksWhileLocking(Broken):
@@ -76,8 +76,8 @@ class WakesWithoutLocking(PostgresEngine):
 class ForgetsToWake(PostgresEngine):
     """Wakes the receivers that it could lock, and forgets those that somebody else had locked."""
 
-    def _commit(self, outcomes: Sequence[Outcome], *, wait: bool = False) -> Committed:
-        return replace(super()._commit(outcomes, wait=wait), wake=frozenset())
+    def _commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> Committed:
+        return replace(super()._commit(outcomes, holder=holder, wait=wait), wake=frozenset())
 
 
 class IgnoresTheToken(Broken):
@@ -106,7 +106,7 @@ class TellsBeforeItKnows(Broken):
         rows = super()._lock_for_commit(ids, wait=wait)
         for outcome in self.asked.outcomes:
             row = rows.get(outcome.task_id)
-            if row is not None and outcome.parent_id is not None and not is_held(outcome, row):
+            if row is not None and outcome.parent_id is not None and not is_held(outcome, row, None):
                 self._report([Ending(outcome.task_id, outcome.parent_id, outcome.status, outcome.return_value)])
         return rows
 

@@ -107,6 +107,7 @@ class World:
         self.engine = kind(f"world-{os.getpid()}-{next(_numbers)}", OPTIONS)
         self.ledger = Ledger()
         self.names: dict[UUID, str] = {}
+        self._executors: dict[Claim, UUID] = {}
 
     # --- between orders
 
@@ -167,8 +168,13 @@ class World:
     def claim(self, *names: str, limit: int = 1, executor_id: UUID | None = None) -> list[Claimed]:
         demand = Demand(executor_id=executor_id or uuid4(), queues=names, limit=limit)
         claimed = self.engine.claim(demand)
-        self.ledger.claims += [(task.id, task.claim_number) for task in claimed]
+        self._note_claims(demand, claimed)
         return claimed
+
+    def _note_claims(self, demand: Demand, claimed: Sequence[Claimed]) -> None:
+        claims = [(task.id, task.claim_number) for task in claimed]
+        self.ledger.claims += claims
+        self._executors |= dict.fromkeys(claims, demand.executor_id)
 
     def read(self, task_id: UUID) -> list[Letter]:
         found = self.engine.read_mail([task_id]).get(task_id, [])
@@ -182,11 +188,11 @@ class World:
 
     def pulse(self, result: Outcome, *names: str) -> list[Claimed]:
         """Commit and claim in one transaction."""
-        demand = Demand(executor_id=uuid4(), queues=names, limit=1)
+        demand = Demand(executor_id=self._executors[result.task_id, result.claim_number], queues=names, limit=1)
         answer, claimed = self.engine.pulse([result], demand)
         # What the answer tells is older than the claims that came in the same transaction.
         again = self._note_answer([result], answer)
-        self.ledger.claims += [(task.id, task.claim_number) for task in claimed]
+        self._note_claims(demand, claimed)
         self._follow_up(answer)
         if again:
             rest(Place.RESTING)

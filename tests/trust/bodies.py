@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from django.db import connection
@@ -35,6 +36,13 @@ def pay(context: Context, seconds: float = 0.0) -> str:
 def work(number: int, seconds: float = 0.0) -> int:
     time.sleep(seconds)
     return number
+
+
+@task(max_attempts=MANY, backoff=SOON)
+def wait_for(path: str) -> None:
+    """Last until there is such a file."""
+    while not Path(path).exists():
+        time.sleep(0.02)
 
 
 @task(max_attempts=MANY, backoff=SOON)

@@ -21,7 +21,7 @@ CREATE TABLE trust_effect (
     xact xid8 DEFAULT pg_current_xact_id(), at timestamptz DEFAULT clock_timestamp()
 );
 
-CREATE FUNCTION trust_note_change() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION trust_note_change() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
 BEGIN
     INSERT INTO trust_change (
         task_id, before, after, claim_before, claim_after, attempts_before, attempts_after, max_attempts,
@@ -64,7 +64,7 @@ FOR EACH ROW WHEN (OLD.consumed_at IS NULL) EXECUTE FUNCTION trust_note_mail();
 -- A disk without room, as far as a trigger can be one: while trust_full has a row, so large a share of the statements
 -- that write to the queue fails as the server's own do then.
 CREATE TABLE trust_full (share float8 NOT NULL);
-CREATE FUNCTION trust_extend() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION trust_extend() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
 BEGIN
     IF random() < (SELECT share FROM trust_full LIMIT 1) THEN
         RAISE 'could not extend file "base/5/16384": No space left on device' USING ERRCODE = 'disk_full';

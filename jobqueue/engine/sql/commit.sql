@@ -1,6 +1,6 @@
 -- Commit plain outcomes: those that touch nothing but their own rows.
 -- Parameters: outcomes: a JSON list of Outcome, what has its default left out; aging: seconds per point of priority;
---   edges: of the tally's buckets.
+--   edges: of the tally's buckets; holder: of the claims, NULL for any.
 -- Index: the primary key.
 -- Locks: the rows in id order FOR NO KEY UPDATE, skipping rows that somebody else holds: those are missing
 --   from the answer and are committed again later. A row in the answer without a status is another claim's.
@@ -17,7 +17,7 @@ WITH given AS MATERIALIZED (
 ),
 locked AS MATERIALIZED (
     SELECT
-        id, claim_number, status, cancel_requested_at, backend, queue_name, task_type, attempts,
+        id, claim_number, status, executor_id, cancel_requested_at, backend, queue_name, task_type, attempts,
         GREATEST(0, date_part('epoch', heartbeat - rank) - priority * %(aging)s::float8) AS wait_seconds
     FROM jobqueue_task
     WHERE id = ANY(ARRAY(SELECT task_id FROM given))
@@ -36,6 +36,7 @@ held AS MATERIALIZED (
         END) AS entering
     FROM given JOIN locked ON locked.id = given.task_id
     WHERE locked.status = 'RUNNING' AND locked.claim_number = given.claim_number
+        AND COALESCE(executor_id = %(holder)s::uuid, TRUE)
 ),
 written AS (
     UPDATE jobqueue_task AS task
