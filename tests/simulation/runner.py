@@ -72,8 +72,8 @@ def recording() -> Iterator[None]:
         try:
             yield
         finally:
-            cursor.execute("DROP FUNCTION trust_note_change, trust_note_beat, trust_note_mail CASCADE")
-            cursor.execute(f"DROP TABLE {', '.join(TABLES)}")
+            cursor.execute("DROP FUNCTION trust_note_change, trust_note_beat, trust_note_mail, trust_extend CASCADE")
+            cursor.execute(f"DROP TABLE trust_full, {', '.join(TABLES)}")
 
 
 def tidy() -> None:
