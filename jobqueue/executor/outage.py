@@ -7,6 +7,7 @@ import random
 import threading
 import time
 
+import django.db
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -159,6 +160,17 @@ class Line:
         except Exception as error:  # noqa: BLE001 - SQLite refuses to be closed from here, and does not hang on a network
             logger.debug("database.hung %s: %s", self.name, first_line(error))
         return True
+
+
+def connect_once(database: str) -> Exception | None:
+    """Open a connection and close it again; returns what was in the way."""
+    try:
+        connections[database].ensure_connection()
+    except django.db.Error as error:
+        return error
+    finally:
+        drop(connections[database])
+    return None
 
 
 def drop(wrapper: BaseDatabaseWrapper) -> None:

@@ -27,7 +27,7 @@ from jobqueue.executor.health import Health
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.listener import Listener
-from jobqueue.executor.outage import Line, Outage, first_line
+from jobqueue.executor.outage import Line, Outage, connect_once, first_line
 from jobqueue.executor.pulse import Pulse, Shared
 from jobqueue.executor.run import Worker
 from jobqueue.executor.settings import ExecutorSettings
@@ -209,11 +209,20 @@ class ExecutorProcess:
             self._reporter.kick()
 
     def _wait_for_database(self) -> bool:
-        """Wait for the first beat, so that others see us before we claim; False when there is no use waiting."""
+        """
+        Wait for the first beat, so that others see us before we claim; False when there is no use waiting.
+
+        And for a second connection: with the heartbeat's alone we would seem to live, and do nothing.
+        """
         give_up_at = time.monotonic() + self.settings.connect_timeout
-        while not self._heart.has_beaten and not self._is_asked:
+        trouble = "No beat reached the database"
+        while not self._is_asked:
+            if self._heart.has_beaten:
+                if (error := connect_once(self.engine.database)) is None:
+                    break
+                trouble = f"The heartbeat has the only connection to be had ({first_line(error)})"
             if time.monotonic() > give_up_at:
-                logger.error("No beat reached the database for %g s; giving up.", self.settings.connect_timeout)
+                logger.error("%s for %g s; giving up.", trouble, self.settings.connect_timeout)
                 self._exit_code = EXIT_UNAVAILABLE
                 return False
             self._handle(self._signals.read(min(1.0, max(0.01, give_up_at - time.monotonic()))))

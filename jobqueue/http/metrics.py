@@ -85,6 +85,7 @@ def as_json(request: HttpRequest) -> HttpResponse:
                     "active_workers": backend.gauges.active_workers,
                     "slots": backend.gauges.slots,
                     "executors": backend.gauges.executors,
+                    "oldest_snapshot_seconds": backend.gauges.oldest_snapshot_seconds,
                 }
                 for backend in backends
             ],
@@ -215,6 +216,10 @@ class Collector:
             "active_workers": ("active_workers", "Slots of living executors that have a task."),
             "worker_slots": ("slots", "Slots of living executors."),
             "executors": ("executors", "Executors that are alive."),
+            "oldest_snapshot_seconds": (
+                "oldest_snapshot_seconds",
+                "Age of the oldest transaction that keeps dead rows.",
+            ),
         }
         for name, (attribute, what) in of.items():
             family = GaugeMetricFamily(f"jobqueue_{name}", what, labels=("backend",))

@@ -206,6 +206,7 @@ SCHEMAS: Json = {
                     {
                         "backend": NAME,
                         **dict.fromkeys(("inflight", "active_workers", "slots", "executors"), WHOLE),
+                        "oldest_snapshot_seconds": {"type": "number"},
                     }
                 ),
             },

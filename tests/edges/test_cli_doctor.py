@@ -133,6 +133,23 @@ class TestServer:
         assert "jobqueue_inboxmessage is UNLOGGED" in error
         assert "ALTER TABLE jobqueue_inboxmessage SET LOGGED;" in error
 
+    def test_a_transaction_that_is_open_for_long_is_a_warning(self, monkeypatch) -> None:
+        def said() -> list[str]:
+            return [text for text in said_of("default", "warning") if "transaction has been open" in text]
+
+        other = connections["default"].copy()
+        try:
+            with other.cursor() as cursor:
+                cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SET LOCAL application_name = 'report'; SELECT 1")
+            assert said() == []
+            monkeypatch.setattr(server, "SNAPSHOT_LONG_SECONDS", 0.0)
+            (warning,) = said()
+            assert "report, idle in transaction" in warning
+            assert "SELECT pg_terminate_backend(" in warning
+            assert engine_for("default").gauges().oldest_snapshot_seconds > 0
+        finally:
+            other.close()
+
     def test_a_pool_smaller_than_an_executor_is_a_warning(self, monkeypatch) -> None:
         ExecutorFactory.create(slots=8, name="small")
         ExecutorFactory.create(slots=16, name="wide")

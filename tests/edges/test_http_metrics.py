@@ -190,7 +190,8 @@ def test_json_has_the_same_numbers(scraper: Shop, bench: Bench) -> None:
     assert (task["submitted"], task["completed"], task["dead"]) == (5, 2, 1)
     assert (task["run"]["count"], task["run"]["at_most"]["0.5"]) == (4, 3)
     assert backend == {
-        "backend": bench.engine.alias, "inflight": 1, "active_workers": 1, "slots": 2, "executors": 1
+        "backend": bench.engine.alias, "inflight": 1, "active_workers": 1, "slots": 2, "executors": 1,
+        "oldest_snapshot_seconds": 0.0,
     }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
-"""A server that only reads for a while, as after a failover, and one that has counted further than four bytes."""
+"""A server that only reads for a while, one that has counted further than four bytes, one that is stingy."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -67,6 +68,43 @@ def test_executor_waits_while_the_database_only_reads(fleet: Fleet, read_only: C
     process.output.wait_for("database.back")
     assert Effect.objects.filter(kind="booked").count() == 10
     assert Task.objects.get(pk=running.id).lost_count == 0
+    assert process.stop() == 0
+
+
+@pytest.fixture
+def capped(process_environment: dict[str, str], transactional_db: None) -> Iterator[Callable[[int], dict[str, str]]]:
+    """Let executors log in as somebody who may have so many connections."""
+
+    def cap(most: int) -> dict[str, str]:
+        with connection.cursor() as cursor:
+            cursor.execute(f"CREATE ROLE jobqueue_capped LOGIN PASSWORD 'capped' CONNECTION LIMIT {most}")
+            cursor.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO jobqueue_capped")
+            cursor.execute("GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO jobqueue_capped")
+        return {"DATABASE_URL": re.sub("//.*?@", "//jobqueue_capped:capped@", process_environment["DATABASE_URL"])}
+
+    yield cap
+    with connection.cursor() as cursor:
+        cursor.execute("DROP OWNED BY jobqueue_capped")
+        cursor.execute("DROP ROLE jobqueue_capped")
+
+
+def test_executor_does_not_start_on_the_heartbeats_connection_alone(
+    fleet: Fleet, capped: Callable[[int], dict[str, str]]
+) -> None:
+    process = fleet.launch("--connect-timeout", "1", environment=capped(1))
+
+    assert process.wait() == 69
+    process.output.wait_for(
+        r"ERROR .*The heartbeat has the only connection to be had \(.*too many connections for role"
+    )
+    assert not process.output.find("^ready")
+
+
+def test_executor_does_with_three_connections(fleet: Fleet, capped: Callable[[int], dict[str, str]]) -> None:
+    process = fleet.start("--threads", "1", "--async-slots", "1", environment=capped(3))
+    tiny.enqueue_many([((number,), {}) for number in range(10)])
+
+    assert wait_for_end() == {"SUCCESSFUL": 10}
     assert process.stop() == 0
 
 

@@ -1,0 +1,9 @@
+-- Find the transaction that has kept dead rows of this database from being cleaned away for the longest time: its process,
+-- its application's name, its state and seconds. Of other roles' sessions only pg_read_all_stats sees that they have one.
+-- Parameters: none. Index: none. Locks: none.
+SELECT pid, application_name, state, EXTRACT(EPOCH FROM clock_timestamp() - xact_start)::float8
+FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+    AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND xact_start IS NOT NULL
+ORDER BY xact_start
+LIMIT 1
