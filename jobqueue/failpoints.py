@@ -20,10 +20,10 @@ from django.db import OperationalError
 
 VARIABLE: Final = "JOBQUEUE_FAILPOINTS"
 POINTS: Final = (
-    "claim.before",  # tasks are claimed, and COMMIT is not sent
+    "claim.before",  # tasks are claimed, and COMMIT is not sent; never, where the claim is one statement, a transaction
     "claim.after",  # they are committed as ours, and nothing of it is known beyond the database
     "begin",  # their mail is read, and no body has started
-    "commit.before",  # outcomes are written, and COMMIT is not sent
+    "commit.before",  # outcomes are written, and COMMIT is not sent; as above
     "commit.after",
     "atomic.before",  # an atomic body and its outcome, or the function that a poll returned
     "atomic.after",

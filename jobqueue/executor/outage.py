@@ -11,7 +11,7 @@ import django.db
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.engine.postgresql import statement
+from jobqueue.engine.postgresql import make_own
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -115,10 +115,7 @@ class Line:
         if raw is None:  # the turn opens it
             return
         with wrapper.wrap_database_errors:
-            ((number,),) = raw.execute(statement("session")).fetchall()
-            self._prepares = number == raw.info.backend_pid
-            if self._prepares:
-                raw.execute(statement("generic_plans"))
+            self._prepares = make_own(raw)
         self._seen = raw
         if self._prepares:
             raw.prepare_threshold = PREPARE_AT

@@ -1,11 +1,16 @@
 """The connection of one of the executor's own threads."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
+from jobqueue.engine.postgresql import PostgresEngine
 from jobqueue.executor.outage import PREPARE_AT, Line
+from jobqueue.outcome import Status
+from tests.engine.bench import outcome
+from tests.engine.conftest import make_bench
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,6 +39,39 @@ def test_a_line_that_is_not_to_prepare_leaves_its_connection_alone() -> None:
 
 def test_behind_a_pooler_nothing_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number that a pooler gave at login is not that of the session which answers."""
-    monkeypatch.setattr("jobqueue.executor.outage.statement", lambda name: {"session": "SELECT 0"}[name])
+    monkeypatch.setattr("jobqueue.engine.postgresql.statement", lambda name: {"session": "SELECT 0, ''"}[name])
 
     assert asked(Line("pulse", "default", 10.0, prepares=True)) == ("auto", None)
+
+
+@pytest.mark.parametrize(("level", "transactions"), [("read committed", 0), ("repeatable read", 2)])
+def test_claim_and_plain_commit_need_no_transaction_around_them_where_a_statement_is_one(
+    monkeypatch: pytest.MonkeyPatch, level: str, transactions: int
+) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET default_transaction_isolation = '{level}'")
+    bench, begin = make_bench("postgresql"), PostgresEngine.transaction
+    pk, begun = bench.add(), []
+
+    def count(engine: PostgresEngine) -> AbstractContextManager[None]:
+        begun.append(engine)
+        return begin(engine)
+
+    monkeypatch.setattr(PostgresEngine, "transaction", count)
+    with Line("pulse", "default", 10.0, prepares=True):
+        (claimed,) = bench.claim()
+        assert bench.commit(outcome(claimed)).done == {pk: Status.SUCCESSFUL}
+
+    assert len(begun) == transactions
+    connection.close()
+    assert bench.status(pk) == "SUCCESSFUL"
+
+
+def test_claim_in_a_callers_transaction_is_undone_with_it() -> None:
+    bench = make_bench("postgresql")
+    pk = bench.add()
+    with Line("pulse", "default", 10.0, prepares=True), transaction.atomic():
+        assert bench.claim_ids() == [pk]
+        transaction.set_rollback(True)
+
+    assert bench.status(pk) == "READY"

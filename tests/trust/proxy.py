@@ -1,7 +1,7 @@
 """
 A network between executors and the server that does what real ones do: delays, swallows, and cuts.
 
-It reads the client's side of PostgreSQL's protocol as far as to know a COMMIT when it passes.
+It reads the client's side of PostgreSQL's protocol as far as to know a commit when it passes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ Where = Literal["before", "after"]
 T = TypeVar("T")
 
 CHUNK = 65536
+WRITES = b"UPDATE jobqueue_task "
 HEAD = struct.Struct("!ci")
 START = struct.Struct("!i")
 
@@ -132,7 +133,7 @@ class _Link:
         self._proxy = proxy
         self._from_client, self._to_client = client
         self._from_server, self._to_server = server
-        self._messages = Messages()
+        self._messages, self._commits = Messages(), Commits()
         self._is_deaf = False  # the server's answer does not arrive any more
 
     async def run(self) -> None:
@@ -154,7 +155,7 @@ class _Link:
         while news := await self._from_client.read(CHUNK):
             for message in self._messages.read(news):
                 await self._proxy.weather()
-                fate = self._proxy.fate_of_commit() if is_commit(message) else None
+                fate = self._proxy.fate_of_commit() if self._commits.is_next(message) else None
                 if fate == "before":
                     return
                 self._is_deaf = self._is_deaf or fate == "after"
@@ -192,6 +193,32 @@ class Messages:
             yield message
 
 
-def is_commit(message: bytes) -> bool:
-    """Whether it is a simple query COMMIT, as psycopg and libpq's own clients send it."""
-    return message[:1] == b"Q" and message[HEAD.size :].upper().startswith(b"COMMIT")
+class Commits:
+    """Knows what commits of what a client sends: COMMIT, or a statement that writes tasks outside of a transaction."""
+
+    def __init__(self) -> None:
+        self._writing: set[bytes] = set()  # names of prepared statements, b"" of those that are not
+        self._is_bound = self._is_in_transaction = False
+
+    def is_next(self, message: bytes) -> bool:
+        """Whether this message commits."""
+        body = message[HEAD.size :]
+        match message[:1]:
+            case b"Q":
+                is_commit = body.upper().startswith(b"COMMIT")
+                if body.upper().startswith(b"BEGIN"):
+                    self._is_in_transaction = True
+                elif is_commit or body.upper() == b"ROLLBACK\0":
+                    self._is_in_transaction = False
+                return is_commit
+            case b"P":
+                name, query, _ = body.split(b"\0", 2)
+                self._writing.discard(name)
+                if WRITES in query:
+                    self._writing.add(name)
+            case b"B":
+                _, name, _ = body.split(b"\0", 2)
+                self._is_bound = name in self._writing
+            case b"E":
+                return self._is_bound and not self._is_in_transaction
+        return False

@@ -10,14 +10,14 @@ import psycopg
 import pytest
 
 from demo_project.postgres import Cluster, throwaway_cluster
-from tests.trust.proxy import Messages, Proxy, is_commit
+from tests.trust.proxy import Commits, Messages, Proxy
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with throwaway_cluster() as cluster:
         with psycopg.connect(cluster.url, autocommit=True) as connection:
-            connection.execute("CREATE TABLE written (number int)")
+            connection.execute("CREATE TABLE written (number int); CREATE TABLE jobqueue_task (number int)")
         yield cluster
 
 
@@ -48,6 +48,30 @@ def test_commit_is_cut(cluster: Cluster, proxy: Proxy, where: str, number: int, 
     assert proxy.cuts == 1
     assert count(cluster, number) == written
     connect(proxy).close()  # only that one was cut
+
+
+@pytest.mark.parametrize(("where", "number", "written"), [("before", 3, 0), ("after", 4, 1)])
+def test_statement_that_is_a_transaction_is_cut(
+    cluster: Cluster, proxy: Proxy, where: str, number: int, written: int
+) -> None:
+    connection = connect(proxy)
+    connection.autocommit = True
+    claim = "WITH claimed AS (UPDATE jobqueue_task SET number = number) INSERT INTO written VALUES (%s)"
+    connection.execute(claim, [0], prepare=True)
+    proxy.cut_next_commit(where)  # type: ignore[arg-type]
+    connection.execute("SELECT %s", [0])
+    with pytest.raises(psycopg.OperationalError):
+        connection.execute(claim, [number], prepare=True)
+    assert proxy.cuts == 1
+    assert count(cluster, number) == written
+
+
+def test_statement_in_a_transaction_is_not_cut(cluster: Cluster, proxy: Proxy) -> None:
+    with connect(proxy) as connection:
+        proxy.cut_next_commit("before")
+        connection.execute("UPDATE jobqueue_task SET number = %s", [1])
+        assert proxy.cuts == 0
+        connection.rollback()
 
 
 def test_swallowed_packets_raise_no_error_until_the_network_is_back(proxy: Proxy) -> None:
@@ -85,4 +109,5 @@ def test_messages_are_told_apart_wherever_the_network_breaks_them() -> None:
     messages = Messages()
     read = [message for byte in start + query + query for message in messages.read(bytes([byte]))]
     assert read == [start, query, query]
-    assert [is_commit(message) for message in read] == [False, True, True]
+    commits = Commits()
+    assert [commits.is_next(message) for message in read] == [False, True, True]
