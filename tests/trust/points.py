@@ -19,6 +19,7 @@ IN_RESCUE = ("rescue.before", "rescue.after")
 IN_SENDERS = ("wake.before", "wake.after")
 RETENTION = {"SUCCESSFUL": 2.0, "CANCELLED": 2.0, "FAILED": None}
 PRUNE_SECONDS = 1.0
+ENOUGH_HELD = 3  # tasks: some may end before their executor does
 
 
 def visit(rig: Rig, seed: int, deed: str, points: Iterable[str] = POINTS) -> Figures:
@@ -91,6 +92,8 @@ def _give_it_something_to_rescue(storm: Storm, rescuer: Member) -> None:
     rig.wait_for_first_beat(rescuer)
     storm.wait(rig.timeout_seconds * 1.2)
     others = [member for member in rig.living() if member is not rescuer]
+    names = [member.name for member in others]
+    rig.wait_for(lambda: rig.held_by(names) >= ENOUGH_HELD, "tasks in the hands of others")
     for member in others:
         rig.hurt(member, "killed")
         member.send(signal.SIGKILL)

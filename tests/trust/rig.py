@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -243,6 +243,14 @@ class Rig:
 
     def count(self, where: str = "TRUE") -> int:
         return int(self.ask(f"SELECT count(*) FROM jobqueue_task WHERE {where}")[0][0])
+
+    def held_by(self, names: Sequence[str]) -> int:
+        """How many tasks these executors have in hand."""
+        query = (
+            "SELECT count(*) FROM jobqueue_task AS task JOIN jobqueue_executor AS executor ON executor.id = executor_id"
+            " WHERE task.status = 'RUNNING' AND name = ANY(%s)"
+        )
+        return int(self.ask(query, list(names))[0][0])
 
     def ended(self) -> int:
         """How many tasks have ended, pruned ones too."""

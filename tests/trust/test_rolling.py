@@ -97,9 +97,9 @@ def test_either_code_takes_over_from_the_other(previous: Path, fleet: Fleet, los
     book.enqueue_many([((3.0,), {})] * 4)
     work.enqueue_many([((3.0,), {})] * 4)
     wait_until(lambda: Task.objects.running().count() == 8, "eight tasks that run")
-    second = fleet.start(**timeout) if lost == "before" else fleet.start(checkout=previous, **timeout)
 
-    first.send(signal.SIGKILL)
+    first.send(signal.SIGKILL)  # before the other starts, which may take longer than they do
+    second = fleet.start(**timeout) if lost == "before" else fleet.start(checkout=previous, **timeout)
 
     assert wait_for_end() == {"SUCCESSFUL": 8}
     assert set(Task.objects.values_list("lost_count", flat=True)) == {1}
