@@ -339,6 +339,8 @@ class Pulse(threading.Thread):
             return True
         if self.holds.keys() - self.left_behind or len(self._ledger) or self._finished or self._untold:
             return False
+        if self._upkeep.may_leave_strays:
+            return False
         if self.is_draining or self.counts.claimed == self.settings.max_tasks:
             return True
         return self.settings.burst and self._appetite.is_satisfied and self._is_drained()

@@ -58,6 +58,11 @@ class Upkeep:
         self._next_look_at = time.monotonic()
         self._strays_until = NEVER
 
+    @property
+    def may_leave_strays(self) -> bool:
+        """Whether the database went away, and has not been asked since what we hold."""
+        return self._strays_until == NEVER
+
     def look(self, known: Collection[UUID], *, is_draining: bool) -> None:
         """Do what is due. known: the tasks in our hands."""
         now = time.monotonic()

@@ -118,6 +118,28 @@ def test_a_claim_whose_answer_was_lost_is_released(start: Start, backend: str) -
     assert {row.attempts for row in rows} == {0}
 
 
+@on_both_databases
+def test_a_claim_whose_answer_was_lost_is_released_before_the_end(start: Start, backend: str) -> None:
+    """Else it waits for the timeout, and counts as a loss."""
+    running = start(backend=backend)
+    claim, release = Trouble(running), Trouble(running)
+
+    def stop(answer: Any, *_: Any) -> bool:
+        if answer[1]:
+            running.process.stop()
+        return bool(answer[1])
+
+    claim.after("pulse", when=stop)
+    release.before("release_strays", 2)
+    result = tasks.add.using(backend=backend).enqueue(1)
+
+    assert running.join() == 0
+
+    assert claim.is_over
+    assert release.is_over
+    assert (row_of(result).status, row_of(result).lost_count, row_of(result).attempts) == (Status.READY, 0, 0)
+
+
 def test_a_claim_that_comes_true_late_is_released_too(start: Start, options: Options) -> None:
     """The server may have been at it still when we asked what we hold."""
     options(HEARTBEAT_TIMEOUT=20)

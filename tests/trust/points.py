@@ -59,6 +59,10 @@ def _do(storm: Storm, deed: str, armed: Mapping[str, Member]) -> None:
     for point, member in armed.items():
         if point in IN_RESCUE:
             _give_it_something_to_rescue(storm, member)
+    if deed in ("terminate", "kill_postmaster"):
+        _upon_each_that_stands(storm, deed, armed)
+        return
+    for point, member in armed.items():
         line = f"failpoint {point}:"
         rig.wait_for(lambda line=line, member=member: line in rig.log(member), f"{member.name} at {point}")  # type: ignore[misc]
     match deed:
@@ -66,24 +70,29 @@ def _do(storm: Storm, deed: str, armed: Mapping[str, Member]) -> None:
             for point, member in armed.items():
                 rig.wait_for(member.ended.is_set, f"the end of {member.name} at {point}")
                 assert member.code == (-signal.SIGKILL if deed == "kill" else 0), (point, member.code)
-        case "freeze" | "terminate" | "kill_postmaster":
+        case "freeze":
             for member in armed.values():
                 rig.wait_for(lambda member=member: member.state == "T", f"{member.name} to stand still")  # type: ignore[misc]
-            _upon_the_frozen(storm, deed, armed.values())
+            storm.wait(rig.timeout_seconds * 1.5)
             for member in armed.values():
                 member.send(signal.SIGCONT)
 
 
-def _upon_the_frozen(storm: Storm, deed: str, frozen: Iterable[Member]) -> None:
-    match deed:
-        case "freeze":
-            storm.wait(storm.rig.timeout_seconds * 1.5)
-        case "terminate":
-            for member in frozen:
-                for pid in storm.rig.sessions(member.name):
-                    storm.rig.ask("SELECT pg_terminate_backend(%s)", pid)
-        case "kill_postmaster":
+def _upon_each_that_stands(storm: Storm, deed: str, armed: Mapping[str, Member]) -> None:
+    """At once: who stood until the others had come, longer than the timeout, would lose its tasks, and rightly so."""
+    rig, left = storm.rig, dict(armed)
+    while left:
+        standing = rig.wait_for(
+            lambda: {point: member for point, member in left.items() if member.state == "T"}, f"{deed} at {list(left)}"
+        )
+        if deed == "kill_postmaster":
             storm.kill_postmaster()
+        else:
+            for pid in [pid for member in standing.values() for pid in rig.sessions(member.name)]:
+                rig.ask("SELECT pg_terminate_backend(%s)", pid)
+        for point, member in standing.items():
+            member.send(signal.SIGCONT)
+            del left[point]
 
 
 def _give_it_something_to_rescue(storm: Storm, rescuer: Member) -> None:
