@@ -38,7 +38,7 @@ logger = logging.getLogger("jobqueue.executor")
 TAKE_BACK_SECONDS = 1.0  # a task that waited in line for so long goes back for others to take
 DRAINED_SECONDS = 1.0  # --burst ends when nothing is due so soon
 BURST_LOOK_SECONDS = 0.1  # and looks so often whether others are still at work
-LAST_TRIES = 3  # to hand back what is left, when the database is away
+LAST_TRIES = 3  # to hand back what is left, or may be, when the database is away
 TOLD_TOGETHER = 25  # announcements in one lot
 UNTOLD_MOST = 1000  # with so many before the receivers of signals, nothing more is claimed
 
@@ -82,6 +82,7 @@ class Pulse(threading.Thread):
         self._is_to_be_quiet = False
         self.is_quiet = False  # and no claim is under way
         self.is_abandoned = False
+        self._patience = Patience()  # with the database
         self.left_behind: set[UUID] = set()
         self._crew = Crew(engine, settings, worker, self.finish, on_deadline)
         self._suspects = Suspects(engine.options.heartbeat_timeout)
@@ -143,7 +144,7 @@ class Pulse(threading.Thread):
     # --- the loop
 
     def run(self) -> None:
-        patience = Patience()
+        patience = self._patience
         try:
             while not self._is_over():
                 self.moved_at = time.monotonic()
@@ -339,7 +340,7 @@ class Pulse(threading.Thread):
             return True
         if self.holds.keys() - self.left_behind or len(self._ledger) or self._finished or self._untold:
             return False
-        if self._upkeep.may_leave_strays:
+        if self._upkeep.may_leave_strays and self._patience.tries < LAST_TRIES:
             return False
         if self.is_draining or self.counts.claimed == self.settings.max_tasks:
             return True
