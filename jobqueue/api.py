@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -27,6 +27,7 @@ from jobqueue.actor import ActorTask
 from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
+from jobqueue.engine.enqueue import Hear
 from jobqueue.exceptions import InvalidArguments, TaskNotFound
 from jobqueue.function import FunctionTask
 from jobqueue.models import Executor
@@ -66,6 +67,19 @@ def enqueue(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:
     """
     engine = engine_for(backend)
     return _told(engine, rows, engine.enqueue(rows))
+
+
+def enqueue_batches(backend: str, batches: Sequence[Sequence[NewTask]], hear: Hear) -> None:
+    """Insert batches as enqueue(), all or none; `hear` gets the answers to each in its turn, before the commit."""
+    engine = engine_for(backend)
+    answers: list[Enqueued] = []
+
+    def note(some: Sequence[Enqueued]) -> None:
+        answers.extend(some)
+        hear(some)
+
+    engine.enqueue_batches(batches, note)
+    _told(engine, list(chain.from_iterable(batches)), answers)
 
 
 def enqueue_once(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:

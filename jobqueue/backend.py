@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 import msgspec
-from django.db import transaction
 
 from jobqueue import conf, registry
 from jobqueue.compat import (
@@ -136,26 +135,29 @@ class JobQueueBackend(BaseTaskBackend):
         from jobqueue import api
 
         rows = list(self._new_rows(task, calls, numbered))
+        answers: list[Enqueued] = []
+        results: list[AnyResult] = []
+
+        def show(some: Sequence[Enqueued]) -> None:
+            its_calls = calls[len(answers) : len(answers) + len(some)]
+            results.extend(
+                self._new_result(task, args, kwargs, answer)
+                for (args, kwargs), answer in zip(its_calls, some, strict=True)
+            )
+            answers.extend(some)
+
         if len(rows) <= ROWS_PER_STATEMENT:
-            answers = api.enqueue(self.alias, rows) if rows else []
+            show(api.enqueue(self.alias, rows) if rows else [])
         else:
-            with transaction.atomic(using=self.settings.database):
-                answers = [
-                    answer
-                    for start in range(0, len(rows), ROWS_PER_STATEMENT)
-                    for answer in api.enqueue(self.alias, rows[start : start + ROWS_PER_STATEMENT])
-                ]
-        has_receivers = is_heard(task_enqueued, logging.DEBUG)
+            starts = range(0, len(rows), ROWS_PER_STATEMENT)
+            api.enqueue_batches(self.alias, [rows[start : start + ROWS_PER_STATEMENT] for start in starts], show)
         existing = self._rows([answer.id for answer in answers if not answer.created])
-        results = []
-        for (args, kwargs), answer in zip(calls, answers, strict=True):
+        has_receivers = is_heard(task_enqueued, logging.DEBUG)
+        for place, answer in enumerate(answers):
             if not answer.created and answer.id in existing:
-                results.append(self._shown(existing[answer.id], task))
-                continue
-            result = self._new_result(task, args, kwargs, answer)
-            results.append(result)
-            if answer.created and has_receivers:
-                task_enqueued.send(sender=type(self), task_result=result)
+                results[place] = self._shown(existing[answer.id], task)
+            elif answer.created and has_receivers:
+                task_enqueued.send(sender=type(self), task_result=results[place])
         return results
 
     def submit(self, submissions: Sequence[Submission]) -> list[Enqueued]:

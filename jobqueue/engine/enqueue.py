@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -20,6 +20,8 @@ ENQUEUE_BATCH = 1000  # rows per INSERT
 KEY_TRIES = 3  # a key's holder may come and go between the insert and the look
 ONCE_TRIES = 10  # of batches that share idempotency keys with as many others
 
+Hear = Callable[[Sequence[Enqueued]], object]
+
 
 class Enqueue(Tallies):
     def enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
@@ -32,6 +34,16 @@ class Enqueue(Tallies):
         """
         with self.transaction():
             return self._enqueue(rows)
+
+    def enqueue_batches(self, batches: Sequence[Sequence[NewTask]], hear: Hear) -> None:
+        """
+        Insert all batches in one transaction, as enqueue(), and call `hear` with the answers to each in its turn.
+
+        What it does with them, it does while the server is at work on the next, where the engine can.
+        """
+        with self.transaction():
+            for rows in batches:
+                hear(self._enqueue(rows))
 
     def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         """
