@@ -116,7 +116,7 @@ def _notices(engine: Engine) -> Iterator[Said]:
     """Send a notice: a pooler in transaction mode takes LISTEN without a word and delivers nothing."""
     from psycopg import Error
 
-    from jobqueue.engine.postgresql import notify_from_elsewhere, statement
+    from jobqueue.engine.statements import notify_from_elsewhere, statement
 
     poll = engine.options.poll_interval
     probe = f"{engine.alias} !doctor-{uuid4()}"

@@ -14,7 +14,7 @@ from django.db import connections
 
 from jobqueue.api import CANCEL_NOTICE
 from jobqueue.engine.base import Engine
-from jobqueue.engine.postgresql import notify_from_elsewhere, statement
+from jobqueue.engine.statements import notify_from_elsewhere, statement
 from jobqueue.executor.outage import Patience, drop, first_line
 
 logger = logging.getLogger("jobqueue.executor")

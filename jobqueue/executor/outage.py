@@ -11,7 +11,7 @@ import django.db
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.engine.postgresql import make_own
+from jobqueue.engine.statements import make_own
 
 logger = logging.getLogger("jobqueue.executor")
 

@@ -11,7 +11,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from jobqueue import checks
 from jobqueue.cli import server
 from jobqueue.cli.figures import figures
-from jobqueue.engine import engine_for, postgresql
+from jobqueue.engine import engine_for, statements
 from tests.edges.cli import BOTH, jobqueue
 from tests.factories import ExecutorFactory, QueueFactory, TaskFactory, ago
 
@@ -184,11 +184,11 @@ class TestServer:
         assert any("notices arrive" in text for text in said_of("default", "ok"))
 
     def test_a_pooler_that_swallows_notices_is_found_out(self, monkeypatch) -> None:
-        real = postgresql.statement
+        real = statements.statement
 
         def pooled(name: str) -> Any:
             return "SELECT 1" if name == "listen" else real(name)
 
-        monkeypatch.setattr(postgresql, "statement", pooled)
+        monkeypatch.setattr(statements, "statement", pooled)
         monkeypatch.setattr(server, "PROBE_SECONDS", 0.2)
         assert any("notices do not arrive" in text for text in said_of("default", "warning"))

@@ -7,7 +7,7 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from jobqueue.engine import postgresql
-from jobqueue.engine.postgresql import statement
+from jobqueue.engine.statements import statement
 from jobqueue.outcome import Committed, Effects, NewMessage, RequeueReport, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench

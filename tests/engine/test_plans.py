@@ -18,7 +18,7 @@ from jobqueue.cli import figures, rows
 from jobqueue.cli.choice import Choice
 from jobqueue.engine import gauges, postgresql
 from jobqueue.engine.clock import bound
-from jobqueue.engine.postgresql import statement
+from jobqueue.engine.statements import statement
 from jobqueue.models import Executor, Task
 from jobqueue.outcome import FINAL, Effects, NewMessage, Outcome, Status
 from tests.engine.bench import Bench, new, outcome

@@ -20,7 +20,8 @@ from jobqueue.engine.claim import RAW
 from jobqueue.engine.clock import Clock, bound, rank_from
 from jobqueue.engine.commit import LockedRow, is_held
 from jobqueue.engine.mail import Ending
-from jobqueue.engine.postgresql import PostgresEngine, statement
+from jobqueue.engine.postgresql import PostgresEngine
+from jobqueue.engine.statements import statement
 from jobqueue.models import Task, TaskQuerySet
 from jobqueue.outcome import Claims, Committed, Demand, Held, NewMessage, Outcome, Rescued, Sign, Status
 

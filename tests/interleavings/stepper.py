@@ -21,7 +21,7 @@ from typing import Any
 
 from django.db import connections
 
-from jobqueue.engine.postgresql import statement
+from jobqueue.engine.statements import statement
 
 DEADLINE_SECONDS = 30.0
 FIRST_LOOK_SECONDS = 0.001  # for a statement to end before we ask whether it waits

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 from django.db import connections, transaction
 
 from jobqueue.engine.base import Engine
-from jobqueue.engine.postgresql import statement
+from jobqueue.engine.statements import statement
 from jobqueue.outcome import Claimed, Outcome, Sign
 
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 import pytest
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
-from jobqueue.engine.postgresql import statement
+from jobqueue.engine.statements import statement
 
 NAMES = sorted(path.name.removesuffix(".sql") for path in (files("jobqueue.engine") / "sql").iterdir())
 
