@@ -22,7 +22,7 @@ from jobqueue.engine.enqueue import ENQUEUE_BATCH, KEY_TRIES, Hear, key_taken
 from jobqueue.engine.gauges import COUNTED_MOST, RUNNING_READ
 from jobqueue.engine.health import QUEUES_READ, TASKS_READ
 from jobqueue.engine.mail import letter
-from jobqueue.engine.statements import CHANNEL, Statements, as_array, as_json, statement
+from jobqueue.engine.statements import CHANNEL, Statements, as_array, as_json, sent, statement
 from jobqueue.engine.tallies import Summed
 from jobqueue.exceptions import TaskFinished
 from jobqueue.failpoints import reach
@@ -104,12 +104,15 @@ class PostgresEngine(Statements):
             super().enqueue_batches(batches, hear)
             return
         connection = connections[self.database]
+        connection.ensure_connection()
+        raw = connection.connection
         before: tuple[Sequence[NewTask], Any] | None = None
-        with self.transaction(), connection.wrap_database_errors, connection.connection.pipeline() as pipeline:
+        with self.transaction(), connection.wrap_database_errors, raw.pipeline():
             for rows in batches:
                 cursor = self._hot_cursor()
                 cursor.execute(statement("enqueue"), self._rows_to_insert(rows))
-                pipeline.sync()  # or its answer would come with that to the next
+                raw.pgconn.send_flush_request()  # or its answer would come with that to the next
+                raw.wait(sent(raw.pgconn))
                 if before is not None:
                     hear(_answers(*before))
                 before = rows, cursor

@@ -15,7 +15,10 @@ from django.conf import settings
 from django.db import connections, transaction
 from django.db.models import BooleanField, F, Func, Value
 from psycopg import Connection, Cursor, IsolationLevel
+from psycopg.abc import PQGen
 from psycopg.pq import Format
+from psycopg.pq.abc import PGconn
+from psycopg.waiting import Ready, Wait
 
 from jobqueue.engine.base import Engine
 from jobqueue.models import TaskQuerySet
@@ -55,6 +58,14 @@ def as_json(values: Sequence[msgspec.Struct]) -> str:
 def as_array(ids: Iterable[UUID | int]) -> str:
     """Write ids as PostgreSQL does: psycopg, which does it element by element, took a sixth of an actor's commit."""
     return f"{{{','.join(map(str, ids))}}}"
+
+
+def sent(pgconn: PGconn) -> PQGen[None]:
+    """Wait until all is on its way, as psycopg expects before it waits for an answer in a pipeline."""
+    while pgconn.flush():
+        ready = yield Wait.RW
+        if ready & Ready.R:
+            pgconn.consume_input()
 
 
 def notify_from_elsewhere(database: str, payload: str) -> None:

@@ -75,6 +75,15 @@ def test_who_fails_when_it_hears_leaves_nothing(bench: Bench) -> None:
     assert len(asked(bench, batches_of(1, 1))) == 2
 
 
+def test_batches_larger_than_what_is_under_way_between_two_processes(bench: Bench) -> None:
+    batches = batches_of(50, 50, 50, args=f'["{"x" * 100_000}"]')
+
+    answers = asked(bench, batches)
+
+    assert [len(some) for some in answers] == [50, 50, 50]
+    assert bench.engine.tasks.filter(args__0__startswith="xxx").count() == 150
+
+
 def interrupt(answers: Sequence[Enqueued]) -> None:
     raise KeyboardInterrupt
 
