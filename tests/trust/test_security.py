@@ -159,6 +159,7 @@ KNOWN = {
     ("migrations/0008_tally.py", ""),  # another migration, whose name is no identifier
     ("migrations/0010_signed_integers.py", ""),  # the same
     ("migrations/0011_enqueue_function.py", ""),
+    ("migrations/0012_moments.py", ""),
     ("engine/schema.py", "missing_migrations"),  # where MIGRATION_MODULES of the site's settings has our migrations
 }
 UNSAFE = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "system", "popen"}
