@@ -19,6 +19,7 @@ from jobqueue.conf import parse
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.ids import new_id
+from jobqueue.models import Queue, Tally, TallyDelta
 from jobqueue.outcome import (
     FINAL,
     NO_EFFECTS,
@@ -123,6 +124,8 @@ class World:
 
     def clear(self) -> None:
         self._execute(CLEAR)
+        for model in (Queue, Tally, TallyDelta):
+            model.objects.filter(backend=self.engine.alias).delete()
 
     def _execute(self, sql: str) -> None:
         with connections["default"].cursor() as cursor:
