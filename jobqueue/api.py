@@ -69,17 +69,10 @@ def enqueue(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:
     return _told(engine, rows, engine.enqueue(rows))
 
 
-def enqueue_batches(backend: str, batches: Sequence[Sequence[NewTask]], hear: Hear) -> None:
+def enqueue_batches(backend: str, batches: Sequence[Sequence[NewTask]], hear: Hear) -> list[Enqueued]:
     """Insert batches as enqueue(), all or none; `hear` gets the answers to each in its turn, before the commit."""
     engine = engine_for(backend)
-    answers: list[Enqueued] = []
-
-    def note(some: Sequence[Enqueued]) -> None:
-        answers.extend(some)
-        hear(some)
-
-    engine.enqueue_batches(batches, note)
-    _told(engine, list(chain.from_iterable(batches)), answers)
+    return _told(engine, list(chain.from_iterable(batches)), engine.enqueue_batches(batches, hear))
 
 
 def enqueue_once(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:

@@ -135,22 +135,20 @@ class JobQueueBackend(BaseTaskBackend):
         from jobqueue import api
 
         rows = list(self._new_rows(task, calls, numbered))
-        answers: list[Enqueued] = []
         results: list[AnyResult] = []
+        waiting = iter(calls)
 
         def show(some: Sequence[Enqueued]) -> None:
-            its_calls = calls[len(answers) : len(answers) + len(some)]
-            results.extend(
-                self._new_result(task, args, kwargs, answer)
-                for (args, kwargs), answer in zip(its_calls, some, strict=True)
-            )
-            answers.extend(some)
+            for answer, (args, kwargs) in zip(some, waiting, strict=False):  # which leaves those of the next batch
+                results.append(self._new_result(task, args, kwargs, answer))
 
         if len(rows) <= ROWS_PER_STATEMENT:
-            show(api.enqueue(self.alias, rows) if rows else [])
+            answers = api.enqueue(self.alias, rows) if rows else []
+            show(answers)
         else:
             starts = range(0, len(rows), ROWS_PER_STATEMENT)
-            api.enqueue_batches(self.alias, [rows[start : start + ROWS_PER_STATEMENT] for start in starts], show)
+            batches = [rows[start : start + ROWS_PER_STATEMENT] for start in starts]
+            answers = api.enqueue_batches(self.alias, batches, show)
         existing = self._rows([answer.id for answer in answers if not answer.created])
         has_receivers = is_heard(task_enqueued, logging.DEBUG)
         for place, answer in enumerate(answers):

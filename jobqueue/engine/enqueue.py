@@ -35,15 +35,18 @@ class Enqueue(Tallies):
         with self.transaction():
             return self._enqueue(rows)
 
-    def enqueue_batches(self, batches: Sequence[Sequence[NewTask]], hear: Hear) -> None:
+    def enqueue_batches(self, batches: Sequence[Sequence[NewTask]], hear: Hear) -> list[Enqueued]:
         """
         Insert all batches in one transaction, as enqueue(), and call `hear` with the answers to each in its turn.
 
         What it does with them, it does while the server is at work on the next, where the engine can.
         """
+        answers: list[Enqueued] = []
         with self.transaction():
             for rows in batches:
-                hear(self._enqueue(rows))
+                answers += (some := self._enqueue(rows))
+                hear(some)
+        return answers
 
     def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         """

@@ -99,25 +99,31 @@ class PostgresEngine(Statements):
         with self.waiting() if any(row.key is not None for row in rows) else nullcontext():
             return self._enqueue(rows)
 
-    def enqueue_batches(self, batches: Sequence[Sequence[NewTask]], hear: Hear) -> None:
+    def enqueue_batches(self, batches: Sequence[Sequence[NewTask]], hear: Hear) -> list[Enqueued]:
         if not Pipeline.is_supported() or any(row.key is not None for rows in batches for row in rows):
-            super().enqueue_batches(batches, hear)
-            return
+            return super().enqueue_batches(batches, hear)
         connection = connections[self.database]
         connection.ensure_connection()
         raw = connection.connection
-        before: tuple[Sequence[NewTask], Any] | None = None
+        answers: list[Enqueued] = []
+        asked: list[tuple[Sequence[NewTask], Any]] = []
+
+        def listen() -> None:
+            answers.extend(some := _answers(*asked.pop()))
+            hear(some)
+
         with self.transaction(), connection.wrap_database_errors, raw.pipeline():
             for rows in batches:
                 cursor = self._hot_cursor()
                 cursor.execute(statement("enqueue"), self._rows_to_insert(rows))
                 raw.pgconn.send_flush_request()  # or its answer would come with that to the next
                 raw.wait(sent(raw.pgconn))
-                if before is not None:
-                    hear(_answers(*before))
-                before = rows, cursor
-            if before is not None:
-                hear(_answers(*before))
+                if asked:
+                    listen()
+                asked.append((rows, cursor))
+            if asked:
+                listen()
+        return answers
 
     def _enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         in_order = sorted(rows, key=lambda row: row.key or "")

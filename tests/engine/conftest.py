@@ -19,6 +19,12 @@ def make_bench(name: str) -> Bench:
     return Bench(kind(alias, parse({"DATABASE": alias})))
 
 
+@pytest.fixture(params=[name for name, (_, alias) in ENGINES.items() if alias == "default"])
+def bench_on_server(request: pytest.FixtureRequest) -> Bench:
+    """Each engine on PostgreSQL, for what SQLite has not got."""
+    return make_bench(request.param)
+
+
 @pytest.fixture(params=ENGINES)
 def bench(request: pytest.FixtureRequest) -> Bench:
     """Each engine in turn; same answers, or it is a bug."""

@@ -354,9 +354,8 @@ class TestRefused:
         assert list(answer.refused) == ([] if bench.engine.database == "sqlite" else [bad.id])
 
     @pytest.mark.parametrize("state", ["P0001", "U0001"])
-    def test_trigger_that_raises_an_error_of_its_own(self, bench: Bench, state: str) -> None:
-        if bench.engine.database == "sqlite":
-            pytest.skip("its triggers have but one error")
+    def test_trigger_that_raises_an_error_of_its_own(self, bench_on_server: Bench, state: str) -> None:
+        bench = bench_on_server
         bad, good = bench.running(), bench.running()
         with trigger(f"IF NEW.id = '{bad.id}' THEN RAISE SQLSTATE '{state}'; END IF;"):
             answer = bench.commit(outcome(bad), outcome(good))
@@ -364,9 +363,8 @@ class TestRefused:
         assert (answer.done, list(answer.refused)) == ({good.id: Status.SUCCESSFUL}, [bad.id])
 
     @pytest.mark.parametrize("state", ["53100", "58030", "57014", "XX000"])
-    def test_nothing_is_refused_for_the_trouble_of_the_server(self, bench: Bench, state: str) -> None:
-        if bench.engine.database == "sqlite":
-            pytest.skip("has no such states")
+    def test_nothing_is_refused_for_the_trouble_of_the_server(self, bench_on_server: Bench, state: str) -> None:
+        bench = bench_on_server
         claimed, other = bench.running(), bench.running()
         with trigger(f"RAISE SQLSTATE '{state}';"), pytest.raises(DatabaseError):
             bench.commit(outcome(claimed), outcome(other))
