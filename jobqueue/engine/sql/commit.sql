@@ -36,7 +36,7 @@ held AS MATERIALIZED (
         END) AS entering
     FROM given JOIN locked ON locked.id = given.task_id
     WHERE locked.status = 'RUNNING' AND locked.claim_number = given.claim_number
-        AND COALESCE(executor_id = %(holder)s::uuid, TRUE)
+        AND (%(holder)s::uuid IS NULL OR executor_id = %(holder)s)
 ),
 written AS (
     UPDATE jobqueue_task AS task
