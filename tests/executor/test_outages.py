@@ -267,11 +267,9 @@ def test_a_claim_from_before_a_restore_is_dropped_when_its_number_comes_again(st
     gates["again"].wait_for(2)
     assert row_of(result).claim_number == 1
 
-    one, other = ("again 1", "again 2") if first_ends == "first" else ("again 2", "again 1")
-    gates[one].open()
-    wait_for(lambda: running.pulse.counts.lost + running.pulse.counts.finished == 1)
-    gates[other].open()
-    wait_for(lambda: running.pulse.counts.lost + running.pulse.counts.finished == 2)
+    for ended, name in enumerate(["again 1", "again 2"] if first_ends == "first" else ["again 2", "again 1"], 1):
+        gates[name].open()
+        wait_for(lambda ended=ended: running.pulse.counts.lost + running.pulse.counts.finished == ended)  # type: ignore[misc]
 
     assert wait_until(result, Status.SUCCESSFUL).return_value == 2
     assert (running.pulse.counts.lost, running.pulse.counts.finished, running.holds) == (1, 1, {})
