@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
-from datetime import datetime
 from itertools import starmap
-from operator import attrgetter, is_
-from typing import Any
 from uuid import UUID
-from weakref import WeakKeyDictionary
 
 import msgspec
-from django.db import connections
-from psycopg import Connection, Pipeline
 
+from jobqueue.engine.claim_statements import ClaimStatements
 from jobqueue.engine.commit import LockedRow, locked_rows
-from jobqueue.engine.enqueue import ENQUEUE_BATCH, KEY_TRIES, Hear, key_taken
+from jobqueue.engine.enqueue_statements import EnqueueStatements
 from jobqueue.engine.gauges import COUNTED_MOST, RUNNING_READ
-from jobqueue.engine.health import QUEUES_READ, TASKS_READ
+from jobqueue.engine.health import QUEUES_READ
 from jobqueue.engine.mail import letter
-from jobqueue.engine.statements import CHANNEL, Statements, as_array, as_json, sent, statement
+from jobqueue.engine.statements import CHANNEL, as_array, as_json
 from jobqueue.engine.tallies import Summed
 from jobqueue.exceptions import TaskFinished
 from jobqueue.failpoints import reach
 from jobqueue.models import TaskQuerySet
 from jobqueue.outcome import (
     NO_EFFECTS,
-    Claimed,
-    Claims,
     Committed,
-    Demand,
-    Draining,
     Due,
-    Enqueued,
     Held,
     Letter,
     NewMessage,
-    NewTask,
     Outcome,
     Sign,
     Status,
@@ -48,17 +36,7 @@ from jobqueue.outcome import (
 from jobqueue.tally import EDGES
 
 WAKE_LOCK_TIMEOUT = "1s"
-STATUSES = {status.value: status for status in Status}  # to call Status takes a microsecond
-YOUNG = 3  # enqueues of a connection: a site's request has one of its own unless CONN_MAX_AGE says otherwise
-SURPLUS, SURPLUS_LEAST = 2, 20  # what a claim looks for in many queues, in tasks it wants: others may hold some
-FEW_LOCKS = 200  # a claim that would take no more than these for nothing does not look first
-DEEPER = 4
 BUCKETS = f"{{{','.join(map(str, EDGES))}}}"  # as an array
-
-Place = tuple[str, UUID]  # in the order of claiming: rank, id
-NO_END: Place = ("infinity", UUID(int=2**128 - 1))
-
-_asked: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
 
 
 def as_written(outcome: Outcome, entering: Status) -> Outcome:
@@ -68,217 +46,8 @@ def as_written(outcome: Outcome, entering: Status) -> Outcome:
     return msgspec.structs.replace(outcome, decided=entering, effects=NO_EFFECTS)
 
 
-def wants_a_look(demand: Demand) -> bool:
-    """Whether a claim that does not look first locks too many: of each queue as many as it wants of all."""
-    return (len(demand.queues) - SURPLUS) * demand.limit > FEW_LOCKS  # with 100 queues it was four times as slow
-
-
-def _answers(rows: Sequence[NewTask], cursor: Any) -> list[Enqueued]:
-    """Fetch what was inserted, in the order of the rows."""
-    with cursor:
-        inserted = _inserted(cursor.fetchall())
-    if [answer.id for answer in inserted] == [row.id for row in rows]:  # as a rule
-        return inserted
-    by_id = {answer.id: answer for answer in inserted}
-    return [by_id[row.id] for row in rows]
-
-
-def _inserted(answers: Iterable[tuple[UUID, datetime, str]]) -> list[Enqueued]:
-    return [Enqueued(pk, at, STATUSES[status], True) for pk, at, status in answers]
-
-
-class PostgresEngine(Statements):
+class PostgresEngine(EnqueueStatements, ClaimStatements):
     """The engine on PostgreSQL 14 and later."""
-
-    # --- enqueue
-
-    def enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        if len(rows) > ENQUEUE_BATCH:
-            with self.transaction():
-                return self._enqueue(rows)
-        with self.waiting() if any(row.key is not None for row in rows) else nullcontext():
-            return self._enqueue(rows)
-
-    def enqueue_batches(self, batches: Sequence[Sequence[NewTask]], hear: Hear) -> list[Enqueued]:
-        if not Pipeline.is_supported() or any(row.key is not None for rows in batches for row in rows):
-            return super().enqueue_batches(batches, hear)
-        connection = connections[self.database]
-        connection.ensure_connection()
-        raw = connection.connection
-        answers: list[Enqueued] = []
-        asked: list[tuple[Sequence[NewTask], Any]] = []
-
-        def listen() -> None:
-            answers.extend(some := _answers(*asked.pop()))
-            hear(some)
-
-        with self.transaction(), connection.wrap_database_errors, raw.pipeline():
-            for rows in batches:
-                cursor = self._hot_cursor()
-                cursor.execute(statement("enqueue"), self._rows_to_insert(rows))
-                raw.pgconn.send_flush_request()  # or its answer would come with that to the next
-                raw.wait(sent(raw.pgconn))
-                if asked:
-                    listen()
-                asked.append((rows, cursor))
-            if asked:
-                listen()
-        return answers
-
-    def _enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        in_order = sorted(rows, key=lambda row: row.key or "")
-        answers: list[Enqueued] = []
-        for start in range(0, len(rows), ENQUEUE_BATCH):
-            answers += self._enqueue_batch(in_order[start : start + ENQUEUE_BATCH])
-        if all(map(is_, in_order, rows)):
-            return answers
-        by_row = dict(zip(map(id, in_order), answers, strict=True))
-        return [by_row[id(row)] for row in rows]
-
-    def _enqueue_batch(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        answers: dict[UUID, Enqueued] = {}
-        missing = rows
-        for _ in range(KEY_TRIES):
-            inserted = self._insert_rows(missing)
-            if [answer.id for answer in inserted] == [row.id for row in rows]:  # as a rule: UUIDs are slow as keys
-                return inserted
-            answers |= {answer.id: answer for answer in inserted}
-            missing = [row for row in missing if row.id not in answers]
-            if missing:
-                holders = self._holders_of({row.key for row in missing})
-                answers |= {row.id: holders[row.key] for row in missing if row.key in holders}
-                missing = [row for row in missing if row.id not in answers]
-            if not missing:
-                return [answers[row.id] for row in rows]
-        raise key_taken(missing[0].key)
-
-    def _holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
-        holders = self.tasks.live().filter(key__in=keys)
-        return {
-            key: Enqueued(pk, at, Status(status), False)
-            for key, pk, at, status in holders.values_list("key", "pk", "enqueued_at", "status")
-        }
-
-    def _insert_rows(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        """Give an answer for each row that was inserted."""
-        if len(rows) == 1 and rows[0].key is None and self._is_young():
-            columns = msgspec.structs.asdict(rows[0])
-            del columns["key"]
-            aging = float(self.options.aging)
-            return _inserted(self.hot_rows("enqueue_one", backend=self.alias, aging=aging, **columns))
-        return _inserted(self.hot_rows("enqueue", **self._rows_to_insert(rows)))
-
-    def _rows_to_insert(self, rows: Sequence[NewTask]) -> dict[str, Any]:
-        return {"backend": self.alias, "aging": float(self.options.aging), "rows": as_json(rows)}
-
-    def _is_young(self) -> bool:
-        """Whether this connection may be closed before it pays to have the server plan the function of enqueue.sql."""
-        connection = connections[self.database]
-        connection.ensure_connection()
-        asked = _asked[connection.connection] = _asked.get(connection.connection, 0) + 1
-        return asked <= YOUNG
-
-    # --- claim
-
-    def claim(self, demand: Demand) -> Claims:
-        # BEGIN and COMMIT took two fifths of the worker's time for it.
-        is_one_statement = demand.limit > 0 and demand.queues and not demand.limited and not wants_a_look(demand)
-        if is_one_statement and self.are_statements_transactions():
-            return self._take_up_to(NO_END, demand)
-        return super().claim(demand)
-
-    def _take_best(self, demand: Demand) -> Claims:
-        if not wants_a_look(demand):
-            return self._take_up_to(NO_END, demand)
-        wanted, held = SURPLUS * demand.limit + SURPLUS_LEAST, 0
-        while True:
-            near, last, names = self._look(demand, wanted, held + demand.limit)
-            asked = replace(demand, queues=names)
-            # All that a claim looks at it locks, also what it leaves: to others it is as good as gone meanwhile.
-            claims = self._take_up_to(near, asked) if names and not demand.most else Claims()
-            if names and len(claims) < demand.limit and (last != near or demand.most):
-                claims += self._take_up_to(last, replace(asked, limit=demand.limit - len(claims)))
-            claims.is_cut = last != NO_END and len(claims) < demand.limit
-            if claims or last == NO_END:
-                return claims
-            held, wanted = wanted, DEEPER * wanted  # others hold all that was seen
-
-    def _look(self, demand: Demand, wanted: int, near: int) -> tuple[Place, Place, list[str]]:
-        """Find how far down in rank `near` of the best reach, and all that are seen, and in which queues they are."""
-        ((near_rank, near_id, rank, pk, names),) = self._asker(demand)(
-            "look", wanted=wanted, near=near, glance=wanted // len(demand.queues) + 2, **self._claimable(demand)
-        )
-        return NO_END if near_id is None else (near_rank, near_id), NO_END if pk is None else (rank, pk), names
-
-    def _take_up_to(self, last: Place, demand: Demand) -> Claims:
-        last_rank, last_id = last
-        rows = self._asker(demand)(
-            "claim",
-            aging=float(self.options.aging),
-            claim_limit=demand.limit,
-            executor_id=demand.executor_id,
-            last_rank=last_rank,
-            last_id=last_id,
-            **self._claimable(demand),
-        )
-        # RETURNING has no order.
-        return Claims(sorted(starmap(Claimed, rows), key=attrgetter("rank", "id")))
-
-    def _asker(self, demand: Demand) -> Callable[..., list[tuple[Any, ...]]]:
-        """Suspects are few, and have an index: planned for them, not for any, a statement uses it."""
-        return self.rows if demand.suspects else self.hot_rows
-
-    def _claimable(self, demand: Demand) -> dict[str, Any]:
-        """Say which tasks a demand is about."""
-        return {
-            "backend": self.alias,
-            "queues": list(demand.queues),
-            "most": [demand.most.get(name) for name in demand.queues] if demand.most else [],
-            "locked": list(demand.limited),
-            "only": None if demand.only is None else list(demand.only),
-            "but": None if demand.but is None else list(demand.but),
-            "suspects": demand.suspects,
-        }
-
-    def _lock_queues(self, names: Collection[str]) -> dict[str, int | None]:
-        return dict(self.hot_rows("lock_queues", backend=self.alias, queues=list(names)))
-
-    def _count_running(self, most: Mapping[str, int]) -> dict[str, int]:
-        return dict(self.hot_rows("count_running", backend=self.alias, queues=list(most), most=list(most.values())))
-
-    def queues_in_use(self) -> list[str]:
-        return sorted(name for (name,) in self.hot_rows("queues_in_use", backend=self.alias))
-
-    def limited_queues(self) -> list[str]:
-        return sorted(name for (name,) in self.hot_rows("limited_queues", backend=self.alias))
-
-    def has_suspects(self, queues: Sequence[str]) -> bool:
-        open_queues = sorted({*queues} - self._full()) if queues else []
-        return bool(open_queues and self.rows("has_suspects", backend=self.alias, queues=open_queues))
-
-    def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
-        ((is_drained,),) = self.rows(
-            "is_drained",
-            backend=self.alias,
-            queues=self.queues_in_use() if queues is None else list(queues),
-            only_these=queues is not None,
-            within_seconds=float(within_seconds),
-        )
-        return bool(is_drained)
-
-    def _draining(self) -> list[Draining]:
-        rows = self.rows(
-            "draining",
-            backend=self.alias,
-            aging=float(self.options.aging),
-            timeout=float(self.options.heartbeat_timeout),
-            queues=self.queues_in_use()[:QUEUES_READ],
-            task_limit=TASKS_READ,
-        )
-        return [
-            Draining(queue_name=name, oldest_seconds=seconds, is_paused=is_paused, is_served=is_served)
-            for name, seconds, is_paused, is_served in rows
-        ]
 
     # --- wake
 

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.engine import postgresql
+from jobqueue.engine import enqueue_statements
 from jobqueue.ids import new_id
 from jobqueue.models import TallyDelta, Task
 from tests.engine.bench import Bench, new
@@ -61,10 +61,10 @@ def columns(bench: Bench, **values: Any) -> dict[str, Any]:
 )
 def test_both_make_the_same_row(bench: Bench, monkeypatch: pytest.MonkeyPatch, values: dict[str, Any]) -> None:
     TallyDelta.objects.all().delete()  # of tests that commit
-    monkeypatch.setattr(postgresql, "YOUNG", 10**9)
+    monkeypatch.setattr(enqueue_statements, "YOUNG", 10**9)
     by_statement = columns(bench, **values)
     Task.objects.all().delete()
-    monkeypatch.setattr(postgresql, "YOUNG", -1)
+    monkeypatch.setattr(enqueue_statements, "YOUNG", -1)
     by_function = columns(bench, **values)
 
     assert by_statement == by_function
@@ -77,8 +77,8 @@ def test_both_make_the_same_row(bench: Bench, monkeypatch: pytest.MonkeyPatch, v
 def test_a_connection_s_first_tasks_are_inserted_by_the_statement_that_is_planned_sooner(bench: Bench) -> None:
     connection.close()  # the next has asked for nothing yet
     with CaptureQueriesContext(connection) as queries:
-        for _ in range(postgresql.YOUNG + 2):
+        for _ in range(enqueue_statements.YOUNG + 2):
             bench.engine.enqueue([new()])
 
     by_function = ["jobqueue_enqueue(" in query["sql"] for query in queries]
-    assert by_function == [False] * postgresql.YOUNG + [True] * 2
+    assert by_function == [False] * enqueue_statements.YOUNG + [True] * 2
