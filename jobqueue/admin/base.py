@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin import ShowFacets
+from django.contrib.admin.exceptions import DisallowedModelAdminLookup
 from django.core.exceptions import ImproperlyConfigured, ObjectDoesNotExist, PermissionDenied, ValidationError
 from django.db.models import Model, QuerySet
 from django.forms import Script
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.text import capfirst
+from django.utils.translation import gettext as _
 
 from jobqueue import api
 from jobqueue.conf import Options, options_for
@@ -78,7 +80,12 @@ class ReadOnlyAdmin(ModelAdmin[Row]):
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         """Refuse lookups written into the address by hand: most would scan the table."""
-        return lookup in {getattr(spec, "parameter_name", None) for spec in self.get_list_filter(request)}
+        return lookup in self.filters(request)
+
+    def filters(self, request: HttpRequest) -> list[str]:
+        """Name the parameters of the list's address that filter it."""
+        names = (getattr(spec, "parameter_name", "") for spec in self.get_list_filter(request))
+        return [name for name in names if name]
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -91,7 +98,13 @@ class ReadOnlyAdmin(ModelAdmin[Row]):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         title = capfirst(str(self.opts.verbose_name_plural))
-        return super().changelist_view(request, {"title": title, **(extra_context or {})})
+        try:
+            return super().changelist_view(request, {"title": title, **(extra_context or {})})
+        except DisallowedModelAdminLookup as error:
+            text = _("%(problem)s: this list has the filters %(filters)s.")
+            names = {"problem": error, "filters": ", ".join(self.filters(request))}
+            self.message_user(request, text % names, messages.WARNING)
+            return HttpResponseRedirect(request.path)
 
     def changeform_view(
         self,
