@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -29,9 +29,11 @@ CLAIM_COUNTS_SECONDS = 1.0
 
 
 class Rescue(Heartbeat, Tallies, Mail, Wake):
-    def rescue(self, limit: int = 100) -> list[Rescued]:
+    def rescue(self, limit: int = 100, unless: Callable[[], bool] = lambda: False) -> list[Rescued]:
         """
         Take RUNNING tasks from executors that stopped beating.
+
+        unless: asked once where somebody seems to be silent; nothing is taken where it says so.
 
         The executor's heartbeat must be older than the timeout, and the task not have been claimed just now: not
         a timeout ago, since that would be up to a third of it later than promised.
@@ -40,7 +42,7 @@ class Rescue(Heartbeat, Tallies, Mail, Wake):
         Locks: the rows, skipping locked ones.
         """
         silent = self._silent_executors()
-        if not silent:
+        if not silent or unless():
             return []
         candidates = self._overdue().filter(executor_id__in=silent).order_by("executor_id")
         ids = list(candidates.values_list("pk", flat=True)[:limit])

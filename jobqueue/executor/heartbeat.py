@@ -68,6 +68,21 @@ class Heart(threading.Thread):
         since = self._unbroken_since
         return since is not None and not self.is_fenced() and time.monotonic() - since >= self._timeout
 
+    def doubts_clock(self) -> bool:
+        """
+        Whether our last beat looks older than it can be, so that others look silent who are not.
+
+        The database's clock was set forward: until all have beaten by the new one nobody steals from the living.
+        """
+        since = self.last_good_at
+        said = self._engine.seconds_since_beat(self._sign().executor_id) if self.has_beaten else None
+        ahead = 0.0 if said is None else said - (time.monotonic() - since)
+        if ahead <= self._timeout / 3:
+            return False
+        self._unbroken_since = time.monotonic()
+        logger.warning("heartbeat.clock the database's clock went %.1f s ahead; rescuing nobody for a while", ahead)
+        return True
+
     @property
     def reaches_database(self) -> bool:
         """Whether the last beat was a good one, and is not old."""
@@ -113,6 +128,7 @@ class Heart(threading.Thread):
         """Beat once. Raises django.db.Error when the database is away."""
         began, before = time.monotonic(), dict(self._holds)
         with self._line:
+            self.doubts_clock()  # of our row as the last beat left it
             reach("heartbeat.before")
             held = self._engine.heartbeat(self._sign())
             reach("heartbeat.after")
@@ -225,7 +241,7 @@ class Housekeeping:
         return changed > 0
 
     def _rescue(self) -> int:
-        rescued = self._engine.rescue(RESCUE_BATCH)
+        rescued = self._engine.rescue(RESCUE_BATCH, self._heart.doubts_clock)
         for task in rescued:
             level = logging.ERROR if task.status is Status.FAILED else logging.WARNING
             logger.log(

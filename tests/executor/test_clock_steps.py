@@ -1,0 +1,70 @@
+"""The server's clock is set forward: nothing is taken from who lives, and the dead are found all the same."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+from django.db.models import F
+
+from jobqueue.models import Executor, Task
+from jobqueue.outcome import Status
+from tests.executor import tasks
+from tests.executor.harness import Options, Start, gates, on_postgresql, wait_for, wait_until
+from tests.factories import ExecutorFactory, TaskFactory
+
+TIMEOUT = 1.5
+
+
+def set_clock(forward: timedelta) -> None:
+    """What was written before a step is as much older after it."""
+    with transaction.atomic():
+        Executor.objects.update(heartbeat=F("heartbeat") - forward)
+        Task.objects.running().update(heartbeat=F("heartbeat") - forward)
+
+
+@on_postgresql
+@pytest.mark.parametrize("step", [timedelta(hours=1), timedelta(seconds=TIMEOUT)], ids=["an hour", "a timeout"])
+def test_only_the_dead_lose_their_tasks(start: Start, options: Options, step: timedelta) -> None:
+    options(HEARTBEAT_TIMEOUT=TIMEOUT)
+    running = [start(threads=2, poll_interval=0.1) for _ in range(2)]
+    alive = list(Executor.objects.values_list("pk", flat=True))
+    kept = [tasks.wait_at_one_of.enqueue("kept") for _ in range(3)]
+    gates["kept"].wait_for(3)
+    wait_for(lambda: all(one.process._heart.may_rescue for one in running), "executors that may rescue")
+    dead = ExecutorFactory.create(heartbeat=running[0].process.engine.now())
+    orphan = TaskFactory.create(running=True, task_type=tasks.add.task_type, args=[1], executor_id=dead.pk)
+
+    set_clock(step)
+
+    rows = Executor.objects.filter(
+        pk__in=alive, heartbeat__gt=running[0].process.engine.now() + timedelta(seconds=TIMEOUT)
+    )
+    wait_for(lambda: rows.count() == 2, "beats for a timeout")
+    assert not Task.objects.exclude(pk=orphan.pk).filter(lost_count__gt=0).exists()
+    wait_for(Task.objects.filter(pk=orphan.pk, status=Status.SUCCESSFUL, lost_count=1).exists, "the orphan's end")
+    gates.open_all()
+    for result in kept:
+        assert wait_until(result, Status.SUCCESSFUL).lost_count == 0
+
+
+@on_postgresql
+def test_who_sees_the_step_rescues_nobody_for_a_timeout(start: Start, options: Options) -> None:
+    options(HEARTBEAT_TIMEOUT=TIMEOUT)
+    heart = start(threads=1).process._heart
+
+    def may_rescue() -> bool:
+        return heart.may_rescue
+
+    wait_for(may_rescue, "an executor that may rescue")
+    assert not heart.doubts_clock()
+    assert may_rescue()
+
+    set_clock(timedelta(seconds=TIMEOUT))
+
+    # Whichever looks first, its next beat or a rescue.
+    wait_for(lambda: heart.doubts_clock() or not may_rescue(), "doubts")
+    assert not may_rescue()
+    assert heart.reaches_database
+    wait_for(may_rescue, "an executor that may rescue again")
