@@ -99,13 +99,13 @@ def redact_text(text: str, patterns: Sequence[str], secrets: Collection[str] = (
     return "".join([*parts, text[done:]])
 
 
-def redact_texts(value: Any, secrets: Collection[str]) -> Any:
-    """Mask secrets in all texts of a JSON value."""
+def redact_texts(value: Any, secrets: Collection[str], patterns: Sequence[str] = ()) -> Any:
+    """Mask in all texts of a JSON value what redact_text() masks in one."""
     match value:
         case dict():
-            return {name: redact_texts(part, secrets) for name, part in value.items()}
+            return {name: redact_texts(part, secrets, patterns) for name, part in value.items()}
         case list():
-            return [redact_texts(part, secrets) for part in value]
+            return [redact_texts(part, secrets, patterns) for part in value]
         case str():
-            return redact_text(value, (), secrets)
+            return redact_text(value, patterns, secrets)
     return value

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from django import forms
 from django.core.exceptions import ValidationError
+from django.db.models import F
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -18,12 +20,14 @@ from django.utils.translation import gettext_lazy
 from jobqueue import registry
 from jobqueue.actor import Actor, ActorTask
 from jobqueue.admin.base import options_of
+from jobqueue.admin.columns import Small
 from jobqueue.admin.explain import UNREAD
-from jobqueue.admin.values import Shown, raw, read, show
+from jobqueue.admin.values import Shown, parameter_names, raw, read, show
 from jobqueue.api import aliases
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.models import InboxMessage, Task
 from jobqueue.payload import encode_message
+from jobqueue.redact import MASK, argument_secrets, redact_texts
 
 CONSUMED = 20
 BODY_CHARACTERS = 1000  # shown of each
@@ -75,22 +79,48 @@ def read_inbox(database: str, task: Task, patterns: tuple[str, ...], with_payloa
     """Read the oldest unread messages, and the newest that were consumed."""
     rows = InboxMessage.objects.using(database).filter(task_id=task.pk).defer("body")
     rows = rows.annotate(body_text=raw("body", READ_CHARACTERS)) if with_payload else rows
-    unread = rows.filter(consumed_at__isnull=True).order_by("pk")[: UNREAD + 1]
+    unread = list(rows.filter(consumed_at__isnull=True).order_by("pk")[: UNREAD + 1])
     consumed = rows.filter(consumed_at__isnull=False).order_by("-pk")[:CONSUMED]
-    shown = list(_shown(unread, task, patterns, with_payload))
+    bodies = read_bodies(database, unread, patterns) if with_payload else {}
+    shown = list(_shown(unread, task, bodies))
     return Inbox(
         unread=shown[:UNREAD],
-        consumed=list(_shown(consumed, task, patterns, with_payload)),
+        consumed=list(_shown(consumed, task, {})),
         has_more=len(shown) > UNREAD,
     )
 
 
-def _shown(rows: Iterable[InboxMessage], task: Task, patterns: tuple[str, ...], with_payload: bool) -> Iterable[Mail]:
+def read_bodies(database: str, rows: Sequence[InboxMessage], patterns: tuple[str, ...]) -> dict[int, Shown]:
+    """Read bodies, masked; in the end of a child, which may quote its arguments, also what is masked among those."""
+    children = {row.sender_id for row in rows if row.eof is not None and row.sender_id is not None}
+    secrets = secrets_of(database, children, patterns) if children else {}
+    shown = {}
     for row in rows:
-        body = None
-        if with_payload and row.consumed_at is None:
-            text: str | None = row.body_text  # type: ignore[attr-defined]
-            body = show(read(text, READ_CHARACTERS), patterns, most=BODY_CHARACTERS)
+        body = read(row.body_text, READ_CHARACTERS)  # type: ignore[attr-defined]
+        if row.eof is not None:
+            known = secrets.get(row.sender_id) if row.sender_id is not None else None
+            if known is None and isinstance(body, dict):  # nobody can tell what it quotes
+                body |= dict.fromkeys(body.keys() & {"message", "traceback"}, MASK)
+            body = redact_texts(body, known or (), patterns)
+        shown[row.pk] = show(body, patterns, most=BODY_CHARACTERS)
+    return shown
+
+
+def secrets_of(database: str, ids: Iterable[UUID], patterns: tuple[str, ...]) -> Mapping[UUID, set[str]]:
+    """Give what is masked among the arguments of tasks, but for those that are gone, or have large ones."""
+
+    def found() -> Iterator[tuple[UUID, set[str]]]:
+        texts = {"args_text": Small(F("args")), "kwargs_text": Small(F("kwargs"))}
+        rows = Task.objects.using(database).filter(pk__in=list(ids)).annotate(**texts)
+        for pk, task_type, args, kwargs in rows.values_list("pk", "task_type", *texts):
+            if args is not None and kwargs is not None:
+                yield pk, argument_secrets(parameter_names(task_type), read(args), read(kwargs), patterns)
+
+    return dict(found())
+
+
+def _shown(rows: Iterable[InboxMessage], task: Task, bodies: Mapping[int, Shown]) -> Iterator[Mail]:
+    for row in rows:
         yield Mail(
             id=row.pk,
             kind=KINDS.get(row.eof) or _("child ended %(status)s") % {"status": row.eof},
@@ -99,7 +129,7 @@ def _shown(rows: Iterable[InboxMessage], task: Task, patterns: tuple[str, ...], 
             consumed_at=row.consumed_at,
             dedupe_key=row.dedupe_key,
             is_undelivered=row.consumed_at is None and task.is_finished,
-            body=body,
+            body=bodies.get(row.pk),
         )
 
 

@@ -19,7 +19,8 @@ from msgspec.structs import replace
 
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import ClaimLost
-from jobqueue.executor.errors import first_line_of, from_the_body
+from jobqueue.executor.announce import masked
+from jobqueue.executor.errors import first_line_of, from_the_body, traceback_of
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.ledger import undelivered
@@ -115,7 +116,7 @@ def _commit_with(
         if over is None or is_unwritten:
             return failure
         # A body that did not succeed ends by its own error, not by what the rollback met.
-        return _in_doubt(over, failure) if over.is_committed else over
+        return _in_doubt(over, failure, worker) if over.is_committed else over
     return over
 
 
@@ -146,7 +147,7 @@ def _complete(over: Ended, engine: Engine, worker: Worker, session: Session) -> 
     return replace(over, is_committed=True, wake=committed.wake, undelivered=counts[over.hold.id])
 
 
-def _in_doubt(success: Ended, failure: Ended) -> Ended:
+def _in_doubt(success: Ended, failure: Ended, worker: Worker) -> Ended:
     """
     Leave the decision to the row: COMMIT raised, or what ran right after it.
 
@@ -154,14 +155,12 @@ def _in_doubt(success: Ended, failure: Ended) -> Ended:
     success; where it did not, nothing happened: a failed attempt if the database said why, else the
     body runs again as if it had not run at all.
     """
-    hold, error = success.hold, failure.error
-    logger.warning(
-        "task.commit_in_doubt task id=%s type=%s: %s",
-        hold.id,
-        hold.claimed.task_type,
-        first_line_of(error) if error is not None else "",
-        exc_info=None if isinstance(error, django.db.Error) else error,
-    )
+    hold, error, said = success.hold, failure.error, ""
+    if error is not None:
+        # Of a hook after the commit nothing else tells: its task may be a success.
+        where = "" if isinstance(error, django.db.Error) else f"\n{traceback_of(error).rstrip()}"
+        said = masked(f"{first_line_of(error)}{where}", success.loaded, worker)
+    logger.warning("task.commit_in_doubt task id=%s type=%s: %s", hold.id, hold.claimed.task_type, said)
     if not is_verdict(error):
         failure = replace(failure, outcome=replace(released(hold.claimed), worker_id=success.outcome.worker_id))
     return replace(failure, if_lost=success)

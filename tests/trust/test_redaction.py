@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import transaction
 from django.test import Client
 
-from jobqueue import task
-from jobqueue.models import Task
+from jobqueue import Actor, Done, Spawn, Suspend, task
+from jobqueue.models import InboxMessage, Task
 from jobqueue.redact import MASK
 from tests.edges.cli import jobqueue
 from tests.executor.conftest import burst, options, start  # noqa: F401 - fixtures
@@ -30,6 +33,22 @@ def log_in(name: str, password: str) -> None:
 @task(max_attempts=1)
 async def log_in_later(name: str, *, password: str) -> None:
     raise ValueError(f"no login as {name} with {password!r}, token='{BESIDE}'")
+
+
+def refuse(name: str, password: str) -> None:
+    raise ValueError(f"no login as {name} with {password!r}, token='{BESIDE}'")
+
+
+@task(max_attempts=1, atomic=True)
+def log_in_after_the_commit(name: str, password: str) -> None:
+    transaction.on_commit(partial(refuse, name, password))
+
+
+class Porter(Actor, max_attempts=1):
+    """Lets a child log in, and does not read what came of it."""
+
+    def poll(self, context: Any) -> Any:
+        return (Spawn(log_in, "anna", SECRET), Suspend()) if not context.polls else Done()
 
 
 @pytest.fixture
@@ -88,3 +107,33 @@ def test_masked_argument_is_not_logged(caplog: pytest.LogCaptureFixture, burst: 
     for record in ours:
         assert record.exc_info is None
         assert SECRET not in f"{record.getMessage()} {vars(record)}"
+
+
+def test_masked_argument_is_not_logged_with_what_fails_after_the_commit(
+    caplog: pytest.LogCaptureFixture,
+    burst: Burst,  # noqa: F811
+) -> None:
+    log_in_after_the_commit.enqueue("anna", SECRET)
+
+    with caplog.at_level("DEBUG", "jobqueue"):
+        burst()
+
+    assert f"ValueError: no login as anna with '{MASK}', token={MASK}" in caplog.text
+    assert "in refuse" in caplog.text  # its traceback is kept nowhere else
+    assert SECRET not in caplog.text
+    assert BESIDE not in caplog.text
+
+
+@pytest.mark.parametrize("where", ["admin's page", "show", "show --json"])
+def test_masked_argument_of_a_child_is_not_shown_in_the_inbox_of_its_parent(burst: Burst, where: str) -> None:  # noqa: F811
+    parent = UUID(Porter.enqueue().id)
+    burst()
+    letter = InboxMessage.objects.get(task_id=parent, eof="FAILED")
+    assert SECRET in json.dumps(letter.body)
+
+    text = SHOWN[where](parent)
+
+    assert "no login as anna with" in text
+    assert MASK in text
+    assert SECRET not in text
+    assert BESIDE not in text
