@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from dataclasses import dataclass
 
 from demo_project.postgres import throwaway_cluster
@@ -28,14 +29,21 @@ class Attempt:
         return f"{self.name:24} seed {self.seed:<4} {self.seconds:6.1f} s  {told}"
 
 
+def told(error: Exception) -> str:
+    """What it says, with its notes; of an error of the rig itself where it was, too."""
+    if isinstance(error, AssertionError):
+        return "\n".join([str(error), *error.__notes__])
+    return "".join(traceback.format_exception(error))
+
+
 def attempt(name: str, seed: int) -> Attempt:
     began, figures, failure = time.monotonic(), None, ""
     with throwaway_cluster(**campaigns.DURABLE) as cluster:
         try:
             figures = campaigns.run(name, cluster, seed)
-        except AssertionError as error:
+        except Exception as error:  # noqa: BLE001 - one run that went wrong, also by the rig's own fault, ends no others
             figures = error.figures if isinstance(error, campaigns.Violated) else None
-            failure = f"{error}\n" + "\n".join(error.__notes__)
+            failure = told(error)
         if "deadlock detected" in cluster.log.read_text(errors="replace"):
             failure += f"\nThe server's log tells of a deadlock. {campaigns.once_more(name, seed)}"
             if figures is not None:

@@ -129,7 +129,7 @@ ALL = {f"quick-{name}": campaign for name, campaign in QUICK.items()} | FULL
 
 
 def run(name: str, cluster: Cluster, seed: int) -> Figures:
-    """Run a campaign on a new database. Raises AssertionError for what violates a rule, with how to repeat it."""
+    """Run a campaign on a new database. Whatever it raises, AssertionError for a broken rule, says how to repeat it."""
     campaign = ALL[name]
     try:
         with rig(cluster, **campaign.options) as made:
@@ -138,7 +138,7 @@ def run(name: str, cluster: Cluster, seed: int) -> Figures:
                 listed = "\n".join(map(str, figures.violations[:20]))
                 raise Violated(f"{len(figures.violations)} violations:\n{listed}\nsee {made.folder}", figures)
             return figures
-    except AssertionError as error:
+    except Exception as error:
         error.add_note(once_more(name, seed))
         raise
 

@@ -26,6 +26,7 @@ LEGAL: dict[str | None, tuple[str | None, ...]] = {
     "FAILED": ("READY", None),
     "CANCELLED": ("READY", None),
 }
+PAID = '"paid"'  # the result of an atomic body
 # A beat takes its time from the clock before its commit can be seen.
 UNSEEN = timedelta(seconds=0.3)
 
@@ -50,6 +51,8 @@ def lost(history: History) -> Iterator[str]:
         end = next((change for change in reversed(story) if change.after is not None), None)
         if end is None or end.after not in FINAL:
             yield f"task {note['task']} was acknowledged and is {end.after if end else 'not there'}"
+        elif end.after == "CANCELLED":
+            yield f"task {note['task']} was acknowledged and is CANCELLED, which nobody asked for"
         elif end.after == "SUCCESSFUL" and "expected" in note and json.loads(end.result or "null") != note["expected"]:
             yield f"task {note['task']} gave {end.result}, not {note['expected']!r}"
     seen = numbers_seen(history)
@@ -78,6 +81,26 @@ def torn(history: History) -> Iterator[str]:
     for effect in history.effects:
         if (effect.task_id, effect.xact) not in ended:
             yield f"effect {effect.kind} {effect.key} was committed without the outcome of task {effect.task_id}"
+    yield from without_effect(history)
+    gone = {(change.task_id, change.xact) for change in history.changes if change.after is None}
+    for mail in history.mail:
+        if mail.deed == "consumed" and (mail.task_id, mail.xact) not in ended | gone:
+            yield f"message {mail.message_id} was consumed without the outcome of task {mail.task_id}"
+
+
+def without_effect(history: History) -> Iterator[str]:
+    """What was paid has its effect; a ledger enters each message that it reads in a commit function, see bodies.py."""
+    written = Counter((effect.task_id, effect.xact) for effect in history.effects)
+    read = Counter((mail.task_id, mail.xact) for mail in history.mail if mail.deed == "consumed")
+    ledgers = {note["task"] for note in history.said("enqueued") if "expected" not in note}
+    for change in history.changes:
+        here, polls = (change.task_id, change.xact), change.polls_before or 0
+        if change.before != "RUNNING" or change.polls_after != polls + 1:
+            continue
+        if change.result == PAID and not written[here]:
+            yield f"task {change.task_id} ended without its effect"
+        if change.task_id in ledgers and polls % 2 == 0 and written[here] != read[here]:
+            yield f"task {change.task_id} read {read[here]} messages and entered {written[here]}"
 
 
 def fenced(history: History) -> Iterator[str]:
@@ -126,7 +149,8 @@ def miscounted(history: History) -> Iterator[str]:
         is_end = change.before == "RUNNING"
         if not is_end and change.before not in FINAL and (polled or attempted or worked or lost_more):
             yield f"{where}: something was counted outside of a claim"
-        if is_end and polled not in (0, 1):
+        is_good_end = is_end and change.after == "SUCCESSFUL"
+        if is_end and polled not in (is_good_end, True):
             yield f"{where}: {polled} polls"
         if is_end and not polled and attempted not in (0, 1):
             yield f"{where}: {attempted} attempts"
@@ -136,7 +160,8 @@ def miscounted(history: History) -> Iterator[str]:
             yield f"{where}: a loss counted as {lost_more}, {attempted} attempts, {polled} polls"
         # The newest hundred are kept.
         is_full = change.workers_before == change.workers_after == 100
-        if worked not in (0, 1) or (change.is_rescue and worked != 1 and not is_full):
+        has_worked = change.is_rescue or (is_good_end and not change.polls_before)
+        if worked not in (0, 1) or (has_worked and worked != 1 and not is_full):
             yield f"{where}: {worked} workers more"
         if worked == 1 and change.last_worker != change.holder:
             yield f"{where}: worker {change.last_worker} of a claim of {change.holder}"

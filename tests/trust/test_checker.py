@@ -78,6 +78,10 @@ def test_good_history_passes() -> None:
     assert restarts(GOOD) == [pytest.approx(3.1)]
 
 
+def test_message_that_was_read_and_entered_passes() -> None:
+    assert violations(book(Effect(id=1, kind="entered", key="ledger-0:1", task_id="t", xact="3", at=at(5)))) == []
+
+
 def test_restart_counts_from_the_first_beat_of_a_late_rescuer() -> None:
     late = [replace(beat, at=at(1.4)) if beat.id == 2 else beat for beat in GOOD.beats]
     assert restarts(replace(GOOD, beats=late)) == [pytest.approx(2.6)]
@@ -104,8 +108,16 @@ def with_mail(*seen: int) -> History:
     )
 
 
-def consumed(pk: int) -> Mail:
-    return Mail(id=pk, message_id=7, task_id="t", deed="consumed", at=at(2))
+def consumed(pk: int, xact: str = "3") -> Mail:
+    return Mail(id=pk, message_id=7, task_id="t", deed="consumed", xact=xact, at=at(2))
+
+
+def book(*effects: Effect) -> History:
+    """A ledger reads one message in a commit function, and enters these."""
+    notes = [{"kind": "enqueued", "task": "t", "at": 0.0}, *GOOD.notes[1:]]
+    return replace(
+        with_changes(*GOOD.changes[:4], ledger(1)), notes=notes, mail=[*GOOD.mail, consumed(2)], effects=effects
+    )
 
 
 FORGED: list[tuple[str, str, Callable[[], History]]] = [
@@ -114,12 +126,16 @@ FORGED: list[tuple[str, str, Callable[[], History]]] = [
         born(), replace(born(), before="READY", after=None))),
     ("lost", "another result than was asked for", lambda: changed(4, result='"kept"')),
     ("lost", "a message that nobody read", lambda: with_mail(2)),
+    ("lost", "a task that nobody cancelled", lambda: changed(4, after="CANCELLED", result=None)),
     ("doubled", "an effect twice", lambda: replace(GOOD, effects=[*GOOD.effects, *GOOD.effects])),
     ("doubled", "a message read twice", lambda: with_mail(1, 1)),
     ("doubled", "a message consumed twice", lambda: replace(GOOD, mail=[*GOOD.mail, consumed(2), consumed(3)])),
     ("doubled", "two ends", lambda: with_changes(*GOOD.changes, ended(6, 2, "b", 1))),
     ("torn", "an effect whose outcome came later", lambda: changed(4, xact="4")),
     ("torn", "an effect without an outcome", lambda: with_effect_of_a_dead_claim()),
+    ("torn", "an outcome without its effect", lambda: replace(GOOD, effects=[])),
+    ("torn", "a message that was read and not entered", book),
+    ("torn", "a message consumed without an outcome", lambda: replace(GOOD, mail=[*GOOD.mail, consumed(2, "4")])),
     ("fenced", "an outcome of a replaced claim", lambda: changed(4, actor="executor-a")),
     ("fenced", "a claim number used twice", lambda: changed(3, claim_before=1, claim_after=1)),
     ("fenced", "a claim number that was reset", lambda: changed(3, claim_before=1, claim_after=0)),
@@ -134,6 +150,8 @@ FORGED: list[tuple[str, str, Callable[[], History]]] = [
     ("miscounted", "an attempt too many", lambda: changed(
         4, after="SCHEDULED", polls_after=0, attempts_before=1000, attempts_after=1001)),
     ("miscounted", "two polls in one", lambda: changed(4, polls_after=2)),
+    ("miscounted", "a good end without a poll", lambda: changed(4, polls_after=0)),
+    ("miscounted", "a good end without its worker", lambda: changed(4, workers_after=1)),
     ("miscounted", "a poll that nobody claimed", lambda: changed(3, polls_before=0, polls_after=1)),
     ("miscounted", "the name of another worker", lambda: changed(4, last_worker="a")),
     ("miscounted", "a lost attempt without its worker", lambda: changed(2, workers_after=0)),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from demo_project.postgres import Cluster, throwaway_cluster
-from tests.trust.campaigns import DURABLE, QUICK, run
+from tests.trust.campaigns import DURABLE, QUICK, once_more, run
 
 SEED = int(os.environ.get("JOBQUEUE_SEED") or 1)
 
@@ -26,4 +26,4 @@ def cluster() -> Iterator[Cluster]:
 @pytest.mark.parametrize("name", QUICK)
 def test_nothing_is_lost_and_nothing_done_twice(cluster: Cluster, name: str) -> None:
     run(f"quick-{name}", cluster, SEED)
-    assert "deadlock detected" not in cluster.log.read_text(errors="replace")
+    assert "deadlock detected" not in cluster.log.read_text(errors="replace"), once_more(f"quick-{name}", SEED)
