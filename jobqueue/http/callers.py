@@ -41,11 +41,11 @@ class Program:
         is_closed = task is not None and not task.submit
         return not is_closed and self.problem_with(row.backend, row.task_type, row.queue_name) is None
 
-    def problem_with(self, backend: str, task_type: str, queue_name: str) -> Problem | None:
-        """Say why it may not submit tasks of this type to this queue, None when it may."""
+    def problem_with(self, backend: str, task_type: str, queue_name: str | None) -> Problem | None:
+        """Say why it may not submit tasks of this type, to this queue if it is to be asked about; None when it may."""
         if not self.token.allows_task(task_type) or backend != self.backend:
             return Problem("The token does not allow this task.", "/task")
-        if not self.token.allows_queue(queue_name):
+        if queue_name is not None and not self.token.allows_queue(queue_name):
             return Problem("The token does not allow this queue.", "/queue")
         return None
 
@@ -69,7 +69,7 @@ class Person:
     def may_see(self, row: Task) -> bool:
         return True
 
-    def problem_with(self, backend: str, task_type: str, queue_name: str) -> Problem | None:
+    def problem_with(self, backend: str, task_type: str, queue_name: str | None) -> Problem | None:
         return None
 
 

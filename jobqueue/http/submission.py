@@ -107,7 +107,8 @@ def _task(value: dict[str, Any], caller: Caller, reading: Reading) -> AnyTask | 
         return None
     declared = registry.get(name)
     alias = declared.backend if declared else caller.backends[0]
-    problem = caller.problem_with(alias, name, _queue_of(value, declared))
+    queue_name = _queue_of(value, declared) if declared and declared.submit else None
+    problem = caller.problem_with(alias, name, queue_name)
     if problem is not None:
         reading.forbidden.append(problem)
         return None
@@ -125,8 +126,6 @@ def _task(value: dict[str, Any], caller: Caller, reading: Reading) -> AnyTask | 
     return task
 
 
-def _queue_of(value: dict[str, Any], declared: AnyTask | None) -> str:
+def _queue_of(value: dict[str, Any], declared: AnyTask) -> str:
     given = value.get("queue")
-    if isinstance(given, str):
-        return given
-    return declared.queue_name if declared else ""
+    return given if isinstance(given, str) else declared.queue_name

@@ -97,6 +97,16 @@ class TestToken:
         assert response.status_code == status
         assert status == 201 or wheres(response) == ["/queue"]
 
+    @pytest.mark.parametrize("task", ["tests.tasks.unknown", "tests.tasks.add"])
+    def test_task_that_nobody_may_submit_is_not_taken_for_a_forbidden_queue(
+        self, client: Client, settings: Any, task: str
+    ) -> None:
+        settings.TASKS = tasks_setting({"shop": token(queues=["mail"])})
+
+        response = Shop(client).submit(task=task)
+
+        assert (response.status_code, wheres(response)) == (400, ["/task"])
+
     def test_one_forbidden_task_refuses_the_batch(self, client: Client) -> None:
         body = [{"task": GREET, "args": ["a"]}, {"task": "shop.secret"}]
 
