@@ -35,7 +35,8 @@ class Console:
         self.err.write(writable(clean(text), self.err), style_func=str)  # not in the red of errors
 
     def write_json(self, value: Any, *, indent: int | None = 2) -> None:
-        self.write(json.dumps(value, indent=indent, ensure_ascii=False, default=_plain))
+        # JSON's own escapes: those of write(), of DEL or of what an ASCII stdout lacks, no program reads.
+        self.out.write(json.dumps(value, indent=indent, default=_plain).replace("\x7f", "\\u007f"))
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
         # One cell is one line, whatever a name holds.

@@ -147,6 +147,13 @@ class TestShow:
         found = jobqueue("show", task.pk, "--json").json
         assert (found["arguments"], found["result"], found["status"]) == ({"a": 1, "b": 2}, 3, "SUCCESSFUL")
 
+    def test_json_can_be_read_whatever_a_task_holds(self, make) -> None:
+        task = make(key="\x7f \x9b31m \u2028 é 😀")
+        said = jobqueue("show", task.pk, "--json")
+        assert said.json["key"] == task.key
+        assert said.out.isascii()
+        assert "\x7f" not in said.out
+
     def test_what_a_task_holds_does_not_steer_the_terminal(self, make) -> None:
         task = make(failed=True, key="\x1b[2J", errors=[error("\x1b]0;title\x07 \x9b31m \u202eabc")])
         for said in (jobqueue("show", task.pk), jobqueue("tail", "--backend", task.backend)):
