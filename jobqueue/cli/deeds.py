@@ -116,7 +116,7 @@ def perform(console: Console, request: Request) -> None:
     if request.is_dry:
         _report_dry(console, request, expected)
         return
-    if expected.number:
+    if expected.number or expected.is_more:
         console.confirm(f"{request.deed.name.capitalize()} {expected} {request.chosen}?", is_sure=request.is_sure)
     total = None if expected.is_more else expected.number
     try:

@@ -10,6 +10,7 @@ import signal
 import sys
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from io import StringIO
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 from jobqueue import api
 from jobqueue.cli import deeds, progress
 from jobqueue.cli.choice import Choice
+from jobqueue.cli.rows import walk
 from jobqueue.engine import engine_for
 from jobqueue.ids import new_id
 from jobqueue.models import Executor, InboxMessage, Queue, Task
@@ -128,6 +130,17 @@ class TestRequeueAndCancel:
         said = run("requeue", "--failed")
         assert (said.code, status(row)) == (1, "FAILED")
         assert "--yes" in said.err
+
+    def test_it_asks_too_where_the_first_is_behind_all_that_were_looked_at(self, make, run, monkeypatch) -> None:
+        for seconds in (30, 20):
+            make(failed=True, finished_at=ago(seconds))
+        row = make(failed=True, finished_at=ago(10), queue_name="emails")
+        monkeypatch.setattr(deeds, "LOOKED", 2)
+        monkeypatch.setattr(deeds, "walk", partial(walk, page=1))
+        monkeypatch.setattr("sys.stdin", StringIO("y\n"))
+        said = run("requeue", "--failed", "--queue", "emails")
+        assert (said.code, status(row)) == (1, "FAILED")
+        assert "Requeue ? FAILED tasks in emails?" in said.err
 
     @pytest.mark.parametrize(("answer", "after"), [("y\n", "READY"), ("\n", "FAILED"), ("", "FAILED")])
     def test_a_terminal_is_asked(self, make, run, monkeypatch, answer: str, after: str) -> None:
