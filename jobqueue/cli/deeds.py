@@ -110,13 +110,15 @@ def perform(console: Console, request: Request) -> None:
             raise CommandError("No task was changed.")
         return
     engine = engine_of(request.backend)
-    for name in request.choice.queues:
-        refuse_unknown_queue(engine, name)
     expected = _forecast(engine, request)
+    may_be_some = bool(expected.number) or expected.is_more
+    if not may_be_some:
+        for name in request.choice.queues:
+            refuse_unknown_queue(engine, name)
     if request.is_dry:
         _report_dry(console, request, expected)
         return
-    if expected.number or expected.is_more:
+    if may_be_some:
         console.confirm(f"{request.deed.name.capitalize()} {expected} {request.chosen}?", is_sure=request.is_sure)
     total = None if expected.is_more else expected.number
     try:

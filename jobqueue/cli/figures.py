@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from jobqueue.cli.rows import CAP, known_queues, of_status
+from jobqueue.api import declared_queues
+from jobqueue.cli.rows import CAP, of_status
 from jobqueue.engine.base import Engine
 from jobqueue.engine.clock import bound
 from jobqueue.models import Executor, Queue, TaskQuerySet
@@ -80,7 +81,7 @@ def figures(engine: Engine) -> Figures:
     serving = [executor for executor in executors if executor.is_serving]
     seen: dict[Status, Counter[str]] = {status: _by_queue(engine, status) for status in BY_QUEUE}
     rows = {row.name: row for row in engine.queues.all()}
-    names = known_queues(engine) | rows.keys() | set(engine.queues_in_use())
+    names = declared_queues(engine.alias) | rows.keys() | set(engine.queues_in_use())
     names = names.union(*seen.values(), *(executor.row.queues for executor in serving))
     queues = [_queue(engine, name, now, seen, serving, rows.get(name)) for name in sorted(names or {"default"})]
     return Figures(

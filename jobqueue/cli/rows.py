@@ -51,15 +51,13 @@ def engine_of(alias: str | None) -> Engine:
     return next((engine for engine in ours if engine.alias == DEFAULT_TASK_BACKEND_ALIAS), ours[0])
 
 
-def known_queues(engine: Engine) -> set[str]:
-    return declared_queues(engine.alias)
-
-
 def refuse_unknown_queue(engine: Engine, name: str) -> None:
-    known = known_queues(engine)
-    if known and name not in known:
-        names = ", ".join(sorted(known))
-        raise CommandError(f"Queue {name!r} is not in QUEUES of TASKS[{engine.alias!r}]: {names}.")
+    """Raise CommandError for a slip of the finger; a queue that QUEUES names no more may be paused, or hold tasks."""
+    known = declared_queues(engine.alias)
+    if not known or name in known or engine.queues.filter(name=name).exists() or name in engine.queues_in_use():
+        return
+    names = ", ".join(sorted(known))
+    raise CommandError(f"Queue {name!r} is not in QUEUES of TASKS[{engine.alias!r}]: {names}.")
 
 
 def of_status(engine: Engine, status: Status) -> TaskQuerySet:

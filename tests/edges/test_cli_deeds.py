@@ -261,6 +261,15 @@ class TestQueues:
         assert (said.code, Queue.objects.exists()) == (1, False)
         assert "default, emails" in said.err
 
+    def test_a_queue_that_the_settings_name_no_more_can_be_emptied(self, settings) -> None:
+        settings.TASKS = settings.TASKS | {"default": settings.TASKS["default"] | {"QUEUES": ["default"]}}
+        ready, later = TaskFactory.create(queue_name="old"), TaskFactory.create(queue_name="older", scheduled=True)
+        assert jobqueue("pause", "old").code == 0
+        assert jobqueue("cancel", "--queue", "old", "--yes").out == "1 cancelled\n"
+        assert jobqueue("resume", "old").out == "old runs.\n"
+        assert jobqueue("cancel", "--queue", "older", "--yes").out == "1 cancelled\n"
+        assert {status(ready), status(later)} == {"CANCELLED"}
+
 
 class TestSubmitAndSend:
     def test_a_task_is_enqueued_by_its_short_name(self, backend, run) -> None:
