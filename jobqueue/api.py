@@ -355,8 +355,10 @@ def _shares(ids: Iterable[UUID | str] | UUID | str, backend: str | None) -> Iter
 
 
 def _batches(ids: Iterable[UUID | str] | UUID | str) -> Iterator[list[UUID]]:
-    several = [ids] if isinstance(ids, UUID | str) else ids
-    numbers = iter(several)
+    try:
+        numbers = iter([ids] if isinstance(ids, UUID | str) else ids)
+    except TypeError:
+        raise TypeError(f"ids are UUIDs, as in TaskResult.id, one or an iterable of them; not {ids!r:.200}") from None
     while batch := [_uuid(value) for value in islice(numbers, BATCH)]:
         yield batch
 
@@ -367,7 +369,7 @@ def _uuid(value: UUID | str) -> UUID:
     try:
         return UUID(value)
     except (ValueError, AttributeError, TypeError) as error:
-        raise TaskNotFound(f"{value!r} is not the id of a task; ids are UUIDs, as in TaskResult.id.") from error
+        raise TaskNotFound(f"{value!r:.200} is not the id of a task; ids are UUIDs, as in TaskResult.id.") from error
 
 
 def _wake(engine: Engine, ids: frozenset[UUID]) -> None:

@@ -108,3 +108,10 @@ def test_a_tree_counts_a_running_child_once_though_its_parent_was_locked(monkeyp
         report = jobqueue.cancel(parent.pk, tree=True, backend="default")
 
     assert report == CancelReport(cancelled=1, requested=1)
+
+
+@pytest.mark.parametrize("change", [jobqueue.cancel, jobqueue.requeue, api.wake])
+@pytest.mark.parametrize("ids", [7, None, object()])
+def test_what_is_no_id_and_holds_none_is_refused_with_what_to_give(change: Callable[[Any], Any], ids: Any) -> None:
+    with pytest.raises(TypeError, match=r"as in TaskResult\.id"):
+        change(ids)
