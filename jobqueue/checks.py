@@ -109,8 +109,9 @@ def backend_problems(backend: JobQueueBackend) -> Iterator[checks.CheckMessage]:
             id="jobqueue.E003",
         )
     for problem in conf.problems(backend.options):
+        end = "" if problem.endswith("?") else "."
         yield checks.Error(
-            f"{here}['OPTIONS']: {problem}.", hint=f"Options are {', '.join(conf.KEYS)}.", id="jobqueue.E004"
+            f"{here}['OPTIONS']: {problem}{end}", hint=f"Options are {', '.join(conf.KEYS)}.", id="jobqueue.E004"
         )
     database = backend.options.get("DATABASE", "default")
     if not isinstance(database, str):

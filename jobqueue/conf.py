@@ -17,6 +17,7 @@ from jobqueue.backoff import Backoff
 from jobqueue.tokens import Token
 
 DAY_SECONDS = 86_400.0
+LONGEST_RETENTION = 100 * 365 * DAY_SECONDS  # so long ago is a moment that databases know
 
 
 def default_retention() -> dict[str, float | None]:
@@ -107,6 +108,10 @@ def problems(raw: Mapping[str, Any]) -> Iterator[str]:
                 yield from _retention_problems(value)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _retention_problems(value: Any) -> Iterator[str]:
     if not isinstance(value, Mapping):
         yield f"RETENTION must be a dict of status and seconds, not {value!r}"
@@ -115,8 +120,8 @@ def _retention_problems(value: Any) -> Iterator[str]:
         number = seconds(kept)
         if status not in default_retention():
             yield f"RETENTION knows SUCCESSFUL, CANCELLED and FAILED, not {status!r}"
-        elif number is not None and (isinstance(number, bool) or not isinstance(number, int | float) or number < 0):
-            yield f"RETENTION[{status!r}] must be seconds, a timedelta, or None to keep, not {kept!r}"
+        elif number is not None and not (_is_number(number) and 0 <= number <= LONGEST_RETENTION):
+            yield f"RETENTION[{status!r}] must be seconds or a timedelta, a century at most, or None, not {kept!r}"
 
 
 def parse(raw: Mapping[str, Any], alias: str = "default") -> Options:

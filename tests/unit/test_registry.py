@@ -83,6 +83,10 @@ def test_sound_settings_have_no_problems() -> None:
         ({"AGING": -1, "NOTIFY": 1}, ["jobqueue.E004", "jobqueue.E004"]),
         ({"DATABASE": "queue"}, ["jobqueue.E005"]),
         ({"DATABASE": 5}, ["jobqueue.E004"]),
+        ({"RETENTION": {"FAILED": float("inf")}}, ["jobqueue.E004"]),  # "for ever" is None
+        ({"RETENTION": {"FAILED": float("nan")}}, ["jobqueue.E004"]),
+        ({"RETENTION": {"FAILED": 10**12}}, ["jobqueue.E004"]),
+        ({"RETENTION": {"FAILED": -1}}, ["jobqueue.E004"]),
     ],
 )
 def test_wrong_options_are_check_errors(options: dict[str, Any], ids: list[str]) -> None:
@@ -93,6 +97,7 @@ def test_problems_come_with_a_hint() -> None:
     for message in JobQueueBackend("default", {"OPTIONS": {"POL_INTERVAL": 1, "DATABASE": "queue"}}).check():
         assert message.hint
         assert "TASKS['default']" in message.msg
+        assert not message.msg.endswith("?.")
 
 
 @pytest.mark.parametrize(
