@@ -63,7 +63,7 @@ def read_address(text: str) -> Address:
     elif ":" in host:
         raise ValueError(f"put an IPv6 address in brackets, [{host}]:{port}, not {text!r}")
     if not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError(f"must be HOST:PORT, not {text!r}")
+        raise ValueError(f"must be HOST:PORT, or a PORT of this machine alone, not {text!r}")
     return Address(host or LOOPBACK, int(port))
 
 

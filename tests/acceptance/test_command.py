@@ -62,7 +62,7 @@ def test_flags_may_come_from_the_environment(fleet: Fleet) -> None:
     ("flags", "environment", "code", "message"),
     [
         (["--threads", "0"], {}, 2, "argument -t/--threads: must be 1 or more, not 0"),
-        (["--threads", "many"], {}, 2, "argument -t/--threads: invalid whole number value: 'many'"),
+        (["--threads", "many"], {}, 2, "argument -t/--threads: must be a whole number, not 'many'"),
         (["--shutdown-timeout", "nan"], {}, 2, "argument --shutdown-timeout: must be 0 or more, not nan"),
         (["--no-such-flag"], {}, 2, "unrecognized arguments: --no-such-flag"),
         (["-q", "emails:0"], {}, 2, "must be NAME or NAME:LIMIT with a limit of 1 or more, not 'emails:0'"),
@@ -74,7 +74,7 @@ def test_flags_may_come_from_the_environment(fleet: Fleet) -> None:
             "JOBQUEUE_QUEUE='emails:' in the environment: must be NAME or NAME:LIMIT",
         ),
         (["-q", "emails:1", "-q", "emails"], {}, 1, "Queue 'emails' is named twice, with different limits."),
-        ([], {"JOBQUEUE_THREADS": "many"}, 2, "JOBQUEUE_THREADS='many' in the environment: "),
+        ([], {"JOBQUEUE_THREADS": "many"}, 2, "JOBQUEUE_THREADS='many' in the environment: must be a whole number"),
         ([], {"JOBQUEUE_MAX_TASKS": "0"}, 2, "JOBQUEUE_MAX_TASKS='0' in the environment: must be 1 or more, not 0"),
         ([], {"JOBQUEUE_BURST": "maybe"}, 2, "JOBQUEUE_BURST='maybe' in the environment: must be 1 or 0"),
         (

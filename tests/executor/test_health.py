@@ -39,7 +39,7 @@ def test_address(text: str, address: Address) -> None:
     "text", ["", "localhost", "localhost:", "localhost:http", "::1:8081", "a:65536", "a:-1", "a:²"]
 )
 def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(ValueError, match=r"must be HOST:PORT|in brackets"):
+    with pytest.raises(ValueError, match=r"must be HOST:PORT, or a PORT|in brackets"):
         read_address(text)
 
 

@@ -42,12 +42,15 @@ SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false":
 
 def positive(kind: Callable[[str], Any], low: float) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
-        value = kind(text)
+        try:
+            value = kind(text)
+        except ValueError:
+            noun = "whole number" if kind is int else "number"
+            raise argparse.ArgumentTypeError(f"must be a {noun}, not {text!r}") from None
         if not low <= value < float("inf"):
             raise argparse.ArgumentTypeError(f"must be {low:g} or more, not {text}")
         return value
 
-    parse.__name__ = "whole number" if kind is int else "number"
     return parse
 
 
