@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.contrib.admin import ModelAdmin, SimpleListFilter
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -19,7 +18,7 @@ from jobqueue.admin import render
 from jobqueue.admin.base import backends_on, database_for
 from jobqueue.admin.listing import condition
 from jobqueue.admin.words import short_id, short_type
-from jobqueue.api import aliases
+from jobqueue.api import aliases, declared_queues
 from jobqueue.engine import engine_for
 from jobqueue.models import Queue, Task
 
@@ -114,8 +113,7 @@ def with_chosen(names: set[str], chosen: str | None) -> list[str]:
 def known_queues(database: str) -> set[str]:
     """Name the queues of a database that are configured, declared, paused once, or hold READY tasks."""
     backends = backends_on(database)
-    configured = (settings.TASKS[backend].get("QUEUES") or () for backend in backends)
-    names = {name for queues in configured for name in queues}
+    names = {name for backend in backends for name in declared_queues(backend)}
     names.update(task.queue_name for task in registry.all().values() if task.backend in backends)
     names.update(Queue.objects.using(database).filter(backend__in=backends).values_list("name", flat=True))
     for backend in backends:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
 from jobqueue import api
@@ -101,7 +100,7 @@ def read() -> list[Backend]:
         _fold(engine)
         counted, gauges = engine.counted(), engine.gauges()
         names = {depth.queue_name for depth in gauges.depths} | {one.queue_name for one in counted}
-        names |= set(settings.TASKS[alias].get("QUEUES", ["default"]))
+        names |= api.declared_queues(alias)
         backends.append(Backend(name=alias, queues=sorted(names), counted=counted, gauges=gauges))
     return backends
 

@@ -15,14 +15,14 @@ from dataclasses import replace
 from typing import Any
 
 from django.conf import settings as django_settings
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.management.color import color_style, no_style
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from jobqueue.api import aliases
+from jobqueue.api import declared_queues
+from jobqueue.cli.rows import engine_of
 from jobqueue.compat import PACKAGE
 from jobqueue.engine import engine_for
 from jobqueue.executor import banner, farewell, reload
@@ -260,13 +260,7 @@ class Command(BaseCommand):
 
     def _settings(self, options: dict[str, Any]) -> ExecutorSettings:
         backend, queues = options["backend"], options["queue"]
-        if backend not in aliases():
-            raise CommandError(f"TASKS has no jobqueue backend {backend!r}; it has {', '.join(aliases()) or 'none'}.")
-        try:
-            engine_for(backend)
-        except ImproperlyConfigured as error:
-            raise CommandError(str(error)) from error
-        known = set(django_settings.TASKS[backend].get("QUEUES", ["default"]))
+        known = declared_queues(engine_of(backend).alias)
         limits: dict[str, int | None] = {}
         for name, limit in queues or ():
             if limits.setdefault(name, limit) != limit:
