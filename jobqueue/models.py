@@ -1,7 +1,7 @@
 """
 The rows of the queue. The engine alone changes them; everybody may read.
 
-Transitions are verbs of `jobqueue.engine`, never `save()`: see DESIGN, section 1, "one door for writes".
+Transitions are verbs of `jobqueue.engine`, never `save()`: see docs/design.md, "The idea".
 """
 
 from __future__ import annotations

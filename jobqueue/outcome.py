@@ -17,7 +17,7 @@ from msgspec import Struct
 
 
 class Status(StrEnum):
-    """State of a task; the picture is in DESIGN, section 3."""
+    """State of a task; the picture is in docs/design.md, "States"."""
 
     READY = "READY"
     SCHEDULED = "SCHEDULED"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from django.db.models.functions import Cast, Left
 from django.utils.translation import gettext as _
 
 from jobqueue import registry
+from jobqueue.payload import parameters_of
 from jobqueue.redact import argument_secrets, redact, redact_text
 
 SHOWN_CHARACTERS = 20_000
@@ -84,14 +84,7 @@ def mask_error(text: str, task_type: str, args: Any, kwargs: Any, patterns: Sequ
     return redact_text(text, patterns, argument_secrets(parameter_names(task_type), args, kwargs, patterns))
 
 
-def parameter_names(task_type: str) -> list[str]:
+def parameter_names(task_type: str) -> Sequence[str]:
     """Name the positional parameters of a task, the context left out; none for a task unknown here."""
     task = registry.get(task_type)
-    if task is None:
-        return []
-    try:
-        parameters = inspect.signature(task.func).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return names[1:] if task.takes_context else names
+    return parameters_of(task.func, task.takes_context).positional if task else ()

@@ -8,16 +8,14 @@ from uuid import UUID
 from django.db import DatabaseError
 
 from jobqueue.engine.cancel import Cancel
-from jobqueue.engine.commit import REFUSALS, is_refusal, merge
+from jobqueue.engine.commit import REFUSALS, is_refusal
 from jobqueue.engine.gauges import Gauge
 from jobqueue.engine.prune import Prune
 from jobqueue.engine.release import Release
 from jobqueue.engine.requeue import Requeue
 from jobqueue.engine.rescue import Rescue
 from jobqueue.failpoints import reach
-from jobqueue.outcome import Claims, Committed, Demand, Due, Outcome, released
-
-__all__ = ["Engine", "merge", "released"]
+from jobqueue.outcome import Claims, Committed, Demand, Due, Outcome
 
 
 class Engine(Prune, Gauge, Release, Rescue, Cancel, Requeue):

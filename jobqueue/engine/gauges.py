@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from uuid import UUID
 
-from jobqueue.engine.clock import bound
 from jobqueue.engine.health import QUEUES_READ, Health
-from jobqueue.models import Executor, TaskQuerySet
+from jobqueue.models import TaskQuerySet
 from jobqueue.outcome import Status
 from jobqueue.tally import WAITING, Depth, Gauges
 
@@ -37,8 +36,7 @@ class Gauge(Health):
                 for name, number in by_queue.items()
             ),
         ]
-        alive = self.executors.filter(heartbeat__gt=bound(-self.options.heartbeat_timeout))
-        slots = dict(alive.exclude(state=Executor.State.STOPPED).values_list("pk", "slots"))
+        slots = dict(self._alive().values_list("pk", "slots"))
         return Gauges(
             depths=[self._estimated(depth) if depth.number > COUNTED_MOST else depth for depth in depths],
             in_flight=by_queue.total(),

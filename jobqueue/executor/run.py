@@ -1,8 +1,7 @@
 """
 One claimed task: load, poll, outcome.
 
-The engine does not know bodies and bodies do not know the engine; they meet here, and here is the
-only broad `except`.
+The engine does not know bodies and bodies do not know the engine; they meet here.
 """
 
 from __future__ import annotations

@@ -12,9 +12,8 @@ class ExecutorSettings:
     The flags of `run_executors`, as a value.
 
     queues: None serves every queue of the backend. queue_limits: how many tasks of some of them this process runs
-    at once. shutdown_timeout, connect_timeout, poll_interval:
-    seconds; a poll_interval of None is the backend's POLL_INTERVAL. max_tasks: stop after so many,
-    None never. connect_timeout: how long to wait for the database at the start.
+    at once. max_tasks: stop after so many, None never. shutdown_timeout, connect_timeout, poll_interval: seconds; for
+    what runs at a stop, for the database at the start, and between two looks, None as the backend's POLL_INTERVAL.
     """
 
     backend: str = "default"

@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from jobqueue import api
 from jobqueue.engine import engine_for
 from jobqueue.http.answers import RETRY_AFTER_SECONDS, Problem, Refused, answer, endpoint
-from jobqueue.http.callers import Program, caller_of
+from jobqueue.http.callers import caller_of
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def _problems(alias: str) -> Iterator[Problem]:
 
 def _may_look_closer(request: HttpRequest) -> bool:
     try:
-        caller = caller_of(request, "view_task")
+        caller_of(request, "view_task")
     except (Refused, DatabaseError, InterfaceError):
         return False
-    return isinstance(caller, Program) or caller.may("view_task")
+    return True

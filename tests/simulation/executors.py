@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from jobqueue.engine.base import released
-from jobqueue.outcome import FINAL, Claimed, Demand, Outcome, Status
+from jobqueue.outcome import FINAL, Claimed, Demand, Outcome, Status, released
 from tests.simulation import bodies
 from tests.simulation.actors import Member, Session
 from tests.simulation.stage import (

@@ -40,7 +40,7 @@ LEVELS = {0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG, 3: logging.DEBU
 SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
-def positive(kind: Callable[[str], Any], low: float) -> Callable[[str], Any]:
+def at_least(kind: Callable[[str], Any], low: float) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
         try:
             value = kind(text)
@@ -128,26 +128,26 @@ class Command(BaseCommand):
             help="a queue to serve, and how many of its tasks at once in each process; repeat for more; none: every "
             "queue",
         )
-        add("-t", "--threads", type=positive(int, 1), default=8, help="tasks at once in threads (8)")
-        add("--async-slots", type=positive(int, 1), default=100, help="async tasks at once (100)")
-        add("-p", "--processes", type=positive(int, 1), default=1, help="processes under one supervisor (1)")
+        add("-t", "--threads", type=at_least(int, 1), default=8, help="tasks at once in threads (8)")
+        add("--async-slots", type=at_least(int, 1), default=100, help="async tasks at once (100)")
+        add("-p", "--processes", type=at_least(int, 1), default=1, help="processes under one supervisor (1)")
         add("--burst", action="store_true", help="exit when nothing is ready, running, or due within a second")
-        add("--max-tasks", type=positive(int, 1), help="stop after so many tasks")
+        add("--max-tasks", type=at_least(int, 1), help="stop after so many tasks")
         add(
             "--shutdown-timeout",
-            type=positive(float, 0),
+            type=at_least(float, 0),
             default=25.0,
             help="seconds that running tasks get on SIGTERM (25)",
         )
         add(
             "--connect-timeout",
-            type=positive(float, 0),
+            type=at_least(float, 0),
             default=60.0,
             help="seconds to wait for the database at the start (60)",
         )
         add(
             "--poll-interval",
-            type=positive(float, 0.01),
+            type=at_least(float, 0.01),
             help="longest sleep without a notice, in seconds (POLL_INTERVAL)",
         )
         add("--backend", default="default", help="alias in TASKS (default)")
