@@ -49,9 +49,9 @@ class Appetite:
         self._looked_at = dict.fromkeys(LANES, AT_ONCE)  # when the last claim for a lane began
         self._is_hungry = dict.fromkeys(LANES, False)  # whether it found all it asked for
         self._emptied_at = dict.fromkeys(LANES, AT_ONCE)  # when the last claim for a lane alone began, if it took all
-        self._are_for_loop = False  # all of the last claim for both lanes, which found as many as it asked for
+        self._lane_of_all: str | None = None  # in the last claim for both, if it found as many as it asked for
         self._threads_taken = 0  # by async bodies until then
-        self.room_in_threads = 0  # when the last demand was made
+        self.room_in_threads = self.room_on_loop = 0  # when the last demand was made
         self._next_poll_at = self._picky_again_at = AT_ONCE
         self._queues: list[str] = []
         self._queues_read_at = self._limits_read_at = AT_ONCE
@@ -114,7 +114,9 @@ class Appetite:
             coroutines, taken = self._crew.coroutines, self._crew.threads_taken
             # A hundred at once that use the ORM would ask for a hundred connections.
             is_light, self._threads_taken = self._crew.on_loop.has_moved and taken == self._threads_taken, taken
-            self._are_for_loop = was_full and is_light and all(claimed.task_type in coroutines for claimed in claims)
+            found = {ON_LOOP if claimed.task_type in coroutines else IN_THREADS for claimed in claims}
+            is_safe = was_full and (is_light or ON_LOOP not in found)
+            self._lane_of_all = found.pop() if is_safe and len(found) == 1 else None
         self._next_poll_at = now + (BUSY_SECONDS if claims.busy else self._poll_seconds())
         if is_picky(demand) and not was_full:
             self._picky_again_at = now + (now - began_at) / PICKY_SHARE
@@ -188,17 +190,18 @@ class Appetite:
         """How many tasks fit, and of which kind: a full lane takes no more of its own."""
         nothing = Demand(executor_id=self._executor_id, queues=(), limit=0)
         if self._suspects.is_waiting:
-            self.room_in_threads = 1
+            self.room_in_threads = self.room_on_loop = 1
             return replace(nothing, limit=min(1, most), suspects=True) if is_alone else nothing
         if most <= 0 or self._suspects.is_running:
             return nothing
         threads, loop, coroutines = self._crew.in_threads, self._crew.on_loop, sorted(self._crew.coroutines)
         in_threads, on_loop = max(0, threads.free + threads.ahead()), max(0, loop.free)
-        self.room_in_threads = in_threads
+        self.room_in_threads, self.room_on_loop = in_threads, on_loop
         if not coroutines:
             return replace(nothing, limit=min(most, in_threads))
         if in_threads and on_loop:  # who knows of which kind they will be: as the last ones, or some are handed back
-            return replace(nothing, limit=min(most, on_loop if self._are_for_loop else min(in_threads, on_loop)))
+            room = {IN_THREADS: in_threads, ON_LOOP: on_loop, None: min(in_threads, on_loop)}
+            return replace(nothing, limit=min(most, room[self._lane_of_all]))
         if in_threads:
             return replace(nothing, limit=min(most, in_threads), but=coroutines)
         return replace(nothing, limit=min(most, on_loop), only=coroutines)

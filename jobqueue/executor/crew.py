@@ -61,8 +61,8 @@ class Crew:
             self._coroutines, self._generation = frozenset(found), generation
         return self._coroutines
 
-    def begin(self, holds: Iterable[Hold], room_in_threads: int) -> list[Hold]:
-        """Start them, best first, or put them in line; gives back those of the threads that are too many."""
+    def begin(self, holds: Iterable[Hold], room_in_threads: int, room_on_loop: int) -> list[Hold]:
+        """Start them, best first, or put them in line; gives back those that are too many for their lane."""
         coroutines = self.coroutines
         for_threads: list[Hold] = []
         for_loop: list[Hold] = []
@@ -71,8 +71,8 @@ class Crew:
         if for_threads:
             self.in_threads.add(for_threads[:room_in_threads])
         if for_loop:
-            self.on_loop.add(for_loop)
-        return for_threads[room_in_threads:]
+            self.on_loop.add(for_loop[:room_on_loop])
+        return for_threads[room_in_threads:] + for_loop[room_on_loop:]
 
     def take_back(self, waited_seconds: float) -> list[Hold]:
         """Take those out of the lines that have waited so long."""

@@ -257,7 +257,7 @@ class Pulse(threading.Thread):
             if (before := self.holds.get(hold.id)) is not None and is_of_another_past(before, hold):
                 before.interrupt(FenceLost)
         self.holds.update((hold.id, hold) for hold in holds)
-        for hold in self._crew.begin(holds, self._appetite.room_in_threads):
+        for hold in self._crew.begin(holds, self._appetite.room_in_threads, self._appetite.room_on_loop):
             self._enter(not_started(hold))
             self._wakeup.set()
 

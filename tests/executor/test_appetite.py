@@ -166,6 +166,21 @@ def test_as_many_as_the_loop_has_room_for_are_asked_for_once_all_are_for_it(
     assert situation.asks(is_convenient=True).limit == 8
 
 
+@pytest.mark.parametrize(
+    ("found", "task_types", "limit"),
+    [(100, ["sync"], 508), (100, ["sync", "async"], 100), (99, ["sync"], 100), (100, ["async"], 100)],
+)
+def test_as_many_as_the_threads_have_room_for_are_asked_for_once_all_are_for_them(
+    situation: Situation, found: int, task_types: Sequence[str], limit: int
+) -> None:
+    situation.ahead = 500
+    assert situation.claims(found, task_types=task_types).limit == 100
+    assert situation.claims(508, is_convenient=True, task_types=["sync", "async"]).limit == limit
+
+    assert (situation.appetite.room_in_threads, situation.appetite.room_on_loop) == (508, 100)
+    assert situation.asks(is_convenient=True).limit == 100
+
+
 def test_no_more_async_tasks_are_asked_for_than_threads_before_it_is_known_that_they_need_none(
     situation: Situation,
 ) -> None:

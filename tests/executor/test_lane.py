@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
 from types import SimpleNamespace
 
@@ -35,6 +36,27 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+
+@pytest.fixture
+def asked() -> list[int]:
+    """How many tasks each claim was for."""
+    return []
+
+
+@pytest.fixture
+def listen(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> Callable[[Running], None]:
+    def prepare(running: Running) -> None:
+        make_demand = running.pulse._appetite.demand
+
+        def demand(most: int, **situation: bool) -> Demand:
+            made = make_demand(most, **situation)
+            asked.append(made.limit)
+            return made
+
+        monkeypatch.setattr(running.pulse._appetite, "demand", demand)
+
+    return prepare
 
 
 @pytest.fixture
@@ -170,22 +192,11 @@ def test_no_more_than_fits_is_claimed_of_long_tasks(start: Start) -> None:
 
 @on_postgresql
 def test_long_tasks_claimed_in_place_of_async_ones_go_back_at_once(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start, asked: list[int], listen: Callable[[Running], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobqueue.executor.pulse.TAKE_BACK_SECONDS", 1000.0)
-    asked: list[int] = []
     tasks.add_later.using(priority=1).enqueue_many([((number,), {}) for number in range(30)])
     tasks.wait_at.enqueue_many([(("long", number), {}) for number in range(20)])
-
-    def listen(running: Running) -> None:
-        make_demand = running.pulse._appetite.demand
-
-        def demand(most: int, **situation: bool) -> Demand:
-            made = make_demand(most, **situation)
-            asked.append(made.limit)
-            return made
-
-        monkeypatch.setattr(running.pulse._appetite, "demand", demand)
 
     running = start(threads=2, async_slots=40, prepare=listen)
     gates["long"].wait_for(2)
@@ -193,6 +204,23 @@ def test_long_tasks_claimed_in_place_of_async_ones_go_back_at_once(
     wait_for(lambda: len(running.holds) == 2)
     assert max(asked) > 30  # once it is known that they need no threads
     assert (Task.objects.running().count(), Task.objects.ready().count()) == (2, 18)
+
+
+@on_postgresql
+def test_async_tasks_claimed_in_place_of_short_ones_go_back_at_once(
+    start: Start, asked: list[int], listen: Callable[[Running], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobqueue.executor.pulse.TAKE_BACK_SECONDS", 1000.0)
+    monkeypatch.setattr(lane_module, "AHEAD_SECONDS", 1000.0)
+    tasks.add.using(priority=1).enqueue_many([((number,), {}) for number in range(30)])
+    tasks.wait_later.enqueue_many([(("long",), {})] * 20)
+
+    running = start(threads=2, async_slots=4, prepare=listen)
+    gates["long"].wait_for(4)
+
+    wait_for(lambda: len(running.holds) == 4)
+    assert max(asked) > 50  # once it is known that all are for threads
+    assert (Task.objects.running().count(), Task.objects.ready().count()) == (4, 16)
 
 
 @on_postgresql
