@@ -17,6 +17,7 @@ from tests.interleavings.world import Token, World, suspend
 MOST_ROUNDS = 20
 
 LOST_WAKE_UP = "lost wake-up"
+ROBBED = "nothing is taken from who has beaten"
 ONE_COMMIT = "exactly one commit per claim"
 STALE = "a stale owner has no effect"
 LOST_MAIL = "no message is lost"
@@ -125,6 +126,8 @@ def _claims(seen: Seen) -> Iterator[str]:
             yield f"{ONE_COMMIT}: claim {number} of {names[pk]} ended {ended}, the task is {status.get(pk)}"
     for pk, number in ledger.late:
         yield f"{STALE}: claim {number} of {names[pk]} was committed when {latest[pk]} had replaced it"
+    for pk, number in ledger.robbed:
+        yield f"{ROBBED}: claim {number} of {names[pk]}"
     for row in seen.tasks:
         good = [n for (pk, n), how in ledger.endings.items() if pk == row.id and "committed" in how]
         if row.inner_state is not None and int(row.inner_state) != max(good, default=0):

@@ -183,6 +183,28 @@ def owners(decide: Decide) -> SetUp:
     return set_up
 
 
+def beating_again(decide: Decide) -> SetUp:
+    """An executor that was silent for long beats, and commits what it is told that it holds, beside a rescue."""
+
+    def set_up(world: World) -> Sequence[Script]:
+        claimed = world.lost("task")
+        world.send(claimed.id, "m")
+        mail = world.read(claimed.id)
+
+        def beat_and_commit() -> None:
+            if world.still_holds(claimed):
+                world.commit(decide(claimed, mail))
+
+        def rescue_and_poll() -> None:
+            world.read(claimed.id)  # until here everybody has come before any step: rescue() is to see who has beaten
+            world.rescue()
+            world.poll("task", decide=suspend)
+
+        return [beat_and_commit, rescue_and_poll]
+
+    return set_up
+
+
 def losing_a_child(world: World) -> Sequence[Script]:
     """Its last loss ends a child FAILED, while its executor, not dead at all, commits its end."""
     parent = world.suspended("parent")
@@ -408,6 +430,8 @@ ALL = [
     Scenario("old-owner-suspends-x-new-owner", owners(suspend)),
     Scenario("old-owner-ends-x-new-owner", owners(done)),
     Scenario("old-owner-retries-x-new-owner", owners(retry)),
+    Scenario("beat-and-end-x-rescue", beating_again(done)),
+    Scenario("beat-and-suspend-x-rescue", beating_again(suspend)),
     Scenario("child-ends-x-last-loss", losing_a_child),
     Scenario("claim-x-claim", claiming),
     Scenario("cancel-x-suspend", cancelling(suspend)),

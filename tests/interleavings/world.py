@@ -80,7 +80,8 @@ class Ledger:
     endings: how each claim ended, which must be once. read: the messages that a poll saw. late: commits that the
     engine took from a claim that somebody else had replaced. left: what the last good poll read and did not want yet.
     to: the receiver of each message. ended, ended_badly, requeued, pruned: how often. holders: who was told to
-    have a key. doomed: whose children were to end with them. owed: who is still to be woken.
+    have a key. doomed: whose children were to end with them. owed: who is still to be woken. beaten: executors whose
+    beat was answered. robbed: claims taken from those who had beaten before anybody looked.
     """
 
     claims: list[Claim] = field(default_factory=list)
@@ -99,6 +100,8 @@ class Ledger:
     holders: list[UUID] = field(default_factory=list)
     doomed: set[UUID] = field(default_factory=set)
     owed: set[UUID] = field(default_factory=set)
+    beaten: set[UUID] = field(default_factory=set)
+    robbed: list[Claim] = field(default_factory=list)
 
 
 class World:
@@ -158,8 +161,7 @@ class World:
     def lost(self, name: str, **changes: Any) -> Claimed:
         """A task in the hands of an executor that stopped beating."""
         executor_id = uuid4()
-        sign = Sign(executor_id=executor_id, name="", host="", pid=1, versions={}, queues=[], slots=1)
-        self.engine.heartbeat(sign)
+        self.engine.heartbeat(sign_of(executor_id))
         claimed = self.running(name, executor_id=executor_id, **changes)
         long_ago = self.engine.now().replace(year=2001)
         self.engine.executors.filter(pk=executor_id).update(heartbeat=long_ago)
@@ -312,15 +314,28 @@ class World:
             self.names[pk] = name
         self.ledger.holders.append(answer.id)
 
+    def still_holds(self, claimed: Claimed) -> bool:
+        """Let who holds a claim beat; whether it is told that it still does."""
+        executor_id = self._executors[claimed.id, claimed.claim_number]
+        held = self.engine.heartbeat(sign_of(executor_id))
+        self.ledger.beaten.add(executor_id)
+        return any((one.id, one.claim_number) == (claimed.id, claimed.claim_number) for one in held)
+
     def rescue(self) -> None:
-        before = dict(self.ledger.claims)
+        before, beaten = dict(self.ledger.claims), set(self.ledger.beaten)
         for rescued in self.engine.rescue():
+            if rescued.executor_id in beaten:
+                self.ledger.robbed.append((rescued.id, before[rescued.id]))
             self._note_ending((rescued.id, before[rescued.id]), "rescued")
             if rescued.status in FINAL:
                 self._note_end(rescued.id, rescued.status)
 
     def _note_ending(self, claim: Claim, how: str) -> None:
         self.ledger.endings.setdefault(claim, []).append(how)
+
+
+def sign_of(executor_id: UUID) -> Sign:
+    return Sign(executor_id=executor_id, name="", host="", pid=1, versions={}, queues=[], slots=1)
 
 
 def token(message: Letter) -> Token:
