@@ -16,9 +16,10 @@ from jobqueue.admin.base import options_of
 from jobqueue.admin.explain import Surroundings, explain
 from jobqueue.admin.mail import actor_of, read_inbox
 from jobqueue.admin.tree import read_ancestors, read_tree
-from jobqueue.admin.values import mask_error, raw, read, show, show_arguments
+from jobqueue.admin.values import mask_error, parameter_names, raw, read, show, show_arguments
 from jobqueue.admin.words import headline
 from jobqueue.models import Executor, Queue, Task
+from jobqueue.redact import argument_secrets, redact_texts
 
 if TYPE_CHECKING:
     from django.contrib.admin.models import LogEntry
@@ -78,11 +79,15 @@ def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]
         "starts": len(listed(values["worker_ids"])),
     }
     if with_payload:
+        secrets = argument_secrets(parameter_names(task.task_type), values["args"], values["kwargs"], patterns)
+        result, state, metadata = (
+            redact_texts(values[column], secrets) for column in ("return_value", "inner_state", "metadata")
+        )
         context |= {
             "arguments": show_arguments(task.task_type, values["args"], values["kwargs"], patterns),
-            "result": show(values["return_value"], patterns) if task.status == Task.Status.SUCCESSFUL else None,
-            "state": show(values["inner_state"], patterns) if values["inner_state"] is not None else None,
-            "metadata": show(values["metadata"], patterns) if values["metadata"] else None,
+            "result": show(result, patterns) if task.status == Task.Status.SUCCESSFUL else None,
+            "state": show(state, patterns) if state is not None else None,
+            "metadata": show(metadata, patterns) if metadata else None,
         }
     return context
 

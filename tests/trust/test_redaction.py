@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -33,6 +34,21 @@ def log_in(name: str, password: str) -> None:
 @task(max_attempts=1)
 async def log_in_later(name: str, *, password: str) -> None:
     raise ValueError(f"no login as {name} with {password!r}, token='{BESIDE}'")
+
+
+@task(max_attempts=1)
+def remember(name: str, password: str) -> list[str]:
+    return [f"{name} comes with {password}"]
+
+
+class Keeper(Actor, max_attempts=1):
+    @dataclass
+    class State:
+        seen: list[str] = field(default_factory=list)
+
+    def poll(self, context: Any, name: str, password: str) -> Any:
+        context.state.seen.append(f"{name} comes with {password}")
+        return Done(context.state.seen)
 
 
 def refuse(name: str, password: str) -> None:
@@ -70,14 +86,21 @@ def page(path: str) -> str:
     return client.get(path).content.decode()
 
 
+def readable(text: str) -> str:
+    """Give JSON without escapes."""
+    return json.dumps(json.loads(text), ensure_ascii=False)
+
+
 SHOWN: dict[str, Callable[[UUID], str]] = {
     "admin's page": lambda pk: page(f"/admin/jobqueue/task/{pk}/change/"),
     "admin's list": lambda _: page("/admin/jobqueue/task/"),
-    "API": lambda pk: json.dumps(json.loads(page(f"/jobqueue/tasks/{pk}/")), ensure_ascii=False),
+    "API": lambda pk: readable(page(f"/jobqueue/tasks/{pk}/")),
     "show": lambda pk: jobqueue("show", pk).out,
-    "show --json": lambda pk: jobqueue("show", pk, "--json").out,
+    "show --json": lambda pk: readable(jobqueue("show", pk, "--json").out),
     "tail": lambda _: jobqueue("tail", "--backend", "default").out,
-    "tail --json": lambda _: jobqueue("tail", "--backend", "default", "--json").out,
+    "tail --json": lambda _: "\n".join(
+        map(readable, jobqueue("tail", "--backend", "default", "--json").out.splitlines())
+    ),
 }
 
 
@@ -137,3 +160,20 @@ def test_masked_argument_of_a_child_is_not_shown_in_the_inbox_of_its_parent(burs
     assert MASK in text
     assert SECRET not in text
     assert BESIDE not in text
+
+
+@pytest.mark.parametrize("body", [remember, Keeper], ids=lambda body: body.__name__ if body is Keeper else "remember")
+@pytest.mark.parametrize("where", ["admin's page", "API", "show", "show --json"])
+def test_masked_argument_is_not_shown_in_a_result_or_state_that_repeats_it(
+    burst: Burst,  # noqa: F811
+    where: str,
+    body: Any,
+) -> None:
+    pk = UUID(body.enqueue("anna", SECRET).id)
+    burst()
+    assert Task.objects.get(pk=pk).return_value == [f"anna comes with {SECRET}"]
+
+    text = SHOWN[where](pk)
+
+    assert f"anna comes with {MASK}" in text
+    assert SECRET not in text
