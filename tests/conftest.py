@@ -11,10 +11,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import hypothesis
 import pytest
 from django.conf import settings
 
 from demo_project.postgres import Cluster, throwaway_cluster
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("unhurried")
 
 LONGEST = ("trust", "acceptance", "simulation", "interleavings")  # folders, what waits most first
 
