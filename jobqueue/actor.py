@@ -185,7 +185,6 @@ class Actor(Generic[S]):
         abstract: bool = False,
         **rest: Any,
     ) -> None:
-        super().__init_subclass__(**rest)
         given = {
             "queue_name": queue_name,
             "backend": backend,
@@ -197,6 +196,10 @@ class Actor(Generic[S]):
             "timeout": timeout,
             "submit": submit,
         }
+        if rest and not any("__init_subclass__" in vars(base) for base in cls.__mro__ if base not in WITHOUT_KEYWORDS):
+            known = ", ".join(["name", *given, "abstract"])
+            raise TypeError(f"{cls.__name__}: an actor takes no keyword {next(iter(rest))!r}; it takes {known}")
+        super().__init_subclass__(**rest)
         cls._given = {option: value for option, value in given.items() if value is not None}
         if abstract:
             if name:
@@ -266,6 +269,8 @@ class Actor(Generic[S]):
             value = msgspec.to_builtins(state, str_keys=True)
         except RecursionError:
             raise ValueError(f"{cls.__name__}: the state holds itself, or is nested too deep for JSON") from None
+        except TypeError as error:
+            raise ValueError(f"{cls.__name__}: the state is not JSON: {error}") from error
         try:
             msgspec.convert(value, cls.State, str_keys=True)
         except msgspec.ValidationError as error:
@@ -281,6 +286,9 @@ class Actor(Generic[S]):
             raise
         except Exception as error:  # of a __post_init__, say
             raise ValueError("".join(format_exception_only(error)).strip()) from error
+
+
+WITHOUT_KEYWORDS = (Actor, Generic, object)  # beside Actor's own; a mixin may have some
 
 
 def _is_plain(state: Any) -> bool:

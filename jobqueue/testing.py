@@ -114,6 +114,8 @@ def advance(time: timedelta, *, backend: str = "default") -> None:
     All stored moments move back, one statement per table, since the queue goes by the database's clock. What
     bodies keep themselves, in their state or their models, does not move.
     """
+    if not isinstance(time, timedelta):
+        raise TypeError(f"advance() takes a timedelta, such as timedelta(minutes=5), not {time!r}.")
     database = engine_for(backend).database
     for model, where in (
         (Task, Q(backend=backend)),
@@ -133,6 +135,8 @@ def context(
     state: None stands for a fresh one. inbox: messages made by message(), or their bodies, which must be what the
     actor's `Message` allows; raises ValueError otherwise. values: other fields of PollContext, such as timed_out.
     """
+    if not (isinstance(actor, type) and issubclass(actor, Actor)):
+        raise TypeError(f"context() is what polls of an actor are given, not {actor!r:.200}; call() a function task.")
     letters = [entry if isinstance(entry, Message) else message(entry) for entry in inbox]
     defaults: dict[str, Any] = {"id": new_id()}
     return PollContext(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -176,7 +176,7 @@ def alarm_of(decision: Sleep | Suspend) -> dict[str, Any]:
     if until is None and not is_sleep:
         return {}
     name = "Sleep(until)" if is_sleep else "Suspend(timeout)"
-    if until is None or (isinstance(until, datetime) and not is_sleep):
+    if until is None or not (is_sleep or isinstance(until, timedelta)):
         raise InvalidActions(f"{name} must be {'a datetime or ' if is_sleep else ''}a timedelta, not {until!r}.")
     for problem in time_problems(name, until):
         raise InvalidActions(f"{problem}.")

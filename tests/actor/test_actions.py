@@ -123,6 +123,7 @@ WRONG: dict[str, tuple[Callable[[PollContext[Any]], Any], str]] = {
         "InvalidActions: Sleep(until) must be an aware datetime",
     ),
     "Sleep for an aeon": (lambda context: Sleep(timedelta.max), "InvalidActions: Sleep(until) must lie within"),
+    "Suspend for a number": (lambda context: Suspend(5), "InvalidActions: Suspend(timeout) must be a timedelta, not 5"),  # type: ignore[arg-type]
     "Suspend until a moment": (
         lambda context: Suspend(datetime(2030, 1, 1)),  # type: ignore[arg-type]
         "InvalidActions: Suspend(timeout) must be a timedelta",

@@ -192,6 +192,21 @@ class TestRefused:
         with pytest.raises(InvalidTask, match="abstract"):
             type("Refused", (Actor,), {"__module__": __name__}, abstract=True, name="refused")
 
+    def test_keyword_that_actors_do_not_take(self) -> None:
+        def poll(self: Any, context: PollContext[Any]) -> Any: ...
+
+        with pytest.raises(TypeError, match=r"actor takes no keyword 'atomic'; it takes name, .*, submit, abstract"):
+            type("Refused", (Actor,), {"__module__": __name__, "poll": poll}, atomic=True)
+
+    def test_keyword_of_a_mixin(self) -> None:
+        class Coloured:
+            def __init_subclass__(cls, *, colour: str, **rest: Any) -> None:
+                super().__init_subclass__(**rest)
+                cls.colour = colour  # type: ignore[attr-defined]
+
+        painted: Any = type("Painted", (Actor, Coloured), {"__module__": __name__}, abstract=True, colour="red")
+        assert painted.colour == "red"
+
     def test_messages_that_cannot_be_told_apart(self) -> None:
         def poll(self: Any, context: PollContext[Any]) -> Any: ...
 

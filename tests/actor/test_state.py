@@ -64,6 +64,16 @@ def test_state_that_is_not_json_is_a_failed_poll(stage: Stage, value: Any) -> No
     assert stage.row(pk).inner_state is None
 
 
+def test_state_of_what_is_no_json_says_that_it_is_the_state(stage: Stage) -> None:
+    def poll(context: PollContext[Any]) -> Any:
+        context.state["bad"] = object()
+
+    pk = stage.enter(poll)
+    stage.run()
+
+    assert stage.error(pk).startswith("ValueError: Puppet: the state is not JSON: ")
+
+
 def test_state_that_holds_itself_is_a_failed_poll_that_says_so(stage: Stage) -> None:
     def poll(context: PollContext[Any]) -> Any:
         context.state["me"] = context.state

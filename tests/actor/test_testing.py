@@ -322,8 +322,16 @@ class TestAdvance:
         testing.advance(timedelta(hours=1), backend="sqlite")
         assert [str(poll.id) for poll in stage.run(backend="sqlite")] == [result.id]
 
+    def test_a_number_is_refused_before_the_database_does(self) -> None:
+        with pytest.raises(TypeError, match=r"takes a timedelta, .* not 60"):
+            testing.advance(60)  # type: ignore[arg-type]
+
 
 class TestContext:
+    def test_is_for_actors(self) -> None:
+        with pytest.raises(TypeError, match=r"of an actor .* call\(\) a function task"):
+            testing.context(tasks.add)  # type: ignore[arg-type]
+
     def test_fresh_state(self) -> None:
         context = testing.context(trees.Fibonacci)
 
