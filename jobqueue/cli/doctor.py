@@ -166,5 +166,8 @@ def _executors(now: Figures) -> Iterator[Finding]:
         )
     if now.serving:
         yield Finding(Level.OK, f"Backend {now.backend}: {many(len(now.serving), 'executor')} alive.")
+    elif now.has_quiet:
+        said = f"Backend {now.backend}: executors are quiet, none claims anything."
+        yield Finding(Level.WARNING, said, "manage.py jobqueue executors resume --all")
     else:
         yield Finding(Level.WARNING, f"Backend {now.backend}: no executor is alive.", "manage.py run_executors")

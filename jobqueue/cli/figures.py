@@ -73,6 +73,11 @@ class Figures:
     last_minute: Mapping[Status, Count]
     serving: Sequence[ExecutorFigures] = field(default=())
 
+    @property
+    def has_quiet(self) -> bool:
+        """Whether an executor lives that was told to claim nothing."""
+        return any(executor.state == "quiet" for executor in self.executors)
+
 
 def figures(engine: Engine) -> Figures:
     """Read the figures of one backend."""

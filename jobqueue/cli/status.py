@@ -62,7 +62,9 @@ def _show(console: Console, one: Figures, *, has_title: bool) -> None:
         console.table(EXECUTORS, [executor_line(executor) for executor in executors[:SHOWN]])
         if len(executors) > SHOWN:
             console.write(f"and {len(executors) - SHOWN:,} more")
-    if not one.serving:
+    if not one.serving and one.has_quiet:
+        console.write("Executors are quiet, none claims anything: manage.py jobqueue executors resume --all.")
+    elif not one.serving:
         console.write("No executor is alive: manage.py run_executors starts one.")
     console.write()
     console.write(f"Last minute  {_counts(one.last_minute)}")

@@ -41,6 +41,14 @@ def test_a_healthy_site_is_told_so() -> None:
     assert {line.split()[0] for line in said.out.splitlines() if not line.startswith(" ")} == {"ok"}
 
 
+def test_executors_that_are_quiet_are_not_taken_for_none(backend) -> None:
+    ExecutorFactory.create(backend=backend, using=backend, state="QUIET")
+    (warning,) = [text for text in said_of(backend, "warning") if "executor" in text]
+    assert "are quiet" in warning
+    assert "manage.py jobqueue executors resume --all" in warning
+    assert "are quiet" in jobqueue("status", "--backend", backend).out
+
+
 def test_a_queue_that_nobody_serves_is_an_error(backend, alive) -> None:
     TaskFactory.create(backend=backend, using=backend, queue_name="served")
     TaskFactory.create(backend=backend, using=backend, queue_name="forgotten")
