@@ -12,7 +12,7 @@ from jobqueue.outcome import Claimed, Letter
 
 Stopper = Callable[[type[Interrupted]], None]
 
-TELL_AGAIN_SECONDS = 1.0  # sooner than this, a body hears nothing twice, whoever wants it to stop
+TELL_GAP_SECONDS = 1.0  # sooner than this, a body hears nothing twice, whoever wants it to stop
 
 
 class Hold:
@@ -97,7 +97,7 @@ class Hold:
             if self._stopper is None or self._may_finish(reason):
                 return False
             now = time.monotonic()
-            if self.told_at is None or now - self.told_at >= TELL_AGAIN_SECONDS:
+            if self.told_at is None or now - self.told_at >= TELL_GAP_SECONDS:
                 self._stopper(self.reason)
                 self.told_at = now
                 self.told_first_at = self.told_first_at or now

@@ -20,7 +20,7 @@ def run_interruptibly(hold: Hold, session: Session, body: Callable[[], Any]) -> 
     Run the body in this thread; once this has returned, no interruption arrives any more.
 
     Until disarm() is through, it may arrive anywhere in here: hence the loop. That a second one
-    arrives in the lines that catch the first cannot be, by Hold's TELL_AGAIN_SECONDS.
+    arrives in the lines that catch the first cannot be, by hold.TELL_GAP_SECONDS.
     """
     ident = threading.get_ident()
     ending: Returned | Raised | None = None

@@ -21,6 +21,7 @@ from uuid import UUID, uuid4
 import django
 from django.db import connections
 
+from jobqueue import __version__
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import ShuttingDown
 from jobqueue.executor.health import Health
@@ -130,7 +131,7 @@ class ExecutorProcess:
             versions={
                 "django": django.get_version(),
                 "python": platform.python_version(),
-                "jobqueue": jobqueue_version(),
+                "jobqueue": __version__,
             },
             queues=list(self.settings.queues or ()),
             queue_limits=self.settings.queue_limits,
@@ -392,9 +393,3 @@ def flush() -> None:
     writer = threading.Thread(target=write, name="flush", daemon=True)
     writer.start()
     writer.join(FLUSH_SECONDS)
-
-
-def jobqueue_version() -> str:
-    from jobqueue import __version__
-
-    return __version__

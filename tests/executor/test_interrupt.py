@@ -86,7 +86,7 @@ def test_what_was_told_before_the_start_keeps_a_body_from_starting() -> None:
 
 
 def test_the_first_reason_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hold_module, "TELL_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(hold_module, "TELL_GAP_SECONDS", 0.0)
     hold = Hold(make_claim())
     Teller(hold, lambda: (hold.interrupt(TaskTimeout), hold.interrupt(ShuttingDown)))
 
@@ -98,7 +98,7 @@ def test_the_first_reason_stands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_body_that_swallowed_it_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hold_module, "TELL_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(hold_module, "TELL_GAP_SECONDS", 0.0)
     hold = Hold(make_claim())
     swallowed = threading.Event()
 
