@@ -171,7 +171,8 @@ class Appetite:
         holds = [hold for hold in self._in_hand() if hold.claimed.queue_name in self.limits]
         held = Counter(hold.claimed.queue_name for hold in holds)
         in_line = {hold.claimed.queue_name for hold in holds if hold.started_at is None}
-        at_once = asked.limit if asked.only is not None else min(asked.limit, max(0, self._crew.in_threads.free))
+        lane = self._crew.in_threads if asked.only is None else self._crew.on_loop
+        at_once = min(asked.limit, max(0, lane.free))
         most: dict[str, int] = {}
         for queue in self.limits.intersection(asked.queues):
             most[queue] = self._settings.queue_limits.get(queue, asked.limit) - held[queue]
@@ -195,7 +196,7 @@ class Appetite:
         if most <= 0 or self._suspects.is_running:
             return nothing
         threads, loop, coroutines = self._crew.in_threads, self._crew.on_loop, sorted(self._crew.coroutines)
-        in_threads, on_loop = max(0, threads.free + threads.ahead()), max(0, loop.free)
+        in_threads, on_loop = (max(0, lane.free + lane.ahead()) for lane in (threads, loop))
         self.room_in_threads, self.room_on_loop = in_threads, on_loop
         if not coroutines:
             return replace(nothing, limit=min(most, in_threads))

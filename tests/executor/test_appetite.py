@@ -44,7 +44,7 @@ class Situation:
     def __init__(self, clock: Clock, **settings: Any) -> None:
         self.clock = clock
         self.threads, self.loop, self.coroutines = 8, 100, frozenset({"async"})
-        self.ahead = 0
+        self.ahead = self.loop_ahead = 0
         self.has_moved, self.threads_taken = True, 0
         self.queues = ["a", "b"]
         self.reads = 0
@@ -57,7 +57,9 @@ class Situation:
             (),
             {
                 "in_threads": property(lambda _: SimpleNamespace(free=self.threads, ahead=lane().ahead)),
-                "on_loop": property(lambda _: SimpleNamespace(free=self.loop, has_moved=self.has_moved)),
+                "on_loop": property(
+                    lambda _: SimpleNamespace(free=self.loop, has_moved=self.has_moved, ahead=lambda: self.loop_ahead)
+                ),
                 "threads_taken": property(lambda _: self.threads_taken),
                 "coroutines": property(lambda _: self.coroutines),
             },
@@ -144,6 +146,15 @@ def test_no_more_is_asked_for_than_fits_whatever_kind_comes(
     demand = situation.asks()
 
     assert (demand.limit, demand.only, demand.but, demand.suspects) == (limit, only, but, False)
+
+
+def test_short_async_tasks_are_claimed_ahead_too(situation: Situation) -> None:
+    situation.loop_ahead = 500
+    assert situation.claims(8, task_types=["async"]).limit == 8
+    assert situation.asks(is_convenient=True).limit == 600
+
+    situation.threads, situation.loop = 0, -200
+    assert (situation.asks().limit, situation.asks().only) == (300, ["async"])
 
 
 def test_without_async_tasks_only_threads_count(situation: Situation) -> None:
@@ -459,6 +470,13 @@ def test_limits_are_looked_up_each_second(situation: Situation) -> None:
 
     situation.clock.now += QUEUES_SECONDS
     assert situation.asks().limited == ["a"]
+
+
+def test_of_a_queue_with_a_max_running_no_async_task_is_claimed_ahead(situation: Situation) -> None:
+    situation.limited, situation.threads, situation.loop, situation.loop_ahead = ["a"], 0, 3, 500
+
+    demand = situation.asks()
+    assert (demand.limit, demand.only, demand.most) == (503, ["async"], {"a": 3})
 
 
 def test_queue_that_another_claims_from_is_looked_at_again_soon(situation: Situation) -> None:
