@@ -104,14 +104,19 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
         return TemplateResponse(request, "admin/jobqueue/executor/stop.html", context)
 
     def _tell(self, request: HttpRequest, queryset: QuerySet[Executor], command: Command, what: str) -> None:
-        rows = list(queryset.exclude(state=Executor.State.STOPPED))
+        there = list(queryset.exclude(state=Executor.State.STOPPED))
+        rows = [row for row in there if row.backend in api.aliases()]
+        for row in there:
+            if row not in rows:
+                text = _("%(name)s was not told: TASKS here has no backend %(backend)s.")
+                messages.warning(request, text % {"name": row.name, "backend": row.backend})
         for backend in {row.backend for row in rows}:
             api.command([row.pk for row in rows if row.backend == backend], command, backend=backend)
         history.write(request, rows, what)
         said = _("Executors %(names)s: %(what)s Their state says when they do it, in a second or so.")
         if rows:
             messages.success(request, said % {"names": ", ".join(row.name for row in rows), "what": what})
-        else:
+        elif not there:
             messages.warning(request, _("They have stopped already."))
 
     @admin.display(description=gettext_lazy("state"))

@@ -234,6 +234,16 @@ class TestActions:
         assert LogEntry.objects.get().object_id == str(chosen.pk)
         assert f"told to {command.lower()}" in look("executor/")
 
+    def test_executor_of_a_backend_that_the_settings_dropped_is_named(self, client):
+        ours, strange = ExecutorFactory.create(), ExecutorFactory.create(backend="dropped", name="Old-1")
+        client.force_login(make_user("view_executor", "command_executor"))
+        data = {"action": "quiet_selected", ACTION_CHECKBOX_NAME: [str(ours.pk), str(strange.pk)]}
+
+        response = client.post("/admin/jobqueue/executor/", data, follow=True)
+
+        assert "Old-1 was not told: TASKS here has no backend dropped." in response.content.decode()
+        assert LogEntry.objects.get().object_id == str(ours.pk)
+
     def test_without_permission_nothing_is_offered_or_done(self, client, make, backend):
         row = make()
         client.force_login(make_user("view_executor", "view_queue"))
