@@ -51,8 +51,6 @@ def lost(history: History) -> Iterator[str]:
         end = next((change for change in reversed(story) if change.after is not None), None)
         if end is None or end.after not in FINAL:
             yield f"task {note['task']} was acknowledged and is {end.after if end else 'not there'}"
-        elif end.after == "CANCELLED":
-            yield f"task {note['task']} was acknowledged and is CANCELLED, which nobody asked for"
         elif end.after == "SUCCESSFUL" and "expected" in note and json.loads(end.result or "null") != note["expected"]:
             yield f"task {note['task']} gave {end.result}, not {note['expected']!r}"
     seen = numbers_seen(history)
@@ -170,8 +168,9 @@ def miscounted(history: History) -> Iterator[str]:
 def failed(history: History) -> Iterator[str]:
     """No task fails for what was done to executors and servers."""
     for change in history.changes:
-        if change.after == "FAILED" != change.before:
-            yield f"task {change.task_id} after {change.attempts_after} attempts and {change.losses_after} losses"
+        if change.after in ("FAILED", "CANCELLED") and change.after != change.before:  # nobody cancels in a storm
+            spent = f"{change.attempts_after} attempts and {change.losses_after} losses"
+            yield f"task {change.task_id} {change.after} after {spent}"
 
 
 def stuck(history: History) -> Iterator[str]:

@@ -126,7 +126,7 @@ FORGED: list[tuple[str, str, Callable[[], History]]] = [
         born(), replace(born(), before="READY", after=None))),
     ("lost", "another result than was asked for", lambda: changed(4, result='"kept"')),
     ("lost", "a message that nobody read", lambda: with_mail(2)),
-    ("lost", "a task that nobody cancelled", lambda: changed(4, after="CANCELLED", result=None)),
+    ("failed", "a task that nobody cancelled", lambda: changed(4, after="CANCELLED", result=None)),
     ("doubled", "an effect twice", lambda: replace(GOOD, effects=[*GOOD.effects, *GOOD.effects])),
     ("doubled", "a message read twice", lambda: with_mail(1, 1)),
     ("doubled", "a message consumed twice", lambda: replace(GOOD, mail=[*GOOD.mail, consumed(2), consumed(3)])),
