@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import TextField
+from django.db.models import Q, TextField
 from django.db.models.functions import Cast
 
 from jobqueue.engine.claim import RAW
@@ -26,6 +26,8 @@ from jobqueue.outcome import FINAL, Rescued, Sign, Status
 
 # A process that was frozen may claim before its first beat: so long its claim stands for one.
 CLAIM_COUNTS_SECONDS = 1.0
+# What lies further ahead was written before the clock was set back.
+AHEAD_SECONDS = 1.0
 
 
 class Rescue(Heartbeat, Tallies, Mail, Wake):
@@ -67,6 +69,9 @@ class Rescue(Heartbeat, Tallies, Mail, Wake):
         for executor_id in (pk for pk, seconds in holders.items() if seconds is None):
             unknown = Sign(executor_id=executor_id, name="unknown", host="", pid=0, versions={}, queues=[], slots=0)
             self._write_executor(unknown)
+        ahead = [pk for pk, seconds in holders.items() if seconds is not None and seconds < -AHEAD_SECONDS]
+        if ahead:  # else it would have beaten until the clock is there again
+            self.executors.filter(pk__in=ahead, heartbeat__gt=bound(AHEAD_SECONDS)).update(heartbeat=Clock())
         timeout = self.options.heartbeat_timeout
         return {pk: seconds for pk, seconds in holders.items() if seconds is not None and seconds > timeout}
 
@@ -85,13 +90,17 @@ class Rescue(Heartbeat, Tallies, Mail, Wake):
 
     def _overdue(self) -> TaskQuerySet:
         """Tasks that were not claimed just now; applied to the locked row too, which may have been claimed again."""
-        return self.tasks.running().filter(heartbeat__lt=bound(-self._claim_counts_seconds))
+        return self.tasks.running().filter(self._not_just_claimed)
+
+    @property
+    def _not_just_claimed(self) -> Q:
+        return Q(heartbeat__lt=bound(-self._claim_counts_seconds)) | Q(heartbeat__gt=bound(AHEAD_SECONDS))
 
     def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
         silent = self.executors.filter(heartbeat__lt=bound(-self.options.heartbeat_timeout))
         rows = self.lock(ids).filter(
+            self._not_just_claimed,
             status=Status.RUNNING,
-            heartbeat__lt=bound(-self._claim_counts_seconds),
             executor_id__in=silent.values("pk"),
         )
         texts = {"errors_text": Cast("errors", TextField()), "workers_text": Cast("worker_ids", TextField())}

@@ -143,6 +143,18 @@ class TestRescue:
 
         assert [rescued.id for rescued in bench.engine.rescue()] == [claimed.id]
 
+    def test_clock_that_was_set_back_gives_the_dead_no_more_than_a_timeout(self, bench: Bench) -> None:
+        """Its last beat, and its claim, lie ahead."""
+        bench.beat()
+        claimed = bench.running()
+        bench.time_passes(-3600)
+
+        assert bench.engine.rescue() == []
+        bench.time_passes(TIMEOUT - 5)
+        assert bench.engine.rescue() == []
+        bench.time_passes(6)
+        assert [rescued.id for rescued in bench.engine.rescue()] == [claimed.id]
+
     def test_nobody_is_rescued_within_the_timeout(self, bench: Bench) -> None:
         bench.running()
         bench.time_passes(TIMEOUT - 5)
