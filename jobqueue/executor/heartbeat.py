@@ -52,6 +52,7 @@ class Heart(threading.Thread):
         self._engine, self._sign, self._holds, self._outage, self._line = engine, sign, holds, outage, line
         self._on_first_beat = on_first_beat
         self._timeout = engine.options.heartbeat_timeout
+        self._late_seconds = self._timeout / 2
         self._kicked = threading.Event()
         self._over = False
         self.has_beaten = False
@@ -64,9 +65,13 @@ class Heart(threading.Thread):
 
     @property
     def may_rescue(self) -> bool:
-        """Whether a full timeout of unbroken beats lies behind us: after an outage nobody steals from the living."""
-        since = self._unbroken_since
-        return since is not None and not self.is_fenced() and time.monotonic() - since >= self._timeout
+        """
+        Whether a full timeout of punctual beats lies behind us: after an outage nobody steals from the living.
+
+        Nor after a standstill of our own, which may have hidden one: a beat is late by half of what lies between two.
+        """
+        since, now = self._unbroken_since, time.monotonic()
+        return since is not None and now - self.last_good_at <= self._late_seconds and now - since >= self._timeout
 
     def doubts_clock(self) -> bool:
         """
@@ -101,7 +106,7 @@ class Heart(threading.Thread):
         patience, said = Patience(longest_seconds=min(5.0, interval)), ""
         try:
             while not self._over:
-                wait, self.moved_at = interval, time.monotonic()
+                self.moved_at = time.monotonic()
                 try:
                     if not self.has_beaten and (missing := self._missing()):
                         if missing != said:
@@ -110,12 +115,13 @@ class Heart(threading.Thread):
                     else:
                         self.beat()
                         patience.reset()
+                        wait = self.moved_at + interval - time.monotonic()
                 except django.db.Error as error:
                     self._unbroken_since = None
                     self._outage.begin("heartbeat", error)
                     self._line.drop()
                     wait = patience.next_seconds()
-                self._kicked.wait(wait)
+                self._kicked.wait(max(0.0, wait))
                 self._kicked.clear()
             self._say_goodbye()
         except BaseException as failure:  # a process without a heart must not go on: the watchdog ends it
@@ -132,7 +138,7 @@ class Heart(threading.Thread):
             reach("heartbeat.before")
             held = self._engine.heartbeat(self._sign())
             reach("heartbeat.after")
-        if began - self.last_good_at > self._timeout:
+        if began - self.last_good_at > self._late_seconds:
             self._unbroken_since = None
         self.last_good_at = began
         self._unbroken_since = self._unbroken_since or began

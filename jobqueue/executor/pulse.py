@@ -38,7 +38,7 @@ logger = logging.getLogger("jobqueue.executor")
 TAKE_BACK_SECONDS = 1.0  # a task that waited in line for so long goes back for others to take
 DRAINED_SECONDS = 1.0  # --burst ends when nothing is due so soon
 BURST_LOOK_SECONDS = 0.1  # and looks so often whether others are still at work
-LAST_TRIES = 3  # to hand back what is left, or may be, when the database is away
+LAST_TRIES = 6  # to hand back what is left, or may be, when the database is away: some three seconds
 TOLD_TOGETHER = 25  # announcements in one lot
 UNTOLD_MOST = 1000  # with so many before the receivers of signals, nothing more is claimed
 
