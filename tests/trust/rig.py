@@ -44,11 +44,13 @@ class Stalled(AssertionError):
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A process of the rig. code: how it ended."""
+    """A process of the rig. code: how it ended. is_proxied: goes through the proxy. is_hurt: may end as it must."""
 
     name: str
     pid: int
     role: str
+    is_proxied: bool = False
+    is_hurt: bool = False
     born_at: float = field(default_factory=time.monotonic)
     code: int | None = None
     ended: threading.Event = field(default_factory=threading.Event)
@@ -178,7 +180,9 @@ class Rig:
 
     def start_executor(self, *flags: str, through: Proxy | None = None, **order: Any) -> Member:
         place = {} if through is None else as_place(through)
-        return self.launch("executor", flags=[*SLOTS, *flags], place=place, **order)
+        member = self.launch("executor", flags=[*SLOTS, *flags], place=place, **order)
+        member.is_proxied = through is not None
+        return member
 
     def start_sender(self, seed: int, most_waiting: int = 100, pause_seconds: float = 0.0, **order: Any) -> Member:
         return self.launch("sender", seed=seed, most_waiting=most_waiting, pause_seconds=pause_seconds, **order)
@@ -198,6 +202,7 @@ class Rig:
 
     def hurt(self, member: Member, how: str) -> None:
         """Note what is about to be done to a process; the checker asks."""
+        member.is_hurt = True
         self.note("hurt", whom=member.name, how=how)
 
     def log(self, member: Member) -> str:
@@ -298,6 +303,8 @@ class Rig:
             self.wait_for_first_beat(member)  # else it is asked to stop before it listens
             self.wait_for(lambda member=member: self._is_modest(member), f"{member.name} to use no more than before")  # type: ignore[misc]
         self.stop(*self.living())
+        fallen = {one.name: one.code for one in self.members if one.role == "executor" and one.code and not one.is_hurt}
+        assert not fallen, f"ended by themselves, with {fallen}: see {self.folder}"
         self.wait_for(lambda: not self.sessions(), "the end of all sessions of executors")
 
     def get_used_to(self, member: Member) -> None:

@@ -154,8 +154,14 @@ class Storm:
         self.rig.start_sender(self.chance.randrange(1_000, 1_000_000), pause_seconds=self._pause_seconds)
 
     def terminate_session(self) -> None:
-        if sessions := self.rig.sessions():
-            self.rig.ask("SELECT pg_terminate_backend(%s)", self.chance.choice(sessions))
+        """One that was there: else it would be counted, and nothing was done."""
+
+        def terminate() -> bool:
+            sessions = self.rig.sessions()
+            asked = self.rig.ask("SELECT pg_terminate_backend(%s)", self.chance.choice(sessions)) if sessions else []
+            return asked == [(True,)]
+
+        self.rig.wait_for(terminate, "a session to end")
 
     def kill_backend(self) -> None:
         """SIGKILL one server process: the postmaster ends all others, and recovers."""
@@ -206,7 +212,8 @@ class Storm:
     def black_hole(self) -> None:
         """Longer than the timeout, for all who go through the proxy: nothing arrives, and nothing fails."""
         for member in self.rig.living():
-            self.rig.hurt(member, "cut off")
+            if member.is_proxied:
+                self.rig.hurt(member, "cut off")
         self.rig.proxy.swallow()
         self.wait(self.rig.timeout_seconds * 1.5)
         self.rig.proxy.flow()
