@@ -15,8 +15,9 @@ from jobqueue.engine.base import Engine
 from jobqueue.engine.schema import missing_migrations, missing_tables
 from jobqueue.engine.tallies import FOLD_BATCH
 from jobqueue.exceptions import FenceLost, TaskCancelled
+from jobqueue.executor.errors import first_line_of
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.outage import Line, Outage, Patience, first_line
+from jobqueue.executor.outage import Line, Outage, Patience
 from jobqueue.failpoints import reach
 from jobqueue.outcome import Due, Held, Sign, Status
 
@@ -176,7 +177,7 @@ class Heart(threading.Thread):
                 with self._line:
                     self._engine.heartbeat(replace(self._sign(), state="STOPPED"))
         except django.db.Error as error:
-            logger.debug("heartbeat.goodbye %s", first_line(error))
+            logger.debug("heartbeat.goodbye %s", first_line_of(error))
 
     def _look_at(self, before: Mapping[UUID, Hold], held: Mapping[UUID, Held]) -> None:
         for pk, hold in before.items():

@@ -15,7 +15,8 @@ from django.db import connections
 from jobqueue.api import CANCEL_NOTICE
 from jobqueue.engine.base import Engine
 from jobqueue.engine.statements import notify_from_elsewhere, statement
-from jobqueue.executor.outage import Patience, drop, first_line
+from jobqueue.executor.errors import first_line_of
+from jobqueue.executor.outage import Patience, drop
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -60,7 +61,7 @@ class Listener(threading.Thread):
             except Exception as error:  # noqa: BLE001 - whatever it is, we can do without
                 if self.is_listening:
                     patience.reset()
-                    logger.info("listener.away, polling meanwhile: %s", first_line(error))
+                    logger.info("listener.away, polling meanwhile: %s", first_line_of(error))
                 self.is_listening = False
                 self._over.wait(patience.next_seconds())
             finally:

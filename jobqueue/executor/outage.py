@@ -12,6 +12,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.engine.statements import make_own
+from jobqueue.executor.errors import first_line_of
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -45,12 +46,12 @@ class Outage:
             now = time.monotonic()
             if self._since is None and self._last_good_at.get(who, now) < self._last_over_at:
                 self._last_good_at[who] = now
-                logger.debug("database.back %s connects again: %s", who, first_line(error))
+                logger.debug("database.back %s connects again: %s", who, first_line_of(error))
                 return
             self._down.add(who)
             if self._since is None:
                 self._since = now
-                logger.warning("database.away, trying again until it is back: %s", first_line(error))
+                logger.warning("database.away, trying again until it is back: %s", first_line_of(error))
 
     def end(self, who: str) -> None:
         self._last_good_at[who] = time.monotonic()
@@ -155,7 +156,7 @@ class Line:
         try:
             close()
         except Exception as error:  # noqa: BLE001 - SQLite refuses to be closed from here, and does not hang on a network
-            logger.debug("database.hung %s: %s", self.name, first_line(error))
+            logger.debug("database.hung %s: %s", self.name, first_line_of(error))
         return True
 
 
@@ -175,10 +176,5 @@ def drop(wrapper: BaseDatabaseWrapper) -> None:
     try:
         wrapper.close()
     except Exception as error:  # noqa: BLE001 - it is not used again
-        logger.debug("database.drop %s", first_line(error))
+        logger.debug("database.drop %s", first_line_of(error))
         wrapper.connection = None
-
-
-def first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"

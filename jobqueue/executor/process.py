@@ -24,11 +24,12 @@ from django.db import connections
 from jobqueue import __version__
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import ShuttingDown
+from jobqueue.executor.errors import first_line_of
 from jobqueue.executor.health import Health
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.listener import Listener
-from jobqueue.executor.outage import Line, Outage, connect_once, first_line
+from jobqueue.executor.outage import Line, Outage, connect_once
 from jobqueue.executor.pulse import Pulse, Shared
 from jobqueue.executor.run import Worker
 from jobqueue.executor.settings import ExecutorSettings
@@ -221,7 +222,7 @@ class ExecutorProcess:
             if self._heart.has_beaten:
                 if (error := connect_once(self.engine.database)) is None:
                     break
-                trouble = f"The heartbeat has the only connection to be had ({first_line(error)})"
+                trouble = f"The heartbeat has the only connection to be had ({first_line_of(error)})"
             if time.monotonic() > give_up_at:
                 logger.error("%s for %g s; giving up.", trouble, self.settings.connect_timeout)
                 self._exit_code = EXIT_UNAVAILABLE
@@ -304,7 +305,7 @@ class ExecutorProcess:
         self._drain()
 
     def _on_failure(self, failure: BaseException) -> None:
-        logger.critical("executor.failed %s", first_line(failure))
+        logger.critical("executor.failed %s", first_line_of(failure))
         leave(EXIT_INTERNAL)
 
     def _handle(self, news: bytes) -> None:
