@@ -16,7 +16,8 @@ from jobqueue import conf, registry
 if TYPE_CHECKING:
     from jobqueue.backend import JobQueueBackend
 
-CONNECTIONS_OF_AN_EXECUTOR = 12  # with its 8 threads: pulse, heartbeat, listener, and one to look at notices
+CONNECTIONS_BESIDE_SLOTS = 4  # of an executor: pulse, heartbeat, listener, and one to look at notices
+CONNECTIONS_OF_AN_EXECUTOR = 8 + CONNECTIONS_BESIDE_SLOTS  # with the threads that it has by default
 
 
 def register() -> None:

@@ -10,7 +10,7 @@ from uuid import uuid4
 from django.db import DatabaseError, connections
 
 from jobqueue.admin.words import duration
-from jobqueue.checks import pool_size
+from jobqueue.checks import CONNECTIONS_BESIDE_SLOTS, pool_size
 from jobqueue.cli.console import first_line
 from jobqueue.cli.figures import Figures
 from jobqueue.engine.base import Engine
@@ -19,8 +19,6 @@ from jobqueue.models import InboxMessage, Queue, Task
 if TYPE_CHECKING:
     from jobqueue.engine.postgresql import PostgresEngine
 
-CONNECTIONS_BESIDE_SLOTS = 3  # of an executor: its pulse, its heartbeat, its listener
-OF_THE_POOL = 4  # beside slots: those, and one to look at notices
 PROBE_SECONDS = 3.0
 SNAPSHOT_LONG_SECONDS = 900.0
 LIMITS = ("max_connections", "superuser_reserved_connections", "reserved_connections")
@@ -103,8 +101,8 @@ def _pool(engine: Engine, now: Figures) -> Iterator[Said]:
     most = pool_size(connections[engine.database].settings_dict["OPTIONS"].get("pool"))
     if most is None:
         return
-    for executor in (one for one in now.serving if one.row.slots + OF_THE_POOL > most):
-        wanted = executor.row.slots + OF_THE_POOL
+    for executor in (one for one in now.serving if one.row.slots + CONNECTIONS_BESIDE_SLOTS > most):
+        wanted = executor.row.slots + CONNECTIONS_BESIDE_SLOTS
         yield (
             "warning",
             f"executor {executor.row.name} needs {wanted} connections of its pool, which gives {most} at most.",

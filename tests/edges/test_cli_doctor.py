@@ -184,7 +184,7 @@ class TestServer:
         now = figures(engine_for("default"))
         limits = {"max_connections": "100", "superuser_reserved_connections": "3", "connections": "5"}
         (level, said, _), *_ = server._connections(limits, now)
-        assert (level, "126" in said, "97" in said) == ("warning", True, True)
+        assert (level, "128" in said, "97" in said) == ("warning", True, True)
         assert [level for level, *_ in server._connections(limits | {"max_connections": "200"}, now)] == ["ok"]
         assert [level for level, *_ in server._connections(limits | {"connections": "99"}, now)] == ["warning"]
 
