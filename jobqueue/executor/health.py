@@ -114,15 +114,22 @@ class HealthServer(ThreadingHTTPServer):
                 self.shutdown_request(request)
                 return
             self._callers += 1
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread is to be had for it
+            self._left()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            with self._idle:
-                self._callers -= 1
-                self._idle.notify_all()
+            self._left()
+
+    def _left(self) -> None:
+        with self._idle:
+            self._callers -= 1
+            self._idle.notify_all()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.debug("health.error %s", client_address, exc_info=True)  # a caller that hangs up is no news

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
+from http.server import ThreadingHTTPServer
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -126,6 +127,21 @@ def test_many_who_say_nothing_do_not_fill_the_process_with_threads(monkeypatch: 
             request(server, "/livez")
         release.set()
         caller.join(SECONDS)
+        server.stop()
+
+
+def test_callers_for_whom_there_was_no_thread_are_not_counted_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(module, "MOST_AT_ONCE", 1)
+    with server_of(Health()) as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(ThreadingHTTPServer, "process_request", refuse)
+            with pytest.raises(OSError):  # noqa: PT011 - however the system words it
+                request(server, "/livez")
+        response, _ = request(server, "/livez")
+        assert response.status == 200
         server.stop()
 
 
