@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 import msgspec
+from django.core.exceptions import ImproperlyConfigured
 
 from jobqueue import conf, registry
 from jobqueue.compat import (
@@ -72,6 +73,12 @@ class JobQueueBackend(BaseTaskBackend):
     supports_async_task = True
     supports_get_result = True
     supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        queues = params.get("QUEUES", [])
+        if isinstance(queues, str):  # else each of its letters is a queue
+            raise ImproperlyConfigured(f"TASKS[{alias!r}]['QUEUES'] must be a list such as [{queues!r}], not a text.")
+        super().__init__(alias, params)
 
     @cached_property
     def settings(self) -> conf.Options:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
@@ -109,12 +109,13 @@ def backend_problems(backend: JobQueueBackend) -> Iterator[checks.CheckMessage]:
             hint="Add 'jobqueue' to INSTALLED_APPS and migrate.",
             id="jobqueue.E003",
         )
-    for problem in conf.problems(backend.options):
+    options: Any = backend.options  # whatever the settings hold
+    for problem in conf.problems(options):
         end = "" if problem.endswith("?") else "."
         yield checks.Error(
             f"{here}['OPTIONS']: {problem}{end}", hint=f"Options are {', '.join(conf.KEYS)}.", id="jobqueue.E004"
         )
-    database = backend.options.get("DATABASE", "default")
+    database = options.get("DATABASE", "default") if isinstance(options, Mapping) else None
     if not isinstance(database, str):
         return
     if database not in settings.DATABASES:

@@ -71,8 +71,11 @@ def seconds(value: Any) -> Any:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-def problems(raw: Mapping[str, Any]) -> Iterator[str]:
+def problems(raw: Any) -> Iterator[str]:
     """Say what is wrong with the OPTIONS a site wrote, one sentence each."""
+    if not isinstance(raw, Mapping):
+        yield f"must be a dict, not {raw!r}"
+        return
     for key, value in raw.items():
         match key:
             case _ if key not in KEYS:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.core import checks
 from django.core.checks.registry import registry as registry_of_checks
+from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
 from jobqueue import registry, task
@@ -91,6 +92,17 @@ def test_sound_settings_have_no_problems() -> None:
 )
 def test_wrong_options_are_check_errors(options: dict[str, Any], ids: list[str]) -> None:
     assert problems(OPTIONS=options) == ids
+
+
+@pytest.mark.parametrize("options", [None, ["NOTIFY"]])
+def test_options_that_are_no_dict_are_one(options: Any) -> None:
+    (message,) = JobQueueBackend("default", {"OPTIONS": options}).check()
+    assert "['OPTIONS']: must be a dict, not " in message.msg
+
+
+def test_queues_that_are_a_text_are_not_taken_for_its_letters() -> None:
+    with pytest.raises(ImproperlyConfigured, match=r"must be a list such as \['emails'\], not a text"):
+        JobQueueBackend("default", {"QUEUES": "emails"})
 
 
 def test_problems_come_with_a_hint() -> None:
