@@ -345,7 +345,7 @@ def encode_message(body: Any, *, max_bytes: int) -> str:
 
 def dedupe_key(value: str | None) -> str | None:
     """Give a message's dedupe key as it is. Raises InvalidArguments for what a row cannot hold."""
-    if value is None or (isinstance(value, str) and 0 < len(value) <= MAX_DEDUPE and escape(value) == value):
+    if value is None or is_text(value, MAX_DEDUPE):
         return value
     raise InvalidArguments(f"message: dedupe must be a text of 1 to {MAX_DEDUPE} characters, not {value!r:.200}")
 
@@ -380,6 +380,11 @@ def _encoded(walk: _Walk, value: Any, max_bytes: int) -> str:
     if len(text) > max_bytes:
         raise _TooLarge
     return text.decode()
+
+
+def is_text(value: Any, limit: int) -> bool:
+    """Whether a column of text can hold it: something, no more characters than that, none that must be escaped."""
+    return isinstance(value, str) and 0 < len(value) <= limit and escape(value) == value
 
 
 def escape(text: str) -> str:

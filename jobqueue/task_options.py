@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from jobqueue import registry
 from jobqueue.backoff import Backoff
 from jobqueue.conf import RANGES, Options
-from jobqueue.payload import escape, parameters_of
+from jobqueue.payload import is_text, parameters_of
 
 if TYPE_CHECKING:
     from jobqueue.function import FunctionTask
@@ -59,7 +59,7 @@ def problems(task: Any) -> Iterator[str]:
         yield "atomic=True needs a plain function: Django has no transactions in async code"
     for option, limit in (("task_type", 500), ("name", 500), ("key", 255), ("queue_name", 128)):
         value = getattr(task, option)
-        if value is not None and not _is_text(value, limit):
+        if value is not None and not is_text(value, limit):
             yield f"{option} must be a text of 1 to {limit} characters, not {value!r}"
     if task.metadata is not None and not isinstance(task.metadata, Mapping):
         yield f"metadata must be a mapping, not {task.metadata!r}"
@@ -76,10 +76,6 @@ def _is_number(option: str, value: Any, kinds: Any) -> bool:
 
 def _is_exception_class(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, BaseException)
-
-
-def _is_text(value: Any, limit: int) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= limit and escape(value) == value
 
 
 def time_problems(option: str, value: Any) -> Iterator[str]:

@@ -17,7 +17,7 @@ from jobqueue.compat import InvalidTask
 from jobqueue.http.answers import Problem
 from jobqueue.http.bodies import pointer, unknown_members
 from jobqueue.http.callers import Caller
-from jobqueue.payload import escape
+from jobqueue.payload import is_text
 
 MOST_IDEMPOTENCY_CHARACTERS = 255
 
@@ -86,17 +86,13 @@ def read(value: Any, caller: Caller) -> Reading:
         reading.problems.append(Problem("must be a JSON array", "/args"))
     if not isinstance(kwargs, dict | None):
         reading.problems.append(Problem("must be a JSON object", "/kwargs"))
-    if key is not None and not is_key(key):
+    if key is not None and not is_text(key, MOST_IDEMPOTENCY_CHARACTERS):
         limit = MOST_IDEMPOTENCY_CHARACTERS
         reading.problems.append(Problem(f"must be a text of 1 to {limit} characters", "/idempotency_key"))
     task = _task(value, caller, reading)
     if task is not None and not reading.problems and not reading.forbidden:
         reading.submission = Submission(task=task, args=args or [], kwargs=kwargs or {}, idempotency_key=key)
     return reading
-
-
-def is_key(value: Any) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= MOST_IDEMPOTENCY_CHARACTERS and escape(value) == value
 
 
 def _task(value: dict[str, Any], caller: Caller, reading: Reading) -> AnyTask | None:
