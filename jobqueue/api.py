@@ -32,7 +32,7 @@ from jobqueue.exceptions import InvalidArguments, TaskNotFound
 from jobqueue.function import FunctionTask
 from jobqueue.models import Executor
 from jobqueue.outcome import CancelReport, Command, Enqueued, NewMessage, NewTask, RequeueReport, Status
-from jobqueue.payload import dedupe_key, encode_message
+from jobqueue.payload import dedupe_key, encode_message, is_text
 from jobqueue.task_options import time_problems
 
 logger = logging.getLogger(__name__)
@@ -281,10 +281,13 @@ def pause(
     Keep executors from claiming tasks of a queue; what runs goes on. Seen within a second.
 
     until: when it runs again by itself, a moment or so long from now. Raises ValueError for one that has passed, or is
-    beyond the year 9000.
+    beyond the year 9000, and for a text that is longer than its column.
     """
     for problem in time_problems("until", until):
         raise ValueError(f"{problem}.")
+    for name, value, most in (("by", by, 150), ("reason", reason, 255)):
+        if value != "" and not is_text(value, most):
+            raise ValueError(f"{name} must be a text of at most {most} characters, not {value!r:.200}.")
     engine = engine_for(backend)
     now = engine.now()
     resume_at = now + until if isinstance(until, timedelta) else until
@@ -332,6 +335,8 @@ def command(executor_ids: Iterable[UUID | str], command: Command, *, backend: st
 
 
 def _write_queue(engine: Engine, name: str, **columns: Any) -> None:
+    if not is_text(name, 128):
+        raise ValueError(f"The name of a queue is a text of 1 to 128 characters, not {name!r:.200}.")
     engine.queues.update_or_create(backend=engine.alias, name=name, defaults=columns)
 
 

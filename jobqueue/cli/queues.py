@@ -52,7 +52,10 @@ def resume(console: Console, names: Sequence[str], backend: str | None) -> None:
 def limit(console: Console, name: str, most: int | None, backend: str | None) -> None:
     """Let no more tasks of a queue run at once."""
     engine = _engine_for([name], backend)
-    api.limit(name, most, backend=engine.alias)
+    try:
+        api.limit(name, most, backend=engine.alias)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
     note("limit", queue=name, backend=engine.alias, max_running="none" if most is None else most)
     _report(console, engine, [name])
 

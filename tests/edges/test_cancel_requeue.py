@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 import jobqueue
 from jobqueue import api
 from jobqueue.ids import new_id
-from jobqueue.models import Task
+from jobqueue.models import Queue, Task
 from jobqueue.outcome import CancelReport, RequeueReport, Status
 from tests.engine.sessions import DEADLINE_SECONDS, session
 from tests.factories import TaskFactory
@@ -115,3 +115,14 @@ def test_a_tree_counts_a_running_child_once_though_its_parent_was_locked(monkeyp
 def test_what_is_no_id_and_holds_none_is_refused_with_what_to_give(change: Callable[[Any], Any], ids: Any) -> None:
     with pytest.raises(TypeError, match=r"as in TaskResult\.id"):
         change(ids)
+
+
+@pytest.mark.django_db(databases=["default"])
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("", {}), ("q" * 129, {}), ("a\0b", {}), (7, {}), ("emails", {"reason": "r" * 256}), ("emails", {"by": "b\0"})],
+)
+def test_what_the_row_of_a_queue_cannot_hold_is_refused_in_words(name: Any, more: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"a text of (1 to|at most) \d+ characters"):
+        api.pause(name, **more)
+    assert not Queue.objects.exists()
