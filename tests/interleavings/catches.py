@@ -17,7 +17,7 @@ from tests.interleavings.invariants import (
     TOLD_ONCE,
     TWICE,
 )
-from tests.simulation.stage import ANSWER, BEAT, CLAIMED_RIGHT, COUNTED, STOLEN, TAKEN_FOR_LOST, WAITED
+from tests.simulation.stage import ANSWER, BEAT, CLAIMED_RIGHT, COUNTED, EARLY, STOLEN, TAKEN_FOR_LOST, WAITED
 
 DEADLOCK = "deadlock"
 RAISED = "B raised IntegrityError"
@@ -76,6 +76,8 @@ BY_PLAYS = [
     Catch("commit", mutants.ForgetsAttempts, PLAYS, COUNTED),
     Catch("send", mutants.SendsToWhoHasEnded, PLAYS, ANSWER),
     Catch("send", mutants.RemembersNoRepeats, PLAYS, ANSWER),
+    Catch("wake", mutants.RingsBeforeItsTime, PLAYS, EARLY),
+    Catch("release", mutants.ReleaseCountsAnAttempt, PLAYS, COUNTED),
     Catch("heartbeat", mutants.BeatsOnlyAtFirst, PLAYS, STOLEN),
     Catch("heartbeat", mutants.BeatsOnItsTasks, PLAYS, WAITED),
     Catch("heartbeat", mutants.BeatsWithoutNews, PLAYS, BEAT),

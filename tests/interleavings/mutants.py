@@ -218,6 +218,32 @@ class ForgetsAttempts(Rewritten):
     name, words = "commit", ("attempts = held.attempts", "attempts = task.attempts")
 
 
+class RingsBeforeItsTime(PostgresEngine):
+    """Rings the alarms that are not due yet, together with one that is."""
+
+    def count(self, name: str, /, **parameters: Any) -> int:
+        words = "AND wake_at <= (SELECT clock_timestamp())"
+        if name != "wake_due":
+            return super().count(name, **parameters)
+        assert words in statement(name)
+        with connections[self.database].cursor() as cursor:
+            cursor.execute(statement(name).replace(words, ""), parameters)
+            return int(cursor.rowcount)
+
+
+class ReleaseCountsAnAttempt(PostgresEngine):
+    """Takes a task that is handed back for one that has failed."""
+
+    def _write_rows(
+        self, changes: Sequence[tuple[Outcome, Status]], holder: UUID | None = None
+    ) -> dict[UUID, Status | None]:
+        def failed(outcome: Outcome) -> Outcome:
+            is_released = outcome.status is Status.READY and not outcome.is_good_poll
+            return structs.replace(outcome, attempts=outcome.attempts + 1) if is_released else outcome
+
+        return super()._write_rows([(failed(outcome), entering) for outcome, entering in changes], holder)
+
+
 class BeatsOnlyAtFirst(PostgresEngine):
     """Says that it lives once, and then only asks."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
+from jobqueue.engine.clock import bound
 from jobqueue.outcome import FINAL, Claimed, Demand, Outcome, Status, released
 from tests.simulation import bodies
 from tests.simulation.actors import Member, Session
@@ -12,9 +13,11 @@ from tests.simulation.stage import (
     ANSWER,
     CLAIMED_RIGHT,
     COUNTED,
+    EARLY,
     OPTIONS,
     STOLEN,
     TAKEN_FOR_LOST,
+    TICK_SECONDS,
     TIMEOUT_SECONDS,
     Stage,
     Wrong,
@@ -229,8 +232,12 @@ class Executors(Stage):
 
     def ring(self, member: Member) -> None:
         self.note(f"{member.name} wakes what is due")
+        tasks = self.engine.tasks
+        later = set(tasks.filter(wake_at__gt=bound(TICK_SECONDS / 2)).values_list("pk", flat=True))
         with self.not_waiting():
             self.engine.wake_due()
+        if early := set(tasks.ready().values_list("pk", flat=True)) & later:
+            raise Wrong(f"{EARLY}: {', '.join(sorted(map(self.name, early)))}")
 
     def prune_some(self, member: Member) -> None:
         with self.not_waiting():

@@ -49,6 +49,7 @@ TAKEN_FOR_LOST = "a claim is lost only to another"
 SKIPPED = "only what somebody has locked is left for later"
 BEAT = "a beat tells what its executor holds"
 CLAIMED_RIGHT = "only what is READY, and may run, is claimed"
+EARLY = "no alarm rings before its time"
 COUNTED = "what happens is counted"
 ANSWER = "a verb answers what it did"
 
