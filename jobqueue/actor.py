@@ -23,9 +23,8 @@ from jobqueue.compat import (
     DEFAULT_TASK_QUEUE_NAME,
     InvalidTask,
     TaskResult,
-    task_backends,
 )
-from jobqueue.function import Call, FunctionTask
+from jobqueue.function import Call, FunctionTask, backend_named
 from jobqueue.payload import signature_of
 
 if TYPE_CHECKING:
@@ -209,7 +208,7 @@ class Actor(Generic[S]):
         options: dict[str, Any] = {}
         for base in reversed(cls.__mro__):
             options |= vars(base).get("_given", {})
-        chosen = task_backends[options["backend"]].task_class
+        chosen = backend_named(options["backend"]).task_class
         if not issubclass(chosen, FunctionTask):
             raise InvalidTask(
                 f"{cls.__name__}: actors need a backend of jobqueue; TASKS[{options['backend']!r}] is another."

@@ -29,7 +29,9 @@ from jobqueue.compat import (
     DEFAULT_TASK_BACKEND_ALIAS,
     DEFAULT_TASK_PRIORITY,
     DEFAULT_TASK_QUEUE_NAME,
+    BaseTaskBackend,
     InvalidTask,
+    InvalidTaskBackend,
     Task,
     TaskResult,
     task_backends,
@@ -107,6 +109,10 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return _rebuild, (type(self), self.module_path, {**values, "func": None})
 
+    def get_backend(self) -> BaseTaskBackend:
+        """Give the backend. Raises InvalidTaskBackend when TASKS has none of that name."""
+        return backend_named(self.backend)
+
     def using(
         self,
         *,
@@ -169,6 +175,14 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     async def aenqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[P, R]]:
         """See enqueue_many()."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
+
+
+def backend_named(alias: str) -> BaseTaskBackend:
+    """Give a backend of TASKS. Raises InvalidTaskBackend, with the names that there are."""
+    known = list(task_backends)
+    if alias not in known:
+        raise InvalidTaskBackend(f"TASKS has no backend {alias!r}; it has {', '.join(map(repr, known)) or 'none'}.")
+    return task_backends[alias]
 
 
 def is_importable(func: Any) -> bool:
@@ -264,7 +278,7 @@ def task(
         raise TypeError(f"task() takes no option {option!r}; it takes {', '.join(sorted(DECLARED_OPTIONS))}")
 
     def declare(func: Callable[..., Any]) -> FunctionTask[..., Any]:
-        task_class = task_backends[backend].task_class
+        task_class = backend_named(backend).task_class
         chosen = task_class if issubclass(task_class, FunctionTask) else FunctionTask
         # Django 6.0's own fields have no defaults.
         return chosen(

@@ -11,8 +11,8 @@ import pytest
 from django.test import override_settings
 
 import jobqueue
-from jobqueue import Backoff, FunctionTask, conf, registry, task
-from jobqueue.compat import PACKAGE, InvalidTask, TaskContext, TaskResultStatus
+from jobqueue import Actor, Backoff, FunctionTask, conf, registry, task
+from jobqueue.compat import PACKAGE, InvalidTask, InvalidTaskBackend, TaskContext, TaskResultStatus
 from jobqueue.task_options import limits, stored_options
 from tests import tasks
 
@@ -44,6 +44,9 @@ async def double_later(number: int) -> int:
 
 def with_context(context: Any, number: int) -> int:
     return number
+
+
+def poll(self: Any, context: Any) -> None: ...
 
 
 def with_context_by_keyword(*, context: Any) -> None: ...
@@ -208,6 +211,16 @@ def test_using_refuses_nonsense(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidTask) as caught:
         tasks.add.using(**options)
     assert reason in str(caught.value)
+
+
+def test_unknown_backend_is_named_beside_those_that_there_are() -> None:
+    what = r"^TASKS has no backend 'bulk'; it has 'default', 'sqlite'"
+    with pytest.raises(InvalidTaskBackend, match=what):
+        tasks.add.using(backend="bulk")
+    with pytest.raises(InvalidTaskBackend, match=what):
+        task(backend="bulk")(double)
+    with pytest.raises(InvalidTaskBackend, match=what):
+        type("Refused", (Actor,), {"__module__": __name__, "poll": poll}, backend="bulk")
 
 
 def test_tasks_can_be_compared_hashed_and_kept_in_sets() -> None:
