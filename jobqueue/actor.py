@@ -21,10 +21,11 @@ from jobqueue.compat import (
     DEFAULT_TASK_BACKEND_ALIAS,
     DEFAULT_TASK_PRIORITY,
     DEFAULT_TASK_QUEUE_NAME,
+    BaseTaskBackend,
     InvalidTask,
     TaskResult,
 )
-from jobqueue.function import Call, FunctionTask, backend_named
+from jobqueue.function import Call, FunctionTask
 from jobqueue.payload import signature_of
 
 if TYPE_CHECKING:
@@ -134,6 +135,19 @@ class ActorTask(FunctionTask[Any, Any]):
 
     actor: type[Actor[Any]] = field(default=None, hash=False)  # type: ignore[assignment]
 
+    def _taker(self) -> BaseTaskBackend:
+        """
+        Give the backend. Raises InvalidTask for one that is not ours: it cannot poll.
+
+        Not before the actor is enqueued: the settings of a site's tests may name Django's ImmediateBackend.
+        """
+        backend = self.get_backend()
+        if not issubclass(backend.task_class, FunctionTask):
+            raise InvalidTask(
+                f"{self.actor.__name__}: actors need a backend of jobqueue; TASKS[{self.backend!r}] is another."
+            )
+        return backend
+
     def __reduce__(self) -> tuple[Any, ...]:
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("func", "actor")}
         return _rebuild, (type(self), self.module_path, values)
@@ -208,11 +222,6 @@ class Actor(Generic[S]):
         options: dict[str, Any] = {}
         for base in reversed(cls.__mro__):
             options |= vars(base).get("_given", {})
-        chosen = backend_named(options["backend"]).task_class
-        if not issubclass(chosen, FunctionTask):
-            raise InvalidTask(
-                f"{cls.__name__}: actors need a backend of jobqueue; TASKS[{options['backend']!r}] is another."
-            )
         cls.task = ActorTask(func=_stand_in(cls), actor=cls, name=name, run_after=None, takes_context=False, **options)
 
     def poll(self, context: PollContext[S], *args: Any, **kwargs: Any) -> PollResult | Awaitable[PollResult]:

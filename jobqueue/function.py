@@ -113,6 +113,10 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
         """Give the backend. Raises InvalidTaskBackend when TASKS has none of that name."""
         return backend_named(self.backend)
 
+    def _taker(self) -> BaseTaskBackend:
+        """Give the backend that enqueue() hands the task to."""
+        return self.get_backend()
+
     def using(
         self,
         *,
@@ -154,11 +158,11 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
 
         Raises InvalidArguments, and nothing is written, when the arguments do not fit.
         """
-        return cast("TaskResult[P, R]", self.get_backend().enqueue(self, args, kwargs))  # type: ignore[arg-type]
+        return cast("TaskResult[P, R]", self._taker().enqueue(self, args, kwargs))  # type: ignore[arg-type]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]:
         """See enqueue()."""
-        return cast("TaskResult[P, R]", await self.get_backend().aenqueue(self, args, kwargs))  # type: ignore[arg-type]
+        return cast("TaskResult[P, R]", await self._taker().aenqueue(self, args, kwargs))  # type: ignore[arg-type]
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[P, R]]:
         """
@@ -166,7 +170,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
 
         Raises InvalidArguments, which says which call it was.
         """
-        backend = self.get_backend()
+        backend = self._taker()
         enqueue_many = getattr(backend, "enqueue_many", None)
         if enqueue_many is None:  # another backend, say in a test
             return [backend.enqueue(self, args, kwargs) for args, kwargs in calls]  # type: ignore[arg-type]

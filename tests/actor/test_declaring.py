@@ -10,12 +10,13 @@ from uuid import UUID
 import msgspec
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
+from django.test import override_settings
 from django.utils import timezone
 
 import jobqueue
 from jobqueue import Actor, Done, PollContext, registry, testing
 from jobqueue.checks import check_actors
-from jobqueue.compat import InvalidTask, TaskResultMismatch
+from jobqueue.compat import PACKAGE, InvalidTask, TaskResultMismatch
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.outcome import Status
 from tests.actor import actors
@@ -101,6 +102,25 @@ def test_async_twins(stage: Stage) -> None:
         return [(await actors.Later.aget_result(result.id)).return_value for result in results]
 
     assert async_to_sync(play)() == [1, 2, 3]
+
+
+@override_settings(TASKS={"default": {"BACKEND": f"{PACKAGE}.backends.immediate.ImmediateBackend"}})
+def test_under_another_backend_it_is_declared_and_not_enqueued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings of a site's tests may name Django's own backends, and its apps are to start."""
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+
+    def poll(self: Any, context: PollContext[Any]) -> Any: ...
+
+    declared: Any = type("Elsewhere", (Actor,), {"__module__": __name__, "poll": poll})
+    words = r"^Elsewhere: actors need a backend of jobqueue; TASKS\['default'\] is another\.$"
+    for enqueue in (
+        declared.enqueue,
+        declared.using(key="a").enqueue,
+        async_to_sync(declared.aenqueue),
+        lambda: declared.enqueue_many([]),
+    ):
+        with pytest.raises(InvalidTask, match=words):
+            enqueue()
 
 
 def test_poll_may_be_async(stage: Stage) -> None:
