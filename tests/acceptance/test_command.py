@@ -46,11 +46,13 @@ def test_flags_may_come_from_the_environment(fleet: Fleet) -> None:
     process = fleet.launch(environment=environment)
     assert process.wait() == 0
     assert "queues      emails, reports (max 2 each) " in process.output.lines[1]
+    assert "does not read" not in "\n".join(process.output.lines)
     assert {str(row.queue_limits) for row in Executor.objects.all()} == {"{'reports': 2}"}
 
-    process = fleet.launch("-t", "4", "-q", "other", environment=environment)
+    process = fleet.launch("-t", "4", "-q", "other", environment=environment | {"JOBQUEUE_THREAD": "5"})
     assert process.wait() == 0
     banner = "\n".join(process.output.lines)
+    assert banner.count("JOBQUEUE_THREAD (did you mean JOBQUEUE_THREADS?)") == 1
     assert "queues      other " in banner  # the command line replaces what the environment says
     assert "slots       2 × (4 threads + 7 async)" in banner
     assert "shutdown    1.5 s" in banner

@@ -26,6 +26,7 @@ from jobqueue.cli.rows import engine_of
 from jobqueue.compat import PACKAGE
 from jobqueue.engine import engine_for
 from jobqueue.executor import banner, farewell, reload
+from jobqueue.executor.environment import unread_variables
 from jobqueue.executor.health import Address, listen, read_address, serving, url_of
 from jobqueue.executor.process import EXIT_REPLACE, ExecutorProcess, flush, leave, leave_behind
 from jobqueue.executor.scribe import Lines, Scribe
@@ -85,9 +86,11 @@ class Flags:
 
     def __init__(self, parser: CommandParser) -> None:
         self._parser = parser
+        self.variables: set[str] = set()
 
     def add(self, *names: str, default: Any = None, help: str, **options: Any) -> None:  # noqa: A002 - argparse's word
         variable = "JOBQUEUE_" + names[-1].removeprefix("--").replace("-", "_").upper()
+        self.variables.add(variable)
         if given := os.environ.get(variable, "").strip():
             try:
                 default = self._read(given, options)
@@ -118,7 +121,9 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        add = Flags(parser).add
+        flags = Flags(parser)
+        self._variables = flags.variables
+        add = flags.add
         add(
             "-q",
             "--queue",
@@ -164,6 +169,8 @@ class Command(BaseCommand):
         with SignalPipe().installed() as signals:
             self._set_up_logging(options)
             settings = self._settings(options)
+            if not reload.is_child() and (unread := unread_variables(os.environ, self._variables)):
+                self.stderr.write(unread)
             processes: int = options["processes"]
             if options["reload"] and processes > 1:
                 raise CommandError("--reload works with one process; leave out --processes.")
