@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from jobqueue.actions import Yield as Yield
     from jobqueue.actor import Actor as Actor
     from jobqueue.actor import PollContext as PollContext
+    from jobqueue.api import acancel as acancel
+    from jobqueue.api import arequeue as arequeue
     from jobqueue.api import asend as asend
     from jobqueue.api import asend_many as asend_many
     from jobqueue.api import cancel as cancel
@@ -57,6 +59,8 @@ _HOMES = {
     "TaskFinished": "jobqueue.exceptions",
     "TaskNotFound": "jobqueue.exceptions",
     "Yield": "jobqueue.actions",
+    "acancel": "jobqueue.api",
+    "arequeue": "jobqueue.api",
     "asend": "jobqueue.api",
     "asend_many": "jobqueue.api",
     "cancel": "jobqueue.api",
@@ -86,6 +90,8 @@ __all__ = [
     "TaskNotFound",
     "Yield",
     "__version__",
+    "acancel",
+    "arequeue",
     "asend",
     "asend_many",
     "cancel",

@@ -113,6 +113,11 @@ def cancel(ids: Iterable[UUID | str] | UUID | str, *, tree: bool = False, backen
     )
 
 
+async def acancel(ids: Iterable[UUID | str] | UUID | str, **options: Any) -> CancelReport:
+    """See cancel()."""
+    return await sync_to_async(cancel, thread_sensitive=True)(ids, **options)
+
+
 def _cancel(engine: Engine, ids: Collection[UUID], *, tree: bool = False) -> CancelReport:
     report = engine.cancel(ids, tree=tree, wait=False)
     if report.parents:
@@ -140,6 +145,11 @@ def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
         skipped=sum(report.skipped for report in reports),
         busy=frozenset(busy),
     )
+
+
+async def arequeue(ids: Iterable[UUID | str] | UUID | str, **options: Any) -> RequeueReport:
+    """See requeue()."""
+    return await sync_to_async(requeue, thread_sensitive=True)(ids, **options)
 
 
 def _requeue(engine: Engine, ids: Collection[UUID]) -> RequeueReport:
@@ -269,6 +279,11 @@ def wake(ids: Iterable[UUID | str] | UUID | str, *, backend: str = "default") ->
     return woken
 
 
+async def awake(ids: Iterable[UUID | str] | UUID | str, **options: Any) -> int:
+    """See wake()."""
+    return await sync_to_async(wake, thread_sensitive=True)(ids, **options)
+
+
 def pause(
     queue_name: str,
     *,
@@ -296,11 +311,21 @@ def pause(
     _write_queue(engine, queue_name, paused_at=now, paused_by=by, pause_reason=reason, resume_at=resume_at)
 
 
+async def apause(queue_name: str, **options: Any) -> None:
+    """See pause()."""
+    await sync_to_async(pause, thread_sensitive=True)(queue_name, **options)
+
+
 def resume(queue_name: str, *, backend: str = "default") -> None:
     """Let executors claim tasks of a paused queue again."""
     engine = engine_for(backend)
     engine.queues.filter(name=queue_name).update(paused_at=None, paused_by="", pause_reason="", resume_at=None)
     _notify_after_commit(engine, {queue_name})
+
+
+async def aresume(queue_name: str, **options: Any) -> None:
+    """See resume()."""
+    await sync_to_async(resume, thread_sensitive=True)(queue_name, **options)
 
 
 def limit(queue_name: str, max_running: int | None, *, backend: str = "default") -> None:
@@ -318,6 +343,11 @@ def limit(queue_name: str, max_running: int | None, *, backend: str = "default")
     engine = engine_for(backend)
     _write_queue(engine, queue_name, max_running=max_running)
     _notify_after_commit(engine, {queue_name})
+
+
+async def alimit(queue_name: str, max_running: int | None, **options: Any) -> None:
+    """See limit()."""
+    await sync_to_async(limit, thread_sensitive=True)(queue_name, max_running, **options)
 
 
 def command(executor_ids: Iterable[UUID | str], command: Command, *, backend: str = "default") -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
@@ -126,3 +127,22 @@ def test_what_the_row_of_a_queue_cannot_hold_is_refused_in_words(name: Any, more
     with pytest.raises(ValueError, match=r"a text of (1 to|at most) \d+ characters"):
         api.pause(name, **more)
     assert not Queue.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_async_twins_do_the_same() -> None:
+    doomed, asleep = TaskFactory.create(), TaskFactory.create(status=Status.SUSPENDED)
+
+    async def play() -> None:
+        assert await jobqueue.acancel(doomed.pk, tree=True) == CancelReport(cancelled=1)
+        assert await jobqueue.arequeue([doomed.pk]) == RequeueReport(requeued=1)
+        assert await api.awake(asleep.pk) == 1
+        await api.apause("mail", by="ada")
+        await api.alimit("mail", 3)
+
+    async_to_sync(play)()
+    assert {*Task.objects.values_list("status", flat=True)} == {Status.READY}
+    queue = Queue.objects.get(name="mail")
+    assert (queue.paused_by, queue.max_running) == ("ada", 3)
+    async_to_sync(api.aresume)("mail")
+    assert Queue.objects.get(name="mail").paused_at is None
