@@ -88,14 +88,23 @@ def log_end(over: Ended, status: Status, word: str, level: int, worker: Worker) 
         claimed.task_type,
         claimed.id,
         claimed.queue_name,
-        claimed.attempts + 1,
+        attempt_of(over),
         claimed.max_attempts if over.loaded is None else over.loaded.limits.max_attempts,
         "" if is_counted(over, status) else " (not counted)",
         over.seconds * 1000,
         error,
         again,
-        extra=lambda: keys(claimed, worker) | {"duration_ms": round(over.seconds * 1000, 3), "status": str(status)},
+        extra=lambda: (
+            keys(claimed, worker)
+            | {"attempt": attempt_of(over), "duration_ms": round(over.seconds * 1000, 3), "status": str(status)}
+        ),
     )
+
+
+def attempt_of(over: Ended) -> int:
+    """Give the number of the attempt; of what failed before one was started, of the last, 0 without any."""
+    outcome = over.outcome
+    return outcome.attempts if outcome.status is Status.FAILED else over.hold.claimed.attempts + 1
 
 
 def masked(line: str, loaded: Loaded | None, worker: Worker) -> str:
@@ -169,9 +178,8 @@ def announce_finish(over: Ended, running: Result, status: Status) -> None:
     try:
         raise error
     except BaseException:  # noqa: BLE001 - raised for its receivers only: core's log handler reads sys.exc_info()
-        send(task_finished, result)
-    finally:
         error.__traceback__ = frames  # without the frame of this function, which holds the error in turn
+        send(task_finished, result)
 
 
 def send(signal: Any, result: Result) -> None:

@@ -133,6 +133,9 @@ def test_the_log_of_django_gets_the_exception(burst: Burst, caplog: pytest.LogCa
     (record,) = [record for record in caplog.records if record.name == PACKAGE and record.levelname == "ERROR"]
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], type(tasks.EXCEPTIONS[kind]()))
+    first = record.exc_info[2]
+    assert first is not None
+    assert first.tb_frame.f_code is tasks.fail.func.__code__
 
 
 def test_a_cancelled_task_ends_failed_for_receivers(start: Start, heard: Told) -> None:

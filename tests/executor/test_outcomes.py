@@ -286,16 +286,20 @@ def test_a_result_that_only_the_database_refuses_fails_alone(burst: Burst, monke
 
 
 @on_both_databases
-def test_an_expired_task_fails_without_having_run(burst: Burst, backend: str) -> None:
+def test_an_expired_task_fails_without_having_run(burst: Burst, backend: str, caplog: pytest.LogCaptureFixture) -> None:
     result = tasks.add.using(backend=backend, expires=timedelta(seconds=60)).enqueue(1)
     rows = Task.objects.using(database_of(result))
     rows.update(expires_at=rows.get().enqueued_at - timedelta(seconds=1))
 
-    burst(backend=backend)
+    with caplog.at_level("INFO", "jobqueue.executor"):
+        burst(backend=backend)
 
     row = row_of(result)
     assert (row.status, row.attempts, row.worker_ids) == (Status.FAILED, 0, [])
     assert row.errors[0]["exception_class_path"] == "jobqueue.exceptions.Expired"
+    (line,) = lines_about(caplog, row.pk)
+    assert line.startswith("failed ")
+    assert " attempt=0/" in line
 
 
 def test_what_is_handed_back_is_logged_as_such(
