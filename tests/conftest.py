@@ -16,6 +16,7 @@ import pytest
 from django.conf import settings
 
 from demo_project.postgres import Cluster, throwaway_cluster
+from demo_project.postgres_programs import major_version
 
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile(
@@ -23,6 +24,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("unhurried")
 
+FEW_PAGES = "64"  # of 8 kB
 LONGEST = ("trust", "acceptance", "simulation", "interleavings")  # folders, what waits most first
 
 
@@ -40,7 +42,8 @@ def django_db_modify_db_settings(
         return
     for name in [name for name in os.environ if name.startswith("PG")]:
         del os.environ[name]  # PGSERVICE and the like point at a server of the machine
-    with throwaway_cluster(fsync="off", synchronous_commit="off", full_page_writes="off") as cluster:
+    more = {"max_notify_queue_pages": FEW_PAGES} if int(major_version()) >= 17 else {}  # a queue that a test can fill
+    with throwaway_cluster(fsync="off", synchronous_commit="off", full_page_writes="off", **more) as cluster:
         default.update(cluster.database("jobqueue"), OPTIONS={})
         yield
 

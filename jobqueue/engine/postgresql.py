@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import starmap
 from uuid import UUID
 
 import msgspec
+from django.db import OperationalError
 
 from jobqueue.engine.claim_statements import ClaimStatements
 from jobqueue.engine.commit import LockedRow, locked_rows
@@ -35,7 +38,11 @@ from jobqueue.outcome import (
 )
 from jobqueue.tally import EDGES
 
+logger = logging.getLogger(__name__)
+
 WAKE_LOCK_TIMEOUT = "1s"
+NO_ROOM_FOR_NOTICES = "54000"  # program_limit_exceeded
+NO_ROOM_SAID_SECONDS = 300.0  # then again
 BUCKETS = f"{{{','.join(map(str, EDGES))}}}"  # as an array
 
 
@@ -227,6 +234,27 @@ class PostgresEngine(EnqueueStatements, ClaimStatements):
 
     # --- notices
 
+    no_room_said_at = float("-inf")
+
     def notify(self, queues: Iterable[str]) -> None:
-        for queue in queues:
-            self.rows("notify", channel=CHANNEL, payload=f"{self.alias} {queue}")
+        try:
+            for queue in queues:
+                self.rows("notify", channel=CHANNEL, payload=f"{self.alias} {queue}")
+        except OperationalError as error:
+            if getattr(error.__cause__, "sqlstate", None) != NO_ROOM_FOR_NOTICES:
+                raise
+            self._make_room_for_notices()
+
+    def _make_room_for_notices(self) -> None:
+        """Do without, which costs others up to POLL_INTERVAL; say so now and then."""
+        ((taken,),) = self.rows("notice_room")
+        if time.monotonic() - self.no_room_said_at < NO_ROOM_SAID_SECONDS:
+            return
+        self.no_room_said_at = time.monotonic()
+        logger.warning(
+            "notices.full backend=%s %.0f %% taken; executors poll every %.1f s meanwhile. Some session, of any"
+            " database of the server, has executed LISTEN and stays in a transaction: see pg_stat_activity",
+            self.alias,
+            100 * taken,
+            self.options.poll_interval,
+        )

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
+import psycopg
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection, transaction
 from django.db.models import F
 
 import jobqueue
+from jobqueue.engine import engine_for
+from jobqueue.engine.statements import notify_from_elsewhere
 from jobqueue.models import Executor, Task
 from tests.acceptance.harness import Fleet, fleet_of, wait_for_end, wait_until
 from tests.acceptance.tasks import book, tiny, work
 from tests.actors import Diary, Fibonacci
+from tests.conftest import FEW_PAGES
 from tests.models import Effect
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests"])
@@ -130,3 +135,50 @@ def test_numbers_beyond_four_bytes_are_as_good_as_small_ones(fleet: Fleet) -> No
     }
     assert process.stop() == 0
     assert not process.output.find("ERROR|WARNING (?!cancelled)")
+
+
+@pytest.fixture
+def full_of_notices(transactional_db: None) -> Iterator[Callable[[], None]]:
+    """Fill the server's queue of notices, kept by who LISTENs in a transaction; gives what ends that one."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('max_notify_queue_pages', true)")
+        if (cursor.fetchone() or [None])[0] != FEW_PAGES:
+            pytest.skip("the queue of notices is too long to be filled, or this server is older than 17")
+        connection.ensure_connection()
+        with psycopg.connect(connection.connection.info.dsn, autocommit=True) as idler:
+            idler.execute("LISTEN elsewhere")
+            idler.execute("BEGIN")
+            idler.execute("SELECT 1")
+            with suppress(OperationalError):  # too many notifications
+                while True:
+                    cursor.execute("SELECT pg_notify('elsewhere', gen_random_uuid() || repeat('x', 7000))")
+            yield idler.close
+
+
+def test_no_room_for_notices_is_said_once_and_costs_nothing_else(
+    fleet: Fleet, full_of_notices: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    process = fleet.start("--poll-interval", "0.2")
+    with caplog.at_level("WARNING"):
+        tiny.enqueue_many([((number,), {}) for number in range(3)])
+        with transaction.atomic():
+            tiny.enqueue(3)
+        number = Fibonacci.enqueue(6)  # its children are told of by the executor
+        for _ in range(2):
+            engine_for("default").notify(["default"])
+        assert wait_for_end()["SUCCESSFUL"] == Task.objects.count()
+
+    assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["notices.full"]
+    number.refresh()
+    assert number.return_value == 8
+    full_of_notices()
+
+    def is_heard_again() -> bool:
+        engine_for("default").notify(["default"])  # a full queue stays full until somebody looks
+        notify_from_elsewhere("default", "whoever listens")
+        return True
+
+    wait_until(is_heard_again, "room for notices")
+    assert process.stop() == 0
+    assert len(process.output.find("notices.full")) <= 1
+    assert not process.output.find("ERROR|database.away")
