@@ -119,22 +119,21 @@ def surroundings(task: Task, database: str, **known: Any) -> Surroundings:
         .exclude(state=Executor.State.STOPPED)
         .only("queues", "slots", "state")[:EXECUTORS]
     )
-    serving = [
-        row for row in living
-        if row.state == Executor.State.RUNNING and (not row.queues or task.queue_name in row.queues)
-    ]  # fmt: skip
+    of_queue = [row for row in living if not row.queues or task.queue_name in row.queues]
+    serving = [row for row in of_queue if row.state == Executor.State.RUNNING]
     slots = sum(row.slots for row in serving)
     running = Task.objects.using(database).running()
     queue = Queue.objects.using(database).filter(backend=task.backend, name=task.queue_name).first()
-    of_queue = running.filter(backend=task.backend, queue_name=task.queue_name).order_by("executor_id")
+    held = running.filter(backend=task.backend, queue_name=task.queue_name).order_by("executor_id")
     return Surroundings(
         now=now,
         aging_seconds=options.aging,
         timeout_seconds=options.heartbeat_timeout,
         queue=queue,
-        running=of_queue[: queue.max_running].count() if queue is not None and queue.max_running else 0,
+        running=held[: queue.max_running].count() if queue is not None and queue.max_running else 0,
         alive=len(living),
         serving=len(serving),
+        quiet=sum(row.state == Executor.State.QUIET for row in of_queue),
         slots=slots,
         busy=running.filter(executor_id__in=[row.pk for row in serving])[:slots].count() if serving else 0,
         executor=executors.filter(pk=task.executor_id).first() if task.executor_id else None,

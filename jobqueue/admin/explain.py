@@ -21,9 +21,10 @@ class Surroundings:
     """
     What the sentence needs to know beside the task's row.
 
-    serving: living executors that take tasks of its queue; slots, busy: theirs together. running: tasks of its
-    queue, counted as far as its limit goes. alive: living executors of its backend. executor: the one that holds it.
-    unread: messages in its inbox. live_children: children that have not ended. is_orphan: its parent has.
+    serving: living executors that take tasks of its queue; slots, busy: theirs together. quiet: those that would, and
+    were told to claim nothing. running: tasks of its queue, counted as far as its limit goes. alive: living executors
+    of its backend. executor: the one that holds it. unread: messages in its inbox. live_children: children that have
+    not ended. is_orphan: its parent has.
     """
 
     now: datetime
@@ -32,6 +33,7 @@ class Surroundings:
     queue: Queue | None = None
     alive: int = 0
     serving: int = 0
+    quiet: int = 0
     slots: int = 0
     busy: int = 0
     running: int = 0
@@ -111,6 +113,8 @@ def _why_not_started(task: Task, around: Surroundings) -> str:
     if around.queue is not None and around.queue.is_paused_at(around.now):
         return _paused(task, around.queue)
     names = {"queue": task.queue_name}
+    if not around.serving and around.quiet:
+        return _("every executor of queue %(queue)s that is alive was told to claim nothing.") % names
     if not around.serving:
         return _("no executor of queue %(queue)s is alive.") % names
     if task.lost_count:

@@ -30,6 +30,10 @@ class Health(Claim):
         found = self._draining()
         return sorted([*found, *self._stranded({queue.queue_name for queue in found})], key=attrgetter("queue_name"))
 
+    def quiet(self) -> list[list[str]]:
+        """Give the queues of each executor that is alive and was told to claim nothing; [] serves every queue."""
+        return list(self._alive().filter(state=Executor.State.QUIET).values_list("queues", flat=True))
+
     def _draining(self) -> list[Draining]:
         now = self.now()
         alive = self._alive().filter(state=Executor.State.RUNNING)

@@ -15,6 +15,9 @@ from jobqueue.http.callers import caller_of
 
 logger = logging.getLogger(__name__)
 
+NONE_ALIVE = "No executor is alive that serves this queue."
+ALL_QUIET = "Every executor alive that serves this queue was told to claim nothing."
+
 
 @endpoint("GET", "HEAD")
 def live(request: HttpRequest) -> HttpResponse:
@@ -39,6 +42,7 @@ def _problems(alias: str) -> Iterator[Problem]:
     limit = engine.options.ready_age_limit
     try:
         queues = engine.draining()
+        quiet = [] if all(queue.is_served for queue in queues) else engine.quiet()
     except (DatabaseError, InterfaceError) as error:
         logger.warning("database away backend=%s error=%s", alias, error)
         yield Problem("The database is away.", alias)
@@ -48,7 +52,8 @@ def _problems(alias: str) -> Iterator[Problem]:
         if queue.is_paused:  # as somebody wants it
             continue
         if not queue.is_served:
-            yield Problem("No executor is alive that serves this queue.", here)
+            is_quiet = any(not names or queue.queue_name in names for names in quiet)
+            yield Problem(ALL_QUIET if is_quiet else NONE_ALIVE, here)
         if limit is not None and queue.oldest_seconds > limit:
             yield Problem(f"A task has been ready for {queue.oldest_seconds:.0f} s; {limit:g} s is the limit.", here)
 

@@ -59,6 +59,11 @@ def test_page_says_why_the_task_is_where_it_is(make, show):
     assert "Ready for 60 s: no executor of queue default is alive." in show(make())
 
 
+def test_sentence_knows_of_executors_that_are_quiet(make, show, backend):
+    ExecutorFactory.create(backend=backend, using=backend, state="QUIET")
+    assert "every executor of queue default that is alive was told to claim nothing." in show(make())
+
+
 def test_sentence_knows_the_executors_and_what_they_run(make, show, backend):
     row = make(queue_name="emails")
     web = ExecutorFactory.create(backend=backend, using=backend, slots=1, queues=["emails"])

@@ -40,6 +40,11 @@ def paused(**columns):
 READY = [
     ({}, {"alive": 0, "serving": 0}, "Ready for 14 min: no executor of queue emails is alive."),
     ({}, {"serving": 0}, "Ready for 14 min: no executor of queue emails is alive."),
+    (
+        {},
+        {"serving": 0, "quiet": 1},
+        "Ready for 14 min: every executor of queue emails that is alive was told to claim nothing.",
+    ),
     ({}, {"queue": paused()}, "Ready for 14 min: queue emails is paused by anna."),
     ({}, {"queue": paused(paused_by="")}, "Ready for 14 min: queue emails is paused."),
     (

@@ -57,6 +57,16 @@ def test_queue_that_nobody_serves(shop: Shop) -> None:
     }
 
 
+def test_queue_whose_executor_is_quiet(shop: Shop) -> None:
+    TaskFactory(queue_name="mail")
+    ExecutorFactory(queues=["mail"], state="QUIET")
+    ExecutorFactory(queues=["other"])
+
+    (problem,) = shop.get("health/").json()["problems"]
+
+    assert problem["what"] == "Every executor alive that serves this queue was told to claim nothing."
+
+
 @pytest.mark.parametrize("columns", [{"scheduled": True, "wake_at": ago(60)}, {"running": True}], ids=["due", "held"])
 def test_queue_that_only_seems_empty_since_no_executor_is_alive(
     shop: Shop, settings: Any, columns: dict[str, Any]
