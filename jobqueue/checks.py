@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jobqueue.backend import JobQueueBackend
 
 CONNECTIONS_BESIDE_SLOTS = 4  # of an executor: pulse, heartbeat, listener, and one to look at notices
+CONNECTIONS_FOR_ASYNC_TASKS = 32  # that call the ORM; as executor/spare.py gives them
 CONNECTIONS_OF_AN_EXECUTOR = 8 + CONNECTIONS_BESIDE_SLOTS  # with the threads that it has by default
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from django.db import DatabaseError, connections
 
+from jobqueue import registry
 from jobqueue.admin.words import duration
-from jobqueue.checks import CONNECTIONS_BESIDE_SLOTS, pool_size
+from jobqueue.checks import CONNECTIONS_BESIDE_SLOTS, CONNECTIONS_FOR_ASYNC_TASKS, pool_size
 from jobqueue.cli.console import first_line
 from jobqueue.cli.figures import Figures
 from jobqueue.engine.base import Engine
@@ -79,12 +81,15 @@ def _snapshots(engine: PostgresEngine) -> Iterator[Said]:
 def _connections(settings: dict[str, str], now: Figures) -> Iterator[Said]:
     most, *reserved = (int(settings.get(name, 0)) for name in LIMITS)
     usable = most - sum(reserved)
-    wanted = sum(executor.row.slots + CONNECTIONS_BESIDE_SLOTS for executor in now.serving)
+    has_async = any(iscoroutinefunction(task.func) for task in registry.all().values())
+    for_async = CONNECTIONS_FOR_ASYNC_TASKS if has_async else 0
+    wanted = sum(executor.row.slots + CONNECTIONS_BESIDE_SLOTS + for_async for executor in now.serving)
     if wanted > usable:
+        beside = f"{CONNECTIONS_BESIDE_SLOTS} beside slots" + (f" and {for_async} for async tasks" if for_async else "")
         yield (
             "warning",
-            f"executors may open {wanted} connections, {CONNECTIONS_BESIDE_SLOTS} beside slots; {usable} are there.",
-            "Raise max_connections, or give run_executors fewer --threads.",
+            f"executors may open {wanted} connections, each {beside}; {usable} are there.",
+            "Raise max_connections, or give run_executors fewer --threads or --processes.",
         )
     elif int(settings["connections"]) > 0.9 * usable:
         yield (

@@ -8,10 +8,12 @@ import pytest
 from django.db import OperationalError, connections
 from django.db.migrations.recorder import MigrationRecorder
 
-from jobqueue import checks
+from jobqueue import checks, registry
 from jobqueue.cli import server
 from jobqueue.cli.figures import figures
 from jobqueue.engine import engine_for, statements
+from jobqueue.executor.spare import MOST_AT_WORK
+from tests import tasks
 from tests.edges.cli import BOTH, jobqueue
 from tests.factories import ExecutorFactory, QueueFactory, TaskFactory, ago
 
@@ -184,9 +186,18 @@ class TestServer:
         now = figures(engine_for("default"))
         limits = {"max_connections": "100", "superuser_reserved_connections": "3", "connections": "5"}
         (level, said, _), *_ = server._connections(limits, now)
-        assert (level, "128" in said, "97" in said) == ("warning", True, True)
+        assert level == "warning"
+        assert said == "executors may open 192 connections, each 4 beside slots and 32 for async tasks; 97 are there."
         assert [level for level, *_ in server._connections(limits | {"max_connections": "200"}, now)] == ["ok"]
         assert [level for level, *_ in server._connections(limits | {"connections": "99"}, now)] == ["warning"]
+
+    def test_async_tasks_count_where_there_are_any(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert checks.CONNECTIONS_FOR_ASYNC_TASKS == MOST_AT_WORK
+        monkeypatch.setattr(registry, "_tasks", {"add": tasks.add})
+        ExecutorFactory.create(slots=60)
+        limits = {"max_connections": "100", "superuser_reserved_connections": "3", "connections": "5"}
+        ((level, said, _),) = server._connections(limits, figures(engine_for("default")))
+        assert (level, said) == ("ok", "executors may open 64 of 97 connections; 5 are in use.")
 
     def test_notices_that_arrive_are_heard(self) -> None:
         assert any("notices arrive" in text for text in said_of("default", "ok"))
