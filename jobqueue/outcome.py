@@ -319,7 +319,7 @@ class CancelReport:
     cancelled: int = 0
     requested: int = 0
     skipped: int = 0
-    parents: frozenset[UUID] = frozenset()
+    parents: frozenset[UUID] = field(default=frozenset(), repr=False)  # the engine's: to be woken after the commit
     busy: frozenset[UUID] = frozenset()
 
 

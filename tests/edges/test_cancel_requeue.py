@@ -146,3 +146,7 @@ def test_async_twins_do_the_same() -> None:
     assert (queue.paused_by, queue.max_running) == ("ada", 3)
     async_to_sync(api.aresume)("mail")
     assert Queue.objects.get(name="mail").paused_at is None
+
+
+def test_report_shows_what_is_of_use() -> None:
+    assert repr(CancelReport(cancelled=1)) == "CancelReport(cancelled=1, requested=0, skipped=0, busy=frozenset())"
