@@ -101,7 +101,9 @@ def poll_once(task: TaskResult[..., Any] | Task | UUID | str, *, backend: str | 
     it is not READY: it has ended, or sleeps without mail, or its time has not come.
     """
     named = getattr(task, "backend", "default") if backend is None else backend
-    pk = task if isinstance(task, UUID | str) else task.pk if isinstance(task, Task) else task.id
+    pk = task if isinstance(task, UUID | str) else getattr(task, "id", None)
+    if pk is None:
+        raise TypeError(f"poll_once() takes a TaskResult, a row or an id, not {task!r:.200}.")
     queue = _Queue(engine_for(named))
     queue.wake()
     return queue.poll(queue.claim_one(UUID(str(pk))))
@@ -132,11 +134,13 @@ def context(
     """
     Make what a poll is given, for a test without a database: `Fibonacci().poll(context(Fibonacci), 2) == Done(1)`.
 
-    state: None stands for a fresh one. inbox: messages made by message(), or their bodies, which must be what the
+    state: None stands for a fresh one; raises ValueError for what `State` does not allow. inbox: messages made by message(), or their bodies, which must be what the
     actor's `Message` allows; raises ValueError otherwise. values: other fields of PollContext, such as timed_out.
     """
     if not (isinstance(actor, type) and issubclass(actor, Actor)):
         raise TypeError(f"context() is what polls of an actor are given, not {actor!r:.200}; call() a function task.")
+    if state is not None:
+        actor.encode_state(state)
     letters = [entry if isinstance(entry, Message) else message(entry) for entry in inbox]
     defaults: dict[str, Any] = {"id": new_id()}
     return PollContext(

@@ -352,6 +352,14 @@ class TestContext:
         with pytest.raises(ValueError, match="Invalid value"):
             testing.context(actors.Typed, inbox=[{"type": "sell"}])
 
+    def test_nonsense_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"state is not what WithDataclass\.State allows"):
+            testing.context(actors.WithDataclass, state=5)
+        with pytest.raises(ValueError, match="'x' is not a valid Kind"):
+            testing.message(kind="x")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="takes a TaskResult, a row or an id, not 5"):
+            testing.poll_once(5)  # type: ignore[arg-type]
+
     def test_other_fields(self) -> None:
         pk = new_id()
         context = testing.context(actors.Typed, id=pk, timed_out=True, polls=3, key="k", attempt=2)
