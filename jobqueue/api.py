@@ -30,7 +30,7 @@ from jobqueue.engine.base import Engine
 from jobqueue.engine.enqueue import Hear
 from jobqueue.exceptions import InvalidArguments, TaskNotFound
 from jobqueue.function import FunctionTask
-from jobqueue.models import Executor
+from jobqueue.models import Executor, Task
 from jobqueue.outcome import CancelReport, Command, Enqueued, NewMessage, NewTask, RequeueReport, Status
 from jobqueue.payload import dedupe_key, encode_message, is_text
 from jobqueue.task_options import time_problems
@@ -91,25 +91,34 @@ def _told(engine: Engine, rows: Sequence[NewTask], answers: list[Enqueued]) -> l
     return answers
 
 
-def cancel(ids: Iterable[UUID | str] | UUID | str, *, tree: bool = False, backend: str | None = None) -> CancelReport:
+def cancel(
+    ids: Iterable[UUID | str] | UUID | str,
+    *,
+    tree: bool = False,
+    backend: str | None = None,
+    may: Callable[[Task], bool] | None = None,
+) -> CancelReport:
     """
     Cancel tasks: queued, scheduled and suspended ones end at once, running ones are told to stop.
 
     tree: their living children go along, and theirs; they are counted too. backend: None looks in the default
     one, then in each other of ours until all ids are found. A running function is stopped as soon as it can be;
     one that returns a result all the same ends SUCCESSFUL. A running actor finishes its poll. What another
-    transaction has locked for longer than a second is left as it is, and named in `busy`.
+    transaction has locked for longer than a second is left as it is, and named in `busy`. may: is asked about each
+    that lives, a row with its backend, task_type and queue_name; what it says no to goes on, named in `left`.
     """
     reports: list[CancelReport] = []
     busy: set[UUID] = set()
     for engine, mine in _shares(ids, backend):
-        done = _patiently(_cancel(engine, mine, tree=tree), partial(_cancel, engine, tree=tree))
+        again = partial(_cancel, engine, tree=tree, may=may)
+        done = _patiently(again(mine), again)
         reports, busy = reports + done, busy | done[-1].busy
     return CancelReport(
         cancelled=sum(report.cancelled for report in reports),
         requested=sum(report.requested for report in reports),
         skipped=sum(report.skipped for report in reports),
         busy=frozenset(busy),
+        left=frozenset(chain.from_iterable(report.left for report in reports)),
     )
 
 
@@ -118,8 +127,8 @@ async def acancel(ids: Iterable[UUID | str] | UUID | str, **options: Any) -> Can
     return await sync_to_async(cancel, thread_sensitive=True)(ids, **options)
 
 
-def _cancel(engine: Engine, ids: Collection[UUID], *, tree: bool = False) -> CancelReport:
-    report = engine.cancel(ids, tree=tree, wait=False)
+def _cancel(engine: Engine, ids: Collection[UUID], *, tree: bool, may: Callable[[Task], bool] | None) -> CancelReport:
+    report = engine.cancel(ids, tree=tree, wait=False, may=may)
     if report.parents:
         _after_commit(engine, partial(_wake, engine, report.parents))
     if report.requested:

@@ -314,6 +314,7 @@ class CancelReport:
     cancelled: ended at once. requested: running, told at the next heartbeat. skipped: had ended, or unknown.
 
     busy: left as they were, because another transaction has locked them; cancel them again when it is over.
+    left: living ones that `may` did not allow.
     """
 
     cancelled: int = 0
@@ -321,6 +322,7 @@ class CancelReport:
     skipped: int = 0
     parents: frozenset[UUID] = field(default=frozenset(), repr=False)  # the engine's: to be woken after the commit
     busy: frozenset[UUID] = frozenset()
+    left: frozenset[UUID] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

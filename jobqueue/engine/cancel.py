@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from jobqueue.engine.commit import LockedRow
 
 PARENTS_PER_LOOK = 1000  # whose children one statement looks for
-CANCEL_COLUMNS = ("pk", "status", "parent_id", "reported_at", "cancel_requested_at")  # what cancelling looks at
+# What cancelling looks at, and whoever says what may be cancelled.
+CANCEL_COLUMNS = (
+    "pk", "status", "parent_id", "reported_at", "cancel_requested_at", "backend", "task_type", "queue_name"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +34,19 @@ class Cancelled:
 
 
 class Cancel(Mail):
-    def cancel(self, ids: Collection[UUID], *, tree: bool = False, wait: bool = True) -> CancelReport:
+    def cancel(
+        self,
+        ids: Collection[UUID],
+        *,
+        tree: bool = False,
+        wait: bool = True,
+        may: Callable[[Task], bool] | None = None,
+    ) -> CancelReport:
         """
         Cancel live tasks: queued ones end at once, running ones are told at the next heartbeat.
 
-        tree: their living children, and theirs, go along; one that was told before is not counted again.
+        tree: their living children, and theirs, go along; one that was told before is not counted again. may: says of
+        each whether it may be cancelled; one that may not is `left`, and its own children are asked for nevertheless.
         `parents` of the answer are to be woken after the commit. Locks: the rows in id order; those that
         somebody else holds are left `busy` unless `wait`.
         """
@@ -49,13 +60,15 @@ class Cancel(Mail):
                 rows += self.lock(born, wait=wait).only(*CANCEL_COLUMNS)
             busy = frozenset[UUID]() if wait else self.busy(everyone, rows)
             told_before = {row.pk for row in rows if row.cancel_requested_at is not None} - named
-            done = self._cancel_locked(rows)
+            left = frozenset(row.pk for row in rows if may is not None and row.status not in FINAL and not may(row))
+            done = self._cancel_locked([row for row in rows if row.pk not in left])
         return CancelReport(
             cancelled=len(done.ended),
             requested=len(done.asked - told_before),
-            skipped=len(named - done.ended - done.asked - busy),
+            skipped=len(named - done.ended - done.asked - busy - left),
             parents=done.parents,
             busy=busy,
+            left=left,
         )
 
     def descendants(self, ids: Iterable[UUID]) -> set[UUID]:

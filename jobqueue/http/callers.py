@@ -41,6 +41,10 @@ class Program:
         is_closed = task is not None and not task.submit
         return not is_closed and self.problem_with(row.backend, row.task_type, row.queue_name) is None
 
+    def may_take_along(self, row: Task) -> bool:
+        """Whether it ends with an ancestor; `submit` is not asked, which is about what comes from outside."""
+        return self.problem_with(row.backend, row.task_type, row.queue_name) is None
+
     def problem_with(self, backend: str, task_type: str, queue_name: str | None) -> Problem | None:
         """Say why it may not submit tasks of this type, to this queue if it is to be asked about; None when it may."""
         if not self.token.allows_task(task_type) or backend != self.backend:
@@ -67,6 +71,9 @@ class Person:
         return bool(self.user.has_perm(f"jobqueue.{permission}"))
 
     def may_see(self, row: Task) -> bool:
+        return True
+
+    def may_take_along(self, row: Task) -> bool:
         return True
 
     def problem_with(self, backend: str, task_type: str, queue_name: str | None) -> Problem | None:

@@ -155,6 +155,9 @@ SCHEMAS: Json = {
     "Cancel": _object(
         {"tree": {"type": "boolean", "description": "Cancel its living descendants too."}}, optional=("tree",)
     ),
+    "Cancelled": _object(
+        {**BRIEF, "left": {**WHOLE, "description": "Living descendants that the token does not allow, and that go on."}}
+    ),
     "Histogram": _object(
         {
             "count": WHOLE,
@@ -247,7 +250,7 @@ CANCEL = _operation(
     "cancel",
     "Cancel a task",
     _answers(
-        {200: ("Ended.", "Submitted"), 202: ("It runs, and is told to stop.", "Submitted")}, *ALWAYS, *BODY, 404, 409
+        {200: ("Ended.", "Cancelled"), 202: ("It runs, and is told to stop.", "Cancelled")}, *ALWAYS, *BODY, 404, 409
     ),
     _ref("Cancel"),
     needs_body=False,

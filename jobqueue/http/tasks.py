@@ -45,16 +45,17 @@ def cancel(request: HttpRequest, task_id: str) -> HttpResponse:
     caller = caller_of(request, "cancel_task")
     tree = _flag(request, "tree")
     row = _reach(caller, task_id)
-    report = api.cancel(row.pk, tree=tree, backend=row.backend)
+    report = api.cancel(row.pk, tree=tree, backend=row.backend, may=caller.may_take_along)
     if row.pk in report.busy:
         raise away("Another transaction has locked the task.")
     now = _status_of(row)
-    logger.info("cancel by=%s id=%s status=%s", caller, row.pk, now)
+    logger.info("cancel by=%s id=%s status=%s left=%d", caller, row.pk, now, len(report.left))
     if not report.cancelled and not report.requested:
         raise Refused(409, f"The task has ended: {now}.")
     _write_history(request, caller, row, _("Cancel"))
     is_told = now not in (Status.CANCELLED, Status.FAILED, Status.SUCCESSFUL)
-    return answer(_brief(request, row, now), 202 if is_told else 200)
+    # How many, not which: who may not touch them may not see them.
+    return answer({**_brief(request, row, now), "left": len(report.left)}, 202 if is_told else 200)
 
 
 @endpoint("POST")

@@ -16,7 +16,7 @@ from jobqueue.models import InboxMessage, Task
 from jobqueue.outcome import CancelReport, RequeueReport
 from jobqueue.redact import MASK
 from tests.factories import MessageFactory, error, make_user
-from tests.http import GREET, Shop, TaskFactory, tasks_setting, wheres
+from tests.http import GREET, Shop, TaskFactory, tasks_setting, token, wheres
 
 pytestmark = pytest.mark.django_db
 
@@ -121,10 +121,41 @@ class TestCancel:
 
     def test_children_go_along_where_that_is_asked(self, shop: Shop) -> None:
         task = TaskFactory(task_type=DIARY)
-        child = TaskFactory(parent_id=task.pk)
+        child = TaskFactory(parent_id=task.pk, task_type=GREET)
 
         shop.post(f"tasks/{task.pk}/cancel/", {"tree": True})
 
+        assert Task.objects.get(pk=child.pk).status == "CANCELLED"
+
+    @pytest.mark.parametrize(
+        ("columns", "status"),
+        [
+            ({"task_type": "billing.charge"}, "READY"),
+            ({"queue_name": "payroll"}, "READY"),
+            ({"task_type": "tests.tasks.add"}, "CANCELLED"),  # whose name the token allows, and that nobody may submit
+        ],
+    )
+    def test_tree_ends_where_the_token_allows_it(
+        self, shop: Shop, settings: Any, columns: dict[str, str], status: str
+    ) -> None:
+        settings.TASKS = tasks_setting({"shop": token(queues=["default"])})
+        task = TaskFactory(task_type=DIARY)
+        child = TaskFactory(parent_id=task.pk, **columns)
+        grandchild = TaskFactory(parent_id=child.pk, task_type=GREET)
+
+        response = shop.post(f"tasks/{task.pk}/cancel/", {"tree": True})
+
+        assert response.status_code == 200
+        assert response.json()["left"] == (status == "READY")
+        found = dict(Task.objects.values_list("pk", "status"))
+        assert found == {task.pk: "CANCELLED", child.pk: status, grandchild.pk: "CANCELLED"}
+
+    def test_people_take_everything_along(self, client: Client) -> None:
+        task = TaskFactory(task_type=DIARY)
+        child = TaskFactory(parent_id=task.pk, task_type="billing.charge", queue_name="payroll")
+        client.force_login(make_user("cancel_task"))
+
+        assert Shop(client, "").post(f"tasks/{task.pk}/cancel/", {"tree": True}).json()["left"] == 0
         assert Task.objects.get(pk=child.pk).status == "CANCELLED"
 
     def test_ended_task(self, shop: Shop) -> None:

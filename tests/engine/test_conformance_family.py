@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jobqueue.outcome import Claimed, Committed, Effects, Outcome, Status
+from jobqueue.outcome import CancelReport, Claimed, Committed, Effects, Outcome, Status
 from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -35,6 +35,17 @@ def test_the_living_below_one_that_has_ended_end_too(bench: Bench, end: Any) -> 
 
     assert [bench.status(pk) for pk in (*orphans, below)] == [CANCELLED] * 3
     assert bench.status(orphan_of) == SUCCESSFUL
+
+
+def test_what_may_not_be_cancelled_is_left_and_named(bench: Bench) -> None:
+    head = bench.running().id
+    child = bench.add(parent_id=head, queue_name="others")
+    grandchild = bench.add(parent_id=child)
+
+    report = bench.engine.cancel([head], tree=True, may=lambda row: row.queue_name != "others")
+
+    assert report == CancelReport(cancelled=1, requested=1, parents=frozenset({child}), left=frozenset({child}))
+    assert [bench.status(pk) for pk in (child, grandchild)] == [Status.READY, CANCELLED]
 
 
 def test_a_tree_is_found_below_a_head_that_has_ended(bench: Bench) -> None:
