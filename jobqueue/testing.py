@@ -134,8 +134,9 @@ def context(
     """
     Make what a poll is given, for a test without a database: `Fibonacci().poll(context(Fibonacci), 2) == Done(1)`.
 
-    state: None stands for a fresh one; raises ValueError for what `State` does not allow. inbox: messages made by message(), or their bodies, which must be what the
-    actor's `Message` allows; raises ValueError otherwise. values: other fields of PollContext, such as timed_out.
+    state: what `State` allows, None stands for a fresh one. inbox: messages made by message(), or their bodies, which
+    must be what the actor's `Message` allows. Raises ValueError otherwise. values: other fields of PollContext, such as
+    timed_out.
     """
     if not (isinstance(actor, type) and issubclass(actor, Actor)):
         raise TypeError(f"context() is what polls of an actor are given, not {actor!r:.200}; call() a function task.")
@@ -154,7 +155,7 @@ def message(
     body: Any = None, *, kind: Kind = Kind.MESSAGE, sender: UUID | None = None, sent_at: datetime | None = None
 ) -> Message:
     """Make a message for context(), with a number above all before it."""
-    return Message(id=next(_numbers), kind=kind, body=body, sender=sender, sent_at=sent_at or timezone.now())
+    return Message(id=next(_numbers), kind=Kind(kind), body=body, sender=sender, sent_at=sent_at or timezone.now())
 
 
 def _delivered(actor: type[Actor[Any]], letter: Message) -> Message:
