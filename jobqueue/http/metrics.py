@@ -16,6 +16,7 @@ from jobqueue.engine.base import Engine
 from jobqueue.engine.tallies import FOLD_BATCH
 from jobqueue.http.answers import Refused, answer, endpoint
 from jobqueue.http.callers import caller_of
+from jobqueue.http.labels import bounded_counts, bounded_gauges, bounded_queues
 from jobqueue.outcome import LIVE
 from jobqueue.tally import COUNTERS, EDGES, Counted, Depth, Gauges
 
@@ -100,8 +101,16 @@ def read() -> list[Backend]:
         _fold(engine)
         counted, gauges = engine.counted(), engine.gauges()
         names = {depth.queue_name for depth in gauges.depths} | {one.queue_name for one in counted}
-        names |= api.declared_queues(alias)
-        backends.append(Backend(name=alias, queues=sorted(names), counted=counted, gauges=gauges))
+        declared = api.declared_queues(alias)
+        queues = bounded_queues(names | declared, declared)
+        backends.append(
+            Backend(
+                name=alias,
+                queues=queues,
+                counted=bounded_counts(counted, declared),
+                gauges=bounded_gauges(gauges, queues),
+            )
+        )
     return backends
 
 

@@ -10,14 +10,14 @@ from django.db import OperationalError
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
-from jobqueue import conf
+from jobqueue import api, conf
 from jobqueue.engine import engine_for, gauges, postgresql
 from jobqueue.engine.base import Engine
-from jobqueue.http import metrics
+from jobqueue.http import labels, metrics
 from jobqueue.models import TallyDelta, Task
 from jobqueue.outcome import Status
 from tests.engine.bench import ERROR, Bench, new, outcome
-from tests.factories import ExecutorFactory, make_user
+from tests.factories import ExecutorFactory, ago, make_user
 from tests.http import SECRET, Shop, TaskFactory, tasks_setting, token
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -174,6 +174,38 @@ def test_deep_queue_says_that_it_is_estimated(scraper: Shop, monkeypatch: pytest
 
     assert found[("jobqueue_queue_depth_is_estimate", "default", "default", "READY")] == 1
     assert (queue["queue"], queue["estimated"]) == ("default", ["ready"])
+
+
+def test_names_beyond_the_bound_are_one(scraper: Shop, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where QUEUES is unset, whoever may submit to any queue names as many as they like."""
+    monkeypatch.setattr(labels, "MOST", 4)
+    monkeypatch.setattr(api, "declared_queues", lambda alias: {"z-declared"})
+    names = ["a", "b", "other", *(f"q{number}" for number in range(5)), "z-declared"]
+    bench.engine.enqueue([new(queue_name=name) for name in names])
+    TaskFactory(
+        using=bench.engine.database, backend=bench.engine.alias, queue_name="q3", rank=ago(60), enqueued_at=ago(60)
+    )
+
+    found = scraped(scraper)
+
+    alias = bench.engine.alias
+    submitted = {key[2:]: value for key, value in found.items() if key[:2] == ("jobqueue_submitted_total", alias)}
+    assert submitted == {(name, "tests.noop"): 1 for name in ("a", "b", "other", "z-declared")} | {
+        ("other", "other"): 5
+    }
+    depths = {
+        key[2]: value
+        for key, value in found.items()
+        if key[:2] == ("jobqueue_queue_depth", alias) and key[3] == "READY"
+    }
+    assert depths == {"a": 1, "b": 1, "z-declared": 1, "other": 7}
+    assert found[("jobqueue_oldest_ready_seconds", alias, "other")] >= 50
+
+    bench.engine.enqueue([new(queue_name="a-newcomer")])
+
+    after = scraped(scraper)
+    assert after[("jobqueue_submitted_total", alias, "other", "other")] == 6
+    assert ("jobqueue_submitted_total", alias, "other", "tests.noop") not in after
 
 
 def test_json_has_the_same_numbers(scraper: Shop, bench: Bench) -> None:

@@ -1,0 +1,66 @@
+"""A bound on the labels of metrics: names of queues may come from callers, and each is kept for ever by who scrapes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+
+from jobqueue.outcome import LIVE
+from jobqueue.tally import COUNTERS, Counted, Depth, Gauges
+
+OTHER = "other"
+MOST = 1000  # queues, and pairs of queue and task type; of each backend
+
+
+def bounded_queues(names: Iterable[str], first: Collection[str]) -> list[str]:
+    """
+    Give the queues that keep their names, those of `first` before others.
+
+    The order is one in which newcomers only push others out: so what is counted for OTHER never falls.
+    """
+    ranked = sorted(names, key=lambda name: (name not in first, name))
+    return sorted({*ranked[:MOST], OTHER}) if len(ranked) > MOST else sorted(ranked)
+
+
+def bounded_counts(counted: Sequence[Counted], first: Collection[str]) -> Sequence[Counted]:
+    """Add up as OTHER what is counted of pairs beyond MOST, in the same order."""
+    if len(counted) <= MOST:
+        return counted
+    ranked = sorted(counted, key=lambda one: (one.queue_name not in first, one.queue_name, one.task_type))
+    kept, rest = ranked[:MOST], ranked[MOST:]
+    named_so = [one for one in kept if (one.queue_name, one.task_type) == (OTHER, OTHER)]
+    return [*(one for one in kept if one not in named_so), _sum([*named_so, *rest])]
+
+
+def bounded_gauges(gauges: Gauges, queues: Collection[str]) -> Gauges:
+    """Add up as OTHER what stands in queues that do not keep their names."""
+    if all(depth.queue_name in queues for depth in gauges.depths):
+        return gauges
+    own = [depth for depth in gauges.depths if depth.queue_name in queues and depth.queue_name != OTHER]
+    rest = [depth for depth in gauges.depths if depth.queue_name not in queues or depth.queue_name == OTHER]
+    oldest: dict[str, float] = {}
+    for name, seconds in gauges.oldest_ready_seconds.items():
+        label = name if name in queues else OTHER
+        oldest[label] = max(seconds, oldest.get(label, 0.0))
+    together = [
+        Depth(
+            queue_name=OTHER,
+            status=status,
+            number=sum(depth.number for depth in rest if depth.status is status),
+            is_estimate=any(depth.is_estimate for depth in rest if depth.status is status),
+        )
+        for status in LIVE
+    ]
+    return replace(gauges, depths=[*own, *together], oldest_ready_seconds=oldest)
+
+
+def _sum(several: Sequence[Counted]) -> Counted:
+    numbers = {name: sum(getattr(one, name) for one in several) for name in (*COUNTERS, "wait_seconds", "run_seconds")}
+    return Counted(
+        queue_name=OTHER,
+        task_type=OTHER,
+        **numbers,
+        waits=[sum(counts) for counts in zip_longest(*(one.waits for one in several), fillvalue=0)],
+        runs=[sum(counts) for counts in zip_longest(*(one.runs for one in several), fillvalue=0)],
+    )
