@@ -185,7 +185,7 @@ class Actor(Generic[S]):
     def __init_subclass__(
         cls,
         *,
-        name: str = "",
+        name: str | None = None,
         queue_name: str | None = None,
         backend: str | None = None,
         priority: int | None = None,
@@ -214,6 +214,8 @@ class Actor(Generic[S]):
             raise TypeError(f"{cls.__name__}: an actor takes no keyword {next(iter(rest))!r}; it takes {known}")
         super().__init_subclass__(**rest)
         cls._given = {option: value for option, value in given.items() if value is not None}
+        if name == "":
+            raise InvalidTask(f"{cls.__name__}: name must be a text of 1 to 500 characters; leave it out for none.")
         if abstract:
             if name:
                 raise InvalidTask(f"{cls.__name__}: an abstract actor is never enqueued, and has no name.")
@@ -222,7 +224,9 @@ class Actor(Generic[S]):
         options: dict[str, Any] = {}
         for base in reversed(cls.__mro__):
             options |= vars(base).get("_given", {})
-        cls.task = ActorTask(func=_stand_in(cls), actor=cls, name=name, run_after=None, takes_context=False, **options)
+        cls.task = ActorTask(
+            func=_stand_in(cls), actor=cls, name=name or "", run_after=None, takes_context=False, **options
+        )
 
     def poll(self, context: PollContext[S], *args: Any, **kwargs: Any) -> PollResult | Awaitable[PollResult]:
         """Do a bit of work; say what comes next."""

@@ -282,6 +282,8 @@ def task(
         raise TypeError(f"task() takes no option {option!r}; it takes {', '.join(sorted(DECLARED_OPTIONS))}")
 
     def declare(func: Callable[..., Any]) -> FunctionTask[..., Any]:
+        if options.get("name") == "":  # which stands for the dotted path from here on
+            raise InvalidTask(f"{func.__name__}: name must be a text of 1 to 500 characters; leave it out for none.")
         task_class = backend_named(backend).task_class
         chosen = task_class if issubclass(task_class, FunctionTask) else FunctionTask
         # Django 6.0's own fields have no defaults.

@@ -212,6 +212,10 @@ class TestRefused:
         with pytest.raises(InvalidTask, match="abstract"):
             type("Refused", (Actor,), {"__module__": __name__}, abstract=True, name="refused")
 
+    def test_empty_name(self) -> None:
+        with pytest.raises(InvalidTask, match="name must be a text of 1 to 500 characters; leave it out for none"):
+            type("Refused", (Actor,), {"__module__": __name__}, name="")
+
     def test_keyword_that_actors_do_not_take(self) -> None:
         def poll(self: Any, context: PollContext[Any]) -> Any: ...
 

@@ -128,6 +128,7 @@ def test_unknown_option_is_refused_with_the_known_ones() -> None:
         ({"name": "x" * 501}, "task_type must be a text of 1 to 500 characters"),
         ({"name": "a\x00"}, "task_type"),
         ({"name": 5}, "task_type"),
+        ({"name": ""}, "name must be a text of 1 to 500 characters; leave it out for none"),
         ({"priority": 101}, "priority must be a whole number between -100 and 100"),
         ({"priority": 1.5}, "priority must be a whole number"),
         ({"priority": "high"}, "priority must be a whole number"),
