@@ -7,6 +7,7 @@ import hmac
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -66,7 +67,8 @@ def problems(raw: Any) -> Iterator[str]:
         if not isinstance(name, str) or not name:
             yield "SUBMIT_TOKENS must have names for keys"
         elif not isinstance(given, Mapping) or set(given) - OPTIONAL != KEYS:
-            yield f"{here} must be a dict of sha256, tasks and queues, and metrics if it may read those"
+            wanted = "sha256, tasks and queues, and metrics if it may read those"
+            yield f"{here} must be a dict of {wanted}{_misspelt(given)}"
         elif not isinstance(given["sha256"], str) or not HASH.fullmatch(given["sha256"]):
             yield f"{here}['sha256'] must be the 64 hexadecimal digits of the SHA-256 of the token"
         elif (other := seen.setdefault(given["sha256"].lower(), name)) != name:
@@ -78,3 +80,12 @@ def problems(raw: Any) -> Iterator[str]:
                 names = given[key]
                 if not isinstance(names, list | tuple) or not all(isinstance(part, str) for part in names):
                     yield f"{here}[{key!r}] must be a list of names, in which * stands for anything"
+
+
+def _misspelt(given: Any) -> str:
+    """Name a key that is nearly one of ours; any other may be a secret in the wrong place."""
+    for key in given if isinstance(given, Mapping) else ():
+        for near in get_close_matches(str(key), KEYS | OPTIONAL, n=1, cutoff=0.6):
+            if near not in given:
+                return f"; did you mean {near!r} by {key!r}?"
+    return ""

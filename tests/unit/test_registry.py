@@ -112,6 +112,12 @@ def test_problems_come_with_a_hint() -> None:
         assert not message.msg.endswith("?.")
 
 
+def test_known_options_are_listed_for_an_unknown_one_alone() -> None:
+    unknown, wrong = JobQueueBackend("default", {"OPTIONS": {"POL_INTERVAL": 1, "AGING": -1}}).check()
+    assert "POLL_INTERVAL" in (unknown.hint or "")
+    assert wrong.hint is None
+
+
 @pytest.mark.parametrize(
     ("database", "ids"),
     [
