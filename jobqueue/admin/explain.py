@@ -226,17 +226,17 @@ def _suspended(task: Task, around: Surroundings) -> str:
             "moment": moment_in_words(task.wake_at),
             "time": around.until(task.wake_at),
         }
-        return sentence + (_children_that_run(around) or ".")
+        return sentence + (_living_children(around) or ".")
     sentence = _("Suspended for %(time)s with no timeout") % {
         "time": around.ago(task.last_attempted_at or task.enqueued_at)
     }
-    return sentence + (_children_that_run(around) or _(": only a message wakes it."))
+    return sentence + (_living_children(around) or _(": only a message wakes it."))
 
 
-def _children_that_run(around: Surroundings) -> str:
+def _living_children(around: Surroundings) -> str:
     if not around.live_children:
         return ""
-    words = ngettext("; %(count)d child still runs.", "; %(count)d children still run.", around.live_children)
+    words = ngettext("; %(count)d child has not ended.", "; %(count)d children have not ended.", around.live_children)
     return words % {"count": around.live_children}
 
 

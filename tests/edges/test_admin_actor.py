@@ -242,7 +242,7 @@ def test_children_are_a_tree_with_counts_by_state(make, page, child_of):
     assert shown.count("<details") == 3
     assert f"parent={root.pk}&amp;status=SUCCESSFUL" in shown
     assert f"parent={leaf.pk}" in shown
-    assert "1 child still runs" in shown
+    assert "1 child has not ended" in shown
 
 
 def test_of_many_children_the_failed_and_the_living_are_shown(make, page, child_of, backend, monkeypatch):

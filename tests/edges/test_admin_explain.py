@@ -149,10 +149,10 @@ def test_running(columns, around, sentence):
 UNTIL = "Suspended: waits for a message, or until Nov. 20, 2026, 12:01 p.m., in 60 s"
 SUSPENDED = [
     ({}, {}, "Suspended for 12 s with no timeout: only a message wakes it."),
-    ({}, {"live_children": 2}, "Suspended for 12 s with no timeout; 2 children still run."),
-    ({}, {"live_children": 1}, "Suspended for 12 s with no timeout; 1 child still runs."),
+    ({}, {"live_children": 2}, "Suspended for 12 s with no timeout; 2 children have not ended."),
+    ({}, {"live_children": 1}, "Suspended for 12 s with no timeout; 1 child has not ended."),
     ({"wake_at": after(60)}, {}, f"{UNTIL}."),
-    ({"wake_at": after(60)}, {"live_children": 3}, f"{UNTIL}; 3 children still run."),
+    ({"wake_at": after(60)}, {"live_children": 3}, f"{UNTIL}; 3 children have not ended."),
     ({"wake_at": after(60)}, {"is_orphan": True}, f"{UNTIL}. Its parent has ended."),
     (
         {"wake_at": after(0.4), "idle_polls": 3},
