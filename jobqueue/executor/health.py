@@ -137,6 +137,8 @@ class HealthServer(ThreadingHTTPServer):
 
 class Probe(BaseHTTPRequestHandler):
     timeout = CALLER_SECONDS
+    error_content_type = "text/plain; charset=utf-8"
+    error_message_format = "%(code)d %(message)s\n"
     server: HealthServer
 
     def do_GET(self) -> None:

@@ -77,13 +77,14 @@ def test_complaints_are_json_and_each_path_has_its_own() -> None:
         ready, body = request(server, "/readyz")
         head, nothing = request(server, "/readyz", "HEAD")
         other, _ = request(server, "/")
-        post, _ = request(server, "/livez", "POST")
+        post, said = request(server, "/livez", "POST")
         server.stop()
 
     assert (live.status, ready.status, head.status, other.status, post.status) == (200, 503, 503, 404, 501)
     assert ready.headers["Content-Type"] == "application/json"
     assert json.loads(body) == {"status": "failing", "problems": [{"where": "web.1", "what": "The database is away."}]}
     assert nothing == b""
+    assert said == b"501 Unsupported method ('POST')\n"
 
 
 def test_stop_finishes_the_request_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
