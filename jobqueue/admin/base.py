@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from django.contrib import admin, messages
 from django.contrib.admin import ShowFacets
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
-from django.core.exceptions import ImproperlyConfigured, ObjectDoesNotExist, PermissionDenied, ValidationError
+from django.core.exceptions import (
+    BadRequest,
+    ImproperlyConfigured,
+    ObjectDoesNotExist,
+    PermissionDenied,
+    ValidationError,
+)
 from django.db.models import Model, QuerySet
 from django.forms import Script
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -100,6 +106,8 @@ class ReadOnlyAdmin(ModelAdmin[Row]):
         title = capfirst(str(self.opts.verbose_name_plural))
         try:
             return super().changelist_view(request, {"title": title, **(extra_context or {})})
+        except ValidationError as error:  # an action on what is no id, which no box of the list holds
+            raise BadRequest(str(error)) from error
         except DisallowedModelAdminLookup as error:
             text = _("%(problem)s: this list has the filters %(filters)s.")
             names = {"problem": error, "filters": ", ".join(self.filters(request))}

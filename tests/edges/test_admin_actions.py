@@ -146,6 +146,15 @@ def test_get_changes_nothing(client, staff, make, deed):
     assert status(row) == before
 
 
+@pytest.mark.parametrize("page", ["task", "executor"])
+def test_what_is_no_id_is_a_bad_request(client, page):
+    client.force_login(make_user(is_superuser=True))
+    action = {"task": "cancel_selected", "executor": "quiet_selected"}[page]
+    address = reverse(f"admin:jobqueue_{page}_changelist")
+
+    assert client.post(address, {"action": action, "_selected_action": "abc", "index": "0"}).status_code == 400
+
+
 @pytest.mark.parametrize("deed", ["requeue", "cancel"])
 def test_post_without_the_csrf_token_is_refused(make, deed):
     client = Client(enforce_csrf_checks=True)
