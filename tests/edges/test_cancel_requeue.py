@@ -149,4 +149,6 @@ def test_async_twins_do_the_same() -> None:
 
 
 def test_report_shows_what_is_of_use() -> None:
-    assert repr(CancelReport(cancelled=1)) == "CancelReport(cancelled=1, requested=0, skipped=0, busy=frozenset())"
+    shown = repr(CancelReport(cancelled=1))
+    assert shown.startswith("CancelReport(cancelled=1, requested=0, skipped=0, ")
+    assert "parents" not in shown
