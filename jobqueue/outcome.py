@@ -29,6 +29,7 @@ class Status(StrEnum):
 
 
 LIVE = (Status.READY, Status.SCHEDULED, Status.RUNNING, Status.SUSPENDED)
+WAITING = (Status.SCHEDULED, Status.SUSPENDED)  # for a moment, or for mail
 FINAL = (Status.SUCCESSFUL, Status.FAILED, Status.CANCELLED)
 
 

@@ -14,7 +14,6 @@ EDGES = (
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0
 )  # fmt: skip
 COUNTERS = ("submitted", "completed", "failed", "retries", "dead", "lost")
-WAITING = (Status.SCHEDULED, Status.SUSPENDED)
 
 
 def bucket(seconds: float) -> int:

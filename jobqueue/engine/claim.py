@@ -16,7 +16,7 @@ from jobqueue.engine.ground import SUSPECT_LOSSES
 from jobqueue.engine.limits import Limits
 from jobqueue.failpoints import reach
 from jobqueue.models import Task
-from jobqueue.outcome import Claimed, Claims, Demand, Status
+from jobqueue.outcome import WAITING, Claimed, Claims, Demand, Status
 
 # Read as text and decoded per task, so that one undecodable row does not strand its batch in RUNNING.
 RAW = ("args", "kwargs", "inner_state", "options", "metadata", "errors", "worker_ids")
@@ -157,6 +157,6 @@ class Claim(Limits):
         """
         rows = self.tasks if queues is None else self.tasks.filter(queue_name__in=queues)
         open_rows = rows.exclude(queue_name__in=self._paused())
-        alarms = open_rows.filter(status__in=[Status.SCHEDULED, Status.SUSPENDED])
+        alarms = open_rows.filter(status__in=WAITING)
         soon = alarms.filter(wake_at__lte=bound(within_seconds))
         return not (open_rows.ready().exists() or rows.running().exists() or soon.exists())

@@ -27,7 +27,7 @@ from jobqueue.engine.tallies import Attempted, of_attempts
 from jobqueue.engine.wake import Wake
 from jobqueue.exceptions import ConsumedTwice, KeyTaken, TaskFinished, TaskNotFound
 from jobqueue.failpoints import reach
-from jobqueue.outcome import FINAL, Committed, Enqueued, NewTask, Outcome, Status
+from jobqueue.outcome import FINAL, WAITING, Committed, Enqueued, NewTask, Outcome, Status
 from jobqueue.payload import decode
 
 logger = logging.getLogger(__name__)
@@ -210,7 +210,7 @@ class Commit(Enqueue, Cancel, Wake):
                 columns["alarm_at"] = None
                 if outcome.look_after_seconds is not None and entering in (Status.READY, Status.SUSPENDED):
                     columns["alarm_at"] = alarm(outcome)
-            if entering in (Status.SCHEDULED, Status.SUSPENDED):
+            if entering in WAITING:
                 columns["wake_at"] = next_look(outcome)
             if entering is Status.READY and not outcome.keeps_rank:
                 columns["rank"] = rank_from(Clock(), self.options.aging)

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from jobqueue.engine.health import QUEUES_READ, Health
 from jobqueue.models import TaskQuerySet
-from jobqueue.outcome import Status
-from jobqueue.tally import WAITING, Depth, Gauges
+from jobqueue.outcome import WAITING, Status
+from jobqueue.tally import Depth, Gauges
 
 COUNTED_MOST = 10_000  # of a queue and status; above, the depth is an estimate
 RUNNING_READ = 50_000  # of all queues together, which no index knows apart

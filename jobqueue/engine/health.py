@@ -11,8 +11,7 @@ from django.db.models import QuerySet
 from jobqueue.engine.claim import Claim
 from jobqueue.engine.clock import bound
 from jobqueue.models import Executor
-from jobqueue.outcome import Draining
-from jobqueue.tally import WAITING
+from jobqueue.outcome import WAITING, Draining
 
 QUEUES_READ = 1000  # queues looked at
 TASKS_READ = 100  # of each, the next to be claimed

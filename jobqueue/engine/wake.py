@@ -15,7 +15,7 @@ from django.db.models.functions import Greatest
 from jobqueue.engine.clock import Clock, bound, rank_from
 from jobqueue.engine.ground import Ground
 from jobqueue.failpoints import reach
-from jobqueue.outcome import Status, Woken
+from jobqueue.outcome import WAITING, Status, Woken
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Wake(Ground):
 
         They rank by the moment they asked for. Locks: the rows, skipping locked ones.
         """
-        alarms = self.tasks.filter(status__in=[Status.SCHEDULED, Status.SUSPENDED], wake_at__isnull=False)
+        alarms = self.tasks.filter(status__in=WAITING, wake_at__isnull=False)
         due = alarms.filter(wake_at__lte=bound())
         first = datetime.fromtimestamp(0, UTC if settings.USE_TZ else None)  # see wake_due.sql
         is_over = Q(alarm_at__isnull=True) | Q(alarm_at__lte=bound())

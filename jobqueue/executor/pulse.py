@@ -31,7 +31,7 @@ from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.suspects import Suspects
 from jobqueue.executor.upkeep import AGAIN_SECONDS, Upkeep
 from jobqueue.failpoints import reach
-from jobqueue.outcome import Claimed, Claims, Command, Committed, Letter, Status
+from jobqueue.outcome import WAITING, Claimed, Claims, Command, Committed, Letter, Status
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -301,7 +301,7 @@ class Pulse(threading.Thread):
         self._suspects.ended()
         self._room.made(hold.claimed.queue_name)
         self.counts.add(over, status)
-        if status in (Status.SCHEDULED, Status.SUSPENDED):
+        if status in WAITING:
             self._upkeep.expect_alarm(over.outcome)
         if is_work_for_others(over.outcome, status):
             self._news |= {child.queue_name for child in over.outcome.effects.spawn}
