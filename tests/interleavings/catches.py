@@ -17,7 +17,7 @@ from tests.interleavings.invariants import (
     TOLD_ONCE,
     TWICE,
 )
-from tests.simulation.stage import ANSWER, BEAT, CLAIMED_RIGHT, COUNTED, EARLY, STOLEN, TAKEN_FOR_LOST, WAITED
+from tests.simulation.stage import ANSWER, BEAT, CLAIMED_RIGHT, COUNTED, EARLY, STOLEN, TAKEN_FOR_LOST, WAITED, WOKEN
 
 DEADLOCK = "deadlock"
 RAISED = "B raised IntegrityError"
@@ -85,5 +85,10 @@ BY_PLAYS = [
     Catch("rescue", mutants.RescueCountsAnAttempt, PLAYS, COUNTED),
     Catch("rescue", mutants.RescueForgetsTheCancel, PLAYS, ANSWER),
     Catch("cancel", mutants.CancelsUnderTheHands, PLAYS, ONE_COMMIT),
+    Catch("requeue", mutants.RequeueKeepsAttempts, PLAYS, ANSWER),
+    Catch("enqueue", mutants.ForgetsKeys, PLAYS, ANSWER),
+    Catch("limits", mutants.IgnoresWhatRuns, PLAYS, CLAIMED_RIGHT),
+    Catch("sweep", mutants.SweepsNobody, PLAYS, WOKEN),
+    Catch("sweep", mutants.SweepsAllWhoSleep, PLAYS, WOKEN),
 ]
 MOST_PLAYS = 200  # until an engine is caught

@@ -23,7 +23,19 @@ from jobqueue.engine.mail import Ending
 from jobqueue.engine.postgresql import PostgresEngine
 from jobqueue.engine.statements import statement
 from jobqueue.models import Task, TaskQuerySet
-from jobqueue.outcome import Claims, Committed, Demand, Held, NewMessage, Outcome, Rescued, Sign, Status
+from jobqueue.outcome import (
+    Claims,
+    Committed,
+    Demand,
+    Enqueued,
+    Held,
+    NewMessage,
+    NewTask,
+    Outcome,
+    Rescued,
+    Sign,
+    Status,
+)
 
 TEXTS = {"errors_text": Cast("errors", TextField()), "workers_text": Cast("worker_ids", TextField())}
 
@@ -332,3 +344,42 @@ class CancelTellsNoParent(PostgresEngine):
         for row in all_rows:
             row.parent_id = None
         return super()._cancel_locked(all_rows)
+
+
+class RequeueKeepsAttempts(PostgresEngine):
+    """Gives a task that is requeued the tries that it has left: none, as a rule."""
+
+    def _requeue_locked(self, ids: Sequence[UUID]) -> int:
+        before = dict(self.tasks.filter(pk__in=ids).values_list("pk", "attempts"))
+        requeued = super()._requeue_locked(ids)
+        for pk, attempts in before.items():
+            self.tasks.filter(pk=pk).update(attempts=attempts)
+        return requeued
+
+
+class ForgetsKeys(PostgresEngine):
+    """Enqueues one more task of a key that a live one holds."""
+
+    def _enqueue_batch(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        return super()._enqueue_batch([structs.replace(row, key=None) for row in rows])
+
+
+class IgnoresWhatRuns(PostgresEngine):
+    """Grants each claim of a queue the whole of its limit."""
+
+    def _count_running(self, most: Mapping[str, int]) -> dict[str, int]:
+        return dict.fromkeys(most, 0)
+
+
+class SweepsNobody(PostgresEngine):
+    """Leaves those asleep whose wake-up was lost."""
+
+    def sweep(self, limit: int = 1000) -> int:
+        return 0
+
+
+class SweepsAllWhoSleep(PostgresEngine):
+    """Wakes whoever is asleep, mail or not."""
+
+    def _asleep_with_mail(self, limit: int) -> list[UUID]:
+        return list(self.tasks.suspended().values_list("pk", flat=True)[:limit])

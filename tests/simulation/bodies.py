@@ -59,7 +59,7 @@ def make(kind: str, chance: Random, claimed: Claimed, mail: Sequence[Letter], ot
         case "again":
             return outcome(claimed, Status.READY, mail)
         case "give_up":
-            return outcome(claimed, Status.FAILED, mail, error=ERROR)
+            return outcome(claimed, Status.FAILED, mail, error=ERROR, attempts=claimed.attempts + 1)
     effects = Effects(consumed=[letter.id for letter in mail])
     match kind:
         case "spawn":

@@ -19,6 +19,7 @@ from tests.simulation.stage import (
     TAKEN_FOR_LOST,
     TICK_SECONDS,
     TIMEOUT_SECONDS,
+    WOKEN,
     Stage,
     Wrong,
 )
@@ -225,9 +226,17 @@ class Executors(Stage):
 
     def sweep_all(self, member: Member) -> None:
         self.note(f"{member.name} sweeps")
+        tasks = self.engine.tasks
+        unread = self.engine.messages.filter(consumed_at__isnull=True).values("task_id")
+        without_mail = set(tasks.suspended().exclude(pk__in=unread).values_list("pk", flat=True))
         with self.not_waiting():
             self.engine.sweep()
+        if woken := set(tasks.ready().values_list("pk", flat=True)) & without_mail:
+            raise Wrong(f"{WOKEN}: {', '.join(sorted(map(self.name, woken)))} had none")
         if not self.open_sides:
+            asleep = tasks.suspended().filter(pk__in=unread, idle_polls=0).values_list("pk", flat=True)
+            if asleep:
+                raise Wrong(f"{WOKEN}: {', '.join(sorted(map(self.name, asleep)))} sleep on")
             self.ledger.owed.clear()
 
     def ring(self, member: Member) -> None:

@@ -20,6 +20,7 @@ from tests.simulation.stage import ANSWER, Stage, Wrong
 
 Noted = Callable[[], None]  # what is to be written down once a transaction has committed
 
+NEW_LIFE = {"status": Status.READY, "attempts": 0, "lost_count": 0, "cancel_requested_at": None, "finished_at": None}
 DIES = 0.15  # a sender, after its commit and before the wake-up
 
 
@@ -47,8 +48,8 @@ class People(Stage):
         self.note(
             f"a sender enqueues{f' with the key {key}' if key else ''}: {'yes' if answer.created else 'it lives'}"
         )
-        if not answer.created and not engine.tasks.live().filter(pk=answer.id, key=key).exists():
-            raise Wrong(f"{ANSWER}: {answer} is nobody who holds the key {key}")
+        if not engine.tasks.live().filter(pk=answer.id, key=key).exists():
+            raise Wrong(f"{ANSWER}: {answer} is nobody who lives and holds the key {key}")
         return partial(self.note_born, new) if answer.created else nothing
 
     def send_one(self, engine: Engine) -> Noted:
@@ -112,12 +113,17 @@ class People(Stage):
         self.wake([one for one in self.names if one in report.parents])
 
     def requeue_one(self, engine: Engine) -> Noted:
-        pk = self.some_task(*ENDED_BADLY)
+        return self.requeue_this(engine, self.some_task(*ENDED_BADLY))
+
+    def requeue_this(self, engine: Engine, pk: UUID) -> Noted:
         status = engine.tasks.filter(pk=pk).values_list("status", flat=True).first()
         report = self.requeued(engine, pk)
         self.note(f"an admin requeues {self.name(pk)} ({status}): {told(report)}")
         if report.requeued and status not in ENDED_BADLY:
             raise Wrong(f"{ANSWER}: {report} of one that is {status}")
+        life = engine.tasks.filter(pk=pk).values_list(*NEW_LIFE)
+        if report.requeued and life.get() != tuple(NEW_LIFE.values()):
+            raise Wrong(f"{ANSWER}: {self.name(pk)} was requeued with {life.get()} as {', '.join(NEW_LIFE)}")
         return partial(self.note_requeued, pk) if report.requeued else nothing
 
     def requeued(self, engine: Engine, pk: UUID) -> RequeueReport:
@@ -146,7 +152,10 @@ class People(Stage):
 
     def limit_one(self, engine: Engine) -> Noted:
         name = self.chance.choice(bodies.QUEUES)
-        most = self.chance.choice([None, 1, 2])
+        self.set_limit(name, self.chance.choice([None, 1, 2]))
+        return nothing
+
+    def set_limit(self, name: str, most: int | None) -> None:
         self.limits.pop(name, None)
         if most is not None:
             self.limits[name] = most
@@ -154,7 +163,6 @@ class People(Stage):
             self.over[name] = max(0, running - most)  # they run on
         self.note(f"an admin lets {most or 'any number'} of {name} run at once")
         Queue.objects.update_or_create(backend=self.engine.alias, name=name, defaults={"max_running": most})
-        return nothing
 
     # --- short or long
 

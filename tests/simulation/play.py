@@ -161,9 +161,13 @@ class Play(Executors, People):
         self.note("--- all come to rest")
         for side in self.open_sides:
             self._end(side)
+        member = next(iter(self.awake), None) or self.new_member()
+        status = self.status()
+        for pk in [pk for pk in self.names if status.get(pk) == Status.FAILED]:
+            self.do(partial(self.requeue_this, pk=pk))
+        self._claim_within_limits(member)
         Queue.objects.filter(backend=self.engine.alias).delete()
         self.paused, self.limits = set(), {}
-        member = next(iter(self.awake), None) or self.new_member()
         for _ in range(MOST_ROUNDS):
             self._round(member)
             status = self.status()
@@ -175,6 +179,14 @@ class Play(Executors, People):
                     raise Wrong("; ".join(found))
                 self._tell(living)
         raise Wrong(f"{REST}: {', '.join(f'{self.name(pk)} is {status[pk]}' for pk in living)} for ever")
+
+    def _claim_within_limits(self, member: Member) -> None:
+        """Of each queue one may run, or what runs: as much as there is, and no more."""
+        for name in bodies.QUEUES:
+            self.set_limit(name, 1)
+        self.session.call_itself(member.name)
+        demand = Demand(executor_id=member.id, queues=bodies.QUEUES, limit=100, limited=sorted(self.limits))
+        self.take_claims(member, demand, self.engine.claim(demand))
 
     def _round(self, member: Member) -> None:
         self.session.call_itself(member.name)
@@ -196,7 +208,10 @@ class Play(Executors, People):
 
     def _tell(self, sleepers: Sequence[UUID]) -> None:
         self.session.call_itself("people")
-        for pk in sleepers:
+        for number, pk in enumerate(sleepers):
             self.sent += 1
             self.engine.send([bodies.message(pk, f"end-{self.sent}")])
-            self.engine.wake([pk])
+            if number:
+                self.engine.wake([pk])
+            else:
+                self.note(f"a sender tells {self.name(pk)} to end, and dies: that is left to the sweep")
