@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import pairwise
-from uuid import UUID
 
 import pytest
 from django.db.models import F
@@ -13,10 +12,10 @@ from django.test import Client
 
 from jobqueue import api
 from jobqueue.models import Executor, Task
-from tests.acceptance.harness import Fleet, fleet_of, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, fleet_of, wait_for_end
 from tests.acceptance.tasks import tiny, work
 from tests.edges.cli import jobqueue
-from tests.factories import make_user
+from tests.factories import ExecutorFactory, TaskFactory, make_user
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
 
@@ -36,10 +35,8 @@ def let_time_pass() -> None:
 
 
 def test_fleet_that_comes_back_does_everything_in_order_of_rank(fleet: Fleet, client: Client) -> None:
-    lost = work.enqueue(300.0)
-    process = fleet.start("--threads", "4", heartbeat_timeout=1)
-    wait_until(lambda: Task.objects.running().exists(), "a task that runs")
-    process.kill()
+    dead = ExecutorFactory.create()
+    lost = TaskFactory.create(running=True, executor_id=dead.pk, task_type=work.task_type, args=[0.0])
     for priority in (0, 50, -50, 100, 0, -100):
         tiny.using(priority=priority).enqueue()
     let_time_pass()
@@ -57,12 +54,11 @@ def test_fleet_that_comes_back_does_everything_in_order_of_rank(fleet: Fleet, cl
     assert "No executor of it is alive" in page
 
     api.limit("default", 1)  # and all of them want it
-    Task.objects.filter(pk=lost.id).update(args=[0.0])
     process = fleet.start("--threads", "4", heartbeat_timeout=1)
 
     assert wait_for_end() == {"SUCCESSFUL": 7}
     rows = list(Task.objects.order_by("rank"))
-    assert [row.priority for row in rows if row.pk != UUID(lost.id)] == [100, 50, 0, 0, -50, -100]
+    assert [row.priority for row in rows if row.pk != lost.pk] == [100, 50, 0, 0, -50, -100]
     for before, after in pairwise(rows):
         assert before.finished_at is not None
         assert after.last_attempted_at is not None
