@@ -41,7 +41,7 @@ def test_fleet_that_comes_back_does_everything_in_order_of_rank(fleet: Fleet, cl
         tiny.using(priority=priority).enqueue()
     let_time_pass()
 
-    doctor, status = (jobqueue(word, "--backend", "default").out for word in ("doctor", "status"))
+    doctor, status = (" ".join(jobqueue(word, "--backend", "default").out.split()) for word in ("doctor", "status"))
     client.force_login(make_user("view_queue", "view_task"))
     health = client.get("/jobqueue/health/")
     page = client.get("/admin/jobqueue/queue/", {"backend": "default"}).content.decode()
