@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 import jobqueue
 from jobqueue import api
+from jobqueue.api import tasks
 from jobqueue.ids import new_id
 from jobqueue.models import Queue, Task
 from jobqueue.outcome import CancelReport, RequeueReport, Status
@@ -69,7 +70,7 @@ class TestLockedRow:
     def test_it_is_left_after_a_while_and_the_others_are_not(
         self, do: Callable[..., Any], make: Callable[..., Task], status: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(api, "LOCK_WAIT_SECONDS", 0.05)
+        monkeypatch.setattr(tasks, "LOCK_WAIT_SECONDS", 0.05)
         locked, free = make(), make()
 
         with session() as stranger:
@@ -85,13 +86,13 @@ class TestLockedRow:
     def test_it_is_waited_for_when_the_other_transaction_is_short(
         self, do: Callable[..., Any], make: Callable[..., Task], status: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(api, "LOCK_WAIT_SECONDS", DEADLINE_SECONDS)
+        monkeypatch.setattr(tasks, "LOCK_WAIT_SECONDS", DEADLINE_SECONDS)
         task = make()
 
         with session() as stranger:
             stranger.lock(task.pk)
             # Released between the first look and the second.
-            monkeypatch.setattr("jobqueue.api.time.sleep", lambda seconds: stranger.rollback())
+            monkeypatch.setattr("jobqueue.api.tasks.time.sleep", lambda seconds: stranger.rollback())
             report = do(task.pk, backend="default")
 
         assert report.busy == frozenset()
@@ -105,7 +106,7 @@ def test_a_tree_counts_a_running_child_once_though_its_parent_was_locked(monkeyp
 
     with session() as stranger:
         stranger.lock(parent.pk)
-        monkeypatch.setattr("jobqueue.api.time.sleep", lambda seconds: stranger.rollback())
+        monkeypatch.setattr("jobqueue.api.tasks.time.sleep", lambda seconds: stranger.rollback())
         report = jobqueue.cancel(parent.pk, tree=True, backend="default")
 
     assert report == CancelReport(cancelled=1, requested=1)

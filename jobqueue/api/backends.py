@@ -1,0 +1,64 @@
+"""Which backends there are, which queues they declare, and which of them have which tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from uuid import UUID
+
+from django.conf import settings
+
+from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
+from jobqueue.engine import engine_for
+from jobqueue.engine.base import Engine
+from jobqueue.exceptions import TaskNotFound
+from jobqueue.function import FunctionTask
+
+BATCH = 1000  # ids per statement
+
+
+def aliases() -> list[str]:
+    """Name the backends in TASKS that are ours, subclasses included."""
+    return [alias for alias in task_backends if issubclass(task_backends[alias].task_class, FunctionTask)]
+
+
+def declared_queues(backend: str) -> set[str]:
+    """Give the QUEUES of a backend; none where a site lets every name pass."""
+    return set(settings.TASKS[backend].get("QUEUES", ["default"]))
+
+
+def shares(ids: Iterable[UUID | str] | UUID | str, backend: str | None) -> Iterator[tuple[Engine, list[UUID]]]:
+    """
+    Share out ids among the backends that have them, in batches; those that nobody has go to the last.
+
+    The default backend comes first and no further database is asked than need be: a TestCase may forbid it.
+    """
+    names = sorted(aliases(), key=lambda alias: alias != DEFAULT_TASK_BACKEND_ALIAS) if backend is None else [backend]
+    *others, last = names or [DEFAULT_TASK_BACKEND_ALIAS]
+    for batch in batches(ids):
+        left = list(dict.fromkeys(batch))
+        for engine in map(engine_for, others):
+            found = set(engine.among(left).values_list("pk", flat=True)) if left else set()
+            if found:
+                yield engine, [pk for pk in left if pk in found]
+            left = [pk for pk in left if pk not in found]
+        if left:
+            yield engine_for(last), left
+
+
+def batches(ids: Iterable[UUID | str] | UUID | str) -> Iterator[list[UUID]]:
+    try:
+        numbers = iter([ids] if isinstance(ids, UUID | str) else ids)
+    except TypeError:
+        raise TypeError(f"ids are UUIDs, as in TaskResult.id, one or an iterable of them; not {ids!r:.200}") from None
+    while batch := [uuid_of(value) for value in islice(numbers, BATCH)]:
+        yield batch
+
+
+def uuid_of(value: UUID | str) -> UUID:
+    if isinstance(value, UUID):
+        return value
+    try:
+        return UUID(value)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise TaskNotFound(f"{value!r:.200} is not the id of a task; ids are UUIDs, as in TaskResult.id.") from error

@@ -1,0 +1,120 @@
+"""Send messages to actors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+
+from jobqueue import registry
+from jobqueue.actions import Send, Spawn
+from jobqueue.actor import ActorTask
+from jobqueue.api.backends import uuid_of
+from jobqueue.api.hints import after_commit, wake_and_tell
+from jobqueue.engine import engine_for
+from jobqueue.engine.base import Engine
+from jobqueue.exceptions import InvalidArguments, TaskNotFound
+from jobqueue.outcome import NewMessage
+from jobqueue.payload import dedupe_key, encode_message
+
+
+def send(
+    to: UUID | str,
+    body: Any = None,
+    *,
+    sender: UUID | str | None = None,
+    dedupe: str | None = None,
+    backend: str = "default",
+) -> int | None:
+    """
+    Send a message to an actor, by its id or its live key, in the caller's transaction; gives the message's id.
+
+    The receiver is woken after the commit. dedupe: a second message with this text to the same task does nothing
+    and gives None, which makes a repeated webhook harmless, also when that task has ended. Raises TaskNotFound,
+    TaskFinished, or InvalidArguments for a function task, a body that is not JSON, or a dedupe of more than 255
+    characters; nothing is inserted then.
+    """
+    sent = send_many([Send(to, body, dedupe=dedupe)], sender=sender, backend=backend)
+    return sent[0] if sent else None
+
+
+def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, backend: str = "default") -> list[int]:
+    """
+    Send messages, all or none, in order; gives the ids of those that were not repeats.
+
+    Locks its receivers in one order: several sends in one transaction may deadlock with another's, this not.
+    """
+    engine = engine_for(backend)
+    wanted = list(messages)
+    dedupe_keys = [dedupe_key(message.dedupe) for message in wanted]
+    ids = receivers(engine, [message.to for message in wanted], dedupe_keys)
+    sender_id = None if sender is None else uuid_of(sender)
+    rows = [
+        NewMessage(
+            task_id=pk,
+            body=encode_message(message.body, max_bytes=engine.options.max_payload_bytes),
+            sender_id=sender_id,
+            dedupe_key=dedupe,
+        )
+        for pk, message, dedupe in zip(ids, wanted, dedupe_keys, strict=True)
+    ]
+    if not rows:
+        return []
+    refuse_functions(engine, ids)
+    sent = engine.send(rows)
+    after_commit(engine, partial(wake_and_tell, engine, frozenset(ids)))
+    return sent
+
+
+async def asend(to: UUID | str, body: Any = None, **options: Any) -> int | None:
+    """See send()."""
+    return await sync_to_async(send, thread_sensitive=True)(to, body, **options)
+
+
+async def asend_many(messages: Iterable[Send], **options: Any) -> list[int]:
+    """See send_many()."""
+    return await sync_to_async(send_many, thread_sensitive=True)(messages, **options)
+
+
+def receivers(engine: Engine, names: Sequence[UUID | str | Spawn], dedupe_keys: Sequence[str | None]) -> list[UUID]:
+    """
+    Turn ids, their texts, keys and Spawns into ids, in order. Raises TaskNotFound for an unknown key.
+
+    A key is that of a live task; for a message that is a repeat, also that of the task which has seen it and ended.
+    """
+    ids = [id_from(name) for name in names]
+    wanted = list(zip(names, ids, dedupe_keys, strict=True))
+    held = engine.find_keys({str(name) for name, pk, _ in wanted if pk is None})
+    late = {(str(name), key) for name, pk, key in wanted if pk is None and key is not None and name not in held}
+    seen = engine.find_seen(late)
+    found = [pk or held.get(str(name)) or seen.get((str(name), key or "")) for name, pk, key in wanted]
+    for name, pk in zip(names, found, strict=True):
+        if pk is None:
+            raise TaskNotFound(f"No live task of backend {engine.alias!r} has the id or key {str(name)!r}.")
+    return [pk for pk in found if pk is not None]
+
+
+def refuse_functions(engine: Engine, ids: Collection[UUID]) -> None:
+    """Raise InvalidArguments for a receiver that reads no mail; one that no code here knows may be an actor's."""
+    for pk, task_type in engine.task_types(ids).items():
+        task = registry.get(task_type)
+        if task is not None and not isinstance(task, ActorTask):
+            raise InvalidArguments(f"Task {pk} runs {task_type}(), a function, which reads no messages: actors do.")
+
+
+def id_from(name: UUID | str | Spawn) -> UUID | None:
+    """Give the id that a receiver's name is; None where it must be a key."""
+    match name:
+        case UUID():
+            return name
+        case Spawn(id=pk):
+            return pk
+    try:
+        return UUID(name) if len(name) == 36 else None
+    except TypeError:
+        raise TypeError(f"A message goes to a task's id or key, not to {name!r:.200}.") from None
+    except ValueError:
+        return None

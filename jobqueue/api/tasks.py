@@ -1,0 +1,160 @@
+"""Enqueue, cancel, requeue and wake tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, TypeVar
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+
+from jobqueue.api.backends import batches, shares
+from jobqueue.api.hints import CANCEL_NOTICE, after_commit, notify_after_commit, tell_of, wake_and_tell
+from jobqueue.engine import engine_for
+from jobqueue.engine.base import Engine
+from jobqueue.engine.enqueue import Hear
+from jobqueue.models import Task
+from jobqueue.outcome import CancelReport, Enqueued, NewTask, RequeueReport, Status
+
+Report = TypeVar("Report", CancelReport, RequeueReport)
+
+LOCK_WAIT_SECONDS = 1.0  # for somebody else's transaction to let go of a row, once per batch
+LOCK_LOOK_SECONDS = 0.02  # between two looks
+
+
+def enqueue(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:
+    """
+    Insert tasks in the caller's transaction, one statement per thousand; answers in the order of `rows`.
+
+    After the commit, waiting executors are told.
+    """
+    engine = engine_for(backend)
+    return _told(engine, rows, engine.enqueue(rows))
+
+
+def enqueue_batches(backend: str, batches: Sequence[Sequence[NewTask]], hear: Hear) -> list[Enqueued]:
+    """Insert batches as enqueue(), all or none; `hear` gets the answers to each in its turn, before the commit."""
+    engine = engine_for(backend)
+    return _told(engine, list(chain.from_iterable(batches)), engine.enqueue_batches(batches, hear))
+
+
+def enqueue_once(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:
+    """As enqueue(), where a row whose idempotency_key was seen is answered with the task that has it."""
+    engine = engine_for(backend)
+    return _told(engine, rows, engine.enqueue_once(rows))
+
+
+def _told(engine: Engine, rows: Sequence[NewTask], answers: list[Enqueued]) -> list[Enqueued]:
+    ready = {
+        row.queue_name
+        for row, answer in zip(rows, answers, strict=True)
+        if answer.created and answer.status is Status.READY
+    }
+    notify_after_commit(engine, ready)
+    return answers
+
+
+def cancel(
+    ids: Iterable[UUID | str] | UUID | str,
+    *,
+    tree: bool = False,
+    backend: str | None = None,
+    may: Callable[[Task], bool] | None = None,
+) -> CancelReport:
+    """
+    Cancel tasks: queued, scheduled and suspended ones end at once, running ones are told to stop.
+
+    tree: their living children go along, and theirs; they are counted too. backend: None looks in the default
+    one, then in each other of ours until all ids are found. A running function is stopped as soon as it can be;
+    one that returns a result all the same ends SUCCESSFUL. A running actor finishes its poll. What another
+    transaction has locked for longer than a second is left as it is, and named in `busy`. may: is asked about each
+    that lives, a row with its backend, task_type and queue_name; what it says no to goes on, named in `left`.
+    """
+    reports: list[CancelReport] = []
+    busy: set[UUID] = set()
+    for engine, mine in shares(ids, backend):
+        again = partial(_cancel, engine, tree=tree, may=may)
+        done = _patiently(again(mine), again)
+        reports, busy = reports + done, busy | done[-1].busy
+    return CancelReport(
+        cancelled=sum(report.cancelled for report in reports),
+        requested=sum(report.requested for report in reports),
+        skipped=sum(report.skipped for report in reports),
+        busy=frozenset(busy),
+        left=frozenset(chain.from_iterable(report.left for report in reports)),
+    )
+
+
+async def acancel(ids: Iterable[UUID | str] | UUID | str, **options: Any) -> CancelReport:
+    """See cancel()."""
+    return await sync_to_async(cancel, thread_sensitive=True)(ids, **options)
+
+
+def _cancel(engine: Engine, ids: Collection[UUID], *, tree: bool, may: Callable[[Task], bool] | None) -> CancelReport:
+    report = engine.cancel(ids, tree=tree, wait=False, may=may)
+    if report.parents:
+        after_commit(engine, partial(wake_and_tell, engine, report.parents))
+    if report.requested:
+        notify_after_commit(engine, {CANCEL_NOTICE})
+    return report
+
+
+def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None) -> RequeueReport:
+    """
+    Put FAILED and CANCELLED tasks back in their queues, with all their attempts.
+
+    A task whose key a live task holds stays as it is, and is counted as key_taken. backend, and what another
+    transaction has locked: as for cancel().
+    """
+    reports: list[RequeueReport] = []
+    busy: set[UUID] = set()
+    for engine, mine in shares(ids, backend):
+        done = _patiently(_requeue(engine, mine), partial(_requeue, engine))
+        reports, busy = reports + done, busy | done[-1].busy
+    return RequeueReport(
+        requeued=sum(report.requeued for report in reports),
+        key_taken=sum(report.key_taken for report in reports),
+        skipped=sum(report.skipped for report in reports),
+        busy=frozenset(busy),
+    )
+
+
+async def arequeue(ids: Iterable[UUID | str] | UUID | str, **options: Any) -> RequeueReport:
+    """See requeue()."""
+    return await sync_to_async(requeue, thread_sensitive=True)(ids, **options)
+
+
+def _requeue(engine: Engine, ids: Collection[UUID]) -> RequeueReport:
+    report = engine.requeue(ids, wait=False)
+    if report.requeued:
+        queues = engine.tasks.filter(pk__in=ids).order_by().values_list("queue_name", flat=True).distinct()
+        notify_after_commit(engine, set(queues))
+    return report
+
+
+def _patiently(first: Report, again: Callable[[Collection[UUID]], Report]) -> list[Report]:
+    """Do once more what somebody had locked, until a second is over; what the last report calls busy still is."""
+    reports = [first]
+    deadline = time.monotonic() + LOCK_WAIT_SECONDS
+    while reports[-1].busy and time.monotonic() < deadline:
+        time.sleep(LOCK_LOOK_SECONDS)
+        reports.append(again(reports[-1].busy))
+    return reports
+
+
+def wake(ids: Iterable[UUID | str] | UUID | str, *, backend: str = "default") -> int:
+    """Wake SUSPENDED tasks now; returns how many woke. After the commit, waiting executors are told."""
+    engine, woken = engine_for(backend), 0
+    for batch in batches(ids):
+        if count := engine.wake(batch):
+            after_commit(engine, partial(tell_of, engine, batch))
+            woken += count
+    return woken
+
+
+async def awake(ids: Iterable[UUID | str] | UUID | str, **options: Any) -> int:
+    """See wake()."""
+    return await sync_to_async(wake, thread_sensitive=True)(ids, **options)
