@@ -117,9 +117,9 @@ class Crew:
 
         self._threads.submit_chore(tell)
 
-    def close_connections(self) -> None:
+    def cut_connections(self) -> None:
         """Take the database away from bodies that are still running in threads."""
-        self._threads.close_connections()
+        self._threads.cut_connections()
 
     def close(self, timeout_seconds: float) -> bool:
         """Stop threads and loop; returns whether all have ended."""

@@ -12,6 +12,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.engine.statements import make_own
+from jobqueue.executor.cut import cut_off
 from jobqueue.executor.errors import first_line_of
 
 logger = logging.getLogger("jobqueue.executor")
@@ -86,7 +87,7 @@ class Line:
     The database connection of one of the executor's own threads, and a limit on how long it may hang.
 
     A network that swallows packets leaves a call waiting for ever: keepalives and statement_timeout
-    do not help, closing the connection from another thread does.
+    do not help, taking the connection's network away from another thread does.
     prepares: whether its statements are prepared, on a connection of our own to the server. Behind a pooler another
     client may have prepared another statement under the same name, which would be executed in place of ours.
     """
@@ -139,23 +140,22 @@ class Line:
         drop(connections[self.database])
 
     def cut_if_hung(self) -> bool:
-        """From the watchdog's thread: close a connection that has been silent for too long."""
+        """From the watchdog's thread: cut off a connection that has been silent for too long."""
         busy = self._busy
         if busy is None or time.monotonic() - busy[0] < self.limit_seconds:
             return False
         raw = getattr(busy[1], "connection", None)
-        close = getattr(raw, "close", None)
-        if close is None:
+        if not hasattr(raw, "fileno"):  # none yet, or SQLite's, which does not hang on a network
             return False
         self._busy = (time.monotonic(), busy[1])
         logger.error(
-            "database.hung %s waited %.0f s for an answer; closing its connection",
+            "database.hung %s waited %.0f s for an answer; cutting its connection",
             self.name,
             self.limit_seconds,
         )
         try:
-            close()
-        except Exception as error:  # noqa: BLE001 - SQLite refuses to be closed from here, and does not hang on a network
+            cut_off(raw)
+        except Exception as error:  # noqa: BLE001 - it may be closed already, which is as good
             logger.debug("database.hung %s: %s", self.name, first_line_of(error))
         return True
 

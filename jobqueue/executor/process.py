@@ -250,7 +250,7 @@ class ExecutorProcess:
 
     def _hand_back(self) -> None:
         """Hand back what did not notice that it was told to stop, after taking the database away from it."""
-        self.pulse.close_connections()
+        self.pulse.cut_connections()
         self.pulse.abandon()
 
     def _give_up(self) -> NoReturn:

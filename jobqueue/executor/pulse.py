@@ -132,9 +132,9 @@ class Pulse(threading.Thread):
         self.left_behind.add(hold.id)
         self._wakeup.set()
 
-    def close_connections(self) -> None:
+    def cut_connections(self) -> None:
         """Take the database away from bodies that are still running."""
-        self._crew.close_connections()
+        self._crew.cut_connections()
 
     def finish(self, over: Ended) -> None:
         self._finished.append(over)

@@ -7,6 +7,7 @@ import re
 import select
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.db import connections
@@ -16,6 +17,7 @@ from django.db.transaction import TransactionManagementError
 from psycopg.pq import TransactionStatus
 
 from jobqueue.executor.cursors import is_of_server, settings_of, tell
+from jobqueue.executor.cut import cut_off
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -114,10 +116,10 @@ class Session:
                 threading.Thread(target=quietly, args=(cancel,), name="cancel", daemon=True).start()
 
     def cut(self) -> None:
-        """Close the connections under the thread: it cannot write any more."""
+        """Cut the thread's connections off: it cannot write any more."""
         for wrapper in list(self._open):
             if (raw := wrapper.connection) is not None:
-                quietly(raw.close)
+                quietly(partial(cut_off, raw))
 
     # --- what Django and the driver tell us
 

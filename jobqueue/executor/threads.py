@@ -85,8 +85,8 @@ class Threads:
             self._chores.put(None)
         return chore
 
-    def close_connections(self) -> None:
-        """Close the connections of all these threads under them: whoever still runs cannot write any more."""
+    def cut_connections(self) -> None:
+        """Cut the connections of all these threads off: whoever still runs cannot write any more."""
         for session in list(self._sessions):
             session.cut()
 

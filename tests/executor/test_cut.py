@@ -1,0 +1,103 @@
+"""A connection that hangs is cut off by another thread, and stays its owner's: libpq would free it under his call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection, connections
+
+from jobqueue.executor.cut import cut_off
+from jobqueue.executor.outage import Line
+from jobqueue.executor.sessions import Session
+from tests.executor.harness import DEADLINE, wait_for
+from tests.executor.tasks import backend_pid
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Waiter(threading.Thread):
+    """Waits for an answer that takes longer than any test, and tells what it was left with."""
+
+    def __init__(self, around: Callable[[], AbstractContextManager[Any]]) -> None:
+        super().__init__(daemon=True)
+        self._around = around
+        self.raw: Any = None
+        self.pid = 0  # of the session, which goes on asleep when its client is gone
+        self.error: Exception | None = None
+        self.has_connection = False
+
+    def run(self) -> None:
+        try:
+            with self._around(), connection.cursor() as cursor:
+                self.raw, self.pid = connection.connection, backend_pid()
+                cursor.execute("SELECT pg_sleep(600)")
+        except Exception as error:  # noqa: BLE001 - whatever the driver says
+            self.error = error
+            self.has_connection = self.raw.pgconn.pgconn_ptr is not None
+        finally:
+            connections.close_all()
+
+
+@contextmanager
+def waiting(around: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Iterator[Waiter]:
+    """Give somebody who waits; who has to be cut off within the block."""
+    waiter = Waiter(around)
+    waiter.start()
+    try:
+        wait_for(lambda: is_asleep(waiter.pid), "a call that waits")
+        yield waiter
+        waiter.join(DEADLINE)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s)", [waiter.pid])
+    assert isinstance(waiter.error, OperationalError)
+    assert waiter.has_connection
+
+
+def is_asleep(pid: int) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = %s", [pid])
+        return (True,) in cursor.fetchall()
+
+
+def test_the_call_that_waits_fails_and_keeps_its_connection() -> None:
+    with waiting() as waiter:
+        cut_off(waiter.raw)
+
+
+def test_what_is_closed_is_left_alone() -> None:
+    connection.ensure_connection()
+    raw: Any = connection.connection
+    connection.close()
+
+    with pytest.raises(Exception, match="closed"):
+        cut_off(raw)
+
+
+def test_a_line_that_hangs_is_cut() -> None:
+    line = Line("pulse", "default", limit_seconds=0.0)
+
+    with waiting(lambda: line):
+        assert line.cut_if_hung()
+
+
+def test_a_line_that_is_answered_in_time_is_not() -> None:
+    with Line("pulse", "default", limit_seconds=DEADLINE) as line, connection.cursor() as cursor:
+        assert not line.cut_if_hung()
+        cursor.execute("SELECT 1")
+
+
+def test_the_connections_of_a_body_that_does_not_stop_are_cut() -> None:
+    session = Session()
+
+    @contextmanager
+    def entered() -> Iterator[None]:
+        session.enter()
+        yield
+
+    with waiting(entered):
+        session.cut()
