@@ -28,12 +28,6 @@ class Heartbeat(Ground):
             for pk, number, requested in rows.values_list("pk", "claim_number", "cancel_requested_at")
         ]
 
-    def seconds_since_beat(self, executor_id: UUID) -> float | None:
-        """Say how long ago an executor beat, by the database's clock; None where it has no row. Locks: none."""
-        for (beat,) in self.executors.filter(pk=executor_id).values_list("heartbeat"):
-            return (self.now() - beat).total_seconds()
-        return None
-
     def command(self, executor_ids: Collection[UUID], command: Command) -> int:
         """
         Ask something of executors that have not stopped; returns how many. Each hears it within a second or so.

@@ -31,11 +31,11 @@ AHEAD_SECONDS = 1.0
 
 
 class Rescue(Heartbeat, Tallies, Mail, Wake):
-    def rescue(self, limit: int = 100, unless: Callable[[], bool] = lambda: False) -> list[Rescued]:
+    def rescue(self, limit: int = 100, may: Callable[[], bool] = lambda: True) -> list[Rescued]:
         """
         Take RUNNING tasks from executors that stopped beating.
 
-        unless: asked once where somebody seems to be silent; nothing is taken where it says so.
+        may: asked once where somebody seems to be silent; nothing is taken where it says no.
 
         The executor's heartbeat must be older than the timeout, and the task not have been claimed just now: not
         a timeout ago, since that would be up to a third of it later than promised.
@@ -44,7 +44,7 @@ class Rescue(Heartbeat, Tallies, Mail, Wake):
         Locks: the rows, skipping locked ones.
         """
         silent = self._silent_executors()
-        if not silent or unless():
+        if not silent or not may():
             return []
         candidates = self._overdue().filter(executor_id__in=silent).order_by("executor_id")
         ids = list(candidates.values_list("pk", flat=True)[:limit])

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from uuid import UUID
 
 import django.db
@@ -61,6 +62,7 @@ class Heart(threading.Thread):
         self.sees_strays = False  # whether two beats in a row saw a claim of ours that nobody here knows of
         self._unknown: set[tuple[UUID, int]] = set()
         self._unbroken_since: float | None = None
+        self._clock: tuple[float, datetime] | None = None  # ours just before the last look at the database's
         self.failure: BaseException | None = None
         self.moved_at: float | None = None  # monotonic: when it last began to beat
 
@@ -74,20 +76,25 @@ class Heart(threading.Thread):
         since, now = self._unbroken_since, time.monotonic()
         return since is not None and now - self.last_good_at <= self._late_seconds and now - since >= self._timeout
 
-    def doubts_clock(self) -> bool:
-        """
-        Whether our last beat looks older than it can be, so that others look silent who are not.
+    def may_still_rescue(self) -> bool:
+        """The same, asked by who has just seen somebody silent: that may have been the clock. From any thread."""
+        self._look_at_clock()
+        return self.may_rescue
 
-        The database's clock was set forward: until all have beaten by the new one nobody steals from the living.
+    def _look_at_clock(self) -> None:
         """
-        since = self.last_good_at
-        said = self._engine.seconds_since_beat(self._sign().executor_id) if self.has_beaten else None
-        ahead = 0.0 if said is None else said - (time.monotonic() - since)
-        if ahead <= self._timeout / 3:
-            return False
-        self._unbroken_since = time.monotonic()
-        logger.warning("heartbeat.clock the database's clock went %.1f s ahead; rescuing nobody for a while", ahead)
-        return True
+        See whether the database's clock was set forward since the last look, so that the living look silent.
+
+        Then punctual beats are counted anew: when they are enough, all have beaten by the clock as it is now.
+        """
+        began = time.monotonic()
+        now = self._engine.now()
+        seen_at, seen = self._clock or (began, now)
+        self._clock = began, now
+        ahead = (now - seen).total_seconds() - (time.monotonic() - seen_at)
+        if ahead > self._timeout / 3 and self._unbroken_since is not None:
+            self._unbroken_since = time.monotonic()
+            logger.warning("heartbeat.clock the database's clock went %.1f s ahead; rescuing nobody for a while", ahead)
 
     @property
     def reaches_database(self) -> bool:
@@ -135,10 +142,10 @@ class Heart(threading.Thread):
         """Beat once. Raises django.db.Error when the database is away."""
         began, before = time.monotonic(), dict(self._holds)
         with self._line:
-            self.doubts_clock()  # of our row as the last beat left it
             reach("heartbeat.before")
             held = self._engine.heartbeat(self._sign())
             reach("heartbeat.after")
+            self._look_at_clock()
         if began - self.last_good_at > self._late_seconds:
             self._unbroken_since = None
         self.last_good_at = began
@@ -248,7 +255,7 @@ class Housekeeping:
         return changed > 0
 
     def _rescue(self) -> int:
-        rescued = self._engine.rescue(RESCUE_BATCH, self._heart.doubts_clock)
+        rescued = self._engine.rescue(RESCUE_BATCH, self._heart.may_still_rescue)
         for task in rescued:
             level = logging.ERROR if task.status is Status.FAILED else logging.WARNING
             logger.log(

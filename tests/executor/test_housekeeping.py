@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,7 +57,7 @@ class Clock:
 def test_only_who_beats_in_time_may_rescue(clock: Clock) -> None:
     """Who stood still knows nothing of an outage that passed meanwhile, after which the living look silent."""
     options = SimpleNamespace(heartbeat_timeout=3.0)
-    engine: Any = SimpleNamespace(options=options, heartbeat=lambda sign: [], seconds_since_beat=lambda pk: None)
+    engine: Any = SimpleNamespace(options=options, heartbeat=lambda sign: [], now=datetime.now)
     sign: Any = SimpleNamespace(executor_id=None)
     line: Any = nullcontext()
     heart = Heart(engine, lambda: sign, {}, Outage(), line)
