@@ -121,7 +121,15 @@ FULL = {
             "raise": "database error at each failpoint",
             "delay": "1.5 timeouts' wait at each failpoint",
             "terminate": "sessions ended while it stands at each failpoint",
+            "kill_backend": "backend SIGKILL while it stands at each failpoint",
             "kill_postmaster": "postmaster SIGKILL while it stands at each failpoint",
+            "outage": "outage of three timeouts from each failpoint on",
+            "cut_before_commit": "next COMMIT after each failpoint cut before it arrives",
+            "cut_after_commit": "next COMMIT after each failpoint cut before it is answered",
+            "reset_network": "network reset while it stands at each failpoint",
+            "slow_network": "network slow from each failpoint on",
+            "black_hole": "network a black hole for 1.5 timeouts from each failpoint on",
+            "full_disk": "no room on the disk from each failpoint on",
         }.items()
     },
 }

@@ -1,4 +1,4 @@
-"""Each fault at each failpoint: an executor that comes there dies, freezes, fails, waits, or is cut off."""
+"""Each fault at each failpoint: who comes there dies, freezes, fails or waits, or a strike befalls what it needs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jobqueue.failpoints import POINTS
+from tests.trust import strikes
 from tests.trust.rig import Member, Rig
 from tests.trust.storm import Figures, Storm, judge
 
-DEEDS = ("kill", "freeze", "term", "raise", "delay", "terminate", "kill_postmaster")
 TOGETHER = 4  # points at a time
 # What has to happen before a point is reached.
 BEFORE: Mapping[str, str] = {"release.before": "claim.after=raise", "release.after": "claim.after=raise"}
@@ -23,7 +23,7 @@ ENOUGH_HELD = 3  # tasks: some may end before their executor does
 
 
 def visit(rig: Rig, seed: int, deed: str, points: Iterable[str] = POINTS) -> Figures:
-    """Do one deed at each of the points, in a fleet that works on."""
+    """Do one deed, of a failpoint or a strike, at each of the points, in a fleet that works on."""
     began, storm, asked = time.monotonic(), Storm(rig, seed), list(points)
     storm.begin()
     ordinary = [point for point in asked if point not in IN_RESCUE]
@@ -41,9 +41,11 @@ def visit(rig: Rig, seed: int, deed: str, points: Iterable[str] = POINTS) -> Fig
 
 def _arm(storm: Storm, point: str, deed: str) -> Member:
     rig = storm.rig
-    at_point = {"terminate": "freeze", "kill_postmaster": "freeze"}.get(deed, deed)
+    at_point = "freeze" if deed in strikes.ALL else deed
     seconds = f":{rig.timeout_seconds * 1.5:g}" if deed == "delay" else ""
     plan: dict[str, Any] = {"failpoints": f"{BEFORE.get(point, '')} {point}={at_point}{seconds}"}
+    if deed in strikes.THROUGH_PROXY:
+        plan["through"] = rig.new_proxy()
     if point in IN_SENDERS:
         member = rig.start_sender(storm.chance.randrange(1_000, 1_000_000), **plan)
     else:
@@ -59,8 +61,8 @@ def _do(storm: Storm, deed: str, armed: Mapping[str, Member]) -> None:
     for point, member in armed.items():
         if point in IN_RESCUE:
             _give_it_something_to_rescue(storm, member)
-    if deed in ("terminate", "kill_postmaster"):
-        _upon_each_that_stands(storm, deed, armed)
+    if strike := strikes.ALL.get(deed):
+        _upon_each_that_stands(storm, strike, armed)
         return
     for point, member in armed.items():
         line = f"failpoint {point}:"
@@ -78,21 +80,18 @@ def _do(storm: Storm, deed: str, armed: Mapping[str, Member]) -> None:
                 member.send(signal.SIGCONT)
 
 
-def _upon_each_that_stands(storm: Storm, deed: str, armed: Mapping[str, Member]) -> None:
+def _upon_each_that_stands(storm: Storm, strike: strikes.Strike, armed: Mapping[str, Member]) -> None:
     """At once: who stood until the others had come, longer than the timeout, would lose its tasks, and rightly so."""
     rig, left = storm.rig, dict(armed)
     while left:
         standing = rig.wait_for(
-            lambda: {point: member for point, member in left.items() if member.state == "T"}, f"{deed} at {list(left)}"
+            lambda: {point: member for point, member in left.items() if member.state == "T"},
+            f"who stands at {list(left)}",
         )
-        if deed == "kill_postmaster":
-            storm.kill_postmaster()
-        else:
-            for pid in [pid for member in standing.values() for pid in rig.sessions(member.name)]:
-                rig.ask("SELECT pg_terminate_backend(%s)", pid)
-        for point, member in standing.items():
-            member.send(signal.SIGCONT)
-            del left[point]
+        with strike(storm, list(standing.values())):
+            for point, member in standing.items():
+                member.send(signal.SIGCONT)
+                del left[point]
 
 
 def _give_it_something_to_rescue(storm: Storm, rescuer: Member) -> None:

@@ -44,12 +44,12 @@ class Stalled(AssertionError):
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A process of the rig. code: how it ended. is_proxied: goes through the proxy. is_hurt: may end as it must."""
+    """A process of the rig. code: how it ended. proxy: that it goes through. is_hurt: may end as it must."""
 
     name: str
     pid: int
     role: str
-    is_proxied: bool = False
+    proxy: Proxy | None = None
     is_hurt: bool = False
     born_at: float = field(default_factory=time.monotonic)
     code: int | None = None
@@ -165,24 +165,23 @@ class Rig:
             }
         )
         self.members: list[Member] = []
+        self._proxies: list[Proxy] = []
         self._connection: psycopg.Connection[Any] | None = None
         self._numbers = iter(range(1, 1_000_000))
         self._threads = self._descriptors = 1_000
 
     # --- processes
 
-    def launch(self, role: str, **order: Any) -> Member:
+    def launch(self, role: str, *, through: Proxy | None = None, **order: Any) -> Member:
         name = f"{role}-{next(self._numbers)}"
-        place = {**self._place, **order.pop("place", {})}
+        place = self._place | ({} if through is None else as_place(through))
         member = self.nursery.launch(name, role=role, database=place, log=str(self.folder / f"{name}.log"), **order)
+        member.proxy = through
         self.members.append(member)
         return member
 
-    def start_executor(self, *flags: str, through: Proxy | None = None, **order: Any) -> Member:
-        place = {} if through is None else as_place(through)
-        member = self.launch("executor", flags=[*SLOTS, *flags], place=place, **order)
-        member.is_proxied = through is not None
-        return member
+    def start_executor(self, *flags: str, **order: Any) -> Member:
+        return self.launch("executor", flags=[*SLOTS, *flags], **order)
 
     def start_sender(self, seed: int, most_waiting: int = 100, pause_seconds: float = 0.0, **order: Any) -> Member:
         return self.launch("sender", seed=seed, most_waiting=most_waiting, pause_seconds=pause_seconds, **order)
@@ -338,13 +337,17 @@ class Rig:
     def close(self) -> None:
         self.nursery.close()
         self.forget_connection()
-        for proxy in self.__dict__.values():
-            if isinstance(proxy, Proxy):
-                proxy.close()
+        for proxy in self._proxies:
+            proxy.close()
 
     @cached_property
     def proxy(self) -> Proxy:
-        return Proxy(self.cluster.data / ".s.PGSQL.5432")
+        """Everybody's who goes through one, but for who has one to himself."""
+        return self.new_proxy()
+
+    def new_proxy(self) -> Proxy:
+        self._proxies.append(Proxy(self.cluster.data / ".s.PGSQL.5432"))
+        return self._proxies[-1]
 
 
 def descriptors(pid: int) -> int:

@@ -212,7 +212,7 @@ class Storm:
     def black_hole(self) -> None:
         """Longer than the timeout, for all who go through the proxy: nothing arrives, and nothing fails."""
         for member in self.rig.living():
-            if member.is_proxied:
+            if member.proxy is not None:
                 self.rig.hurt(member, "cut off")
         self.rig.proxy.swallow()
         self.wait(self.rig.timeout_seconds * 1.5)
