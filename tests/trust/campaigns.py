@@ -68,6 +68,9 @@ QUICK = {
         ),
     ),
     "kill-points": Campaign("an executor killed at each failpoint", at_each_point("kill"), PRUNING),
+    "restarts": Campaign(
+        "executors killed one at a time", storm(Plan({"kill_executor": 5}, gap_seconds=(1.0, 3.0))), is_timed=True
+    ),
 }
 # Per seed; with 20 of them it is ten times what the suite does, and more.
 FULL = {

@@ -22,6 +22,8 @@ from tests.trust.storm import Figures
 TEMPLATE = Path(__file__).with_name("page.md")
 TIMEOUT_SECONDS = float(OPTIONS["HEARTBEAT_TIMEOUT"])
 RESTART_SECONDS = 2.0  # promised, on top of the timeout
+SLACK_SECONDS = 1.0  # of a machine that does other things too
+LATEST_SECONDS = TIMEOUT_SECONDS + RESTART_SECONDS + SLACK_SECONDS
 
 
 @dataclass(slots=True)
@@ -52,8 +54,7 @@ class Row:
             self.broken[violation.rule] += 1
 
     def percentile(self, share: float) -> float:
-        ordered = sorted(self.recovery_seconds)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+        return percentile(self.recovery_seconds, share)
 
     def cells(self) -> list[str]:
         lost = self.broken["lost"] + self.broken["stuck"] + self.broken["failed"]
@@ -64,6 +65,11 @@ class Row:
         counts = (self.faults, self.tasks, self.messages, self.rescued, lost, doubled, self.broken["stolen"])
         other = self.broken["miscounted"] + self.broken["deadlock"] + self.stalled
         return [self.title, *(f"{count:,}" for count in counts), str(other), recovery]
+
+
+def percentile(seconds: Iterable[float], share: float) -> float:
+    ordered = sorted(seconds)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def seen(rows: Iterable[Row], *, date: str, seeds: Sequence[int], minutes: float, remark: str) -> dict[str, object]:

@@ -13,6 +13,7 @@ import pytest
 
 from demo_project.postgres import Cluster, throwaway_cluster
 from tests.trust.campaigns import DURABLE, QUICK, once_more, run
+from tests.trust.report import LATEST_SECONDS, percentile
 
 SEED = int(os.environ.get("JOBQUEUE_SEED") or 1)
 
@@ -25,5 +26,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_nothing_is_lost_and_nothing_done_twice(cluster: Cluster, name: str) -> None:
-    run(f"quick-{name}", cluster, SEED)
-    assert "deadlock detected" not in cluster.log.read_text(errors="replace"), once_more(f"quick-{name}", SEED)
+    figures, again = run(f"quick-{name}", cluster, SEED), once_more(f"quick-{name}", SEED)
+    assert "deadlock detected" not in cluster.log.read_text(errors="replace"), again
+    if QUICK[name].is_timed:
+        assert percentile(figures.recovery_seconds, 0.99) <= LATEST_SECONDS, again
