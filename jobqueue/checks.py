@@ -112,9 +112,7 @@ def backend_problems(backend: JobQueueBackend) -> Iterator[checks.CheckMessage]:
         )
     options: Any = backend.options  # whatever the settings hold
     for problem in conf.problems(options):
-        end = "" if problem.endswith("?") else "."
-        hint = f"Options are {', '.join(conf.KEYS)}." if problem.startswith(conf.UNKNOWN) else None
-        yield checks.Error(f"{here}['OPTIONS']: {problem}{end}", hint=hint, id="jobqueue.E004")
+        yield checks.Error(f"{here}['OPTIONS']: {problem}.", id="jobqueue.E004")
     database = options.get("DATABASE", "default") if isinstance(options, Mapping) else None
     if not isinstance(database, str):
         return

@@ -52,7 +52,6 @@ class Options:
     ready_age_limit: float | None = 300.0  # seconds a READY task may wait before health/ready says no
 
 
-UNKNOWN = "unknown option"
 KEYS = {f.name.upper(): f.name for f in fields(Options)}
 # A rank is a moment less priority x AGING; a day keeps it far from the ends of the calendar.
 RANGES: Mapping[str, tuple[float, float]] = {
@@ -81,7 +80,8 @@ def problems(raw: Any) -> Iterator[str]:
         match key:
             case _ if key not in KEYS:
                 near = difflib.get_close_matches(str(key), KEYS, n=1, cutoff=0.6)
-                yield f"{UNKNOWN} {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+                known = f"did you mean {near[0]!r}?" if near else f"options are {', '.join(KEYS)}"
+                yield f"unknown option {key!r} ({known})"
             case "TIMEOUT" | "READY_AGE_LIMIT" if value is None:
                 pass
             case _ if key in RANGES:

@@ -87,5 +87,5 @@ def _misspelt(given: Any) -> str:
     for key in given if isinstance(given, Mapping) else ():
         for near in get_close_matches(str(key), KEYS | OPTIONAL, n=1, cutoff=0.6):
             if near not in given:
-                return f"; did you mean {near!r} by {key!r}?"
+                return f" (did you mean {near!r} by {key!r}?)"
     return ""

@@ -1,30 +1,20 @@
-"""Variables of the environment that look like ours, and that nobody reads."""
+"""Variables of the environment that nearly are a flag's, and that nobody reads."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable
 
-from jobqueue import failpoints
-from jobqueue.executor import farewell
-
-# Of the demo and the tests, whose environment the executors that they start have too.
-OF_THE_CHECKOUT = {f"JOBQUEUE_{name}" for name in ("PG_BIN", "SAMPLES", "ORDER", "SEED", "SEEDS")}
+PREFIX = "JOBQUEUE_"
 
 
-def unread_variables(given: Iterable[str], flags: Collection[str]) -> str:
-    """Say in one line which of the given variables are no flags, with the nearest; nothing where all are read."""
-    known = {*flags, farewell.VARIABLE, failpoints.VARIABLE} | OF_THE_CHECKOUT
-    unread = sorted(name for name in given if name.startswith("JOBQUEUE_") and name not in known)
-    if not unread:
-        return ""
-    return (
-        f"The environment has what run_executors does not read: {', '.join(_with_nearest(n, flags) for n in unread)}."
-    )
+def misspelt_variables(given: Iterable[str], flags: Collection[str]) -> str:
+    """Say in one line which of the given variables are almost flags; nothing where none is."""
+    ours = {name for name in given if name.startswith(PREFIX)}
+    said = [f"{name} (did you mean {near}?)" for name in sorted(ours - set(flags)) for near in _nearest(name, flags)]
+    return f"The environment has what run_executors does not read: {', '.join(said)}." if said else ""
 
 
-def _with_nearest(name: str, flags: Collection[str]) -> str:
-    near = {flag.removeprefix("JOBQUEUE_"): flag for flag in flags}  # all begin alike, which is no likeness
-    for found in difflib.get_close_matches(name.removeprefix("JOBQUEUE_").upper(), near, n=1, cutoff=0.6):
-        return f"{name} (did you mean {near[found]}?)"
-    return name
+def _nearest(name: str, flags: Collection[str]) -> list[str]:
+    endings = {flag.removeprefix(PREFIX): flag for flag in flags}  # all begin alike, which is no likeness
+    return [endings[end] for end in difflib.get_close_matches(name.removeprefix(PREFIX).upper(), endings, 1, 0.6)]

@@ -1,10 +1,10 @@
-"""Variables that look like ours."""
+"""Variables that nearly are ours."""
 
 from __future__ import annotations
 
 import pytest
 
-from jobqueue.executor.environment import unread_variables
+from jobqueue.executor.environment import misspelt_variables
 
 FLAGS = {"JOBQUEUE_THREADS", "JOBQUEUE_QUEUE", "JOBQUEUE_SHUTDOWN_TIMEOUT"}
 
@@ -12,14 +12,14 @@ FLAGS = {"JOBQUEUE_THREADS", "JOBQUEUE_QUEUE", "JOBQUEUE_SHUTDOWN_TIMEOUT"}
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("JOBQUEUE_THREADS JOBQUEUE_FAILPOINTS JOBQUEUE_PG_BIN PATH THREADS", ""),
+        ("JOBQUEUE_THREADS JOBQUEUE_FAILPOINTS JOBQUEUE_DSN PATH THREAD", ""),
         ("JOBQUEUE_THREAD", "JOBQUEUE_THREAD (did you mean JOBQUEUE_THREADS?)."),
-        ("JOBQUEUE_QUEUES JOBQUEUE_DSN", "JOBQUEUE_DSN, JOBQUEUE_QUEUES (did you mean JOBQUEUE_QUEUE?)."),
+        ("JOBQUEUE_QUEUES JOBQUEUE_THREAD", "_QUEUE?), JOBQUEUE_THREAD (did you mean JOBQUEUE_THREADS?)."),
         ("JOBQUEUE_SHUTDOWN_TIMEOUT_SECONDS", "(did you mean JOBQUEUE_SHUTDOWN_TIMEOUT?)."),
     ],
 )
-def test_variables_that_nobody_reads_are_named_with_the_nearest_flag(given: str, said: str) -> None:
-    line = unread_variables(given.split(), FLAGS)
+def test_what_is_almost_a_flag_is_named_with_the_flag(given: str, said: str) -> None:
+    line = misspelt_variables(given.split(), FLAGS)
 
     assert line.endswith(said)
     assert bool(line) == bool(said)

@@ -26,7 +26,7 @@ from jobqueue.cli.rows import engine_of
 from jobqueue.compat import PACKAGE
 from jobqueue.engine import engine_for
 from jobqueue.executor import banner, farewell, reload
-from jobqueue.executor.environment import unread_variables
+from jobqueue.executor.environment import misspelt_variables
 from jobqueue.executor.health import Address, listen, read_address, serving, url_of
 from jobqueue.executor.process import EXIT_REPLACE, ExecutorProcess, flush, leave, leave_behind
 from jobqueue.executor.scribe import Lines, Scribe
@@ -169,8 +169,8 @@ class Command(BaseCommand):
         with SignalPipe().installed() as signals:
             self._set_up_logging(options)
             settings = self._settings(options)
-            if not reload.is_child() and (unread := unread_variables(os.environ, self._variables)):
-                self.stderr.write(unread)
+            if not reload.is_child() and (misspelt := misspelt_variables(os.environ, self._variables)):
+                self.stderr.write(misspelt)
             processes: int = options["processes"]
             if options["reload"] and processes > 1:
                 raise CommandError("--reload works with one process; leave out --processes.")
