@@ -20,6 +20,7 @@ django.setup()
 
 from tests.trust import at_length, campaigns, report  # noqa: E402 - they import models
 from tests.trust.attempts import attempt  # noqa: E402
+from tests.trust.sections import PAGE  # noqa: E402
 
 JOBS = os.cpu_count() or 1
 CHAPTERS = (*at_length.ALL, "campaigns")
@@ -27,18 +28,22 @@ CHAPTERS = (*at_length.ALL, "campaigns")
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make trust ARGS=...", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20, help="how many (20); the other chapters are as much longer")
+    parser.add_argument("--seeds", type=int, help="how many (20; of named campaigns 1)")
     parser.add_argument("--seed", type=int, default=1, help="the first (1)")
     parser.add_argument(
         "--only",
         metavar="NAME",
-        help=f"one chapter ({', '.join(CHAPTERS)}); or one campaign, with one seed, and no page is written",
+        help=f"one chapter ({', '.join(CHAPTERS)}), or campaigns (kill,zombies): only their rows are written anew, "
+        "with more than one seed",
     )
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"so many campaigns at once ({JOBS}); most is waiting")
     parser.add_argument("--remark", default="", help="a sentence for the page, about the machine or the run")
     options = parser.parse_args()
-    if options.only and options.only not in {*CHAPTERS, *campaigns.ALL}:
-        parser.error(f"--only knows {', '.join([*CHAPTERS, *campaigns.ALL])}")
+    names = [] if options.only in (None, *CHAPTERS) else options.only.split(",")
+    if unknown := [name for name in names if name not in campaigns.ALL]:
+        parser.error(f"--only knows {', '.join([*CHAPTERS, *campaigns.ALL])}, and not {', '.join(unknown)}")
+    if options.seeds is None:
+        options.seeds = 1 if names else 20
     is_good = True
     for name in at_length.ALL:
         if options.only in (None, name):
@@ -46,15 +51,13 @@ def main() -> int:
             is_good &= chapter.is_good
             report.write(chapter.known)
     if options.only not in at_length.ALL:
-        is_good &= rage(options)
+        is_good &= rage(names or list(campaigns.FULL), options)
     return 0 if is_good else 1
 
 
-def rage(options: argparse.Namespace) -> bool:
-    """Run the campaigns, some at once; after each seed the page is written, since this may be interrupted."""
-    is_one = options.only in campaigns.ALL
-    names = [options.only] if is_one else list(campaigns.FULL)
-    seeds = range(options.seed, options.seed + (1 if is_one else options.seeds))
+def rage(names: Sequence[str], options: argparse.Namespace) -> bool:
+    """Run campaigns, some at once; after each seed the page is written, since this may be interrupted."""
+    seeds = range(options.seed, options.seed + options.seeds)
     chosen = {name: campaigns.ALL[name] for name in names}
     rows = {name: report.Row(campaign.title, campaign.leaves_a_rescuer) for name, campaign in chosen.items()}
     began, is_good = time.monotonic(), True
@@ -73,7 +76,7 @@ def rage(options: argparse.Namespace) -> bool:
                 print(made, flush=True)
                 rows[made.name].add(made.figures)
                 is_good &= not made.failure
-            if not is_one:
+            if len(seeds) > 1:
                 write(rows, range(seeds.start, seed + 1), began, options.remark)
     return is_good and in_time(rows)
 
@@ -82,6 +85,8 @@ def write(rows: Mapping[str, report.Row], seeds: Sequence[int], began: float, re
     report.write(
         report.seen(
             [row for row in rows.values() if row.faults or row.stalled],
+            [campaign.title for campaign in campaigns.FULL.values()],
+            PAGE.read_text(),
             date=datetime.now(UTC).date().isoformat(),
             seeds=seeds,
             minutes=(time.monotonic() - began) / 60,

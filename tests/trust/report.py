@@ -6,7 +6,7 @@ import os
 import platform
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
@@ -24,6 +24,9 @@ TIMEOUT_SECONDS = float(OPTIONS["HEARTBEAT_TIMEOUT"])
 RESTART_SECONDS = 2.0  # promised, on top of the timeout
 SLACK_SECONDS = 1.0  # of a machine that does other things too
 LATEST_SECONDS = TIMEOUT_SECONDS + RESTART_SECONDS + SLACK_SECONDS
+
+
+HEAD = ["fault", "times", "tasks", "messages", "rescued", "lost", "doubled", "stolen", "other", "restart, s", "seeds"]
 
 
 @dataclass(slots=True)
@@ -72,16 +75,32 @@ def percentile(seconds: Iterable[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-def seen(rows: Iterable[Row], *, date: str, seeds: Sequence[int], minutes: float, remark: str) -> dict[str, object]:
-    """Give what the chapter of the campaigns says."""
-    head = ["fault", "times", "tasks", "messages", "rescued", "lost", "doubled", "stolen", "other", "restart, s"]
-    return {
-        "date": date,
-        "chosen": f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}",
-        "minutes": minutes,
-        "remark": remark,
-        "table": table(head, [row.cells() for row in rows]),
-    }
+def seen(
+    rows: Iterable[Row],
+    titles: Sequence[str],
+    before: str,
+    *,
+    date: str,
+    seeds: Sequence[int],
+    minutes: float,
+    remark: str,
+) -> dict[str, object]:
+    """
+    Give what the chapter of the campaigns says.
+
+    titles: of all campaigns, in order. before: the page as it was, which has the rows of those that did not run.
+    """
+    when = f"{date}, {seeds[0]}" if len(seeds) == 1 else f"{date}, {seeds[0]} to {seeds[-1]}"
+    known = {cells[0]: cells for cells in cells_of(before) if len(cells) == len(HEAD)}
+    known |= {row.title: [*row.cells(), when] for row in rows}
+    return {"minutes": minutes, "remark": remark, "table": table(HEAD, [known[one] for one in titles if one in known])}
+
+
+def cells_of(page: str) -> Iterator[list[str]]:
+    """Give the cells of each line of a table."""
+    for line in page.splitlines():
+        if line.startswith("| "):
+            yield line.removeprefix("| ").removesuffix(" |").split(" | ")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers_from: int = 1) -> str:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.trust.report import TEMPLATE, chapters, page
+from tests.trust.report import TEMPLATE, Row, cells_of, chapters, page, seen
 from tests.trust.sections import PAGE
 
 MUTANTS = {"mutants_date": "2030-01-01", "broken_engines": 3, "missed": "none", "caught": "| the table |"}
@@ -37,3 +37,24 @@ def test_tests_that_the_page_names_are_there() -> None:
 def test_page_has_the_table_of_faults_as_the_template() -> None:
     heading = "## Where each fault is tried\n\n"
     assert chapters(PAGE.read_text())[heading] == chapters(TEMPLATE.read_text())[heading]
+
+
+def test_campaigns_that_were_not_run_keep_their_rows() -> None:
+    titles = ["killed", "frozen", "cut off"]
+
+    def run(title: str, before: str, first_seed: int) -> str:
+        row = Row(title, faults=3)
+        seeds = range(first_seed, first_seed + 5)
+        return page(
+            seen([row], titles, before, date="2030-01-01", seeds=seeds, minutes=1.0, remark="As it was."), before
+        )
+
+    after = run("killed", run("cut off", "", 1), 7)
+
+    rows = [(cells[0], cells[-1]) for cells in cells_of(chapters(after)["## What was seen\n\n"])]
+    assert rows == [
+        ("fault", "seeds"),
+        ("---", "---:"),
+        ("killed", "2030-01-01, 7 to 11"),
+        ("cut off", "2030-01-01, 1 to 5"),
+    ]
