@@ -92,7 +92,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for count, moves in (value for name, value in told if name == "plays"):
         terminalreporter.write_line(f"{count:,} plays of the simulation, {moves:,} moves")
     for verb, wrong, by, problem, after in sorted(value for name, value in told if name == "caught"):
-        terminalreporter.write_line(f"caught  {verb:10} {by:42} {after:>12}  {problem}: {wrong}")
+        terminalreporter.write_line(f"caught  {verb:10} {by:42} {after:>20}  {problem}: {wrong}")
 
 
 def database_url(database: dict[str, Any]) -> str:
