@@ -80,8 +80,8 @@ def problems(raw: Any) -> Iterator[str]:
         match key:
             case _ if key not in KEYS:
                 near = difflib.get_close_matches(str(key), KEYS, n=1, cutoff=0.6)
-                known = f"did you mean {near[0]!r}?" if near else f"options are {', '.join(KEYS)}"
-                yield f"unknown option {key!r} ({known})"
+                meant = f" (did you mean {near[0]!r}?)" if near else ""
+                yield f"unknown option {key!r}{meant}; options are {', '.join(KEYS)}"
             case "TIMEOUT" | "READY_AGE_LIMIT" if value is None:
                 pass
             case _ if key in RANGES:

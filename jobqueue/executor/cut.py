@@ -12,10 +12,19 @@ def cut_off(raw: Any) -> None:
     Let whatever its owner does with a connection fail, now and from here on; it is the owner's to close.
 
     Were it closed from here, libpq would free what the owner's call goes on with, when an answer comes or the number of
-    the file belongs to the next connection: the process ends, with a corrupt heap. Raises what the driver raises for a
-    connection that is closed, AttributeError for one that has no socket.
+    the file belongs to the next connection: the process ends, with a corrupt heap. One without a socket, SQLite's, may
+    be closed from any thread. Raises what the driver raises for a connection that is closed already; OSError.
     """
+    if not hasattr(raw, "fileno"):
+        raw.close()
+        return
     number = raw.fileno()
-    with socket.socket(fileno=os.dup(number)) as line:
-        if raw.fileno() == number:  # else it was closed in between, and this may be another's socket
+    copy = os.dup(number)
+    try:
+        line = socket.socket(fileno=copy)
+    except OSError:  # no socket: closed meanwhile, and the number given away
+        os.close(copy)
+        raise
+    with line:
+        if raw.fileno() == number:  # else this may be another's
             line.shutdown(socket.SHUT_RDWR)

@@ -62,7 +62,8 @@ class Heart(threading.Thread):
         self.sees_strays = False  # whether two beats in a row saw a claim of ours that nobody here knows of
         self._unknown: set[tuple[UUID, int]] = set()
         self._unbroken_since: float | None = None
-        self._clock: tuple[float, datetime] | None = None  # ours just before the last look at the database's
+        self._clock: tuple[datetime, float] | None = None  # the database's and ours at the last look
+        self._looking = threading.Lock()
         self.failure: BaseException | None = None
         self.moved_at: float | None = None  # monotonic: when it last began to beat
 
@@ -87,14 +88,15 @@ class Heart(threading.Thread):
 
         Then punctual beats are counted anew: when they are enough, all have beaten by the clock as it is now.
         """
-        began = time.monotonic()
-        now = self._engine.now()
-        seen_at, seen = self._clock or (began, now)
-        self._clock = began, now
-        ahead = (now - seen).total_seconds() - (time.monotonic() - seen_at)
-        if ahead > self._timeout / 3 and self._unbroken_since is not None:
-            self._unbroken_since = time.monotonic()
-            logger.warning("heartbeat.clock the database's clock went %.1f s ahead; rescuing nobody for a while", ahead)
+        now, ours = self._engine.now(), time.monotonic()
+        with self._looking:
+            seen, seen_at = self._clock or (now, ours)
+            self._clock = now, ours
+            ahead = (now - seen).total_seconds() - (ours - seen_at)
+            if ahead <= self._timeout / 3 or self._unbroken_since is None:
+                return
+            self._unbroken_since = ours
+        logger.warning("heartbeat.clock the database's clock went %.1f s ahead; rescuing nobody for a while", ahead)
 
     @property
     def reaches_database(self) -> bool:
@@ -146,10 +148,10 @@ class Heart(threading.Thread):
             held = self._engine.heartbeat(self._sign())
             reach("heartbeat.after")
             self._look_at_clock()
-        if began - self.last_good_at > self._late_seconds:
-            self._unbroken_since = None
-        self.last_good_at = began
-        self._unbroken_since = self._unbroken_since or began
+        with self._looking:
+            if self._unbroken_since is None or began - self.last_good_at > self._late_seconds:
+                self._unbroken_since = began
+            self.last_good_at = began
         self._outage.end("heartbeat")
         if not self.has_beaten:
             self.has_beaten = True

@@ -155,6 +155,8 @@ class Line:
         )
         try:
             cut_off(raw)
+        except OSError as error:
+            logger.warning("database.hung %s is not cut: %s", self.name, error)
         except Exception as error:  # noqa: BLE001 - it may be closed already, which is as good
             logger.debug("database.hung %s: %s", self.name, first_line_of(error))
         return True

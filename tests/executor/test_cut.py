@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection, connections
+from django.db import OperationalError, connection, connections, transaction
 
 from jobqueue.executor.cut import cut_off
 from jobqueue.executor.outage import Line
@@ -78,6 +82,32 @@ def test_what_is_closed_is_left_alone() -> None:
         cut_off(raw)
 
 
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_socket_that_is_anothers_by_now_is_left_alone() -> None:
+    """The number was free, and given away, between the two looks at it."""
+    ours, peer = socket.socketpair()
+    with ours, peer:
+        numbers, before = iter([ours.fileno(), -1]), open_files()
+
+        cut_off(SimpleNamespace(fileno=lambda: next(numbers)))
+
+        ours.send(b"x")
+        assert peer.recv(1) == b"x"
+        assert open_files() == before
+
+
+def test_a_file_that_has_its_number_by_now_is_told_and_left_alone(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as file:
+        before = open_files()
+        with pytest.raises(OSError, match="socket"):
+            cut_off(file)
+        file.write("x")
+        assert open_files() == before
+
+
 def test_a_line_that_hangs_is_cut() -> None:
     line = Line("pulse", "default", limit_seconds=0.0)
 
@@ -101,3 +131,31 @@ def test_the_connections_of_a_body_that_does_not_stop_are_cut() -> None:
 
     with waiting(entered):
         session.cut()
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+def test_a_body_on_sqlite_can_write_no_more() -> None:
+    session, is_open, is_cut = Session(), threading.Event(), threading.Event()
+    errors: list[Exception] = []
+
+    def body() -> None:
+        session.enter()
+        try:
+            with transaction.atomic(using="sqlite"), connections["sqlite"].cursor() as cursor:
+                is_open.set()
+                assert is_cut.wait(DEADLINE)
+                cursor.execute("CREATE TABLE written (by_whom text)")
+        except Exception as error:  # noqa: BLE001 - whatever the driver says
+            errors.append(error)
+        finally:
+            session.leave()
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    assert is_open.wait(DEADLINE)
+    session.cut()
+    is_cut.set()
+    thread.join(DEADLINE)
+
+    assert [type(error).__module__ for error in errors] == ["django.db.utils"]
+    assert "written" not in connections["sqlite"].introspection.table_names()

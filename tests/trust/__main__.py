@@ -57,7 +57,7 @@ def main() -> int:
 
 def rage(names: Sequence[str], options: argparse.Namespace) -> bool:
     """Run campaigns, some at once; after each seed the page is written, since this may be interrupted."""
-    seeds = range(options.seed, options.seed + options.seeds)
+    seeds, is_part = range(options.seed, options.seed + options.seeds), set(names) != set(campaigns.FULL)
     chosen = {name: campaigns.ALL[name] for name in names}
     rows = {name: report.Row(campaign.title, campaign.leaves_a_rescuer) for name, campaign in chosen.items()}
     began, is_good = time.monotonic(), True
@@ -76,7 +76,7 @@ def rage(names: Sequence[str], options: argparse.Namespace) -> bool:
                 print(made, flush=True)
                 rows[made.name].add(made.figures)
                 is_good &= not made.failure
-            if len(seeds) > 1:
+            if len(seeds) > 1 or not is_part:
                 write(rows, range(seeds.start, seed + 1), began, options.remark)
     return is_good and in_time(rows)
 

@@ -13,7 +13,6 @@ from tests.trust.rig import Member, Rig
 from tests.trust.storm import Figures, Storm, judge
 
 TOGETHER = 4  # points at a time
-ALONE = "black_hole"  # lasts longer than a timeout: who stood at another point meanwhile would rightly lose its tasks
 # What has to happen before a point is reached.
 BEFORE: Mapping[str, str] = {"release.before": "claim.after=raise", "release.after": "claim.after=raise"}
 IN_RESCUE = ("rescue.before", "rescue.after")
@@ -28,7 +27,7 @@ def visit(rig: Rig, seed: int, deed: str, points: Iterable[str] = POINTS) -> Fig
     began, storm, asked = time.monotonic(), Storm(rig, seed), list(points)
     storm.begin()
     ordinary = [point for point in asked if point not in IN_RESCUE]
-    size = 1 if deed == ALONE else TOGETHER
+    size = 1 if deed in strikes.LASTING else TOGETHER
     groups = [ordinary[start : start + size] for start in range(0, len(ordinary), size)]
     before: Iterable[Member] = ()
     for group in [*groups, *([point] for point in asked if point in IN_RESCUE)]:

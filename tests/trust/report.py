@@ -26,6 +26,9 @@ SLACK_SECONDS = 1.0  # of a machine that does other things too
 LATEST_SECONDS = TIMEOUT_SECONDS + RESTART_SECONDS + SLACK_SECONDS
 
 
+SEEN = re.compile(
+    r"^## What was seen\n\n(?P<machine>.*?); `HEARTBEAT_TIMEOUT` .*?\n(?P<remark>.*?)\n\n\|", re.MULTILINE | re.DOTALL
+)
 HEAD = ["fault", "times", "tasks", "messages", "rescued", "lost", "doubled", "stolen", "other", "restart, s", "seeds"]
 
 
@@ -88,12 +91,19 @@ def seen(
     """
     Give what the chapter of the campaigns says.
 
-    titles: of all campaigns, in order. before: the page as it was, which has the rows of those that did not run.
+    titles: of all campaigns, in order. before: the page as it was: where not all were run, the others keep their rows,
+    and the chapter what it says of them.
     """
     when = f"{date}, {seeds[0]}" if len(seeds) == 1 else f"{date}, {seeds[0]} to {seeds[-1]}"
-    known = {cells[0]: cells for cells in cells_of(before) if len(cells) == len(HEAD)}
-    known |= {row.title: [*row.cells(), when] for row in rows}
-    return {"minutes": minutes, "remark": remark, "table": table(HEAD, [known[one] for one in titles if one in known])}
+    here, said = machine(), f"All took {minutes:.0f} minutes. {remark}".rstrip()
+    new = {row.title: [*row.cells(), when] for row in rows}
+    old = {cells[0]: cells for cells in cells_of(before) if len(cells) == len(HEAD)}
+    if (was := SEEN.search(before)) and not new.keys() >= old.keys() & set(titles):
+        if was["machine"] != here:
+            new = {title: [*cells[:-1], f"{cells[-1]}; {here}"] for title, cells in new.items()}
+        here, said = was["machine"], was["remark"]
+    known = old | new
+    return {"machine": here, "remark": said, "table": table(HEAD, [known[one] for one in titles if one in known])}
 
 
 def cells_of(page: str) -> Iterator[list[str]]:
@@ -133,13 +143,16 @@ def chapters(text: str) -> dict[str, str]:
     return {part[: part.find("\n\n") + 2]: part.rstrip() + "\n\n" for part in parts if part}
 
 
+def machine() -> str:
+    return (
+        f"{os.cpu_count()} cores, PostgreSQL {major_version()}, Python {platform.python_version()},"
+        f" Django {django.get_version()}"
+    )
+
+
 def standing() -> dict[str, object]:
     """Give what is known without a run."""
     return {
-        "cores": os.cpu_count(),
-        "postgresql": major_version(),
-        "python": platform.python_version(),
-        "django": django.get_version(),
         "timeout": TIMEOUT_SECONDS,
         "promised": TIMEOUT_SECONDS + RESTART_SECONDS,
         "rules": "\n".join(f"* **{name}**: {' '.join((rule.__doc__ or '').split())}" for name, rule in RULES.items()),

@@ -125,3 +125,5 @@ ALL: Mapping[str, Strike] = {
     "full_disk": full_disk,
 }
 THROUGH_PROXY = {"cut_before_commit", "cut_after_commit", "reset_network", "slow_network", "black_hole"}
+# For seconds: who stood at another point meanwhile would lose its tasks, and rightly so.
+LASTING = {"cut_before_commit", "cut_after_commit", "slow_network", "black_hole"}

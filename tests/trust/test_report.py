@@ -3,9 +3,13 @@
 import re
 from pathlib import Path
 
+import pytest
+
+from tests.trust import report
 from tests.trust.report import TEMPLATE, Row, cells_of, chapters, page, seen
 from tests.trust.sections import PAGE
 
+TITLES = ["killed", "frozen", "cut off"]
 MUTANTS = {"mutants_date": "2030-01-01", "broken_engines": 3, "missed": "none", "caught": "| the table |"}
 
 
@@ -39,22 +43,37 @@ def test_page_has_the_table_of_faults_as_the_template() -> None:
     assert chapters(PAGE.read_text())[heading] == chapters(TEMPLATE.read_text())[heading]
 
 
-def test_campaigns_that_were_not_run_keep_their_rows() -> None:
-    titles = ["killed", "frozen", "cut off"]
+def after_a_run(titles: list[str], before: str, first_seed: int, remark: str = "") -> str:
+    rows = [Row(title, faults=3) for title in titles]
+    seeds = range(first_seed, first_seed + 5)
+    return page(seen(rows, TITLES, before, date="2030-01-01", seeds=seeds, minutes=1.0, remark=remark), before)
 
-    def run(title: str, before: str, first_seed: int) -> str:
-        row = Row(title, faults=3)
-        seeds = range(first_seed, first_seed + 5)
-        return page(
-            seen([row], titles, before, date="2030-01-01", seeds=seeds, minutes=1.0, remark="As it was."), before
-        )
 
-    after = run("killed", run("cut off", "", 1), 7)
+def last_cells(text: str) -> dict[str, str]:
+    return {cells[0]: cells[-1] for cells in cells_of(chapters(text)["## What was seen\n\n"])}
 
-    rows = [(cells[0], cells[-1]) for cells in cells_of(chapters(after)["## What was seen\n\n"])]
-    assert rows == [
-        ("fault", "seeds"),
-        ("---", "---:"),
-        ("killed", "2030-01-01, 7 to 11"),
-        ("cut off", "2030-01-01, 1 to 5"),
-    ]
+
+def test_campaigns_that_were_not_run_keep_their_rows_and_what_was_said_of_them() -> None:
+    before = after_a_run(TITLES, "", 1, "It was cold.")
+
+    after = after_a_run(["frozen"], before, 7)
+
+    wanted = {"killed": "2030-01-01, 1 to 5", "frozen": "2030-01-01, 7 to 11", "cut off": "2030-01-01, 1 to 5"}
+    assert last_cells(after) == {"fault": "seeds", "---": "---:"} | wanted
+    assert "It was cold." in after
+    assert "It was cold." not in after_a_run(TITLES, after, 1)
+
+
+def test_row_of_another_machine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = after_a_run(TITLES, "", 1)
+    monkeypatch.setattr(report, "machine", lambda: "64 cores")
+
+    after = last_cells(after_a_run(["frozen"], before, 7))
+
+    assert after["frozen"] == "2030-01-01, 7 to 11; 64 cores"
+    assert after["killed"] == "2030-01-01, 1 to 5"
+
+
+def test_tables_end_with_an_empty_line() -> None:
+    """Else what follows is a row of them."""
+    assert not re.findall(r"^\|.*\|\n[^|\n].*", PAGE.read_text(), re.MULTILINE)

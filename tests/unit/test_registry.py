@@ -105,10 +105,14 @@ def test_queues_that_are_a_text_are_not_taken_for_its_letters() -> None:
         JobQueueBackend("default", {"QUEUES": "emails"})
 
 
-def test_unknown_option_is_named_with_the_nearest_or_with_all() -> None:
+def test_unknown_option_is_named_with_the_nearest_and_with_all() -> None:
     near, far = JobQueueBackend("default", {"OPTIONS": {"POL_INTERVAL": 1, "COLOUR": 2}}).check()
-    assert near.msg == "TASKS['default']['OPTIONS']: unknown option 'POL_INTERVAL' (did you mean 'POLL_INTERVAL'?)."
-    assert "unknown option 'COLOUR' (options are DATABASE, HEARTBEAT_TIMEOUT, " in far.msg
+    assert near.msg.startswith(
+        "TASKS['default']['OPTIONS']: unknown option 'POL_INTERVAL' (did you mean 'POLL_INTERVAL'?)"
+    )
+    for message in (near, far):
+        assert "; options are DATABASE, HEARTBEAT_TIMEOUT, " in message.msg
+    assert "did you mean" not in far.msg
 
 
 def test_database_that_is_not_there_comes_with_a_hint() -> None:
