@@ -84,8 +84,10 @@ def is_ours(folder: Path) -> bool:
 
 
 def short_temporary_folder() -> str:
+    """Where a socket's path stays short enough, and the server's account, if it is another, can remove what is left."""
     folder = tempfile.gettempdir()
-    return folder if len(os.fsencode(folder)) < 60 else "/tmp"
+    is_open = server_account() is None or bool(Path(folder).stat().st_mode & stat.S_IWOTH)
+    return folder if is_open and len(os.fsencode(folder)) < 60 else "/tmp"
 
 
 def _version(folder: Path) -> str:

@@ -28,17 +28,17 @@ PATIENCE_SECONDS = 120.0
 
 
 @task(max_attempts=1)
-def echo(text: str) -> str:
+def mirror(text: str) -> str:
     return text
 
 
 @task(max_attempts=1)
-def make(characters: int) -> str:
+def produce(characters: int) -> str:
     return "x" * characters
 
 
 @task(max_attempts=1)
-def rage(characters: int) -> None:
+def fume(characters: int) -> None:
     raise ValueError("x" * characters)
 
 
@@ -77,7 +77,7 @@ def test_too_much_is_refused_before_anything_is_written(characters: int) -> None
     text = "x" * characters
 
     with pytest.raises(InvalidArguments, match=r"MAX_PAYLOAD_BYTES") as refused:
-        echo.enqueue(text)
+        mirror.enqueue(text)
     assert len(str(refused.value)) < 500
     with pytest.raises(InvalidArguments, match=r"MAX_PAYLOAD_BYTES"):
         jobqueue.send(reader.id, text)
@@ -85,7 +85,7 @@ def test_too_much_is_refused_before_anything_is_written(characters: int) -> None
     assert not InboxMessage.objects.exists()
 
 
-@pytest.mark.parametrize("body", [make, Hoarder], ids=["result", "state"])
+@pytest.mark.parametrize("body", [produce, Hoarder], ids=["result", "state"])
 @pytest.mark.parametrize("characters", [2 * MEGABYTE, HUGE])
 def test_too_much_from_a_body_fails_it_in_words(start: Start, body: Any, characters: int) -> None:  # noqa: F811
     start(threads=1)
@@ -94,7 +94,7 @@ def test_too_much_from_a_body_fails_it_in_words(start: Start, body: Any, charact
 
     assert "MAX_PAYLOAD_BYTES" in row.errors[-1]["message"]
     assert len(str(row.errors)) < 2 * TRACEBACK_CHARACTERS
-    wait_until(echo.enqueue("and now?"), Status.SUCCESSFUL)
+    wait_until(mirror.enqueue("and now?"), Status.SUCCESSFUL)
 
 
 def test_megabytes_go_there_and_back_where_a_site_wants_them(start: Start, options: Options) -> None:  # noqa: F811
@@ -102,7 +102,7 @@ def test_megabytes_go_there_and_back_where_a_site_wants_them(start: Start, optio
     start(threads=1)
     text = "x" * WANTED
 
-    assert wait_until(echo.enqueue(text), Status.SUCCESSFUL, PATIENCE_SECONDS).return_value == text
+    assert wait_until(mirror.enqueue(text), Status.SUCCESSFUL, PATIENCE_SECONDS).return_value == text
     reader = Reader.enqueue()
     jobqueue.send_many([jobqueue.Send(UUID(reader.id), body) for body in (text, "end")])
     assert wait_until(reader, Status.SUCCESSFUL, PATIENCE_SECONDS).return_value == [1, WANTED]
@@ -111,7 +111,7 @@ def test_megabytes_go_there_and_back_where_a_site_wants_them(start: Start, optio
 def test_a_message_of_five_megabytes_in_an_error_is_cut(start: Start) -> None:  # noqa: F811
     start(threads=1)
 
-    (error,) = wait_until(rage.enqueue(5 * MEGABYTE), Status.FAILED).errors
+    (error,) = wait_until(fume.enqueue(5 * MEGABYTE), Status.FAILED).errors
 
     assert len(error["message"]) + len(error["traceback"]) < 2 * TRACEBACK_CHARACTERS
     assert error["message"].startswith("xxx")

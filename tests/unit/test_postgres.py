@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from demo_project.postgres import CHECKOUT, Cluster
-from demo_project.postgres_programs import ClusterError
+from demo_project.postgres_programs import ClusterError, server_account, short_temporary_folder
 
 HOLD = """if True:
     import time
@@ -69,6 +69,21 @@ def test_nothing_is_left_when_its_process_is_ended(number: signal.Signals) -> No
         data, pid = process.stdout.readline().split()
         process.send_signal(number)
     wait_for(lambda: not Path(f"/proc/{int(pid)}").exists() and not Path(os.fsdecode(data)).parent.exists())
+
+
+@pytest.mark.skipif(server_account() is None, reason="the server is ours")
+def test_folder_that_the_servers_account_cannot_tidy_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = Path("/tmp") / f"jq-{os.getpid()}"
+    folder.mkdir(mode=0o755)
+    try:
+        monkeypatch.setattr("tempfile.tempdir", str(folder))
+        assert short_temporary_folder() == "/tmp"
+        folder.chmod(0o1777)
+        assert short_temporary_folder() == str(folder)
+    finally:
+        folder.rmdir()
 
 
 def test_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
