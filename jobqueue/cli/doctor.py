@@ -26,6 +26,7 @@ from jobqueue.engine.schema import missing_migrations
 from jobqueue.outcome import FINAL, Status
 
 OVERDUE_SECONDS = 3600.0  # executors prune twice a minute
+LATER = (Status.SCHEDULED, Status.SUSPENDED)
 PAUSED_LONG_SECONDS = 86_400.0
 
 
@@ -141,6 +142,13 @@ def _queues(now: Figures) -> Iterator[Finding]:
             yield Finding(
                 Level.ERROR,
                 f"Queue {queue.name}: {ready} READY, the oldest for {waited}, and no executor serves it.",
+                f"manage.py run_executors --backend {now.backend} --queue {queue.name}",
+            )
+        elif now.serving and not queue.serving and any(queue.counts[one].number for one in LATER):
+            later = " and ".join(f"{queue.counts[one]} {one}" for one in LATER)
+            yield Finding(
+                Level.WARNING,
+                f"Queue {queue.name}: {later}, and no executor serves it for when they are due.",
                 f"manage.py run_executors --backend {now.backend} --queue {queue.name}",
             )
     if not starving:

@@ -60,6 +60,13 @@ def test_a_queue_that_nobody_serves_is_an_error(backend, alive) -> None:
     assert f"run_executors --backend {backend} --queue forgotten" in error
 
 
+def test_a_queue_that_nobody_will_serve_is_a_warning_before_its_tasks_are_due(backend, alive) -> None:
+    TaskFactory.create(backend=backend, using=backend, queue_name="forgotten", scheduled=True)
+    (warning,) = [text for text in said_of(backend, "warning") if "forgotten" in text]
+    assert "1 SCHEDULED and 0 SUSPENDED, and no executor serves it" in warning
+    assert f"run_executors --backend {backend} --queue forgotten" in warning
+
+
 def test_a_queue_that_is_paused_for_days_is_a_warning(backend, alive) -> None:
     QueueFactory.create(backend=backend, using=backend, name="emails", paused_at=ago(3 * 86_400))
     TaskFactory.create(backend=backend, using=backend, queue_name="emails")

@@ -131,7 +131,7 @@ def mutants(seed: int, seeds: int) -> Chapter:
     for verb, wrong, by, problem, after in rows:
         print(f"caught  {verb:10} {by:42} {after:>12}  {problem}: {wrong}", flush=True)
     for name in missed:
-        print(f"NOT CAUGHT: {name}", flush=True)
+        print(f"NOT CAUGHT: {name}; once more: make trust ARGS='--only mutants --seed {seed}'", flush=True)
     known = {
         "mutants_date": today(),
         "broken_engines": len({catch.kind for catch in [*catches.BY_ORDERS, *catches.BY_PLAYS]}),

@@ -101,7 +101,9 @@ FULL = {
     ),
     "sessions": Campaign("session ended by pg_terminate_backend", storm(Plan({"terminate_session": 20}))),
     "outage": Campaign(
-        "outage of three timeouts", storm(Plan({"outage": 1, "kill_executor": 2}, gap_seconds=(3.0, 5.0)))
+        "outage of three timeouts, then executor SIGKILL",
+        storm(Plan({"outage": 1, "kill_executor": 2}, gap_seconds=(3.0, 5.0))),
+        is_timed=True,
     ),
     "cut-before": Campaign("connection cut before COMMIT arrives", storm(Plan({"cut_before_commit": 20}))),
     "cut-after": Campaign("connection cut before COMMIT is answered", storm(Plan({"cut_after_commit": 20}))),
@@ -110,7 +112,7 @@ FULL = {
         storm(Plan({"reset_network": 5, "slow_network": 2, "black_hole": 1}, gap_seconds=(0.2, 1.0))),
     ),
     "disk": Campaign(
-        "no room on the disk for a second or two (SQLSTATE 53100)",
+        "tables that cannot grow for a second or two (a trigger's SQLSTATE 53100)",
         storm(Plan({"full_disk": 5}, gap_seconds=(0.5, 2.0))),
     ),
     **{
@@ -132,7 +134,7 @@ FULL = {
             "reset_network": "network reset while it stands at each failpoint",
             "slow_network": "network slow from each failpoint on",
             "black_hole": "network a black hole for 1.5 timeouts from each failpoint on",
-            "full_disk": "no room on the disk from each failpoint on",
+            "full_disk": "tables that cannot grow from each failpoint on",
         }.items()
     },
 }

@@ -19,11 +19,11 @@ from tests.trust.rig import OPTIONS
 from tests.trust.sections import PAGE
 from tests.trust.storm import Figures
 
+MEMORY_GIB = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 TEMPLATE = Path(__file__).with_name("page.md")
 TIMEOUT_SECONDS = float(OPTIONS["HEARTBEAT_TIMEOUT"])
 RESTART_SECONDS = 2.0  # promised, on top of the timeout
-SLACK_SECONDS = 1.0  # of a machine that does other things too
-LATEST_SECONDS = TIMEOUT_SECONDS + RESTART_SECONDS + SLACK_SECONDS
+LATEST_SECONDS = TIMEOUT_SECONDS + RESTART_SECONDS
 
 
 SEEN = re.compile(
@@ -43,11 +43,13 @@ class Row:
     messages: int = 0
     rescued: int = 0
     stalled: int = 0
+    seeds: list[int] = field(default_factory=list)
     broken: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     recovery_seconds: list[float] = field(default_factory=list)
 
-    def add(self, figures: Figures | None) -> None:
+    def add(self, figures: Figures | None, seed: int) -> None:
         """Count a run; without figures, one that did not come to its end."""
+        self.seeds.append(seed)
         if figures is None:
             self.stalled += 1
             return
@@ -61,6 +63,12 @@ class Row:
 
     def percentile(self, share: float) -> float:
         return percentile(self.recovery_seconds, share)
+
+    def seen_with(self) -> str:
+        first, *others = self.seeds
+        if others and self.seeds == list(range(first, first + len(self.seeds))):
+            return f"{first} to {others[-1]}"
+        return ", ".join(map(str, self.seeds))
 
     def cells(self) -> list[str]:
         lost = self.broken["lost"] + self.broken["stuck"] + self.broken["failed"]
@@ -84,7 +92,6 @@ def seen(
     before: str,
     *,
     date: str,
-    seeds: Sequence[int],
     minutes: float,
     remark: str,
 ) -> dict[str, object]:
@@ -94,9 +101,8 @@ def seen(
     titles: of all campaigns, in order. before: the page as it was: where not all were run, the others keep their rows,
     and the chapter what it says of them.
     """
-    when = f"{date}, {seeds[0]}" if len(seeds) == 1 else f"{date}, {seeds[0]} to {seeds[-1]}"
     here, said = machine(), f"All took {minutes:.0f} minutes. {remark}".rstrip()
-    new = {row.title: [*row.cells(), when] for row in rows}
+    new = {row.title: [*row.cells(), f"{date}, {row.seen_with()}"] for row in rows}
     old = {cells[0]: cells for cells in cells_of(before) if len(cells) == len(HEAD)}
     if (was := SEEN.search(before)) and not new.keys() >= old.keys() & set(titles):
         if was["machine"] != here:
@@ -145,8 +151,8 @@ def chapters(text: str) -> dict[str, str]:
 
 def machine() -> str:
     return (
-        f"{os.cpu_count()} cores, PostgreSQL {major_version()}, Python {platform.python_version()},"
-        f" Django {django.get_version()}"
+        f"{os.cpu_count()} cores, {MEMORY_GIB:.0f} GiB, Linux {platform.release()}, PostgreSQL {major_version()},"
+        f" Python {platform.python_version()}, Django {django.get_version()}"
     )
 
 

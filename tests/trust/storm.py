@@ -18,6 +18,7 @@ STRENGTH = 5  # executors at work
 BEHIND_PROXY = 0.4  # of them
 # Of senders: about half of the slots have work. Where all have, what was rescued waits for one to be free.
 PAUSE_SECONDS = 0.6
+FIRST = {"hold_transaction", "outage"}  # the others fall into its time, or upon those who lived through it
 Fault = Callable[["Storm"], None]
 
 
@@ -76,7 +77,7 @@ class Storm:
         self.begin()
         queue = [name for name, count in plan.faults.items() for _ in range(count)]
         self.chance.shuffle(queue)
-        queue.sort(key=lambda name: name == "hold_transaction")  # popped first: the others fall into its time
+        queue.sort(key=lambda name: name in FIRST)  # which are popped first
         while queue:
             name = queue.pop()
             FAULTS[name](self)

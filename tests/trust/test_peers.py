@@ -95,7 +95,7 @@ def test_section_about_others_survives_what_make_trust_writes(tmp_path: Path, mo
     page.write_text(with_section(PAGE, PEERS, f"## {PEERS}\n\n| a | {{b}} |\n"))
     monkeypatch.setattr(report, "PAGE", page)
     for _ in range(2):
-        rows = [report.Row("a fault")]
-        report.write(report.seen(rows, ["a fault"], "", date="2030-01-01", seeds=[1], minutes=1, remark=""))
+        rows = [report.Row("a fault", seeds=[1])]
+        report.write(report.seen(rows, ["a fault"], "", date="2030-01-01", minutes=1, remark=""))
     assert section(page.read_text(), PEERS) == f"## {PEERS}\n\n| a | {{b}} |\n\n"
     assert "a fault" in page.read_text()

@@ -44,9 +44,8 @@ def test_page_has_the_table_of_faults_as_the_template() -> None:
 
 
 def after_a_run(titles: list[str], before: str, first_seed: int, remark: str = "") -> str:
-    rows = [Row(title, faults=3) for title in titles]
-    seeds = range(first_seed, first_seed + 5)
-    return page(seen(rows, TITLES, before, date="2030-01-01", seeds=seeds, minutes=1.0, remark=remark), before)
+    rows = [Row(title, faults=3, seeds=list(range(first_seed, first_seed + 5))) for title in titles]
+    return page(seen(rows, TITLES, before, date="2030-01-01", minutes=1.0, remark=remark), before)
 
 
 def last_cells(text: str) -> dict[str, str]:
@@ -77,3 +76,8 @@ def test_row_of_another_machine_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 def test_tables_end_with_an_empty_line() -> None:
     """Else what follows is a row of them."""
     assert not re.findall(r"^\|.*\|\n[^|\n].*", PAGE.read_text(), re.MULTILINE)
+
+
+def test_seeds_that_were_left_out_are_not_named() -> None:
+    assert Row("", seeds=[1, 6, 11]).seen_with() == "1, 6, 11"
+    assert Row("", seeds=[7]).seen_with() == "7"
