@@ -97,7 +97,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
         object.__setattr__(self, "retry_on", as_classes(self.retry_on))
         object.__setattr__(self, "give_up_on", as_classes(self.give_up_on) or ())
         for problem in problems(self):
-            raise InvalidTask(f"{self.name}: {problem}.")
+            raise InvalidTask(f"{self.name!s:.200}: {problem}.")
         is_ours = issubclass(self.get_backend().task_class, FunctionTask)
         if isinstance(self.run_after, timedelta) and not is_ours:
             # Other backends know moments only.

@@ -60,7 +60,7 @@ def problems(task: Any) -> Iterator[str]:
     for option, limit in (("task_type", 500), ("name", 500), ("key", 255), ("queue_name", 128)):
         value = getattr(task, option)
         if value is not None and not is_text(value, limit):
-            yield f"{option} must be a text of 1 to {limit} characters, not {value!r}"
+            yield f"{option} must be a text of 1 to {limit} characters, not {value!r:.200}"
     if task.metadata is not None and not isinstance(task.metadata, Mapping):
         yield f"metadata must be a mapping, not {task.metadata!r}"
     yield from time_problems("run_after", task.run_after)

@@ -15,8 +15,6 @@ from tests.executor.harness import Options, Start, gates, on_postgresql, wait_fo
 from tests.factories import ExecutorFactory, TaskFactory
 
 TIMEOUT = 1.5
-
-
 # Found before PostgreSQL's own by sessions that begin after it.
 CLOCK = """
 CREATE SCHEMA set_clock;
@@ -27,8 +25,8 @@ CREATE FUNCTION set_clock.clock_timestamp() RETURNS timestamptz VOLATILE LANGUAG
 
 
 @pytest.fixture(autouse=True)
-def clock(request: pytest.FixtureRequest) -> Iterator[None]:
-    request.getfixturevalue("transactional_db")
+def clock(transactional_db: None) -> Iterator[None]:
+    """A clock of the database that can be set."""
     execute(CLOCK)
     execute(f'ALTER DATABASE "{connection.settings_dict["NAME"]}" SET search_path = set_clock, public, pg_catalog')
     connection.close()
@@ -85,7 +83,6 @@ def test_who_sees_the_step_rescues_nobody_for_a_timeout(start: Start, options: O
 
     set_clock(timedelta(seconds=TIMEOUT))
 
-    # Whichever looks first, its next beat or a rescue.
     assert not heart.may_still_rescue()
     assert heart.reaches_database
     wait_for(may_rescue, "an executor that may rescue again")

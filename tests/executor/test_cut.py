@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import OperationalError, connection, connections, transaction
 
@@ -78,7 +79,7 @@ def test_what_is_closed_is_left_alone() -> None:
     raw: Any = connection.connection
     connection.close()
 
-    with pytest.raises(Exception, match="closed"):
+    with pytest.raises(psycopg.OperationalError, match="closed"):
         cut_off(raw)
 
 

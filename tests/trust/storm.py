@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from tests.trust import strikes
 from tests.trust.checker import Violation, restarts, violations
 from tests.trust.proxy import Where
 from tests.trust.rig import Member, Rig
@@ -165,11 +166,15 @@ class Storm:
         self.rig.wait_for(terminate, "a session to end")
 
     def kill_backend(self) -> None:
-        """SIGKILL one server process: the postmaster ends all others, and recovers."""
+        self.kill_one_of("%")
+
+    def kill_one_of(self, *likes: str) -> None:
+        """SIGKILL one server process of whom these names are like: the postmaster ends all others, and recovers."""
         watched = self.rig.ask("SELECT pg_backend_pid()")
         while True:
+            pids = [pid for like in likes for pid in self.rig.sessions(like)]
             with suppress(ProcessLookupError):  # it has just ended
-                os.kill(self.chance.choice(self.rig.sessions("%")), signal.SIGKILL)
+                os.kill(self.chance.choice(pids or self.rig.sessions("%")), signal.SIGKILL)
                 break
         # For some milliseconds it still accepts.
         self.rig.wait_for(lambda: self.rig.ask("SELECT pg_backend_pid()") != watched, "the server's recovery")
@@ -180,11 +185,9 @@ class Storm:
         self.rig.cluster.start()
 
     def outage(self) -> None:
-        """Longer than three timeouts; nothing may be taken from those who live."""
-        self.rig.forget_connection()
-        self.rig.cluster.stop("immediate")
-        self.wait(self.rig.timeout_seconds * 3)
-        self.rig.cluster.start()
+        """For three timeouts; nothing may be taken from those who live."""
+        with strikes.outage(self, []):
+            pass
 
     def cut_before_commit(self) -> None:
         self._cut("before")
@@ -211,13 +214,9 @@ class Storm:
         self.rig.proxy.delay_seconds = 0.0
 
     def black_hole(self) -> None:
-        """Longer than the timeout, for all who go through the proxy: nothing arrives, and nothing fails."""
-        for member in self.rig.living():
-            if member.proxy is not None:
-                self.rig.hurt(member, "cut off")
-        self.rig.proxy.swallow()
-        self.wait(self.rig.timeout_seconds * 1.5)
-        self.rig.proxy.flow()
+        """For all who go through the proxy."""
+        with strikes.black_hole(self, [member for member in self.rig.living() if member.proxy is not None]):
+            pass
 
     def full_disk(self) -> None:
         """For a second or two the tables cannot grow: of what writes to them half fails, then all."""

@@ -6,16 +6,17 @@ Each is a context: what is done while they stand comes before the `yield`, at wh
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
 from tests.trust.proxy import Proxy, Where
 from tests.trust.rig import Member
-from tests.trust.storm import Storm
 
-Strike = Callable[[Storm, Sequence[Member]], AbstractContextManager[None]]
+if TYPE_CHECKING:  # which has them happen in the open, too
+    from tests.trust.storm import Storm
+
+Strike = Callable[["Storm", Sequence[Member]], AbstractContextManager[None]]
 
 
 @contextmanager
@@ -28,13 +29,7 @@ def terminate(storm: Storm, standing: Sequence[Member]) -> Iterator[None]:
 @contextmanager
 def kill_backend(storm: Storm, standing: Sequence[Member]) -> Iterator[None]:
     """Of one of them; all sessions of the server end."""
-    rig = storm.rig
-    watched = rig.ask("SELECT pg_backend_pid()")
-    pids = [pid for member in standing for pid in rig.sessions(member.name)]
-    with suppress(ProcessLookupError):
-        os.kill(storm.chance.choice(pids or rig.sessions("%")), signal.SIGKILL)
-        # For some milliseconds it still accepts.
-        rig.wait_for(lambda: rig.ask("SELECT pg_backend_pid()") != watched, "the server's recovery")
+    storm.kill_one_of(*(member.name for member in standing))
     yield
 
 

@@ -29,4 +29,5 @@ def test_nothing_is_lost_and_nothing_done_twice(cluster: Cluster, name: str) -> 
     figures, again = run(f"quick-{name}", cluster, SEED), once_more(f"quick-{name}", SEED)
     assert "deadlock detected" not in cluster.log.read_text(errors="replace"), again
     if QUICK[name].is_timed:
+        assert figures.recovery_seconds, again
         assert percentile(figures.recovery_seconds, 0.99) <= LATEST_SECONDS, again
