@@ -16,6 +16,8 @@ from jobqueue.outcome import Claimed, Claims, Demand, Draining
 SURPLUS, SURPLUS_LEAST = 2, 20  # what a claim looks for in many queues, in tasks it wants: others may hold some
 FEW_LOCKS = 200  # a claim that would take no more than these for nothing does not look first
 DEEPER = 4
+PAST = 100_000  # so many tasks of other kinds a picky claim looks past, 30 ms: the executor does nothing else meanwhile
+PAST_OF_EACH = 1_000  # at least, however many queues there are
 
 Place = tuple[str, UUID]  # in the order of claiming: rank, id
 NO_END: Place = ("infinity", UUID(int=2**128 - 1))
@@ -85,6 +87,7 @@ class ClaimStatements(Statements):
             "only": None if demand.only is None else list(demand.only),
             "but": None if demand.but is None else list(demand.but),
             "suspects": demand.suspects,
+            "depth": max(PAST_OF_EACH, PAST // max(1, len(demand.queues))) if demand.is_picky else None,
         }
 
     def _lock_queues(self, names: Collection[str]) -> dict[str, int | None]:

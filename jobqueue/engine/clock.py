@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db.models import (
@@ -16,6 +16,7 @@ from django.db.models import (
     Value,
 )
 from django.db.models.sql import Query
+from django.utils.timezone import get_default_timezone, is_naive, make_aware
 
 
 class Clock(Func):
@@ -68,6 +69,12 @@ def rank_from(moment: Any, aging_seconds: float) -> Expression:
     priority = ExpressionWrapper(F("priority"), IntegerField())
     worth = Value(timedelta(seconds=aging_seconds), DurationField())
     return ExpressionWrapper(moment - ExpressionWrapper(priority * worth, DurationField()), DateTimeField())
+
+
+def written(moment: datetime) -> str:
+    """Write a moment of the database as an error's `at`; without USE_TZ it is one of the site's zone."""
+    aware = make_aware(moment, get_default_timezone()) if is_naive(moment) else moment
+    return aware.astimezone(UTC).isoformat(timespec="milliseconds")
 
 
 def read_clock(database: str) -> datetime:

@@ -12,7 +12,7 @@ from django.db.models import Q, TextField
 from django.db.models.functions import Cast
 
 from jobqueue.engine.claim import RAW
-from jobqueue.engine.clock import Clock, bound
+from jobqueue.engine.clock import Clock, bound, written
 from jobqueue.engine.commit import read_list
 from jobqueue.engine.ground import ERRORS_KEPT, WORKERS_KEPT
 from jobqueue.engine.heartbeat import Heartbeat
@@ -146,7 +146,7 @@ def lost_error(row: Task, lost_count: int, now: datetime) -> dict[str, Any]:
     """Make the entry of `errors` for a lost executor."""
     return {
         "attempt": row.attempts + 1,
-        "at": now.isoformat(),
+        "at": written(now),
         "executor": str(row.executor_id),
         "exception_class_path": f"{ExecutorLost.__module__}.{ExecutorLost.__qualname__}",
         "message": f"The executor stopped beating while it ran this task (loss {lost_count}).",

@@ -39,11 +39,16 @@ def statement(name: str) -> str:
     return "\n".join(line.strip() for line in text.splitlines() if not line.lstrip().startswith("--"))
 
 
-def make_own(connection: Connection) -> bool:
-    """Set up an executor's session with the server; False behind a pooler, where others have a part in it."""
+def make_own(connection: Connection, limit_seconds: float) -> bool:
+    """
+    Set up an executor's session with the server; False behind a pooler, where others have a part in it.
+
+    limit_seconds: what a statement may take, whatever the site or the role allows others.
+    """
     ((pid, isolation),) = connection.execute(statement("session")).fetchall()
     if pid != connection.info.backend_pid:
         return False
+    connection.execute(statement("own_limits"), {"limit": f"{limit_seconds * 1000:.0f}ms"})
     connection.execute(statement("generic_plans"))
     if isolation == "read committed":
         _read_committed.add(connection)

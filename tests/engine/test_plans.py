@@ -16,7 +16,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from jobqueue.cli import figures, rows
 from jobqueue.cli.choice import Choice
-from jobqueue.engine import gauges, postgresql
+from jobqueue.engine import claim_statements, gauges, postgresql
 from jobqueue.engine.clock import bound
 from jobqueue.engine.statements import statement
 from jobqueue.models import Executor, Task
@@ -331,6 +331,15 @@ def test_find_seen(bench: Bench) -> None:
 
 def test_claim_of_some_task_types(bench: Bench) -> None:
     read(lambda: bench.claim(10, queues=QUEUES, only=["tests.noop"], but=["tests.other"]))
+
+
+@pytest.mark.parametrize("size", [10, 1000])
+def test_claim_looks_past_so_many_of_other_types(bench: Bench, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_statements, "PAST", 1000)
+    monkeypatch.setattr(claim_statements, "PAST_OF_EACH", 1)
+
+    assert not read(lambda: bench.claim(size, queues=QUEUES, only=["tests.other"]), most_rows=1100)
+    assert len(read(lambda: bench.claim(size, queues=QUEUES, but=["tests.other"]))) == min(size, 1000)
 
 
 def test_claim_of_suspects(bench: Bench) -> None:

@@ -1,6 +1,6 @@
 -- Look for the best READY tasks of many queues, and say which queues hold them and how far down in rank they reach: a
 -- claim that goes no further locks what it takes and little else.
--- Parameters: backend, queues, locked, only, but, suspects: as in claim.sql;
+-- Parameters: backend, queues, locked, only, but, suspects, depth: as in claim.sql;
 --   most: for each of the queues in turn of how many to know, NULL or no entry for any number;
 --   wanted: how many of all the queues; near: after how many of them a claim that nobody is in the way of has enough;
 --   glance: how many of each are looked at first.
@@ -26,13 +26,18 @@ shallow AS MATERIALIZED (
     SELECT open_queue.name, open_queue.most, head.rank, head.id
     FROM open_queue
     CROSS JOIN LATERAL (
-        SELECT task.rank, task.id
-        FROM jobqueue_task AS task
-        WHERE task.backend = %(backend)s AND task.queue_name = open_queue.name AND task.status = 'READY'
-            AND (task.lost_count >= 2) = %(suspects)s::bool
-            AND (%(only)s::text[] IS NULL OR task.task_type = ANY(%(only)s::text[]))
-            AND (%(but)s::text[] IS NULL OR task.task_type <> ALL(%(but)s::text[]))
-        ORDER BY task.backend, task.queue_name, task.rank, task.id
+        SELECT near.rank, near.id
+        FROM (
+            SELECT task.rank, task.id, task.task_type
+            FROM jobqueue_task AS task
+            WHERE task.backend = %(backend)s AND task.queue_name = open_queue.name AND task.status = 'READY'
+                AND (task.lost_count >= 2) = %(suspects)s::bool
+            ORDER BY task.backend, task.queue_name, task.rank, task.id
+            LIMIT %(depth)s::int
+        ) AS near
+        WHERE (%(only)s::text[] IS NULL OR near.task_type = ANY(%(only)s::text[]))
+            AND (%(but)s::text[] IS NULL OR near.task_type <> ALL(%(but)s::text[]))
+        ORDER BY near.rank, near.id
         LIMIT LEAST(open_queue.most, %(glance)s::int)
     ) AS head
 ),
@@ -57,14 +62,19 @@ deep AS MATERIALIZED (
     SELECT head.rank, head.id, head.place = deep_queue.glance AS is_cut
     FROM deep_queue
     CROSS JOIN LATERAL (
-        SELECT task.rank, task.id, row_number() OVER (ORDER BY task.backend, task.queue_name, task.rank, task.id) AS place
-        FROM jobqueue_task AS task
-        WHERE task.backend = %(backend)s AND task.queue_name = deep_queue.name AND task.status = 'READY'
-            AND (task.lost_count >= 2) = %(suspects)s::bool
-            AND (%(only)s::text[] IS NULL OR task.task_type = ANY(%(only)s::text[]))
-            AND (%(but)s::text[] IS NULL OR task.task_type <> ALL(%(but)s::text[]))
-            AND task.rank <= (SELECT rank FROM horizon)
-        ORDER BY task.backend, task.queue_name, task.rank, task.id
+        SELECT near.rank, near.id, row_number() OVER (ORDER BY near.rank, near.id) AS place
+        FROM (
+            SELECT task.rank, task.id, task.task_type
+            FROM jobqueue_task AS task
+            WHERE task.backend = %(backend)s AND task.queue_name = deep_queue.name AND task.status = 'READY'
+                AND (task.lost_count >= 2) = %(suspects)s::bool
+                AND task.rank <= (SELECT rank FROM horizon)
+            ORDER BY task.backend, task.queue_name, task.rank, task.id
+            LIMIT %(depth)s::int
+        ) AS near
+        WHERE (%(only)s::text[] IS NULL OR near.task_type = ANY(%(only)s::text[]))
+            AND (%(but)s::text[] IS NULL OR near.task_type <> ALL(%(but)s::text[]))
+        ORDER BY near.rank, near.id
         LIMIT LEAST(deep_queue.most, deep_queue.glance)
     ) AS head
 ),

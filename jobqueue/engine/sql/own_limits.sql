@@ -1,0 +1,10 @@
+-- Let the server end what this session does when its executor would give it up anyway, and not sooner: with a role's
+-- statement_timeout of 20 ms, a batch that took longer was tried again and again, and nothing was committed any more.
+-- Parameters: limit: text with a unit. Index: none. Locks: none.
+SELECT
+    set_config('statement_timeout', given.limit, FALSE),
+    set_config('idle_in_transaction_session_timeout', given.limit, FALSE),
+    CASE WHEN current_setting('transaction_timeout', TRUE) IS NOT NULL  -- PostgreSQL 17 and later
+        THEN set_config('transaction_timeout', given.limit, FALSE)
+    END
+FROM (SELECT %(limit)s::text) AS given ("limit")
