@@ -258,6 +258,10 @@ class Demand:
     most: Mapping[str, int] = field(default_factory=dict)
     limited: Collection[str] = ()
 
+    @property
+    def is_picky(self) -> bool:
+        return self.only is not None or self.but is not None
+
 
 class Claims(list[Claimed]):
     """

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 
+from jobqueue.payload import Parameters, parameters_of
+
 if TYPE_CHECKING:
     from jobqueue.function import FunctionTask
 
@@ -42,6 +44,12 @@ def declare(task: FunctionTask[..., Any]) -> None:
 def get(task_type: str) -> FunctionTask[..., Any] | None:
     """Give the task declared under a name, None when this process knows no such task."""
     return _tasks.get(task_type)
+
+
+def parameters(task_type: str) -> Parameters | None:
+    """Give what a task takes, its context left out; None when this process knows no such task."""
+    task = get(task_type)
+    return None if task is None else parameters_of(task.func, task.takes_context)
 
 
 def all() -> dict[str, FunctionTask[..., Any]]:  # noqa: A001 - reads as registry.all()

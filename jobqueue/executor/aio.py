@@ -19,13 +19,15 @@ from jobqueue.engine.base import Engine
 from jobqueue.exceptions import Interrupted
 from jobqueue.executor import announce, sessions
 from jobqueue.executor.atomic import commit_with
-from jobqueue.executor.errors import from_the_body, log_failure
+from jobqueue.executor.errors import from_the_body
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, failed, load
+from jobqueue.executor.masks import log_failure, subject
+from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, broken_off, call, conclude, load
 from jobqueue.executor.sessions import Session
 from jobqueue.executor.spare import OwnThread, SpareThreads
 from jobqueue.executor.threads import OnStart, nothing_left_open
 from jobqueue.executor.turn import is_commit_function
+from jobqueue.outcome import FINAL
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -78,13 +80,15 @@ class Loop:
         self, hold: Hold, engine: Engine, worker: Worker, on_start: OnStart, done: Callable[[Ended], None]
     ) -> None:
         async def run() -> None:
+            subject.set((hold.claimed, worker))
             try:
                 over = await poll_on_loop(hold, engine, worker, on_start, self.threads)
             except BaseException as error:  # not the body's: ours. The task must not stay RUNNING for it.
                 if self._is_closing and isinstance(error, asyncio.CancelledError):
                     raise
-                log_failure(logger, "loop.error task id=%s type=%s", hold.id, hold.claimed.task_type)
-                over = Ended(hold=hold, outcome=failed(hold.claimed, error, worker), error=error)
+                over = broken_off(hold, error, worker)
+                if over.outcome.status in FINAL:
+                    log_failure(logger, "loop.error task id=%s type=%s", hold.id, hold.claimed.task_type)
             done(over)
 
         task = self._loop.create_task(run())

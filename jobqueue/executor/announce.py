@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from jobqueue import registry, results
 from jobqueue.compat import is_heard, is_received, task_backends, task_enqueued, task_finished, task_started
-from jobqueue.executor.errors import first_line_of, log_failure
+from jobqueue.executor.errors import first_line_of
 from jobqueue.executor.hold import Hold
+from jobqueue.executor.masks import log_failure, mask_of, telling_of
 from jobqueue.executor.run import Ended, Loaded, Worker
 from jobqueue.executor.scribe import say
 from jobqueue.function import changed
-from jobqueue.outcome import FINAL, Claimed, NewTask, Status
-from jobqueue.payload import decode, parameters_of
-from jobqueue.redact import argument_secrets, redact_text
+from jobqueue.outcome import FINAL, Claimed, Status
+from jobqueue.payload import decode
 from jobqueue.results import Result
 
 logger = logging.getLogger("jobqueue.executor")
@@ -69,14 +67,15 @@ def ended(over: Ended, status: Status, worker: Worker) -> None:
     if logger.isEnabledFor(level):
         log_end(over, status, word, level, worker)
     if over.outcome.effects.spawn and status is not Status.CANCELLED and hears_of_children():
-        announce_children(over.outcome.effects.spawn, worker)
+        announce_children(over, worker)
     if is_heard_of(over, status) and over.loaded is not None:
-        announce_finish(over, over.loaded.result, status)
+        with telling_of(over.hold.claimed, worker):
+            announce_finish(over, over.loaded.result, status)
 
 
 def log_end(over: Ended, status: Status, word: str, level: int, worker: Worker) -> None:
     claimed = over.hold.claimed
-    error = "" if over.error is None else f" {masked(first_line_of(over.error), over.loaded, worker)}"
+    error = "" if over.error is None else f" {first_line_of(over.error, mask_of(claimed, worker))}"
     again = ""
     if status is Status.SCHEDULED and over.outcome.wake_after_seconds is not None:
         again = f"; again in {over.outcome.wake_after_seconds:.1f}s"
@@ -105,15 +104,6 @@ def attempt_of(over: Ended) -> int:
     """Give the number of the attempt; of what failed before one was started, of the last, 0 without any."""
     outcome = over.outcome
     return outcome.attempts if outcome.status is Status.FAILED else over.hold.claimed.attempts + 1
-
-
-def masked(line: str, loaded: Loaded | None, worker: Worker) -> str:
-    """Mask in what an error says what REDACT names, and the arguments that it names."""
-    patterns = worker.options.redact
-    if loaded is None:
-        return redact_text(line, patterns)
-    names = parameters_of(loaded.task.func, loaded.task.takes_context).positional
-    return redact_text(line, patterns, argument_secrets(names, loaded.args, loaded.kwargs, patterns))
 
 
 def word_for(over: Ended, status: Status) -> tuple[str, int]:
@@ -154,12 +144,13 @@ def hears_of_children() -> bool:
     return is_heard(task_enqueued, logging.DEBUG)
 
 
-def announce_children(children: Sequence[NewTask], worker: Worker) -> None:
-    now = datetime.now(UTC)
-    for child in children:
+def announce_children(over: Ended, worker: Worker) -> None:
+    now = over.hold.now()
+    for child in over.outcome.effects.spawn:
         if (task := registry.get(child.task_type)) is not None:
             task = changed(task, backend=worker.backend)
-            send(task_enqueued, results.enqueued(child, task, enqueued_at=now))
+            with telling_of(child, worker):
+                send(task_enqueued, results.enqueued(child, task, enqueued_at=now))
 
 
 def announce_finish(over: Ended, running: Result, status: Status) -> None:
@@ -167,7 +158,7 @@ def announce_finish(over: Ended, running: Result, status: Status) -> None:
     result = results.finished(
         running,
         status=status,
-        finished_at=datetime.now(UTC),
+        finished_at=over.hold.now(),
         return_value=decode(outcome.return_value) if outcome.return_value is not None else None,
         error=json.loads(outcome.error) if outcome.error is not None else None,
     )

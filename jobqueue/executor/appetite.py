@@ -20,7 +20,7 @@ LOOK_AGAIN_SECONDS = 0.01  # after a notice: others may have been left out in it
 QUEUES_SECONDS = 0.85  # between looks which queues are in use, and which have a limit; each poll of the idle is one
 QUEUES_GAP_SECONDS = 0.005  # the same when somebody has spoken since; less than LOOK_AGAIN_SECONDS
 BUSY_SECONDS = 0.05  # another executor claims from a queue with a limit; it will not be long
-PICKY_SHARE = 0.1  # of the time, for claims that leave out a kind of task: they read past a whole backlog of it
+PICKY_SHARE = 0.05  # of the time, for claims that leave out a kind of task: they read past a backlog of it
 LANES = IN_THREADS, ON_LOOP = "threads", "loop"
 AT_ONCE, NEVER = float("-inf"), float("inf")
 
@@ -107,10 +107,10 @@ class Appetite:
         now, was_full = time.monotonic(), claims.is_cut or len(claims) >= demand.limit
         # A lane that had no room is as hungry as it was.
         for lane in lanes(demand):
-            if is_picky(demand):
+            if demand.is_picky:
                 self._emptied_at[lane] = AT_ONCE if was_full or claims.busy else began_at
             self._looked_at[lane], self._is_hungry[lane] = began_at, was_full and not self._is_emptied(lane, began_at)
-        if claims and not is_picky(demand):
+        if claims and not demand.is_picky:
             coroutines, taken = self._crew.coroutines, self._crew.threads_taken
             # A hundred at once that use the ORM would ask for a hundred connections.
             is_light, self._threads_taken = self._crew.on_loop.has_moved and taken == self._threads_taken, taken
@@ -118,7 +118,7 @@ class Appetite:
             is_safe = was_full and (is_light or ON_LOOP not in found)
             self._lane_of_all = found.pop() if is_safe and len(found) == 1 else None
         self._next_poll_at = now + (BUSY_SECONDS if claims.busy else self._poll_seconds())
-        if is_picky(demand) and not was_full:
+        if demand.is_picky and not was_full:
             self._picky_again_at = now + (now - began_at) / PICKY_SHARE
 
     def _is_emptied(self, lane: str, now: float) -> bool:
@@ -216,7 +216,7 @@ class Appetite:
             at = min(again_at, self._next_poll_at)
         else:
             at = self._next_poll_at
-        return max(at, self._picky_again_at) if is_picky(asked) else at
+        return max(at, self._picky_again_at) if asked.is_picky else at
 
     @property
     def _interval(self) -> float:
@@ -224,10 +224,6 @@ class Appetite:
 
     def _poll_seconds(self) -> float:
         return self._interval * random.uniform(0.9, 1.1)
-
-
-def is_picky(demand: Demand) -> bool:
-    return demand.only is not None or demand.but is not None
 
 
 def lanes(demand: Demand) -> Collection[str]:

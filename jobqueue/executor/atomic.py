@@ -7,8 +7,8 @@ So run `@task(atomic=True)`, and the function that a poll of an actor may return
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -18,12 +18,12 @@ from django.db import transaction
 from msgspec.structs import replace
 
 from jobqueue.engine.base import Engine
-from jobqueue.exceptions import ClaimLost
-from jobqueue.executor.announce import masked
-from jobqueue.executor.errors import first_line_of, from_the_body, traceback_of
+from jobqueue.exceptions import ClaimLost, Stale
+from jobqueue.executor.errors import first_line_of, from_the_body, message_of, traceback_of
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.ledger import undelivered
+from jobqueue.executor.masks import mask_of
 from jobqueue.executor.run import (
     Ended,
     Loaded,
@@ -43,6 +43,7 @@ from jobqueue.outcome import released
 
 logger = logging.getLogger("jobqueue.executor")
 
+IMPATIENT = ("57014", "55P03")  # statement_timeout, or somebody's pg_cancel_backend(); lock_timeout
 CONFLICTS = ("40001", "40P01")  # not to be serialized with another transaction, or chosen to end a deadlock
 # Classes of SQLSTATE: the server's disk is full or broken, its memory or its connections are used up; it tells nothing.
 EXHAUSTED, CONNECTION_STATES = ("53", "58"), ("08", "57P")
@@ -77,7 +78,9 @@ def commit_with(
     """
 
     def in_its_row() -> Any:
-        if not engine.hold(hold.claimed, UUID(worker.executor_id)):
+        with stale_if_impatient():
+            is_held = engine.hold(hold.claimed, UUID(worker.executor_id))
+        if not is_held:
             raise ClaimLost
         return function()
 
@@ -134,7 +137,8 @@ def _complete(over: Ended, engine: Engine, worker: Worker, session: Session) -> 
     if not over.outcome.is_good_poll:
         raise _RolledBack(over)
     session.check(atomic=engine.database)
-    committed = engine.commit([over.outcome], holder=UUID(worker.executor_id), wait=True)
+    with stale_if_impatient():
+        committed = engine.commit([over.outcome], holder=UUID(worker.executor_id), wait=True)
     if over.hold.id in committed.refused:
         raise _RolledBack(refused_by_database(over, committed.refused[over.hold.id], worker))
     if over.hold.id in committed.unknown:
@@ -145,6 +149,17 @@ def _complete(over: Ended, engine: Engine, worker: Worker, session: Session) -> 
         raise _RolledBack(over)
     counts = undelivered(engine, {over.hold.id: over}, committed)
     return replace(over, is_committed=True, wake=committed.wake, undelivered=counts[over.hold.id])
+
+
+@contextmanager
+def stale_if_impatient() -> Iterator[None]:
+    """Around what we ask for in a body's transaction: that the server gave it up is no failed attempt of the body's."""
+    try:
+        yield
+    except django.db.OperationalError as error:
+        if getattr(error.__cause__, "sqlstate", None) in IMPATIENT:
+            raise Stale(f"The task's row was not to be had in time: {message_of(error)}") from error
+        raise
 
 
 def _in_doubt(success: Ended, failure: Ended, worker: Worker) -> Ended:
@@ -158,8 +173,9 @@ def _in_doubt(success: Ended, failure: Ended, worker: Worker) -> Ended:
     hold, error, said = success.hold, failure.error, ""
     if error is not None:
         # Of a hook after the commit nothing else tells: its task may be a success.
-        where = "" if isinstance(error, django.db.Error) else f"\n{traceback_of(error).rstrip()}"
-        said = masked(f"{first_line_of(error)}{where}", success.loaded, worker)
+        mask = mask_of(hold.claimed, worker)
+        where = "" if isinstance(error, django.db.Error) else f"\n{traceback_of(error, mask).rstrip()}"
+        said = f"{first_line_of(error, mask)}{where}"
     logger.warning("task.commit_in_doubt task id=%s type=%s: %s", hold.id, hold.claimed.task_type, said)
     if not is_verdict(error):
         failure = replace(failure, outcome=replace(released(hold.claimed), worker_id=success.outcome.worker_id))

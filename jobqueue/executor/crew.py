@@ -11,14 +11,14 @@ from jobqueue import registry
 from jobqueue.engine.base import Engine
 from jobqueue.executor import announce, sessions
 from jobqueue.executor.aio import Loop
-from jobqueue.executor.errors import log_failure
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.lane import LoopLane, ThreadLane
-from jobqueue.executor.run import Ended, Loaded, Worker, failed
+from jobqueue.executor.masks import log_failure, subject, watch_django
+from jobqueue.executor.run import Ended, Loaded, Worker, broken_off
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.threads import Threads, poll_in_thread, run_safely
 from jobqueue.executor.watchdog import LOOK_SECONDS
-from jobqueue.outcome import Status
+from jobqueue.outcome import FINAL, Status
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -38,6 +38,7 @@ class Crew:
         on_ended: Callable[[Ended], None],
         on_deadline: Callable[[], None],
     ) -> None:
+        watch_django()
         self._engine, self._worker = engine, worker
         self._on_ended, self._on_deadline = on_ended, on_deadline
         self.in_threads = ThreadLane(settings.threads)
@@ -79,11 +80,14 @@ class Crew:
         return self.in_threads.take_back(waited_seconds) + self.on_loop.take_back(waited_seconds)
 
     def _poll_in_thread(self, hold: Hold) -> None:
+        subject.set((hold.claimed, self._worker))
         try:
             over = poll_in_thread(hold, self._engine, self._worker, self._on_start)
         except BaseException as error:  # noqa: BLE001 - not the body's: ours. The task must not stay RUNNING for it.
-            log_failure(logger, "worker.error task id=%s type=%s", hold.id, hold.claimed.task_type)
-            over = Ended(hold=hold, outcome=failed(hold.claimed, error, self._worker), error=error)
+            over = broken_off(hold, error, self._worker)
+            if over.outcome.status in FINAL:
+                log_failure(logger, "worker.error task id=%s type=%s", hold.id, hold.claimed.task_type)
+        subject.set(None)
         # First the slot: the transaction that commits the task then claims another, in place of one more for that.
         self.in_threads.leave(hold)
         self._on_ended(over)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import traceback
-from datetime import UTC, datetime
-from typing import TypeVar
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
 
-from jobqueue.outcome import Claimed
+from jobqueue.engine.clock import written
+from jobqueue.executor.hold import Hold
 from jobqueue.payload import clean_text, escape
 
 TRACEBACK_CHARACTERS = 16_000
@@ -18,6 +18,7 @@ PATH_CHARACTERS = 500
 OURS = os.path.dirname(__file__) + os.sep
 
 Error = TypeVar("Error", bound=BaseException)
+Mask: TypeAlias = Callable[[str], str]  # before a text is cut: half a secret would not be found
 
 
 def from_the_body(error: Error) -> Error:
@@ -33,12 +34,12 @@ def from_the_body(error: Error) -> Error:
     return error.with_traceback(frames)
 
 
-def error_text(claimed: Claimed, error: BaseException, executor_name: str) -> str:
+def error_text(hold: Hold, error: BaseException, executor_name: str) -> str:
     """Write one entry of the `errors` column; works for exceptions that cannot even be printed."""
     return json.dumps(
         {
-            "attempt": claimed.attempts + 1,
-            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "attempt": hold.claimed.attempts + 1,
+            "at": written(hold.now()),
             "executor": executor_name,
             "exception_class_path": path_of(error),
             "message": message_of(error),
@@ -47,12 +48,9 @@ def error_text(claimed: Claimed, error: BaseException, executor_name: str) -> st
     )
 
 
-def log_failure(logger: logging.Logger, line: str, *args: object) -> None:
-    """Log the exception that is being handled, and do without its traceback where that cannot be printed."""
-    try:
-        logger.exception(line, *args)
-    except BaseException as failure:  # noqa: BLE001 - a class of the user's may raise anything when it is printed
-        logger.error(f"{line} <its traceback cannot be read: %s>", *args, name_of(failure))
+def is_starved(error: BaseException) -> bool:
+    """Whether this process has no memory, or may start no thread, whatever it does."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error))
 
 
 def path_of(error: BaseException) -> str:
@@ -69,22 +67,26 @@ def name_of(error: BaseException) -> str:
     return escape(name)
 
 
-def message_of(error: BaseException) -> str:
+def message_of(error: BaseException, mask: Mask = str) -> str:
     try:
-        return clean_text(str(error), MESSAGE_CHARACTERS)
+        return clean_text(mask(str(error)), MESSAGE_CHARACTERS)
     except BaseException as failure:  # noqa: BLE001 - a __str__ of the user's may raise anything
         return f"<the message of this {name_of(error)} cannot be read: {name_of(failure)}>"
 
 
-def first_line_of(error: BaseException) -> str:
+def first_line_of(error: BaseException, mask: Mask = str) -> str:
     """Give what fits into a line of the log."""
-    message = message_of(error).strip().partition("\n")[0]
-    return f"{name_of(error)}: {message}" if message else name_of(error)
+    message = message_of(error, mask).strip().partition("\n")[0]
+    return mask(f"{name_of(error)}: {message}") if message else name_of(error)
 
 
-def traceback_of(error: BaseException) -> str:
+def traceback_of(error: BaseException, mask: Mask = str) -> str:
+    return clean_text(mask(printed(error)), TRACEBACK_CHARACTERS)
+
+
+def printed(error: BaseException) -> str:
+    """Give the whole traceback, with all causes."""
     try:
-        text = "".join(traceback.format_exception(error))
+        return "".join(traceback.format_exception(error))
     except BaseException as failure:  # noqa: BLE001 - as above
         return f"{name_of(error)} <its traceback cannot be read: {name_of(failure)}>\n"
-    return clean_text(text, TRACEBACK_CHARACTERS)

@@ -131,6 +131,10 @@ class Heart(threading.Thread):
                     self._outage.begin("heartbeat", error)
                     self._line.drop()
                     wait = patience.next_seconds()
+                except MemoryError:  # a body has taken it all, and gives it back when it fails
+                    logger.warning("heartbeat.starved there was no memory for a beat; trying again")
+                    self._line.drop()
+                    wait = patience.next_seconds()
                 self._kicked.wait(max(0.0, wait))
                 self._kicked.clear()
             self._say_goodbye()

@@ -134,8 +134,11 @@ class Ledger:
             return (pruned, pruned.outcome.status) if pruned.outcome.status in FINAL else (over, None)
         is_ours = row.claim_number == claimed.claim_number
         # A claim ends by a commit of its holder, or by a rescue, which counts a loss.
-        is_taken = row.lost_count > claimed.lost_count or (is_ours and row.status == Status.RUNNING)
-        if success is not None and row.polls > claimed.polls:
+        is_rescued = row.lost_count > claimed.lost_count
+        is_taken = is_rescued or (is_ours and row.status == Status.RUNNING)
+        # What has ended for good is claimed again only if somebody requeues it, which forgets its losses.
+        is_of_another = success is not None and success.outcome.status in FINAL and is_rescued and not is_ours
+        if success is not None and row.polls > claimed.polls and not is_of_another:
             over = success
         elif is_taken or pk not in self._in_doubt:
             return over, None

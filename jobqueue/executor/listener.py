@@ -16,7 +16,7 @@ from jobqueue.api import CANCEL_NOTICE
 from jobqueue.engine.base import Engine
 from jobqueue.engine.statements import notify_from_elsewhere, statement
 from jobqueue.executor.errors import first_line_of
-from jobqueue.executor.outage import Patience, drop
+from jobqueue.executor.outage import Outage, Patience, drop
 
 logger = logging.getLogger("jobqueue.executor")
 
@@ -31,7 +31,8 @@ class Listener(threading.Thread):
     Passes on notices: the name of a queue that has work, or that a running task is to be cancelled.
 
     on_anything: notices may have been missed, or some task has mail. What goes wrong here ends no executor:
-    polling finds the work.
+    polling finds the work. outage: of those who cannot do without a connection; while one has none, we have none, for
+    this one may be the last that the server gives.
     """
 
     def __init__(
@@ -40,10 +41,12 @@ class Listener(threading.Thread):
         on_queue: Callable[[str], None],
         on_cancel: Callable[[], None],
         on_anything: Callable[[], None],
+        outage: Outage,
     ) -> None:
         super().__init__(name="listener", daemon=True)
         self._engine = engine
         self._on_queue, self._on_cancel, self._on_anything = on_queue, on_cancel, on_anything
+        self._outage = outage
         self._over = threading.Event()
         self._prefix = f"{engine.alias} "
         self._probe = f"{PROBE}{uuid4()}"
@@ -53,11 +56,14 @@ class Listener(threading.Thread):
         patience = Patience()
         is_useless = False
         while not self._over.is_set() and not is_useless:
+            if self._outage.is_on:
+                self.is_listening = False
+                self._over.wait(LOOK_UP_SECONDS)
+                continue
             wrapper = connections[self._engine.database]
             try:
                 wrapper.ensure_connection()
-                self._listen(wrapper.connection)
-                is_useless = not self.is_listening
+                is_useless = not self._listen(wrapper.connection)
             except Exception as error:  # noqa: BLE001 - whatever it is, we can do without
                 if self.is_listening:
                     patience.reset()
@@ -67,8 +73,8 @@ class Listener(threading.Thread):
             finally:
                 drop(wrapper)
 
-    def _listen(self, connection: psycopg.Connection[object]) -> None:
-        """Pass notices on until we are stopped, the connection breaks, or it shows that notices do not come."""
+    def _listen(self, connection: psycopg.Connection[object]) -> bool:
+        """Pass notices on until we are to stop, or the connection breaks; returns False when notices do not come."""
         connection.autocommit = True
         # psycopg's own statement: a channel's name cannot be a parameter.
         connection.execute(statement("listen"))
@@ -78,7 +84,7 @@ class Listener(threading.Thread):
         since = time.monotonic()
         incoming = select.poll()  # psycopg looks ten times a second whether somebody has pressed Ctrl-C
         incoming.register(connection.fileno(), select.POLLIN)
-        while not self._over.is_set():
+        while not self._over.is_set() and not self._outage.is_on:
             if incoming.poll(1000 * LOOK_UP_SECONDS):
                 for notice in connection.notifies(timeout=0.0):
                     self._pass_on(notice.payload)
@@ -87,7 +93,8 @@ class Listener(threading.Thread):
                     "LISTEN does not work on this connection (a pooler in transaction mode?); polling every %.1f s",
                     self._engine.options.poll_interval,
                 )
-                return
+                return False
+        return True
 
     def _pass_on(self, payload: str) -> None:
         if not payload.startswith(self._prefix):

@@ -6,6 +6,8 @@ import logging
 import random
 import threading
 import time
+from contextlib import suppress
+from typing import Any
 
 import django.db
 from django.db import connections
@@ -98,7 +100,7 @@ class Line:
         self.limit_seconds = limit_seconds
         self._busy: tuple[float, object] | None = None
         self._prepares = prepares
-        self._seen: object = None  # the connection that was looked at last
+        self._seen: Any = None  # the connection that was looked at last
 
     def __enter__(self) -> Line:
         wrapper = connections[self.database]
@@ -112,12 +114,15 @@ class Line:
         return self
 
     def _look_at(self, wrapper: BaseDatabaseWrapper) -> None:
-        """Prepare statements on a new connection where no pooler is in between. Raises django.db.Error."""
+        """Make a session our own, and prepare statements, where no pooler is in between. Raises django.db.Error."""
+        wrapper.ensure_connection()
         raw = wrapper.connection
-        if raw is None:  # the turn opens it
-            return
         with wrapper.wrap_database_errors:
-            self._prepares = make_own(raw)
+            try:
+                self._prepares = make_own(raw, self.limit_seconds)
+            except BaseException:
+                raw.close()  # half of the limits may be set: no pool is to give it to others
+                raise
         self._seen = raw
         if self._prepares:
             raw.prepare_threshold = PREPARE_AT
@@ -137,7 +142,12 @@ class Line:
                 "%s goes on without them",
                 self.name,
             )
-        drop(connections[self.database])
+        wrapper = connections[self.database]
+        raw = wrapper.connection
+        if raw is not None and raw is self._seen:
+            with suppress(Exception):  # it may be broken
+                raw.close()  # else Django's pool would give it to bodies, with limits that are ours
+        drop(wrapper)
 
     def cut_if_hung(self) -> bool:
         """From the watchdog's thread: cut off a connection that has been silent for too long."""

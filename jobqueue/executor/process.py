@@ -114,7 +114,7 @@ class ExecutorProcess:
         self._reporter = Reporter(self.vitals, on_health) if on_health is not None else None
         self.listener: Listener | None = None
         if self.engine.options.notify and connections[self.engine.database].vendor == "postgresql":
-            self.listener = Listener(self.engine, self.pulse.notice, self._heart.kick, self.pulse.hurry)
+            self.listener = Listener(self.engine, self.pulse.notice, self._heart.kick, self.pulse.hurry, self._outage)
         self._exit_code: int | None = None  # what a signal asked for, in place of 0
         self._is_asked = False  # to stop; else we may be draining in order to be replaced
         self._is_replaced = False

@@ -43,7 +43,7 @@ from jobqueue.exceptions import (
     UndecodableTask,
     UnknownTask,
 )
-from jobqueue.executor.errors import error_text, message_of
+from jobqueue.executor.errors import error_text, is_starved, message_of
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.turn import context_of, outcome_of, poll_again, stale_polls
 from jobqueue.function import FunctionTask, Limits, changed, limits
@@ -147,6 +147,8 @@ def load(hold: Hold, worker: Worker) -> Loaded | Ended:
             raise ValueError("its arguments are not a list and an object")
         if claimed.errors != "[]" or claimed.worker_ids not in ("[]", f'["{worker.executor_id}"]'):
             loaded.result  # noqa: B018 - a history that cannot be read is to be found here
+    except MemoryError:
+        raise
     except Exception as error:  # noqa: BLE001 - somebody else's row may hold anything
         return refused(hold, UndecodableTask(f"The stored task cannot be read: {error}"), worker)
     if claimed.is_expired:
@@ -161,6 +163,8 @@ def load_actor(hold: Hold, loaded: Loaded, actor: type[Actor[Any]], worker: Work
         context = context_of(actor, hold.claimed, hold.mail, lambda: loaded.result, hold.is_told_to_stop)
     except UndecodableMessage as error:
         return conclude(hold, loaded, Raised(error), worker)
+    except MemoryError:
+        raise
     except Exception as error:  # noqa: BLE001 - State may be any class, with any code
         return refused(hold, UndecodableTask(f"The stored state cannot be read: {error}"), worker, loaded)
     loaded.context = context
@@ -194,7 +198,7 @@ def conclude(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Work
                 outcome = good_poll(hold, loaded, value, worker)
             except InvalidResult as refusal:
                 error = refusal.with_traceback(None)
-                outcome = failed(hold.claimed, error, worker)
+                outcome = failed(hold, error, worker)
             except Exception as refusal:  # noqa: BLE001 - an actor's actions and state may be anything
                 error = refusal
                 outcome = after_error(hold, loaded, error, worker)
@@ -250,9 +254,9 @@ def after_error(hold: Hold, loaded: Loaded, error: BaseException, worker: Worker
         # Handed back with its attempt unspent; where the claim is lost, the commit drops this.
         return replace(released(claimed), worker_id=worker.executor_id)
     if isinstance(error, GiveUp):
-        return failed(claimed, error, worker)
+        return failed(hold, error, worker)
     if hold.reason is TaskCancelled:
-        return ended(claimed, Status.CANCELLED, error, worker)
+        return ended(hold, Status.CANCELLED, error, worker)
     if isinstance(error, Stale) and (again := begin_again(claimed, worker)):
         return again
     is_worth_it = not isinstance(error, task.give_up_on) and (
@@ -260,11 +264,11 @@ def after_error(hold: Hold, loaded: Loaded, error: BaseException, worker: Worker
     )
     attempts = claimed.attempts + 1
     if not is_worth_it or attempts >= loaded.limits.max_attempts:
-        return failed(claimed, error, worker)
+        return failed(hold, error, worker)
     wait = loaded.limits.backoff.seconds(attempts)
     if isinstance(error, Retry) and error.after is not None:
         wait = error.after
-    retry = ended(claimed, Status.SCHEDULED, error, worker)
+    retry = ended(hold, Status.SCHEDULED, error, worker)
     return replace(retry, wake_after_seconds=min(wait, LONGEST_WAIT_SECONDS))
 
 
@@ -286,12 +290,13 @@ def succeeded(claimed: Claimed, return_value: str, worker: Worker) -> Outcome:
     )
 
 
-def failed(claimed: Claimed, error: BaseException, worker: Worker) -> Outcome:
-    return ended(claimed, Status.FAILED, error, worker)
+def failed(hold: Hold, error: BaseException, worker: Worker) -> Outcome:
+    return ended(hold, Status.FAILED, error, worker)
 
 
-def ended(claimed: Claimed, status: Status, error: BaseException, worker: Worker) -> Outcome:
+def ended(hold: Hold, status: Status, error: BaseException, worker: Worker) -> Outcome:
     """Make the outcome of an attempt that did not succeed."""
+    claimed = hold.claimed
     return Outcome(
         task_id=claimed.id,
         claim_number=claimed.claim_number,
@@ -299,8 +304,17 @@ def ended(claimed: Claimed, status: Status, error: BaseException, worker: Worker
         status=status,
         attempts=claimed.attempts + 1,
         worker_id=worker.executor_id,
-        error=error_text(claimed, error, worker.executor_name),
+        error=error_text(hold, error, worker.executor_name),
     )
+
+
+def broken_off(hold: Hold, error: BaseException, worker: Worker) -> Ended:
+    """End a poll that failed in our own code; what a neighbour has left no memory for begins again, however often."""
+    if is_starved(error):
+        outcome = poll_again(hold.claimed, worker.options.poll_interval)
+    else:
+        outcome = failed(hold, error, worker)
+    return Ended(hold=hold, outcome=outcome, error=error)
 
 
 def not_started(hold: Hold) -> Ended:
@@ -310,7 +324,7 @@ def not_started(hold: Hold) -> Ended:
 
 def refused(hold: Hold, error: Exception, worker: Worker, loaded: Loaded | None = None) -> Ended:
     """End a task FAILED whose body was never started: no attempt is counted."""
-    outcome = replace(failed(hold.claimed, error, worker), attempts=hold.claimed.attempts, worker_id=None)
+    outcome = replace(failed(hold, error, worker), attempts=hold.claimed.attempts, worker_id=None)
     return Ended(hold=hold, outcome=outcome, loaded=loaded, error=error)
 
 
@@ -323,7 +337,7 @@ def refused_by_database(over: Ended, error: Exception, worker: Worker) -> Ended:
     ):
         return conclude(over.hold, over.loaded, Raised(error), worker)
     refusal = InvalidResult(f"The database refused the outcome: {message_of(error)}")
-    outcome = replace(failed(over.hold.claimed, refusal, worker), run_seconds=over.outcome.run_seconds)
+    outcome = replace(failed(over.hold, refusal, worker), run_seconds=over.outcome.run_seconds)
     if isinstance(over.error, InvalidResult):  # not even that it was refused: then without a word
         outcome = replace(outcome, error=None, worker_id=None, attempts=over.hold.claimed.attempts)
     return replace(over, outcome=outcome, error=refusal, if_lost=None)
@@ -352,6 +366,6 @@ def unknown(hold: Hold, worker: Worker) -> Ended:
         status=Status.SCHEDULED,
         attempts=claimed.attempts,
         wake_after_seconds=UNKNOWN_AFTER_SECONDS * random.uniform(1.0, 1.3),
-        error=None if is_marked else error_text(claimed, error, worker.executor_name),
+        error=None if is_marked else error_text(hold, error, worker.executor_name),
     )
     return Ended(hold=hold, outcome=outcome, error=error)

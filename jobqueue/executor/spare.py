@@ -119,7 +119,7 @@ class OwnThread(Executor):
                 for _, run in waiting:
                     self._thread.submit(run)
                 return
-            except RuntimeError as error:  # no thread is to be had: the first submit() starts it
+            except (RuntimeError, MemoryError) as error:  # no thread is to be had: the first submit() starts it
                 refusal = error
                 self._calls -= len(waiting)
                 self._thread = self._session = None

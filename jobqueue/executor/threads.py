@@ -14,10 +14,10 @@ from django.db.transaction import TransactionManagementError
 from jobqueue.engine.base import Engine
 from jobqueue.executor import sessions
 from jobqueue.executor.atomic import commit_with, poll_atomically
-from jobqueue.executor.errors import log_failure
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.lane import ThreadLane
+from jobqueue.executor.masks import log_failure
 from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, load
 from jobqueue.executor.sessions import Session
 from jobqueue.executor.turn import is_commit_function

@@ -46,7 +46,11 @@ class Watchdog(threading.Thread):
     def run(self) -> None:
         try:
             while not self._over:
-                self._kicked.wait(self._look())
+                try:
+                    wait = self._look()
+                except MemoryError:  # a body has taken it all; the next look finds what this one did not
+                    wait = LOOK_SECONDS
+                self._kicked.wait(wait)
                 self._kicked.clear()
         except BaseException as failure:  # without it timeouts mean nothing, and a hung connection hangs for ever
             logger.exception("watchdog.died")

@@ -1,3 +1,5 @@
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -30,6 +32,12 @@ class Site:
 
     def start(self) -> None:
         self.cluster.start()
+
+    def stop(self, way: signal.Signals) -> None:
+        """Ask the server to stop as `pg_ctl stop --mode` does: SIGTERM is smart, SIGINT fast, SIGQUIT immediate."""
+        postmaster = self.cluster.pid()
+        assert postmaster is not None
+        os.kill(postmaster, way)
 
 
 @pytest.fixture(scope="module")

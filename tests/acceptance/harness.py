@@ -19,25 +19,27 @@ from typing import IO, Any, TypeVar
 from django.db import OperationalError, connection
 from django.db.models import Count
 
-from demo_project.children import end_with_parent
 from jobqueue.models import Executor, Task
+from tests.acceptance.forks import Forked, prepare
 
 T = TypeVar("T")
 
 CHECKOUT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 60.0  # for what takes a moment on an idle machine
 LOOK_SECONDS = 0.02
+REST = 10  # times as long as a look took: looking costs a tenth of a processor at most, also on a busy machine
 OTHERS = ("JOBQUEUE_", "TESTS_", "FORCE_COLOR", "PYTHON_COLORS", "DJANGO_COLORS")  # what our user set for himself
 ENDED = ["SUCCESSFUL", "FAILED", "CANCELLED"]
 
 
 def wait_until(condition: Callable[[], T], what: str = "", *, seconds: float = PATIENCE_SECONDS) -> T:
     """Return what the condition gives once that is true; fail after so many seconds."""
-    deadline = time.monotonic() + seconds
+    deadline = (began := time.monotonic()) + seconds
     while not (value := _ask(condition)):
-        if time.monotonic() > deadline:
+        if (now := time.monotonic()) > deadline:
             raise AssertionError(f"{what or 'the condition'}: not within {seconds:g} s; {states()}")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(max(LOOK_SECONDS, min(REST * (now - began), 0.5)))
+        began = time.monotonic()
     return value
 
 
@@ -121,17 +123,23 @@ class Process:
         *flags: str,
         ignoring: signal.Signals | None = None,
         checkout: Path = CHECKOUT,
+        anew: bool = False,
     ) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(checkout / "manage.py"), "run_executors", *flags],
-            cwd=checkout,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            preexec_fn=partial(prepare, ignoring),
+        command = [sys.executable, str(checkout / "manage.py"), "run_executors", *flags]
+        self._process = (
+            subprocess.Popen(
+                command,
+                cwd=checkout,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+                preexec_fn=partial(prepare, ignoring),
+            )
+            if anew
+            else Forked(command, environment, checkout, ignoring)
         )
         assert self._process.stdout is not None
         self.output = Output(self._process.stdout)
@@ -205,9 +213,15 @@ class Fleet:
         environment: Mapping[str, str] | None = None,
         ignoring: signal.Signals | None = None,
         checkout: Path = CHECKOUT,
+        checks: bool = False,
         **options: Any,
     ) -> Process:
-        """Start executors with flags; options are the backend's OPTIONS, in lower case. checkout: their code."""
+        """
+        Start executors with flags; options are the backend's OPTIONS, in lower case.
+
+        checkout: their code. checks: whether they run Django's system checks, a sixth of a start. One with checks,
+        code or Python settings of its own is started anew, as from a shell; others fork off what has loaded Django.
+        """
         settings = {key.upper(): value for key, value in options.items()}
         process = Process(
             {
@@ -216,9 +230,11 @@ class Fleet:
                 "PYTHONPATH": str(checkout),
                 **(environment or {}),
             },
+            *([] if checks else ["--skip-checks"]),
             *flags,
             ignoring=ignoring,
             checkout=checkout,
+            anew=checks or checkout != CHECKOUT or any(key.startswith("PYTHON") for key in environment or ()),
         )
         self._processes.append(process)
         return process
@@ -242,14 +258,6 @@ def fleet_of(environment: Mapping[str, str]) -> Iterator[Fleet]:
         yield fleet
     finally:
         fleet.destroy()
-
-
-def prepare(ignoring: signal.Signals | None) -> None:
-    """In the child: ask Linux to kill it when the tests die without cleaning up, and set what it inherits."""
-    end_with_parent(signal.SIGKILL)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
-    if ignoring is not None:
-        signal.signal(ignoring, signal.SIG_IGN)
 
 
 def session_of(pid: int) -> list[int]:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import importlib
+import json
 import os
+import resource
 import signal
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from django.db.backends.base.base import BaseDatabaseWrapper
+
 from jobqueue import Backoff, task
-from jobqueue.compat import TaskContext
+from jobqueue.compat import TaskContext, TaskResult, task_enqueued, task_finished, task_started
 from tests.models import Effect
 
+STEPS = {"pulse": "_turn", "heartbeat": "beat", "watchdog": "_look"}  # of the executor's own threads
 SOON = Backoff(base=0.1, cap=1.0, jitter=0.0)
 
 
@@ -58,6 +67,11 @@ async def work_later(context: TaskContext[..., Any], seconds: float = 0.0) -> in
     return os.getpid()
 
 
+@task(max_attempts=1)
+def fail() -> None:
+    raise ValueError("as asked")
+
+
 @task
 def compute(seconds: float) -> int:
     """Work without any database."""
@@ -84,6 +98,38 @@ async def block_loop(context: TaskContext[..., Any], seconds: float) -> None:
 def kill_process(context: TaskContext[..., Any]) -> None:
     note(context, "started")
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task(takes_context=True)
+def segfault(context: TaskContext[..., Any]) -> None:
+    """Do what a broken extension in C does."""
+    note(context, "started")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ctypes.string_at(0)
+
+
+@task
+def allow_memory(more_bytes: int) -> None:
+    """Let this process have so much address space beyond what it has now."""
+    with open("/proc/self/statm") as numbers:
+        used = int(numbers.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + more_bytes, resource.RLIM_INFINITY))
+
+
+@task(max_attempts=2, backoff=SOON)
+def eat_memory(piece_bytes: int) -> None:
+    """Take memory, so many bytes at a time, until there is none."""
+    eaten = []
+    while True:
+        eaten.append(bytearray(piece_bytes))
+
+
+@task
+def count_logged_queries() -> int:
+    """Count what Django has kept of statements, with DEBUG on, on the connections of all threads of this process."""
+    gc.unfreeze()
+    wrappers = [found for found in gc.get_objects() if isinstance(found, BaseDatabaseWrapper)]
+    return sum(len(wrapper.queries_log) for wrapper in wrappers)
 
 
 @task(takes_context=True)
@@ -126,8 +172,21 @@ def stall_thread(name: str) -> None:
     replace_step(name, lambda *_: threading.Event().wait())
 
 
+@task
+def starve_thread(name: str) -> None:
+    """Let a thread of the executor itself find no memory at its next step."""
+    replace_step(name, starve)
+
+
+def starve(*_: object) -> None:
+    thread = threading.current_thread()
+    for step in STEPS.values():
+        thread.__dict__.pop(step, None)  # the one after that is as before
+    raise MemoryError
+
+
 def replace_step(name: str, by: Callable[..., object]) -> None:
-    step = {"pulse": "_turn", "heartbeat": "beat", "watchdog": "_look"}[name]
+    step = STEPS[name]
     for thread in threading.enumerate():
         if thread.name == name:
             setattr(thread, step, by)
@@ -142,3 +201,19 @@ if "TESTS_WITHOUT_NEWS" not in os.environ:
     def news() -> str:
         """Stands for code that only a newer deployment has."""
         return "known"
+
+
+def write_down(path: str) -> None:
+    """Let what receivers are told in this process be a line each."""
+
+    def write(word: str, task_result: TaskResult[..., Any], **_: Any) -> None:
+        moments = {name: getattr(task_result, name) for name in ("enqueued_at", "started_at", "finished_at")}
+        with Path(path).open("a") as lines:
+            lines.write(json.dumps({"word": word, "id": task_result.id, **moments}, default=str) + "\n")
+
+    for word, told in (("enqueued", task_enqueued), ("started", task_started), ("finished", task_finished)):
+        told.connect(partial(write, word), weak=False)
+
+
+if "TESTS_TOLD" in os.environ:
+    write_down(os.environ["TESTS_TOLD"])

@@ -93,7 +93,7 @@ def test_flags_may_come_from_the_environment(fleet: Fleet) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list | dict) else None,
 )
 def test_refusals(fleet: Fleet, flags: list[str], environment: dict[str, str], code: int, message: str) -> None:
-    process = fleet.launch(*flags, environment=environment)
+    process = fleet.launch(*flags, environment=environment, checks=True)
     assert process.wait() == code
     said = "\n".join(process.output.lines)
     assert message in said

@@ -7,20 +7,24 @@ import signal
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.models import Task
 from tests.acceptance.harness import Fleet, wait_for_end, wait_until
-from tests.acceptance.tasks import compute, hang, kill_process, work
+from tests.acceptance.tasks import compute, hang, kill_process, segfault, work
 from tests.models import Effect
 
 
-def test_task_that_kills_its_process_ends_failed_and_harms_nobody(fleet: Fleet) -> None:
+def test_tasks_that_kill_their_process_end_failed_and_harm_nobody(fleet: Fleet) -> None:
     supervisor = fleet.start("--processes", "2", "--threads", "4", heartbeat_timeout=1.0)
-    killer = kill_process.enqueue()
+    killers = [kill_process.enqueue(), segfault.enqueue()]
     compute.enqueue_many([((0.3,), {}) for _ in range(40)])
-    assert wait_for_end(seconds=120) == {"SUCCESSFUL": 40, "FAILED": 1}
-    row = Task.objects.get(pk=killer.id)
-    assert row.lost_count == 3
-    assert row.errors[-1]["exception_class_path"] == f"{ExecutorLost.__module__}.{ExecutorLost.__qualname__}"
-    assert row.attempts == 0
-    assert Effect.objects.filter(task_id=killer.id).count() == 3
+    assert wait_for_end(seconds=120) == {"SUCCESSFUL": 40, "FAILED": 2}
+    for killer in killers:
+        row = Task.objects.get(pk=killer.id)
+        assert row.lost_count == 3
+        assert row.errors[-1]["exception_class_path"] == f"{ExecutorLost.__module__}.{ExecutorLost.__qualname__}"
+        assert row.attempts == 0
+        assert Effect.objects.filter(task_id=killer.id).exists()  # else it was lost beside the other
+    assert not Task.objects.exclude(attempts=0).exists()
+    for number in (signal.SIGKILL, signal.SIGSEGV):
+        assert supervisor.output.find(f"supervisor.ended .* with signal {number.value}")
     assert supervisor.stop() == 0
 
 

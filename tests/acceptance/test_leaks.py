@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from django.db import connection
 
-from tests.acceptance.harness import Fleet, Process, cpu_seconds, memory_bytes, threads, wait_for_ended, wait_until
-from tests.acceptance.tasks import book, tiny, work
+from jobqueue.models import Task
+from tests.acceptance.harness import (
+    Fleet,
+    Process,
+    cpu_seconds,
+    memory_bytes,
+    threads,
+    wait_for_ended,
+    wait_until,
+)
+from tests.acceptance.tasks import book, count_logged_queries, tiny, work
 from tests.tasks import add_later, fail, fail_later
 
 MEGABYTE = 1_000_000
+DEBUG_LOT = 2_000
+DEBUG_LOTS = int(os.environ.get("TESTS_DEBUG_LOTS", "1"))  # 500 are a million tasks: docs/reliability.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +46,9 @@ def use(process: Process) -> Use:
     return Use(memory_bytes(process.pid), threads(process.pid), descriptors, sessions)
 
 
-def enqueue_ten_thousand() -> None:
-    """Of each kind: threads and the event loop, with and without the database, good and bad ends."""
-    tiny.enqueue_many([((number,), {}) for number in range(9_400)])
+def enqueue_of_each_kind(count: int) -> None:
+    """For threads and the event loop, with and without the database, good and bad ends; most are tiny."""
+    tiny.enqueue_many([((number,), {}) for number in range(count - 600)])
     add_later.enqueue_many([((number,), {}) for number in range(200)])
     fail_later.using(max_attempts=1).enqueue_many([((), {})] * 50)
     fail.using(max_attempts=1).enqueue_many([((), {})] * 250)
@@ -47,7 +59,7 @@ def enqueue_ten_thousand() -> None:
 def test_nothing_is_left_of_a_hundred_thousand_tasks(fleet: Fleet) -> None:
     process = fleet.start("-v", "0")
     for number in range(10):
-        enqueue_ten_thousand()
+        enqueue_of_each_kind(10_000)
         if number == 0:
             wait_for_ended(10_000)
             before = use(process)
@@ -57,6 +69,23 @@ def test_nothing_is_left_of_a_hundred_thousand_tasks(fleet: Fleet) -> None:
     after = use(process)
     assert after.descriptors <= before.descriptors
     assert after.memory_bytes < before.memory_bytes + 16 * MEGABYTE
+    assert process.stop() == 0
+
+
+def test_nothing_is_kept_of_statements_with_debug_on(fleet: Fleet) -> None:
+    """Django keeps the last 9,000 of each connection with their parameters: of ours, outcomes by the hundred."""
+    process = fleet.start("-v", "0", environment={"TESTS_DEBUG": "1"}, heartbeat_timeout=1.5)
+    for lot in range(1, DEBUG_LOTS + 1):
+        enqueue_of_each_kind(DEBUG_LOT)
+        wait_for_ended(lot * DEBUG_LOT, seconds=240)
+        if lot == 1:
+            before = use(process)
+
+    result = count_logged_queries.enqueue()
+    wait_for_ended(DEBUG_LOTS * DEBUG_LOT + 1)
+    assert Task.objects.get(pk=result.id).return_value == 0
+    assert use(process).connections <= before.connections
+    assert use(process).memory_bytes < before.memory_bytes + 16 * MEGABYTE
     assert process.stop() == 0
 
 

@@ -6,15 +6,17 @@ import os
 import signal
 import time
 
+import psycopg
 from django.db import connection
 
 from jobqueue.models import Executor, Task
 from tests.acceptance.conftest import Site
 from tests.acceptance.harness import Fleet, wait_for_end, wait_until
-from tests.acceptance.tasks import compute, tiny, work
+from tests.acceptance.tasks import book, compute, tiny, work
 from tests.models import Effect
 
 LONG_SECONDS = 300.0
+AWAY_SECONDS = float(os.environ.get("TESTS_AWAY_SECONDS", "1"))  # 300 by hand: docs/reliability.md
 
 
 def sessions() -> list[int]:
@@ -57,6 +59,44 @@ def test_outage_beyond_the_timeout_takes_nothing_from_the_living(site: Site) -> 
     for process in processes:
         assert not process.output.find(r"task\.rescued")
         assert process.stop(signal.SIGQUIT) == 131
+
+
+def test_server_that_is_stopped_in_each_way_is_waited_for_in_few_words(site: Site) -> None:
+    process = site.fleet.start("--threads", "2", "-v", "0", heartbeat_timeout=30)
+    tiny.enqueue()
+    assert wait_for_end() == {"SUCCESSFUL": 1}
+    words = len(process.output.lines)
+    # Smart: who is in may stay, and nobody else comes in. An atomic body needs a connection of its own.
+    site.stop(signal.SIGTERM)
+    wait_until(lambda: is_refused(site), "a server that lets nobody in")
+    book.enqueue()
+    result = tiny.enqueue()
+    wait_until(Task.objects.filter(pk=result.id).successful().exists, "the end of a task")
+
+    for number, way in enumerate((signal.SIGINT, signal.SIGQUIT), start=1):  # fast, immediate
+        site.stop(way)
+        connection.close()
+        process.output.wait_for(r"database\.away", count=number)
+        site.cluster.stop()  # return when it has
+        time.sleep(AWAY_SECONDS if way is signal.SIGINT else 0)
+        site.start()
+        process.output.wait_for(r"database\.back", count=number)
+        book.enqueue()
+        assert wait_for_end() == {"SUCCESSFUL": Task.objects.count()}
+
+    assert not Task.objects.exclude(attempts=0, errors=[], lost_count=0).exists()
+    assert Effect.objects.filter(kind="booked").count() == 3
+    said = process.output.lines[words:]
+    assert len(said) <= 10, said
+    assert process.stop() == 0
+
+
+def is_refused(site: Site) -> bool:
+    try:
+        psycopg.connect(site.cluster.url).close()
+    except psycopg.OperationalError:
+        return True
+    return False
 
 
 def test_terminated_sessions_of_an_idle_executor(site: Site) -> None:

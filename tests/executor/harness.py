@@ -19,16 +19,18 @@ from jobqueue.models import Task
 from jobqueue.outcome import FINAL, Claimed, Status
 
 DEADLINE = 30.0  # seconds; generous, since only a failing test waits for so long
+REST = 10  # times as long as a look took
 T = TypeVar("T")
 
 
 def wait_for(condition: Callable[[], T | None], what: str = "it", seconds: float = DEADLINE) -> T:
     """Ask again and again until the answer is true, and give it back."""
-    deadline = time.monotonic() + seconds
+    deadline = (began := time.monotonic()) + seconds
     while not (answer := condition()):
-        if time.monotonic() > deadline:
+        if (now := time.monotonic()) > deadline:
             raise AssertionError(f"{what} did not happen within {seconds} s")
-        time.sleep(0.005)
+        time.sleep(max(0.005, min(REST * (now - began), 0.1)))
+        began = time.monotonic()
     return answer
 
 

@@ -306,14 +306,14 @@ def test_a_lane_that_had_no_room_stays_hungry(situation: Situation) -> None:
     assert (situation.waits(), situation.asks().limit) == (0.0, 8)
 
 
-def test_claims_that_pass_over_a_backlog_take_a_tenth_of_the_time(situation: Situation) -> None:
+def test_claims_that_pass_over_a_backlog_take_a_twentieth_of_the_time(situation: Situation) -> None:
     situation.threads = 0
     situation.claims(0, took=0.3)
     situation.appetite.notice("a")
 
     assert situation.asks(is_convenient=True).limit == 0
-    assert situation.waits() == pytest.approx(3.0)
-    situation.clock.now += 3.0
+    assert situation.waits() == pytest.approx(6.0)
+    situation.clock.now += 6.0
     assert situation.asks().limit == 100
     situation.threads = 8  # a claim of any kind takes the first it meets
     situation.clock.now -= 2.0

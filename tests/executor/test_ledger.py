@@ -41,7 +41,8 @@ def success(claimed: Claimed) -> Ended:
 
 def failure(claimed: Claimed) -> Ended:
     error = ValueError("as asked")
-    return Ended(hold=Hold(claimed), outcome=failed(claimed, error, WORKER), error=error)
+    hold = Hold(claimed)
+    return Ended(hold=hold, outcome=failed(hold, error, WORKER), error=error)
 
 
 def retry(claimed: Claimed) -> Ended:
@@ -98,7 +99,14 @@ def test_an_outcome_that_nobody_doubts_is_lost_without_a_look() -> None:
 
 @pytest.mark.parametrize(
     ("row", "is_success"),
-    [((5, "SUCCESSFUL", 1, 1), True), (None, True), ((5, "READY", 2, 0), False), ((6, "RUNNING", 2, 0), False)],
+    [
+        ((5, "SUCCESSFUL", 1, 1), True),
+        (None, True),
+        ((6, "RUNNING", 0, 1), True),  # somebody requeued it
+        ((5, "READY", 2, 0), False),
+        ((6, "RUNNING", 2, 0), False),
+        ((6, "SUCCESSFUL", 2, 1), False),  # rescued, and done by another
+    ],
 )
 def test_an_atomic_commit_in_doubt_took_place_where_the_other_outcome_is_lost(
     row: Row | None, is_success: bool

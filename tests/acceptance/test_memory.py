@@ -1,0 +1,41 @@
+"""A process that is allowed no more memory: who wants it fails, and all others go on."""
+
+from __future__ import annotations
+
+from jobqueue.models import Task
+from tests.acceptance.harness import Fleet, wait_for_end, wait_until
+from tests.acceptance.tasks import allow_memory, compute, eat_memory, starve_thread, work, work_later
+
+MIB = 2**20
+
+
+def test_task_that_needs_more_memory_than_allowed_fails_alone(fleet: Fleet) -> None:
+    process = fleet.start("--threads", "4", heartbeat_timeout=6)
+    allow_memory.enqueue(128 * MIB)
+    wait_for_end()
+    eaters = eat_memory.enqueue_many([((16 * MIB,), {})] * 4)
+    for body in (compute, work, work_later):
+        body.using(max_attempts=20).enqueue_many([((0.05,), {})] * 10)
+
+    assert wait_for_end() == {"SUCCESSFUL": 31, "FAILED": 4}
+
+    failed = Task.objects.filter(pk__in=[eater.id for eater in eaters])
+    assert {(row.status, row.attempts) for row in failed} == {("FAILED", 2)}
+    assert {error["exception_class_path"] for row in failed for error in row.errors} == {"builtins.MemoryError"}
+    assert not Task.objects.exclude(lost_count=0).exists()
+    assert process.stop() == 0
+
+
+def test_heart_and_watchdog_outlive_a_moment_without_memory(fleet: Fleet) -> None:
+    process = fleet.start(heartbeat_timeout=1.5)
+    for name in ("heartbeat", "watchdog"):
+        starve_thread.enqueue(name)
+    process.output.wait_for("heartbeat.starved")
+    seen = process.row.heartbeat
+    wait_until(lambda: process.row.heartbeat > seen, "a beat")
+
+    result = work.using(timeout=0.2, max_attempts=1).enqueue(60.0)
+
+    assert wait_for_end() == {"SUCCESSFUL": 2, "FAILED": 1}
+    assert Task.objects.get(pk=result.id).errors[-1]["exception_class_path"] == "jobqueue.exceptions.TaskTimeout"
+    assert process.stop() == 0

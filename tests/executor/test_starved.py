@@ -1,0 +1,42 @@
+"""A process without memory, or that may start no thread: what it cannot begin or end is no fault of the task's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobqueue.executor import aio, crew, run
+from jobqueue.outcome import Status
+from tests.executor import tasks
+from tests.executor.harness import Burst, on_postgresql, row_of
+
+pytestmark = on_postgresql
+
+
+@pytest.mark.parametrize(
+    ("body", "owner", "name", "error"),
+    [
+        (tasks.add, run, "decode", MemoryError()),
+        (tasks.add, crew, "poll_in_thread", MemoryError()),
+        (tasks.add_later, aio, "poll_on_loop", RuntimeError("can't start new thread")),
+    ],
+    ids=["before it begins", "in a thread", "on the loop"],
+)
+def test_task_that_there_are_no_means_for_is_begun_again(
+    burst: Burst, monkeypatch: pytest.MonkeyPatch, body: Any, owner: Any, name: str, error: Exception
+) -> None:
+    original, left = getattr(owner, name), [error] * 2
+
+    def fail_twice(*args: Any, **parameters: Any) -> Any:
+        if left:
+            raise left.pop()
+        return original(*args, **parameters)
+
+    monkeypatch.setattr(owner, name, fail_twice)
+    result = body.using(max_attempts=1).enqueue(1)
+
+    burst()
+
+    row = row_of(result)
+    assert (row.status, row.attempts, row.errors, left) == (Status.SUCCESSFUL, 0, [], [])
