@@ -209,7 +209,7 @@ class JobQueueBackend(BaseTaskBackend):
             others = {
                 place: KeyTaken("This idempotency key was used for another task.")
                 for place, (row, answer) in enumerate(zip(rows, answers, strict=True))
-                if not answer.created and known.get(answer.id) != row.task_type
+                if not answer.created and known.get(answer.id, row.task_type) != row.task_type
             }
             if others:
                 raise InvalidSubmissions(others)

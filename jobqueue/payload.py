@@ -396,11 +396,16 @@ def escape(text: str) -> str:
 
 def clean_text(text: str, limit: int) -> str:
     """Make a text storable and at most about `limit` characters long, leaving out its middle."""
-    if len(text) > limit:
-        head, tail = limit // 2, limit - limit // 2
-        left_out = len(text) - limit
-        text = f"{text[:head]}\n... {left_out:,} characters left out ...\n{text[len(text) - tail :]}"
-    return escape(text)
+    return escape(cut(text, limit))
+
+
+def cut(text: str, limit: int) -> str:
+    """Leave out the middle of a text of more than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    head, tail = limit // 2, limit - limit // 2
+    left_out = len(text) - limit
+    return f"{text[:head]}\n... {left_out:,} characters left out ...\n{text[len(text) - tail :]}"
 
 
 def _refuse_constant(word: str) -> NoReturn:

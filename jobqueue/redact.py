@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Sequence
 from fnmatch import translate
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
+
+from jobqueue.payload import Parameters
 
 MASK = "••••••"
 SHORTEST_SECRET = 4  # characters; a shorter one stands in every second text by chance
@@ -53,7 +56,7 @@ def _compile(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str
 def secrets_in(value: Any, patterns: Sequence[str], *path: str) -> Iterator[str]:
     """Give the texts and numbers that redact() masks in a JSON value, to be found where they went from there."""
     if path and is_named(patterns, *path):
-        yield from (text for text in _leaves(value) if len(text) >= SHORTEST_SECRET)
+        yield from (form for text in _leaves(value) if len(text) >= SHORTEST_SECRET for form in _forms(text))
         return
     match value:
         case dict():
@@ -64,11 +67,48 @@ def secrets_in(value: Any, patterns: Sequence[str], *path: str) -> Iterator[str]
                 yield from secrets_in(part, patterns, *path, str(place))
 
 
-def argument_secrets(names: Sequence[str], args: Any, kwargs: Any, patterns: Sequence[str]) -> set[str]:
+class Argument(NamedTuple):
+    """One argument of a task, or all of `*args`. is_named: whether `name` is what its function calls it."""
+
+    name: str
+    value: Any
+    is_named: bool = True
+
+    def is_hidden(self, patterns: Sequence[str]) -> bool:
+        """Whether it is masked because nobody can tell whether a pattern names it."""
+        return bool(patterns) and not self.is_named
+
+
+def arguments(parameters: Parameters | None, args: Any, kwargs: Any) -> Iterator[Argument]:
+    """Tell arguments apart. parameters: of the task's function; None where no such task is known here."""
+    if isinstance(args, list):
+        names = parameters.positional if parameters else ()
+        rest = args[len(names) :]
+        yield from (Argument(name, value) for name, value in zip(names, args, strict=False))
+        if parameters and parameters.variable and rest:
+            yield Argument(parameters.variable, rest)
+        else:
+            yield from (Argument(str(place), value, False) for place, value in enumerate(rest, len(names)))
+    else:
+        yield Argument("", args, False)
+    if isinstance(kwargs, dict):
+        yield from (Argument(name, value) for name, value in kwargs.items())
+    else:
+        yield Argument("", kwargs, False)
+
+
+def argument_secrets(parameters: Parameters | None, args: Any, kwargs: Any, patterns: Sequence[str]) -> set[str]:
     """Give the arguments that are masked, to mask them where an error or a result repeats them."""
-    named: dict[str, Any] = dict(zip(names, args, strict=False)) if isinstance(args, list) else {}
-    named |= kwargs if isinstance(kwargs, dict) else {}
-    return set(secrets_in(named, patterns))
+    found: set[str] = set()
+    for argument in arguments(parameters, args, kwargs):
+        hidden = ("*",) if argument.is_hidden(patterns) else patterns
+        found.update(secrets_in(argument.value, hidden, argument.name))
+    return found
+
+
+def _forms(text: str) -> set[str]:
+    """Give a text as it stands, and inside of the quotes of Python and JSON."""
+    return {text, repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
 
 
 def _leaves(value: Any) -> Iterator[str]:
@@ -87,9 +127,7 @@ def _leaves(value: Any) -> Iterator[str]:
 
 def redact_text(text: str, patterns: Sequence[str], secrets: Collection[str] = ()) -> str:
     """Mask secrets in a text: those given, what a name of `patterns` is said to be, and passwords in URLs."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, MASK)
-    text = LOGIN_IN_URL.sub(rf"\1{MASK}", text)
+    text = LOGIN_IN_URL.sub(rf"\1{MASK}", without(text, secrets))
     parts, done = [], 0
     for name in NAME.finditer(text):
         value = VALUE.match(text, name.end()) if name.start() >= done and is_named(patterns, name[1]) else None
@@ -97,6 +135,13 @@ def redact_text(text: str, patterns: Sequence[str], secrets: Collection[str] = (
             parts += [text[done : name.end()], MASK]
             done = value.end()
     return "".join([*parts, text[done:]])
+
+
+def without(text: str, secrets: Collection[str]) -> str:
+    """Mask the secrets that are given; takes a hundredth of the time of the rest of redact_text()."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return text
 
 
 def redact_texts(value: Any, secrets: Collection[str], patterns: Sequence[str] = ()) -> Any:

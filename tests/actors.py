@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from jobqueue import Actor, Done, PollContext, Spawn, Suspend
 from tests.actor import programs as programs
+from tests.models import Effect
 
 
 class Fibonacci(Actor):
@@ -28,6 +31,18 @@ class Fibonacci(Actor):
             state.total += message.body
             state.pending -= 1
         return Suspend() if state.pending else Done(state.total)
+
+
+class ByHand(Actor):
+    """Ends in the transaction of its commit, a moment after its poll has begun."""
+
+    def poll(self, context: PollContext[Any], seconds: float = 0.0) -> Any:
+        def commit() -> Done:
+            Effect.objects.create(task_id=context.task_result.id, kind="by hand", pid=os.getpid())
+            return Done()
+
+        time.sleep(seconds)
+        return commit
 
 
 class Diary(Actor, submit=True):

@@ -5,7 +5,9 @@ The databases of the suite.
 `sqlite`   a SQLite file of this session.
 """
 
+import gc
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from django.conf import settings
 
 from demo_project.postgres import Cluster, throwaway_cluster
 from demo_project.postgres_programs import major_version
+from tests.emptying import patch_flush
 
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile(
@@ -25,7 +28,8 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("unhurried")
 
 FEW_PAGES = "64"  # of 8 kB
-LONGEST = ("trust", "acceptance", "simulation", "interleavings")  # folders, what waits most first
+# Folders, what waits most first; `unit` for its last file, a mypy of half a minute where nothing is cached.
+LONGEST = ("trust", "acceptance", "simulation", "interleavings", "unit")
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +52,13 @@ def django_db_modify_db_settings(
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def tables_are_emptied_cheaply() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch_flush(patch)
+        yield
+
+
 @pytest.fixture(scope="session")
 def process_environment(django_db_setup: None) -> dict[str, str]:
     """The environment in which `python manage.py ...` works on the databases of this test session."""
@@ -64,6 +75,23 @@ def private_cluster() -> Iterator[Cluster]:
     """A durable server of the test's own, to be killed and restarted; even when DATABASE_URL is set."""
     with throwaway_cluster(fsync="on", log_lock_waits="on", deadlock_timeout="100ms") as cluster:
         yield cluster
+
+
+def pytest_configure() -> None:
+    """A shell that runs the suite in its background lets it ignore Ctrl-C, and all that the tests start with it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, None, None]:
+    """Nothing that is made here is garbage: to look for some took two seconds, and more in the tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -89,6 +117,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(
             f"{count:,} orders of {len(orders)} races ran; of {whole} races every kind of order"
         )
+    for title, count, *seconds in (value for name, value in told if name == "restarts"):
+        p50, p99, longest = (f"{one:.1f}" for one in seconds)
+        terminalreporter.write_line(f"{title}: {count} restarts, {p50} / {p99} / {longest} s (p50 / p99 / longest)")
     for count, moves in (value for name, value in told if name == "plays"):
         terminalreporter.write_line(f"{count:,} plays of the simulation, {moves:,} moves")
     for verb, wrong, by, problem, after in sorted(value for name, value in told if name == "caught"):

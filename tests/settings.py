@@ -8,7 +8,7 @@ import environ
 env = environ.Env()
 
 SECRET_KEY = "tests"
-DEBUG = False
+DEBUG = env.bool("TESTS_DEBUG", default=False)
 USE_TZ = True
 TIME_ZONE = "UTC"
 ALLOWED_HOSTS = ["*"]
@@ -60,6 +60,9 @@ DATABASES = {
         "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
     },
 }
+if env.bool("TESTS_POOL", default=False):  # Django's own, of psycopg_pool
+    DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {"min_size": 2, "max_size": 12}
+    DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 JOBQUEUE = "jobqueue.backend.JobQueueBackend"
 TASKS = {
     # What acceptance tests ask of the processes they start: {"HEARTBEAT_TIMEOUT": 2} and the like.
@@ -82,4 +85,16 @@ if env.bool("TESTS_LOG_AS_JSON", default=False):
         "formatters": {"json": {"()": "tests.acceptance.as_json.AsJson"}},
         "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "json"}},
         "loggers": {"jobqueue": {"handlers": ["console"], "level": "INFO"}},
+    }
+elif "TRUST_DIARY" in env:  # a process of tests/trust/rig.py
+    LOGGING = {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "handlers": {"logbook": {"class": "tests.trust.diary.Logbook"}},
+        "loggers": {
+            "jobqueue": {"handlers": ["logbook"], "level": "INFO", "propagate": False},
+            # As run_executors has it: they would tell each start and end a second time.
+            "django.tasks": {"level": "ERROR"},
+            "django_tasks": {"level": "ERROR"},
+        },
     }

@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import api
 from jobqueue.admin.listing import CAP, condition
+from jobqueue.engine.clock import Clock
 from jobqueue.models import Task
 from jobqueue.outcome import LIVE, Status
 
@@ -237,7 +238,7 @@ def log(request: HttpRequest, tally: Tally, database: str) -> None:
     thousand tasks does not tell which of them it changed.
     """
     if tally.changed > len(tally.one_by_one):
-        _for_all(request, tally).save()
+        LogEntry.objects.bulk_create([_for_all(request, tally)])
         return
     what = tally.deed.label
     if tally.chosen > 1:
@@ -261,6 +262,7 @@ def _for_all(request: HttpRequest, tally: Tally) -> LogEntry:
 def _entry(request: HttpRequest, object_id: str | None, title: str, message: Text) -> LogEntry:
     # LogEntry.objects.log_actions() changes its arguments from one Django to the next, and wants objects.
     return LogEntry(
+        action_time=Clock(),
         user_id=str(request.user.pk),
         content_type=ContentType.objects.get_for_model(Task),
         object_id=object_id,

@@ -12,11 +12,12 @@ from django.conf import settings
 from django.db.models.functions import Now
 from django.utils.timezone import make_naive
 
+from jobqueue import registry
 from jobqueue.admin.base import options_of
 from jobqueue.admin.explain import Surroundings, explain
 from jobqueue.admin.mail import actor_of, read_inbox
 from jobqueue.admin.tree import read_ancestors, read_tree
-from jobqueue.admin.values import mask_error, parameter_names, raw, read, show, show_arguments
+from jobqueue.admin.values import mask_error, raw, read, show, show_arguments, why_masked
 from jobqueue.admin.words import headline
 from jobqueue.models import Executor, Queue, Task
 from jobqueue.redact import argument_secrets, redact_texts
@@ -79,12 +80,13 @@ def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]
         "starts": len(listed(values["worker_ids"])),
     }
     if with_payload:
-        secrets = argument_secrets(parameter_names(task.task_type), values["args"], values["kwargs"], patterns)
+        secrets = argument_secrets(registry.parameters(task.task_type), values["args"], values["kwargs"], patterns)
         result, state, metadata = (
             redact_texts(values[column], secrets) for column in ("return_value", "inner_state", "metadata")
         )
         context |= {
             "arguments": show_arguments(task.task_type, values["args"], values["kwargs"], patterns),
+            "why_masked": why_masked(task.task_type, values["args"], values["kwargs"], patterns),
             "result": show(result, patterns) if task.status == Task.Status.SUCCESSFUL else None,
             "state": show(state, patterns) if state is not None else None,
             "metadata": show(metadata, patterns) if metadata else None,

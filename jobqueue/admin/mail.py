@@ -22,7 +22,7 @@ from jobqueue.actor import Actor, ActorTask
 from jobqueue.admin.base import options_of
 from jobqueue.admin.columns import Small
 from jobqueue.admin.explain import UNREAD
-from jobqueue.admin.values import Shown, parameter_names, raw, read, show
+from jobqueue.admin.values import Shown, raw, read, show
 from jobqueue.api import aliases
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.models import InboxMessage, Task
@@ -114,7 +114,7 @@ def secrets_of(database: str, ids: Iterable[UUID], patterns: tuple[str, ...]) ->
         rows = Task.objects.using(database).filter(pk__in=list(ids)).annotate(**texts)
         for pk, task_type, args, kwargs in rows.values_list("pk", "task_type", *texts):
             if args is not None and kwargs is not None:
-                yield pk, argument_secrets(parameter_names(task_type), read(args), read(kwargs), patterns)
+                yield pk, argument_secrets(registry.parameters(task_type), read(args), read(kwargs), patterns)
 
     return dict(found())
 

@@ -12,8 +12,7 @@ from django.db.models.functions import Cast, Left
 from django.utils.translation import gettext as _
 
 from jobqueue import registry
-from jobqueue.payload import parameters_of
-from jobqueue.redact import argument_secrets, redact, redact_text
+from jobqueue.redact import MASK, Argument, argument_secrets, arguments, redact, redact_text
 
 SHOWN_CHARACTERS = 20_000
 READ_CHARACTERS = 2_000_000  # a larger value is not even read: it cannot be masked in parts
@@ -63,28 +62,29 @@ def show_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[st
     """
     Write the arguments one by one, under the names the task's function gives them.
 
-    Positional arguments of a task that this process does not know have numbers for names, which
-    patterns of names do not match.
+    Those without a name have numbers; no pattern can tell them, so that they are masked by any.
     """
-    shown: list[Shown] = []
-    if isinstance(args, list):
-        names = parameter_names(task_type)
-        shown += [show(part, patterns, names[i] if i < len(names) else str(i)) for i, part in enumerate(args)]
-    else:
-        shown.append(show(args, patterns))
-    if isinstance(kwargs, dict):
-        shown += [show(part, patterns, name) for name, part in kwargs.items()]
-    else:
-        shown.append(show(kwargs, patterns))
-    return shown
+    return [
+        show(MASK if is_hidden(one, patterns) else one.value, patterns, one.name)
+        for one in arguments(registry.parameters(task_type), args, kwargs)
+    ]
+
+
+def is_hidden(argument: Argument, patterns: Sequence[str]) -> bool:
+    """Whether an argument is masked for want of a name; one that was not read has nothing to show anyway."""
+    return argument.value is not UNREADABLE and argument.is_hidden(patterns)
+
+
+def why_masked(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> str:
+    """Say why arguments are masked that no pattern names; nothing where there are none."""
+    parameters = registry.parameters(task_type)
+    if not any(is_hidden(one, patterns) for one in arguments(parameters, args, kwargs)):
+        return ""
+    if parameters is None:
+        return _("The task is not known here, so its arguments cannot be told apart: those without a name are masked.")
+    return _("The task takes fewer arguments here, so those without a name cannot be told: they are masked.")
 
 
 def mask_error(text: str, task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> str:
     """Mask in what an error said, and in its traceback, what is masked among the arguments."""
-    return redact_text(text, patterns, argument_secrets(parameter_names(task_type), args, kwargs, patterns))
-
-
-def parameter_names(task_type: str) -> Sequence[str]:
-    """Name the positional parameters of a task, the context left out; none for a task unknown here."""
-    task = registry.get(task_type)
-    return parameters_of(task.func, task.takes_context).positional if task else ()
+    return redact_text(text, patterns, argument_secrets(registry.parameters(task_type), args, kwargs, patterns))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PROBE_SECONDS = 3.0
 SNAPSHOT_LONG_SECONDS = 900.0
+IDLE = "idle_session_timeout"  # milliseconds, 0 for none
 LIMITS = ("max_connections", "superuser_reserved_connections", "reserved_connections")
 SAFETY = {
     "fsync": ("error", "a crash of the machine may destroy the whole database"),
@@ -40,12 +41,13 @@ def server_findings(engine: Engine, now: Figures) -> Iterator[Said]:
     from jobqueue.engine.postgresql import PostgresEngine
 
     assert isinstance(engine, PostgresEngine)
-    settings = dict(engine.rows("server_settings", names=[*SAFETY, *LIMITS]))
+    settings = dict(engine.rows("server_settings", names=[*SAFETY, *LIMITS, IDLE]))
     yield from _durability(settings)
     yield from _tables(engine)
     yield from _snapshots(engine)
     yield from _connections(settings, now)
     yield from _pool(engine, now)
+    yield from _idling(engine, int(settings.get(IDLE, 0)) / 1000)
     if engine.options.notify:
         yield from _notices(engine)
 
@@ -112,6 +114,17 @@ def _pool(engine: Engine, now: Figures) -> Iterator[Said]:
             "warning",
             f"executor {executor.row.name} needs {wanted} connections of its pool, which gives {most} at most.",
             f"DATABASES[{engine.database!r}]['OPTIONS']['pool'] = {{'max_size': {wanted}}}, or fewer --threads.",
+        )
+
+
+def _idling(engine: Engine, limit_seconds: float) -> Iterator[Said]:
+    """Look whether the server ends a session between two beats, of which there are three in a timeout."""
+    timeout = engine.options.heartbeat_timeout
+    if 0 < limit_seconds <= timeout / 3:
+        yield (
+            "warning",
+            f"{IDLE} is {limit_seconds:g} s: it ends an executor's session between beats, {timeout / 3:g} s apart.",
+            f"ALTER ROLE {{the role of the executors}} SET {IDLE} = '{2 * timeout / 3:.0f}s';",
         )
 
 

@@ -53,6 +53,8 @@ def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
     longest = max(len(name) for name, _ in facts)
     yield from (f"{name:<{longest}}  {value}" for name, value in facts)
     yield from _values("Arguments", page["arguments"])
+    if page["why_masked"]:
+        yield from textwrap.wrap(f"({page['why_masked']})", width, initial_indent=INDENT, subsequent_indent=INDENT)
     for name in ("result", "state", "metadata", "options"):
         yield from _values(name.capitalize(), [page[name]] if page[name] else [])
     yield from _errors(page)
@@ -61,7 +63,7 @@ def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
     if page["log"]:
         yield from ("", "Done by hand")
         yield from (
-            f"{INDENT}{e.action_time:%Y-%m-%d %H:%M:%S} {e.user}: {e.get_change_message()}" for e in page["log"]
+            f"{INDENT}{_local(e.action_time):%Y-%m-%d %H:%M:%S} {e.user}: {e.get_change_message()}" for e in page["log"]
         )
 
 
@@ -92,9 +94,12 @@ def _facts(task: Task, page: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _moment(moment: datetime | None, now: datetime) -> str | None:
     if moment is None:
         return None
-    local = localtime(moment) if is_aware(moment) else moment
     words = f"{duration(now - moment)} ago" if moment <= now else f"in {duration(moment - now)}"
-    return f"{local:%Y-%m-%d %H:%M:%S %Z} ({words})".replace("  ", " ")
+    return f"{_local(moment):%Y-%m-%d %H:%M:%S %Z} ({words})".replace("  ", " ")
+
+
+def _local(moment: datetime) -> datetime:
+    return localtime(moment) if is_aware(moment) else moment
 
 
 def _values(title: str, values: Iterable[Shown]) -> Iterator[str]:
@@ -112,7 +117,7 @@ def _values(title: str, values: Iterable[Shown]) -> Iterator[str]:
 
 def _errors(page: Mapping[str, Any]) -> Iterator[str]:
     for attempt in page["attempts"]:
-        at = f", {attempt.at:%Y-%m-%d %H:%M:%S}" if attempt.at else ""
+        at = f", {_local(attempt.at):%Y-%m-%d %H:%M:%S}" if attempt.at else ""
         by = f" on {attempt.executor}" if attempt.executor else ""
         yield from ("", f"Attempt {attempt.number}{by}{at}: {attempt.headline}")
         yield from (f"{INDENT}{line}" for line in attempt.traceback.rstrip().splitlines())
@@ -126,7 +131,7 @@ def _mail(page: Mapping[str, Any]) -> Iterator[str]:
     for mail in inbox:
         state = "undelivered" if mail.is_undelivered else "read" if mail.consumed_at else "unread"
         sender = f" from {mail.sender_id}" if mail.sender_id else ""
-        yield f"{INDENT}{mail.id} {mail.kind}{sender}, {mail.sent_at:%Y-%m-%d %H:%M:%S}, {state}"
+        yield f"{INDENT}{mail.id} {mail.kind}{sender}, {_local(mail.sent_at):%Y-%m-%d %H:%M:%S}, {state}"
         if mail.body is not None:
             text = mail.body.text or f"({mail.body.note})"
             yield from (f"{INDENT * 2}{line}" for line in text.splitlines())
@@ -165,6 +170,7 @@ def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
         **{column: getattr(task, column) for column in columns},
         "executor": page["executor"].name if page["executor"] else None,
         "arguments": {value.name: _read(value) for value in page["arguments"]},
+        "why_masked": page["why_masked"],
         **{name: _read(page[name]) for name in ("result", "state", "metadata")},
         "errors": [
             {"attempt": one.number, "at": one.at, "executor": one.executor, "class": one.class_path,

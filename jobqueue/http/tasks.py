@@ -23,7 +23,7 @@ from jobqueue.http.bodies import ENVELOPE_BYTES, read_body, read_object
 from jobqueue.http.callers import Caller, Person, caller_of
 from jobqueue.models import Task
 from jobqueue.outcome import Status
-from jobqueue.payload import decode, dedupe_key, encode_message, parameters_of
+from jobqueue.payload import decode, dedupe_key, encode_message
 from jobqueue.redact import argument_secrets, redact, redact_text, redact_texts
 
 logger = logging.getLogger(__name__)
@@ -205,9 +205,7 @@ def _read(row: Task, name: str) -> Any:
 def _secrets(row: Task, patterns: tuple[str, ...]) -> set[str]:
     """Give the arguments that are masked, to mask them where an error or a result repeats them."""
     args, kwargs = _read(row, "args"), _read(row, "kwargs")
-    task = registry.get(row.task_type)
-    names = parameters_of(task.func, task.takes_context).positional if task else ()
-    return argument_secrets(names, args, kwargs, patterns)
+    return argument_secrets(registry.parameters(row.task_type), args, kwargs, patterns)
 
 
 def _error(entry: Mapping[str, Any], patterns: tuple[str, ...], secrets: set[str]) -> dict[str, Any]:

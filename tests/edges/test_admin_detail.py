@@ -56,7 +56,9 @@ def show(client):
 
 
 def test_page_says_why_the_task_is_where_it_is(make, show):
-    assert "Ready for 60 s: no executor of queue default is alive." in show(make())
+    row = make(enqueued_at=ago(14 * 60))
+
+    assert "Ready for 14 min: no executor of queue default is alive." in show(row)
 
 
 def test_sentence_knows_of_executors_that_are_quiet(make, show, backend):

@@ -187,6 +187,14 @@ class TestServer:
         assert "SET synchronous_commit = on" in advice
         assert [level for level, *_ in server._durability(safe | {"fsync": "off"})] == ["error"]
 
+    def test_sessions_that_end_between_two_beats_are_a_warning(self) -> None:
+        with connections["default"].cursor() as cursor:
+            assert not any("idle_session_timeout" in text for text in said_of("default", "warning"))
+            cursor.execute("SET LOCAL idle_session_timeout = '5s'")
+            (warning,) = [text for text in said_of("default", "warning") if "idle_session_timeout" in text]
+        assert "is 5 s" in warning
+        assert "ALTER ROLE" in warning
+
     def test_slots_beyond_the_connections_of_the_server_are_a_warning(self) -> None:
         ExecutorFactory.create(slots=60)
         ExecutorFactory.create(slots=60)

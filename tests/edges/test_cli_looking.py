@@ -7,20 +7,24 @@ import os
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.db import connections
+from django.http import HttpRequest
 from django.test.utils import CaptureQueriesContext
 
+from jobqueue.admin import history
 from jobqueue.cli import figures, rows
 from jobqueue.cli.choice import Choice
 from jobqueue.cli.tables import Column, table
 from jobqueue.ids import new_id
 from jobqueue.outcome import Status
 from tests.edges.cli import BOTH, jobqueue
-from tests.factories import ExecutorFactory, MessageFactory, QueueFactory, TaskFactory, ago, error
+from tests.factories import ExecutorFactory, MessageFactory, QueueFactory, TaskFactory, ago, error, make_user
 
 pytestmark = BOTH
 
@@ -141,6 +145,20 @@ class TestShow:
         assert str(parent.pk) in said.out
         assert "s3cret" not in said.out
         assert "s3cret" not in jobqueue("show", task.pk, "--json").out
+
+    def test_all_times_are_in_the_sites_zone(self, backend, make, settings) -> None:
+        midnight = datetime(2026, 1, 1, tzinfo=UTC)
+        task = make(failed=True, enqueued_at=midnight, errors=[error(at=midnight.isoformat())])
+        MessageFactory.create(using=backend, task_id=task.pk, sent_at=midnight)
+        request = HttpRequest()
+        request.user = make_user()
+        history.write(request, [task], "Requeue")
+        LogEntry.objects.update(action_time=midnight)
+        settings.TIME_ZONE = "Asia/Tokyo"
+
+        said = jobqueue("show", task.pk)
+
+        assert said.out.count("2026-01-01 09:00:00") == 4
 
     def test_json_has_arguments_by_name(self, make) -> None:
         task = make(task_type="tests.tasks.add", args=[1, 2], successful=True, return_value=3)

@@ -94,6 +94,22 @@ class TestIdempotencyKey:
 
         assert pk_of(shop.submit(idempotency_key="k")) != pk_of(first)
 
+    def test_holder_that_is_pruned_meanwhile_is_not_taken_for_another_task(
+        self, shop: Shop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first, enqueue_once = shop.submit(idempotency_key="k"), api.enqueue_once
+
+        def enqueue_and_prune(*args: Any) -> Any:
+            answers = enqueue_once(*args)
+            Task.objects.all().delete()
+            return answers
+
+        monkeypatch.setattr(api, "enqueue_once", enqueue_and_prune)
+
+        again = shop.submit(idempotency_key="k")
+
+        assert (again.status_code, pk_of(again)) == (200, pk_of(first))
+
     def test_key_of_another_task_is_a_conflict(self, shop: Shop) -> None:
         Task.objects.filter(pk=pk_of(shop.submit(idempotency_key="k"))).update(task_type="tests.tasks.other")
 
