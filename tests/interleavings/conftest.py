@@ -35,14 +35,21 @@ def started(pool: ProcessPoolExecutor, request: pytest.FixtureRequest) -> Starte
     return {case: begin(pool, case, Plan.from_environment()) for case in longest_first(wanted)}
 
 
+@pytest.fixture(scope="module")
+def ran() -> dict[Case, int]:
+    """How many orders of each race this file has run."""
+    return {}
+
+
 @pytest.fixture
-def run(pool: ProcessPoolExecutor, started: Started) -> Run:
+def run(pool: ProcessPoolExecutor, started: Started, ran: dict[Case, int]) -> Run:
     """Run a scenario's orders on an engine until one fails, or enough have not."""
 
     def run(scenario: str, kind: type[Engine] = PostgresEngine, plan: Plan | None = None) -> Explored:
         case = (scenario, kind)
         future = started.pop(case, None) if plan is None else None
         explored = (future or begin(pool, case, plan or Plan.from_environment())).result()
+        ran[case] = ran.get(case, 0) + explored.count
         logger.info("%s on %s: %s", scenario, kind.__name__, explored)
         return explored
 

@@ -27,6 +27,7 @@ TOLD_ONCE = "the parent is told exactly once"
 ONE_LIFE = "a task that ended badly is requeued once"
 ENDED_FIRST = "only what has ended is pruned"
 KEY = "who asks for a key is told who has it"
+ONCE = "an idempotency key is used once"
 FAMILY = "children end with their parent"
 QUIET_END = "the queue comes to rest"
 
@@ -97,6 +98,7 @@ def problems(seen: Seen) -> Iterator[str]:
     yield from _mail(seen)
     yield from _reports(seen)
     yield from _lives(seen)
+    yield from _submissions(seen)
     yield from _families(seen)
 
 
@@ -183,6 +185,19 @@ def _lives(seen: Seen) -> Iterator[str]:
     for pk in ledger.holders:
         if pk not in living:
             yield f"{KEY}: {names[pk]} is not alive"
+
+
+def _submissions(seen: Seen) -> Iterator[str]:
+    """Again only when who had it was pruned."""
+    told: defaultdict[str, set[UUID]] = defaultdict(set)
+    born: defaultdict[str, set[UUID]] = defaultdict(set)
+    for key, pk, is_new in seen.world.ledger.submitted:
+        told[key].add(pk)
+        if is_new:
+            born[key].add(pk)
+    for key, ids in told.items():
+        if len(born[key] - gone(seen)) > 1 or ids != born[key]:
+            yield f"{ONCE}: {key} has {len(born[key])} tasks, and its senders were told of {len(ids)}"
 
 
 def _families(seen: Seen) -> Iterator[str]:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import connections
+from django.db import IntegrityError, connections
 from django.db.models import Exists, F, OuterRef, TextField
 from django.db.models.functions import Cast
 from msgspec import structs
@@ -362,6 +362,21 @@ class ForgetsKeys(PostgresEngine):
 
     def _enqueue_batch(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         return super()._enqueue_batch([structs.replace(row, key=None) for row in rows])
+
+
+class ForgetsIdempotencyKeys(PostgresEngine):
+    """Enqueues one more task of an idempotency key that somebody has used since it looked."""
+
+    def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        seen = self._seen({row.idempotency_key for row in rows})
+        new = [row for row in rows if row.idempotency_key not in seen]
+        try:
+            with self.transaction():
+                born = self.enqueue(new)
+        except IntegrityError:
+            born = self.enqueue([structs.replace(row, idempotency_key=None) for row in new])
+        answers = {row.id: answer for row, answer in zip(new, born, strict=True)}
+        return [answers.get(row.id) or seen[row.idempotency_key] for row in rows]
 
 
 class IgnoresWhatRuns(PostgresEngine):

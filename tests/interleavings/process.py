@@ -41,3 +41,9 @@ def run(scenario: str, kind: type[Engine], plan: Plan) -> Explored:
     from tests.interleavings import runner
 
     return runner.run(scenario, kind, plan)
+
+
+def estimate(scenario: str, kind: type[Engine], descents: int) -> tuple[float, float]:
+    from tests.interleavings import runner
+
+    return runner.estimate_kinds(scenario, kind, descents)

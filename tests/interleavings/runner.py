@@ -14,7 +14,7 @@ from django.db import connections
 from jobqueue.engine import postgresql
 from jobqueue.engine.base import Engine
 from tests.interleavings.invariants import Seen, drive_on, problems
-from tests.interleavings.orders import Explored, Plan, explore
+from tests.interleavings.orders import Explored, Plan, RunOne, estimate, explore
 from tests.interleavings.scenarios import SCENARIOS
 from tests.interleavings.stepper import Choose, Order, Stepper
 from tests.interleavings.world import World
@@ -30,27 +30,40 @@ def stepper() -> Stepper:
 def run(name: str, kind: type[Engine], plan: Plan) -> Explored:
     """Run a scenario's orders on an engine until one fails, or enough have not."""
     began = time.monotonic()
-    # An order may take its time; giving up is tested elsewhere.
-    with patch.object(postgresql, "WAKE_LOCK_TIMEOUT", "60s"), world_of(kind) as world:
+    with world_of(kind) as world:
         explored = run_in(world, name, plan)
     explored.seconds = time.monotonic() - began
     return explored
 
 
+def estimate_kinds(name: str, kind: type[Engine], descents: int) -> tuple[float, float]:
+    """About how many kinds of order a scenario has, and the standard error of that."""
+    with world_of(kind) as world:
+        return estimate(orders_of(world, name, set()), descents, seed=1)
+
+
 @contextmanager
 def world_of(kind: type[Engine]) -> Iterator[World]:
     world = World(kind)
-    try:
-        yield world
-    finally:
-        world.clear()
+    # An order may take its time; giving up is tested elsewhere.
+    with patch.object(postgresql, "WAKE_LOCK_TIMEOUT", "60s"):
+        try:
+            yield world
+        finally:
+            world.clear()
 
 
 def run_in(world: World, name: str, plan: Plan) -> Explored:
-    scenario = SCENARIOS[name]
-    scripts = scenario.set_up(world)
-    world.save()
     ends: set[object] = set()
+    explored = explore(orders_of(world, name, ends), SCENARIOS[name].actors, plan)
+    explored.ends = len(ends)
+    return explored
+
+
+def orders_of(world: World, name: str, ends: set[object]) -> RunOne:
+    """Give what runs one order of a scenario, and judges it. ends: is filled with those that differed."""
+    scripts = SCENARIOS[name].set_up(world)
+    world.save()
     numbers = count(1)
 
     def run_one(choose: Choose) -> Order:
@@ -66,9 +79,7 @@ def run_in(world: World, name: str, plan: Plan) -> Explored:
                 order.problems += drive_on(world)
         return order
 
-    explored = explore(run_one, scenario.actors, plan)
-    explored.ends = len(ends)
-    return explored
+    return run_one
 
 
 def tidy() -> None:

@@ -324,6 +324,22 @@ def enqueueing_a_key(world: World) -> Sequence[Script]:
     return [lambda: world.enqueue("a", "k"), lambda: world.enqueue("b", "k")]
 
 
+def submitting(*keys: str) -> SetUp:
+    """One submission that comes twice at once, of many tasks in another order."""
+
+    def set_up(world: World) -> Sequence[Script]:
+        return [lambda: world.submit("a", *keys), lambda: world.submit("b", *keys[::-1])]
+
+    return set_up
+
+
+def submitting_beside_a_prune(world: World) -> Sequence[Script]:
+    """Who has the key has ended, and goes."""
+    world.submit("task", "k")
+    world.poll("task", decide=give_up)
+    return [world.prune, lambda: world.submit("again", "k")]
+
+
 def pruning_beside_a_send(world: World) -> Sequence[Script]:
     """The receiver ends and goes while the sender's transaction is open."""
     claimed = world.running("task")
@@ -452,6 +468,9 @@ ALL = [
     Scenario("requeue-and-poll-x-child-of-it-ends", requeueing_a_parent),
     Scenario("requeue-x-enqueue-of-its-key", requeueing_a_key),
     Scenario("enqueue-x-enqueue-of-one-key", enqueueing_a_key),
+    Scenario("submit-x-submit-of-one-key", submitting("k")),
+    Scenario("submit-x-submit-of-two-keys", submitting("k", "l")),
+    Scenario("prune-x-submit-of-its-key", submitting_beside_a_prune),
     Scenario("send-x-end-and-prune", pruning_beside_a_send),
     Scenario("prune-x-requeue", pruning_beside_requeue),
     Scenario("prune-x-child-of-it-ends", pruning_beside_a_child),

@@ -24,7 +24,8 @@ from django.db import connections
 from jobqueue.engine.statements import statement
 
 DEADLINE_SECONDS = 30.0
-FIRST_LOOK_SECONDS = 0.001  # for a statement to end before we ask whether it waits
+# For a statement to end before we ask whether it waits; doubled each time, or a busy machine does little but ask.
+FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.001, 0.032
 LETTERS = "ABC"
 MOST_STEPS = 500  # of one order: more is no progress
 # They read and lock nothing: under READ COMMITTED they commute with everything, and no order needs them apart.
@@ -240,13 +241,14 @@ class Stepper:
     def _settle(self, actors: Sequence[Actor]) -> None:
         """Return when each actor is back, or waits for another. Asks the server only about those who take long."""
         deadline = time.monotonic() + DEADLINE_SECONDS
-        waiting = self._waiting
+        waiting, look_seconds = self._waiting, FIRST_LOOK_SECONDS
         while out := [actor for actor in actors if actor.place is Place.OUT]:
             if not waiting.issuperset(out):
                 can_wait = len(out) > 1 or any(actor.is_in_others_way for actor in actors if actor is not out[0])
                 with suppress(Empty):
-                    self._note(self._reports.get(timeout=FIRST_LOOK_SECONDS if can_wait else DEADLINE_SECONDS))
+                    self._note(self._reports.get(timeout=look_seconds if can_wait else DEADLINE_SECONDS))
                     continue
+                look_seconds = min(2 * look_seconds, LONGEST_LOOK_SECONDS)
             waiting = self._who_waits(out)
             if waiting.issuperset(out) and self._reports.empty():
                 break

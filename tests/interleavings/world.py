@@ -80,8 +80,9 @@ class Ledger:
     endings: how each claim ended, which must be once. read: the messages that a poll saw. late: commits that the
     engine took from a claim that somebody else had replaced. left: what the last good poll read and did not want yet.
     to: the receiver of each message. ended, ended_badly, requeued, pruned: how often. holders: who was told to
-    have a key. doomed: whose children were to end with them. owed: who is still to be woken. beaten: executors whose
-    beat was answered. robbed: claims taken from those who had beaten before anybody looked.
+    have a key. submitted: idempotency keys, who was told to have them, and whether it was new. doomed: whose
+    children were to end with them. owed: who is still to be woken. beaten: executors whose beat was answered.
+    robbed: claims taken from those who had beaten before anybody looked.
     """
 
     claims: list[Claim] = field(default_factory=list)
@@ -98,6 +99,7 @@ class Ledger:
     requeued: Counter[UUID] = field(default_factory=Counter)
     pruned: int = 0
     holders: list[UUID] = field(default_factory=list)
+    submitted: list[tuple[str, UUID, bool]] = field(default_factory=list)
     doomed: set[UUID] = field(default_factory=set)
     owed: set[UUID] = field(default_factory=set)
     beaten: set[UUID] = field(default_factory=set)
@@ -313,6 +315,15 @@ class World:
         if answer.created:
             self.names[pk] = name
         self.ledger.holders.append(answer.id)
+
+    def submit(self, name: str, *keys: str) -> None:
+        """What a submission over HTTP does: tasks of idempotency keys, and a look at what was there before."""
+        rows = [NewTask(id=new_id(), task_type="tests.noop", queue_name=name, idempotency_key=key) for key in keys]
+        with self.engine.transaction():
+            answers = self.engine.enqueue_once(rows)
+            self.engine.task_types({answer.id for answer in answers if not answer.created})
+        self.names |= {answer.id: name for answer in answers if answer.created}
+        self.ledger.submitted += [(key, one.id, one.created) for key, one in zip(keys, answers, strict=True)]
 
     def still_holds(self, claimed: Claimed) -> bool:
         """Let who holds a claim beat; whether it is told that it still does."""
