@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +14,7 @@ from django.db import connection
 
 from jobqueue import Actor, Backoff, Done, PollContext, Suspend, task
 from jobqueue.context import Context
+from tests.trust.diary import note
 
 SOON = Backoff(base=0.05, cap=0.5, jitter=0.5)
 MANY = 1000  # attempts: what the rig does to the database fails bodies, and never the task
@@ -36,6 +39,13 @@ def pay(context: Context, seconds: float = 0.0) -> str:
 def work(number: int, seconds: float = 0.0) -> int:
     time.sleep(seconds)
     return number
+
+
+@task(max_attempts=MANY, backoff=SOON)
+def poison() -> None:
+    """Take the process along, as a body does for which there is not enough memory."""
+    note("hurt", whom=os.environ["PGAPPNAME"], how="poisoned")
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @task(max_attempts=MANY, backoff=SOON)

@@ -34,7 +34,7 @@ class Campaign:
 
 
 def storm(plan: Plan) -> Run:
-    return lambda rig, seed: Storm(rig, seed, plan.pause_seconds).rage(plan)
+    return lambda rig, seed: Storm(rig, seed, plan).rage()
 
 
 def at_each_point(deed: str) -> Run:
@@ -46,10 +46,22 @@ def _visit(deed: str, rig: Rig, seed: int) -> Figures:
 
 
 PRUNING = {"retention": points.RETENTION}
+AS_IT_COMES: Mapping[str, Any] = {"max_losses": None}
 QUICK = {
     "kills": Campaign(
         "100 executors killed, 5 frozen, 5 senders killed",
-        storm(Plan({"kill_executor": 100, "freeze_executor": 5, "kill_sender": 5}, together=4, pause_seconds=0.0)),
+        storm(
+            Plan(
+                {"kill_executor": 100, "freeze_executor": 5, "kill_sender": 5},
+                together=13,  # then the fleet fills up, and can serve again when the tasks of the dead are rescued
+                pause_seconds=1.5,
+                strength=16,
+                serving=16,
+                spared=3,
+                flags=("--threads", "2", "--async-slots", "2"),
+            )
+        ),
+        is_timed=True,
     ),
     "server": Campaign(
         "the server killed and its sessions ended, COMMITs cut",
@@ -68,9 +80,7 @@ QUICK = {
         ),
     ),
     "kill-points": Campaign("an executor killed at each failpoint", at_each_point("kill"), PRUNING),
-    "restarts": Campaign(
-        "executors killed one at a time", storm(Plan({"kill_executor": 5}, gap_seconds=(1.0, 3.0))), is_timed=True
-    ),
+    "poison": Campaign("tasks that kill their process", storm(Plan({"poison": 3})), AS_IT_COMES, is_timed=True),
 }
 # Per seed; with 20 of them it is ten times what the suite does, and more.
 FULL = {
@@ -82,6 +92,12 @@ FULL = {
     "kills": Campaign(
         "executor SIGKILL, three at a time, several times a second",
         storm(Plan({"kill_executor": 45}, together=3)),
+    ),
+    "poison": Campaign(
+        "task that kills its process, until `MAX_LOSSES` (3, as it comes) are spent",
+        storm(Plan({"poison": 3})),
+        AS_IT_COMES,
+        is_timed=True,
     ),
     "senders": Campaign("sender SIGKILL", storm(Plan({"kill_sender": 10}, pause_seconds=0.0))),
     "zombies": Campaign(
@@ -146,10 +162,14 @@ def run(name: str, cluster: Cluster, seed: int) -> Figures:
     campaign = ALL[name]
     try:
         with rig(cluster, **campaign.options) as made:
-            figures = campaign.run(made, seed)
-            if figures.violations:
-                listed = "\n".join(map(str, figures.violations[:20]))
-                raise Violated(f"{len(figures.violations)} violations:\n{listed}\nsee {made.folder}", figures)
+            try:
+                figures = campaign.run(made, seed)
+                if figures.violations:
+                    listed = "\n".join(map(str, figures.violations[:20]))
+                    raise Violated(f"{len(figures.violations)} violations:\n{listed}\nsee {made.folder}", figures)
+            except AssertionError as error:
+                error.add_note(made.last_lines(str(error)))
+                raise
             return figures
     except Exception as error:
         error.add_note(once_more(name, seed))

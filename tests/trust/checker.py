@@ -7,12 +7,15 @@ Each rule is a function from a history to its violations; test_checker.py forges
 from __future__ import annotations
 
 import json
+import math
+import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from tests.trust.diary import TASK
 from tests.trust.history import Change, History
 
 FINAL = ("SUCCESSFUL", "FAILED", "CANCELLED")
@@ -30,6 +33,23 @@ PAID = '"paid"'  # the result of an atomic body
 # A beat takes its time from the clock before its commit can be seen.
 UNSEEN = timedelta(seconds=0.3)
 
+ENDS = {"succeeded": "SUCCESSFUL", "failed": "FAILED"}  # as executors log them
+TOLD_END = re.compile(r"(succeeded|failed) \S+ (\S+) queue=")
+FAILURE = re.compile(r"^(?:retry|failed) .* took=\d+ms (\w+)")
+OF_THE_DATABASE = {"OperationalError", "InterfaceError"}
+OF_BODIES = OF_THE_DATABASE | {"RuntimeError"}  # which they raise where they are asked to
+WHEN_STARVED = ("database.hung", "executor.fenced")  # a machine that stands still for seconds is enough
+TO_PROCESSES = {
+    "kill_executor",
+    "freeze_executor",
+    "kill_sender",
+    "hold_transaction",
+    "poison",
+    "kill",
+    "freeze",
+    "term",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -46,7 +66,7 @@ Rule = Callable[[History], Iterator[str]]
 def lost(history: History) -> Iterator[str]:
     """What was acknowledged has ended with its result, and every message was read."""
     stories = history.stories()
-    for note in history.said("enqueued"):
+    for note in [*history.said("enqueued"), *history.said("poisoned")]:
         story = stories.get(str(note["task"]), [])
         end = next((change for change in reversed(story) if change.after is not None), None)
         if end is None or end.after not in FINAL:
@@ -166,11 +186,14 @@ def miscounted(history: History) -> Iterator[str]:
 
 
 def failed(history: History) -> Iterator[str]:
-    """No task fails for what was done to executors and servers."""
+    """No task fails for what was done to executors and servers, but who kills them does, when its losses are spent."""
+    poisoned = {note["task"]: note["losses"] for note in history.said("poisoned")}
     for change in history.changes:
-        if change.after in ("FAILED", "CANCELLED") and change.after != change.before:  # nobody cancels in a storm
-            spent = f"{change.attempts_after} attempts and {change.losses_after} losses"
-            yield f"task {change.task_id} {change.after} after {spent}"
+        if change.after in FINAL and change.after != change.before:
+            wanted = ("FAILED", poisoned[change.task_id]) if change.task_id in poisoned else ("SUCCESSFUL", None)
+            if change.after != wanted[0] or wanted[1] not in (None, change.losses_after):
+                spent = f"{change.attempts_after} attempts and {change.losses_after} losses"
+                yield f"task {change.task_id} {change.after} after {spent}"
 
 
 def stuck(history: History) -> Iterator[str]:
@@ -180,8 +203,38 @@ def stuck(history: History) -> Iterator[str]:
             yield f"task {task_id} is {story[-1].after}"
 
 
+def gainsaid(history: History) -> Iterator[str]:
+    """What an executor logs as ended has ended so, by that executor."""
+    ends = {(change.task_id, change.after, change.actor) for change in history.changes if change.after != change.before}
+    for line in history.logs:
+        if (found := TOLD_END.match(line["message"])) and (found[2], ENDS[found[1]], line["who"]) not in ends:
+            yield f"task {found[2]} {found[1]}, logs {line['who']}"
+
+
+def unexplained(history: History) -> Iterator[str]:
+    """
+    No process logs an error but of what was done to it, the server or the network, or of a machine that stands still;
+    bodies fail as they are asked.
+    """
+    hurt: dict[str, float] = {}
+    for note in history.said("hurt"):
+        hurt.setdefault(note["whom"], note["at"])
+    away_at = min((note["at"] for note in history.said("fault") if note["deed"] not in TO_PROCESSES), default=math.inf)
+    poisoned = {note["task"] for note in history.said("poisoned")}
+    for line in history.logs:
+        words, error = line["message"], str(line.get("error", "")).rpartition(".")[2]
+        failure = found[1] if (found := FAILURE.search(words)) else "RuntimeError"
+        is_severe = line["level"] in ("ERROR", "CRITICAL") and not words.startswith(WHEN_STARVED)
+        is_known = line["at"] >= min(hurt.get(line["who"], math.inf), away_at) or not poisoned.isdisjoint(
+            TASK.findall(words)
+        )
+        if (error and error not in OF_THE_DATABASE) or failure not in OF_BODIES or (is_severe and not is_known):
+            yield f"{line['who']} {line['level']} {words} {line.get('traceback', '')}".rstrip()
+
+
 RULES: dict[str, Rule] = {
-    rule.__name__: rule for rule in (lost, doubled, torn, fenced, stolen, miscounted, failed, stuck)
+    rule.__name__: rule
+    for rule in (lost, doubled, torn, fenced, stolen, miscounted, failed, stuck, gainsaid, unexplained)
 }
 
 

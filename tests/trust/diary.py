@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 VARIABLE = "TRUST_DIARY"
+MOST_TRACEBACK = 3000  # characters: one write is to be one line
+NAME = re.compile(r"\b(?:executor|sender)-\d+\b")
+TASK = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b")
 _descriptors: dict[str, int] = {}
 
 
@@ -20,6 +28,34 @@ def note(kind: str, *, path: str = "", **fields: Any) -> None:
     os.write(_descriptors[path], json.dumps(line, default=str).encode() + b"\n")
 
 
-def read(path: str) -> list[dict[str, Any]]:
+class Logbook(logging.Handler):
+    """What a process logs, into a file of its own beside the diary: who is killed may leave half a line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields = {"level": record.levelname, "logger": record.name, "pid": record.process}
+        if record.exc_info and (kind := record.exc_info[0]) is not None:
+            lines = traceback.format_exception(*record.exc_info)
+            fields |= {"error": f"{kind.__module__}.{kind.__qualname__}", "traceback": "".join(lines)[-MOST_TRACEBACK:]}
+        path = Path(os.environ[VARIABLE]).with_name(f"{os.environ.get('PGAPPNAME', 'rig')}.jsonl")
+        note("log", path=str(path), message=record.getMessage(), **fields)
+
+
+def read(path: str | Path) -> list[dict[str, Any]]:
     with open(path, "rb") as lines:
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+
+def read_logs(path: str) -> list[dict[str, Any]]:
+    """Give what all processes have logged beside this diary, oldest first."""
+    found = [line for one in Path(path).parent.glob("*.jsonl") if one != Path(path) for line in read(one)]
+    return sorted(found, key=lambda line: float(line["at"]))
+
+
+def last_lines(logs: Sequence[Mapping[str, Any]], about: str, each: int = 5, most: int = 40) -> str:
+    """Give the last lines of each process that is named in a text, and those on the tasks that are."""
+    names, tasks = set(NAME.findall(about)), set(TASK.findall(about))
+    of = {name: [line for line in logs if line["who"] == name][-each:] for name in sorted(names)}
+    on = [line for line in logs if tasks & set(TASK.findall(line["message"]))]
+    chosen = {id(line): line for line in [*on, *(line for lines in of.values() for line in lines)]}
+    ordered = sorted(chosen.values(), key=lambda line: float(line["at"]))[-most:]
+    return "\n".join(f"{line['at']:.3f} {line['who']} {line['level']} {line['message']}" for line in ordered)

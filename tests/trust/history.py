@@ -85,10 +85,16 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """All of a run, oldest first. timeout_seconds: the HEARTBEAT_TIMEOUT it was run with."""
+    """
+    All of a run, oldest first.
+
+    timeout_seconds: the HEARTBEAT_TIMEOUT it was run with. notes: what was done, acknowledged and sent. logs: what
+    `jobqueue` has logged in each process.
+    """
 
     timeout_seconds: float
     notes: Sequence[Mapping[str, Any]] = ()
+    logs: Sequence[Mapping[str, Any]] = ()
     changes: Sequence[Change] = ()
     beats: Sequence[Beat] = ()
     mail: Sequence[Mail] = ()
@@ -120,6 +126,7 @@ def read(url: str, diary_path: str, timeout_seconds: float) -> History:
         return History(
             timeout_seconds=timeout_seconds,
             notes=diary.read(diary_path),
+            logs=diary.read_logs(diary_path),
             changes=rows(connection, Change, "trust_change"),
             beats=rows(connection, Beat, "trust_beat"),
             mail=rows(connection, Mail, "trust_mail"),

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import django
+from django.core.checks import run_checks
 from django.core.management import call_command, execute_from_command_line
 from django.db import connections
 
@@ -32,8 +33,12 @@ def say(**words: Any) -> None:
 
 def main() -> None:
     django.setup()
-    from tests.trust import bodies, senders  # noqa: F401 - loaded once, for all children
+    # Loaded and checked once, for all children: in each of them it took three quarters of a start.
+    from jobqueue.engine import postgresql  # noqa: F401
+    from jobqueue.management.commands import run_executors  # noqa: F401
+    from tests.trust import bodies, senders  # noqa: F401
 
+    run_checks()
     gc.freeze()
     say(ready=True)
     buffer = b""
@@ -85,7 +90,7 @@ def become(order: Mapping[str, Any]) -> NoReturn:
 
 
 def set_up(order: Mapping[str, Any]) -> None:
-    from tests.acceptance.harness import prepare
+    from tests.acceptance.forks import prepare
 
     prepare(None)
     os.setpgid(0, 0)
@@ -108,13 +113,15 @@ def live(order: Mapping[str, Any]) -> None:
             from jobqueue.executor import heartbeat
 
             heartbeat.PRUNE_SECONDS = order.get("prune_seconds", heartbeat.PRUNE_SECONDS)
-            command = ["manage.py", "run_executors", "--name", order["name"], *order["flags"]]
+            command = ["manage.py", "run_executors", "--skip-checks", "--name", order["name"], *order["flags"]]
             sys.orig_argv[:] = [sys.executable, *command]  # what it becomes when it has to be replaced
             execute_from_command_line(command)
         case "sender":
             senders.Sender(order["seed"], order["most_waiting"], order["pause_seconds"]).run()
         case "holder":
             senders.hold(order["seconds"])
+        case "poisoner":
+            senders.poison(order["losses"])
         case "close":
             senders.close_ledgers()
         case "migrate":

@@ -26,6 +26,7 @@ def visit(rig: Rig, seed: int, deed: str, points: Iterable[str] = POINTS) -> Fig
     """Do one deed, of a failpoint or a strike, at each of the points, in a fleet that works on."""
     began, storm, asked = time.monotonic(), Storm(rig, seed), list(points)
     storm.begin()
+    rig.note("fault", deed=deed)
     ordinary = [point for point in asked if point not in IN_RESCUE]
     size = 1 if deed in strikes.LASTING else TOGETHER
     groups = [ordinary[start : start + size] for start in range(0, len(ordinary), size)]

@@ -71,13 +71,13 @@ class Row:
         return ", ".join(map(str, self.seeds))
 
     def cells(self) -> list[str]:
-        lost = self.broken["lost"] + self.broken["stuck"] + self.broken["failed"]
+        lost = sum(self.broken[rule] for rule in ("lost", "stuck", "failed", "gainsaid"))
         doubled = self.broken["doubled"] + self.broken["torn"] + self.broken["fenced"]
         recovery = "-"
         if self.is_measured and self.recovery_seconds:
             recovery = " / ".join(f"{self.percentile(share):.1f}" for share in (0.5, 0.99, 1.0))
         counts = (self.faults, self.tasks, self.messages, self.rescued, lost, doubled, self.broken["stolen"])
-        other = self.broken["miscounted"] + self.broken["deadlock"] + self.stalled
+        other = self.broken["miscounted"] + self.broken["unexplained"] + self.broken["deadlock"] + self.stalled
         return [self.title, *(f"{count:,}" for count in counts), str(other), recovery]
 
 

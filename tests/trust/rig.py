@@ -22,7 +22,7 @@ import psycopg
 from demo_project.postgres import Cluster
 from jobqueue.executor.spare import MOST_AT_REST
 from jobqueue.failpoints import VARIABLE as FAILPOINTS
-from tests.acceptance.harness import threads
+from tests.acceptance.harness import REST, threads
 from tests.trust import diary, history
 from tests.trust.proxy import Proxy
 
@@ -31,6 +31,7 @@ T = TypeVar("T")
 HERE = Path(__file__).parent
 PATIENCE_SECONDS = 60.0  # only what fails waits for so long
 LOOK_SECONDS = 0.01
+ANSWER_SECONDS = 120.0  # a server that was killed may read its log for a minute, where the processor has much to do
 FINAL = "('SUCCESSFUL', 'FAILED', 'CANCELLED')"
 OWN_SESSIONS = 4  # of an executor: pulse, heart, listener, chores
 SLOTS_IN_ALL = 8
@@ -44,13 +45,12 @@ class Stalled(AssertionError):
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A process of the rig. code: how it ended. proxy: that it goes through. is_hurt: may end as it must."""
+    """A process of the rig. code: how it ended. proxy: that it goes through."""
 
     name: str
     pid: int
     role: str
     proxy: Proxy | None = None
-    is_hurt: bool = False
     born_at: float = field(default_factory=time.monotonic)
     code: int | None = None
     ended: threading.Event = field(default_factory=threading.Event)
@@ -147,7 +147,7 @@ class Rig:
 
     def __init__(self, cluster: Cluster, database: str, folder: Path, options: Mapping[str, Any]) -> None:
         self.cluster, self.folder = cluster, folder
-        self.options = {**OPTIONS, **options}
+        self.options = {name: value for name, value in {**OPTIONS, **options}.items() if value is not None}
         self.timeout_seconds = float(self.options["HEARTBEAT_TIMEOUT"])
         self.url = cluster.url_for(database)
         self._place = {"NAME": database, "USER": "postgres", "HOST": str(cluster.data), "PORT": "5432"}
@@ -186,9 +186,9 @@ class Rig:
     def start_sender(self, seed: int, most_waiting: int = 100, pause_seconds: float = 0.0, **order: Any) -> Member:
         return self.launch("sender", seed=seed, most_waiting=most_waiting, pause_seconds=pause_seconds, **order)
 
-    def run(self, role: str) -> None:
+    def run(self, role: str, **order: Any) -> None:
         """Let a process do something, and end well."""
-        self.wait_for_good_end(self.launch(role))
+        self.wait_for_good_end(self.launch(role, **order))
 
     def wait_for_good_end(self, *members: Member) -> None:
         for member in members:
@@ -201,13 +201,16 @@ class Rig:
 
     def hurt(self, member: Member, how: str) -> None:
         """Note what is about to be done to a process; the checker asks."""
-        member.is_hurt = True
         self.note("hurt", whom=member.name, how=how)
 
     def log(self, member: Member) -> str:
         """What a process has written so far."""
-        path = self.folder / f"{member.name}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
+        paths = [self.folder / f"{member.name}.{kind}" for kind in ("log", "jsonl")]
+        return "".join(path.read_text(errors="replace") for path in paths if path.exists())
+
+    def last_lines(self, about: str) -> str:
+        """What the processes and the tasks named in a text came to, as logged."""
+        return diary.last_lines(diary.read_logs(self.diary), about)
 
     def note(self, kind: str, **fields: Any) -> None:
         diary.note(kind, path=self.diary, **fields)
@@ -222,17 +225,18 @@ class Rig:
 
     def ask(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Ask the server itself, past every proxy; again where it was just killed."""
-        for _ in range(2000):
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while True:
             try:
                 if self._connection is None or self._connection.closed:
                     self._connection = psycopg.connect(self.url, autocommit=True, application_name="rig")
                 cursor = self._connection.execute(query, parameters or None)
                 return cursor.fetchall() if cursor.description else []
             except psycopg.OperationalError as error:
-                last = error
                 self.forget_connection()
+                if time.monotonic() > deadline:
+                    raise Stalled(f"The server does not answer: {error}") from error
                 time.sleep(LOOK_SECONDS)
-        raise Stalled(f"The server does not answer: {last}")
 
     def forget_connection(self) -> None:
         if self._connection is not None:
@@ -263,11 +267,12 @@ class Rig:
     # --- waiting
 
     def wait_for(self, condition: Callable[[], T], what: str, seconds: float = PATIENCE_SECONDS) -> T:
-        deadline = time.monotonic() + seconds
+        deadline = (began := time.monotonic()) + seconds
         while not (value := condition()):
-            if time.monotonic() > deadline:
+            if (now := time.monotonic()) > deadline:
                 raise Stalled(f"{what}: not within {seconds:g} s; tasks: {self.states()}; see {self.folder}")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(max(LOOK_SECONDS, min(REST * (now - began), 0.1)))
+            began = time.monotonic()
         return value
 
     def wait_for_work(self, more: int) -> None:
@@ -302,7 +307,9 @@ class Rig:
             self.wait_for_first_beat(member)  # else it is asked to stop before it listens
             self.wait_for(lambda member=member: self._is_modest(member), f"{member.name} to use no more than before")  # type: ignore[misc]
         self.stop(*self.living())
-        fallen = {one.name: one.code for one in self.members if one.role == "executor" and one.code and not one.is_hurt}
+        hurt = {note["whom"] for note in diary.read(self.diary) if note["kind"] == "hurt"}
+        executors = [member for member in self.members if member.role == "executor"]
+        fallen = {one.name: one.code for one in executors if one.code and one.name not in hurt}
         assert not fallen, f"ended by themselves, with {fallen}: see {self.folder}"
         self.wait_for(lambda: not self.sessions(), "the end of all sessions of executors")
 
@@ -365,7 +372,11 @@ def as_place(proxy: Proxy) -> dict[str, Any]:
 
 @contextmanager
 def rig(cluster: Cluster, **options: Any) -> Iterator[Rig]:
-    """A rig on a new database; options as in TASKS, in lower case. What it wrote stays where the run failed."""
+    """
+    A rig on a new database. What it wrote stays where the run failed.
+
+    options: as in TASKS, in lower case; None for what is to be as it comes.
+    """
     cluster.start()
     folder = Path(tempfile.mkdtemp(prefix="jobqueue-trust-"))
     database = f"trust_{time.time_ns()}"

@@ -104,6 +104,11 @@ def hold(seconds: float) -> None:
     note("enqueued", task=made.id, expected="paid")
 
 
+def poison(losses: int) -> None:
+    """Enqueue a task that kills whoever runs it. losses: it is to end after."""
+    note("poisoned", task=bodies.poison.enqueue().id, losses=losses)
+
+
 def ledger(number: int) -> str:
     return f"ledger-{number}"
 

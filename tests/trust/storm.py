@@ -6,10 +6,11 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from jobqueue.conf import Options
 from tests.trust import strikes
 from tests.trust.checker import Violation, restarts, violations
 from tests.trust.proxy import Where
@@ -20,6 +21,7 @@ BEHIND_PROXY = 0.4  # of them
 # Of senders: about half of the slots have work. Where all have, what was rescued waits for one to be free.
 PAUSE_SECONDS = 0.6
 FIRST = {"hold_transaction", "outage"}  # the others fall into its time, or upon those who lived through it
+POISON = "tests.trust.bodies.poison"
 Fault = Callable[["Storm"], None]
 
 
@@ -29,12 +31,22 @@ class Plan:
     How many of which faults, and how fast.
 
     gap_seconds: between two. together: so many of a kind at once. pause_seconds: of senders, see there.
+    strength: executors, those included that are starting up. serving: no fault while fewer of them have beaten, or,
+    where some are to, while the dead still hold tasks.
+    spared: of the oldest, who may rescue, nobody is hurt.
     """
 
     faults: Mapping[str, int]
     gap_seconds: tuple[float, float] = (0.05, 0.4)
     together: int = 1
     pause_seconds: float = PAUSE_SECONDS
+    strength: int = STRENGTH
+    serving: int = 0
+    spared: int = 1
+    flags: Sequence[str] = ()
+
+
+CALM = Plan({})
 
 
 @dataclass(slots=True)
@@ -67,28 +79,33 @@ def judge(rig: Rig, faults: int, began: float) -> Figures:
 class Storm:
     """Does to a rig what it is told to, in an order that its seed decides."""
 
-    def __init__(self, rig: Rig, seed: int, pause_seconds: float = PAUSE_SECONDS) -> None:
-        self.rig, self.seed, self._pause_seconds = rig, seed, pause_seconds
+    def __init__(self, rig: Rig, seed: int, plan: Plan = CALM) -> None:
+        self.rig, self.seed, self._plan = rig, seed, plan
         self.chance = random.Random(seed)
+        self._victims: list[str] = []
+        self._has_poison = False  # which has not ended
         self._thaw_at: list[tuple[float, Member]] = []
 
-    def rage(self, plan: Plan) -> Figures:
+    def rage(self) -> Figures:
         """Do each fault so many times, let the rest run to its end, and judge."""
-        rig, began = self.rig, time.monotonic()
+        rig, plan, began = self.rig, self._plan, time.monotonic()
         self.begin()
         queue = [name for name, count in plan.faults.items() for _ in range(count)]
         self.chance.shuffle(queue)
         queue.sort(key=lambda name: name in FIRST)  # which are popped first
         while queue:
+            rig.wait_for(self._is_served, "enough executors that have beaten")
             name = queue.pop()
+            rig.note("fault", deed=name)
             FAULTS[name](self)
             for _ in range(min(plan.together - 1, queue.count(name))):
                 queue.remove(name)
                 FAULTS[name](self)
             self.fill_up()
             self.wait(self.chance.uniform(*plan.gap_seconds))
-        while self._thaw_at:
+        while self._thaw_at or self._is_poisoned():
             self.wait(0.05)
+            self.fill_up()
         rig.finish()
         return judge(rig, sum(plan.faults.values()), began)
 
@@ -96,7 +113,7 @@ class Storm:
         """Set everybody to work; return when somebody may rescue."""
         rig = self.rig
         for number in range(2):
-            rig.start_sender(self.seed * 100 + number, pause_seconds=self._pause_seconds)
+            rig.start_sender(self.seed * 100 + number, pause_seconds=self._plan.pause_seconds)
         self.fill_up()
         rig.wait_for_work(50)
         self.wait(rig.timeout_seconds)
@@ -104,8 +121,17 @@ class Storm:
 
     def fill_up(self) -> None:
         """Let as many be at work as at the start."""
-        while len(self._at_work()) < STRENGTH:
-            self.rig.start_executor(through=self.rig.proxy if self.chance.random() < BEHIND_PROXY else None)
+        while len(self._at_work()) < self._plan.strength:
+            proxy = self.rig.proxy if self.chance.random() < BEHIND_PROXY else None
+            self.rig.start_executor(*self._plan.flags, through=proxy)
+
+    def _is_served(self) -> bool:
+        if not self._plan.serving:
+            return True
+        self.wait(0.1)
+        names = [member.name for member in self._at_work()]
+        ((count,),) = self.rig.ask("SELECT count(*) FROM jobqueue_executor WHERE name = ANY(%s)", names)
+        return bool(count >= self._plan.serving) and not self.rig.held_by([*{*self._victims} - {*names}])
 
     def _at_work(self) -> list[Member]:
         """Who is alive and not frozen, the oldest first."""
@@ -126,9 +152,9 @@ class Storm:
     # --- faults
 
     def victim(self) -> Member:
-        """Somebody with work in his hands, but for the oldest: one is left who may rescue."""
+        """Somebody with work in his hands, but for the oldest: some are left who may rescue."""
         self.fill_up()
-        _, *others = self._at_work()
+        others = self._at_work()[self._plan.spared :]
         holders = {
             name
             for (name,) in self.rig.ask(
@@ -136,7 +162,9 @@ class Storm:
                 " JOIN jobqueue_task AS task ON task.executor_id = executor.id WHERE task.status = 'RUNNING'"
             )
         }
-        return self.chance.choice([member for member in others if member.name in holders] or others)
+        victim = self.chance.choice([member for member in others if member.name in holders] or others)
+        self._victims.append(victim.name)
+        return victim
 
     def kill_executor(self) -> None:
         victim = self.victim()
@@ -153,7 +181,7 @@ class Storm:
 
     def kill_sender(self) -> None:
         self.chance.choice(self.rig.living("sender")).send(signal.SIGKILL)
-        self.rig.start_sender(self.chance.randrange(1_000, 1_000_000), pause_seconds=self._pause_seconds)
+        self.rig.start_sender(self.chance.randrange(1_000, 1_000_000), pause_seconds=self._plan.pause_seconds)
 
     def terminate_session(self) -> None:
         """One that was there: else it would be counted, and nothing was done."""
@@ -225,6 +253,15 @@ class Storm:
             self.wait(self.chance.uniform(0.5, 1.0))
             self.rig.ask("DELETE FROM trust_full")
 
+    def poison(self) -> None:
+        """A task that kills whoever runs it, until its losses are spent."""
+        self.rig.run("poisoner", losses=self.rig.options.get("MAX_LOSSES", Options().max_losses))
+        self._has_poison = True
+
+    def _is_poisoned(self) -> bool:
+        self._has_poison &= bool(self.rig.count(f"task_type = '{POISON}' AND finished_at IS NULL"))
+        return self._has_poison
+
     def hold_transaction(self) -> None:
         """A sender that leaves its transaction open for a minute."""
         self.rig.launch("holder", seconds=60.0)
@@ -247,5 +284,6 @@ FAULTS: Mapping[str, Fault] = {
         Storm.black_hole,
         Storm.full_disk,
         Storm.hold_transaction,
+        Storm.poison,
     )
 }

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.trust.checker import RULES, restarts, violations
+from tests.trust.diary import Logbook, last_lines, read_logs
 from tests.trust.history import Beat, Change, Effect, History, Mail
 from tests.trust.report import TEMPLATE
 from tests.trust.sections import PAGE
@@ -55,6 +60,16 @@ def ended(seconds: float, number: int = 1, by: str = "a", losses: int = 0, resul
     )  # fmt: skip
 
 
+def logged(level: str, message: str, seconds: float = 5.1, who: str = "b", **more: str) -> dict[str, Any]:
+    return {
+        "kind": "log",
+        "who": f"executor-{who}",
+        "at": at(seconds).timestamp(),
+        "level": level,
+        "message": message,
+    } | more
+
+
 GOOD = History(
     timeout_seconds=TIMEOUT,
     notes=[
@@ -70,12 +85,70 @@ GOOD = History(
     ],
     effects=[Effect(id=1, kind="paid", key="t:0", task_id="t", xact="3", at=at(5))],
     mail=[Mail(id=1, message_id=7, task_id="t", deed="sent", at=at(1))],
+    logs=[
+        logged("INFO", "started tests.trust.bodies.pay t queue=default attempt=1/1000 wait=1ms", seconds=0.5, who="a"),
+        logged(
+            "WARNING", "retry tests.trust.bodies.stumble s queue=default attempt=1/9 took=5ms RuntimeError: as asked"
+        ),
+        logged("ERROR", "executor.left 3 tasks could not be handed back", seconds=1.5, who="a"),  # it was hurt
+        logged("INFO", "succeeded tests.trust.bodies.pay t queue=default attempt=2/1000 took=1000ms"),
+    ],
 )
 
 
 def test_good_history_passes() -> None:
     assert violations(GOOD) == []
     assert restarts(GOOD) == [pytest.approx(3.1)]
+
+
+def test_poison_that_fails_after_its_losses_passes() -> None:
+    end = replace(rescued(6.5, by="c", holder="b"), after="FAILED", claim_before=2, claim_after=2, losses_before=1,
+        losses_after=2, workers_before=1, workers_after=2)  # fmt: skip
+    hurt = {"kind": "hurt", "whom": "executor-b", "at": at(4).timestamp()}
+    history = poisoned(end)
+    assert violations(replace(history, notes=[*history.notes, hurt])) == []
+
+
+def test_error_that_a_fault_explains_passes() -> None:
+    fault = {"kind": "fault", "deed": "kill_postmaster", "at": at(4).timestamp()}
+    torn = with_line("ERROR", "heartbeat.died", error="django.db.utils.OperationalError")
+    assert {violation.rule for violation in violations(torn)} == {"unexplained"}
+    assert violations(replace(torn, notes=[*GOOD.notes, fault])) == []
+
+
+def test_failure_shows_the_last_lines_of_who_and_what_it_names() -> None:
+    task = "01a20507-6033-7ca8-a4f1-7bc1291d5f5a"
+    logs = [logged("INFO", f"line {number}", seconds=number, who="2") for number in range(9)]
+    logs += [logged("INFO", f"started {task}", who="c"), logged("INFO", "of no interest", who="d")]
+
+    told = last_lines(logs, f"stolen: task {task} from executor-2", each=2)
+
+    assert [line.split(" ", 1)[1] for line in told.splitlines()] == [
+        f"executor-c INFO started {task}",
+        "executor-2 INFO line 7",
+        "executor-2 INFO line 8",
+    ]
+
+
+def test_process_keeps_a_logbook_of_which_half_a_line_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRUST_DIARY", str(tmp_path / "diary.jsonl"))
+    monkeypatch.setenv("PGAPPNAME", "executor-1")
+    logger = logging.Logger("jobqueue.executor")
+    logger.addHandler(Logbook())
+    try:
+        raise KeyError(7)
+    except KeyError:
+        logger.exception("pulse.%s", "died")
+    with (tmp_path / "executor-1.jsonl").open("a") as book:
+        book.write('{"kind": "log", "wh')
+
+    (line,) = read_logs(str(tmp_path / "diary.jsonl"))
+
+    assert (line["who"], line["level"], line["logger"]) == ("executor-1", "ERROR", "jobqueue.executor")
+    assert (line["message"], line["error"], line["pid"]) == ("pulse.died", "builtins.KeyError", os.getpid())
+    assert "raise KeyError(7)" in line["traceback"]
 
 
 def test_message_that_was_read_and_entered_passes() -> None:
@@ -120,6 +193,12 @@ def book(*effects: Effect) -> History:
     )
 
 
+def poisoned(*more: Change) -> History:
+    """It was to end after two losses, and has had one."""
+    notes = [{"kind": "poisoned", "task": "t", "losses": 2, "at": 0.0}, *GOOD.notes[1:]]
+    return replace(with_changes(*GOOD.changes[:4], *more), notes=notes, logs=())
+
+
 FORGED: list[tuple[str, str, Callable[[], History]]] = [
     ("lost", "a task that vanished", lambda: replace(GOOD, changes=[], effects=[])),
     ("lost", "a task that was deleted before its end", lambda: with_changes(
@@ -156,9 +235,26 @@ FORGED: list[tuple[str, str, Callable[[], History]]] = [
     ("miscounted", "the name of another worker", lambda: changed(4, last_worker="a")),
     ("miscounted", "a lost attempt without its worker", lambda: changed(2, workers_after=0)),
     ("failed", "a neighbour's death", lambda: changed(4, after="FAILED")),
+    ("failed", "a poison that succeeds", lambda: poisoned(ended(5, 2, "b", 1))),
+    ("failed", "a poison that may kill once more", lambda: poisoned(replace(ended(5, 2, "b", 1), after="FAILED"))),
+    ("lost", "a poison that is gone", lambda: replace(poisoned(), changes=[])),
+    ("gainsaid", "an end that only its executor knows of", lambda: with_line(
+        "INFO", "succeeded tests.trust.bodies.pay u queue=default attempt=1/1000 took=1ms")),
+    ("gainsaid", "an end that was another's", lambda: with_line(
+        "INFO", "succeeded tests.trust.bodies.pay t queue=default attempt=1/1000 took=1ms", who="a")),
+    ("unexplained", "an error of ours", lambda: with_line(
+        "WARNING", "pulse.died", error="builtins.KeyError", traceback="KeyError: 7", who="a", seconds=2.0)),
+    ("unexplained", "a body that fails as nobody asked it to", lambda: with_line(
+        "WARNING", "retry tests.trust.bodies.pay t queue=default attempt=1/9 took=5ms AttributeError: no")),
+    ("unexplained", "an executor that fails by itself", lambda: with_line("CRITICAL", "executor.failed")),
+    ("unexplained", "an error before the fault", lambda: with_line("ERROR", "executor.left", who="a", seconds=0.7)),
     ("stuck", "a task of a dead executor", lambda: with_changes(*GOOD.changes[:2])),
     ("stuck", "a sleeper whom nobody woke", lambda: changed(4, after="SUSPENDED")),
 ]  # fmt: skip
+
+
+def with_line(*args: Any, **more: Any) -> History:
+    return replace(GOOD, logs=[*GOOD.logs, logged(*args, **more)])
 
 
 def with_effect_of_a_dead_claim() -> History:

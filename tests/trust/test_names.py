@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from django.db import connection
 
 from jobqueue import api
 from jobqueue.executor.listener import Listener
+from jobqueue.executor.outage import Outage
 from jobqueue.models import Queue, Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
@@ -102,7 +104,8 @@ def test_type_of_any_name_is_handed_back_as_unknown(start: Start) -> None:  # no
 def test_backend_of_two_words_hears_its_own_notices() -> None:
     heard: list[str] = []
     engine: Any = SimpleNamespace(alias="two words")
-    listener = Listener(engine, heard.append, lambda: heard.append("cancel"), lambda: heard.append("anything"))
+    cancel, anything = partial(heard.append, "cancel"), partial(heard.append, "anything")
+    listener = Listener(engine, heard.append, cancel, anything, Outage())
 
     for payload in ("two words emails", "two emails", "two words !cancel", "two words !probe-others", "two words "):
         listener._pass_on(payload)

@@ -50,8 +50,10 @@ def test_no_claim_from_before_a_restore_is_committed_after_it() -> None:
         made.finish()
 
         seen = made.history()
-        known = [note for note in seen.notes if not saved_at <= note["at"] <= restored_at]
-        assert violations(replace(seen, notes=known)) == []
+        notes, logs = (
+            [one for one in told if not saved_at <= one["at"] <= restored_at] for told in (seen.notes, seen.logs)
+        )
+        assert violations(replace(seen, notes=notes, logs=logs)) == []
         assert [member.code for member in (quick, first, second)] == [0, 0, 0]
         assert {change.claim_after for change in seen.changes if change.is_claim and change.actor == second.name} == {1}
 
