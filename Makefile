@@ -2,7 +2,7 @@
 PYTHON ?= python3
 ARGS ?=
 PHOTOS ?=
-WORKERS ?= 3
+WORKERS ?= 4
 PG_BIN ?=
 PY := .venv/bin/python
 READY := .venv/.ready
@@ -19,7 +19,8 @@ endif
 
 # What somebody exported for a site of theirs is not meant for the demo and the tests.
 OURS := JOBQUEUE_PG_BIN JOBQUEUE_SAMPLES JOBQUEUE_ORDER JOBQUEUE_SEED JOBQUEUE_SEEDS
-unexport DJANGO_SETTINGS_MODULE $(filter-out $(OURS),$(filter JOBQUEUE_%,$(.VARIABLES)))
+# With PYTHONDONTWRITEBYTECODE each of the hundreds of processes that the tests start would compile what it imports.
+unexport DJANGO_SETTINGS_MODULE PYTHONDONTWRITEBYTECODE $(filter-out $(OURS),$(filter JOBQUEUE_%,$(.VARIABLES)))
 
 .PHONY: help demo serve test interleavings trust trust-peers bench bench-quick bench-actors bench-wake load lint format matrix venv venv-bench clean
 
@@ -39,7 +40,7 @@ help:
 	@echo "make matrix   run the suite on every Python and Django found (ARGS=... goes to pytest, CELLS='3.12-6.1')"
 	@echo "make clean    remove what the above made: environments, caches, the demo's database"
 	@echo
-	@echo "WORKERS=0                             (test) one test after the other; 3 processes side by side otherwise"
+	@echo "WORKERS=0                             (test) one test after the other; 4 processes side by side otherwise"
 	@echo "PYTHON=python3.12                     the Python of a new .venv"
 	@echo "PG_BIN=/usr/lib/postgresql/15/bin     the PostgreSQL of tests and demo, in place of the embedded 18"
 	@echo "DATABASE_URL=postgresql://...         (test) a server of yours, in place of a throw-away one"
