@@ -33,7 +33,7 @@ from jobqueue.executor.outage import Line, Outage, connect_once
 from jobqueue.executor.pulse import Pulse, Shared
 from jobqueue.executor.run import Worker
 from jobqueue.executor.settings import ExecutorSettings
-from jobqueue.executor.signals import ORPHANED, SignalPipe
+from jobqueue.executor.signals import ORPHANED, Deaf, SignalPipe
 from jobqueue.executor.vitals import Reporter, Vitals, stall_limit
 from jobqueue.executor.watchdog import Watchdog
 from jobqueue.outcome import Command, Sign
@@ -149,8 +149,15 @@ class ExecutorProcess:
         self._heart.start()
         if self._reporter is not None:
             self._reporter.start()
+        try:
+            self._live()
+        except Deaf as error:
+            self._on_failure(error)
+        return self._end()
+
+    def _live(self) -> None:
         if not self._wait_for_database():
-            return self._end()
+            return
         self._on_ready()
         self._report()
         if self.listener is not None:
@@ -160,7 +167,6 @@ class ExecutorProcess:
         while not self._is_over:
             self._handle(self._signals.read(self._wait_seconds()))
             self._mind_the_deadline()
-        return self._end()
 
     def obey(self, command: Command) -> None:
         """Do what people ask over the database, from any thread."""
@@ -304,7 +310,7 @@ class ExecutorProcess:
         self._is_replaced = True
         self._drain()
 
-    def _on_failure(self, failure: BaseException) -> None:
+    def _on_failure(self, failure: BaseException) -> NoReturn:
         logger.critical("executor.failed %s", first_line_of(failure))
         leave(EXIT_INTERNAL)
 

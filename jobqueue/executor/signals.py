@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -15,6 +16,10 @@ ORPHANED = 255  # the supervisor is gone
 
 _handled: set[int] = set()  # what a pipe of this process receives
 _mask = threading.local()
+
+
+class Deaf(Exception):
+    """A body has closed the pipe that signals come through; its number may be that of another file by now."""
 
 
 class SignalPipe:
@@ -32,6 +37,8 @@ class SignalPipe:
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
         self._lifeline = lifeline
+        self.descriptors = [self._reader, self._writer] + ([] if lifeline is None else [lifeline])
+        self._files = [file_of(descriptor) for descriptor in self.descriptors]
 
     @contextlib.contextmanager
     def installed(self, *more: signal.Signals) -> Iterator[SignalPipe]:
@@ -55,14 +62,19 @@ class SignalPipe:
         self._write(WAKE, None)
 
     def _write(self, number: int, frame: FrameType | None) -> None:
-        with contextlib.suppress(BlockingIOError):  # full: it will be read, and that is the point
+        with contextlib.suppress(OSError):  # full: it will be read, and that is the point; closed: read() tells
             os.write(self._writer, bytes([number]))
 
     def read(self, timeout_seconds: float) -> bytes:
-        """Wait for news; b"" when none came."""
+        """Wait for news; b"" when none came. Raises Deaf where none can come any more."""
         sources = [self._reader] if self._lifeline is None else [self._reader, self._lifeline]
-        ready, _, _ = select.select(sources, [], [], timeout_seconds)
-        news = os.read(self._reader, 64) if self._reader in ready else b""
+        try:
+            ready, _, _ = select.select(sources, [], [], timeout_seconds)
+            if [file_of(descriptor) for descriptor in self.descriptors] != self._files:
+                raise OSError(errno.EBADF, "Its number is another file's")
+            news = os.read(self._reader, 64) if self._reader in ready else b""
+        except OSError as error:
+            raise Deaf(f"A task has closed the pipe that signals come through ({error.strerror})") from error
         if self._lifeline in ready:
             self._lifeline = None
             news += bytes([ORPHANED])
@@ -71,6 +83,12 @@ class SignalPipe:
     def close(self) -> None:
         os.close(self._reader)
         os.close(self._writer)
+
+
+def file_of(descriptor: int) -> tuple[int, int]:
+    """Tell a file apart from others that have the same number before and after it."""
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
 
 
 def _before_fork() -> None:

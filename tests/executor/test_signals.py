@@ -1,0 +1,52 @@
+"""The pipe that signals come through, after a body has closed what was not its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from jobqueue.executor.signals import WAKE, Deaf, SignalPipe
+
+
+@pytest.fixture
+def pipe() -> Iterator[SignalPipe]:
+    pipe = SignalPipe()
+    yield pipe
+    for descriptor in pipe.descriptors:
+        with suppress(OSError):  # some tests have closed one
+            os.close(descriptor)
+
+
+def test_news_arrive(pipe: SignalPipe) -> None:
+    pipe.wake()
+
+    assert pipe.read(60.0) == bytes([WAKE])
+    assert pipe.read(0.0) == b""
+
+
+@pytest.mark.parametrize("end", [0, 1])
+def test_closed_pipe_is_told_as_what_it_is(pipe: SignalPipe, end: int) -> None:
+    os.close(pipe.descriptors[end])
+
+    with pytest.raises(Deaf, match="A task has closed the pipe"):
+        pipe.read(0.0)
+
+
+@pytest.mark.parametrize("end", [0, 1, 2])
+def test_what_others_write_is_not_taken_for_signals(end: int) -> None:
+    """The next connection that is opened gets the number of what was closed."""
+    lifeline, held = os.pipe()
+    pipe = SignalPipe(lifeline=lifeline)
+    theirs, writer = os.pipe()
+    os.write(writer, b"\x0f")  # SIGTERM, if it were a signal
+    os.dup2(theirs, pipe.descriptors[end])
+
+    with pytest.raises(Deaf):
+        pipe.read(0.0)
+
+    assert os.read(theirs, 9) == b"\x0f"
+    for descriptor in (*pipe.descriptors, held, theirs, writer):
+        os.close(descriptor)
