@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cache
 from importlib.resources import files
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue, SimpleQueue
 from typing import Any
 
 from django.db import connections
@@ -55,7 +55,7 @@ class Place(Enum):
 class Actor:
     """A thread with a connection of its own. `pid` is that of its session on the server."""
 
-    def __init__(self, number: int, reports: SimpleQueue[tuple[Actor, Place]]) -> None:
+    def __init__(self, number: int, reports: Queue[tuple[Actor, Place]]) -> None:
         self.number = number
         self.letter = LETTERS[number]
         self.place = Place.ENDED
@@ -190,7 +190,8 @@ class Stepper:
     """A few actors on the server of the alias `default`. Close it before the database is flushed."""
 
     def __init__(self, count: int) -> None:
-        self._reports: SimpleQueue[tuple[Actor, Place]] = SimpleQueue()
+        # Not a SimpleQueue: where Python 3.11 or 3.12 is late to look again, its get(timeout=0.001) waits for ever.
+        self._reports: Queue[tuple[Actor, Place]] = Queue()
         self._actors = [Actor(number, self._reports) for number in range(count)]
         self._observer = connections["default"].copy()
         self._observer.ensure_connection()
