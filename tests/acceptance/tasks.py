@@ -87,6 +87,12 @@ def hang(context: TaskContext[..., Any], seconds: float) -> None:
     note(context, "woke up")
 
 
+@task
+def doze(seconds: float) -> None:
+    """Sleep as deaf, without any database: a timeout finds nothing else to interrupt."""
+    time.sleep(seconds)
+
+
 @task(takes_context=True)
 async def block_loop(context: TaskContext[..., Any], seconds: float) -> None:
     """Keep the event loop, and everybody on it, from going on."""

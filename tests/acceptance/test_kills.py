@@ -29,8 +29,8 @@ def test_tasks_that_kill_their_process_end_failed_and_harm_nobody(fleet: Fleet) 
 
 
 def test_frozen_executor_does_not_overwrite_what_another_did_meanwhile(fleet: Fleet) -> None:
-    timeout = 1.5
-    result = work.enqueue(2.5)
+    timeout = 2.5
+    result = work.enqueue(5.0)
     frozen = fleet.start(heartbeat_timeout=timeout)
     wait_until(lambda: Effect.objects.exists(), "a running task")
     frozen.send(signal.SIGSTOP)
@@ -50,11 +50,11 @@ def test_frozen_executor_does_not_overwrite_what_another_did_meanwhile(fleet: Fl
 
 def test_deaf_body_of_a_frozen_executor_ends_in_vain(fleet: Fleet) -> None:
     """It cannot even be interrupted: only the number of its claim keeps its outcome out."""
-    result = hang.enqueue(3.0)
-    frozen = fleet.start(heartbeat_timeout=1.0)
+    result = hang.enqueue(5.0)
+    frozen = fleet.start(heartbeat_timeout=2.5)
     wait_until(lambda: Effect.objects.exists(), "a running task")
     frozen.send(signal.SIGSTOP)
-    other = fleet.start(heartbeat_timeout=1.0)
+    other = fleet.start(heartbeat_timeout=2.5)
     wait_until(lambda: Effect.objects.count() == 2, "the rescue")
     frozen.send(signal.SIGCONT)
     frozen.output.wait_for("task.outcome_dropped")

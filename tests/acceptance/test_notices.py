@@ -70,6 +70,7 @@ def test_lost_listener_comes_back_and_looks_for_what_it_missed(fleet: Fleet) -> 
 
 def test_cancel_reaches_a_running_task_before_the_next_beat(fleet: Fleet) -> None:
     process = fleet.start(*RARELY, heartbeat_timeout=300)
+    wait_until(listeners, "LISTEN")
     result = work.enqueue(300)
     wait_until(Effect.objects.exists, "a running task")
     assert cancel(result.id, backend="default").requested == 1

@@ -34,9 +34,9 @@ def wait_for_children(supervisor: Process, *, but: int = 0) -> list[int]:
 
 def busy(fleet: Fleet, *flags: str, seconds: float = LONG_SECONDS) -> tuple[Process, list[int]]:
     """A supervisor whose two children each run a task."""
-    work.enqueue_many([((seconds,), {}) for _ in range(2)])
     supervisor = fleet.start(*TWO, *flags)
-    children = wait_for_children(supervisor)
+    children = wait_for_children(supervisor)  # or the first would do both
+    work.enqueue_many([((seconds,), {}) for _ in range(2)])
     wait_until(lambda: Effect.objects.count() == 2, "two running tasks")
     assert set(Effect.objects.values_list("pid", flat=True)) == set(children)
     return supervisor, children
@@ -59,7 +59,7 @@ def test_children_have_names_and_identities_of_their_own(fleet: Fleet) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_lets_running_tasks_end(fleet: Fleet, number: signal.Signals, to_all: bool) -> None:
     """A terminal or a service manager tells the children too what the supervisor passes on: no second signal."""
-    supervisor, children = busy(fleet, seconds=1.5)
+    supervisor, children = busy(fleet, seconds=3.0)
     (supervisor.send_to_group if to_all else supervisor.send)(number)
     assert supervisor.wait() == 0
     assert list(Task.objects.values_list("status", "claim_number")) == [("SUCCESSFUL", 1)] * 2

@@ -42,10 +42,10 @@ def test_name_may_be_used_twice_at_the_same_time(fleet: Fleet) -> None:
 
 def test_slow_start_elsewhere_does_not_take_from_the_living(fleet: Fleet) -> None:
     """A rescuer that was just started looks at tasks that run far longer than the timeout."""
-    first = fleet.start(heartbeat_timeout=1.0)
-    work.enqueue(3.5)
+    first = fleet.start(heartbeat_timeout=2.5)
+    work.enqueue(7.5)
     wait_until(Effect.objects.exists, "a running task")
-    second = fleet.start(heartbeat_timeout=1.0)
+    second = fleet.start(heartbeat_timeout=2.5)
     assert wait_for_end() == {"SUCCESSFUL": 1}
     row = Task.objects.get()
     assert (row.claim_number, row.lost_count, row.return_value) == (1, 0, first.pid)

@@ -36,7 +36,7 @@ def assert_handed_back(count: int = 3) -> None:
 
 
 def test_sigterm_lets_running_tasks_end_and_leaves_the_others(fleet: Fleet) -> None:
-    process = busy(fleet, seconds=1.0)
+    process = busy(fleet, seconds=3.0)
     assert process.stop() == 0
     found = sorted(Task.objects.values_list("status", "attempts"))
     assert found == [("READY", 0), ("SUCCESSFUL", 0), ("SUCCESSFUL", 0)]
@@ -129,7 +129,7 @@ def test_sigterm_before_it_is_ready(fleet: Fleet) -> None:
 
 
 def test_quiet_executor_finishes_but_claims_nothing(fleet: Fleet) -> None:
-    process = busy(fleet, seconds=0.5, heartbeat_timeout=1.5)
+    process = busy(fleet, seconds=3.0, heartbeat_timeout=3)
     process.send(signal.SIGTSTP)
     process.output.wait_for(r"executor\.quiet")
     wait_until(lambda: Task.objects.successful().count() == 2, "the end of what ran")

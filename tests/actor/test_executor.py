@@ -100,7 +100,7 @@ def test_queue_that_nobody_used_is_seen_when_a_commit_wakes_somebody_there(
 def test_running_poll_ends_before_its_cancelled_task_does(
     stage: Stage, start: Start, options: Options, as_function: bool
 ) -> None:
-    options(HEARTBEAT_TIMEOUT=1.0)  # without notices, the next beat brings the news
+    options(HEARTBEAT_TIMEOUT=3)  # without notices, the next beat brings the news
     told: list[bool] = []
 
     def poll(context: PollContext[Any]) -> Any:

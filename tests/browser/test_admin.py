@@ -126,7 +126,7 @@ def test_a_live_page_follows_its_task(admin: Browser) -> None:
     Task.objects.filter(pk=task.pk).update(status="FAILED", finished_at=task.enqueued_at, errors=[error("it broke")])
 
     admin.wait_for(lambda: "Failed" in admin.text(".jq-head .jq-badge"))
-    assert "it broke" in admin.text(".jq-errors summary")
+    admin.wait_for(lambda: "it broke" in admin.text(".jq-errors summary"))
     admin.click("button.jq-requeue")
     admin.wait_for(lambda: "1 requeued." in admin.text(".messagelist"))
 

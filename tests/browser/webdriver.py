@@ -76,7 +76,12 @@ class Browser:
         return str(self.command("GET", f"/element/{self.find(selector)}/text"))
 
     def click(self, selector: str) -> None:
-        self.command("POST", f"/element/{self.find(selector)}/click")
+        try:
+            self.command("POST", f"/element/{self.find(selector)}/click")
+        except BrowserError as error:  # a live page was drawn anew in between, and nothing clicked
+            if "stale element" not in str(error):
+                raise
+            self.command("POST", f"/element/{self.find(selector)}/click")
 
     def type(self, selector: str, text: str) -> None:
         self.command("POST", f"/element/{self.find(selector)}/value", {"text": text})

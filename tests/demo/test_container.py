@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from django.contrib.auth import authenticate, get_user_model
 from django.core.management import call_command
@@ -34,8 +36,9 @@ def test_probe_ends_with_0_only_where_all_is_well(path, code, capsys):
 
 
 def test_probe_of_a_port_where_nobody_is(capsys):
-    with listen(Address("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    with socket.socket() as taken:  # or another test might listen there by now
+        taken.bind(("127.0.0.1", 0))
 
-    assert probe.main(str(port), "/livez") == 1
+        assert probe.main(str(taken.getsockname()[1]), "/livez") == 1
+
     assert "refused" in capsys.readouterr().out

@@ -1,5 +1,7 @@
 """The pages of executors and queues."""
 
+import re
+
 import pytest
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import LogEntry
@@ -79,13 +81,14 @@ def test_list_says_what_each_runs(make, show, backend):
 
 
 def test_page_of_one_executor(make, client, show, backend):
-    web = make(queues=["emails"], versions={"django": "6.1"})
+    web = make(queues=["emails"], versions={"django": "6.1"}, heartbeat=ago(20))
     TaskFactory.create(backend=backend, using=backend, running=True, executor_id=web.pk)
 
     content = show(f"executor/{web.pk}/change/")
 
-    for text in ("send_receipt", "emails", "django 6.1", "1/8", "3 s ago"):
+    for text in ("send_receipt", "emails", "django 6.1", "1/8"):
         assert text in content
+    assert re.search(r"\b2\d s ago", content)
 
 
 def test_number_of_queries_does_not_depend_on_the_rows(make, show, backend):

@@ -27,10 +27,14 @@ def report() -> Iterator[BaseDatabaseWrapper]:
 
 
 @pytest.fixture
-def clean(transactional_db: None) -> None:
-    """Without what earlier tests have deleted, which claims step over too."""
+def clean(transactional_db: None) -> Iterator[None]:
+    """Without what earlier tests have deleted, which claims step over too, and without another's snapshot."""
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE jobqueue_task CASCADE")
+        cursor.execute("ALTER TABLE jobqueue_task SET (autovacuum_enabled = off)")
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE jobqueue_task RESET (autovacuum_enabled)")
 
 
 def close(report: BaseDatabaseWrapper) -> None:

@@ -302,6 +302,7 @@ class TestLimits:
         def work() -> int:
             other, done, outcomes = Bench(bench.engine), 0, list[Outcome]()
             deadline = monotonic() + DEADLINE_SECONDS
+            assert bench.engine.tasks.exists()  # with a connection by the time all begin
             barrier.wait(DEADLINE_SECONDS)
             while outcomes or bench.engine.tasks.ready().exists():
                 assert monotonic() < deadline

@@ -254,8 +254,11 @@ async def leave_a_thread_at_work(gate: str) -> None:
     def work() -> None:
         gates[gate].pass_through("thread")
 
+    call = asyncio.ensure_future(sync_to_async(work)())
+    while "thread" not in gates[gate].arrived:  # noqa: ASYNC110 - a call that no thread has begun is never made
+        await asyncio.sleep(0.005)
     with suppress(TimeoutError):
-        await asyncio.wait_for(sync_to_async(work)(), 0.1)
+        await asyncio.wait_for(call, 0.1)
     gates[gate].arrive("body")
 
 

@@ -52,7 +52,7 @@ def test_only_the_dead_lose_their_tasks(start: Start, options: Options, step: ti
     options(HEARTBEAT_TIMEOUT=TIMEOUT)
     running = [start(threads=2, poll_interval=0.1) for _ in range(2)]
     alive = list(Executor.objects.values_list("pk", flat=True))
-    kept = [tasks.wait_at_one_of.enqueue("kept") for _ in range(3)]
+    kept = [tasks.wait_at.enqueue("kept") for _ in range(3)]
     gates["kept"].wait_for(3)
     wait_for(lambda: all(one.process._heart.may_rescue for one in running), "executors that may rescue")
     dead = ExecutorFactory.create(heartbeat=running[0].process.engine.now())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly, stop_thread
 from jobqueue.executor.run import Raised, Returned
 from jobqueue.executor.sessions import Session
-from tests.executor.harness import DEADLINE, make_claim
+from tests.executor.harness import DEADLINE, make_claim, wait_for
 
 
 def run(hold: Hold, body: Callable[[], Any]) -> Returned | Raised:
@@ -165,11 +166,12 @@ def test_a_failed_body_is_not_kept_alive_by_its_own_exception() -> None:
 
 def test_an_interruption_right_behind_the_end_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worst moment: disarm() waits for the lock that the one who interrupts still holds."""
-    is_over = threading.Event()
+    is_over, ours = threading.Event(), threading.get_ident()
 
     def stop_late(*arguments: Any) -> None:
         assert is_over.wait(DEADLINE)
-        time.sleep(0.05)  # by now the other thread waits for the lock
+        wait_for(lambda: sys._current_frames()[ours].f_code.co_name == "disarm")
+        time.sleep(0.05)  # by now it waits for the lock
         stop_thread(*arguments)
 
     monkeypatch.setattr(interrupt, "stop_thread", stop_late)

@@ -96,7 +96,7 @@ def capped(process_environment: dict[str, str], transactional_db: None) -> Itera
 def test_executor_does_not_start_on_the_heartbeats_connection_alone(
     fleet: Fleet, capped: Callable[[int], dict[str, str]]
 ) -> None:
-    process = fleet.launch("--connect-timeout", "1", environment=capped(1))
+    process = fleet.launch("--connect-timeout", "5", environment=capped(1))
 
     assert process.wait() == 69
     process.output.wait_for(

@@ -78,9 +78,9 @@ def hold_back(role: Role, pk: str, then: Callable[[], None] = lambda: None) -> N
 @pytest.mark.parametrize(("setting", "body"), [("statement_timeout", ByHand), ("lock_timeout", book)])
 def test_row_that_the_server_does_not_wait_for_spends_no_attempt(role: Role, setting: str, body: Any) -> None:
     process = role.start("--threads", "2")
-    role.alter(f"SET {setting} = '700ms'")
+    role.alter(f"SET {setting} = '2s'")
 
-    hold_back(role, body.using(max_attempts=1).enqueue(0.5).id)
+    hold_back(role, body.using(max_attempts=1).enqueue(2.0).id)
 
     assert wait_for_end() == {"SUCCESSFUL": 1}
     assert (Task.objects.get().attempts, Effect.objects.count()) == (0, 1)
@@ -90,7 +90,8 @@ def test_row_that_the_server_does_not_wait_for_spends_no_attempt(role: Role, set
 
 def test_deadlock_with_others_spends_no_attempt(role: Role) -> None:
     process = role.start("--threads", "2")
-    result = book.using(max_attempts=1).enqueue(0.5)
+    role.alter("SET deadlock_timeout = '3s'")  # the other looks for a deadlock once, and we need to be there by then
+    result = book.using(max_attempts=1).enqueue(2.0)
 
     def want_what_it_has() -> None:
         with connection.cursor() as cursor:

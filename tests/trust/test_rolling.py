@@ -109,7 +109,7 @@ def test_either_code_takes_over_from_the_other(previous: Path, fleet: Fleet, los
 
 def test_both_share_the_work_and_each_task_commits_once(previous: Path, fleet: Fleet) -> None:
     processes = [fleet.start(checkout=previous), fleet.start()]
-    book.enqueue_many([((0.02,), {})] * 100)
+    book.enqueue_many([((0.2,), {})] * 100)
     parents = [Fibonacci.enqueue(6) for _ in range(3)]
 
     assert wait_for_end() == {"SUCCESSFUL": Task.objects.count()}
