@@ -73,9 +73,16 @@ class Heart(threading.Thread):
         Whether a full timeout of punctual beats lies behind us: after an outage nobody steals from the living.
 
         Nor after a standstill of our own, which may have hidden one: a beat is late by half of what lies between two.
+        Nor before the next beat where another thread has met the outage first: a backup may have been restored, in
+        which all look silent.
         """
         since, now = self._unbroken_since, time.monotonic()
-        return since is not None and now - self.last_good_at <= self._late_seconds and now - since >= self._timeout
+        return (
+            since is not None
+            and now - self.last_good_at <= self._late_seconds
+            and now - since >= self._timeout
+            and self.last_good_at > self._outage.last_away_at
+        )
 
     def may_still_rescue(self) -> bool:
         """The same, asked by who has just seen somebody silent: that may have been the clock. From any thread."""

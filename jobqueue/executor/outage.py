@@ -38,6 +38,7 @@ class Outage:
         self._since: float | None = None
         self._down: set[str] = set()
         self._last_over_at = float("-inf")
+        self.last_away_at = float("-inf")  # monotonic: when a thread last found that its connection was gone
         self._last_good_at: dict[str, float] = {}
 
     @property
@@ -46,7 +47,7 @@ class Outage:
 
     def begin(self, who: str, error: Exception) -> None:
         with self._lock:
-            now = time.monotonic()
+            self.last_away_at = now = time.monotonic()
             if self._since is None and self._last_good_at.get(who, now) < self._last_over_at:
                 self._last_good_at[who] = now
                 logger.debug("database.back %s connects again: %s", who, first_line_of(error))

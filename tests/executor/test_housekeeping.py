@@ -60,7 +60,8 @@ def test_only_who_beats_in_time_may_rescue(clock: Clock) -> None:
     engine: Any = SimpleNamespace(options=options, heartbeat=lambda sign: [], now=datetime.now)
     sign: Any = SimpleNamespace(executor_id=None)
     line: Any = nullcontext()
-    heart = Heart(engine, lambda: sign, {}, Outage(), line)
+    outage = Outage()
+    heart = Heart(engine, lambda: sign, {}, outage, line)
 
     def may_rescue(*, beats_after: tuple[float, ...] = (), later: float = 0.0) -> bool:
         for gap_seconds in beats_after:
@@ -75,3 +76,7 @@ def test_only_who_beats_in_time_may_rescue(clock: Clock) -> None:
     assert not may_rescue(later=0.2)
     assert not may_rescue(beats_after=(0.0, 1.0, 1.0))
     assert may_rescue(beats_after=(1.0,))
+
+    outage.begin("pulse", OSError("the connection is gone"))  # a backup may have been restored since the last beat
+    assert not may_rescue(later=0.2)
+    assert may_rescue(beats_after=(0.5,))

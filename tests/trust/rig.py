@@ -29,7 +29,7 @@ from tests.trust.proxy import Proxy
 T = TypeVar("T")
 
 HERE = Path(__file__).parent
-PATIENCE_SECONDS = 60.0  # only what fails waits for so long
+PATIENCE_SECONDS = 180.0  # only what fails waits for so long
 LOOK_SECONDS = 0.01
 ANSWER_SECONDS = 120.0  # a server that was killed may read its log for a minute, where the processor has much to do
 FINAL = "('SUCCESSFUL', 'FAILED', 'CANCELLED')"
