@@ -53,7 +53,7 @@ QUICK = {
         storm(
             Plan(
                 {"kill_executor": 100, "freeze_executor": 5, "kill_sender": 5},
-                together=13,  # then the fleet fills up, and can serve again when the tasks of the dead are rescued
+                together=8,  # then the fleet fills up, and can serve again when the tasks of the dead are rescued
                 pause_seconds=1.5,
                 strength=16,
                 serving=16,
