@@ -134,7 +134,6 @@ def take_a_signal() -> None:
 @task(backoff=SOON)
 def close_descriptors() -> None:
     """All but those of the terminal: connections, pipes, and whatever the interpreter has open."""
-    logging.getLogger("jobqueue.executor").warning("closing the descriptors of %d", os.getpid())
     os.closerange(3, 512)
 
 
