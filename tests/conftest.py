@@ -19,6 +19,7 @@ from django.conf import settings
 
 from demo_project.postgres import Cluster, throwaway_cluster
 from demo_project.postgres_programs import major_version
+from tests.alone import is_alone, room_for
 from tests.emptying import patch_flush
 
 # How long an example takes says how busy the machine is.
@@ -95,8 +96,14 @@ def pytest_collection() -> Generator[None, None, None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest: at the end one process would be left alone with it."""
-    items.sort(key=lambda item: [*LONGEST, item.path.parent.name].index(item.path.parent.name))
+    """Begin with what the others wait for, then what takes longest: at the end one process would be left with it."""
+    items.sort(key=lambda item: (not is_alone(item), [*LONGEST, item.path.parent.name].index(item.path.parent.name)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with room_for(item):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

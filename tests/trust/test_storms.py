@@ -24,7 +24,9 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.alone] * one.is_timed) for name, one in QUICK.items()]
+)
 def test_nothing_is_lost_and_nothing_done_twice(
     cluster: Cluster, record_property: Callable[[str, object], None], name: str
 ) -> None:

@@ -1,0 +1,81 @@
+"""Who waits for whom where a test is marked `alone`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.alone import room_for
+
+LIMIT_SECONDS = 30.0
+
+
+class Process(threading.Thread):
+    """One of the suite's, with one test."""
+
+    def __init__(self, folder: Path, *, alone: bool) -> None:
+        super().__init__(daemon=True)
+        config = SimpleNamespace(workerinput={}, getoption=lambda name: str(folder / "process"))
+        self._item: Any = SimpleNamespace(config=config, get_closest_marker=lambda name: alone or None)
+        self.is_in, self.may_leave = threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        with room_for(self._item):
+            self.is_in.set()
+            self.may_leave.wait(LIMIT_SECONDS)
+
+    def is_let_in(self) -> bool:
+        return self.is_in.wait(LIMIT_SECONDS)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[bool], Process]]:
+    with ExitStack() as ends:
+
+        def start(alone: bool) -> Process:
+            process = Process(tmp_path, alone=alone)
+            process.start()
+            ends.callback(process.join, LIMIT_SECONDS)
+            ends.callback(process.may_leave.set)
+            return process
+
+        yield start
+
+
+def wait_until_held(gate: Path) -> None:
+    """Return once somebody waits for the room alone."""
+    until = time.monotonic() + LIMIT_SECONDS
+    with gate.open("w") as probe:
+        while time.monotonic() < until:
+            try:
+                flock(probe, LOCK_EX | LOCK_NB)
+            except BlockingIOError:
+                return
+            flock(probe, LOCK_UN)
+    raise AssertionError("Nobody waits for the room alone.")
+
+
+def test_others_run_side_by_side(start: Callable[[bool], Process]) -> None:
+    assert all(process.is_let_in() for process in [start(False), start(False)])
+
+
+def test_who_is_alone_waits_for_the_others_and_they_for_him(start: Callable[[bool], Process], tmp_path: Path) -> None:
+    first = start(False)
+    assert first.is_let_in()
+    alone = start(True)
+    wait_until_held(tmp_path / "gate")
+    later = start(False)
+    first.may_leave.set()
+
+    assert alone.is_let_in()
+    assert not later.is_in.is_set()
+    alone.may_leave.set()
+    assert later.is_let_in()
