@@ -80,7 +80,9 @@ QUICK = {
         ),
     ),
     "kill-points": Campaign("an executor killed at each failpoint", at_each_point("kill"), PRUNING),
-    "poison": Campaign("tasks that kill their process", storm(Plan({"poison": 3})), AS_IT_COMES, is_timed=True),
+    "poison": Campaign(
+        "tasks that kill their process", storm(Plan({"poison": 3}, pause_seconds=1.0)), AS_IT_COMES, is_timed=True
+    ),
 }
 # Per seed; with 20 of them it is ten times what the suite does, and more.
 FULL = {
