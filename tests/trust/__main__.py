@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from datetime import UTC, datetime
 
 import django
 
-from tests.interleavings.process import pool_of
+from tests.interleavings.process import leave, pool_of
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
 for name in [name for name in os.environ if name.startswith("PG")]:
@@ -39,6 +40,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"so many campaigns at once ({JOBS}); most is waiting")
     parser.add_argument("--remark", default="", help="a sentence for the page, about the machine or the run")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, leave)
     names = [] if options.only in (None, *CHAPTERS) else options.only.split(",")
     if unknown := [name for name in names if name not in campaigns.ALL]:
         parser.error(f"--only knows {', '.join([*CHAPTERS, *campaigns.ALL])}, and not {', '.join(unknown)}")
