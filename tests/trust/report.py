@@ -150,8 +150,9 @@ def chapters(text: str) -> dict[str, str]:
 
 
 def machine() -> str:
+    kernel = platform.release().partition("-")[0]
     return (
-        f"{os.cpu_count()} cores, {MEMORY_GIB:.0f} GiB, Linux {platform.release()}, PostgreSQL {major_version()},"
+        f"{os.cpu_count()} cores, {MEMORY_GIB:.0f} GiB, Linux {kernel}, PostgreSQL {major_version()},"
         f" Python {platform.python_version()}, Django {django.get_version()}"
     )
 
