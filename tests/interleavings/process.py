@@ -7,11 +7,12 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
 
 import django
 
@@ -19,15 +20,32 @@ if TYPE_CHECKING:
     from jobqueue.engine.base import Engine
     from tests.interleavings.orders import Explored, Plan
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Pool(ProcessPoolExecutor):
+    """Processes each of which ends when it is asked to, once what it is about has cleaned up."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        return super().submit(work, partial(fn, *args, **kwargs))
+
+
+def work(call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except SystemExit as error:
+        os._exit(int(str(error.code)))  # the pool would take it for a result, and hand us what comes next
+
 
 @contextmanager
 def pool_of(environment: Mapping[str, str], processes: int = 0) -> Iterator[ProcessPoolExecutor]:
     """
     Processes on the database of this environment. An order keeps one processor busy, here or on the server.
 
-    Whatever ends the block ends them too, in the middle of their work, with what they have started.
+    An error that ends the block ends them too, in the middle of their work, with what they have started.
     """
-    with ProcessPoolExecutor(
+    with Pool(
         max_workers=processes or min(4, 2 * (os.cpu_count() or 1)),
         mp_context=multiprocessing.get_context("spawn"),
         initializer=set_up,
@@ -36,7 +54,6 @@ def pool_of(environment: Mapping[str, str], processes: int = 0) -> Iterator[Proc
         try:
             yield pool
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():
                 process.terminate()
             raise
@@ -52,7 +69,8 @@ def set_up(environment: Mapping[str, str]) -> None:
 
 
 def leave(number: int, frame: FrameType | None) -> NoReturn:
-    """Let a signal end whatever goes on, cleanly."""
+    """Let a signal end whatever goes on, cleanly: it may come again meanwhile."""
+    signal.signal(number, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
