@@ -48,6 +48,7 @@ FLUSH_SECONDS = 2.0  # for the last log lines; a reader of our output that hangs
 EXIT_OK, EXIT_RELOAD, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_REPLACE = 0, 3, 69, 70, 75
 EXIT_DISMISSED = 76  # no exit code: a child's word to its supervisor
 EXIT_INTERRUPTED, EXIT_QUIT = 130, 131
+CTRL_C_AGAIN = "Stopping when what runs has ended; Ctrl-C again hands it back now."
 
 
 class ExecutorProcess:
@@ -324,7 +325,7 @@ class ExecutorProcess:
                 case signal.SIGINT if self._is_supervised:
                     self.stop()
                 case signal.SIGINT if not self._is_asked:
-                    logger.warning("Stopping when what runs has ended; Ctrl-C again hands it back now.")
+                    logger.warning(CTRL_C_AGAIN)
                     self.stop()
                 case signal.SIGINT:
                     self.abort(EXIT_INTERRUPTED)

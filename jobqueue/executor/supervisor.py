@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from jobqueue.executor.farewell import Farewell
 from jobqueue.executor.process import (
+    CTRL_C_AGAIN,
     EXIT_DISMISSED,
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
@@ -119,6 +120,8 @@ class Supervisor:
                 number = signal.SIGQUIT
             else:
                 self._stop_by += self._shutdown_timeout
+                if number == signal.SIGINT:
+                    logger.warning(CTRL_C_AGAIN)
             self._tell(number)
         elif number in (signal.SIGTSTP, signal.SIGCONT, signal.SIGUSR1):
             self._is_quiet = number == signal.SIGTSTP or (self._is_quiet and number != signal.SIGCONT)

@@ -72,6 +72,7 @@ def test_second_interrupt_hands_back_now(fleet: Fleet, to_all: bool) -> None:
     send = supervisor.send_to_group if to_all else supervisor.send
     send(signal.SIGINT)
     wait_until(lambda: Executor.objects.filter(state="DRAINING").count() == 2, "the children to stop")
+    supervisor.output.wait_for("Ctrl-C again hands it back now")  # two at once would be one to a process
     began = time.monotonic()
     send(signal.SIGINT)
     assert supervisor.wait() == 130
