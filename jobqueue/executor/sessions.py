@@ -40,7 +40,7 @@ class Session:
     """The connections of one thread, the current one between enter() and leave()."""
 
     def __init__(self) -> None:
-        self._open: set[BaseDatabaseWrapper] = set()
+        self._wrappers: list[BaseDatabaseWrapper] = []  # all that Django has for this thread, connected or not
         self._changed: set[Any] = set()  # connections of the driver, as the keys here
         self._as_opened: dict[Any, tuple[Any, ...]] = {}
         self._heard: Any = None  # the last statement that came through Django
@@ -48,41 +48,50 @@ class Session:
 
     def enter(self) -> None:
         _current.session = self
+        self._wrappers = connections.all()
 
     def leave(self) -> None:
         self.close()
         _current.session = None
 
     def tidy(self) -> None:
-        """Leave no transaction and no setting behind, close what is broken or too old, forget logged queries."""
-        if not self._open and not self._changed:  # most bodies of actors; asking Django takes longer than the rest
-            return
-        wrappers = connections.all(initialized_only=True)
+        """
+        Leave no transaction and no setting behind, close what is broken or too old, forget logged queries.
+
+        Django does not announce every connection with `connection_created`: the first statement after the login may
+        fail, or a receiver before ours. A connection that was not announced is broken or lacks our hooks. It is
+        discarded, too.
+        """
         self._changed.update(cursor.connection for cursor in self._cursors if not cursor.closed)
-        for wrapper in wrappers:
+        is_discarded = False
+        for wrapper in self._wrappers:
             try:
-                self._tidy(wrapper)
+                is_discarded = self._tidy(wrapper) or is_discarded
             except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is not used again
                 logger.debug("connection.discard %s", error)
                 discard(wrapper)
+                is_discarded = True
+        if is_discarded:
+            self._wrappers = connections.all()
         self._changed.clear()
         self._cursors.clear()
         self._heard = None
-        self._open = {wrapper for wrapper in wrappers if wrapper.connection is not None}
-        kept = [wrapper.connection for wrapper in self._open]
-        self._as_opened = {raw: self._as_opened[raw] for raw in kept if raw in self._as_opened}
+        if self._as_opened:
+            kept = {wrapper.connection for wrapper in self._wrappers}
+            self._as_opened = {raw: opened for raw, opened in self._as_opened.items() if raw in kept}
 
-    def _tidy(self, wrapper: BaseDatabaseWrapper) -> None:
+    def _tidy(self, wrapper: BaseDatabaseWrapper) -> bool:
+        """Make one connection ready for the next body. Return whether it was discarded."""
         wrapper.queries_log.clear()
-        if wrapper.connection is None:
-            return
-        if wrapper.connection in self._changed or not is_as_new(wrapper) or self._has_settings(wrapper.connection):
+        raw = wrapper.connection
+        if raw is None:
+            return False
+        is_changed = raw in self._changed or self._as_opened.get(raw) != driver_settings(wrapper)
+        if is_changed or not is_as_new(wrapper):
             discard(wrapper)
-        else:
-            wrapper.close_if_unusable_or_obsolete()
-
-    def _has_settings(self, raw: Any) -> bool:
-        return raw in self._as_opened and settings_of(raw) != self._as_opened[raw]
+            return True
+        wrapper.close_if_unusable_or_obsolete()
+        return False
 
     def check(self, atomic: str | None = None) -> None:
         """
@@ -91,7 +100,7 @@ class Session:
         atomic: the alias of the database on which the body runs in a transaction of ours. Raises
         TransactionManagementError.
         """
-        for wrapper in self._open:
+        for wrapper in self._wrappers:
             is_ours = wrapper.alias == atomic and not wrapper.savepoint_ids
             if wrapper.connection is not None and is_in_transaction(wrapper) and not is_ours:
                 raise TransactionManagementError(
@@ -102,13 +111,13 @@ class Session:
         """Throw all connections away, whatever state they are in."""
         for wrapper in connections.all(initialized_only=True):
             discard(wrapper)
-        self._open, self._changed, self._as_opened, self._cursors = set(), set(), {}, []
+        self._wrappers, self._changed, self._as_opened, self._cursors = connections.all(), set(), {}, []
 
     # --- from other threads
 
     def cancel(self) -> None:
         """Cancel on the server what the thread waits for."""
-        for wrapper in list(self._open):
+        for wrapper in self._wrappers:
             names = ("cancel_safe", "cancel", "interrupt")  # psycopg 3.2 and later, others, sqlite3
             cancel = next((found for name in names if (found := getattr(wrapper.connection, name, None))), None)
             if cancel is not None:
@@ -117,19 +126,20 @@ class Session:
 
     def cut(self) -> None:
         """Cut the thread's connections off: it cannot write any more."""
-        for wrapper in list(self._open):
+        for wrapper in self._wrappers:
             if (raw := wrapper.connection) is not None:
                 quietly(partial(cut_off, raw))
 
     # --- what Django and the driver tell us
 
     def opened(self, wrapper: BaseDatabaseWrapper) -> None:
-        self._open.add(wrapper)
+        if wrapper not in self._wrappers:  # a body has put it in the place of Django's
+            self._wrappers = [*self._wrappers, wrapper]
         if self._look not in wrapper.execute_wrappers:
             wrapper.execute_wrappers.append(self._look)
         if wrapper.vendor == "postgresql":
             tell(wrapper.connection, _hear)
-            self._as_opened[wrapper.connection] = settings_of(wrapper.connection)
+        self._as_opened[wrapper.connection] = driver_settings(wrapper)
 
     def _look(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
         wrapper, inner = context["connection"], getattr(context["cursor"], "cursor", None)
@@ -173,6 +183,10 @@ def tidy() -> None:
     """Let whatever just ran in this thread leave nothing behind; the loop's own thread has no session."""
     if _current.session is not None:
         _current.session.tidy()
+
+
+def driver_settings(wrapper: BaseDatabaseWrapper) -> tuple[Any, ...]:
+    return settings_of(wrapper.connection) if wrapper.vendor == "postgresql" else ()
 
 
 def is_in_transaction(wrapper: BaseDatabaseWrapper) -> bool:

@@ -476,6 +476,11 @@ def session_of_database() -> int:
     return backend_pid()
 
 
+@task(atomic=True)
+def session_of_database_atomically() -> int:
+    return backend_pid()
+
+
 @task
 async def session_for_a_while(gate: str) -> int:
     pid = await sync_to_async(backend_pid)()
@@ -680,6 +685,11 @@ def write(kind: str, database: str = "default") -> None:
 
 def written(database: str = "default") -> list[str]:
     return list(Effect.objects.using(database).order_by("pk").values_list("kind", flat=True))
+
+
+@task
+def write_one(kind: str) -> None:
+    write(kind)
 
 
 @task(atomic=True, max_attempts=2, backoff=AT_ONCE)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import connection, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.postgresql.base import DatabaseWrapper
+from django.db.backends.signals import connection_created
 
 from jobqueue.models import Task
 from jobqueue.outcome import Status
@@ -167,3 +171,61 @@ def test_nothing_grows_with_the_number_of_tasks(
     assert max(logged) < 100
     if backend == "default":
         wait_for(lambda: sessions() <= OF_THE_EXECUTOR + 2, "the end of the others")
+
+
+def in_worker_threads(monkeypatch: pytest.MonkeyPatch, fail: Callable[[BaseDatabaseWrapper], None]) -> None:
+    """Let `fail` run between login and first statement, once in each worker thread."""
+    init, failed = DatabaseWrapper.init_connection_state, set()
+
+    def init_connection_state(wrapper: DatabaseWrapper) -> None:
+        thread = threading.current_thread().name
+        if "-worker-" in thread and thread not in failed:
+            failed.add(thread)
+            fail(wrapper)
+        init(wrapper)
+
+    monkeypatch.setattr(DatabaseWrapper, "init_connection_state", init_connection_state)
+
+
+def cut(wrapper: BaseDatabaseWrapper) -> None:
+    wrapper.connection.close()
+
+
+@pytest.mark.parametrize("body", [tasks.session_of_database, tasks.session_of_database_atomically])
+def test_a_connection_cut_after_its_login_is_not_used_again(
+    burst: Burst, monkeypatch: pytest.MonkeyPatch, persistent: None, body: Any
+) -> None:
+    in_worker_threads(monkeypatch, cut)
+    hit = body.using(max_attempts=2, backoff=tasks.AT_ONCE).enqueue()
+    later = body.using(max_attempts=1).enqueue_many([((), {})] * 3)
+
+    burst(threads=1)
+
+    assert row_of(hit).status == Status.SUCCESSFUL
+    assert [(row_of(result).status, row_of(result).lost_count) for result in later] == [(Status.SUCCESSFUL, 0)] * 3
+
+
+def test_no_write_is_lost_after_a_receiver_of_connections_failed(
+    burst: Burst, monkeypatch: pytest.MonkeyPatch, persistent: None
+) -> None:
+    """The receiver runs before ours, so that this connection is never announced to us."""
+    failed: list[str] = []
+
+    def receiver(**_: Any) -> None:
+        if "-worker-" in (thread := threading.current_thread().name) and not failed:
+            failed.append(thread)
+            raise RuntimeError("a receiver of the site's")
+
+    monkeypatch.setattr(connection_created, "receivers", list(connection_created.receivers))
+    connection_created.connect(receiver)
+    connection_created.receivers.insert(0, connection_created.receivers.pop())
+    tasks.session_of_database.using(max_attempts=1).enqueue()
+    begun = tasks.make_a_mess.using(max_attempts=1).enqueue("begins")
+    written = tasks.write_one.using(max_attempts=1).enqueue("after")
+
+    burst(threads=1)
+
+    assert failed
+    assert row_of(begun).status == Status.FAILED
+    assert row_of(written).status == Status.SUCCESSFUL
+    assert tasks.written() == ["after"]
