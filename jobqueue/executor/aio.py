@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +28,6 @@ from jobqueue.executor.threads import OnStart, nothing_left_open
 from jobqueue.executor.turn import is_commit_function
 from jobqueue.outcome import FINAL
 
-logger = logging.getLogger("jobqueue.executor")
-
 WIND_UP_SECONDS = 0.5  # for cancelled bodies to go when the loop ends
 LIGHT = (type(None), bool, int, float, str)
 LIGHT_MOST = 20
@@ -54,7 +51,7 @@ class Loop:
             try:
                 self._loop.run_forever()
             except BaseException:  # noqa: BLE001 - a SystemExit of a task that a body started and left ends every event loop
-                log_failure(logger, "loop.error")
+                log_failure("loop.error")
         try:
             self._loop.run_until_complete(self._wind_up())
         finally:
@@ -88,7 +85,7 @@ class Loop:
                     raise
                 over = broken_off(hold, error, worker)
                 if over.outcome.status in FINAL:
-                    log_failure(logger, "loop.error task id=%s type=%s", hold.id, hold.claimed.task_type)
+                    log_failure("loop.error task id=%s type=%s", hold.id, hold.claimed.task_type)
             done(over)
 
         task = self._loop.create_task(run())

@@ -10,6 +10,7 @@ from jobqueue import registry, results
 from jobqueue.compat import is_heard, is_received, task_backends, task_enqueued, task_finished, task_started
 from jobqueue.executor.errors import first_line_of
 from jobqueue.executor.hold import Hold
+from jobqueue.executor.log import logger
 from jobqueue.executor.masks import log_failure, mask_of, telling_of
 from jobqueue.executor.run import Ended, Loaded, Worker
 from jobqueue.executor.scribe import say
@@ -17,9 +18,6 @@ from jobqueue.function import changed
 from jobqueue.outcome import FINAL, Claimed, Status
 from jobqueue.payload import decode
 from jobqueue.results import Result
-
-logger = logging.getLogger("jobqueue.executor")
-
 
 WORDS = {
     Status.SUCCESSFUL: ("succeeded", logging.INFO),
@@ -178,7 +176,7 @@ def send(signal: Any, result: Result) -> None:
     try:
         signal.send_robust(sender=type(task_backends[result.backend]), task_result=result)
     except BaseException:  # noqa: BLE001 - send_robust() logs and keeps no more than an Exception
-        log_failure(logger, "signal.error task id=%s", result.id)
+        log_failure("signal.error task id=%s", result.id)
 
 
 def keys(claimed: Claimed, worker: Worker) -> dict[str, Any]:

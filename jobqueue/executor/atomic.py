@@ -6,7 +6,6 @@ So run `@task(atomic=True)`, and the function that a poll of an actor may return
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -23,6 +22,7 @@ from jobqueue.executor.errors import first_line_of, from_the_body, message_of, t
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.ledger import undelivered
+from jobqueue.executor.log import logger
 from jobqueue.executor.masks import mask_of
 from jobqueue.executor.run import (
     Ended,
@@ -40,8 +40,6 @@ from jobqueue.executor.sessions import Session
 from jobqueue.executor.turn import poll_again
 from jobqueue.failpoints import reach
 from jobqueue.outcome import released
-
-logger = logging.getLogger("jobqueue.executor")
 
 IMPATIENT = ("57014", "55P03")  # statement_timeout, or somebody's pg_cancel_backend(); lock_timeout
 CONFLICTS = ("40001", "40P01")  # not to be serialized with another transaction, or chosen to end a deadlock

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -19,8 +18,6 @@ from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.threads import Threads, poll_in_thread, run_safely
 from jobqueue.executor.watchdog import LOOK_SECONDS
 from jobqueue.outcome import FINAL, Status
-
-logger = logging.getLogger("jobqueue.executor")
 
 
 class Crew:
@@ -86,7 +83,7 @@ class Crew:
         except BaseException as error:  # noqa: BLE001 - not the body's: ours. The task must not stay RUNNING for it.
             over = broken_off(hold, error, self._worker)
             if over.outcome.status in FINAL:
-                log_failure(logger, "worker.error task id=%s type=%s", hold.id, hold.claimed.task_type)
+                log_failure("worker.error task id=%s type=%s", hold.id, hold.claimed.task_type)
         subject.set(None)
         # First the slot: the transaction that commits the task then claims another, in place of one more for that.
         self.in_threads.leave(hold)

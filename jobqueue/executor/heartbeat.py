@@ -18,11 +18,10 @@ from jobqueue.engine.tallies import FOLD_BATCH
 from jobqueue.exceptions import FenceLost, TaskCancelled
 from jobqueue.executor.errors import first_line_of
 from jobqueue.executor.hold import Hold
+from jobqueue.executor.log import logger
 from jobqueue.executor.outage import Line, Outage, Patience
 from jobqueue.failpoints import reach
 from jobqueue.outcome import Due, Held, Sign, Status
-
-logger = logging.getLogger("jobqueue.executor")
 
 SWEEP_SECONDS = 1.0
 SWEEP_GAP_SECONDS = 0.02  # at least this long from a notice of mail to its sweep, which then serves many

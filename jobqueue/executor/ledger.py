@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,10 +11,9 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from jobqueue.engine.base import Engine
+from jobqueue.executor.log import logger
 from jobqueue.executor.run import Ended, Worker, refused_by_database
 from jobqueue.outcome import FINAL, NO_EFFECTS, Committed, Outcome, Status
-
-logger = logging.getLogger("jobqueue.executor")
 
 Conclusion = tuple[Ended, Status | None]  # None: the claim was lost, the outcome is dropped
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import select
 import threading
 import time
@@ -16,9 +15,8 @@ from jobqueue.api import CANCEL_NOTICE
 from jobqueue.engine.base import Engine
 from jobqueue.engine.statements import notify_from_elsewhere, statement
 from jobqueue.executor.errors import first_line_of
+from jobqueue.executor.log import logger
 from jobqueue.executor.outage import Outage, Patience, drop
-
-logger = logging.getLogger("jobqueue.executor")
 
 PROBE_SECONDS = 3.0
 LOOK_UP_SECONDS = 1.0  # between looks whether to stop

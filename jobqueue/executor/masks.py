@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from jobqueue import registry
 from jobqueue.compat import PACKAGE
 from jobqueue.executor.errors import Mask, message_of, name_of, path_of, printed
+from jobqueue.executor.log import logger
 from jobqueue.executor.run import Worker
 from jobqueue.outcome import Claimed, NewTask
 from jobqueue.payload import cut, decode
@@ -105,7 +106,7 @@ def masked_error(error: BaseException, mask: Mask) -> BaseException:
     return stand_in
 
 
-def log_failure(logger: logging.Logger, line: str, *args: object) -> None:
+def log_failure(line: str, *args: object) -> None:
     """Log the exception that is being handled, and do without its traceback where that cannot be printed."""
     error, at = sys.exception(), subject.get()
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
@@ -16,8 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.engine.statements import make_own
 from jobqueue.executor.cut import cut_off
 from jobqueue.executor.errors import first_line_of
-
-logger = logging.getLogger("jobqueue.executor")
+from jobqueue.executor.log import logger
 
 FIRST_WAIT_SECONDS = 0.05
 LONGEST_WAIT_SECONDS = 2.0  # so long after it is back at most, work goes on

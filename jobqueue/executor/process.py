@@ -29,6 +29,7 @@ from jobqueue.executor.health import Health
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.listener import Listener
+from jobqueue.executor.log import logger
 from jobqueue.executor.outage import Line, Outage, connect_once
 from jobqueue.executor.pulse import Pulse, Shared
 from jobqueue.executor.run import Worker
@@ -37,8 +38,6 @@ from jobqueue.executor.signals import ORPHANED, Deaf, SignalPipe
 from jobqueue.executor.vitals import Reporter, Vitals, stall_limit
 from jobqueue.executor.watchdog import Watchdog
 from jobqueue.outcome import Command, Sign
-
-logger = logging.getLogger("jobqueue.executor")
 
 STOP_SECONDS = 2.0  # for bodies to notice that they are told to stop, and for the database to take back what is left
 ABORT_SECONDS = 0.5  # the same after a second Ctrl-C

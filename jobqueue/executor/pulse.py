@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -24,6 +23,7 @@ from jobqueue.executor.crew import Crew
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.ledger import Counts, Ledger, is_work_for_others
+from jobqueue.executor.log import logger
 from jobqueue.executor.outage import Line, Outage, Patience
 from jobqueue.executor.room import Room
 from jobqueue.executor.run import Ended, Worker, not_started
@@ -32,8 +32,6 @@ from jobqueue.executor.suspects import Suspects
 from jobqueue.executor.upkeep import AGAIN_SECONDS, Upkeep
 from jobqueue.failpoints import reach
 from jobqueue.outcome import WAITING, Claimed, Claims, Command, Committed, Letter, Status
-
-logger = logging.getLogger("jobqueue.executor")
 
 TAKE_BACK_SECONDS = 1.0  # a task that waited in line for so long goes back for others to take
 DRAINED_SECONDS = 1.0  # --burst ends when nothing is due so soon

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 from django.utils import autoreload
 
 from jobqueue.executor.farewell import Farewell
+from jobqueue.executor.log import logger
 from jobqueue.executor.process import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -23,8 +23,6 @@ from jobqueue.executor.process import (
 )
 from jobqueue.executor.signals import SignalPipe
 from jobqueue.executor.supervisor import STOPPING
-
-logger = logging.getLogger("jobqueue.executor")
 
 LOOK_SECONDS = 1.0
 

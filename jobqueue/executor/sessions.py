@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,8 +17,7 @@ from psycopg.pq import TransactionStatus
 
 from jobqueue.executor.cursors import is_of_server, settings_of, tell
 from jobqueue.executor.cut import cut_off
-
-logger = logging.getLogger("jobqueue.executor")
+from jobqueue.executor.log import logger
 
 # What outlives its transaction, so that the next body would meet it. The connection is closed then: resetting it
 # under a library that remembers what it has set (a search_path, say) would be worse than leaving it.
@@ -40,7 +38,7 @@ class Session:
     """The connections of one thread, the current one between enter() and leave()."""
 
     def __init__(self) -> None:
-        self._wrappers: list[BaseDatabaseWrapper] = []  # all that Django has for this thread, connected or not
+        self._wrappers: Sequence[BaseDatabaseWrapper] = ()  # all that Django has for this thread, connected or not
         self._changed: set[Any] = set()  # connections of the driver, as the keys here
         self._as_opened: dict[Any, tuple[Any, ...]] = {}
         self._heard: Any = None  # the last statement that came through Django

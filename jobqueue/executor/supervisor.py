@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from jobqueue.executor.farewell import Farewell
+from jobqueue.executor.log import logger
 from jobqueue.executor.process import (
     CTRL_C_AGAIN,
     EXIT_DISMISSED,
@@ -25,8 +26,6 @@ from jobqueue.executor.process import (
 )
 from jobqueue.executor.signals import SignalPipe
 from jobqueue.executor.ward import Ward
-
-logger = logging.getLogger("jobqueue.executor")
 
 LONGEST_WAIT_SECONDS = 30.0
 GOOD_LIFE_SECONDS = 30.0  # who lived so long is replaced at once

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import Mapping
 
 from jobqueue.executor.health import Health
-
-logger = logging.getLogger("jobqueue.executor")
+from jobqueue.executor.log import logger
 
 
 class Systemd:

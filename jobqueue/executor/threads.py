@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -21,8 +20,6 @@ from jobqueue.executor.masks import log_failure
 from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, load
 from jobqueue.executor.sessions import Session
 from jobqueue.executor.turn import is_commit_function
-
-logger = logging.getLogger("jobqueue.executor")
 
 OnStart = Callable[[Hold, Loaded], None]
 Job = Callable[[], None]
@@ -104,7 +101,7 @@ def run_safely(job: Job) -> None:
     try:
         job()
     except BaseException:  # noqa: BLE001 - a job of ours that fails must not take its thread along
-        log_failure(logger, "worker.error")
+        log_failure("worker.error")
 
 
 def nothing_left_open(ending: Returned | Raised, session: Session) -> Returned | Raised:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection
 from uuid import UUID
@@ -10,11 +9,10 @@ from uuid import UUID
 from jobqueue.engine.base import Engine
 from jobqueue.executor.appetite import Appetite
 from jobqueue.executor.heartbeat import Heart, Housekeeping
+from jobqueue.executor.log import logger
 from jobqueue.executor.suspects import Suspects
 from jobqueue.failpoints import reach
 from jobqueue.outcome import Command, Outcome, Woken
-
-logger = logging.getLogger("jobqueue.executor")
 
 AGAIN_SECONDS = 0.05  # somebody holds a row that we want to write; it will not be long
 LOOK_SECONDS = 0.5  # between looks what may be due: for alarms that others set, commands, lost executors

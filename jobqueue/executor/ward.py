@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -12,10 +11,9 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from jobqueue.executor.health import Complaint, Health, Latest, serving
+from jobqueue.executor.log import logger
 from jobqueue.executor.signals import SignalPipe
 from jobqueue.executor.systemd import Systemd
-
-logger = logging.getLogger("jobqueue.executor")
 
 REPORT_BYTES = 65536
 PATIENCE_SECONDS = 0.5  # with a server of probes that does not read

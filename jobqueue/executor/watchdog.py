@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -11,9 +10,8 @@ from uuid import UUID
 from jobqueue.exceptions import FenceLost, ShuttingDown, TaskTimeout
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold
+from jobqueue.executor.log import logger
 from jobqueue.executor.outage import Line
-
-logger = logging.getLogger("jobqueue.executor")
 
 LOOK_SECONDS = 0.5  # between looks when no deadline is nearer
 TELL_AGAIN_SECONDS = 10.0  # a body that swallowed the interruption hears it again

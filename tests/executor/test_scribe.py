@@ -12,6 +12,7 @@ import pytest
 from django.core.management.color import no_style
 
 from jobqueue.executor import scribe as scribe_module
+from jobqueue.executor.log import ExecutorLogger
 from jobqueue.executor.scribe import Lines, Scribe, say
 from tests.executor.harness import wait_for
 
@@ -107,7 +108,7 @@ class TestSay:
     def test_a_line_is_what_a_record_would_give(self, logger: logging.Logger, stream: Stream) -> None:
         logger.warning("started %s in %.1fs", "a.task", 1.25)
 
-        say(logger, logging.WARNING, "started %s in %.1fs", "a.task", 1.25, extra=dict)
+        say(ExecutorLogger(logger), logging.WARNING, "started %s in %.1fs", "a.task", 1.25, extra=dict)
 
         first, second = stream.getvalue().splitlines()
         assert second[len("12:34:56") :] == first[len("12:34:56") :]
@@ -118,7 +119,7 @@ class TestSay:
         other.emit = heard.append  # type: ignore[method-assign, assignment]
         logger.addHandler(other)
 
-        say(logger, logging.WARNING, "started %s", "a.task", extra=lambda: {"task_id": "1"})
+        say(ExecutorLogger(logger), logging.WARNING, "started %s", "a.task", extra=lambda: {"task_id": "1"})
 
         (record,) = heard
         assert (record.msg, record.args, record.__dict__["task_id"]) == ("started %s", ("a.task",), "1")
@@ -130,8 +131,8 @@ class TestSay:
         place = logger if filtered == "logger" else logger.handlers[0]
         place.addFilter(lambda record: not hasattr(record, "secret"))
 
-        say(logger, logging.WARNING, "one", extra=lambda: {"secret": True})
-        say(logger, logging.WARNING, "two", extra=dict)
+        say(ExecutorLogger(logger), logging.WARNING, "one", extra=lambda: {"secret": True})
+        say(ExecutorLogger(logger), logging.WARNING, "two", extra=dict)
 
         assert stream.lines == ["two"]
 
@@ -145,7 +146,7 @@ class TestSay:
 
         logging.setLogRecordFactory(shouting)
         try:
-            say(logger, logging.WARNING, "one", extra=dict)
+            say(ExecutorLogger(logger), logging.WARNING, "one", extra=dict)
         finally:
             logging.setLogRecordFactory(ordinary)
 
@@ -154,7 +155,7 @@ class TestSay:
     def test_a_handler_of_a_higher_level_stays_silent(self, logger: logging.Logger, stream: Stream) -> None:
         logger.handlers[0].setLevel(logging.ERROR)
 
-        say(logger, logging.WARNING, "one", extra=dict)
+        say(ExecutorLogger(logger), logging.WARNING, "one", extra=dict)
 
         assert stream.getvalue() == ""
 
@@ -165,6 +166,6 @@ class TestSay:
         monkeypatch.setattr(logger.handlers[0], "handleError", complaints.append)
         stream.close()
 
-        say(logger, logging.WARNING, "one %d", 1, extra=dict)
+        say(ExecutorLogger(logger), logging.WARNING, "one %d", 1, extra=dict)
 
         assert [record.getMessage() for record in complaints] == ["one 1"]

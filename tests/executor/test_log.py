@@ -1,0 +1,75 @@
+"""What the site's logging raises harms no task and no thread of the executor."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jobqueue.outcome import Status
+from tests.executor import tasks
+from tests.executor.harness import Burst, on_postgresql, row_of
+
+EXECUTOR = "jobqueue.executor"
+
+
+class Broken(RuntimeError):
+    """Raised by logging."""
+
+
+def fail(record: logging.LogRecord) -> bool:
+    raise Broken(record.getMessage())
+
+
+def broken_filter() -> Iterator[None]:
+    logging.getLogger(EXECUTOR).addFilter(fail)
+    yield
+    logging.getLogger(EXECUTOR).removeFilter(fail)
+
+
+def broken_filter_of_a_handler() -> Iterator[None]:
+    handler = logging.StreamHandler(io.StringIO())
+    handler.addFilter(fail)
+    logging.getLogger(EXECUTOR).addHandler(handler)
+    yield
+    logging.getLogger(EXECUTOR).removeHandler(handler)
+
+
+def broken_factory() -> Iterator[None]:
+    ordinary = logging.getLogRecordFactory()
+
+    def factory(name: str, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        if name == EXECUTOR:
+            raise Broken(name)
+        return ordinary(name, *args, **kwargs)
+
+    logging.setLogRecordFactory(factory)
+    yield
+    logging.setLogRecordFactory(ordinary)
+
+
+@pytest.fixture(params=[broken_filter, broken_filter_of_a_handler, broken_factory])
+def broken_logging(request: pytest.FixtureRequest) -> Iterator[None]:
+    level = logging.getLogger(EXECUTOR).level
+    logging.getLogger(EXECUTOR).setLevel(logging.DEBUG)
+    yield from request.param()
+    logging.getLogger(EXECUTOR).setLevel(level)
+
+
+@on_postgresql
+def test_tasks_run_where_logging_raises(burst: Burst, broken_logging: None, capsys: pytest.CaptureFixture[str]) -> None:
+    good = [body.using(max_attempts=1).enqueue(1) for body in (tasks.add, tasks.add_later) for _ in range(3)]
+    failing = tasks.fail.using(max_attempts=2).enqueue()
+
+    running = burst(threads=2)
+
+    assert {row_of(result).status for result in good} == {Status.SUCCESSFUL}
+    row = row_of(failing)
+    assert (row.status, row.attempts) == (Status.FAILED, 2)
+    assert running.exit_code == 0
+    errors = capsys.readouterr().err
+    assert "--- Logging error in jobqueue.executor, the line was 'started" in errors
+    assert "Broken" in errors
