@@ -25,13 +25,14 @@ class Suspects:
     Decides when this process makes room for a suspect.
 
     patience_seconds: how long to wait for our running tasks to end before we go on without; a long
-    task must not idle a whole process for the sake of a suspicious one.
+    task must not idle a whole process for the sake of a suspicious one. A suspect that has run alone for as long
+    has company again: were each process to run a long one, the queue would stand still.
     """
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience = patience_seconds
         self._stage = _Stage.NONE
-        self._since = 0.0
+        self._since = 0.0  # of waiting, or of running
         self._run_since: float | None = None  # when the first of a run of suspects was claimed
         self._next_look_at = 0.0
         self._gave_up_until = 0.0
@@ -47,6 +48,8 @@ class Suspects:
     def are_worth_a_look(self, *, is_alone: bool) -> bool:
         """Whether to look; who has nothing in hand has nothing to wait for, though it has waited in vain before."""
         now = time.monotonic()
+        if self._stage is _Stage.RUNNING and now - self._since > self._patience:
+            self._give_up(now)
         is_due = now >= self._next_look_at and (is_alone or now >= self._gave_up_until)
         return self._stage is not _Stage.RUNNING and is_due
 
@@ -59,12 +62,12 @@ class Suspects:
         elif self._stage is _Stage.NONE:
             self._stage, self._since, self._run_since = _Stage.WAITING, now, None
         elif now - self._since > self._patience:
-            self._stage, self._gave_up_until = _Stage.NONE, now + GIVE_UP_PATIENCES * self._patience
+            self._give_up(now)
 
     def claimed(self, found: bool) -> None:
         now = time.monotonic()
         if found:
-            self._stage, self._run_since = _Stage.RUNNING, self._run_since or now
+            self._stage, self._since, self._run_since = _Stage.RUNNING, now, self._run_since or now
         else:
             self._rest(now)
 
@@ -77,6 +80,10 @@ class Suspects:
             self._stage, self._since = _Stage.WAITING, now
         else:
             self._rest(now)
+
+    def _give_up(self, now: float) -> None:
+        self._stage, self._run_since = _Stage.NONE, None
+        self._gave_up_until = now + GIVE_UP_PATIENCES * self._patience
 
     def _rest(self, now: float) -> None:
         self._stage, self._run_since = _Stage.NONE, None

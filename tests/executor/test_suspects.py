@@ -125,6 +125,18 @@ def test_process_that_has_waited_in_vain_takes_the_suspect_when_it_is_empty(
     wait_for(lambda: Task.objects.successful().count() == 2)
 
 
+def test_long_suspect_has_company_after_the_heartbeat_timeout(start: Start, options: Options) -> None:
+    options(HEARTBEAT_TIMEOUT=0.6)
+    add_suspect(tasks.wait_at, "long")
+    start(threads=4)
+    gates["long"].wait_for()
+
+    tasks.add.enqueue_many([((number,), {}) for number in range(20)])
+
+    wait_for(lambda: Task.objects.successful().count() == 20)
+    assert Task.objects.running().count() == 1
+
+
 def test_nobody_waits_for_a_suspect_that_another_has_taken(start: Start) -> None:
     _, suspect = beside_a_long_task(start)
     Task.objects.filter(pk=suspect.pk).update(status=Status.SUCCESSFUL)
