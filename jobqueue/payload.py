@@ -10,12 +10,12 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from math import inf, isfinite
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -74,6 +74,9 @@ def _refuse_type(value: Any) -> NoReturn:
     hint = "pass its primary key" if is_model else _HINTS.get(kind.__name__, "")
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     raise _Refused(f"{name} is not JSON" + (f"; {hint}" if hint else ""))
+
+
+_Item = TypeVar("_Item")
 
 
 class _Walk:
@@ -135,10 +138,16 @@ class _Walk:
                 except UnicodeDecodeError:
                     raise _Refused("bytes that are not UTF-8 are not JSON; pass base64 text") from None
             case Mapping():
-                return self.members(value, depth)
+                return self.members(dict(self.counted(value.items())), depth)
             case Sequence():
-                return self.items(value, depth)
+                return self.items(list(self.counted(value)), depth)
         _refuse_type(value)
+
+    def counted(self, values: Iterable[_Item]) -> Iterator[_Item]:
+        """Spend on each item as it comes: a class of the user's may give more than its len() says, without end."""
+        for value in values:
+            self.spend(1)
+            yield value
 
     def items(self, values: Sequence[Any], depth: int) -> list[Any]:
         if depth == 0:

@@ -41,17 +41,16 @@ from jobqueue.compat import TaskResult
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.executor import announce
-from jobqueue.executor.aio import run_cancellably
+from jobqueue.executor.aio import finish_in_thread, run_cancellably
 from jobqueue.executor.atomic import commit_with, poll_atomically
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
-from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, load, refused_by_database
+from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, conclude, load, poll, refused_by_database
 from jobqueue.executor.sessions import Session
-from jobqueue.executor.turn import is_commit_function
 from jobqueue.executor.upkeep import AGAIN_SECONDS
 from jobqueue.ids import new_id
 from jobqueue.models import Executor, InboxMessage, Queue, Task
-from jobqueue.outcome import Claimed, Demand, Status
+from jobqueue.outcome import Claimed, Demand, Outcome, Status
 from jobqueue.payload import plain
 
 __all__ = ["Polled", "advance", "context", "message", "poll_once", "run_until_idle"]
@@ -242,16 +241,15 @@ class _Queue:
         with _mended():
             ending = self._call(hold, loaded)
         match ending:
-            case Returned(value) if loaded.context is not None and is_commit_function(value):
+            case Returned(value) if not isinstance(value, Outcome):
                 return commit_with(hold, loaded, self.engine, self._worker, value, self._session)
         return conclude(hold, loaded, ending, self._worker)
 
     def _call(self, hold: Hold, loaded: Loaded) -> Returned | Raised:
         if not inspect.iscoroutinefunction(loaded.task.func):
-            return run_interruptibly(hold, self._session, partial(call, hold, loaded))
+            return run_interruptibly(hold, self._session, partial(poll, hold, loaded, self._worker))
         ending: Returned | Raised = async_to_sync(run_cancellably)(hold, self._session.cancel, loaded)
-        hold.disarm()
-        return ending
+        return finish_in_thread(hold, loaded, ending, self._worker, self._session)
 
     def _settle(self, over: Ended) -> tuple[Ended, Status | None]:
         """Commit, as the pulse does, until the row has taken it or another claim holds the row."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
@@ -19,25 +23,81 @@ from jobqueue.exceptions import Interrupted
 from jobqueue.executor import announce, sessions
 from jobqueue.executor.atomic import commit_with
 from jobqueue.executor.errors import from_the_body
+from jobqueue.executor.forks import leave_if_forked
 from jobqueue.executor.hold import Hold
+from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.masks import log_failure, subject
-from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, broken_off, call, conclude, load
+from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, finish, load
 from jobqueue.executor.sessions import Session
 from jobqueue.executor.spare import OwnThread, SpareThreads
-from jobqueue.executor.threads import OnStart, nothing_left_open
-from jobqueue.executor.turn import is_commit_function
-from jobqueue.outcome import FINAL
+from jobqueue.executor.threads import OnStart, broken_off, nothing_left_open
+from jobqueue.outcome import Outcome
 
 WIND_UP_SECONDS = 0.5  # for cancelled bodies to go when the loop ends
 LIGHT = (type(None), bool, int, float, str)
 LIGHT_MOST = 20
 
 
-class Loop:
-    """The loop, started with its thread."""
+_owner: ContextVar[Hold | None] = ContextVar("jobqueue.owner", default=None)  # the claim whose body runs here
 
-    def __init__(self, name: str) -> None:
+
+class OwnedTask(asyncio.Task[Any]):
+    """
+    A task of the event loop that no other body may cancel.
+
+    `for task in asyncio.all_tasks(): task.cancel()` in one body then ends nothing of its neighbours'.
+    owner: the claim whose body has made it, for as long as that body runs.
+    """
+
+    owner: Hold | None = None
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        caller, owner = _owner.get(), self.owner
+        is_of_another = caller is not None and owner is not None and caller is not owner and owner.is_armed
+        return not is_of_another and super().cancel(msg)
+
+
+class Runner(asyncio.Task[None]):
+    """The executor's own task around a body, which no body may cancel."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        return _owner.get() is None and super().cancel(msg)
+
+
+def make_task(loop: asyncio.AbstractEventLoop, body: Any, **options: Any) -> OwnedTask:
+    """Make the tasks of the event loop."""
+    task = OwnedTask(body, loop=loop, **options)
+    task.owner = _owner.get()
+    return task
+
+
+_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+
+
+def _stop_loops() -> None:
+    """In a child that a body has forked: let the event loop run nothing any more."""
+    for loop in _loops:
+        loop.stop()
+        # Without this the neighbours that are ready now run before it stops. asyncio has no public way for that.
+        getattr(loop, "_ready", deque()).clear()
+
+
+os.register_at_fork(after_in_child=_stop_loops)
+
+
+class Loop:
+    """
+    The loop, started with its thread.
+
+    on_failure: called where the thread ends unexpectedly. It ends the process.
+    """
+
+    def __init__(self, name: str, on_failure: Callable[[BaseException], object]) -> None:
         self._loop = asyncio.new_event_loop()
+        self._loop.set_task_factory(make_task)
+        _loops.add(self._loop)
+        self._on_failure, self._pid = on_failure, os.getpid()
+        self._asked_at: float | None = None  # monotonic: when the loop was asked to answer, and has not yet
         self._loop.set_default_executor(_TidyExecutor(thread_name_prefix=f"{name}-sync"))
         self.threads = SpareThreads(name)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -46,16 +106,43 @@ class Loop:
         self._thread.start()
 
     def _run(self) -> None:
+        try:
+            self._run_until_closed()
+        except BaseException as failure:  # noqa: BLE001 - a body can do anything to the loop
+            self._on_failure(failure)
+
+    def _run_until_closed(self) -> None:
         asyncio.set_event_loop(self._loop)
         while not self._is_closing:
             try:
                 self._loop.run_forever()
-            except BaseException:  # noqa: BLE001 - a SystemExit of a task that a body started and left ends every event loop
+            except BaseException:
+                leave_if_forked(self._pid)
+                if self._loop.is_closed():
+                    raise
                 log_failure("loop.error")
+            leave_if_forked(self._pid)
+        self._loop.set_task_factory(None)  # it may be one of a body's by now
         try:
             self._loop.run_until_complete(self._wind_up())
         finally:
             self._loop.close()
+
+    @property
+    def ended(self) -> list[str]:
+        """Name the loop's thread, if it has ended."""
+        return [] if self._thread.is_alive() else [self._thread.name]
+
+    def silent_seconds(self) -> float:
+        """Ask the loop to answer; returns for how long it has not, since it was asked first."""
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+            self._loop.call_soon_threadsafe(self._answer)
+        since = self._asked_at
+        return 0.0 if since is None else time.monotonic() - since
+
+    def _answer(self) -> None:
+        self._asked_at = None
 
     async def _wind_up(self) -> None:
         left = asyncio.all_tasks() - {asyncio.current_task()}
@@ -71,7 +158,8 @@ class Loop:
         """Run one claimed task; `done` gets its outcome, in the loop's thread."""
         is_there = threading.get_ident() == self._thread.ident  # where no wake-up has to be written to the loop
         call_soon = self._loop.call_soon if is_there else self._loop.call_soon_threadsafe
-        call_soon(self._start, hold, engine, worker, on_start, done)
+        # A context of its own: this may be called in that of another task, which has just ended.
+        call_soon(self._start, hold, engine, worker, on_start, done, context=Context())
 
     def _start(
         self, hold: Hold, engine: Engine, worker: Worker, on_start: OnStart, done: Callable[[Ended], None]
@@ -80,15 +168,17 @@ class Loop:
             subject.set((hold.claimed, worker))
             try:
                 over = await poll_on_loop(hold, engine, worker, on_start, self.threads)
-            except BaseException as error:  # not the body's: ours. The task must not stay RUNNING for it.
+            except BaseException as error:
                 if self._is_closing and isinstance(error, asyncio.CancelledError):
                     raise
                 over = broken_off(hold, error, worker)
-                if over.outcome.status in FINAL:
-                    log_failure("loop.error task id=%s type=%s", hold.id, hold.claimed.task_type)
             done(over)
 
-        task = self._loop.create_task(run())
+        try:
+            task = Runner(run(), loop=self._loop)  # past a factory that a body may have set
+        except BaseException as error:  # noqa: BLE001 - asyncio would log it, and the task stay RUNNING
+            done(broken_off(hold, error, worker))
+            return
         self._tasks.add(task)  # the loop itself keeps only weak references
         task.add_done_callback(self._tasks.discard)
 
@@ -140,12 +230,35 @@ async def poll_on_loop(hold: Hold, engine: Engine, worker: Worker, on_start: OnS
         ending = await run_cancellably(hold, own.cancel, loaded)
         if not own.is_taken and not is_actor and is_light(ending):
             hold.disarm()
-            return conclude(hold, loaded, ending, worker)
+            return conclude(hold, loaded, finish_quickly(hold, loaded, ending, worker), worker)
         end = partial(copy_context().run, _end, hold, loaded, ending, engine, worker)
         over = asyncio.get_running_loop().run_in_executor(own, end)
     finally:
         own.close()
     return await over
+
+
+def finish_quickly(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Worker) -> Returned | Raised:
+    """Finish what is light on the loop itself, where no interruption may arrive."""
+    if isinstance(ending, Raised):
+        return ending
+    try:
+        return Returned(finish(hold, loaded, ending.value, worker))
+    except Exception as error:  # noqa: BLE001 - as run_interruptibly() does
+        return Raised(from_the_body(error))
+
+
+def finish_in_thread(
+    hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Worker, session: Session
+) -> Returned | Raised:
+    """Finish what an async body returned in this thread, where its timeout still holds."""
+    if isinstance(ending, Raised):
+        hold.disarm()
+        return ending
+    if hold.reason is not None:  # it was told to stop, and returned all the same
+        hold.disarm()
+        return finish_quickly(hold, loaded, ending, worker)
+    return run_interruptibly(hold, session, partial(finish, hold, loaded, ending.value, worker))
 
 
 def _begin(hold: Hold, worker: Worker, on_start: OnStart) -> Loaded | Ended:
@@ -166,10 +279,10 @@ def is_light(ending: Returned | Raised) -> bool:
 
 def _end(hold: Hold, loaded: Loaded, ending: Returned | Raised, engine: Engine, worker: Worker) -> Ended:
     # The body may have left its thread at work, say after a wait_for(); it counts as running until here.
-    hold.disarm()
     session = sessions.current()
+    ending = finish_in_thread(hold, loaded, ending, worker, session)
     match nothing_left_open(ending, session):
-        case Returned(value) if loaded.context is not None and is_commit_function(value):
+        case Returned(value) if not isinstance(value, Outcome):
             return commit_with(hold, loaded, engine, worker, value, session)
         case over:
             return conclude(hold, loaded, over, worker)
@@ -178,7 +291,8 @@ def _end(hold: Hold, loaded: Loaded, ending: Returned | Raised, engine: Engine, 
 async def run_cancellably(hold: Hold, cancel_statement: Callable[[], None], loaded: Loaded) -> Returned | Raised:
     """Run the body as a task of its own, which an interruption cancels; the hold stays armed."""
     loop = asyncio.get_running_loop()
-    task = loop.create_task(_guarded(hold, loaded))
+    task = OwnedTask(_guarded(hold, loaded), loop=loop)
+    task.owner = hold
 
     def stop(_: type[Interrupted]) -> None:
         loop.call_soon_threadsafe(task.cancel)
@@ -190,7 +304,8 @@ async def run_cancellably(hold: Hold, cancel_statement: Callable[[], None], load
         task.cancel()
     await asyncio.wait([task])
     try:
-        return task.result()
+        ending: Returned | Raised = task.result()
+        return ending
     except asyncio.CancelledError as cancelled:
         if hold.reason is None:
             return Raised(from_the_body(cancelled))
@@ -199,9 +314,13 @@ async def run_cancellably(hold: Hold, cancel_statement: Callable[[], None], load
 
 async def _guarded(hold: Hold, loaded: Loaded) -> Returned | Raised:
     """Await the body; a SystemExit or KeyboardInterrupt of its making must not end the loop."""
+    _owner.set(hold)
     try:
-        return Returned(await call(hold, loaded))
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # noqa: BLE001 - whatever the body raises is its outcome
+        returned = await call(hold, loaded)
+        leave_if_forked(hold.pid)
+        return Returned(returned)
+    except BaseException as error:
+        leave_if_forked(hold.pid, error)
+        if isinstance(error, asyncio.CancelledError):
+            raise
         return Raised(from_the_body(error))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -34,12 +33,13 @@ from jobqueue.executor.run import (
     call,
     causes,
     conclude,
+    good_poll,
     refused_by_database,
 )
 from jobqueue.executor.sessions import Session
 from jobqueue.executor.turn import poll_again
 from jobqueue.failpoints import reach
-from jobqueue.outcome import released
+from jobqueue.outcome import Outcome, released
 
 IMPATIENT = ("57014", "55P03")  # statement_timeout, or somebody's pg_cancel_backend(); lock_timeout
 CONFLICTS = ("40001", "40P01")  # not to be serialized with another transaction, or chosen to end a deadlock
@@ -62,8 +62,12 @@ def poll_atomically(
 
     durable: False for a test, which may have opened one around it.
     """
+
+    def body() -> Outcome:
+        return good_poll(hold, loaded, call(hold, loaded), worker)
+
     opened = transaction.atomic(using=engine.database, durable=durable)
-    return _commit_with(hold, loaded, engine, worker, partial(call, hold, loaded), session, opened)
+    return _commit_with(hold, loaded, engine, worker, body, session, opened)
 
 
 def commit_with(
@@ -75,12 +79,12 @@ def commit_with(
     READ COMMITTED, as every transaction that looks into the inbox after the lock.
     """
 
-    def in_its_row() -> Any:
+    def in_its_row() -> Outcome:
         with stale_if_impatient():
             is_held = engine.hold(hold.claimed, UUID(worker.executor_id))
         if not is_held:
             raise ClaimLost
-        return function()
+        return good_poll(hold, loaded, function(), worker)
 
     return _commit_with(hold, loaded, engine, worker, in_its_row, session, engine.transaction())
 
@@ -90,7 +94,7 @@ def _commit_with(
     loaded: Loaded,
     engine: Engine,
     worker: Worker,
-    body: Callable[[], Any],
+    body: Callable[[], Outcome],
     session: Session,
     opened: AbstractContextManager[None],
 ) -> Ended:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from jobqueue import registry
@@ -12,12 +12,12 @@ from jobqueue.executor import announce, sessions
 from jobqueue.executor.aio import Loop
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.lane import LoopLane, ThreadLane
-from jobqueue.executor.masks import log_failure, subject, watch_django
-from jobqueue.executor.run import Ended, Loaded, Worker, broken_off
+from jobqueue.executor.masks import subject, watch_django
+from jobqueue.executor.run import Ended, Loaded, Worker
 from jobqueue.executor.settings import ExecutorSettings
-from jobqueue.executor.threads import Threads, poll_in_thread, run_safely
+from jobqueue.executor.threads import Threads, broken_off, poll_in_thread, run_safely
 from jobqueue.executor.watchdog import LOOK_SECONDS
-from jobqueue.outcome import FINAL, Status
+from jobqueue.outcome import Status
 
 
 class Crew:
@@ -25,6 +25,7 @@ class Crew:
     Runs claimed tasks, each in the lane of its kind.
 
     on_ended: gets what became of each, from any thread. on_deadline: a body with a short timeout has started.
+    on_failure: called where a thread ends unexpectedly; it ends the process.
     """
 
     def __init__(
@@ -34,13 +35,14 @@ class Crew:
         worker: Worker,
         on_ended: Callable[[Ended], None],
         on_deadline: Callable[[], None],
+        on_failure: Callable[[BaseException], object],
     ) -> None:
         watch_django()
         self._engine, self._worker = engine, worker
         self._on_ended, self._on_deadline = on_ended, on_deadline
         self.in_threads = ThreadLane(settings.threads)
-        self._threads = Threads(self.in_threads, self._poll_in_thread, "jobqueue")
-        self._loop = Loop("jobqueue")
+        self._threads = Threads(self.in_threads, self._poll_in_thread, "jobqueue", on_failure)
+        self._loop = Loop("jobqueue", on_failure)
         self.on_loop = LoopLane(settings.async_slots, self._start_on_loop)
         self._coroutines: frozenset[str] = frozenset()
         self._generation: object = None
@@ -49,6 +51,18 @@ class Crew:
     def threads_taken(self) -> int:
         """How many async bodies have called something that blocks: each had a thread, and its database connections."""
         return self._loop.threads.taken
+
+    def stalled(self) -> Iterator[str]:
+        """Say what has ended that must not: a process without it should be restarted."""
+        for name in [*self._threads.ended, *self._loop.ended]:
+            yield f"The thread {name} has ended."
+
+    def blocked(self, limit_seconds: float) -> Iterator[str]:
+        """Say what code of the site's has held up for longer than the limit."""
+        if (seconds := self._loop.silent_seconds()) > limit_seconds:
+            yield f"The event loop has not moved for {seconds:.0f} s: an async task blocks it."
+        if (seconds := self._threads.chore_seconds) > limit_seconds:
+            yield f"A receiver of task signals has been running for {seconds:.0f} s."
 
     @property
     def coroutines(self) -> frozenset[str]:
@@ -80,11 +94,8 @@ class Crew:
         subject.set((hold.claimed, self._worker))
         try:
             over = poll_in_thread(hold, self._engine, self._worker, self._on_start)
-        except BaseException as error:  # noqa: BLE001 - not the body's: ours. The task must not stay RUNNING for it.
+        except BaseException as error:  # noqa: BLE001 - not the body's. The task must not stay RUNNING for it.
             over = broken_off(hold, error, self._worker)
-            if over.outcome.status in FINAL:
-                log_failure("worker.error task id=%s type=%s", hold.id, hold.claimed.task_type)
-        subject.set(None)
         # First the slot: the transaction that commits the task then claims another, in place of one more for that.
         self.in_threads.leave(hold)
         self._on_ended(over)

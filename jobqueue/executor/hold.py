@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ class Hold:
         "deadline_at",
         "finishes_when_cancelled",
         "mail",
+        "pid",
         "reason",
         "started_at",
         "told_at",
@@ -41,6 +43,7 @@ class Hold:
     def __init__(self, claimed: Claimed, mail: Sequence[Letter] = ()) -> None:
         self.claimed = claimed
         self.mail = mail  # unread when it was claimed
+        self.pid = os.getpid()  # of the process that has the claim; a fork copies it without the claim
         self.finishes_when_cancelled = False  # a poll of an actor is short, and ends before its task does
         self.claimed_at = time.monotonic()
         self.started_at: float | None = None

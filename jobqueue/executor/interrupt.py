@@ -10,6 +10,7 @@ from typing import Any
 
 from jobqueue.exceptions import Interrupted
 from jobqueue.executor.errors import from_the_body
+from jobqueue.executor.forks import leave_if_forked
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.run import Raised, Returned
 from jobqueue.executor.sessions import Session
@@ -33,6 +34,7 @@ def run_interruptibly(hold: Hold, session: Session, body: Callable[[], Any]) -> 
                     ending = Returned(body())
                 except BaseException as error:  # noqa: BLE001 - whatever the body raises is its outcome
                     ending = Raised(from_the_body(error))
+            leave_if_forked(hold.pid, ending.error if isinstance(ending, Raised) else None)
             hold.disarm(partial(clear_thread, ident))
             is_over = True
         except Interrupted as late:

@@ -107,6 +107,7 @@ class ExecutorProcess:
             worker,
             Shared(holds=self._holds, heart=self._heart, outage=self._outage, line=pulse_line),
             self._watchdog.kick,
+            self._on_failure,
             self._on_pulse_end,
             self.obey,
         )

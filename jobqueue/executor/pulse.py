@@ -56,7 +56,8 @@ class Pulse(threading.Thread):
     Owns one connection, and everything that is claimed, from the claim to the commit.
 
     on_deadline: a body with a short timeout has started. on_end: called once, when the loop is over.
-    on_command: hears, in our thread, what people ask of this executor.
+    on_command: hears, in our thread, what people ask of this executor. on_failure: called, in any thread, where a
+    thread that bodies run in ends unexpectedly; it ends the process.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Pulse(threading.Thread):
         worker: Worker,
         shared: Shared,
         on_deadline: Callable[[], None],
+        on_failure: Callable[[BaseException], object],
         on_end: Callable[[], None] = lambda: None,
         on_command: Callable[[Command], None] = lambda command: None,
     ) -> None:
@@ -82,9 +84,9 @@ class Pulse(threading.Thread):
         self.is_abandoned = False
         self._patience = Patience()  # with the database
         self.left_behind: set[UUID] = set()
-        self._crew = Crew(engine, settings, worker, self.finish, on_deadline)
+        self.crew = Crew(engine, settings, worker, self.finish, on_deadline, on_failure)
         self._suspects = Suspects(engine.options.heartbeat_timeout)
-        self._appetite = Appetite(engine, settings, self.executor_id, self._crew, self._suspects, self._in_hand)
+        self._appetite = Appetite(engine, settings, self.executor_id, self.crew, self._suspects, self._in_hand)
         self._room = Room(self._appetite)
         self._upkeep = Upkeep(engine, self.executor_id, self.heart, self._appetite, self._suspects, on_command)
         self._ledger = Ledger(engine, worker)
@@ -132,7 +134,7 @@ class Pulse(threading.Thread):
 
     def cut_connections(self) -> None:
         """Take the database away from bodies that are still running."""
-        self._crew.cut_connections()
+        self.crew.cut_connections()
 
     def finish(self, over: Ended) -> None:
         self._finished.append(over)
@@ -255,14 +257,14 @@ class Pulse(threading.Thread):
             if (before := self.holds.get(hold.id)) is not None and is_of_another_past(before, hold):
                 before.interrupt(FenceLost)
         self.holds.update((hold.id, hold) for hold in holds)
-        for hold in self._crew.begin(holds, self._appetite.room_in_threads, self._appetite.room_on_loop):
+        for hold in self.crew.begin(holds, self._appetite.room_in_threads, self._appetite.room_on_loop):
             self._enter(not_started(hold))
             self._wakeup.set()
 
     def _take_back(self) -> None:
         """Hand back what waits in line for too long, and all of it when we stop or make room for a suspect."""
         waited = 0.0 if self.is_draining or self._suspects.is_waiting else TAKE_BACK_SECONDS
-        for hold in self._crew.take_back(waited):
+        for hold in self.crew.take_back(waited):
             self._enter(not_started(hold))
 
     # --- what has ended
@@ -319,7 +321,7 @@ class Pulse(threading.Thread):
         while self._to_tell:
             lot, self._to_tell = self._to_tell[:TOLD_TOGETHER], self._to_tell[TOLD_TOGETHER:]
             self._untold.add(id(lot))
-            self._crew.announce(lot, then=partial(self._told, lot))
+            self.crew.announce(lot, then=partial(self._told, lot))
 
     def _told(self, lot: Sequence[tuple[Ended, Status]]) -> None:
         were_many = self._are_untold_many()
@@ -356,7 +358,7 @@ class Pulse(threading.Thread):
 
     def close(self, timeout_seconds: float) -> bool:
         """Stop threads and loop; returns whether all have ended."""
-        return self._crew.close(timeout_seconds)
+        return self.crew.close(timeout_seconds)
 
 
 def is_of_another_past(before: Hold, hold: Hold) -> bool:

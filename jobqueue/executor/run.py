@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import random
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,9 +43,9 @@ from jobqueue.exceptions import (
     UndecodableTask,
     UnknownTask,
 )
-from jobqueue.executor.errors import error_text, is_starved, message_of
+from jobqueue.executor.errors import error_text, message_of
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.turn import context_of, outcome_of, poll_again, stale_polls
+from jobqueue.executor.turn import context_of, is_commit_function, outcome_of, poll_again, stale_polls
 from jobqueue.function import FunctionTask, Limits, changed, limits
 from jobqueue.outcome import Claimed, Outcome, Status, released
 from jobqueue.payload import decode, encode_result
@@ -92,7 +92,7 @@ class Loaded(Struct, kw_only=True, eq=False):
 
 
 class Returned(Struct, frozen=True):
-    """The body came to its end."""
+    """The body came to its end. value: what it returned; after finish(), an Outcome or a function for the commit."""
 
     value: Any
 
@@ -188,20 +188,31 @@ def call(hold: Hold, loaded: Loaded) -> Any:
     return loaded.task.func(*context, *loaded.args, **loaded.kwargs)
 
 
+def poll(hold: Hold, loaded: Loaded, worker: Worker) -> Outcome | Callable[[], Any]:
+    """Call a body that is not async, and finish it."""
+    return finish(hold, loaded, call(hold, loaded), worker)
+
+
+def finish(hold: Hold, loaded: Loaded, value: Any, worker: Worker) -> Outcome | Callable[[], Any]:
+    """
+    Turn what a body returned into its outcome; give a function for the committing transaction as it is.
+
+    This reads a result or a state, and may run code of the user's for as long as that takes. So it belongs to the
+    body: it is interrupted with it, and its time is the body's.
+    """
+    if loaded.context is not None and is_commit_function(value):
+        function: Callable[[], Any] = value
+        return function
+    return good_poll(hold, loaded, value, worker)
+
+
 def conclude(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Worker) -> Ended:
-    """Turn how a body ended into the outcome of its poll."""
+    """Turn how a body ended, and was finished, into the outcome of its poll."""
     error: BaseException | None = None
     seconds = 0.0 if hold.started_at is None else time.monotonic() - hold.started_at
     match ending:
         case Returned(value):
-            try:
-                outcome = good_poll(hold, loaded, value, worker)
-            except InvalidResult as refusal:
-                error = refusal.with_traceback(None)
-                outcome = failed(hold, error, worker)
-            except Exception as refusal:  # noqa: BLE001 - an actor's actions and state may be anything
-                error = refusal
-                outcome = after_error(hold, loaded, error, worker)
+            outcome: Outcome = value
         case Raised(raised):
             error = what_it_was(hold, raised)
             outcome = after_error(hold, loaded, error, worker)
@@ -212,7 +223,10 @@ def conclude(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Work
 def good_poll(hold: Hold, loaded: Loaded, value: Any, worker: Worker) -> Outcome:
     """Turn what a body returned into an outcome: a function's result, an actor's actions."""
     if loaded.context is None or not isinstance(loaded.task, ActorTask):
-        return succeeded(hold.claimed, encoded(value, worker), worker)
+        try:
+            return succeeded(hold.claimed, encoded(value, worker), worker)
+        except InvalidResult as refusal:
+            raise refusal.with_traceback(None)  # noqa: B904 - its frames and its context are ours
     names = partial(receivers, engine_for(worker.backend))
     actor = loaded.task.actor
     return outcome_of(hold.claimed, loaded.context, actor, value, names, worker.backend, worker.executor_id)
@@ -253,7 +267,7 @@ def after_error(hold: Hold, loaded: Loaded, error: BaseException, worker: Worker
     if hold.reason in (ShuttingDown, FenceLost):
         # Handed back with its attempt unspent; where the claim is lost, the commit drops this.
         return replace(released(claimed), worker_id=worker.executor_id)
-    if isinstance(error, GiveUp):
+    if isinstance(error, (GiveUp, InvalidResult)):
         return failed(hold, error, worker)
     if hold.reason is TaskCancelled:
         return ended(hold, Status.CANCELLED, error, worker)
@@ -306,15 +320,6 @@ def ended(hold: Hold, status: Status, error: BaseException, worker: Worker) -> O
         worker_id=worker.executor_id,
         error=error_text(hold, error, worker.executor_name),
     )
-
-
-def broken_off(hold: Hold, error: BaseException, worker: Worker) -> Ended:
-    """End a poll that failed in our own code; what a neighbour has left no memory for begins again, however often."""
-    if is_starved(error):
-        outcome = poll_again(hold.claimed, worker.options.poll_interval)
-    else:
-        outcome = failed(hold, error, worker)
-    return Ended(hold=hold, outcome=outcome, error=error)
 
 
 def not_started(hold: Hold) -> Ended:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
 
@@ -13,13 +14,15 @@ from django.db.transaction import TransactionManagementError
 from jobqueue.engine.base import Engine
 from jobqueue.executor import sessions
 from jobqueue.executor.atomic import commit_with, poll_atomically
+from jobqueue.executor.errors import is_starved
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.lane import ThreadLane
 from jobqueue.executor.masks import log_failure
-from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, load
+from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, conclude, load, poll
 from jobqueue.executor.sessions import Session
-from jobqueue.executor.turn import is_commit_function
+from jobqueue.executor.turn import poll_again
+from jobqueue.outcome import Outcome
 
 OnStart = Callable[[Hold, Loaded], None]
 Job = Callable[[], None]
@@ -27,33 +30,57 @@ Job = Callable[[], None]
 
 class Threads:
     """
-    The worker threads of a lane, and one more for chores. poll: sees one task to its end and out of the lane; it must
-    not raise.
+    The worker threads of a lane, and one more for chores.
+
+    poll: sees one task to its end and out of the lane. on_failure: called where a thread ends unexpectedly. It ends
+    the process, since what the thread has in hand would be RUNNING for ever.
 
     A chore, such as telling receivers what was committed, waits for no body to end: it has a thread
     of its own, and the workers help between two tasks.
     """
 
-    def __init__(self, lane: ThreadLane, poll: Callable[[Hold], None], name: str) -> None:
-        self._lane, self._poll = lane, poll
+    def __init__(
+        self, lane: ThreadLane, poll: Callable[[Hold], None], name: str, on_failure: Callable[[BaseException], object]
+    ) -> None:
+        self._lane, self._poll, self._on_failure = lane, poll, on_failure
+        self._chore_since: float | None = None  # monotonic: when the thread for chores began the one it is at
         self._chores: SimpleQueue[Job | None] = SimpleQueue()
         self._sessions: list[Session] = []
         self._threads = [
-            threading.Thread(target=self._work, name=f"{name}-worker-{number}", daemon=True)
+            threading.Thread(target=self._guard, args=(self._work,), name=f"{name}-worker-{number}", daemon=True)
             for number in range(lane.slots)
         ]
-        self._threads.append(threading.Thread(target=self._do_chores, name=f"{name}-chores", daemon=True))
+        chores = threading.Thread(target=self._guard, args=(self._do_chores,), name=f"{name}-chores", daemon=True)
+        self._threads.append(chores)
         for thread in self._threads:
             thread.start()
 
     def submit_chore(self, chore: Job) -> None:
         self._chores.put(chore)
 
+    @property
+    def ended(self) -> list[str]:
+        """Name the threads that have ended."""
+        return [thread.name for thread in self._threads if not thread.is_alive()]
+
+    @property
+    def chore_seconds(self) -> float:
+        """How long the thread for chores has been at the present one."""
+        since = self._chore_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as failure:  # noqa: BLE001 - a body may have had anything raised in this thread
+            self._on_failure(failure)
+
     def _work(self) -> None:
         session = self._enter()
         hold = self._lane.next()
         while hold is not None:
-            self._poll(hold)
+            # A context for each task: what a body sets, a language or a tenant say, is not for the next one.
+            copy_context().run(self._poll, hold)
             if not self._chores.empty():
                 self._lane.go_on()
                 while (chore := self._next_chore()) is not None:
@@ -64,7 +91,9 @@ class Threads:
     def _do_chores(self) -> None:
         session = self._enter()
         while (chore := self._chores.get()) is not None:
+            self._chore_since = time.monotonic()
             run_safely(chore)
+            self._chore_since = None
         session.leave()
 
     def _enter(self) -> Session:
@@ -98,10 +127,22 @@ class Threads:
 
 
 def run_safely(job: Job) -> None:
+    """Run a job in a context of its own; what it raises is logged."""
     try:
-        job()
+        copy_context().run(job)
     except BaseException:  # noqa: BLE001 - a job of ours that fails must not take its thread along
         log_failure("worker.error")
+
+
+def broken_off(hold: Hold, error: BaseException, worker: Worker) -> Ended:
+    """
+    Give back a task whose poll failed outside of its body, however often that happens.
+
+    The cause is the executor, the site, or a neighbour that has used up the memory. So no attempt is counted.
+    """
+    if not is_starved(error):
+        log_failure("worker.error task id=%s type=%s", hold.id, hold.claimed.task_type)
+    return Ended(hold=hold, outcome=poll_again(hold.claimed, worker.options.poll_interval), error=error)
 
 
 def nothing_left_open(ending: Returned | Raised, session: Session) -> Returned | Raised:
@@ -124,9 +165,9 @@ def poll_in_thread(hold: Hold, engine: Engine, worker: Worker, on_start: OnStart
     try:
         if loaded.task.atomic:
             return poll_atomically(hold, loaded, engine, worker, session)
-        ending = run_interruptibly(hold, session, partial(call, hold, loaded))
+        ending = run_interruptibly(hold, session, partial(poll, hold, loaded, worker))
         match nothing_left_open(ending, session):
-            case Returned(value) if loaded.context is not None and is_commit_function(value):
+            case Returned(value) if not isinstance(value, Outcome):
                 return commit_with(hold, loaded, engine, worker, value, session)
             case over:
                 return conclude(hold, loaded, over, worker)

@@ -41,10 +41,16 @@ class Vitals:
             silent = 0.0 if moved_at is None else time.monotonic() - moved_at
             if silent > self._limit and thread.is_alive() and not waits_for_database(thread):
                 yield f"The {what} has not moved for {silent:.0f} s."
+            if moved_at is not None and not thread.is_alive() and not self._pulse.is_draining:
+                yield f"The {what} has ended."
+        if not self._pulse.is_draining:
+            yield from self._pulse.crew.stalled()
 
     def _unready(self) -> Iterator[str]:
         if self._pulse.is_draining:
             yield "It is stopping."
+        else:
+            yield from self._pulse.crew.blocked(self._limit)
         if self._pulse.is_quiet:
             yield "It is quiet: it claims nothing."
         if not self._heart.has_beaten:

@@ -10,6 +10,7 @@ import json
 import os
 import resource
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -112,6 +113,33 @@ def segfault(context: TaskContext[..., Any]) -> None:
     note(context, "started")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.string_at(0)
+
+
+def leave_child(way: str) -> None:
+    match way:
+        case "exits":
+            sys.exit(3)
+        case "raises":
+            raise ValueError("in the child")
+
+
+@task(max_attempts=1)
+def fork_child(way: str) -> int:
+    """Fork a child that leaves the body in its own way; gives its exit code."""
+    if pid := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    leave_child(way)
+    return 0
+
+
+@task(max_attempts=1)
+async def fork_child_later(way: str) -> int:
+    if pid := os.fork():
+        return os.waitstatus_to_exitcode(await asyncio.to_thread(lambda: os.waitpid(pid, 0)[1]))
+    if way == "awaits":
+        await asyncio.sleep(0)
+    leave_child(way)
+    return 0
 
 
 @task

@@ -174,7 +174,7 @@ def in_line(start: Start) -> tuple[Running, Any]:
     from tests.executor import tasks
 
     def expect_short_tasks(running: Running) -> None:
-        running.pulse._crew.in_threads._mean_seconds = 0.001
+        running.pulse.crew.in_threads._mean_seconds = 0.001
 
     tasks.wait_at.using(priority=1).enqueue("long")
     result = tasks.wait_at.enqueue("in line")

@@ -6,14 +6,16 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, NoReturn
 from uuid import uuid4
 
 from asgiref.sync import sync_to_async
 from django.db import Error, OperationalError, connection, connections, transaction
+from django.utils import timezone, translation
 from psycopg import IsolationLevel
 from psycopg.rows import dict_row
 
@@ -84,6 +86,56 @@ async def sleep_later(seconds: float) -> None:
 def enqueue_another(backend: str, count: int) -> None:
     if count:
         enqueue_another.using(backend=backend).enqueue(backend, count - 1)
+
+
+# --- bodies that change what is around them
+
+tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+
+
+def change_context(user: str) -> list[str]:
+    found = [tenant.get(), translation.get_language(), timezone.get_current_timezone_name()]
+    tenant.set(user)
+    translation.activate("fr")
+    timezone.activate("Asia/Tokyo")
+    return found
+
+
+@task
+def change_the_context(user: str) -> list[str]:
+    """Give what the body found."""
+    return change_context(user)
+
+
+@task
+async def change_the_context_later(user: str) -> list[str]:
+    return change_context(user)
+
+
+@task
+async def wait_in_a_child_later(gate: str, who: Any) -> Any:
+    (returned,) = await asyncio.gather(wait_later.func(gate, who))
+    return returned
+
+
+@task
+async def cancel_all_tasks() -> None:
+    for other in asyncio.all_tasks():
+        other.cancel()
+    await asyncio.sleep(0)
+
+
+@task
+async def block_the_loop(gate: str) -> None:
+    gates[gate].pass_through()
+
+
+@task
+async def set_a_failing_task_factory() -> None:
+    def fail(*_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError("a task factory of a body's")
+
+    asyncio.get_running_loop().set_task_factory(fail)
 
 
 # --- bodies that look around
@@ -454,6 +506,30 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "tuple": lambda: (1, (2, 3)),
     "none": lambda: None,
 }
+
+
+class Endless(Sequence[int]):
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: Any) -> Any:
+        time.sleep(0.001)
+        return index
+
+
+@task(max_attempts=1, timeout=0.2)
+def give_without_end() -> Any:
+    return Endless()
+
+
+@task(max_attempts=1, timeout=0.2)
+async def give_without_end_later() -> Any:
+    return Endless()
+
+
+@task(max_attempts=1, timeout=0.2, atomic=True)
+def give_without_end_atomically() -> Any:
+    return Endless()
 
 
 @task(max_attempts=2, backoff=AT_ONCE)

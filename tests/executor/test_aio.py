@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from jobqueue.compat import task_started
+from jobqueue.executor import aio, crew
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
@@ -58,24 +59,25 @@ def test_a_body_that_blocks_in_its_thread_holds_up_nobody(start: Start) -> None:
     ("body", "ours"),
     [(tasks.add, "jobqueue.executor.crew.poll_in_thread"), (tasks.add_later, "jobqueue.executor.aio.poll_on_loop")],
 )
-def test_a_mistake_of_ours_fails_the_task_and_nothing_else(
-    burst: Burst, monkeypatch: pytest.MonkeyPatch, body: Any, ours: str
+def test_failure_outside_of_a_body_is_no_attempt(
+    burst: Burst, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, body: Any, ours: str
 ) -> None:
-    results = body.enqueue_many([((number,), {}) for number in range(3)])
+    results = body.using(max_attempts=1).enqueue_many([((number,), {}) for number in range(3)])
+    failures = [RuntimeError("a mistake of ours") for _ in range(5)]
+    *_, name = ours.rpartition(".")
+    poll = getattr(aio if "aio" in ours else crew, name)
 
-    def mistake(*_: Any) -> None:
-        raise RuntimeError("a mistake of ours")
+    def mistake(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return poll(*arguments)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(ours, mistake)
-        burst(threads=1, async_slots=1)
-    after = body.enqueue(1)
+    monkeypatch.setattr(ours, mistake)
     burst(threads=1, async_slots=1)
 
-    assert {(row_of(result).status, row_of(result).errors[0]["message"]) for result in results} == {
-        (Status.FAILED, "a mistake of ours")
-    }
-    assert row_of(after).status == Status.SUCCESSFUL
+    rows = [row_of(result) for result in results]
+    assert [(row.status, row.errors) for row in rows] == [(Status.SUCCESSFUL, [])] * 3
+    assert caplog.text.count("worker.error task id=") == 5
 
 
 def async_threads() -> int:

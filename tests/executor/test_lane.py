@@ -278,7 +278,7 @@ def test_no_short_task_waits_behind_a_long_one_while_a_thread_is_idle(start: Sta
     tasks.add.enqueue_many([((number,), {}) for number in range(400)])
     running = start(threads=3)
     wait_for(lambda: running.pulse.counts.finished == 400)
-    assert running.pulse._crew.in_threads._median_seconds < SHORT_SECONDS
+    assert running.pulse.crew.in_threads._median_seconds < SHORT_SECONDS
 
     tasks.wait_at.using(priority=1).enqueue_many([(("long",), {})] * 2)
     short = tasks.add.enqueue_many([((number,), {}) for number in range(50)])

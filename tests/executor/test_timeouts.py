@@ -12,7 +12,17 @@ from django.db import connection
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
-from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql, row_of, wait_for, wait_until
+from tests.executor.harness import (
+    Burst,
+    Options,
+    Start,
+    gates,
+    on_both_databases,
+    on_postgresql,
+    row_of,
+    wait_for,
+    wait_until,
+)
 
 pytestmark = on_postgresql
 
@@ -147,3 +157,24 @@ def statements(text: str) -> int:
             [f"%{text}%"],
         )
         return int(cursor.fetchone()[0])
+
+
+@pytest.mark.parametrize(
+    "body", [tasks.give_without_end, tasks.give_without_end_later, tasks.give_without_end_atomically]
+)
+def test_result_is_read_within_the_timeout(start: Start, body: Any) -> None:
+    start()
+
+    row = wait_until(body.enqueue(), Status.FAILED)
+
+    assert row.errors[-1]["exception_class_path"] == "jobqueue.exceptions.TaskTimeout"
+
+
+def test_sequence_is_not_read_beyond_the_limit(start: Start, options: Options) -> None:
+    """However short it says that it is."""
+    options(MAX_PAYLOAD_BYTES=100)
+    start()
+
+    row = wait_until(tasks.give_without_end.using(timeout=None).enqueue(), Status.FAILED)
+
+    assert "The return value is too large" in row.errors[-1]["message"]

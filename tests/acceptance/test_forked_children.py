@@ -1,0 +1,32 @@
+"""A child that a body forks ends where the body does: it never becomes a second executor."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from jobqueue.models import Task
+from tests.acceptance.harness import Fleet, wait_for_end
+from tests.acceptance.tasks import fork_child, fork_child_later, work, work_later
+from tests.models import Effect
+
+CODES = {"returns": 0, "exits": 3, "raises": 1, "awaits": 0}
+
+
+def test_forked_child_ends_with_the_body(fleet: Fleet) -> None:
+    """Others wait in line meanwhile: a child that went on would run them, too."""
+    for body in (fork_child, fork_child_later):
+        for way in CODES:
+            body.enqueue_many([((way,), {})] * 3)
+    process = fleet.start("--threads", "2", "--async-slots", "4")
+    work.enqueue_many([((0.01,), {})] * 60)
+    work_later.enqueue_many([((0.01,), {})] * 60)
+
+    assert wait_for_end() == {"SUCCESSFUL": 24 + 120}
+
+    codes = Counter((task.args[0], task.return_value) for task in Task.objects.filter(task_type__contains="fork_child"))
+    assert codes == dict.fromkeys(CODES.items(), 6)
+    runs = Counter(Effect.objects.filter(kind="started").values_list("task_id", flat=True))
+    assert (len(runs), {*runs.values()}) == (120, {1})
+    assert {*Effect.objects.values_list("pid", flat=True)} == {process.pid}
+    assert process.children() == []
+    assert process.stop() == 0

@@ -1,0 +1,65 @@
+"""Bodies do not reach each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobqueue.compat import task_finished, task_started
+from jobqueue.outcome import Status
+from tests.executor import tasks
+from tests.executor.harness import Burst, Start, gates, on_postgresql, row_of, wait_until
+
+pytestmark = on_postgresql
+
+CLEAN = ["nobody", "en-us", "UTC"]
+
+
+@pytest.mark.parametrize("body", [tasks.change_the_context, tasks.change_the_context_later])
+def test_context_of_a_body_is_not_seen_by_the_next(burst: Burst, body: Any) -> None:
+    results = body.enqueue_many([(("ada",), {})] * 3)
+
+    burst(threads=1, async_slots=1)
+
+    assert [row_of(result).return_value for result in results] == [CLEAN] * 3
+
+
+@pytest.mark.parametrize("body", [tasks.change_the_context, tasks.change_the_context_later])
+def test_context_of_a_receiver_is_not_seen_by_the_next_task(start: Start, body: Any) -> None:
+    def receiver(**_: Any) -> None:
+        tasks.change_context("of a receiver")
+
+    start(threads=1, async_slots=1)
+    for signal in (task_started, task_finished):
+        signal.connect(receiver)
+    try:
+        wait_until(body.enqueue("ada"), Status.SUCCESSFUL)
+    finally:
+        for signal in (task_started, task_finished):
+            signal.disconnect(receiver)
+
+    assert wait_until(body.enqueue("ada"), Status.SUCCESSFUL).return_value == CLEAN
+
+
+@pytest.mark.parametrize("neighbour", [tasks.wait_later, tasks.wait_in_a_child_later])
+def test_body_that_cancels_all_asyncio_tasks_hits_itself_alone(start: Start, neighbour: Any) -> None:
+    good = [neighbour.using(max_attempts=1).enqueue("beside", number) for number in range(5)]
+    start(async_slots=20)
+    gates["beside"].wait_for(5)
+
+    evil = tasks.cancel_all_tasks.using(max_attempts=1).enqueue()
+    assert "CancelledError" in str(wait_until(evil, Status.FAILED).errors)
+
+    gates["beside"].open()
+    for number, result in enumerate(good):
+        row = wait_until(result, Status.SUCCESSFUL)
+        assert (row.return_value, row.polls) == (number, 1)
+
+
+def test_task_factory_of_a_body_does_not_stop_its_neighbours(start: Start) -> None:
+    start(async_slots=4)
+    wait_until(tasks.set_a_failing_task_factory.enqueue(), Status.SUCCESSFUL)
+
+    for number in range(3):
+        wait_until(tasks.add_later.using(max_attempts=1).enqueue(number), Status.SUCCESSFUL)

@@ -1,0 +1,101 @@
+"""The threads that an executor stands on: one that ends takes the process along, and probes know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobqueue.compat import task_finished
+from jobqueue.executor.lane import ThreadLane
+from jobqueue.executor.process import EXIT_INTERNAL
+from jobqueue.executor.threads import Threads
+from jobqueue.outcome import Status
+from tests.executor import tasks
+from tests.executor.harness import Running, Start, gates, on_postgresql, wait_for, wait_until
+
+pytestmark = on_postgresql
+
+
+@pytest.fixture
+def exits(start: Start, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Give the codes with which the executor would have ended this process."""
+    codes: list[int] = []
+    monkeypatch.setattr("jobqueue.executor.process.leave", codes.append)
+    return codes
+
+
+def problems(running: Running) -> tuple[set[str], set[str]]:
+    """Give what /livez and /readyz complain of."""
+    health = running.process.vitals.health()
+    return {problem.what for problem in health.stalled}, {problem.what for problem in health.unready}
+
+
+def end_a_worker(monkeypatch: pytest.MonkeyPatch) -> str:
+    def fail(lane: ThreadLane) -> None:
+        raise SystemError("in a worker thread")
+
+    monkeypatch.setattr(ThreadLane, "next", fail)
+    return "jobqueue-worker-0"
+
+
+def end_callbacks(monkeypatch: pytest.MonkeyPatch) -> str:
+    def fail(threads: Threads) -> None:
+        raise SystemError("in the thread for callbacks")
+
+    monkeypatch.setattr(Threads, "_do_chores", fail)
+    return "jobqueue-chores"
+
+
+def end_the_loop(monkeypatch: pytest.MonkeyPatch) -> str:
+    def fail(loop: Any) -> None:
+        raise SystemError("in the thread of the event loop")
+
+    monkeypatch.setattr("jobqueue.executor.aio.Loop._run_until_closed", fail)
+    return "jobqueue-loop"
+
+
+@pytest.mark.parametrize("end", [end_a_worker, end_callbacks, end_the_loop])
+def test_process_ends_with_any_of_its_threads(
+    start: Start, exits: list[int], monkeypatch: pytest.MonkeyPatch, end: Any
+) -> None:
+    with monkeypatch.context() as patch:
+        name = end(patch)
+        running = start(threads=1)
+
+    wait_for(lambda: exits == [EXIT_INTERNAL], "the end of the process")
+    stalled, unready = problems(running)
+    assert f"The thread {name} has ended." in stalled & unready
+
+
+def test_readyz_knows_of_a_blocked_event_loop(start: Start) -> None:
+    running = start()
+    blocked = tasks.block_the_loop.enqueue("blocked")
+    gates["blocked"].wait_for()
+
+    (what,) = wait_for(lambda: [*running.pulse.crew.blocked(0.05)])
+    assert what.startswith("The event loop has not moved for")
+    assert not problems(running)[0]
+
+    gates["blocked"].open()
+    wait_until(blocked, Status.SUCCESSFUL)
+    wait_for(lambda: not [*running.pulse.crew.blocked(0.05)], "an answer of the loop")
+
+
+def test_readyz_knows_of_a_receiver_that_hangs(start: Start) -> None:
+    def receiver(**_: Any) -> None:
+        gates["receiver"].pass_through()
+
+    task_finished.connect(receiver)
+    try:
+        running = start(threads=1)
+        tasks.wait_at.enqueue_many([(("gate",), {})] * 2)  # the worker is busy, and does not help
+        gates["gate"].wait_for()
+        tasks.add_later.enqueue(1)
+        gates["receiver"].wait_for()
+
+        (what,) = wait_for(lambda: [*running.pulse.crew.blocked(0.05)])
+        assert what.startswith("A receiver of task signals has been running for")
+    finally:
+        gates.open_all()
+        task_finished.disconnect(receiver)
