@@ -15,6 +15,7 @@ from jobqueue.executor.lane import LoopLane, ThreadLane
 from jobqueue.executor.masks import subject, watch_django
 from jobqueue.executor.run import Ended, Loaded, Worker
 from jobqueue.executor.settings import ExecutorSettings
+from jobqueue.executor.standard_streams import fill_standard_streams
 from jobqueue.executor.threads import Threads, broken_off, poll_in_thread, run_safely
 from jobqueue.executor.watchdog import LOOK_SECONDS
 from jobqueue.outcome import Status
@@ -96,6 +97,7 @@ class Crew:
             over = poll_in_thread(hold, self._engine, self._worker, self._on_start)
         except BaseException as error:  # noqa: BLE001 - not the body's. The task must not stay RUNNING for it.
             over = broken_off(hold, error, self._worker)
+        fill_standard_streams()
         # First the slot: the transaction that commits the task then claims another, in place of one more for that.
         self.in_threads.leave(hold)
         self._on_ended(over)
@@ -104,6 +106,7 @@ class Crew:
         self._loop.submit(hold, self._engine, self._worker, self._on_start, self._finish_on_loop)
 
     def _finish_on_loop(self, over: Ended) -> None:
+        fill_standard_streams()
         self.on_loop.left(over.hold)
         self._on_ended(over)
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TextIO
 
 from django.core.management.color import Style
 
@@ -54,8 +54,8 @@ class Scribe(logging.StreamHandler):  # type: ignore[type-arg]
     lock keeps them all waiting: with two lines per task, one of 45 us took 160.
     """
 
-    def __init__(self, lines: Lines) -> None:
-        super().__init__()
+    def __init__(self, lines: Lines, stream: TextIO | None = None) -> None:
+        super().__init__(stream)
         self.setFormatter(lines)
         self._format_line = lines.line
         self._lines: deque[str] = deque()

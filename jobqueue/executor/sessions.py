@@ -18,6 +18,7 @@ from psycopg.pq import TransactionStatus
 from jobqueue.executor.cursors import is_of_server, settings_of, tell
 from jobqueue.executor.cut import cut_off
 from jobqueue.executor.log import logger
+from jobqueue.executor.standard_streams import LAST_STANDARD_STREAM
 
 # What outlives its transaction, so that the next body would meet it. The connection is closed then: resetting it
 # under a library that remembers what it has set (a search_path, say) would be worse than leaving it.
@@ -196,12 +197,15 @@ def is_in_transaction(wrapper: BaseDatabaseWrapper) -> bool:
 
 
 def is_as_new(wrapper: BaseDatabaseWrapper) -> bool:
-    """Whether each statement is a transaction of its own, as Django begins, and the server is silent."""
+    """Whether each statement is a transaction of its own, as Django begins, and nobody else writes to the server."""
     raw = wrapper.connection
     if is_in_transaction(wrapper) or not wrapper.autocommit:
         return False
     return wrapper.vendor != "postgresql" or (
-        raw.info.transaction_status == TransactionStatus.IDLE and raw.autocommit and not has_news(raw)
+        raw.fileno() > LAST_STANDARD_STREAM  # the body had closed one before it connected
+        and raw.info.transaction_status == TransactionStatus.IDLE
+        and raw.autocommit
+        and not has_news(raw)
     )
 
 

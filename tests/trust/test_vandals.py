@@ -57,6 +57,18 @@ def test_signals_are_not_for_bodies(fleet: Fleet) -> None:
     assert process.stop() == 0
 
 
+def test_closed_standard_streams_become_no_connection(fleet: Fleet) -> None:
+    process = fleet.start("--threads", "1", heartbeat_timeout=6, environment=IMPORTED)
+    for then_connect in (False, True):
+        vandals.close_standard_streams.enqueue_many([((then_connect,), {}), ((then_connect,), {})])
+        vandals.complain.enqueue_many([((), {})] * 10)
+
+        assert wait_for_end() == {"SUCCESSFUL": Task.objects.count()}, [*Task.objects.failed().values("errors")]
+
+    assert process.stop() == 0
+    assert process.output.find(r"executor\.stopped")
+
+
 def test_closed_descriptors_cost_the_process_but_nobody_else(fleet: Fleet) -> None:
     """Nothing is left to go on with; a supervisor starts another, and the third loss is the end of it."""
     supervisor = fleet.start("--processes", "2", heartbeat_timeout=1.5, environment=IMPORTED)

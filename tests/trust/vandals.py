@@ -17,6 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from django.db import connection
@@ -135,6 +136,28 @@ def take_a_signal() -> None:
 def close_descriptors() -> None:
     """All but those of the terminal: connections, pipes, and whatever the interpreter has open."""
     os.closerange(3, 512)
+
+
+@task(max_attempts=1)
+def close_standard_streams(then_connect: bool) -> None:
+    """As careless code does that makes a daemon of its process. What is opened next gets their numbers."""
+    if then_connect:
+        connection.close()
+    for number in (0, 1, 2):
+        with suppress(OSError):  # a neighbour closes them, too
+            os.close(number)
+    if then_connect:
+        connection.ensure_connection()
+
+
+@task(max_attempts=1)
+def complain() -> int:
+    """Write to stderr, whatever that is, and ask the database something."""
+    connection.close()
+    with connection.cursor() as cursor:
+        os.write(2, b"a line for stderr\n")
+        cursor.execute("SELECT 7")
+        return int(cursor.fetchone()[0])
 
 
 @task(max_attempts=20, backoff=SOON)

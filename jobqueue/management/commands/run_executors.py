@@ -32,6 +32,7 @@ from jobqueue.executor.process import EXIT_REPLACE, ExecutorProcess, flush, leav
 from jobqueue.executor.scribe import Lines, Scribe
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import SignalPipe
+from jobqueue.executor.standard_streams import copy_of_stderr
 from jobqueue.executor.supervisor import Fork, Supervisor
 from jobqueue.executor.systemd import Systemd
 from jobqueue.executor.vitals import stall_limit
@@ -315,7 +316,7 @@ class Command(BaseCommand):
             return
         verbosity: int = options["verbosity"]
         has_colors = options["force_color"] or (self.stderr.isatty() and not options["no_color"])
-        handler = Scribe(Lines(color_style(force_color=True) if has_colors else no_style()))
+        handler = Scribe(Lines(color_style(force_color=True) if has_colors else no_style()), copy_of_stderr())
         logger.addHandler(handler)
         logger.setLevel(LEVELS[verbosity])
         logger.propagate = False

@@ -1,0 +1,41 @@
+"""Descriptors 0 to 2. A body may close them, and the next socket must not get their numbers."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from typing import TextIO
+
+LAST_STANDARD_STREAM = 2
+FIRST_NUMBER = 64  # of our own copy; above what a server's connections and pipes usually have
+
+
+def copy_of_stderr() -> TextIO:
+    """Give a stream to where stderr goes now that closing stderr leaves open; stderr itself, if it is no file."""
+    try:
+        number = fcntl.fcntl(sys.stderr.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST_NUMBER)
+    except (OSError, ValueError, AttributeError):  # replaced by an object, or closed
+        return sys.stderr
+    return open(number, "w", encoding=sys.stderr.encoding, errors=sys.stderr.errors)
+
+
+def fill_standard_streams() -> None:
+    """
+    Open /dev/null in place of each standard stream that is closed.
+
+    What the site prints would be written into a database connection otherwise.
+    """
+    for number in range(LAST_STANDARD_STREAM + 1):
+        try:
+            fcntl.fcntl(number, fcntl.F_GETFD)
+        except OSError:
+            fill(number)
+
+
+def fill(number: int) -> None:
+    opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, unless another thread is faster
+    if opened == number:
+        os.set_inheritable(number, True)
+    else:
+        os.close(opened)
