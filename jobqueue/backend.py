@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import cached_property
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
@@ -40,16 +42,31 @@ AnyResult: TypeAlias = "TaskResult[..., Any]"
 
 
 ROWS_PER_STATEMENT = 1000
+REUSED_KEY = (
+    "This idempotency key was used for another request ({where}): its task, arguments, queue or options differ. "
+    "Use a new key for a new request."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """One task to be run once; idempotency_key: unique in its backend until retention deletes the row."""
+    """
+    One task to be run once.
+
+    idempotency_key: unique in its backend until retention deletes the row. asked: the options as the caller wrote
+    them, without the defaults, which the site may change before the caller sends the same request again.
+    """
 
     task: AnyTask
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
+    asked: Mapping[str, Any] = field(default_factory=dict)
+
+    def digest(self) -> str:
+        """Return what tells this request from another with the same key. The arguments must be valid."""
+        request = [self.task.task_type, self.args, self.kwargs, self.asked]
+        return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
 class InvalidSubmissions(InvalidArguments):
@@ -170,7 +187,7 @@ class JobQueueBackend(BaseTaskBackend):
         Insert one task per submission, all or none; one whose idempotency_key was seen is answered with its task.
 
         Raises InvalidSubmissions, which tells every one that could not run as asked, or whose key was seen with
-        another task.
+        another request.
         """
         rows, refused = [], {}
         for place, wanted in enumerate(submissions):
@@ -188,7 +205,8 @@ class JobQueueBackend(BaseTaskBackend):
             except (InvalidArguments, InvalidTask) as error:
                 refused[place] = error
             else:
-                rows.append(row)
+                is_keyed = row.idempotency_key is not None
+                rows.append(msgspec.structs.replace(row, idempotency_digest=wanted.digest()) if is_keyed else row)
         if refused:
             raise InvalidSubmissions(refused)
         answers = self._enqueue_once(rows)
@@ -205,11 +223,13 @@ class JobQueueBackend(BaseTaskBackend):
         engine = engine_for(self.alias)
         with engine.transaction():
             answers = api.enqueue_once(self.alias, rows)
-            known = engine.task_types({answer.id for answer in answers if not answer.created})
+            seen = engine.tasks.filter(pk__in={answer.id for answer in answers if not answer.created})
+            digests = dict(seen.values_list("pk", "idempotency_digest"))
+            made = {answer.id for answer in answers if answer.created}
             others = {
-                place: KeyTaken("This idempotency key was used for another task.")
+                place: KeyTaken(REUSED_KEY.format(where="in this batch" if answer.id in made else f"task {answer.id}"))
                 for place, (row, answer) in enumerate(zip(rows, answers, strict=True))
-                if not answer.created and known.get(answer.id, row.task_type) != row.task_type
+                if digests.get(answer.id, row.idempotency_digest) != row.idempotency_digest
             }
             if others:
                 raise InvalidSubmissions(others)

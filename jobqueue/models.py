@@ -83,6 +83,7 @@ class Task(models.Model):
     inner_state = models.JSONField(_("state"), null=True)
     key = models.CharField(_("key"), max_length=255, null=True)
     idempotency_key = models.CharField(_("idempotency key"), max_length=255, null=True)
+    idempotency_digest = models.CharField(_("idempotency digest"), max_length=64, null=True)
     # No database constraint: a parent may be pruned before its children.
     parent = models.ForeignKey(
         "self",

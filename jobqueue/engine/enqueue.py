@@ -140,6 +140,7 @@ class Enqueue(Tallies):
             metadata=json_from(row.metadata),
             key=row.key,
             idempotency_key=row.idempotency_key,
+            idempotency_digest=row.idempotency_digest,
             parent_id=row.parent_id,
             status=Status.READY if is_due else Status.SCHEDULED,
             wake_at=None if is_due else wake_at,

@@ -30,6 +30,11 @@ class Program:
         return f"token {self.token.name}"
 
     @property
+    def owner(self) -> str:
+        """Return the name of the owner of idempotency keys; the secret may change, the name stays."""
+        return f"token:{self.token.name}"
+
+    @property
     def backends(self) -> Sequence[str]:
         return [self.backend]
 
@@ -62,6 +67,10 @@ class Person:
 
     def __str__(self) -> str:
         return f"user {self.user.get_username()}"
+
+    @property
+    def owner(self) -> str:
+        return f"user:{self.user.pk}"
 
     @property
     def backends(self) -> Sequence[str]:

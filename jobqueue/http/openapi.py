@@ -29,7 +29,7 @@ REFUSALS = {
     403: "Not allowed, or no CSRF token beside the session's cookie.",
     404: "No such task.",
     405: "The wrong method.",
-    409: "The state of things does not allow it.",
+    409: "The task's state does not allow it, or the idempotency key was used for another request.",
     411: "The server wants to know the length of the body before.",
     413: "Too large.",
     415: "No JSON in UTF-8.",
@@ -114,7 +114,8 @@ SCHEMAS: Json = {
             "max_attempts": {"type": ["integer", "null"], "minimum": 1, "maximum": 1_000_000},
             "idempotency_key": {
                 **_nullable(KEY),
-                "description": "Submitting it again gives the same task, until retention deletes that.",
+                "description": "Belongs to the token or the user. The same request with it gives the same task, until "
+                "retention deletes that task. Another request with it is refused with 409.",
             },
         },
         optional=("args", "kwargs", "queue", "priority", "run_after", "max_attempts", "idempotency_key"),

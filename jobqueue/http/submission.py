@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
 from django.conf import settings
@@ -91,8 +92,17 @@ def read(value: Any, caller: Caller) -> Reading:
         reading.problems.append(Problem(f"must be a text of 1 to {limit} characters", "/idempotency_key"))
     task = _task(value, caller, reading)
     if task is not None and not reading.problems and not reading.forbidden:
-        reading.submission = Submission(task=task, args=args or [], kwargs=kwargs or {}, idempotency_key=key)
+        asked = {member: value[member] for member in OPTIONS if value.get(member) is not None}
+        stored_key = None if key is None else owned_key(caller.owner, key)
+        reading.submission = Submission(
+            task=task, args=args or [], kwargs=kwargs or {}, idempotency_key=stored_key, asked=asked
+        )
     return reading
+
+
+def owned_key(owner: str, key: str) -> str:
+    """Return an idempotency key as rows hold it. The same text from another owner becomes another key."""
+    return sha256(f"{owner}\0{key}".encode(errors="surrogatepass")).hexdigest()  # a key holds no NUL
 
 
 def _task(value: dict[str, Any], caller: Caller, reading: Reading) -> AnyTask | None:

@@ -16,6 +16,7 @@ from typing import IO, Any, cast
 
 import pytest
 
+from jobqueue.http.submission import owned_key
 from jobqueue.models import Task
 from tests.acceptance.harness import Output
 from tests.engine.sessions import DEADLINE_SECONDS, session, wait_until, wait_until_somebody_waits
@@ -76,7 +77,8 @@ def test_server_that_is_told_to_stop_finishes_the_request_it_has(process_environ
         ThreadPoolExecutor(1) as pool,
     ):
         held = TaskFactory()
-        other.run("UPDATE jobqueue_task SET idempotency_key = 'order-1' WHERE id = %s", held.pk)
+        stored_key = owned_key("token:shop", "order-1")
+        other.run("UPDATE jobqueue_task SET idempotency_key = %s WHERE id = %s", stored_key, held.pk)
         body = {"task": GREET, "args": ["anna"], "idempotency_key": "order-1"}
         request = pool.submit(server.request, "POST", "submit/", body)
         wait_until_somebody_waits()
@@ -87,7 +89,7 @@ def test_server_that_is_told_to_stop_finishes_the_request_it_has(process_environ
         response, value = request.result(DEADLINE_SECONDS)
 
         assert response.status == 201
-        assert Task.objects.get(pk=value["id"]).idempotency_key == "order-1"
+        assert Task.objects.get(pk=value["id"]).idempotency_key == stored_key
         assert server.process.wait(DEADLINE_SECONDS) == 0
 
 

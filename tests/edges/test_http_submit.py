@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError
-from django.test import AsyncRequestFactory
+from django.test import AsyncRequestFactory, Client
 
 from jobqueue import api
 from jobqueue.http.answers import Refused
 from jobqueue.http.bodies import read_body
+from jobqueue.http.submission import owned_key
 from jobqueue.models import Task
-from tests.http import GREET, Shop, pk_of, tasks_setting, wheres
+from tests.factories import make_user
+from tests.http import GREET, Shop, pk_of, tasks_setting, token, wheres
 
 pytestmark = pytest.mark.django_db
 
@@ -41,7 +43,8 @@ class TestSubmit:
 
         task = Task.objects.get()
         assert response.json()["status"] == "SCHEDULED"
-        assert (task.queue_name, task.priority, task.max_attempts, task.idempotency_key) == ("mail", 7, 9, "order-1")
+        assert (task.queue_name, task.priority, task.max_attempts) == ("mail", 7, 9)
+        assert task.idempotency_key == owned_key("token:shop", "order-1")
         assert task.wake_at == datetime(2031, 1, 31, 11, tzinfo=UTC)
 
     def test_null_is_as_good_as_nothing(self, shop: Shop) -> None:
@@ -74,11 +77,83 @@ class TestSubmit:
 
 class TestIdempotencyKey:
     def test_repeat_is_answered_with_the_same_task(self, shop: Shop) -> None:
-        first, again = shop.submit(idempotency_key="k"), shop.submit(idempotency_key="k", args=["bert"])
+        first, again = (shop.submit(idempotency_key="k", kwargs={"times": 2}, run_after=9) for _ in range(2))
 
         assert (first.status_code, again.status_code) == (201, 200)
         assert again.json() == first.json()
-        assert Task.objects.get().args == ["anna"]
+        assert Task.objects.count() == 1
+
+    def test_repeat_with_members_in_another_order_or_null_is_the_same(self, shop: Shop) -> None:
+        first = shop.submit(idempotency_key="k", args=[], kwargs={"name": "anna", "times": 2})
+        body = {"kwargs": {"times": 2, "name": "anna"}, "idempotency_key": "k", "queue": None, "task": GREET}
+
+        again = shop.post("submit/", body)
+
+        assert (again.status_code, pk_of(again)) == (200, pk_of(first))
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"task": "tests.actors.Diary", "kwargs": None},
+            {"args": ["bert"]},
+            {"kwargs": {"times": 2}},
+            {"kwargs": {"times": True}},
+            {"queue": "mail"},
+            {"priority": 1},
+            {"run_after": 60},
+            {"max_attempts": 2},
+        ],
+        ids=str,
+    )
+    def test_key_sent_with_another_request_is_refused(self, shop: Shop, change: dict[str, Any]) -> None:
+        asked = {"idempotency_key": "k", "kwargs": {"times": 1}}
+        shop.submit(**asked)
+
+        response = shop.submit(**asked | change)
+
+        assert (response.status_code, wheres(response)) == (409, ["/idempotency_key"])
+        assert "another request" in response.json()[0]["what"]
+        assert Task.objects.count() == 1
+
+    def test_key_twice_in_one_batch_with_other_arguments_is_refused(self, shop: Shop) -> None:
+        body = [{"task": GREET, "args": [name], "idempotency_key": "k"} for name in ("anna", "bert")]
+
+        response = shop.post("submit/batch/", body)
+
+        assert (response.status_code, wheres(response)) == (409, ["/1/idempotency_key"])
+        assert not Task.objects.exists()
+
+    def test_key_belongs_to_one_token(self, shop: Shop, settings: Any) -> None:
+        settings.TASKS = tasks_setting({"shop": token(), "other": token("other-secret")})
+        other = Shop(Client(), "Bearer other-secret")
+
+        first, second = shop.submit(idempotency_key="k"), other.submit(idempotency_key="k")
+
+        assert (first.status_code, second.status_code) == (201, 201)
+        assert pk_of(first) != pk_of(second)
+        assert pk_of(other.submit(idempotency_key="k")) == pk_of(second)
+
+    def test_key_outlives_a_new_secret_of_its_token(self, shop: Shop, settings: Any) -> None:
+        first = shop.submit(idempotency_key="k")
+        settings.TASKS = tasks_setting({"shop": token("new-secret")})
+
+        again = Shop(Client(), "Bearer new-secret").submit(idempotency_key="k")
+
+        assert (again.status_code, pk_of(again)) == (200, pk_of(first))
+
+    def test_key_belongs_to_one_user(self, shop: Shop) -> None:
+        anna, bert = make_user("submit_task"), make_user("submit_task")
+        clients = []
+        for user in (anna, bert, anna):
+            clients.append(Client())
+            clients[-1].force_login(user)
+
+        responses = [Shop(client, "").submit(idempotency_key="k") for client in clients]
+
+        assert [response.status_code for response in (shop.submit(idempotency_key="k"), *responses)] == [
+            201, 201, 201, 200,
+        ]  # fmt: skip
+        assert pk_of(responses[2]) == pk_of(responses[0])
 
     def test_repeat_is_known_when_the_task_has_ended(self, shop: Shop) -> None:
         first = shop.submit(idempotency_key="k")
@@ -110,15 +185,8 @@ class TestIdempotencyKey:
 
         assert (again.status_code, pk_of(again)) == (200, pk_of(first))
 
-    def test_key_of_another_task_is_a_conflict(self, shop: Shop) -> None:
-        Task.objects.filter(pk=pk_of(shop.submit(idempotency_key="k"))).update(task_type="tests.tasks.other")
-
-        response = shop.submit(idempotency_key="k")
-
-        assert (response.status_code, wheres(response)) == (409, ["/idempotency_key"])
-
     def test_batch_with_a_conflict_enqueues_nothing(self, shop: Shop) -> None:
-        Task.objects.filter(pk=pk_of(shop.submit(idempotency_key="k"))).update(task_type="tests.tasks.other")
+        shop.submit(idempotency_key="k")
         body = [{"task": GREET, "args": [name], "idempotency_key": name} for name in ("a", "k")]
 
         response = shop.post("submit/batch/", body)

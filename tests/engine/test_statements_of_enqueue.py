@@ -51,6 +51,7 @@ def columns(bench: Bench, **values: Any) -> dict[str, Any]:
             "metadata": '{"m": true}',
             "max_attempts": 7,
             "idempotency_key": "k",
+            "idempotency_digest": "d",
         },
         {"wake_after_seconds": 3.25, "expires_after_seconds": 7.5},
         {"wake_after_seconds": -1.0},

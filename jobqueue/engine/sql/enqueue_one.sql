@@ -8,14 +8,15 @@ WITH counted AS (
     VALUES (%(backend)s, %(queue_name)s, %(task_type)s, statement_timestamp(), 1)
 )
 INSERT INTO jobqueue_task (
-    id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, idempotency_key, parent_id,
-    status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls, idle_polls, timed_out,
+    id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, idempotency_key, idempotency_digest,
+    parent_id, status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls, idle_polls, timed_out,
     lost_count, errors, enqueued_at
 )
 VALUES (
     %(id)s::uuid, %(backend)s::text, %(queue_name)s::text, %(task_type)s::text, %(priority)s::int,
     statement_timestamp() - make_interval(secs => %(priority)s::int * %(aging)s::float8), %(args)s::jsonb,
-    %(kwargs)s::jsonb, %(options)s::jsonb, %(metadata)s::jsonb, %(idempotency_key)s::text, %(parent_id)s::uuid,
+    %(kwargs)s::jsonb, %(options)s::jsonb, %(metadata)s::jsonb, %(idempotency_key)s::text,
+    %(idempotency_digest)s::text, %(parent_id)s::uuid,
     CASE
         WHEN COALESCE(%(wake_at)s::timestamptz, statement_timestamp() + make_interval(secs => %(wake_after_seconds)s::float8))
             > statement_timestamp()

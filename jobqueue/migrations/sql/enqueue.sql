@@ -22,21 +22,21 @@ BEGIN
             COALESCE(given.wake_at, clock.now + make_interval(secs => given.wake_after_seconds)) AS alarm_at
         FROM clock, json_to_recordset(jobqueue_enqueue.rows) AS given (
             id uuid, queue_name text, task_type text, priority int, args text, kwargs text, options text, metadata text,
-            key text, idempotency_key text, parent_id uuid, wake_at timestamptz, wake_after_seconds float8,
-            expires_at timestamptz, expires_after_seconds float8, max_attempts int
+            key text, idempotency_key text, idempotency_digest text, parent_id uuid, wake_at timestamptz,
+            wake_after_seconds float8, expires_at timestamptz, expires_after_seconds float8, max_attempts int
         )
     ),
     inserted AS (
         INSERT INTO {schema}.jobqueue_task (
             id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, key, idempotency_key,
-            parent_id, status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls, idle_polls,
+            idempotency_digest, parent_id, status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls, idle_polls,
             timed_out, lost_count, errors, enqueued_at
         )
         SELECT
             id, jobqueue_enqueue.backend, COALESCE(queue_name, 'default'), task_type, COALESCE(priority, 0),
             now - make_interval(secs => COALESCE(priority, 0) * jobqueue_enqueue.aging), COALESCE(args::jsonb, '[]'),
             COALESCE(kwargs::jsonb, '{}'), COALESCE(options::jsonb, '{}'), COALESCE(metadata::jsonb, '{}'), key,
-            idempotency_key, parent_id,
+            idempotency_key, idempotency_digest, parent_id,
             CASE WHEN alarm_at > now THEN 'SCHEDULED' ELSE 'READY' END,
             CASE WHEN alarm_at > now THEN alarm_at END,
             COALESCE(expires_at, now + make_interval(secs => expires_after_seconds)),
