@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -16,8 +15,7 @@ from uuid import UUID
 from django.core.management.base import CommandError, OutputWrapper
 
 from jobqueue.cli.tables import Column, table
-
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+from jobqueue.printable import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +26,19 @@ class Console:
     err: OutputWrapper
     is_json: bool = False
 
-    def write(self, text: str = "") -> None:
-        self.out.write(writable(clean(text), self.out))
+    def write(self, line: str = "") -> None:
+        self.out.write(writable(printable(line), self.out))
 
-    def say(self, text: str) -> None:
-        self.err.write(writable(clean(text), self.err), style_func=str)  # not in the red of errors
+    def say(self, line: str) -> None:
+        self.err.write(writable(printable(line), self.err), style_func=str)  # not in the red of errors
 
     def write_json(self, value: Any, *, indent: int | None = 2) -> None:
         # JSON's own escapes: those of write(), of DEL or of what an ASCII stdout lacks, no program reads.
         self.out.write(json.dumps(value, indent=indent, default=_plain).replace("\x7f", "\\u007f"))
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
-        # One cell is one line, whatever a name holds.
-        cells = [[" ".join(clean(str(cell)).split()) for cell in row] for row in rows]
+        # Before the widths are counted.
+        cells = [[printable(str(cell)) for cell in row] for row in rows]
         for line in table(columns, cells, self.width):
             self.write(line)
 
@@ -55,15 +53,10 @@ class Console:
             return
         if not is_terminal(sys.stdin):
             raise CommandError(f"{question} Say --yes where nobody can be asked, or look first with --dry-run.")
-        self.err.write(clean(f"{question} [y/N] "), style_func=str, ending="")
+        self.err.write(printable(f"{question} [y/N] "), style_func=str, ending="")
         self.err.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CommandError("Nothing was done.")
-
-
-def clean(text: str) -> str:
-    """Write control characters as escapes: what a task holds may come from anywhere."""
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def writable(text: str, stream: OutputWrapper) -> str:

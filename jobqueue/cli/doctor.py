@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from shlex import quote
 
 from django.core import checks
 from django.core.management.base import CommandError
@@ -24,6 +25,7 @@ from jobqueue.engine.base import Engine
 from jobqueue.engine.clock import bound
 from jobqueue.engine.schema import missing_migrations
 from jobqueue.outcome import FINAL, Status
+from jobqueue.printable import printable
 
 OVERDUE_SECONDS = 3600.0  # executors prune twice a minute
 LATER = (Status.SCHEDULED, Status.SUSPENDED)
@@ -60,11 +62,12 @@ def doctor(console: Console, backend: str | None) -> None:
 
 
 def _print(console: Console, found: Sequence[Finding]) -> None:
-    width = console.width or 120
+    width, indent = console.width or 120, " " * 9
     for one in found:
-        console.write(textwrap.fill(f"{one.level:<8} {one.said}", width, subsequent_indent=" " * 9))
-        if one.advice:
-            console.write(textwrap.fill(one.advice, width, initial_indent=" " * 9, subsequent_indent=" " * 9))
+        lines = textwrap.wrap(printable(f"{one.level:<8} {one.said}"), width, subsequent_indent=indent)
+        lines += textwrap.wrap(printable(one.advice), width, initial_indent=indent, subsequent_indent=indent)
+        for line in lines:
+            console.write(line)
 
 
 def _settings() -> Iterator[Finding]:
@@ -93,7 +96,7 @@ def _backend(engine: Engine) -> Iterator[Finding]:
         yield Finding(
             Level.ERROR,
             f"{here}: migrations are not applied: {', '.join(missing)}.",
-            f"manage.py migrate jobqueue --database {engine.database}",
+            f"manage.py migrate jobqueue --database {quote(engine.database)}",
         )
         return
     yield Finding(Level.OK, f"{here}: database {engine.database!r} answers, tables are migrated.")
@@ -135,21 +138,21 @@ def _queues(now: Figures) -> Iterator[Finding]:
                 yield Finding(
                     Level.WARNING,
                     f"Queue {queue.name}: paused for {duration(since)}; {ready} READY.",
-                    f"manage.py jobqueue resume {queue.name}",
+                    f"manage.py jobqueue resume {quote(queue.name)}",
                 )
         elif ready.number and not queue.serving:
             starving = True
             yield Finding(
                 Level.ERROR,
                 f"Queue {queue.name}: {ready} READY, the oldest for {waited}, and no executor serves it.",
-                f"manage.py run_executors --backend {now.backend} --queue {queue.name}",
+                f"manage.py run_executors --backend {quote(now.backend)} --queue {quote(queue.name)}",
             )
         elif now.serving and not queue.serving and any(queue.counts[one].number for one in LATER):
             later = " and ".join(f"{queue.counts[one]} {one}" for one in LATER)
             yield Finding(
                 Level.WARNING,
                 f"Queue {queue.name}: {later}, and no executor serves it for when they are due.",
-                f"manage.py run_executors --backend {now.backend} --queue {queue.name}",
+                f"manage.py run_executors --backend {quote(now.backend)} --queue {quote(queue.name)}",
             )
     if not starving:
         yield Finding(Level.OK, f"Backend {now.backend}: every queue with READY tasks is served, or paused.")

@@ -51,7 +51,8 @@ class Progress:
         if self.is_stopped:
             raise KeyboardInterrupt
         self.is_stopped = True
-        self._console.say("\nStopping after this batch; Ctrl-C again to stop at once.")
+        self._console.say("")
+        self._console.say("Stopping after this batch; Ctrl-C again to stop at once.")
 
     def close(self) -> None:
         if self._bar is not None:

@@ -17,6 +17,7 @@ from jobqueue.executor.scribe import say
 from jobqueue.function import changed
 from jobqueue.outcome import FINAL, Claimed, Status
 from jobqueue.payload import decode
+from jobqueue.printable import printable
 from jobqueue.results import Result
 
 WORDS = {
@@ -183,8 +184,8 @@ def keys(claimed: Claimed, worker: Worker) -> dict[str, Any]:
     """Give the `extra` of every log line about a task."""
     return {
         "task_id": str(claimed.id),
-        "task": claimed.task_type,
-        "queue": claimed.queue_name,
+        "task": printable(claimed.task_type),
+        "queue": printable(claimed.queue_name),
         "attempt": claimed.attempts + 1,
         "wait_ms": round(claimed.wait_seconds * 1000, 3),
         "executor": worker.executor_name,

@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeVar
 from jobqueue.engine.clock import written
 from jobqueue.executor.hold import Hold
 from jobqueue.payload import clean_text, escape
+from jobqueue.printable import printable
 
 TRACEBACK_CHARACTERS = 16_000
 MESSAGE_CHARACTERS = 2_000
@@ -77,7 +78,7 @@ def message_of(error: BaseException, mask: Mask = str) -> str:
 def first_line_of(error: BaseException, mask: Mask = str) -> str:
     """Give what fits into a line of the log."""
     message = message_of(error, mask).strip().partition("\n")[0]
-    return mask(f"{name_of(error)}: {message}") if message else name_of(error)
+    return printable(mask(f"{name_of(error)}: {message}") if message else name_of(error))
 
 
 def traceback_of(error: BaseException, mask: Mask = str) -> str:

@@ -20,6 +20,7 @@ from jobqueue.executor.log import logger
 from jobqueue.executor.run import Worker
 from jobqueue.outcome import Claimed, NewTask
 from jobqueue.payload import cut, decode
+from jobqueue.printable import printable_lines
 from jobqueue.redact import argument_secrets, redact_text, without
 
 OF_DJANGO = (PACKAGE, "django.dispatch", "django.db.backends.base")
@@ -85,6 +86,8 @@ def _mask(record: logging.LogRecord, error: BaseException | None, mask: Mask) ->
         stand_in = masked_error(error, mask)
         record.exc_info = type(stand_in), stand_in, stand_in.__traceback__
         record.exc_text = shown.rstrip("\n")  # with the chain of causes, for those who print texts
+    if error is not None and (lines := printable_lines(shown)) != shown:
+        record.exc_text = lines.rstrip("\n")
 
 
 def message_in(record: logging.LogRecord) -> str:

@@ -32,6 +32,7 @@ from jobqueue.executor.suspects import Suspects
 from jobqueue.executor.upkeep import AGAIN_SECONDS, Upkeep
 from jobqueue.failpoints import reach
 from jobqueue.outcome import WAITING, Claimed, Claims, Command, Committed, Letter, Status
+from jobqueue.printable import printable
 
 TAKE_BACK_SECONDS = 1.0  # a task that waited in line for so long goes back for others to take
 DRAINED_SECONDS = 1.0  # --burst ends when nothing is due so soon
@@ -310,7 +311,7 @@ class Pulse(threading.Thread):
             logger.warning(
                 "task.outcome_dropped task id=%s type=%s: another claim holds it, or it has ended",
                 hold.id,
-                hold.claimed.task_type,
+                printable(hold.claimed.task_type),
                 extra=announce.keys(hold.claimed, self.worker),
             )
         elif announce.is_news(over, status):

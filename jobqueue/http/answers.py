@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.views.decorators.csrf import csrf_exempt
 
 from jobqueue.exceptions import KeyTaken
+from jobqueue.printable import printable
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ def endpoint(*methods: str) -> Callable[[View], View]:
             except Refused as refused:
                 return refusal(refused)
             except (OperationalError, InterfaceError, KeyTaken) as error:
-                logger.warning("database away path=%s error=%s", request.path, error)
+                logger.warning("database away path=%s error=%s", printable(request.path), printable(str(error)))
                 return refusal(away())
 
         guarded.login_required = False  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ from jobqueue import api, registry
 from jobqueue.conf import options_for
 from jobqueue.http.answers import Problem, Refused
 from jobqueue.models import Task
+from jobqueue.printable import printable
 from jobqueue.tokens import Token
 
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="jobqueue"'}
@@ -66,7 +67,7 @@ class Person:
     user: Any
 
     def __str__(self) -> str:
-        return f"user {self.user.get_username()}"
+        return printable(f"user {self.user.get_username()}")
 
     @property
     def owner(self) -> str:

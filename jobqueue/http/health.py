@@ -12,6 +12,7 @@ from jobqueue import api
 from jobqueue.engine import engine_for
 from jobqueue.http.answers import RETRY_AFTER_SECONDS, Problem, Refused, answer, endpoint
 from jobqueue.http.callers import caller_of
+from jobqueue.printable import printable
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ def ready(request: HttpRequest) -> HttpResponse:
     problems = [problem for alias in api.aliases() for problem in _problems(alias)]
     if not problems:
         return answer({"status": "ok"})
-    logger.warning("not ready: %s", "; ".join(f"{problem.where}: {problem.what}" for problem in problems))
+    logger.warning("not ready: %s", printable("; ".join(f"{problem.where}: {problem.what}" for problem in problems)))
     shown = [{"where": p.where, "what": p.what} for p in problems] if _may_look_closer(request) else []
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     return answer({"status": "failing", "problems": shown}, 503, headers)
@@ -44,7 +45,7 @@ def _problems(alias: str) -> Iterator[Problem]:
         queues = engine.draining()
         quiet = [] if all(queue.is_served for queue in queues) else engine.quiet()
     except (DatabaseError, InterfaceError) as error:
-        logger.warning("database away backend=%s error=%s", alias, error)
+        logger.warning("database away backend=%s error=%s", alias, printable(str(error)))
         yield Problem("The database is away.", alias)
         return
     for queue in queues:

@@ -101,7 +101,12 @@ SCHEMAS: Json = {
             "task": {"type": "string", "description": "The name of a task declared with submit=True."},
             "args": {"type": ["array", "null"]},
             "kwargs": {"type": ["object", "null"]},
-            "queue": {"type": ["string", "null"], "minLength": 1, "maxLength": 128},
+            "queue": {
+                "type": ["string", "null"],
+                "minLength": 1,
+                "maxLength": 128,
+                "description": "Has no control characters.",
+            },
             "priority": {"type": ["integer", "null"], "minimum": -100, "maximum": 100},
             "run_after": {
                 "description": "Not before this moment, or this many seconds from now.",

@@ -19,6 +19,7 @@ from jobqueue.http.answers import Problem
 from jobqueue.http.bodies import pointer, unknown_members
 from jobqueue.http.callers import Caller
 from jobqueue.payload import is_text
+from jobqueue.printable import printable
 
 MOST_IDEMPOTENCY_CHARACTERS = 255
 
@@ -31,6 +32,12 @@ def text(value: Any) -> str:
     if not isinstance(value, str):
         raise Wrong("must be a text")
     return value
+
+
+def queue_name(value: Any) -> str:
+    if printable(name := text(value)) != name:
+        raise Wrong("must have no control characters")
+    return name
 
 
 def whole_number(value: Any) -> int:
@@ -60,7 +67,7 @@ def moment(value: Any) -> datetime | timedelta:
 
 # The names of members, those of using(), and how they are read.
 OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
-    "queue": ("queue_name", text),
+    "queue": ("queue_name", queue_name),
     "priority": ("priority", whole_number),
     "run_after": ("run_after", moment),
     "max_attempts": ("max_attempts", whole_number),

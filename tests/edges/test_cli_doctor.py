@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
@@ -58,6 +59,15 @@ def test_a_queue_that_nobody_serves_is_an_error(backend, alive) -> None:
     (error,) = [text for text in said_of(backend, "error") if "Queue" in text]
     assert "Queue forgotten: 1 READY" in error
     assert f"run_executors --backend {backend} --queue forgotten" in error
+
+
+def test_commands_to_copy_quote_the_names_of_queues(backend, alive) -> None:
+    name = "x; touch /tmp/pwned"
+    TaskFactory.create(backend=backend, using=backend, queue_name=name)
+    TaskFactory.create(backend=backend, using=backend, queue_name=f"{name}2", scheduled=True)
+    QueueFactory.create(backend=backend, using=backend, name=f"{name}3", paused_at=ago(3 * 86_400))
+    advice = [one["advice"] for one in jobqueue("doctor", "--backend", backend, "--json").json]
+    assert [shlex.split(text)[-1] for text in advice if "pwned" in text] == [name, f"{name}2", f"{name}3"]
 
 
 def test_a_queue_that_nobody_will_serve_is_a_warning_before_its_tasks_are_due(backend, alive) -> None:

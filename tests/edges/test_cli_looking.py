@@ -239,6 +239,17 @@ class TestTail:
         )
         assert json.loads(said.out)["id"] == str(wanted.pk)
 
+    @pytest.mark.parametrize("width", [None, "200"])
+    def test_names_and_errors_cannot_forge_a_line(self, backend, make, monkeypatch, width) -> None:
+        make(failed=True, task_type="a\nb", queue_name="x\n13:59:59 FAILED", errors=[error("one\u2028two\x0b\x1b[2J")])
+        if width:
+            monkeypatch.setenv("COLUMNS", width)
+
+        said = jobqueue("tail", "--backend", backend)
+
+        assert len(said.out.splitlines()) == (2 if width else 1)  # the error has a line of its own
+        assert all(character.isprintable() for character in said.out.replace("\n", ""))
+
     def test_following_shows_each_once_until_ctrl_c(self, backend, make, monkeypatch) -> None:
         make(successful=True, task_type="shop.tasks.before")
         looks = iter(["first", "", "second", ""])

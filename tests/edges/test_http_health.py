@@ -128,6 +128,16 @@ def test_names_of_queues_are_not_for_everybody(who: str) -> None:
     assert (response.status_code, response.json()) == (503, {"status": "failing", "problems": []})
 
 
+def test_names_of_queues_cannot_forge_a_line_of_the_log(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    TaskFactory(queue_name="x\n13:59:59 CRITICAL executor.failed\x1b]0;pwned\x07")
+
+    client.get("/jobqueue/health/")
+
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "jobqueue.http.health"]
+    assert r"default/x\n13:59:59 CRITICAL executor.failed\x1b]0;pwned\x07" in line
+    assert line.isprintable()
+
+
 def test_people_who_may_see_tasks_see_the_names() -> None:
     TaskFactory(queue_name="mail")
     client = Client()

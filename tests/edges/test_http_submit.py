@@ -263,6 +263,7 @@ class TestRefusals:
             ({"kwargs": {"nobody": 1}}, ""),
             ({"queue": 1}, "/queue"),
             ({"queue": "nowhere"}, "/queue"),
+            ({"queue": "default\n"}, "/queue"),
             ({"priority": "1"}, "/priority"),
             ({"priority": True}, "/priority"),
             ({"priority": 1.5}, "/priority"),
@@ -289,6 +290,17 @@ class TestRefusals:
 
         assert (response.status_code, wheres(response)) == (400, [where])
         assert not Task.objects.exists()
+
+    @pytest.mark.parametrize("name", ["x\n13:59:59 CRITICAL", "\x1b]0;pwned\x07", "tab\t", "\u2028", "\u202e", "\x85"])
+    def test_queue_with_control_characters_is_refused(self, shop: Shop, settings: Any, name: str) -> None:
+        """A site without QUEUES takes every other name."""
+        settings.TASKS = tasks_setting() | {"default": tasks_setting()["default"] | {"QUEUES": []}}
+
+        response = shop.submit(queue=name)
+
+        assert (response.status_code, wheres(response)) == (400, ["/queue"])
+        assert "control characters" in response.json()[0]["what"]
+        assert shop.submit(queue="mail ✉").status_code == 201
 
     def test_everything_that_is_wrong_is_told_at_once(self, shop: Shop) -> None:
         response = shop.submit(priority=1000, queue="nowhere", retries=1, idempotency_key="")

@@ -416,6 +416,7 @@ EXCEPTIONS: dict[str, Callable[[], BaseException]] = {
     "groups": nested_groups,
     "huge": lambda: ValueError("x" * 50_000_000),
     "unstorable": lambda: ValueError("a\x00b\ud800c"),
+    "forged": lambda: ValueError("\x1b]0;pwned\x07\x8513:59:59 CRITICAL executor.failed\u2028!"),
     "exit": lambda: SystemExit(3),
     "keyboard": lambda: KeyboardInterrupt(),
     "generator": lambda: GeneratorExit(),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db import connection
 
+from jobqueue.compat import PACKAGE
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from tests.executor import tasks
@@ -316,6 +318,30 @@ def test_what_is_handed_back_is_logged_as_such(
         assert line.startswith("released shop.tasks.not_deployed_yet ")
         assert " attempt=1/4 (not counted) took=0ms UnknownTask: " in line
         assert line.endswith("; again in 0.0s")
+
+
+def test_names_and_errors_cannot_forge_a_line_of_the_log(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    forged = "x\n13:59:59 CRITICAL executor.failed\x1b]0;pwned\x07\u2028"
+    failing = TaskFactory.create(task_type=tasks.fail.task_type, args=["forged"], queue_name=forged)
+    unknown = TaskFactory.create(task_type=forged)
+
+    with caplog.at_level("INFO", "jobqueue.executor"):
+        start()
+        wait_for(lambda: len(lines_about(caplog, failing.pk)) == 4, "the lines of two attempts")
+        (other, *_) = wait_for(lambda: lines_about(caplog, unknown.pk), "the line about an unknown task")
+        (of_django,) = wait_for(
+            lambda: [record for record in caplog.records if record.name == PACKAGE and record.exc_info],
+            "the line of Django",
+        )
+    line = lines_about(caplog, failing.pk)[-1]
+
+    assert r"ValueError: \x1b]0;pwned\x07\x8513:59:59 CRITICAL executor.failed\u2028!" in line
+    assert r"queue=x\n13:59:59 CRITICAL executor.failed\x1b]0;pwned\x07\u2028 " in line
+    assert line.isprintable()
+    assert other.isprintable()
+    traceback = logging.Formatter().format(of_django)
+    assert traceback.endswith(r"ValueError: \x1b]0;pwned\x07\x8513:59:59 CRITICAL executor.failed\u2028!")
+    assert all(record.queue.isprintable() for record in caplog.records if hasattr(record, "queue"))
 
 
 def lines_about(caplog: pytest.LogCaptureFixture, pk: Any) -> list[str]:

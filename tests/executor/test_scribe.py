@@ -102,6 +102,17 @@ def test_the_end_of_the_program_leaves_nothing_unwritten(
     assert stream.lines == ["first", "last"]
 
 
+def test_a_traceback_does_not_steer_the_terminal(logger: logging.Logger, stream: Stream) -> None:
+    try:
+        raise ValueError("\x1b]0;pwned\x07\u2028")
+    except ValueError:
+        logger.exception("worker.error")
+
+    lines = stream.getvalue().split("\n")
+    assert lines[1] == "Traceback (most recent call last):"
+    assert lines[-2] == r"ValueError: \x1b]0;pwned\x07\u2028"
+
+
 class TestSay:
     """Lines for which no record is made."""
 
@@ -125,6 +136,20 @@ class TestSay:
         assert (record.msg, record.args, record.__dict__["task_id"]) == ("started %s", ("a.task",), "1")
         assert record.funcName == "test_whoever_else_hears_it_gets_the_record_with_its_extra"
         assert stream.lines == ["a.task"]
+
+    @pytest.mark.parametrize("hears", ["scribe", "both"])
+    def test_a_name_cannot_forge_a_line(self, logger: logging.Logger, stream: Stream, hears: str) -> None:
+        heard: list[str] = []
+        if hears == "both":
+            other = logging.Handler()
+            other.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+            logger.addHandler(other)
+
+        say(logger, logging.WARNING, "started %s in %.1fs", "x\n13:59:59 CRITICAL\x1b[2J\u2028", 1.0, extra=dict)
+
+        (line,) = stream.getvalue().splitlines()
+        assert line.endswith(r"started x\n13:59:59 CRITICAL\x1b[2J\u2028 in 1.0s")
+        assert heard in ([], [r"started x\n13:59:59 CRITICAL\x1b[2J\u2028 in 1.0s"])
 
     @pytest.mark.parametrize("filtered", ["logger", "handler"])
     def test_a_filter_is_asked(self, logger: logging.Logger, stream: Stream, filtered: str) -> None:

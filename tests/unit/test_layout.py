@@ -23,6 +23,7 @@ VALUES = [
     "ids",
     "outcome",
     "payload",
+    "printable",
     "redact",
     "tally",
     "tokens",

@@ -1,0 +1,33 @@
+"""Text from outside becomes one line, whatever it holds."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from jobqueue.printable import printable
+
+
+@pytest.mark.parametrize("text", ["", "emails", "mail ✉ é 😀", "non-breaking\u00a0space", "back\\slash"])
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    assert printable(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\nb\r\tc", r"a\nb\r\tc"),
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("\x7f\x9b31m\x85", r"\x7f\x9b31m\x85"),
+        ("a\u2028b\u2029c\u202ed\u2066", r"a\u2028b\u2029c\u202ed\u2066"),
+        ("\udcff", r"\udcff"),
+    ],
+)
+def test_control_characters_are_written_as_escapes(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_no_character_begins_a_new_line() -> None:
+    for code in range(sys.maxunicode + 1):
+        assert len(printable(f"a{chr(code)}b").splitlines()) == 1
