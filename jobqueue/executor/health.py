@@ -8,18 +8,20 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from jobqueue.printable import printable
+
 logger = logging.getLogger("jobqueue.executor.health")
 
 LOOPBACK = "127.0.0.1"
-CALLER_SECONDS = 5.0  # that a caller may take for its next byte
+CALLER_SECONDS = 2.0  # from the connection of a caller to the end of its answer
 GRACE_SECONDS = 1.0  # that the requests of the last moment have, when the process is over
 LOOK_SECONDS = 0.25  # between looks whether to stop
-MOST_AT_ONCE = 64  # callers; whoever else comes is hung up on
+MOST_AT_ONCE = 64  # callers; another one takes the place of the oldest
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class HealthServer(ThreadingHTTPServer):
         self.socket.close()
         self.socket, self.health = listener, health
         self._idle = threading.Condition()
-        self._callers = 0
+        self._callers: dict[Any, float] = {}  # sockets, the oldest first, and when each came
         self._thread = threading.Thread(target=self.serve_forever, args=(LOOK_SECONDS,), name="health", daemon=True)
 
     def start(self) -> None:
@@ -105,31 +107,35 @@ class HealthServer(ThreadingHTTPServer):
         """Finish the requests that are here, as far as that takes no time."""
         self.shutdown()
         with self._idle:
-            self._idle.wait_for(lambda: self._callers == 0, GRACE_SECONDS)
+            self._idle.wait_for(lambda: not self._callers, GRACE_SECONDS)
         self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._idle:
-            if self._callers >= MOST_AT_ONCE:
-                self.shutdown_request(request)
-                return
-            self._callers += 1
-        try:
-            super().process_request(request, client_address)
-        except RuntimeError:  # no thread is to be had for it
-            self._left()
-            raise
+            if len(self._callers) >= MOST_AT_ONCE:
+                self._drop(next(iter(self._callers)))  # the oldest: a probe says at once what it wants
+            self._callers[request] = time.monotonic()
+        super().process_request(request, client_address)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._left()
-
-    def _left(self) -> None:
+    def service_actions(self) -> None:
+        """Drop the callers that take too long; serve_forever() calls this every LOOK_SECONDS."""
         with self._idle:
-            self._callers -= 1
+            too_early = time.monotonic() - CALLER_SECONDS
+            for request in [request for request, began_at in self._callers.items() if began_at < too_early]:
+                self._drop(request)
+
+    def _drop(self, request: Any) -> None:
+        """End a connection; the thread that reads from it gets an end of file, and closes it."""
+        del self._callers[request]
+        with suppress(OSError):  # the caller was faster
+            request.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget a caller before its socket is closed, whose number may be another's at once."""
+        with self._idle:
+            self._callers.pop(request, None)
             self._idle.notify_all()
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.debug("health.error %s", client_address, exc_info=True)  # a caller that hangs up is no news
@@ -172,7 +178,7 @@ class Probe(BaseHTTPRequestHandler):
         return "jobqueue"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the standard library's word
-        logger.debug("health.asked %s", self.requestline if hasattr(self, "requestline") else "")
+        logger.debug("health.asked %s", printable(self.requestline) if hasattr(self, "requestline") else "")
 
 
 @contextmanager

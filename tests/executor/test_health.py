@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from http.server import ThreadingHTTPServer
 from tempfile import TemporaryDirectory
@@ -117,17 +117,56 @@ def test_stop_does_not_wait_for_a_request_that_never_ends() -> None:
         caller.join(SECONDS)
 
 
-def test_many_who_say_nothing_do_not_fill_the_process_with_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_AT_ONCE", 1)
-    release = threading.Event()
-    with server_of(release) as server:
-        caller = threading.Thread(target=lambda: request(server, "/livez"))
-        caller.start()
-        assert server.asked.wait(SECONDS)  # type: ignore[attr-defined]
-        with pytest.raises(OSError):  # noqa: PT011 - however the system words it
-            request(server, "/livez")
-        release.set()
-        caller.join(SECONDS)
+def slow_callers(server: HealthServer, count: int, stack: ExitStack) -> list[socket.socket]:
+    """Connect, and send the first byte of a request."""
+    address = server.socket.getsockname()
+    callers = [stack.enter_context(socket.create_connection(address, SECONDS)) for _ in range(count)]
+    for caller in callers:
+        caller.send(b"G")
+    return callers
+
+
+def test_probe_is_answered_beside_more_slow_callers_than_there_is_room_for() -> None:
+    with server_of(Health()) as server, ExitStack() as stack:
+        slow_callers(server, module.MOST_AT_ONCE + 6, stack)
+
+        for _ in range(20):
+            response, _ = request(server, "/livez")
+            assert response.status == 200
+
+        server.stop()
+
+
+def test_oldest_caller_is_dropped_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CALLER_SECONDS", 2 * SECONDS)
+    with server_of(Health()) as server, ExitStack() as stack:
+        callers = slow_callers(server, module.MOST_AT_ONCE, stack)
+        request(server, "/livez")
+
+        assert callers[0].recv(1) == b""
+        callers[1].send(b"ET /livez HTTP/1.0\r\n\r\n")
+        assert callers[1].recv(4096).startswith(b"HTTP/1.0 200")
+        assert threading.active_count() < 2 * module.MOST_AT_ONCE
+        server.stop()
+
+
+def test_caller_who_sends_a_byte_now_and_then_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CALLER_SECONDS", 0.5)
+    with server_of(Health()) as server, ExitStack() as stack:
+        (caller,) = slow_callers(server, 1, stack)
+        caller.settimeout(0.05)
+        deadline = time.monotonic() + SECONDS / 3
+        is_open = True
+        while is_open and time.monotonic() < deadline:
+            try:
+                caller.send(b"G")
+                is_open = caller.recv(1) != b""
+            except TimeoutError:
+                continue
+            except OSError:
+                is_open = False
+
+        assert not is_open
         server.stop()
 
 
