@@ -13,6 +13,7 @@ from django.http.request import UnreadablePostError
 from jobqueue.http.answers import Problem, Refused
 from jobqueue.payload import decode
 
+TOO_SHORT = "The body ended before its Content-Length."
 ENVELOPE_BYTES = 16_384  # of a submission beside its arguments
 
 
@@ -48,7 +49,9 @@ def read_body(request: HttpRequest, *, max_bytes: int | None = None) -> bytes:
     try:
         body = request.body
     except UnreadablePostError:
-        raise Refused(400, "The body ended too soon.") from None
+        raise Refused(400, TOO_SHORT) from None
+    if length and len(body) < _number(length):  # servers pass on what came before the caller hung up
+        raise Refused(400, TOO_SHORT)
     _refuse_larger(len(body), limits)
     return body
 

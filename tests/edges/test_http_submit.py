@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from jobqueue.http.bodies import read_body
 from jobqueue.http.submission import owned_key
 from jobqueue.models import Task
 from tests.factories import make_user
-from tests.http import GREET, Shop, pk_of, tasks_setting, token, wheres
+from tests.http import GREET, Shop, TaskFactory, pk_of, tasks_setting, token, wheres
 
 pytestmark = pytest.mark.django_db
 
@@ -359,6 +360,19 @@ class TestRefusals:
         wrong: dict[str, Any] = {"headers": shop.headers, "CONTENT_LENGTH": "many"}
 
         assert shop.client.post("/jobqueue/submit/", {}, "application/json", **wrong).status_code == 400
+
+    @pytest.mark.parametrize("path", ["submit/", "cancel/"])
+    def test_body_that_ends_before_its_length_is_refused(self, shop: Shop, path: str) -> None:
+        """What came may be JSON, or nothing: `{"tree": true}` that never came must not cancel without the tree."""
+        body = f'{{"task": "{GREET}", "args": ["anna"]}}'.encode() if path == "submit/" else b""
+        path = f"tasks/{TaskFactory().pk}/cancel/" if path == "cancel/" else path
+        cut: dict[str, Any] = {"wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body) + 14)}
+
+        response = shop.client.post(f"/jobqueue/{path}", {}, "application/json", headers=shop.headers, **cut)
+
+        assert (response.status_code, response.json()[0]["what"]) == (400, "The body ended before its Content-Length.")
+        assert not Task.objects.exclude(status="READY").exists()
+        assert Task.objects.count() == (0 if path == "submit/" else 1)
 
     def test_body_whose_length_is_not_said_before_is_limited_too(self) -> None:
         """As under ASGI, where a body may come in chunks."""
