@@ -47,6 +47,11 @@ class Program:
         is_closed = task is not None and not task.submit
         return not is_closed and self.problem_with(row.backend, row.task_type, row.queue_name) is None
 
+    def may_see_queue(self, backend: str, queue_name: str | None) -> bool:
+        """Return whether it may know the name of a queue; None is the backend as a whole. Metrics name all."""
+        is_own = backend == self.backend and (queue_name is None or self.token.allows_queue(queue_name))
+        return is_own or self.token.metrics
+
     def may_take_along(self, row: Task) -> bool:
         """Whether it ends with an ancestor; `submit` is not asked, which is about what comes from outside."""
         return self.problem_with(row.backend, row.task_type, row.queue_name) is None
@@ -81,6 +86,9 @@ class Person:
         return bool(self.user.has_perm(f"jobqueue.{permission}"))
 
     def may_see(self, row: Task) -> bool:
+        return True
+
+    def may_see_queue(self, backend: str, queue_name: str | None) -> bool:
         return True
 
     def may_take_along(self, row: Task) -> bool:

@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from django.db import DatabaseError, InterfaceError
 from django.http import HttpRequest, HttpResponse
 
 from jobqueue import api
 from jobqueue.engine import engine_for
-from jobqueue.http.answers import RETRY_AFTER_SECONDS, Problem, Refused, answer, endpoint
-from jobqueue.http.callers import caller_of
+from jobqueue.http.answers import RETRY_AFTER_SECONDS, Refused, answer, endpoint
+from jobqueue.http.callers import Caller, caller_of
 from jobqueue.printable import printable
 
 logger = logging.getLogger(__name__)
 
 NONE_ALIVE = "No executor is alive that serves this queue."
 ALL_QUIET = "Every executor alive that serves this queue was told to claim nothing."
+REMEMBERED_SECONDS = 1.0  # that an answer holds, for all callers of this process
+MOST_LOGGED = 10  # queues in one line of the log
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """One thing that is wrong: with a queue, or with a backend as a whole."""
+
+    backend: str
+    what: str
+    queue_name: str | None = None
+
+    @property
+    def where(self) -> str:
+        return self.backend if self.queue_name is None else f"{self.backend}/{self.queue_name}"
+
+
+_latest: tuple[float, list[Failing]] = (-math.inf, [])  # when it was looked, and what was found
 
 
 @endpoint("GET", "HEAD")
@@ -28,17 +49,35 @@ def live(request: HttpRequest) -> HttpResponse:
 
 @endpoint("GET", "HEAD")
 def ready(request: HttpRequest) -> HttpResponse:
-    """Say whether the queues drain: 200, or 503. Names of queues are for those who may see tasks."""
-    problems = [problem for alias in api.aliases() for problem in _problems(alias)]
-    if not problems:
+    """Say whether the queues drain: 200, or 503. Names of queues are for those who may see them."""
+    found = _failing()
+    if not found:
         return answer({"status": "ok"})
-    logger.warning("not ready: %s", printable("; ".join(f"{problem.where}: {problem.what}" for problem in problems)))
-    shown = [{"where": p.where, "what": p.what} for p in problems] if _may_look_closer(request) else []
+    caller = _viewer(request)
+    shown = [
+        {"where": one.where, "what": one.what}
+        for one in found
+        if caller is not None and caller.may_see_queue(one.backend, one.queue_name)
+    ]
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     return answer({"status": "failing", "problems": shown}, 503, headers)
 
 
-def _problems(alias: str) -> Iterator[Problem]:
+def _failing() -> list[Failing]:
+    """Look, or give what was found within REMEMBERED_SECONDS: callers without a token cost no statement, no line."""
+    global _latest
+    looked_at, found = _latest
+    if time.monotonic() - looked_at >= REMEMBERED_SECONDS:
+        found = [one for alias in api.aliases() for one in _look(alias)]
+        _latest = time.monotonic(), found
+        if found:
+            more = f"; and {len(found) - MOST_LOGGED} more" if len(found) > MOST_LOGGED else ""
+            said = "; ".join(f"{one.where}: {one.what}" for one in found[:MOST_LOGGED])
+            logger.warning("not ready: %s%s", printable(said), more)
+    return found
+
+
+def _look(alias: str) -> Iterator[Failing]:
     engine = engine_for(alias)
     limit = engine.options.ready_age_limit
     try:
@@ -46,22 +85,21 @@ def _problems(alias: str) -> Iterator[Problem]:
         quiet = [] if all(queue.is_served for queue in queues) else engine.quiet()
     except (DatabaseError, InterfaceError) as error:
         logger.warning("database away backend=%s error=%s", alias, printable(str(error)))
-        yield Problem("The database is away.", alias)
+        yield Failing(alias, "The database is away.")
         return
     for queue in queues:
-        here = f"{alias}/{queue.queue_name}"
+        name, waited = queue.queue_name, queue.oldest_seconds
         if queue.is_paused:  # as somebody wants it
             continue
         if not queue.is_served:
-            is_quiet = any(not names or queue.queue_name in names for names in quiet)
-            yield Problem(ALL_QUIET if is_quiet else NONE_ALIVE, here)
-        if limit is not None and queue.oldest_seconds > limit:
-            yield Problem(f"A task has been ready for {queue.oldest_seconds:.0f} s; {limit:g} s is the limit.", here)
+            is_quiet = any(not names or name in names for names in quiet)
+            yield Failing(alias, ALL_QUIET if is_quiet else NONE_ALIVE, name)
+        if limit is not None and waited > limit:
+            yield Failing(alias, f"A task has been ready for {waited:.0f} s; {limit:g} s is the limit.", name)
 
 
-def _may_look_closer(request: HttpRequest) -> bool:
+def _viewer(request: HttpRequest) -> Caller | None:
     try:
-        caller_of(request, "view_task")
+        return caller_of(request, "view_task")
     except (Refused, DatabaseError, InterfaceError):
-        return False
-    return True
+        return None

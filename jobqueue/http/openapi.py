@@ -227,7 +227,7 @@ SCHEMAS: Json = {
             "status": {"const": "failing"},
             "problems": {
                 "type": "array",
-                "description": "Empty for callers who may not see tasks.",
+                "description": "Those of the token's queues, or all for people who may see tasks. Others get none.",
                 "items": _object({"what": {"type": "string"}, "where": {"type": "string"}}),
             },
         }

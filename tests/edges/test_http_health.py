@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from jobqueue.engine.base import Engine
 from jobqueue.engine.postgresql import PostgresEngine
+from jobqueue.http import health
 from tests.factories import ExecutorFactory, QueueFactory, ago, make_user
-from tests.http import Shop, TaskFactory, tasks_setting
+from tests.http import Shop, TaskFactory, tasks_setting, token
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
 
 @pytest.fixture(autouse=True)
-def tasks(settings: Any) -> None:
+def tasks(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.TASKS = tasks_setting()
+    monkeypatch.setattr(health, "REMEMBERED_SECONDS", 0.0)
 
 
 def test_live_says_so_without_the_database(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,12 +112,71 @@ def test_paused_queue_is_as_somebody_wants_it(client: Client) -> None:
     assert client.get("/jobqueue/health/").status_code == 200
 
 
-def test_queues_of_every_backend_count(shop: Shop) -> None:
+def test_queues_of_every_backend_count(client: Client) -> None:
     TaskFactory(using="sqlite", backend="sqlite")
+    client.force_login(make_user("view_task"))
 
-    (problem,) = shop.get("health/").json()["problems"]
+    (problem,) = client.get("/jobqueue/health/").json()["problems"]
 
     assert problem["where"] == "sqlite/default"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "shown"),
+    [
+        ({"queues": ["mail"]}, ["default/mail"]),
+        ({"queues": ["*"]}, ["default/default", "default/mail"]),
+        ({"queues": []}, []),
+        ({"queues": [], "metrics": True}, ["default/default", "default/mail", "sqlite/default"]),
+    ],
+    ids=str,
+)
+def test_token_sees_the_names_of_its_queues_only(
+    shop: Shop, settings: Any, allowed: dict[str, Any], shown: list[str]
+) -> None:
+    settings.TASKS = tasks_setting({"shop": token() | allowed})
+    TaskFactory(queue_name="mail")
+    TaskFactory()
+    TaskFactory(using="sqlite", backend="sqlite")
+
+    response = shop.get("health/")
+
+    assert response.status_code == 503
+    assert [problem["where"] for problem in response.json()["problems"]] == shown
+
+
+@pytest.mark.parametrize("is_failing", [False, True])
+def test_answer_is_remembered_for_a_moment(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_failing: bool
+) -> None:
+    client.get("/jobqueue/health/")  # what others left is forgotten
+    monkeypatch.setattr(health, "REMEMBERED_SECONDS", 3600.0)
+    monkeypatch.setattr(health, "_latest", (-math.inf, []))
+    if is_failing:
+        TaskFactory()
+
+    with CaptureQueriesContext(connection) as queries:
+        statuses = {client.get("/jobqueue/health/").status_code}
+        count = len(queries)
+        statuses |= {client.get("/jobqueue/health/").status_code for _ in range(9)}
+
+    assert statuses == {503 if is_failing else 200}
+    assert len(queries) == count
+    assert len([record for record in caplog.records if record.name == "jobqueue.http.health"]) == int(is_failing)
+    monkeypatch.setattr(health, "REMEMBERED_SECONDS", 0.0)
+    ExecutorFactory()
+    assert client.get("/jobqueue/health/").status_code == 200
+
+
+def test_line_of_the_log_names_a_few_queues_only(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(50):
+        TaskFactory(queue_name=f"{number:0>128}")
+
+    client.get("/jobqueue/health/")
+
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "jobqueue.http.health"]
+    assert line.endswith(f"; and {50 - health.MOST_LOGGED} more")
+    assert len(line) < 5000
 
 
 @pytest.mark.parametrize("who", ["nobody", "wrong token", "without permission"])

@@ -34,7 +34,10 @@ def let_time_pass() -> None:
     Task.objects.update(**{name: F(name) - AWAY for name in ("enqueued_at", "started_at", "heartbeat", "rank")})
 
 
-def test_fleet_that_comes_back_does_everything_in_order_of_rank(fleet: Fleet, client: Client) -> None:
+def test_fleet_that_comes_back_does_everything_in_order_of_rank(
+    fleet: Fleet, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobqueue.http.health.REMEMBERED_SECONDS", 0.0)  # nor what another test has seen
     dead = ExecutorFactory.create()
     lost = TaskFactory.create(running=True, executor_id=dead.pk, task_type=work.task_type, args=[0.0])
     for priority in (0, 50, -50, 100, 0, -100):
