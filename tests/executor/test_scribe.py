@@ -145,7 +145,14 @@ class TestSay:
             other.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
             logger.addHandler(other)
 
-        say(logger, logging.WARNING, "started %s in %.1fs", "x\n13:59:59 CRITICAL\x1b[2J\u2028", 1.0, extra=dict)
+        say(
+            ExecutorLogger(logger),
+            logging.WARNING,
+            "started %s in %.1fs",
+            "x\n13:59:59 CRITICAL\x1b[2J\u2028",
+            1.0,
+            extra=dict,
+        )
 
         (line,) = stream.getvalue().splitlines()
         assert line.endswith(r"started x\n13:59:59 CRITICAL\x1b[2J\u2028 in 1.0s")
