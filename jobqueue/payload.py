@@ -413,8 +413,12 @@ def cut(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     head, tail = limit // 2, limit - limit // 2
-    left_out = len(text) - limit
-    return f"{text[:head]}\n... {left_out:,} characters left out ...\n{text[len(text) - tail :]}"
+    return f"{text[:head]}{left_out(len(text) - limit)}{text[len(text) - tail :]}"
+
+
+def left_out(characters: int) -> str:
+    """Say how much of the middle of a text is left out."""
+    return f"\n... {characters:,} characters left out ...\n"
 
 
 def _refuse_constant(word: str) -> NoReturn:

@@ -4,67 +4,197 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import translate
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from jobqueue.payload import Parameters
+from jobqueue.payload import Parameters, left_out
 
 MASK = "••••••"
 SHORTEST_SECRET = 4  # characters; a shorter one stands in every second text by chance
+MAX_PATH_CHARACTERS = 255  # a longer path is masked, unless all patterns name single names
+MAX_SECRET_CHARACTERS = 20_000  # of all secrets of a task; with more, its texts are masked whole
+MAX_TEXT_CHARACTERS = 20_000  # shown of an error's message or traceback, half of them from its end
+WHOLE = f"{MASK} (masked whole, since the task's masked arguments are too many or too large to look for)"
 # name=value, name: 'value', "name": "value". Possessive, so that a long text of one word takes no time.
 NAME = re.compile(r"""(?<![\w.-])([A-Za-z_][\w.-]*+)["']?\s*+[:=]\s*+""")
 VALUE = re.compile(r"""\"[^"]*+"|'[^']*+'|[^\s"',;&)\]}]++""")
 LOGIN_IN_URL = re.compile(r"(://[^/\s:@]*+:)[^/\s@]++(?=@)")
 
 
-def redact(value: Any, patterns: Sequence[str], *path: str) -> Any:
+def redact(value: Any, patterns: Sequence[str], *path: str, masked: list[Any] | None = None) -> Any:
     """
     Copy a JSON value with every part masked whose path matches a pattern; letter case does not count.
 
     A path is the names and list positions on the way, joined by dots: `user.password`, `rows.0.token`.
     A pattern with a dot is matched against the whole path, one without also against a name alone;
-    `*` stands for anything, dots included. path: where `value` itself stands.
+    `*` stands for anything, dots included. path: where `value` itself stands. masked: gets the parts that are masked.
     """
     if path and is_named(patterns, *path):
+        if masked is not None:
+            masked.append(value)
         return MASK
     match value:
         case dict():
-            return {name: redact(part, patterns, *path, name) for name, part in value.items()}
+            return {name: redact(part, patterns, *path, name, masked=masked) for name, part in value.items()}
         case list():
-            return [redact(part, patterns, *path, str(place)) for place, part in enumerate(value)]
+            return [redact(part, patterns, *path, str(place), masked=masked) for place, part in enumerate(value)]
         case _:
             return value
 
 
 def is_named(patterns: Sequence[str], *path: str) -> bool:
     """Whether a pattern names this path."""
-    bare, dotted = _compile(tuple(patterns))
+    of_names, of_paths = _compile(tuple(patterns))
+    if of_names is not None and of_names.fullmatch(path[-1]):
+        return True
+    if of_paths is None:
+        return False
     whole = ".".join(path)
-    return bool(bare.fullmatch(path[-1]) or bare.fullmatch(whole) or dotted.fullmatch(whole))
+    return len(whole) > MAX_PATH_CHARACTERS or bool(of_paths.fullmatch(whole))
 
 
 @lru_cache(maxsize=64)
-def _compile(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    bare = [translate(pattern) for pattern in patterns if "." not in pattern]
-    dotted = [translate(pattern) for pattern in patterns if "." in pattern]
-    never = r"(?!)"
-    return re.compile("|".join(bare) or never, re.IGNORECASE), re.compile("|".join(dotted) or never, re.IGNORECASE)
+def _compile(patterns: tuple[str, ...]) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
+    """
+    Give what finds a name, and what finds a whole path.
+
+    What `*token*` finds in a path it finds in a name of it: only a dot, or a wildcard further in, needs the path.
+    """
+    of_names = [translate(pattern) for pattern in patterns if "." not in pattern]
+    of_paths = [translate(pattern) for pattern in patterns if set(".*?[") & set(pattern.strip("*"))]
+    return _any(of_names), _any(of_paths)
 
 
-def secrets_in(value: Any, patterns: Sequence[str], *path: str) -> Iterator[str]:
-    """Give the texts and numbers that redact() masks in a JSON value, to be found where they went from there."""
-    if path and is_named(patterns, *path):
-        yield from (form for text in _leaves(value) if len(text) >= SHORTEST_SECRET for form in _forms(text))
-        return
-    match value:
-        case dict():
-            for name, part in value.items():
-                yield from secrets_in(part, patterns, *path, name)
-        case list():
-            for place, part in enumerate(value):
-                yield from secrets_in(part, patterns, *path, str(place))
+def _any(expressions: Sequence[str]) -> re.Pattern[str] | None:
+    return re.compile("|".join(expressions), re.IGNORECASE) if expressions else None
+
+
+def _forms(text: str) -> set[str]:
+    """Give a text as it stands, and inside of the quotes of Python and JSON."""
+    return {text, repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+
+
+def _leaves(values: Iterable[Any]) -> Iterator[str]:
+    """Give all texts and numbers in JSON values, however deep."""
+    rest = list(values)
+    while rest:
+        match rest.pop():
+            case dict() as members:
+                rest += members.values()
+            case list() as items:
+                rest += items
+            case str() as text:
+                yield text
+            case int() | float() as number if not isinstance(number, bool):
+                yield str(number)
+
+
+class Secrets:
+    """
+    What is masked where a text repeats it.
+
+    An automaton (Aho and Corasick) finds all secrets in one pass. It reads each character of the secrets and of the
+    text once, so that no secret, and no number of them, makes it slow.
+
+    is_whole: whether texts are masked whole. The secrets are unknown, or have more than MAX_SECRET_CHARACTERS.
+    """
+
+    def __init__(self, values: Iterable[Any] = (), *, is_whole: bool = False) -> None:
+        """values: JSON; each text and number in it is a secret."""
+        self.is_whole = is_whole
+        self._longest = 0
+        # By state: the next state for each letter, the length of the longest secret that ends here, and the state to
+        # go on from where no secret has the next letter.
+        self._next: list[dict[str, int]] = [{}]
+        self._ends = [0]
+        self._back = [0]
+        forms: set[str] = set()
+        size = 0
+        for text in _leaves(values):
+            if len(text) < SHORTEST_SECRET or text in forms:
+                continue
+            added = _forms(text) if len(text) <= MAX_SECRET_CHARACTERS else {text}
+            size += sum(map(len, added))
+            if size > MAX_SECRET_CHARACTERS:
+                self.is_whole = True
+                return
+            forms |= added
+        for form in forms:
+            self._add(form)
+        self._link()
+
+    def __bool__(self) -> bool:
+        return self.is_whole or self._longest > 0
+
+    def mask(self, text: str, limit: int = MAX_TEXT_CHARACTERS) -> str:
+        """Mask the secrets in a text. Its middle is left out, and not searched, beyond `limit` characters."""
+        if self.is_whole:
+            return WHOLE if text else text
+        if len(text) <= limit:
+            return self._part(text, 0, len(text)) if self else text
+        head, tail = limit // 2, len(text) - (limit - limit // 2)
+        return self._part(text, 0, head) + left_out(tail - head) + self._part(text, tail, len(text))
+
+    def are_in(self, text: str) -> bool:
+        """Whether a text has a secret in it."""
+        return self.is_whole or any(True for _ in self._found(text))
+
+    def _add(self, secret: str) -> None:
+        state = 0
+        for letter in secret:
+            after = self._next[state].setdefault(letter, len(self._next))
+            if after == len(self._next):
+                self._next.append({})
+                self._ends.append(0)
+            state = after
+        self._ends[state] = len(secret)
+        self._longest = max(self._longest, len(secret))
+
+    def _link(self) -> None:
+        """Find for each state, the shortest first, the longest other one that what was read ends with."""
+        self._back = [0] * len(self._next)
+        line = deque(self._next[0].values())
+        while line:
+            state = line.popleft()
+            for letter, after in self._next[state].items():
+                back = self._back[after] = self._step(self._back[state], letter)
+                self._ends[after] = self._ends[after] or self._ends[back]
+                line.append(after)
+
+    def _step(self, state: int, letter: str) -> int:
+        while state and letter not in self._next[state]:
+            state = self._back[state]
+        return self._next[state].get(letter, 0)
+
+    def _found(self, text: str) -> Iterator[tuple[int, int]]:
+        """Give where secrets stand in a text, the longest of those that end together, in the order of their ends."""
+        state, step, ends = 0, self._step, self._ends
+        for end, letter in enumerate(text, 1):
+            state = step(state, letter)
+            if ends[state]:
+                yield end - ends[state], end
+
+    def _part(self, text: str, start: int, end: int) -> str:
+        """Give a part of a text, masked; also where it begins, or ends, within a secret."""
+        first = max(0, start - self._longest)
+        places: list[tuple[int, int]] = []  # from the end of the text, none within another
+        for left, right in reversed(list(self._found(text[first : end + self._longest]))):
+            left, right = first + left, first + right
+            if places and right > places[-1][0]:
+                left, right = min(left, places[-1][0]), places.pop()[1]
+            places.append((left, right))
+        parts = []
+        for left, right in reversed(places):
+            if start < right and left < end:
+                parts += [text[start:left], MASK]
+                start = right
+        return "".join([*parts, text[start:end]])
+
+
+NO_SECRETS = Secrets()
 
 
 class Argument(NamedTuple):
@@ -97,37 +227,32 @@ def arguments(parameters: Parameters | None, args: Any, kwargs: Any) -> Iterator
         yield Argument("", kwargs, False)
 
 
-def argument_secrets(parameters: Parameters | None, args: Any, kwargs: Any, patterns: Sequence[str]) -> set[str]:
+def argument_secrets(parameters: Parameters | None, args: Any, kwargs: Any, patterns: Sequence[str]) -> Secrets:
     """Give the arguments that are masked, to mask them where an error or a result repeats them."""
-    found: set[str] = set()
+    if not patterns:
+        return NO_SECRETS
+    if not isinstance(args, list) or not isinstance(kwargs, dict):  # too large to be read, or not to be read
+        return Secrets(is_whole=True)
+    masked: list[Any] = []
     for argument in arguments(parameters, args, kwargs):
-        hidden = ("*",) if argument.is_hidden(patterns) else patterns
-        found.update(secrets_in(argument.value, hidden, argument.name))
-    return found
+        if argument.is_hidden(patterns):
+            masked.append(argument.value)
+        else:
+            redact(argument.value, patterns, argument.name, masked=masked)
+    return Secrets(masked)
 
 
-def _forms(text: str) -> set[str]:
-    """Give a text as it stands, and inside of the quotes of Python and JSON."""
-    return {text, repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+def redact_text(
+    text: str, patterns: Sequence[str], secrets: Secrets = NO_SECRETS, limit: int = MAX_TEXT_CHARACTERS
+) -> str:
+    """
+    Mask secrets in a text: those given, what a name of `patterns` is said to be, and passwords in URLs.
 
-
-def _leaves(value: Any) -> Iterator[str]:
-    match value:
-        case dict():
-            for part in value.values():
-                yield from _leaves(part)
-        case list():
-            for part in value:
-                yield from _leaves(part)
-        case str():
-            yield value
-        case int() | float() if not isinstance(value, bool):
-            yield str(value)
-
-
-def redact_text(text: str, patterns: Sequence[str], secrets: Collection[str] = ()) -> str:
-    """Mask secrets in a text: those given, what a name of `patterns` is said to be, and passwords in URLs."""
-    text = LOGIN_IN_URL.sub(rf"\1{MASK}", without(text, secrets))
+    limit: characters that are read of it, and given; beyond them its middle is left out.
+    """
+    text = LOGIN_IN_URL.sub(rf"\1{MASK}", secrets.mask(text, limit))
+    if not patterns:
+        return text
     parts, done = [], 0
     for name in NAME.finditer(text):
         value = VALUE.match(text, name.end()) if name.start() >= done and is_named(patterns, name[1]) else None
@@ -137,20 +262,15 @@ def redact_text(text: str, patterns: Sequence[str], secrets: Collection[str] = (
     return "".join([*parts, text[done:]])
 
 
-def without(text: str, secrets: Collection[str]) -> str:
-    """Mask the secrets that are given; takes a hundredth of the time of the rest of redact_text()."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, MASK)
-    return text
-
-
-def redact_texts(value: Any, secrets: Collection[str], patterns: Sequence[str] = ()) -> Any:
+def redact_texts(value: Any, secrets: Secrets, patterns: Sequence[str] = ()) -> Any:
     """Mask in all texts of a JSON value what redact_text() masks in one."""
+    if secrets.is_whole:
+        return MASK if value else value
     match value:
         case dict():
             return {name: redact_texts(part, secrets, patterns) for name, part in value.items()}
         case list():
             return [redact_texts(part, secrets, patterns) for part in value]
         case str():
-            return redact_text(value, patterns, secrets)
+            return redact_text(value, patterns, secrets, limit=len(value))
     return value

@@ -12,15 +12,14 @@ from django.conf import settings
 from django.db.models.functions import Now
 from django.utils.timezone import make_naive
 
-from jobqueue import registry
 from jobqueue.admin.base import options_of
 from jobqueue.admin.explain import Surroundings, explain
 from jobqueue.admin.mail import actor_of, read_inbox
 from jobqueue.admin.tree import read_ancestors, read_tree
-from jobqueue.admin.values import mask_error, raw, read, show, show_arguments, why_masked
+from jobqueue.admin.values import raw, read, secrets_of, show, show_arguments, why_masked
 from jobqueue.admin.words import headline
 from jobqueue.models import Executor, Queue, Task
-from jobqueue.redact import argument_secrets, redact_texts
+from jobqueue.redact import Secrets, redact_text, redact_texts
 
 if TYPE_CHECKING:
     from django.contrib.admin.models import LogEntry
@@ -52,7 +51,8 @@ def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]
     """Gather the context of the page. with_payload: whether the reader may see arguments, results and state."""
     values: dict[str, Any] = {column: read(getattr(task, f"{column}_text")) for column in RAW}
     patterns = options_of(task.backend).redact
-    errors = masked_errors(task, values, patterns)
+    secrets = secrets_of(task.task_type, values["args"], values["kwargs"], patterns)
+    errors = masked_errors(values["errors"], patterns, secrets)
     children = read_tree(database, task.pk)
     ancestors = read_ancestors(database, task)
     inbox = read_inbox(database, task, patterns, with_payload)
@@ -80,7 +80,6 @@ def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]
         "starts": len(listed(values["worker_ids"])),
     }
     if with_payload:
-        secrets = argument_secrets(registry.parameters(task.task_type), values["args"], values["kwargs"], patterns)
         result, state, metadata = (
             redact_texts(values[column], secrets) for column in ("return_value", "inner_state", "metadata")
         )
@@ -94,15 +93,15 @@ def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]
     return context
 
 
-def masked_errors(task: Task, values: Mapping[str, Any], patterns: Sequence[str]) -> list[Mapping[str, Any]]:
+def masked_errors(errors: Any, patterns: Sequence[str], secrets: Secrets) -> list[Mapping[str, Any]]:
     """Give the errors of a task, oldest first, without what is masked among its arguments."""
 
     def masked(text: Any) -> str:
-        return mask_error(str(text or ""), task.task_type, values["args"], values["kwargs"], patterns)
+        return redact_text(str(text or ""), patterns, secrets)
 
     return [
         {**entry, "message": masked(entry.get("message")), "traceback": masked(entry.get("traceback"))}
-        for entry in listed(values["errors"])
+        for entry in listed(errors)
         if isinstance(entry, Mapping)
     ]
 

@@ -25,9 +25,9 @@ from django.utils.functional import cached_property
 from jobqueue.admin.base import backends_on, options_of
 from jobqueue.admin.columns import Small, facts
 from jobqueue.admin.search import Search
-from jobqueue.admin.values import mask_error, read
+from jobqueue.admin.values import read, secrets_of
 from jobqueue.models import Executor, Task
-from jobqueue.redact import MASK
+from jobqueue.redact import MASK, redact_text
 
 CAP = 10_000  # rows counted; more are "10,000+"
 # How many of the newest rows a filter without an index looks at. Rows of one status lie far apart:
@@ -226,7 +226,8 @@ def mask_errors(database: str, page: Sequence[Task]) -> None:
         if args is None or kwargs is None:
             row.error_message = MASK
         else:
-            row.error_message = mask_error(str(row.error_message), row.task_type, read(args), read(kwargs), patterns)
+            secrets = secrets_of(row.task_type, read(args), read(kwargs), patterns)
+            row.error_message = redact_text(str(row.error_message), patterns, secrets)
 
 
 def is_uuid(text: str | None) -> bool:

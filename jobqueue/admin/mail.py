@@ -22,12 +22,12 @@ from jobqueue.actor import Actor, ActorTask
 from jobqueue.admin.base import options_of
 from jobqueue.admin.columns import Small
 from jobqueue.admin.explain import UNREAD
-from jobqueue.admin.values import Shown, raw, read, show
+from jobqueue.admin.values import Shown, raw, read, secrets_of, show
 from jobqueue.api import aliases
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.models import InboxMessage, Task
 from jobqueue.payload import encode_message
-from jobqueue.redact import MASK, argument_secrets, redact_texts
+from jobqueue.redact import MASK, NO_SECRETS, Secrets, redact_texts
 
 CONSUMED = 20
 BODY_CHARACTERS = 1000  # shown of each
@@ -93,7 +93,7 @@ def read_inbox(database: str, task: Task, patterns: tuple[str, ...], with_payloa
 def read_bodies(database: str, rows: Sequence[InboxMessage], patterns: tuple[str, ...]) -> dict[int, Shown]:
     """Read bodies, masked; in the end of a child, which may quote its arguments, also what is masked among those."""
     children = {row.sender_id for row in rows if row.eof is not None and row.sender_id is not None}
-    secrets = secrets_of(database, children, patterns) if children else {}
+    secrets = secrets_of_tasks(database, children, patterns) if children else {}
     shown = {}
     for row in rows:
         body = read(row.body_text, READ_CHARACTERS)  # type: ignore[attr-defined]
@@ -101,20 +101,20 @@ def read_bodies(database: str, rows: Sequence[InboxMessage], patterns: tuple[str
             known = secrets.get(row.sender_id) if row.sender_id is not None else None
             if known is None and isinstance(body, dict):  # nobody can tell what it quotes
                 body |= dict.fromkeys(body.keys() & {"message", "traceback"}, MASK)
-            body = redact_texts(body, known or (), patterns)
+            body = redact_texts(body, known or NO_SECRETS, patterns)
         shown[row.pk] = show(body, patterns, most=BODY_CHARACTERS)
     return shown
 
 
-def secrets_of(database: str, ids: Iterable[UUID], patterns: tuple[str, ...]) -> Mapping[UUID, set[str]]:
+def secrets_of_tasks(database: str, ids: Iterable[UUID], patterns: tuple[str, ...]) -> Mapping[UUID, Secrets]:
     """Give what is masked among the arguments of tasks, but for those that are gone, or have large ones."""
 
-    def found() -> Iterator[tuple[UUID, set[str]]]:
+    def found() -> Iterator[tuple[UUID, Secrets]]:
         texts = {"args_text": Small(F("args")), "kwargs_text": Small(F("kwargs"))}
         rows = Task.objects.using(database).filter(pk__in=list(ids)).annotate(**texts)
         for pk, task_type, args, kwargs in rows.values_list("pk", "task_type", *texts):
             if args is not None and kwargs is not None:
-                yield pk, argument_secrets(registry.parameters(task_type), read(args), read(kwargs), patterns)
+                yield pk, secrets_of(task_type, read(args), read(kwargs), patterns)
 
     return dict(found())
 

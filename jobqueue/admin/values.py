@@ -12,7 +12,7 @@ from django.db.models.functions import Cast, Left
 from django.utils.translation import gettext as _
 
 from jobqueue import registry
-from jobqueue.redact import MASK, Argument, argument_secrets, arguments, redact, redact_text
+from jobqueue.redact import MASK, Argument, Secrets, argument_secrets, arguments, redact
 
 SHOWN_CHARACTERS = 20_000
 READ_CHARACTERS = 2_000_000  # a larger value is not even read: it cannot be masked in parts
@@ -85,6 +85,6 @@ def why_masked(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) 
     return _("The task takes fewer arguments here, so those without a name cannot be told: they are masked.")
 
 
-def mask_error(text: str, task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> str:
-    """Mask in what an error said, and in its traceback, what is masked among the arguments."""
-    return redact_text(text, patterns, argument_secrets(registry.parameters(task_type), args, kwargs, patterns))
+def secrets_of(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> Secrets:
+    """Give what is masked among the arguments of a task."""
+    return argument_secrets(registry.parameters(task_type), args, kwargs, patterns)

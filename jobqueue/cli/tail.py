@@ -12,7 +12,7 @@ from django.utils.timezone import is_aware, localtime
 
 from jobqueue.admin.base import options_of
 from jobqueue.admin.detail import listed
-from jobqueue.admin.values import mask_error, raw, read
+from jobqueue.admin.values import raw, read, secrets_of
 from jobqueue.admin.words import duration, headline, short_type, tries
 from jobqueue.cli.choice import Choice
 from jobqueue.cli.console import Console
@@ -21,6 +21,7 @@ from jobqueue.cli.tables import shorten_end
 from jobqueue.engine.base import Engine
 from jobqueue.models import Task
 from jobqueue.outcome import FINAL, Status
+from jobqueue.redact import redact_text
 
 LATE = timedelta(seconds=10)  # a moment is written before its commit: a row may come to sight so much later
 LONGEST_READ = 500  # lines at a time
@@ -117,7 +118,9 @@ def _error(task: Task) -> str:
     if not isinstance(last, Mapping):
         return ""
     args, kwargs = read(task.args_text), read(task.kwargs_text)  # type: ignore[attr-defined]
-    message = mask_error(str(last.get("message") or ""), task.task_type, args, kwargs, options_of(task.backend).redact)
+    patterns = options_of(task.backend).redact
+    secrets = secrets_of(task.task_type, args, kwargs, patterns)
+    message = redact_text(str(last.get("message") or ""), patterns, secrets)
     return headline(last.get("exception_class_path"), message)
 
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 
 from jobqueue import registry
 from jobqueue.compat import PACKAGE
@@ -19,12 +20,11 @@ from jobqueue.executor.errors import Mask, message_of, name_of, path_of, printed
 from jobqueue.executor.log import logger
 from jobqueue.executor.run import Worker
 from jobqueue.outcome import Claimed, NewTask
-from jobqueue.payload import cut, decode
+from jobqueue.payload import decode
 from jobqueue.printable import printable_lines
-from jobqueue.redact import argument_secrets, redact_text, without
+from jobqueue.redact import Secrets, argument_secrets, redact_text
 
 OF_DJANGO = (PACKAGE, "django.dispatch", "django.db.backends.base")
-READ_CHARACTERS = 100_000  # of one message or traceback
 
 # Whose task this thread, or coroutine, is at.
 subject: ContextVar[tuple[Claimed | NewTask, Worker] | None] = ContextVar("jobqueue.subject", default=None)
@@ -43,17 +43,18 @@ def telling_of(claimed: Claimed | NewTask, worker: Worker) -> Iterator[None]:
 def mask_of(claimed: Claimed | NewTask, worker: Worker) -> Mask:
     """Give what masks a text about a task: what REDACT names, and the arguments that it names."""
     patterns = worker.options.redact
+    secrets = secrets_of(claimed.task_type, claimed.args, claimed.kwargs, patterns)
+    return lambda text: redact_text(text, patterns, secrets)
+
+
+@lru_cache(maxsize=1)  # several lines are logged of one task, one after the other
+def secrets_of(task_type: str, args_text: str, kwargs_text: str, patterns: tuple[str, ...]) -> Secrets:
+    """Give what is masked among the arguments of a task."""
     try:
-        args, kwargs = decode(claimed.args), decode(claimed.kwargs)
+        args, kwargs = decode(args_text), decode(kwargs_text)
     except (ValueError, RecursionError):  # nor could its body be given them
         args, kwargs = [], {}
-    secrets = argument_secrets(registry.parameters(claimed.task_type), args, kwargs, patterns)
-
-    def mask(text: str) -> str:
-        """Before a huge text is cut, where half a secret would not be found; the rest takes 100 ns a character."""
-        return redact_text(cut(without(text, secrets), READ_CHARACTERS), patterns)
-
-    return mask
+    return argument_secrets(registry.parameters(task_type), args, kwargs, patterns)
 
 
 def watch_django() -> None:

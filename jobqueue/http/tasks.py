@@ -24,7 +24,7 @@ from jobqueue.http.callers import Caller, Person, caller_of
 from jobqueue.models import Task
 from jobqueue.outcome import Status
 from jobqueue.payload import decode, dedupe_key, encode_message
-from jobqueue.redact import argument_secrets, redact, redact_text, redact_texts
+from jobqueue.redact import Secrets, argument_secrets, redact, redact_text, redact_texts
 
 logger = logging.getLogger(__name__)
 
@@ -202,13 +202,13 @@ def _read(row: Task, name: str) -> Any:
         return None
 
 
-def _secrets(row: Task, patterns: tuple[str, ...]) -> set[str]:
+def _secrets(row: Task, patterns: tuple[str, ...]) -> Secrets:
     """Give the arguments that are masked, to mask them where an error or a result repeats them."""
     args, kwargs = _read(row, "args"), _read(row, "kwargs")
     return argument_secrets(registry.parameters(row.task_type), args, kwargs, patterns)
 
 
-def _error(entry: Mapping[str, Any], patterns: tuple[str, ...], secrets: set[str]) -> dict[str, Any]:
+def _error(entry: Mapping[str, Any], patterns: tuple[str, ...], secrets: Secrets) -> dict[str, Any]:
     """Show one failed attempt; its traceback, which holds more than can be masked, is for the admin."""
     return {
         "attempt": entry.get("attempt"),

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from textwrap import dedent
 from uuid import uuid4
 
@@ -137,6 +138,30 @@ def test_every_attempt_has_its_traceback_and_the_latest_is_open(make, show):
     assert content.count("<details open>") == 1
     assert content.index("<details open>") < newest
     assert content.count("Traceback (most recent call last)") == 2
+
+
+def test_page_of_a_task_with_many_secrets_and_errors_comes_soon(make, show):
+    """Once it took a minute: each secret was looked for in each error."""
+    passwords = list(range(10_000_000, 10_020_000))
+    row = make(failed=True, kwargs={"passwords": passwords}, errors=[error(str(passwords[:1500]))] * 20)
+    begun = time.process_time()
+
+    content = show(row)
+
+    assert time.process_time() - begun < 10
+    assert "masked whole" in content
+    assert str(passwords[0]) not in content
+
+
+def test_errors_are_masked_whole_where_the_arguments_are_too_large_to_be_read(make, show, monkeypatch):
+    monkeypatch.setattr(values, "READ_CHARACTERS", 1000)
+    row = make(failed=True, kwargs={"password": "hunter2", "text": "x" * 1000}, errors=[error("not hunter2")])
+
+    content = show(row)
+
+    assert "Too large" in content
+    assert "masked whole" in content
+    assert "hunter2" not in content
 
 
 def test_parent_children_and_messages_are_linked(make, show, backend):

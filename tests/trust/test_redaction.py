@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import logging
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,8 +21,9 @@ from django.test import Client
 
 from jobqueue import Actor, Done, Spawn, Suspend, task
 from jobqueue.compat import PACKAGE, task_enqueued, task_finished, task_started
+from jobqueue.executor import masks
 from jobqueue.models import InboxMessage, Task
-from jobqueue.redact import MASK
+from jobqueue.redact import MASK, Secrets, argument_secrets
 from tests.edges.cli import jobqueue
 from tests.executor.conftest import burst, options, start  # noqa: F401 - fixtures
 from tests.executor.harness import Burst, Options
@@ -250,6 +252,50 @@ def test_masked_argument_of_several_lines_is_masked_before_a_line_of_the_log_is_
 
     assert f"ValueError: {MASK} is no login" in caplog.text
     assert SECRET not in caplog.text
+
+
+def test_what_is_masked_of_a_task_is_found_once_for_all_its_lines(
+    monkeypatch: pytest.MonkeyPatch,
+    burst: Burst,  # noqa: F811
+) -> None:
+    """It is read from the whole payload, which may be large."""
+    found: list[str] = []
+
+    def count(parameters: Any, args: Any, kwargs: Any, patterns: Any) -> Secrets:
+        found.append(kwargs["name"])
+        return argument_secrets(parameters, args, kwargs, patterns)
+
+    def receive(**_: Any) -> None:
+        raise ValueError("cannot tell of it")
+
+    monkeypatch.setattr(masks, "argument_secrets", count)
+    names = ["anna", "bert"]
+    for name in names:
+        log_in.enqueue(name=name, password=SECRET)
+    task_finished.connect(receive)
+    try:
+        burst()
+    finally:
+        task_finished.disconnect(receive)
+
+    assert found == names
+
+
+def test_an_error_that_repeats_many_masked_arguments_is_logged_soon(
+    caplog: pytest.LogCaptureFixture,
+    burst: Burst,  # noqa: F811
+) -> None:
+    """Once it took a minute of the thread that tells of what has ended, and of others after it."""
+    for _ in range(5):
+        log_in_as_many.enqueue(*map(str, range(10_000_000, 10_020_000)))
+    begun = time.process_time()
+
+    with caplog.at_level("INFO"):
+        burst()
+
+    assert time.process_time() - begun < 20
+    assert "masked whole" in caplog.text
+    assert "10000000" not in caplog.text
 
 
 def test_other_lines_of_the_same_loggers_stay_as_they_are(caplog: pytest.LogCaptureFixture, burst: Burst) -> None:  # noqa: F811

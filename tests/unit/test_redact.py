@@ -1,7 +1,10 @@
+import time
+from typing import Any
+
 import pytest
 
 from jobqueue.conf import Options
-from jobqueue.redact import MASK, redact, redact_text, secrets_in
+from jobqueue.redact import MASK, argument_secrets, redact, redact_text
 
 DEFAULT = Options().redact
 
@@ -53,6 +56,31 @@ def test_the_value_given_is_left_as_it_was():
     assert value == {"password": "x"}
 
 
+@pytest.mark.parametrize("patterns", [DEFAULT, (*DEFAULT, "*.pin", "a*b")], ids=["default", "with whole paths"])
+def test_what_is_masked_is_found_soon_below_long_names(patterns: tuple[str, ...]) -> None:
+    """Once it took minutes: the whole path was written and searched for each of the numbers."""
+    value: Any = list(range(100_000))
+    for _ in range(50):
+        value = {"x" * 8000: value}
+    begun = time.process_time()
+
+    shown = redact({"value": value}, patterns)
+
+    assert time.process_time() - begun < 10
+    assert list(shown) == ["value"]
+
+
+def test_pattern_with_a_star_within_names_a_whole_path_too() -> None:
+    assert redact({"user": {"name": 1, "pin": 2}}, ["us*pin"]) == {"user": {"name": 1, "pin": MASK}}
+
+
+def test_a_path_too_long_to_be_compared_is_masked_where_patterns_name_whole_paths() -> None:
+    long = "x" * 300
+
+    assert redact({long: {"a": 1}, "b": 2}, ["card.pin"]) == {long: MASK, "b": 2}
+    assert redact({long: {"a": 1}, "b": 2}, ["pin"]) == {long: {"a": 1}, "b": 2}
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -72,15 +100,90 @@ def test_texts_are_masked_where_a_name_says_so(text: str, shown: str) -> None:
 def test_a_long_text_of_one_word_takes_no_time() -> None:
     text = "password_" * 200_000
 
-    assert redact_text(text, DEFAULT) == text
+    assert redact_text(text, DEFAULT, limit=len(text)) == text
+
+
+def secrets_of(**kwargs: Any) -> Any:
+    """What is masked among these arguments."""
+    return argument_secrets(None, [], kwargs, DEFAULT)
 
 
 def test_values_that_are_masked_are_found_in_texts() -> None:
-    secrets = set(secrets_in({"card": {"token": ["hunter22", 123456]}, "password": "hunter2", "name": "anna"}, DEFAULT))
+    secrets = secrets_of(card={"token": ["hunter22", 123456]}, password="hunter2", name="anna")
 
-    assert secrets == {"hunter22", "123456", "hunter2"}
     assert redact_text("anna: hunter22 hunter2 123456", (), secrets) == f"anna: {MASK} {MASK} {MASK}"
 
 
 def test_short_values_are_not_looked_for() -> None:
-    assert not set(secrets_in({"password": "abc", "token": True, "secret": None}, DEFAULT))
+    secrets = secrets_of(password="abc", token=True, secret=None)
+
+    assert redact_text("abc True None", (), secrets) == "abc True None"
+
+
+@pytest.mark.parametrize(
+    ("passwords", "text", "shown"),
+    [
+        (["hunter", "hunter2"], "a hunter2 b", f"a {MASK} b"),
+        (["unte", "hunter"], "a hunter b", f"a {MASK} b"),
+        (["hunter", "terrier"], "a hunterrier b", f"a {MASK} b"),
+        (["hunter", "hunger"], "a hunhunger b hunter", f"a hun{MASK} b {MASK}"),
+        (["hunter"], "hunterhunter", f"{MASK}{MASK}"),
+        (["anan"], "banananana", f"b{MASK}a"),
+    ],
+    ids=["one begins another", "one within another", "they overlap", "one begins in vain", "side by side", "itself"],
+)
+def test_each_occurrence_of_a_secret_is_masked_whole(passwords: list[str], text: str, shown: str) -> None:
+    assert redact_text(text, (), secrets_of(passwords=passwords)) == shown
+
+
+def test_a_secret_at_the_edge_of_what_is_left_out_of_a_long_text_is_masked() -> None:
+    secret = "hunter2-of-anna"
+    for shift in range(2 * len(secret)):
+        text = "." * shift + (secret + "-") * 10_000
+
+        shown = redact_text(text, (), secrets_of(password=secret))
+
+        assert "characters left out" in shown
+        assert not any(secret[n : n + 3] in shown.replace("characters", "") for n in range(len(secret) - 2))
+
+
+def test_a_text_longer_than_is_shown_keeps_both_ends() -> None:
+    shown = redact_text("first " + "x" * 1_000_000 + " last", DEFAULT)
+
+    assert shown.startswith("first x")
+    assert shown.endswith("x last")
+    assert len(shown) < 30_000
+
+
+MANY = list(range(10_000_000, 10_100_000))
+
+
+@pytest.mark.parametrize(
+    ("passwords", "text"),
+    [
+        (MANY, str(MANY)),
+        (["a" * 50 + chr(200 + n) + "a" * 49 for n in range(100)], "a" * 1_000_000),
+        (["a" * n + "b" for n in range(4, 150)], "a" * 1_000_000),
+        (["a" * 1_000_000 + "b"], "a" * 2_000_000),
+    ],
+    ids=["many", "alike", "nested", "long"],
+)
+def test_masking_ends_soon_whatever_the_secrets_are(passwords: list[Any], text: str) -> None:
+    """Once it took 60 s for the first of them: time grew with the secrets times the text."""
+    begun = time.process_time()
+
+    for _ in range(10):
+        shown = redact_text(text, DEFAULT, secrets_of(passwords=passwords))
+
+    assert "10050000" not in shown
+    assert time.process_time() - begun < 10
+
+
+def test_a_text_is_masked_whole_where_the_secrets_are_too_many_to_be_looked_for() -> None:
+    secrets = secrets_of(passwords=MANY)
+
+    shown = redact_text("no login as anna", (), secrets)
+
+    assert "anna" not in shown
+    assert shown.startswith(MASK)
+    assert "too many or too large" in shown
