@@ -47,6 +47,13 @@ class Options:
         "*secret*",
         "*token*",
         "*api_key*",
+        "*apikey*",
+        "*authorization*",
+        "*cookie*",
+        "*credential*",
+        "*private_key*",
+        "*pwd*",
+        "*signature*",
     )  # argument paths shown masked
     submit_tokens: tuple[Token, ...] = ()  # programs that may submit tasks over HTTP
     ready_age_limit: float | None = 300.0  # seconds a READY task may wait before health/ready says no

@@ -20,7 +20,7 @@ MAX_TEXT_CHARACTERS = 20_000  # shown of an error's message or traceback, half o
 WHOLE = f"{MASK} (masked whole, since the task's masked arguments are too many or too large to look for)"
 # name=value, name: 'value', "name": "value". Possessive, so that a long text of one word takes no time.
 NAME = re.compile(r"""(?<![\w.-])([A-Za-z_][\w.-]*+)["']?\s*+[:=]\s*+""")
-VALUE = re.compile(r"""\"[^"]*+"|'[^']*+'|[^\s"',;&)\]}]++""")
+VALUE = re.compile(r"""\"[^"]*+"|'[^']*+'|(?:(?i:basic|bearer|token)\s++)?[^\s"',;&)\]}]++""")
 LOGIN_IN_URL = re.compile(r"(://[^/\s:@]*+:)[^/\s@]++(?=@)")
 
 

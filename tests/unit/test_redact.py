@@ -9,7 +9,24 @@ from jobqueue.redact import MASK, argument_secrets, redact, redact_text
 DEFAULT = Options().redact
 
 
-@pytest.mark.parametrize("name", ["password", "PASSWORD", "new_password", "access_token", "api_key", "client_secret"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "password",
+        "PASSWORD",
+        "new_password",
+        "access_token",
+        "api_key",
+        "client_secret",
+        "Authorization",
+        "session_cookie",
+        "db_pwd",
+        "apikey",
+        "private_key_pem",
+        "aws_credentials",
+        "X-Hub-Signature",
+    ],
+)
 def test_default_masks_what_is_named_like_a_secret(name):
     assert redact({name: "x", "size": 1}, DEFAULT) == {name: MASK, "size": 1}
 
@@ -89,6 +106,8 @@ def test_a_path_too_long_to_be_compared_is_masked_where_patterns_name_whole_path
         ('{"api_key": "a b"}', f'{{"api_key": {MASK}}}'),
         ("?access_token=abc&page=2", f"?access_token={MASK}&page=2"),
         ("connect to postgresql://u:p%40w@host/db", f"connect to postgresql://u:{MASK}@host/db"),
+        ("Authorization: Bearer sk_live_1 sent", f"Authorization: {MASK} sent"),
+        ("password=basic ", f"password={MASK} "),
         ("KeyError: 'password'", "KeyError: 'password'"),
         ("at 12:30: nothing=1 to hide", "at 12:30: nothing=1 to hide"),
     ],
