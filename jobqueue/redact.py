@@ -78,11 +78,12 @@ def _forms(text: str) -> set[str]:
 
 
 def _leaves(values: Iterable[Any]) -> Iterator[str]:
-    """Give all texts and numbers in JSON values, however deep."""
+    """Give all texts, numbers and names in JSON values, however deep."""
     rest = list(values)
     while rest:
         match rest.pop():
             case dict() as members:
+                yield from members
                 rest += members.values()
             case list() as items:
                 rest += items
@@ -103,7 +104,7 @@ class Secrets:
     """
 
     def __init__(self, values: Iterable[Any] = (), *, is_whole: bool = False) -> None:
-        """values: JSON; each text and number in it is a secret."""
+        """values: JSON; each text, number and name in it is a secret."""
         self.is_whole = is_whole
         self._longest = 0
         # By state: the next state for each letter, the length of the longest secret that ends here, and the state to
@@ -263,14 +264,19 @@ def redact_text(
 
 
 def redact_texts(value: Any, secrets: Secrets, patterns: Sequence[str] = ()) -> Any:
-    """Mask in all texts of a JSON value what redact_text() masks in one."""
+    """Mask in all texts and names of a JSON value what redact_text() masks in one, and numbers that repeat a secret."""
     if secrets.is_whole:
         return MASK if value else value
     match value:
         case dict():
-            return {name: redact_texts(part, secrets, patterns) for name, part in value.items()}
+            return {
+                redact_text(name, patterns, secrets, limit=len(name)): redact_texts(part, secrets, patterns)
+                for name, part in value.items()
+            }
         case list():
             return [redact_texts(part, secrets, patterns) for part in value]
         case str():
             return redact_text(value, patterns, secrets, limit=len(value))
+        case int() | float() if secrets and secrets.are_in(str(value)):
+            return MASK
     return value

@@ -64,6 +64,16 @@ def remember(name: str, password: str) -> list[str]:
     return [f"{name} comes with {password}"]
 
 
+@task(max_attempts=1)
+def revoke(tokens: dict[str, int]) -> None:
+    raise ValueError(f"no login with {tokens}")
+
+
+@task(max_attempts=1)
+def count_tokens(tokens: dict[str, int]) -> Any:
+    return [dict.fromkeys(tokens, "a login"), *tokens.values(), -5, True, {"nested": {**tokens}}]
+
+
 class Keeper(Actor, max_attempts=1):
     @dataclass
     class State:
@@ -359,6 +369,41 @@ def test_masked_argument_is_not_shown_in_a_result_or_state_that_repeats_it(
 
     assert f"anna comes with {MASK}" in text
     assert SECRET not in text
+
+
+NUMBER = 41111234
+
+
+def test_names_and_numbers_in_a_masked_argument_are_not_shown_where_an_error_quotes_them(
+    caplog: pytest.LogCaptureFixture,
+    burst: Burst,  # noqa: F811
+) -> None:
+    pk = UUID(revoke.enqueue({SECRET: NUMBER}).id)
+    with caplog.at_level("INFO"):
+        burst()
+
+    for where, text in [*((where, shown(pk)) for where, shown in SHOWN.items()), ("log", caplog.text)]:
+        assert "no login with" in text, where
+        assert SECRET not in text, where
+        assert str(NUMBER) not in text, where
+
+
+@pytest.mark.parametrize("where", ["admin's page", "API", "show", "show --json"])
+def test_names_and_numbers_in_a_masked_argument_are_not_shown_in_a_result_that_repeats_them(
+    burst: Burst,  # noqa: F811
+    where: str,
+) -> None:
+    pk = UUID(count_tokens.enqueue({SECRET: NUMBER}).id)
+    burst()
+    assert SECRET in json.dumps(Task.objects.get(pk=pk).return_value)
+
+    text = html.unescape(SHOWN[where](pk))
+
+    assert f'"{MASK}": "a login"' in text
+    assert "-5" in text
+    assert "true" in text
+    assert SECRET not in text
+    assert str(NUMBER) not in text
 
 
 @pytest.fixture

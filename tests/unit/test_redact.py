@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from jobqueue.conf import Options
-from jobqueue.redact import MASK, argument_secrets, redact, redact_text
+from jobqueue.redact import MASK, argument_secrets, redact, redact_text, redact_texts
 
 DEFAULT = Options().redact
 
@@ -131,6 +131,20 @@ def test_values_that_are_masked_are_found_in_texts() -> None:
     secrets = secrets_of(card={"token": ["hunter22", 123456]}, password="hunter2", name="anna")
 
     assert redact_text("anna: hunter22 hunter2 123456", (), secrets) == f"anna: {MASK} {MASK} {MASK}"
+
+
+def test_names_within_a_masked_argument_are_secrets_and_its_own_is_none() -> None:
+    secrets = secrets_of(tokens={"sk_live_1": ["scope"]})
+
+    assert redact_text("tokens: sk_live_1 for scope", (), secrets) == f"tokens: {MASK} for {MASK}"
+
+
+def test_names_and_numbers_that_repeat_a_secret_are_masked() -> None:
+    secrets = secrets_of(tokens={"sk_live_1": [41111234, 12.125]})
+
+    shown = redact_texts({"of sk_live_1": 1, "n": [41111234, -941111234.0, 12.125, 7, True, None]}, secrets)
+
+    assert shown == {f"of {MASK}": 1, "n": [MASK, MASK, MASK, 7, True, None]}
 
 
 def test_short_values_are_not_looked_for() -> None:
