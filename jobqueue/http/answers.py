@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import wraps
 from typing import Any
 
@@ -14,11 +14,14 @@ from django.urls import reverse
 from django.views.decorators.csrf import csrf_exempt
 
 from jobqueue.exceptions import KeyTaken
+from jobqueue.payload import cut
 from jobqueue.printable import printable
 
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 5
+MAX_PROBLEMS = 20  # in an answer
+MAX_PROBLEM_CHARACTERS = 1000  # of each, and of where it is
 View = Callable[..., HttpResponse]
 
 
@@ -36,8 +39,15 @@ class Refused(Exception):
     def __init__(self, status: int, *problems: Problem | str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, *problems)
         self.status = status
-        self.problems = [problem if isinstance(problem, Problem) else Problem(problem) for problem in problems]
+        found = [problem if isinstance(problem, Problem) else Problem(problem) for problem in problems[:MAX_PROBLEMS]]
+        self.problems = [replace(one, what=_cut(one.what), where=_cut(one.where)) for one in found]
+        if len(problems) > MAX_PROBLEMS:
+            self.problems.append(Problem(f"There are more problems; these are the first {MAX_PROBLEMS}."))
         self.headers = headers or {}
+
+
+def _cut(text: str) -> str:
+    return cut(text, MAX_PROBLEM_CHARACTERS)
 
 
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from django.conf import settings
@@ -10,7 +11,7 @@ from django.core.handlers.wsgi import WSGIRequest
 from django.http import HttpRequest
 from django.http.request import UnreadablePostError
 
-from jobqueue.http.answers import Problem, Refused
+from jobqueue.http.answers import MAX_PROBLEMS, Problem, Refused
 from jobqueue.payload import decode
 
 TOO_SHORT = "The body ended before its Content-Length."
@@ -79,9 +80,9 @@ def read_object(request: HttpRequest, known: set[str], *, max_bytes: int | None 
 
 
 def unknown_members(value: dict[str, Any], known: set[str]) -> list[Problem]:
-    return [
-        Problem(f"unknown; known are {', '.join(sorted(known))}", pointer(name)) for name in value if name not in known
-    ]
+    """Give the first unknown members, one more than are told."""
+    unknown = islice((name for name in value if name not in known), MAX_PROBLEMS + 1)
+    return [Problem(f"unknown; known are {', '.join(sorted(known))}", pointer(name)) for name in unknown]
 
 
 def pointer(*parts: str | int) -> str:

@@ -12,7 +12,7 @@ from jobqueue.backend import InvalidSubmissions, JobQueueBackend, Submission
 from jobqueue.compat import task_backends
 from jobqueue.conf import options_for
 from jobqueue.exceptions import KeyTaken, TooLarge
-from jobqueue.http.answers import Problem, Refused, answer, endpoint, url_of
+from jobqueue.http.answers import MAX_PROBLEMS, Problem, Refused, answer, endpoint, url_of
 from jobqueue.http.bodies import ENVELOPE_BYTES, pointer, read_json
 from jobqueue.http.callers import Caller, caller_of
 from jobqueue.http.submission import read
@@ -54,16 +54,20 @@ def _shown(request: HttpRequest, enqueued: Enqueued) -> dict[str, Any]:
 
 def _submit(caller: Caller, values: Sequence[Any], places: Sequence[str]) -> list[Enqueued]:
     """Enqueue what these values ask for; `places` says where each stands in the body. Raises Refused."""
-    readings = [read(value, caller) for value in values]
-    for status, kind in ((403, "forbidden"), (400, "problems")):
-        found = [
-            Problem(problem.what, place + problem.where)
-            for reading, place in zip(readings, places, strict=True)
-            for problem in getattr(reading, kind)
-        ]
+    submissions: list[Submission] = []
+    forbidden: list[Problem] = []
+    wrong: list[Problem] = []
+    for value, place in zip(values, places, strict=True):
+        reading = read(value, caller)
+        forbidden += [Problem(one.what, place + one.where) for one in reading.forbidden]
+        wrong += [Problem(one.what, place + one.where) for one in reading.problems]
+        if reading.submission is not None:
+            submissions.append(reading.submission)
+        if len(forbidden) > MAX_PROBLEMS or len(wrong) > MAX_PROBLEMS:
+            break
+    for status, found in ((403, forbidden), (400, wrong)):
         if found:
             raise Refused(status, *found)
-    submissions = [reading.submission for reading in readings if reading.submission is not None]
     backend = _backend_of(submissions, places)
     try:
         answers = backend.submit(submissions)

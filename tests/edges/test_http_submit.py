@@ -12,9 +12,11 @@ from django.db import OperationalError
 from django.test import AsyncRequestFactory, Client
 
 from jobqueue import api
+from jobqueue.http import submit
 from jobqueue.http.answers import Refused
 from jobqueue.http.bodies import read_body
-from jobqueue.http.submission import owned_key
+from jobqueue.http.callers import Caller
+from jobqueue.http.submission import Reading, owned_key, read
 from jobqueue.models import Task
 from tests.factories import make_user
 from tests.http import GREET, Shop, TaskFactory, pk_of, tasks_setting, token, wheres
@@ -307,6 +309,45 @@ class TestRefusals:
         response = shop.submit(priority=1000, queue="nowhere", retries=1, idempotency_key="")
 
         assert wheres(response) == ["/retries", "/idempotency_key", "/queue", "/priority"]
+
+    def test_the_first_problems_are_told_where_there_are_many(self, shop: Shop) -> None:
+        """Once 2 MB were answered with 26, in 11 s."""
+        response = shop.post("submit/batch/", [{f"m{n}": 1 for n in range(200)}] * 1000)
+
+        assert response.status_code == 400
+        assert wheres(response) == [*(f"/0/m{n}" for n in range(20)), ""]
+        assert "first 20" in response.json()[-1]["what"]
+
+    def test_no_more_is_read_than_the_problems_that_are_told(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+        reads: list[Any] = []
+
+        def count(value: Any, caller: Caller) -> Reading:
+            reads.append(value)
+            return read(value, caller)
+
+        monkeypatch.setattr(submit, "read", count)
+
+        response = shop.post("submit/batch/", [{"task": GREET, "priority": n, "retries": 1} for n in range(1000)])
+
+        assert wheres(response)[:2] == ["/0/retries", "/1/retries"]
+        assert len(reads) < 30
+
+    def test_a_batch_of_bad_arguments_is_answered_with_the_first(self, shop: Shop) -> None:
+        response = shop.post("submit/batch/", [{"task": GREET}] * 1000)
+
+        assert wheres(response) == [*(f"/{n}/args" for n in range(20)), ""]
+
+    def test_all_that_is_forbidden_in_a_batch_is_told_up_to_the_same_limit(self, shop: Shop) -> None:
+        response = shop.post("submit/batch/", [{"task": "shop.tasks.other"}] * 1000)
+
+        assert (response.status_code, len(response.json())) == (403, 21)
+
+    def test_a_problem_that_quotes_much_is_cut(self, shop: Shop) -> None:
+        response = shop.submit(**{"x" * 10_000: 1})
+
+        assert response.status_code == 400
+        assert "xxx" in response.content.decode()
+        assert len(response.content) < 3000
 
     @pytest.mark.parametrize(
         "body", [" ", "{", "[1]", "null", '{"task": NaN}', "[" * 10_000, "1" * 5000, b"\xff", '\ufeff{"task": "a"}']
