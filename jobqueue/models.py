@@ -235,6 +235,29 @@ class InboxMessage(models.Model):
         return f"message {self.pk} to {self.task_id}"
 
 
+class FlatJSONField(models.JSONField):
+    """
+    A JSON list of texts, or an object of texts and numbers: `default` says which.
+
+    Anything else in a row is left out when it is read, so that a row written by hand fails no page.
+    """
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> list[str] | dict[str, str | int]:
+        try:
+            found = super().from_db_value(value, expression, connection)
+        except (ValueError, RecursionError):  # more digits, or nested deeper, than Python reads
+            found = None
+        if self.default is list:
+            return [part for part in found if isinstance(part, str)] if isinstance(found, list) else []
+        members = found.items() if isinstance(found, dict) else ()
+        return {name: part for name, part in members if isinstance(part, str | int)}
+
+    def deconstruct(self) -> Any:
+        """Stand in migrations as what it is in the database."""
+        name, _, args, options = super().deconstruct()
+        return name, "django.db.models.JSONField", args, options
+
+
 class Executor(models.Model):
     """One process that runs tasks: a fresh id per start, and its sign of life."""
 
@@ -249,11 +272,9 @@ class Executor(models.Model):
     name = models.CharField(_("name"), max_length=200)
     host = models.CharField(_("host"), max_length=255)
     pid = models.IntegerField(_("process"))
-    versions = models.JSONField(_("versions"), default=dict)
-    queues = models.JSONField(_("queues"), default=list)
-    queue_limits = models.JSONField(
-        _("most of a queue at once"), default=dict, db_default=Value({}, models.JSONField())
-    )
+    versions = FlatJSONField(_("versions"), default=dict)
+    queues = FlatJSONField(_("queues"), default=list)
+    queue_limits = FlatJSONField(_("most of a queue at once"), default=dict, db_default=Value({}, models.JSONField()))
     slots = models.IntegerField(_("slots"), default=0)
     started_at = models.DateTimeField(_("started at"))
     heartbeat = models.DateTimeField(_("last beat"))

@@ -163,8 +163,7 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
 
     @admin.display(description=gettext_lazy("versions"))
     def software(self, executor: Executor) -> str:
-        versions = executor.versions if isinstance(executor.versions, dict) else {}
-        return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+        return ", ".join(f"{name} {version}" for name, version in sorted(executor.versions.items()))
 
     @admin.display(description=gettext_lazy("started"))
     def started(self, executor: Executor) -> SafeString:

@@ -118,5 +118,5 @@ def short_id(identifier: object) -> str:
 
 def served(executor: Executor) -> list[str]:
     """Name the queues that an executor serves, with the limits of its own; none for every queue."""
-    limits = executor.queue_limits if isinstance(executor.queue_limits, dict) else {}
-    return [f"{name} (max {limits[name]})" if name in limits else str(name) for name in executor.queues]
+    limits = executor.queue_limits
+    return [f"{name} (max {limits[name]})" if name in limits else name for name in executor.queues]
