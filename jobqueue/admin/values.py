@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from django.db.models import Expression, TextField
@@ -15,6 +16,7 @@ from jobqueue import registry
 from jobqueue.redact import MASK, Argument, Secrets, argument_secrets, arguments, redact
 
 SHOWN_CHARACTERS = 20_000
+MAX_ARGUMENTS = 100  # shown of a task
 READ_CHARACTERS = 2_000_000  # a larger value is not even read: it cannot be masked in parts
 
 UNREADABLE = object()
@@ -62,12 +64,15 @@ def show_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[st
     """
     Write the arguments one by one, under the names the task's function gives them.
 
-    Those without a name have numbers; no pattern can tell them, so that they are masked by any.
+    Of many, the first. Those without a name have numbers; no pattern can tell them, so that they are masked by any.
     """
-    return [
-        show(MASK if is_hidden(one, patterns) else one.value, patterns, one.name)
-        for one in arguments(registry.parameters(task_type), args, kwargs)
+    rest = arguments(registry.parameters(task_type), args, kwargs)
+    shown = [
+        show(MASK if is_hidden(one, patterns) else one.value, patterns, one.name) for one in islice(rest, MAX_ARGUMENTS)
     ]
+    if more := sum(1 for _ in rest):
+        shown.append(Shown(note=_("%(count)d more arguments are not shown.") % {"count": more}))
+    return shown
 
 
 def is_hidden(argument: Argument, patterns: Sequence[str]) -> bool:

@@ -260,6 +260,15 @@ def test_a_value_that_python_cannot_read_fails_alone(make, show, backend):
     assert "9" * 100 not in content
 
 
+def test_the_first_of_many_arguments_are_shown(make, show):
+    row = make(args=["val"] * 50_000, kwargs={f"val{n}": "val" for n in range(50_000)})
+
+    content = show(row)
+
+    assert len(content) < 100_000
+    assert "99900 more arguments are not shown" in content
+
+
 def test_long_values_are_cut():
     shown = values.show("x" * 30_000, ())
 
