@@ -14,6 +14,7 @@ from jobqueue.payload import Parameters, left_out
 
 MASK = "••••••"
 SHORTEST_SECRET = 4  # characters; a shorter one stands in every second text by chance
+MAX_STEPS = 100  # of a path; what is deeper is masked, and only in rows written by hand
 MAX_PATH_CHARACTERS = 255  # a longer path is masked, unless all patterns name single names
 MAX_SECRET_CHARACTERS = 20_000  # of all secrets of a task; with more, its texts are masked whole
 MAX_TEXT_CHARACTERS = 20_000  # shown of an error's message or traceback, half of them from its end
@@ -30,9 +31,10 @@ def redact(value: Any, patterns: Sequence[str], *path: str, masked: list[Any] | 
 
     A path is the names and list positions on the way, joined by dots: `user.password`, `rows.0.token`.
     A pattern with a dot is matched against the whole path, one without also against a name alone;
-    `*` stands for anything, dots included. path: where `value` itself stands. masked: gets the parts that are masked.
+    `*` stands for anything, dots included. What is nested deeper than MAX_STEPS is masked, whatever its path.
+    path: where `value` itself stands. masked: gets the parts that are masked.
     """
-    if path and is_named(patterns, *path):
+    if path and (len(path) > MAX_STEPS or is_named(patterns, *path)):
         if masked is not None:
             masked.append(value)
         return MASK
@@ -264,7 +266,11 @@ def redact_text(
 
 
 def redact_texts(value: Any, secrets: Secrets, patterns: Sequence[str] = ()) -> Any:
-    """Mask in all texts and names of a JSON value what redact_text() masks in one, and numbers that repeat a secret."""
+    """
+    Mask in all texts and names of a JSON value what redact_text() masks in one, and numbers that repeat a secret.
+
+    value: as redact() gives it, not nested too deep.
+    """
     if secrets.is_whole:
         return MASK if value else value
     match value:

@@ -19,7 +19,7 @@ from jobqueue.admin.tree import read_ancestors, read_tree
 from jobqueue.admin.values import raw, read, secrets_of, show, show_arguments, why_masked
 from jobqueue.admin.words import headline
 from jobqueue.models import Executor, Queue, Task
-from jobqueue.redact import Secrets, redact_text, redact_texts
+from jobqueue.redact import Secrets, redact, redact_text
 
 if TYPE_CHECKING:
     from django.contrib.admin.models import LogEntry
@@ -51,6 +51,7 @@ def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]
     """Gather the context of the page. with_payload: whether the reader may see arguments, results and state."""
     values: dict[str, Any] = {column: read(getattr(task, f"{column}_text")) for column in RAW}
     patterns = options_of(task.backend).redact
+    values["errors"] = redact(values["errors"], ())  # which bounds how deep they are
     secrets = secrets_of(task.task_type, values["args"], values["kwargs"], patterns)
     errors = masked_errors(values["errors"], patterns, secrets)
     children = read_tree(database, task.pk)
@@ -80,15 +81,13 @@ def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]
         "starts": len(listed(values["worker_ids"])),
     }
     if with_payload:
-        result, state, metadata = (
-            redact_texts(values[column], secrets) for column in ("return_value", "inner_state", "metadata")
-        )
+        result, state, metadata = (values[column] for column in ("return_value", "inner_state", "metadata"))
         context |= {
             "arguments": show_arguments(task.task_type, values["args"], values["kwargs"], patterns),
             "why_masked": why_masked(task.task_type, values["args"], values["kwargs"], patterns),
-            "result": show(result, patterns) if task.status == Task.Status.SUCCESSFUL else None,
-            "state": show(state, patterns) if state is not None else None,
-            "metadata": show(metadata, patterns) if metadata else None,
+            "result": show(result, patterns, secrets=secrets) if task.status == Task.Status.SUCCESSFUL else None,
+            "state": show(state, patterns, secrets=secrets) if state is not None else None,
+            "metadata": show(metadata, patterns, secrets=secrets) if metadata else None,
         }
     return context
 
@@ -156,10 +155,10 @@ def attempt(entry: Mapping[str, Any]) -> Attempt:
 def _moment(text: Any) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text)
-    except (TypeError, ValueError):
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return moment if settings.USE_TZ else make_naive(moment)
+    except (TypeError, ValueError, OverflowError):
         return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return moment if settings.USE_TZ else make_naive(moment)
 
 
 def log_entries(task: Task) -> list[LogEntry]:

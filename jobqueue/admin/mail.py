@@ -27,7 +27,7 @@ from jobqueue.api import aliases
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.models import InboxMessage, Task
 from jobqueue.payload import encode_message
-from jobqueue.redact import MASK, NO_SECRETS, Secrets, redact_texts
+from jobqueue.redact import MASK, NO_SECRETS, Secrets, redact, redact_texts
 
 CONSUMED = 20
 BODY_CHARACTERS = 1000  # shown of each
@@ -101,7 +101,7 @@ def read_bodies(database: str, rows: Sequence[InboxMessage], patterns: tuple[str
             known = secrets.get(row.sender_id) if row.sender_id is not None else None
             if known is None and isinstance(body, dict):  # nobody can tell what it quotes
                 body |= dict.fromkeys(body.keys() & {"message", "traceback"}, MASK)
-            body = redact_texts(body, known or NO_SECRETS, patterns)
+            body = redact_texts(redact(body, patterns), known or NO_SECRETS, patterns)
         shown[row.pk] = show(body, patterns, most=BODY_CHARACTERS)
     return shown
 

@@ -13,7 +13,7 @@ from django.db.models.functions import Cast, Left
 from django.utils.translation import gettext as _
 
 from jobqueue import registry
-from jobqueue.redact import MASK, Argument, Secrets, argument_secrets, arguments, redact
+from jobqueue.redact import MASK, Argument, Secrets, argument_secrets, arguments, redact, redact_texts
 
 SHOWN_CHARACTERS = 20_000
 MAX_ARGUMENTS = 100  # shown of a task
@@ -48,12 +48,24 @@ def read(text: str | None, most: int | None = None) -> Any:
         return UNREADABLE
 
 
-def show(value: Any, patterns: Sequence[str], *path: str, most: int = SHOWN_CHARACTERS) -> Shown:
-    """Write a value as indented JSON, masked; path: its own place, for the patterns; most: characters of it."""
+def show(
+    value: Any,
+    patterns: Sequence[str],
+    *path: str,
+    secrets: Secrets | None = None,
+    most: int = SHOWN_CHARACTERS,
+) -> Shown:
+    """
+    Write a value as indented JSON, masked.
+
+    path: its own place, for the patterns. secrets: masked in its texts, too. most: characters of it.
+    """
     name = path[-1] if path else ""
     if value is UNREADABLE:
         return Shown(name=name, note=_("Too large, or not to be read as JSON: not shown."))
-    text = json.dumps(redact(value, patterns, *path), indent=2, ensure_ascii=False)
+    masked = redact(value, patterns, *path)
+    masked = masked if secrets is None else redact_texts(masked, secrets)
+    text = json.dumps(masked, indent=2, ensure_ascii=False)
     if len(text) <= most:
         return Shown(name=name, text=text)
     note = _("The first %(shown)d of %(whole)d characters.") % {"shown": most, "whole": len(text)}

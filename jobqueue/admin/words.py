@@ -31,7 +31,15 @@ def duration(length: timedelta) -> str:
 
 def moment_in_words(moment: datetime) -> str:
     """Give date and time in the site's format and zone."""
-    return date_format(localtime(moment) if is_aware(moment) else moment, "DATETIME_FORMAT")
+    return date_format(local(moment), "DATETIME_FORMAT")
+
+
+def local(moment: datetime) -> datetime:
+    """Give a moment in the site's zone; as it is where the calendar ends before that."""
+    try:
+        return localtime(moment) if is_aware(moment) else moment
+    except OverflowError:
+        return moment
 
 
 def ready_since(task: Task, aging_seconds: float) -> datetime:
@@ -99,8 +107,8 @@ def tries(task: Task, starts: int | None) -> str:
 
 def headline(class_path: str | None, message: str | None) -> str:
     """Give an error's class and the first line of what it said."""
-    name = (class_path or "").rpartition(".")[2]
-    lines = (message or "").strip().splitlines()
+    name = str(class_path or "").rpartition(".")[2]
+    lines = str(message or "").strip().splitlines()
     text = ": ".join(part for part in (name, lines[0].strip() if lines else "") if part)
     return text if len(text) <= HEADLINE_CHARACTERS else text[: HEADLINE_CHARACTERS - 1] + "…"
 

@@ -11,12 +11,11 @@ from typing import Any
 from uuid import UUID
 
 from django.core.management.base import CommandError
-from django.utils.timezone import is_aware, localtime
 
 from jobqueue.admin.detail import describe, read_task
 from jobqueue.admin.tree import Branch
 from jobqueue.admin.values import Shown
-from jobqueue.admin.words import duration
+from jobqueue.admin.words import duration, local
 from jobqueue.cli.console import Console
 from jobqueue.cli.rows import engines
 from jobqueue.models import Task
@@ -63,7 +62,7 @@ def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
     if page["log"]:
         yield from ("", "Done by hand")
         yield from (
-            f"{INDENT}{_local(e.action_time):%Y-%m-%d %H:%M:%S} {e.user}: {e.get_change_message()}" for e in page["log"]
+            f"{INDENT}{local(e.action_time):%Y-%m-%d %H:%M:%S} {e.user}: {e.get_change_message()}" for e in page["log"]
         )
 
 
@@ -95,11 +94,7 @@ def _moment(moment: datetime | None, now: datetime) -> str | None:
     if moment is None:
         return None
     words = f"{duration(now - moment)} ago" if moment <= now else f"in {duration(moment - now)}"
-    return f"{_local(moment):%Y-%m-%d %H:%M:%S %Z} ({words})".replace("  ", " ")
-
-
-def _local(moment: datetime) -> datetime:
-    return localtime(moment) if is_aware(moment) else moment
+    return f"{local(moment):%Y-%m-%d %H:%M:%S %Z} ({words})".replace("  ", " ")
 
 
 def _values(title: str, values: Iterable[Shown]) -> Iterator[str]:
@@ -117,7 +112,7 @@ def _values(title: str, values: Iterable[Shown]) -> Iterator[str]:
 
 def _errors(page: Mapping[str, Any]) -> Iterator[str]:
     for attempt in page["attempts"]:
-        at = f", {_local(attempt.at):%Y-%m-%d %H:%M:%S}" if attempt.at else ""
+        at = f", {local(attempt.at):%Y-%m-%d %H:%M:%S}" if attempt.at else ""
         by = f" on {attempt.executor}" if attempt.executor else ""
         yield from ("", f"Attempt {attempt.number}{by}{at}: {attempt.headline}")
         yield from (f"{INDENT}{line}" for line in attempt.traceback.rstrip().splitlines())
@@ -131,7 +126,7 @@ def _mail(page: Mapping[str, Any]) -> Iterator[str]:
     for mail in inbox:
         state = "undelivered" if mail.is_undelivered else "read" if mail.consumed_at else "unread"
         sender = f" from {mail.sender_id}" if mail.sender_id else ""
-        yield f"{INDENT}{mail.id} {mail.kind}{sender}, {_local(mail.sent_at):%Y-%m-%d %H:%M:%S}, {state}"
+        yield f"{INDENT}{mail.id} {mail.kind}{sender}, {local(mail.sent_at):%Y-%m-%d %H:%M:%S}, {state}"
         if mail.body is not None:
             text = mail.body.text or f"({mail.body.note})"
             yield from (f"{INDENT * 2}{line}" for line in text.splitlines())

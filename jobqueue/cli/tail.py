@@ -8,12 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.utils.timezone import is_aware, localtime
-
 from jobqueue.admin.base import options_of
 from jobqueue.admin.detail import listed
 from jobqueue.admin.values import raw, read, secrets_of
-from jobqueue.admin.words import duration, headline, short_type, tries
+from jobqueue.admin.words import duration, headline, local, short_type, tries
 from jobqueue.cli.choice import Choice
 from jobqueue.cli.console import Console
 from jobqueue.cli.rows import engines, newest
@@ -95,7 +93,7 @@ def _lines(task: Task, width: int | None) -> Iterator[str]:
     """Say all in one line for `grep`, in lines that fit for people."""
     at, error = task.finished_at, " ".join(_error(task).split())
     assert at is not None
-    moment = localtime(at) if is_aware(at) else at
+    moment = local(at)
     attempt = tries(task, len(listed(read(task.worker_ids_text))))  # type: ignore[attr-defined]
     parts = [f"{moment:%H:%M:%S}", f"{task.status:<10}", str(task.pk)]
     if width is None:

@@ -16,6 +16,7 @@ from jobqueue.admin import values
 from jobqueue.admin.values import SHOWN_CHARACTERS, UNREADABLE, read, show_arguments
 from jobqueue.models import Task
 from jobqueue.redact import MASK
+from tests.edges.cli import jobqueue
 from tests.factories import ExecutorFactory, MessageFactory, TaskFactory, ago, error, make_user
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -258,6 +259,47 @@ def test_a_value_that_python_cannot_read_fails_alone(make, show, backend):
 
     assert "not to be read as JSON: not shown" in content
     assert "9" * 100 not in content
+
+
+@pytest.mark.parametrize("depth", [200, 500, 900])
+@pytest.mark.parametrize("redact", [None, []], ids=["masked", "unmasked"])
+def test_values_nested_deeper_than_any_that_we_write_fail_no_page(client, make, show, backend, settings, depth, redact):
+    if redact is not None:
+        tasks = {**settings.TASKS}
+        tasks[backend] = {**tasks[backend], "OPTIONS": {**tasks[backend].get("OPTIONS", {}), "REDACT": redact}}
+        settings.TASKS = tasks
+    deep = '{"a":' * depth + "[1]" + "}" * depth
+    row = make(successful=True)
+    MessageFactory.create(using=backend, task_id=row.pk, body={}, eof="FAILED")
+    columns = {
+        "args": f"[{deep}]",
+        "kwargs": deep,
+        "options": deep,
+        "metadata": deep,
+        "inner_state": deep,
+        "return_value": deep,
+        "worker_ids": f"[{deep}]",
+        "errors": f'[{{"attempt": {deep}, "executor": {deep}, "message": {deep}, "exception_class_path": {deep}}}]',
+    }
+    with connections[backend].cursor() as cursor:
+        key = row.pk if backend == "default" else row.pk.hex
+        assignments = ", ".join(f"{column} = %s" for column in columns)
+        cursor.execute(f"UPDATE jobqueue_task SET {assignments} WHERE id = %s", [*columns.values(), key])
+        cursor.execute("UPDATE jobqueue_inboxmessage SET body = %s", [deep])
+
+    assert row.task_type.rpartition(".")[2] in show(row)
+    assert client.get(f"/jobqueue/tasks/{row.pk}/").status_code == 200
+    assert jobqueue("show", row.pk).code == 0
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00+00:00", "9999-12-31T23:59:59.999999-12:00", "0001-01-01"])
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
+def test_moments_of_errors_at_the_ends_of_the_calendar_fail_no_page(make, show, settings, at, zone):
+    settings.TIME_ZONE = zone
+    row = make(failed=True, errors=[error("no reply", at=at)])
+
+    assert "no reply" in show(row)
+    assert "no reply" in jobqueue("show", row.pk).out
 
 
 def test_the_first_of_many_arguments_are_shown(make, show):
