@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import api
-from jobqueue.admin.listing import CAP, condition
+from jobqueue.admin.listing import CAP, Bounds, condition
 from jobqueue.engine.clock import Clock
 from jobqueue.models import Task
 from jobqueue.outcome import LIVE, Status
@@ -90,7 +90,7 @@ REQUEUE = Deed(
     words=(
         gettext_lazy("%(count)d requeued"),
         gettext_lazy("%(count)d left alone: a live task holds the same key"),
-        gettext_lazy("%(count)d skipped: not FAILED or CANCELLED any more"),
+        gettext_lazy("%(count)d skipped: not FAILED or CANCELLED"),
         BUSY,
     ),
     changing=1,
@@ -120,7 +120,7 @@ WAKE = Deed(
     statuses=(Status.SUSPENDED,),
     words=(
         gettext_lazy("%(count)d woken: polled as soon as an executor has a slot for it"),
-        gettext_lazy("%(count)d skipped: not SUSPENDED any more"),
+        gettext_lazy("%(count)d skipped: not SUSPENDED"),
         BUSY,
     ),
     changing=1,
@@ -163,23 +163,21 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a confirmation says. Counts go no further than CAP. upto: no newer task will be touched."""
+    """What a confirmation says of the rows within the bounds. Counts go no further than CAP."""
 
     acted: int
     left: int
     samples: list[Task]
-    upto: UUID | None
+    bounds: Bounds | None
 
     @classmethod
-    def of(cls, deed: Deed, rows: QuerySet[Task], upto: UUID | None = None) -> Forecast:
-        # The newest of all tasks, not of these: the end of an index instead of a search.
-        newest = upto or Task.objects.using(rows.db).order_by("-pk").values_list("pk", flat=True).first()
-        rows = rows.order_by().filter(pk__lte=newest) if newest else rows.none()
+    def of(cls, deed: Deed, rows: QuerySet[Task], bounds: Bounds | None) -> Forecast:
+        rows = rows.order_by().filter(bounds.condition) if bounds else rows.none()
         return cls(
             acted=rows.filter(deed.condition)[: CAP + 1].count(),
             left=rows.exclude(status__in=deed.statuses)[: CAP + 1].count(),
             samples=list(rows.filter(deed.condition)[:SAMPLES]),
-            upto=newest,
+            bounds=bounds,
         )
 
 
@@ -195,17 +193,17 @@ def perform_ticked(deed: Deed, ids: Sequence[UUID]) -> Tally:
     return tally
 
 
-def perform(deed: Deed, rows: QuerySet[Task], upto: UUID, *, budget_seconds: float | None = None) -> Tally:
+def perform(deed: Deed, rows: QuerySet[Task], bounds: Bounds, *, budget_seconds: float | None = None) -> Tally:
     """
-    Do a deed to all rows that it fits, from the newest to the oldest, until time is up.
+    Do a deed to all rows within the bounds that it fits, from the newest to the oldest, until time is up.
 
     The engine's statement guards each row by its state, so what an executor changes meanwhile is
     skipped and counted as such.
     """
     tally = Tally(deed)
     deadline = time.monotonic() + (BUDGET_SECONDS if budget_seconds is None else budget_seconds)
-    rows = rows.filter(deed.condition).order_by("-pk")
-    ids = list(rows.filter(pk__lte=upto).values_list("pk", flat=True)[:READ])
+    rows = rows.filter(bounds.condition, deed.condition).order_by("-pk")
+    ids = list(rows.values_list("pk", flat=True)[:READ])
     size = _size(ids)
     while ids:
         for batch in _batches(ids, size):
@@ -250,10 +248,11 @@ def log(request: HttpRequest, tally: Tally, database: str) -> None:
 
 def _for_all(request: HttpRequest, tally: Tally) -> LogEntry:
     title = ngettext("%(count)d task", "%(count)d tasks", tally.chosen) % {"count": tally.chosen}
+    is_across = request.POST.get("select_across") == "1"
     message = _("%(deed)s: %(done)s. Chosen by: %(filters)s. No entry for each: they were more than %(limit)d.") % {
         "deed": tally.deed.label,
         "done": tally,
-        "filters": request.META.get("QUERY_STRING") or _("no filter"),
+        "filters": (request.META.get("QUERY_STRING") or _("no filter")) if is_across else _("hand"),
         "limit": EACH,
     }
     return _entry(request, None, title, message)

@@ -10,6 +10,8 @@ few; and filters that no index serves look among the newest rows only, which the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -26,6 +28,7 @@ from jobqueue.admin.base import backends_on, options_of
 from jobqueue.admin.columns import Small, facts
 from jobqueue.admin.search import Search
 from jobqueue.admin.values import read, secrets_of
+from jobqueue.engine.clock import read_clock
 from jobqueue.models import Executor, Task
 from jobqueue.redact import MASK, redact_text
 
@@ -83,10 +86,56 @@ class CappedPaginator(AnyPaginator):
         return min(self.found, CAP)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """
+    Where the rows end that a confirmation describes, so that its action finds the same rows.
+
+    upto: the newest task. asked_at: tasks that ended later are left out. edge: value of the list's order column in
+    the last row of the window, where there is a window.
+    """
+
+    upto: UUID
+    asked_at: datetime
+    edge: str | None = None
+
+    @classmethod
+    def now(cls, database: str, edge: str | None) -> Bounds | None:
+        """Bound what is there now; None where there is no task at all."""
+        # The newest of all tasks, not of those that match: the end of an index instead of a search.
+        newest = Task.objects.using(database).order_by("-pk").values_list("pk", flat=True).first()
+        return cls(upto=newest, asked_at=read_clock(database), edge=edge) if newest else None
+
+    @classmethod
+    def parse(cls, text: str) -> Bounds | None:
+        """Read what a form carries; None where it carries nothing that can be read."""
+        try:
+            upto, asked_at, edge = text.split(" ")
+            return cls(upto=UUID(upto), asked_at=datetime.fromisoformat(asked_at), edge=edge or None)
+        except ValueError:
+            return None
+
+    def __str__(self) -> str:
+        return f"{self.upto} {self.asked_at.isoformat()} {self.edge or ''}"
+
+    @property
+    def condition(self) -> Q:
+        """The rows within, but for the edge, which `TaskChangeList.get_queryset` applies."""
+        return Q(pk__lte=self.upto) & (Q(finished_at__isnull=True) | Q(finished_at__lte=self.asked_at))
+
+
 class TaskChangeList(ChangeList):
     """One page of tasks, in a number of queries that does not depend on what they are."""
 
-    window: int | None = None  # how many rows were searched, where not all were
+    confirmed: Bounds | None = None  # of the confirmation that is answered
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Task]:
+        """Give the rows that the filters mean. These are listed, counted, confirmed and acted on; no others are."""
+        rows: QuerySet[Task] = super().get_queryset(request, exclude_parameters)
+        self.confirmed = Bounds.parse(request.POST.get("bounds", ""))
+        if self.edge is None:
+            return rows
+        return rows.filter(**{f"{self._column}__{'gte' if self.order.startswith('-') else 'lte'}": self.edge})
 
     def get_results(self, request: HttpRequest) -> None:
         self.paginator = CappedPaginator(self._keys(), self.list_per_page)
@@ -142,7 +191,7 @@ class TaskChangeList(ChangeList):
         beside = {"parent"} if "parent" in self.chosen else {"status", *ALSO_SERVED.get(self.status, {})}
         if len(backends_on(self.root_queryset.db)) == 1:
             beside.add("backend")
-        return bool(self.chosen.keys() - beside or self.search.key)
+        return bool(self.chosen.keys() - beside)
 
     @property
     def is_read_whole(self) -> bool:
@@ -155,39 +204,55 @@ class TaskChangeList(ChangeList):
     def order(self) -> str:
         return ORDER.get(self.status, "-pk")
 
+    @property
+    def _column(self) -> str:
+        return self.order.removeprefix("-")
+
+    @cached_property
+    def _whole(self) -> list[UUID] | None:
+        """All keys that an index serves, where they are read whole and are few."""
+        if not self.is_read_whole:
+            return None
+        keys = read_keys(self.root_queryset.filter(self._served()))
+        return keys if len(keys) <= CAP else None
+
+    @cached_property
+    def edge(self) -> str | None:
+        """Where the window ends, of the newest rows, outside of which a filter without an index does not look."""
+        if self.confirmed is not None:
+            return self.confirmed.edge
+        if not self.is_filtered_further or self.search.key is not None or self._whole is not None:
+            return None
+        # Whatever the backend, where the index does not hold it: so the index answers without a look at the rows.
+        holds_backend = self.status and not (self.status == Task.Status.FAILED and "task" in self.chosen)
+        rows = self.root_queryset if holds_backend else Task.objects.using(self.root_queryset.db)
+        served = rows.filter(self._served()).order_by(self.order).values_list(self._column, flat=True)
+        value = served[self._window_size : self._window_size + 1].first()
+        return value.isoformat() if isinstance(value, datetime) else value and str(value)
+
+    @property
+    def _window_size(self) -> int:
+        return WINDOW if self.status in ("", Task.Status.SUCCESSFUL) else WINDOW_OF_STATUS
+
+    @property
+    def window(self) -> int | None:
+        """How many rows were searched, where not all were."""
+        return None if self.edge is None else self._window_size
+
     def _keys(self) -> QuerySet[Any, UUID] | list[UUID]:
         """
         Give the keys of what is listed, in order: all of them where they had to be read, else a query.
 
         Keys first, rows afterwards: OFFSET would unpack the errors of every row it skips.
         """
-        if self.search.key is not None:
-            # The holder of a key is found by its index however old it is.
-            return sorted(
-                {*read_keys(self.queryset.filter(finished_at__isnull=True)), *read_keys(self._newest())}, reverse=True
-            )
-        if self.is_read_whole:
-            keys = read_keys(self.root_queryset.filter(self._served()))
+        if self.search.key is not None:  # one index holds the keys of live tasks, another those of ended ones
+            keys = [pk for live in (True, False) for pk in read_keys(self.queryset.filter(finished_at__isnull=live))]
             if len(keys) <= CAP:
-                return sorted(read_keys(self.queryset) if self.is_filtered_further else keys, reverse=True)
-        rows = self._newest().values_list("pk", flat=True)
+                return sorted(keys, reverse=True)
+        elif self._whole is not None:
+            return sorted(read_keys(self.queryset) if self.is_filtered_further else self._whole, reverse=True)
+        rows = self.queryset.values_list("pk", flat=True)
         return list(rows[: CAP + 1]) if self.is_filtered_further else rows
-
-    def _newest(self) -> QuerySet[Task]:
-        """Look among the newest rows only, where a filter has no index."""
-        listed: QuerySet[Task] = self.queryset
-        if not self.is_filtered_further:
-            return listed
-        column = self.order.removeprefix("-")
-        size = WINDOW if self.status in ("", Task.Status.SUCCESSFUL) else WINDOW_OF_STATUS
-        # Whatever the backend, where the index does not hold it: so the index answers without a look at the rows.
-        holds_backend = self.status and not (self.status == Task.Status.FAILED and "task" in self.chosen)
-        rows = self.root_queryset if holds_backend else Task.objects.using(listed.db)
-        edge = rows.filter(self._served()).order_by(self.order).values_list(column, flat=True)[size : size + 1].first()
-        if edge is None:
-            return listed
-        self.window = size
-        return listed.filter(**{f"{column}__{'gte' if self.order.startswith('-') else 'lte'}": edge})
 
 
 def read_keys(rows: QuerySet[Task]) -> list[UUID]:

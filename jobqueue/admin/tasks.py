@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -21,7 +22,7 @@ from jobqueue.admin import actions, render
 from jobqueue.admin.actions import CANCEL, REQUEUE, Deed, Forecast
 from jobqueue.admin.base import backends_on, database_for, options_of
 from jobqueue.admin.filters import BackendFilter, ParentFilter, QueueFilter, StatusFilter, TaskFilter
-from jobqueue.admin.listing import CAP, ORDER, TaskChangeList
+from jobqueue.admin.listing import CAP, ORDER, Bounds, TaskChangeList
 from jobqueue.admin.page import TaskPage
 from jobqueue.admin.search import Search
 from jobqueue.admin.words import headline, short_type, tries, when
@@ -47,6 +48,11 @@ class TaskAdmin(TaskPage):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TaskChangeList]:
         return TaskChangeList
+
+    def get_changelist_instance(self, request: HttpRequest) -> TaskChangeList:
+        """Keep the list for its actions, which act on its rows."""
+        request.task_list = super().get_changelist_instance(request)  # type: ignore[attr-defined]
+        return request.task_list  # type: ignore[attr-defined, no-any-return]
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         return (ORDER.get(request.GET.get("status", ""), "-pk"),)
@@ -113,36 +119,48 @@ class TaskAdmin(TaskPage):
         """
         Do it to one task at once, to more after a confirmation.
 
-        What is meant is said by the address (the list's filters), not by a list of ids, so that a
+        What is meant is said by the address (the list's filters) and by bounds, not by a list of ids, so that a
         confirmation of a million tasks is as small as that of ten.
         """
+        task_list: TaskChangeList = request.task_list  # type: ignore[attr-defined]
         is_across = request.POST.get("select_across") == "1"
         ticked = [] if is_across else [pk for text in request.POST.getlist(ACTION_CHECKBOX_NAME) if (pk := _uuid(text))]
-        upto = _uuid(request.POST.get("upto"))
-        if len(ticked) != 1 and upto is None:
-            return self._confirm(request, rows, deed, ticked)
-        if is_across:
-            assert upto is not None
-            tally = actions.perform(deed, rows, upto)
+        if not is_across:  # whatever the filters find by now
+            rows = self.get_queryset(request).filter(pk__in=ticked)
+        bounds = task_list.confirmed
+        if bounds is None and len(ticked) != 1:
+            return self._confirm(request, rows, deed, ticked, Bounds.now(rows.db, task_list.edge))
+        if bounds is not None and is_across:
+            tally = actions.perform(deed, rows, bounds)
         else:
             tally = actions.perform_ticked(deed, ticked)
         self._tell(request, tally)
         if tally.changed:
             actions.log(request, tally, rows.db)
-        return self._confirm(request, rows, deed, ticked, tally.rest) if tally.rest else None
+        if bounds is None or tally.rest is None:
+            return None
+        return self._confirm(request, rows, deed, ticked, replace(bounds, upto=tally.rest), is_rest=True)
 
     def _confirm(
-        self, request: HttpRequest, rows: QuerySet[Task], deed: Deed, ticked: list[UUID], upto: UUID | None = None
+        self,
+        request: HttpRequest,
+        rows: QuerySet[Task],
+        deed: Deed,
+        ticked: list[UUID],
+        bounds: Bounds | None,
+        *,
+        is_rest: bool = False,
     ) -> HttpResponse:
         context = {
             **self.admin_site.each_context(request),
             "deed": deed,
             "action": f"{deed.name}_selected",
-            "forecast": Forecast.of(deed, rows, upto),
+            "forecast": Forecast.of(deed, rows, bounds),
+            "window": None if ticked else request.task_list.window,  # type: ignore[attr-defined]
             "cap": CAP,
             "ticked": [str(pk) for pk in ticked] or ["all"],
             "is_across": not ticked,
-            "is_rest": upto is not None,
+            "is_rest": is_rest,
             "checkbox_name": ACTION_CHECKBOX_NAME,
             "opts": self.opts,
             "media": self.media,

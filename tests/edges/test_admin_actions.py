@@ -10,10 +10,10 @@ from django.test import Client
 from django.urls import reverse
 
 from jobqueue import api
-from jobqueue.admin import actions
+from jobqueue.admin import actions, listing
 from jobqueue.models import Task
 from jobqueue.outcome import CancelReport
-from tests.factories import TaskFactory, make_user
+from tests.factories import TaskFactory, ago, make_user, now
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 URL = "/admin/jobqueue/task/"
@@ -64,7 +64,7 @@ def across(client_act, action, query=""):
     page = client_act(action, query=query, select_across="1", index="0", _selected_action=["all"])
     assert page.status_code == 200
     return client_act(
-        action, query=query, select_across="1", _selected_action=["all"], upto=str(page.context["forecast"].upto)
+        action, query=query, select_across="1", _selected_action=["all"], bounds=str(page.context["forecast"].bounds)
     )
 
 
@@ -112,7 +112,7 @@ def test_single_action_is_logged_in_the_tasks_history(client, staff, make):
 @pytest.mark.parametrize(
     ("deed", "trait", "words"),
     [
-        ("requeue", "successful", "1 skipped: not FAILED or CANCELLED any more."),
+        ("requeue", "successful", "1 skipped: not FAILED or CANCELLED."),
         ("cancel", "failed", "1 skipped: ended already."),
     ],
 )
@@ -249,9 +249,9 @@ def test_several_ticked_tasks_are_confirmed_and_counted_honestly(act, make, back
     forecast = page.context["forecast"]
     assert (forecast.acted, forecast.left) == (3, 2)
 
-    response = act("requeue", *rows, *others, upto=str(forecast.upto))
+    response = act("requeue", *rows, *others, bounds=str(forecast.bounds))
 
-    assert said(response) == ["3 requeued, 2 skipped: not FAILED or CANCELLED any more."]
+    assert said(response) == ["3 requeued, 2 skipped: not FAILED or CANCELLED."]
     assert {status(row) for row in rows} == {"READY"}
     assert status(bystander) == "FAILED"
 
@@ -262,7 +262,7 @@ def test_each_of_a_few_tasks_has_it_in_its_history(client, act, make, staff):
     make(key="order:7")
 
     page = act("requeue", *rows, ended, held, index="0")
-    act("requeue", *rows, ended, held, upto=str(page.context["forecast"].upto))
+    act("requeue", *rows, ended, held, bounds=str(page.context["forecast"].bounds))
 
     logged = {entry.object_id: entry for entry in LogEntry.objects.all()}
     assert logged.keys() == {str(row.pk) for row in rows}
@@ -278,13 +278,13 @@ def test_many_tasks_share_one_entry_that_says_so(act, make, backend, monkeypatch
     ended = make(successful=True)
 
     page = act("requeue", *rows, ended, index="0")
-    act("requeue", *rows, ended, upto=str(page.context["forecast"].upto))
+    act("requeue", *rows, ended, bounds=str(page.context["forecast"].bounds))
 
     entry = LogEntry.objects.get()
     assert (entry.object_id, entry.object_repr) == (None, "4 tasks")
     assert entry.get_change_message() == (
-        "Requeue: 3 requeued, 1 skipped: not FAILED or CANCELLED any more. "
-        f"Chosen by: backend={backend}. No entry for each: they were more than 2."
+        "Requeue: 3 requeued, 1 skipped: not FAILED or CANCELLED. "
+        "Chosen by: hand. No entry for each: they were more than 2."
     )
 
 
@@ -326,9 +326,9 @@ def test_a_ticked_task_that_left_the_filter_meanwhile_is_counted_as_skipped(act,
     page = act("requeue", *rows, query="&status=FAILED", index="0")
     Task.objects.using(rows[0].backend).filter(pk=rows[0].pk).update(status="READY", finished_at=None)
 
-    response = act("requeue", *rows, query="&status=FAILED", upto=str(page.context["forecast"].upto))
+    response = act("requeue", *rows, query="&status=FAILED", bounds=str(page.context["forecast"].bounds))
 
-    assert said(response) == ["1 requeued, 1 skipped: not FAILED or CANCELLED any more."]
+    assert said(response) == ["1 requeued, 1 skipped: not FAILED or CANCELLED."]
 
 
 def test_select_across_acts_on_all_that_match_the_filter(act, make):
@@ -363,7 +363,7 @@ def test_tasks_enqueued_after_the_confirmation_are_left_alone(act, make, backend
     page = act("requeue", select_across="1", index="0", _selected_action=["all"])
     late = make(failed=True)
 
-    response = act("requeue", select_across="1", _selected_action=["all"], upto=str(page.context["forecast"].upto))
+    response = act("requeue", select_across="1", _selected_action=["all"], bounds=str(page.context["forecast"].bounds))
 
     assert said(response) == ["1 requeued."]
     assert status(late) == "FAILED"
@@ -392,9 +392,9 @@ def test_when_time_is_up_the_rest_is_offered_again(act, make, monkeypatch):
     assert said(first) == ["2 requeued; there are more."]
     assert first.context["forecast"].acted == 3
 
-    upto = str(first.context["forecast"].upto)
-    second = act("requeue", select_across="1", _selected_action=["all"], upto=upto)
-    third = act("requeue", select_across="1", _selected_action=["all"], upto=str(second.context["forecast"].upto))
+    bounds = str(first.context["forecast"].bounds)
+    second = act("requeue", select_across="1", _selected_action=["all"], bounds=bounds)
+    third = act("requeue", select_across="1", _selected_action=["all"], bounds=str(second.context["forecast"].bounds))
 
     assert third.status_code == 302
     assert {status(row) for row in rows} == {"READY"}
@@ -421,16 +421,119 @@ def test_nothing_to_do_is_said_and_not_logged(act, make):
     assert not LogEntry.objects.exists()
 
 
-def test_action_beyond_the_window_reaches_old_tasks_too(act, make, monkeypatch):
-    monkeypatch.setattr("jobqueue.admin.listing.WINDOW", 1)
-    old = make(failed=True, task_type="shop.tasks.other")
-    for _ in range(3):
-        make(failed=True)
+@pytest.fixture
+def window(monkeypatch):
+    """Make the window of the list end at the third row."""
+    monkeypatch.setattr(listing, "WINDOW", 2)
+    monkeypatch.setattr(listing, "WINDOW_OF_STATUS", 2)
 
-    response = across(act, "requeue", query="&task=shop.tasks.other")
+
+def failed(make, count, **columns):
+    """Make tasks of a queue, the newest first, each of which failed after the one before."""
+    return [make(failed=True, queue_name="emails", finished_at=ago(100 - n), **columns) for n in range(count)][::-1]
+
+
+def confirm(act, page, action="requeue", query=""):
+    bounds = str(page.context["forecast"].bounds)
+    return act(action, query=query, select_across="1", _selected_action=["all"], bounds=bounds)
+
+
+EMAILS = pytest.mark.parametrize("query", ["&queue=emails", "&status=FAILED&queue=emails"])
+
+
+@EMAILS
+def test_list_link_confirmation_and_reply_give_one_number(client, act, make, backend, window, monkeypatch, query):
+    monkeypatch.setattr("jobqueue.admin.tasks.TaskAdmin.list_per_page", 2)
+    *inside, outside, older = failed(make, 5)
+
+    listed = client.get(f"{URL}?backend={backend}{query}").content.decode()
+    page = act("requeue", query=query, select_across="1", index="0", _selected_action=["all"])
+    content = page.content.decode()
+    response = confirm(act, page, query=query)
+
+    assert "Only 2 tasks were searched" in listed
+    assert "Select all 3 tasks" in listed
+    assert ">3 tasks<" in listed
+    assert "<strong>3</strong> FAILED or CANCELLED" in content
+    assert "Only 2 tasks were searched: this filter has no index. The others" in content
+    assert said(response) == ["3 requeued."]
+    assert {status(row) for row in inside} == {"READY"}
+    assert (status(outside), status(older)) == ("FAILED", "FAILED")
+
+
+@EMAILS
+def test_action_finds_the_confirmed_rows_though_the_window_moved(act, make, window, query):
+    *inside, outside, older = failed(make, 5)
+    page = act("requeue", query=query, select_across="1", index="0", _selected_action=["all"])
+    late = [make(failed=True, queue_name="emails", finished_at=now()) for _ in range(3)]
+
+    response = confirm(act, page, query=query)
+
+    assert said(response) == ["3 requeued."]
+    assert {status(row) for row in inside} == {"READY"}
+    assert {status(row) for row in (outside, older, *late)} == {"FAILED"}
+
+
+@EMAILS
+def test_window_does_not_move_while_the_rest_is_offered_again(act, make, window, monkeypatch, query):
+    monkeypatch.setattr(actions, "EACH", 0)
+    monkeypatch.setattr(actions, "BATCH", 1)
+    monkeypatch.setattr(actions, "BUDGET_SECONDS", -1.0)
+    *inside, outside, older = failed(make, 5)
+
+    page = act("requeue", query=query, select_across="1", index="0", _selected_action=["all"])
+    left = []
+    while page.status_code == 200:
+        left.append(page.context["forecast"].acted)
+        page = confirm(act, page, query=query)
+
+    assert left == [3, 2, 1]
+    assert {status(row) for row in inside} == {"READY"}
+    assert (status(outside), status(older)) == ("FAILED", "FAILED")
+
+
+def test_a_task_that_ends_after_the_confirmation_is_left_alone(act, make):
+    make(failed=True)
+    row = make(running=True)
+    page = act("requeue", select_across="1", index="0", _selected_action=["all"])
+    Task.objects.using(row.backend).filter(pk=row.pk).update(status="FAILED", finished_at=now())
+
+    response = confirm(act, page)
 
     assert said(response) == ["1 requeued."]
-    assert status(old) == "READY"
+    assert status(row) == "FAILED"
+
+
+@pytest.mark.parametrize("bounds", ["nonsense", "nonsense 2030-01-01 ", f"{uuid4()} never "])
+def test_bounds_that_cannot_be_read_confirm_nothing(act, make, bounds):
+    row = make(failed=True)
+
+    response = act("requeue", select_across="1", _selected_action=["all"], bounds=bounds)
+
+    assert response.context["forecast"].acted == 1
+    assert status(row) == "FAILED"
+
+
+def test_an_edge_of_another_list_is_a_bad_request(act, make):
+    row = make(failed=True)
+    bounds = f"{row.pk} {now().isoformat()} {row.pk}"
+
+    assert (
+        act("requeue", query="&status=FAILED", select_across="1", _selected_action=["all"], bounds=bounds).status_code
+        == 400
+    )
+    assert status(row) == "FAILED"
+
+
+def test_confirmation_says_whether_tasks_were_chosen_by_hand(act, make):
+    rows = [make(failed=True), make(failed=True)]
+
+    ticked = act("requeue", *rows, query="&status=FAILED", index="0").content.decode()
+    across = act("requeue", query="&status=FAILED", select_across="1", index="0", _selected_action=["all"])
+
+    assert "Chosen by hand." in ticked
+    assert "<code>backend=" not in ticked
+    assert "&amp;status=FAILED</code>" in across.content.decode()
 
 
 def test_confirmation_escapes_what_it_shows(act, make):

@@ -475,7 +475,7 @@ def test_wake_now_says_when_there_was_nothing_to_wake(client, staff, make):
 
     response = client.post(url(row, "wake"))
 
-    assert said(response) == ["1 skipped: not SUSPENDED any more."]
+    assert said(response) == ["1 skipped: not SUSPENDED."]
     assert not LogEntry.objects.exists()
 
 

@@ -255,6 +255,25 @@ def test_search_finds_the_holder_of_a_key_beyond_the_window(make, show, monkeypa
     assert listed(show(q="key:order:7")) == [holder.pk]
 
 
+def test_search_finds_ended_tasks_of_a_key_beyond_the_window(make, show, monkeypatch):
+    ended = make(failed=True, key="order:7")
+    for _ in range(3):
+        make()
+    monkeypatch.setattr(listing, "WINDOW", 1)
+
+    response = show(q="key:order:7")
+
+    assert listed(response) == [ended.pk]
+    assert "were searched" not in response.content.decode()
+
+
+def test_a_key_of_more_tasks_than_are_counted_shows_the_newest(make, show, monkeypatch):
+    monkeypatch.setattr(listing, "CAP", 2)
+    rows = [make(failed=True, key="nightly").pk for _ in range(4)]
+
+    assert listed(show(q="key:nightly"))[0] == rows[-1]
+
+
 def test_search_for_anything_else_says_so(make, show):
     make()
 
