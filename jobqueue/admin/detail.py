@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
@@ -17,7 +18,7 @@ from jobqueue.admin.explain import Surroundings, explain
 from jobqueue.admin.mail import actor_of, read_inbox
 from jobqueue.admin.tree import read_ancestors, read_tree
 from jobqueue.admin.values import raw, read, secrets_of, show, show_arguments, why_masked
-from jobqueue.admin.words import headline
+from jobqueue.admin.words import attempt_number, headline
 from jobqueue.models import Executor, Queue, Task
 from jobqueue.redact import Secrets, redact, redact_text
 
@@ -65,6 +66,7 @@ def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]
         live_children=children.live,
         is_orphan=ancestors.parent is not None and ancestors.parent.has_ended,
     )
+    starts = len(listed(values["worker_ids"]))
     context = {
         "task": task,
         "sentence": explain(task, around),
@@ -78,7 +80,8 @@ def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]
         "log": log_entries(task),
         "with_payload": with_payload,
         "options": show(values["options"], ()) if values["options"] else None,
-        "starts": len(listed(values["worker_ids"])),
+        "attempt_number": attempt_number(task, starts),
+        "starts": starts + (task.status == Task.Status.RUNNING),  # the row tells of it when it has ended
     }
     if with_payload:
         result, state, metadata = (values[column] for column in ("return_value", "inner_state", "metadata"))
@@ -121,9 +124,11 @@ def surroundings(task: Task, database: str, **known: Any) -> Surroundings:
     )
     of_queue = [row for row in living if not row.queues or task.queue_name in row.queues]
     serving = [row for row in of_queue if row.state == Executor.State.RUNNING]
-    slots = sum(row.slots for row in serving)
+    on_event_loop = [name for name, each in registry.all().items() if iscoroutinefunction(each.func)]
+    slots = 0 if task.task_type in on_event_loop else sum(row.slots for row in serving)  # slots are threads
     running = Task.objects.using(database).running()
     queue = Queue.objects.using(database).filter(backend=task.backend, name=task.queue_name).first()
+    in_threads = running.filter(executor_id__in=[row.pk for row in serving]).exclude(task_type__in=on_event_loop)
     held = running.filter(backend=task.backend, queue_name=task.queue_name).order_by("executor_id")
     return Surroundings(
         now=now,
@@ -135,7 +140,7 @@ def surroundings(task: Task, database: str, **known: Any) -> Surroundings:
         serving=len(serving),
         quiet=sum(row.state == Executor.State.QUIET for row in of_queue),
         slots=slots,
-        busy=running.filter(executor_id__in=[row.pk for row in serving])[:slots].count() if serving else 0,
+        busy=in_threads[:slots].count() if slots else 0,
         executor=executors.filter(pk=task.executor_id).first() if task.executor_id else None,
         **known,
     )

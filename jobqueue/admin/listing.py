@@ -265,6 +265,9 @@ def read_rows(rows: QuerySet[Task], keys: list[UUID]) -> list[Task]:
     found = rows.filter(pk__in=keys).only(*COLUMNS).annotate(now=Now(), **facts())
     by_key = {row.pk: row for row in found}
     page: list[Task] = [by_key[key] for key in keys if key in by_key]
+    for row in page:
+        if row.status == Task.Status.SUCCESSFUL:  # errors of earlier attempts are history
+            row.error_class = row.error_message = None  # type: ignore[attr-defined]
     held = {row.executor_id for row in page if row.status == Task.Status.RUNNING and row.executor_id}
     names = dict(Executor.objects.using(rows.db).filter(pk__in=held).values_list("pk", "name")) if held else {}
     mask_errors(rows.db, page)

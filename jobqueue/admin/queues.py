@@ -15,7 +15,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, HttpR
 from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import api
 from jobqueue.admin import history, render
@@ -168,7 +168,9 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
 
     def _log(self, request: HttpRequest, names: Sequence[str], backend: str, what: str) -> None:
         history.write(request, engine_for(backend).queues.filter(name__in=names), what)
-        messages.success(request, f"{', '.join(names)}: {what}")
+        # The name is not the first word, which Django's page capitalizes.
+        said = ngettext("Queue %(names)s: %(what)s", "Queues %(names)s: %(what)s", len(names))
+        messages.success(request, said % {"names": ", ".join(names), "what": what})
 
     def _page(self, request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
         request.current_app = self.admin_site.name

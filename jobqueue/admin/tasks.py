@@ -95,9 +95,7 @@ class TaskAdmin(TaskPage):
         line = headline(task.error_class, task.error_message)  # type: ignore[attr-defined]
         if not line:
             return None
-        # Of a task that came to a good end all the same, it is history.
-        kind = "jq-quiet" if task.status == Task.Status.SUCCESSFUL else "jq-error"
-        return format_html('<span class="jq-line-of-error {0}" title="{1}">{1}</span>', kind, line)
+        return format_html('<span class="jq-line-of-error jq-error" title="{0}">{0}</span>', line)
 
     # --- actions
 

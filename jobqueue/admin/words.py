@@ -87,22 +87,28 @@ def class_name(error: Mapping[str, Any]) -> str:
     return str(error.get("exception_class_path") or "").rpartition(".")[2]
 
 
-def tries(task: Task, starts: int | None) -> str:
+def attempt_number(task: Task, starts: int | None) -> int | None:
     """
-    Say which attempt it is or was, of how many.
+    Count the attempts of a task, with the one that runs; None where its row does not tell.
 
     The column counts failed ones only, and a good end resets it. starts: attempts started in the
     task's whole life, which is the same until it is requeued or polled again.
     """
     match task.status:
         case Task.Status.RUNNING:
-            return f"{task.attempts + 1}/{task.max_attempts}"
+            return task.attempts + 1
         case Task.Status.SUCCESSFUL if task.polls > 1 or not starts or starts > task.max_attempts:
-            return "–"
+            return None
         case Task.Status.SUCCESSFUL:
-            return f"{starts}/{task.max_attempts}"
+            return starts
         case _:
-            return f"{task.attempts}/{task.max_attempts}"
+            return task.attempts
+
+
+def tries(task: Task, starts: int | None) -> str:
+    """Say which attempt it is or was, of how many."""
+    number = attempt_number(task, starts)
+    return "–" if number is None else f"{number}/{task.max_attempts}"
 
 
 def headline(class_path: str | None, message: str | None) -> str:

@@ -68,12 +68,13 @@ def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
 
 def _facts(task: Task, page: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     now: datetime = task.now  # type: ignore[attr-defined]
+    number: int | None = page["attempt_number"]
     yield "Id", task.pk
     yield "Queue", task.queue_name
     yield "Backend", task.backend
     yield "Priority", task.priority
     yield "Key", task.key
-    yield "Failed attempts", f"{task.attempts} of {task.max_attempts}"
+    yield "Attempts", None if number is None else f"{number} of {task.max_attempts}"
     yield "Attempts started", page["starts"]
     yield "Good polls", task.polls if page["is_actor"] or task.polls > 1 else None
     yield "Executors lost", task.lost_count or None
@@ -154,7 +155,7 @@ def _states(branch: Branch) -> str:
 
 def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
     columns = (
-        "backend", "queue_name", "priority", "key", "attempts", "max_attempts", "polls", "lost_count", "enqueued_at",
+        "backend", "queue_name", "priority", "key", "max_attempts", "polls", "lost_count", "enqueued_at",
         "started_at", "last_attempted_at", "wake_at", "expires_at", "cancel_requested_at", "finished_at", "parent_id",
     )  # fmt: skip
     return {
@@ -163,6 +164,7 @@ def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
         "status": task.status,
         "why": page["sentence"],
         **{column: getattr(task, column) for column in columns},
+        "attempts": page["attempt_number"],
         "executor": page["executor"].name if page["executor"] else None,
         "arguments": {value.name: _read(value) for value in page["arguments"]},
         "why_masked": page["why_masked"],

@@ -11,7 +11,7 @@ from uuid import UUID
 from jobqueue.admin.base import options_of
 from jobqueue.admin.detail import listed
 from jobqueue.admin.values import raw, read, secrets_of
-from jobqueue.admin.words import duration, headline, local, short_type, tries
+from jobqueue.admin.words import attempt_number, duration, headline, local, short_type, tries
 from jobqueue.cli.choice import Choice
 from jobqueue.cli.console import Console
 from jobqueue.cli.rows import engines, newest
@@ -94,7 +94,7 @@ def _lines(task: Task, width: int | None) -> Iterator[str]:
     at, error = task.finished_at, " ".join(_error(task).split())
     assert at is not None
     moment = local(at)
-    attempt = tries(task, len(listed(read(task.worker_ids_text))))  # type: ignore[attr-defined]
+    attempt = tries(task, _starts(task))
     parts = [f"{moment:%H:%M:%S}", f"{task.status:<10}", str(task.pk)]
     if width is None:
         yield " ".join([*parts, task.task_type, f"queue={task.queue_name}", attempt, _took(task), error]).rstrip()
@@ -102,6 +102,10 @@ def _lines(task: Task, width: int | None) -> Iterator[str]:
     yield shorten_end(" ".join([*parts, f"{attempt:>3}", f"{_took(task):>5}", short_type(task.task_type)]), width)
     if error:
         yield shorten_end(f"{'':20}{error}", width)
+
+
+def _starts(task: Task) -> int:
+    return len(listed(read(task.worker_ids_text)))  # type: ignore[attr-defined]
 
 
 def _took(task: Task) -> str:
@@ -130,7 +134,7 @@ def _as_json(task: Task) -> dict[str, Any]:
         "task": task.task_type,
         "backend": task.backend,
         "queue": task.queue_name,
-        "attempts": task.attempts,
+        "attempts": attempt_number(task, _starts(task)),
         "max_attempts": task.max_attempts,
         "error": _error(task) or None,
     }

@@ -18,6 +18,7 @@ from jobqueue.models import Task
 from jobqueue.redact import MASK
 from tests.edges.cli import jobqueue
 from tests.factories import ExecutorFactory, MessageFactory, TaskFactory, ago, error, make_user
+from tests.tasks import add_later
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 SCRIPT = "<script>alert(1)</script>"
@@ -80,6 +81,41 @@ def test_sentence_knows_the_executors_and_what_they_run(make, show, backend):
     make(running=True, executor_id=web.pk)
 
     assert "all 1 slots that serve queue emails are busy" in show(row)
+
+
+def test_sentence_does_not_count_async_tasks_as_busy_threads(make, show, backend):
+    web = ExecutorFactory.create(backend=backend, using=backend, slots=1)
+    make(running=True, executor_id=web.pk, task_type=add_later.task_type)
+    assert "its turn in queue default" in show(make())
+
+    make(running=True, executor_id=web.pk)
+
+    assert "all 1 slots" in show(make())
+    assert "its turn in queue default" in show(make(task_type=add_later.task_type))
+
+
+@pytest.mark.parametrize(
+    ("columns", "number", "starts"),
+    [
+        ({}, 0, 0),
+        ({"running": True, "attempts": 1, "worker_ids": ["a"]}, 2, 2),
+        ({"scheduled": True, "attempts": 2, "worker_ids": ["a", "b"]}, 2, 2),
+        ({"successful": True, "attempts": 0, "worker_ids": ["a", "b"]}, 2, 2),
+        ({"failed": True, "worker_ids": ["a"] * 4}, 4, 4),
+    ],
+)
+def test_attempts_are_those_of_the_list(make, show, columns, number, starts):
+    content = show(make(**columns))
+
+    assert f"<dt>Attempts</dt><dd>{number} of 4</dd>" in content
+    assert f"<dt>Attempts started</dt><dd>{starts}</dd>" in content
+
+
+def test_attempts_of_a_successful_actor_are_not_counted(make, show):
+    content = show(make(successful=True, polls=9, worker_ids=["a"] * 9))
+
+    assert "<dt>Attempts</dt>" not in content
+    assert "<dt>Attempts started</dt><dd>9</dd>" in content
 
 
 def test_arguments_bear_the_names_of_the_function(make, show):

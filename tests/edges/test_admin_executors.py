@@ -6,6 +6,7 @@ import pytest
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
+from django.contrib.messages import get_messages
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
@@ -97,6 +98,7 @@ def test_list_says_what_each_runs(make, show, backend):
 
     assert f"/admin/jobqueue/task/{task.pk}/change/" in content
     assert "and 2 more" in content
+    assert "Tasks/threads" in content
     assert "7/8" in content
     assert "0/4" in content
     assert idle.name in content
@@ -193,6 +195,8 @@ class TestActions:
         )
 
         assert done.status_code == 302
+        said = [str(message) for message in get_messages(done.wsgi_request)]
+        assert said == ["Queues emails, sms: Paused: disk full"]
         row = queue()
         user = get_user_model().objects.get()
         assert (row.paused_by, row.pause_reason) == (user.username, "disk full")

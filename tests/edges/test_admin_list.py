@@ -133,6 +133,13 @@ def test_error_column_shows_class_and_first_line_of_the_last_error(make, show):
     assert cells(show(), "error") == ["SMTPServerBusy: second"]
 
 
+def test_error_column_is_empty_for_tasks_that_succeeded_after_an_error(make, show):
+    make(successful=True, errors=[error("first")])
+
+    assert cells(show(), "error") == [""]
+    assert "SMTPServerBusy" not in show().content.decode()
+
+
 def test_status_is_a_word_and_a_shape_beside_its_colour(make, show):
     make(failed=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -164,6 +165,17 @@ class TestShow:
         task = make(task_type="tests.tasks.add", args=[1, 2], successful=True, return_value=3)
         found = jobqueue("show", task.pk, "--json").json
         assert (found["arguments"], found["result"], found["status"]) == ({"a": 1, "b": 2}, 3, "SUCCESSFUL")
+
+    def test_attempts_are_counted_one_way(self, backend, make) -> None:
+        task = make(successful=True, worker_ids=["a", "b"], errors=[error()])
+
+        tail = jobqueue("tail", "--backend", backend)
+        tail_json = json.loads(jobqueue("tail", "--backend", backend, "--json").out)
+        show, show_json = jobqueue("show", task.pk), jobqueue("show", task.pk, "--json").json
+
+        assert " 2/4 " in tail.out
+        assert re.search(r"^Attempts +2 of 4$", show.out, re.MULTILINE)
+        assert (tail_json["attempts"], show_json["attempts"]) == (2, 2)
 
     def test_json_can_be_read_whatever_a_task_holds(self, make) -> None:
         task = make(key="\x7f \x9b31m \u2028 é 😀")
