@@ -25,7 +25,7 @@ from tests.acceptance.forks import Forked, prepare
 T = TypeVar("T")
 
 CHECKOUT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 60.0  # for what takes a moment on an idle machine
+PATIENCE_SECONDS = 180.0  # for what takes a moment on an idle machine
 LOOK_SECONDS = 0.02
 REST = 10  # times as long as a look took: looking costs a tenth of a processor at most, also on a busy machine
 OTHERS = ("JOBQUEUE_", "TESTS_", "FORCE_COLOR", "PYTHON_COLORS", "DJANGO_COLORS")  # what our user set for himself

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-
 from django.db import connection
 
 from jobqueue.api import cancel
@@ -12,7 +10,7 @@ from tests.acceptance.harness import Fleet, wait_for_end, wait_until
 from tests.acceptance.tasks import tiny, work
 from tests.models import Effect
 
-RARELY = ("--poll-interval", "30")
+NEVER = ("--poll-interval", "3600")  # far beyond what any of these tests wait for
 
 
 def listeners() -> list[int]:
@@ -26,52 +24,45 @@ def listeners() -> list[int]:
         return [pid for (pid,) in cursor.fetchall()]
 
 
-def latencies(count: int = 10) -> list[float]:
-    """Enqueue tasks one after the other; returns seconds from each insert to its start."""
-    found = []
+def run(count: int) -> None:
+    """Enqueue tasks, each when the one before has ended."""
     for _ in range(count):
-        result = tiny.enqueue()
-        wait_for_end()
-        row = Task.objects.get(pk=result.id)
-        assert row.started_at is not None
-        found.append((row.started_at - row.enqueued_at).total_seconds())
-    return found
+        tiny.enqueue()
+        assert wait_for_end() == {"SUCCESSFUL": Task.objects.count()}
 
 
 def test_new_task_starts_at_once(fleet: Fleet) -> None:
-    process = fleet.start(*RARELY)
+    process = fleet.start(*NEVER)
     wait_until(listeners, "LISTEN")
-    found = latencies()
-    assert statistics.median(found) < 0.5
-    assert max(found) < 10
+    run(10)
     assert process.stop() == 0
 
 
 def test_without_notices_polling_finds_it(fleet: Fleet) -> None:
     process = fleet.start("--poll-interval", "0.2", notify=False)
-    assert max(latencies(3)) < 10
+    run(3)
     assert not listeners()
     assert process.stop() == 0
 
 
 def test_lost_listener_comes_back_and_looks_for_what_it_missed(fleet: Fleet) -> None:
-    process = fleet.start(*RARELY)
+    process = fleet.start(*NEVER)
     (pid,) = wait_until(listeners, "LISTEN")
-    assert max(latencies(3)) < 10  # it has heard something
+    run(3)  # it has heard something
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
-    assert max(latencies(3)) < 10
+    run(3)
     process.output.wait_for("listener.away")
     assert wait_until(listeners, "LISTEN again") != [pid]
-    assert statistics.median(latencies()) < 0.5
+    run(10)
     assert not process.output.find("database.away")
     assert process.stop() == 0
 
 
 def test_cancel_reaches_a_running_task_before_the_next_beat(fleet: Fleet) -> None:
-    process = fleet.start(*RARELY, heartbeat_timeout=300)
+    process = fleet.start(*NEVER, heartbeat_timeout=86_400)
     wait_until(listeners, "LISTEN")
-    result = work.enqueue(300)
+    result = work.enqueue(3600)
     wait_until(Effect.objects.exists, "a running task")
     assert cancel(result.id, backend="default").requested == 1
     assert wait_for_end() == {"CANCELLED": 1}

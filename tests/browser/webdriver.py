@@ -23,7 +23,7 @@ FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1400,1000",
 )  # fmt: skip
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 120.0
 
 opener = build_opener(ProxyHandler({}))
 

@@ -15,7 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.outcome import Status
 
 Result = TypeVar("Result")
-DEADLINE_SECONDS = 60.0  # far beyond what anything here takes, on a busy machine too
+DEADLINE_SECONDS = 120.0  # far beyond what anything here takes, on a busy machine too
 
 
 class Session:

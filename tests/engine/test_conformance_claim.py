@@ -173,7 +173,7 @@ def test_task_waited_since_it_became_ready(bench: Bench) -> None:
 
     (claimed,) = bench.claim()
 
-    assert 30 <= claimed.wait_seconds < 40
+    assert 30 <= claimed.wait_seconds < 600  # the priority is worth 3,000
 
 
 def test_task_that_was_not_started_in_time_is_expired(bench: Bench) -> None:

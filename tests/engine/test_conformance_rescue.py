@@ -33,13 +33,13 @@ class TestHeartbeat:
     def test_later_beats_move_the_heartbeat_and_the_state_alone(self, bench: Bench) -> None:
         bench.beat()
         bench.time_passes(60)
-        started_at = bench.engine.executors.get().started_at
+        started_at, before = bench.engine.executors.get().started_at, bench.engine.now()
 
         bench.beat(state="DRAINING", name="other")
 
         row = bench.engine.executors.get()
         assert (row.state, row.name, row.started_at) == ("DRAINING", "bench", started_at)
-        assert (bench.engine.now() - row.heartbeat).total_seconds() < 5
+        assert before <= row.heartbeat <= bench.engine.now()
 
     def test_beat_tells_what_is_held_and_what_is_to_be_cancelled(self, bench: Bench) -> None:
         a, b = bench.running(), bench.running()
@@ -93,7 +93,7 @@ class TestRescue:
             executor_id=bench.executor_id,
             silent_seconds=rescued.silent_seconds,
         )
-        assert TIMEOUT < rescued.silent_seconds < TIMEOUT + 10
+        assert TIMEOUT < rescued.silent_seconds < TIMEOUT + 600
         assert (row.status, row.lost_count, row.rank) == ("READY", 1, rank)
         assert (row.executor_id, row.heartbeat, row.finished_at) == (None, None, None)
 

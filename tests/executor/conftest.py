@@ -76,7 +76,7 @@ def slow_start() -> Iterator[None]:
     """Every task_started takes a moment."""
 
     def receiver(**_: Any) -> None:
-        time.sleep(0.3)
+        time.sleep(1.5)
 
     task_started.connect(receiver)
     yield

@@ -18,7 +18,7 @@ from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.models import Task
 from jobqueue.outcome import FINAL, Claimed, Status
 
-DEADLINE = 30.0  # seconds; generous, since only a failing test waits for so long
+DEADLINE = 120.0  # seconds; generous, since only a failing test waits for so long
 REST = 10  # times as long as a look took
 T = TypeVar("T")
 

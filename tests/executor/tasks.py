@@ -234,7 +234,7 @@ def swallow_exceptions(seconds: float) -> None:
 
 def sleep_on_the_server() -> None:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_sleep(60)")
+        cursor.execute("SELECT pg_sleep(3600)")
 
 
 @task
@@ -256,7 +256,7 @@ def wrap_the_database_error() -> None:
 
     def execute() -> None:
         try:
-            mine.execute("SELECT pg_sleep(60)")
+            mine.execute("SELECT pg_sleep(3600)")
         except Exception as error:  # noqa: BLE001 - raised below
             failures.append(error)
 

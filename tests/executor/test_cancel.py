@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -65,16 +64,14 @@ def test_a_running_body_is_stopped(start: Start, options: Any, body: Any, backen
 
 @pytest.mark.parametrize("body", [tasks.spin_at, tasks.wait_later])
 def test_a_notice_brings_a_cancel_at_once(start: Start, options: Any, body: Any) -> None:
-    options(HEARTBEAT_TIMEOUT=600)
+    options(HEARTBEAT_TIMEOUT=86_400)  # the next beat is hours away
     result = body.enqueue("cancelled")
     wait_for_listener(start())
     gates["cancelled"].wait_for()
-    began_at = time.monotonic()
 
     api.cancel(result.id, backend="default")
 
     wait_until(result, Status.CANCELLED)
-    assert time.monotonic() - began_at < 15.0
 
 
 def test_a_task_in_line_is_never_started(start: Start) -> None:

@@ -39,7 +39,7 @@ class Waiter(threading.Thread):
         try:
             with self._around(), connection.cursor() as cursor:
                 self.raw, self.pid = connection.connection, backend_pid()
-                cursor.execute("SELECT pg_sleep(600)")
+                cursor.execute("SELECT pg_sleep(3600)")
         except Exception as error:  # noqa: BLE001 - whatever the driver says
             self.error = error
             self.has_connection = self.raw.pgconn.pgconn_ptr is not None

@@ -18,7 +18,7 @@ from jobqueue.executor import health as module
 from jobqueue.executor.health import Address, Complaint, Health, HealthServer, Latest, listen, read_address
 from jobqueue.executor.systemd import Systemd
 
-SECONDS = 30.0
+SECONDS = 120.0
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def server_of(health: Health | threading.Event) -> Iterator[HealthServer]:
         if isinstance(health, Health):
             return health
         asked.set()
-        health.wait(SECONDS)
+        health.wait(3 * SECONDS)
         return Health()
 
     asked = threading.Event()
@@ -110,9 +110,10 @@ def test_stop_does_not_wait_for_a_request_that_never_ends() -> None:
         caller = threading.Thread(target=lambda: request(server, "/livez"))
         caller.start()
         assert server.asked.wait(SECONDS)  # type: ignore[attr-defined]
-        began = time.monotonic()
-        server.stop()
-        assert time.monotonic() - began < SECONDS / 2
+        stopper = threading.Thread(target=server.stop)
+        stopper.start()
+        stopper.join(SECONDS)
+        assert not stopper.is_alive()
         release.set()
         caller.join(SECONDS)
 

@@ -14,7 +14,7 @@ from jobqueue.executor.spare import OwnThread, SpareThreads
 from tests.executor.harness import wait_for
 
 MOST = 3
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 
 
 @pytest.fixture

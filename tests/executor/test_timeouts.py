@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from typing import Any
 
 import pytest
@@ -77,13 +76,11 @@ def test_a_timeout_is_retried_like_any_error(burst: Burst) -> None:
 @pytest.mark.parametrize("body", [tasks.sleep_in_the_database, tasks.sleep_in_the_database_later])
 def test_the_servers_part_of_a_body_is_cancelled_too(burst: Burst, body: Any) -> None:
     result = body.using(timeout=0.2, max_attempts=1).enqueue()
-    began_at = time.monotonic()
 
     burst()
 
-    assert time.monotonic() - began_at < 20.0
     assert row_of(result).errors[0]["exception_class_path"] == TIMED_OUT
-    wait_for(lambda: not statements("pg_sleep(60)"), "the end of the statement")
+    wait_for(lambda: not statements("pg_sleep(3600)"), "the end of the statement")
 
 
 def test_a_body_that_sees_only_a_cancelled_statement_timed_out_all_the_same(burst: Burst) -> None:
@@ -107,7 +104,7 @@ def test_a_body_may_have_the_last_word_at_its_timeout(burst: Burst) -> None:
 
 
 def test_time_in_line_and_in_receivers_does_not_count(burst: Burst, slow_start: None) -> None:
-    result = tasks.add.using(timeout=0.2).enqueue(1)
+    result = tasks.add.using(timeout=1.0).enqueue(1)
 
     burst()
 

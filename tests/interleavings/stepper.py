@@ -23,7 +23,7 @@ from django.db import connections
 
 from jobqueue.engine.statements import statement
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 # For a statement to end before we ask whether it waits; doubled each time, or a busy machine does little but ask.
 FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.001, 0.032
 LETTERS = "ABC"

@@ -16,8 +16,8 @@ STAY_SECONDS = 600.0
 
 
 def stay(path: Path) -> None:
-    path.touch()
     try:
+        path.touch()  # once it is there, SIGTERM may come at any moment
         time.sleep(STAY_SECONDS)
     finally:
         path.unlink()

@@ -17,7 +17,7 @@ import psycopg
 from demo_project.postgres_programs import identity, server_account, short_temporary_folder
 
 PROGRAM = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 PORT = 6432
 CONFIGURATION = """
 [databases]
