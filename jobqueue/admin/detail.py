@@ -13,6 +13,7 @@ from django.conf import settings
 from django.db.models.functions import Now
 from django.utils.timezone import make_naive
 
+from jobqueue import registry
 from jobqueue.admin.base import options_of
 from jobqueue.admin.explain import Surroundings, explain
 from jobqueue.admin.mail import actor_of, read_inbox
