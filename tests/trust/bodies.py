@@ -14,6 +14,7 @@ from django.db import connection
 
 from jobqueue import Actor, Backoff, Done, PollContext, Suspend, task
 from jobqueue.context import Context
+from jobqueue.models import Task
 from tests.trust.diary import note
 
 SOON = Backoff(base=0.05, cap=0.5, jitter=0.5)
@@ -58,6 +59,26 @@ def wait_for(path: str) -> None:
 @task(max_attempts=MANY, backoff=SOON)
 async def work_later(number: int, seconds: float = 0.0) -> int:
     await asyncio.sleep(seconds)
+    return number
+
+
+@task(takes_context=True, max_attempts=MANY, backoff=SOON)
+def look(context: Context, number: int, seconds: float = 0.0) -> int:
+    """Use the ORM before and after a while, on the connection that Django opens for this thread."""
+    row = Task.objects.filter(pk=context.task_result.id)
+    row.get()
+    time.sleep(seconds)
+    row.get()
+    return number
+
+
+@task(takes_context=True, max_attempts=MANY, backoff=SOON)
+async def look_later(context: Context, number: int, seconds: float = 0.0) -> int:
+    """Use the ORM before and after a while, from the event loop."""
+    row = Task.objects.filter(pk=context.task_result.id)
+    await row.aget()
+    await asyncio.sleep(seconds)
+    await row.aget()
     return number
 
 

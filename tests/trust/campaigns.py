@@ -13,7 +13,12 @@ from tests.trust.rig import Rig, rig
 from tests.trust.storm import Figures, Plan, Storm
 
 Run = Callable[[Rig, int], Figures]
-DURABLE: Mapping[str, str] = {"fsync": "on", "synchronous_commit": "on", "deadlock_timeout": "100ms"}
+DURABLE: Mapping[str, str] = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "deadlock_timeout": "100ms",
+    "timezone": "Europe/Berlin",  # not Django's: so Django begins each connection with a statement, which may fail
+}
 
 
 @dataclass(frozen=True, slots=True)

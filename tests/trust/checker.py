@@ -10,7 +10,7 @@ import json
 import math
 import re
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -36,6 +36,9 @@ UNSEEN = timedelta(seconds=0.3)
 ENDS = {"succeeded": "SUCCESSFUL", "failed": "FAILED"}  # as executors log them
 TOLD_END = re.compile(r"(succeeded|failed) \S+ (\S+) queue=")
 FAILURE = re.compile(r"^(?:retry|failed) .* took=\d+ms (\w+)")
+START = re.compile(r"started \S+ (\S+) queue=")
+END = re.compile(r"(?:succeeded|retry|failed|released) \S+ (\S+) queue=.* took=\d+ms ?(\w*)")
+GRACE_SECONDS = 1.0  # after a fault, until each attempt that begins has to find a database
 OF_THE_DATABASE = {"OperationalError", "InterfaceError"}
 OF_BODIES = OF_THE_DATABASE | {"RuntimeError"}  # which they raise where they are asked to
 WHEN_STARVED = ("database.hung", "executor.fenced")  # a machine that stands still for seconds is enough
@@ -196,6 +199,20 @@ def failed(history: History) -> Iterator[str]:
                 yield f"task {change.task_id} {change.after} after {spent}"
 
 
+def lingering(history: History) -> Iterator[str]:
+    """No attempt that begins a second after a fault's end, and ends before the next fault, fails for the database."""
+    calm, begun = calm_times(history), defaultdict[tuple[str, str], deque[float]](deque)
+    for line in history.logs:
+        if found := START.match(line["message"]):
+            begun[line["who"], found[1]].append(line["at"])
+        elif found := END.match(line["message"]):
+            # An executor may log the end of an attempt when the next one has begun.
+            starts = begun[line["who"], found[1]]
+            start = starts.popleft() if starts else -math.inf
+            if found[2] in OF_THE_DATABASE and any(since <= start and line["at"] < until for since, until in calm):
+                yield f"{line['who']} {line['message']}"
+
+
 def stuck(history: History) -> Iterator[str]:
     """At the end nothing waits, and no mail lies with anybody who could read it."""
     for task_id, story in history.stories().items():
@@ -234,7 +251,7 @@ def unexplained(history: History) -> Iterator[str]:
 
 RULES: dict[str, Rule] = {
     rule.__name__: rule
-    for rule in (lost, doubled, torn, fenced, stolen, miscounted, failed, stuck, gainsaid, unexplained)
+    for rule in (lost, doubled, torn, fenced, stolen, miscounted, failed, lingering, stuck, gainsaid, unexplained)
 }
 
 
@@ -250,6 +267,13 @@ def numbers_seen(history: History) -> Counter[int]:
         if change.after == "SUCCESSFUL" != change.before and isinstance(result, list):
             seen.update(result)
     return seen
+
+
+def calm_times(history: History) -> list[tuple[float, float]]:
+    """Give the times from a fault of the server or the network, with the grace after it, to the next fault."""
+    faults = [note["at"] for note in history.said("fault")]
+    over = [note["at"] for note in history.said("over") if note["deed"] not in TO_PROCESSES]
+    return [(at + GRACE_SECONDS, min((next_at for next_at in faults if next_at > at), default=math.inf)) for at in over]
 
 
 def is_rescue(change: Change) -> bool:

@@ -71,7 +71,7 @@ class Row:
         return ", ".join(map(str, self.seeds))
 
     def cells(self) -> list[str]:
-        lost = sum(self.broken[rule] for rule in ("lost", "stuck", "failed", "gainsaid"))
+        lost = sum(self.broken[rule] for rule in ("lost", "stuck", "failed", "lingering", "gainsaid"))
         doubled = self.broken["doubled"] + self.broken["torn"] + self.broken["fenced"]
         recovery = "-"
         if self.is_measured and self.recovery_seconds:

@@ -101,6 +101,7 @@ class Storm:
             for _ in range(min(plan.together - 1, queue.count(name))):
                 queue.remove(name)
                 FAULTS[name](self)
+            rig.note("over", deed=name)
             self.fill_up()
             self.wait(self.chance.uniform(*plan.gap_seconds))
         while self._thaw_at or self._is_poisoned():

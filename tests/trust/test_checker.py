@@ -116,6 +116,12 @@ def test_error_that_a_fault_explains_passes() -> None:
     assert violations(replace(torn, notes=[*GOOD.notes, fault])) == []
 
 
+def test_attempt_that_a_fault_hits_passes() -> None:
+    assert violations(look_fails_beside_a_fault(begins=4.5, fault_is_over=4.7)) == []
+    assert violations(look_fails_beside_a_fault(begins=6.5, fault_is_over=4.7, next_fault=6.7)) == []
+    assert violations(look_fails_beside_a_fault(begins=4.5, fault_is_over=4.7, begins_again=6.5)) == []
+
+
 def test_failure_shows_the_last_lines_of_who_and_what_it_names() -> None:
     task = "01a20507-6033-7ca8-a4f1-7bc1291d5f5a"
     logs = [logged("INFO", f"line {number}", seconds=number, who="2") for number in range(9)]
@@ -248,6 +254,10 @@ FORGED: list[tuple[str, str, Callable[[], History]]] = [
         "WARNING", "retry tests.trust.bodies.pay t queue=default attempt=1/9 took=5ms AttributeError: no")),
     ("unexplained", "an executor that fails by itself", lambda: with_line("CRITICAL", "executor.failed")),
     ("unexplained", "an error before the fault", lambda: with_line("ERROR", "executor.left", who="a", seconds=0.7)),
+    ("lingering", "an attempt that fails after the fault", lambda: look_fails_beside_a_fault(
+        begins=6.5, fault_is_over=4.7)),
+    ("lingering", "an attempt that is given back after the fault", lambda: look_fails_beside_a_fault(
+        begins=6.5, fault_is_over=4.7, word="released")),
     ("stuck", "a task of a dead executor", lambda: with_changes(*GOOD.changes[:2])),
     ("stuck", "a sleeper whom nobody woke", lambda: changed(4, after="SUSPENDED")),
 ]  # fmt: skip
@@ -255,6 +265,27 @@ FORGED: list[tuple[str, str, Callable[[], History]]] = [
 
 def with_line(*args: Any, **more: Any) -> History:
     return replace(GOOD, logs=[*GOOD.logs, logged(*args, **more)])
+
+
+def look_fails_beside_a_fault(
+    *, begins: float, fault_is_over: float, begins_again: float = 0.0, next_fault: float = 90.0, word: str = "retry"
+) -> History:
+    """An attempt begins and fails. begins_again: when the next one does, where that is logged before the failure."""
+    what = "tests.trust.bodies.look u queue=default attempt=1/9"
+    starts = [begins, begins_again] if begins_again else [begins]
+    failed_at = starts[-1] + 0.3
+    logs = [
+        *GOOD.logs,
+        *(logged("INFO", f"started {what} wait=1ms", seconds=start) for start in starts),
+        logged("WARNING", f"{word} {what} took=0ms OperationalError: the connection is closed", seconds=failed_at),
+    ]
+    notes = [
+        *GOOD.notes,
+        {"kind": "fault", "deed": "outage", "at": at(4).timestamp()},
+        {"kind": "over", "deed": "outage", "at": at(fault_is_over).timestamp()},
+        {"kind": "fault", "deed": "outage", "at": at(next_fault).timestamp()},
+    ]
+    return replace(GOOD, logs=logs, notes=notes)
 
 
 def with_effect_of_a_dead_claim() -> History:
