@@ -84,6 +84,10 @@ QUICK = {
             )
         ),
     ),
+    "logins": Campaign(
+        "new connections cut after their login",
+        storm(Plan({"cut_after_login": 2}, gap_seconds=(2.0, 3.0), behind_proxy=1.0)),
+    ),
     "kill-points": Campaign("an executor killed at each failpoint", at_each_point("kill"), PRUNING),
     "poison": Campaign(
         "tasks that kill their process", storm(Plan({"poison": 3}, pause_seconds=1.0)), AS_IT_COMES, is_timed=True
@@ -133,6 +137,10 @@ FULL = {
     "network": Campaign(
         "network reset, slow with a reset, or a black hole for 1.5 timeouts",
         storm(Plan({"reset_network": 5, "slow_network": 2, "black_hole": 1}, gap_seconds=(0.2, 1.0))),
+    ),
+    "logins": Campaign(
+        "new connections cut right after their login, for 1 to 3 s",
+        storm(Plan({"cut_after_login": 5}, gap_seconds=(2.0, 4.0), behind_proxy=1.0)),
     ),
     "disk": Campaign(
         "tables that cannot grow for a second or two (a trigger's SQLSTATE 53100)",

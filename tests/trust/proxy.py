@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 CHUNK = 65536
 WRITES = b"UPDATE jobqueue_task "
+READY = b"Z"  # the type of the message ReadyForQuery
 HEAD = struct.Struct("!ci")
 START = struct.Struct("!i")
 
@@ -27,11 +28,13 @@ class Proxy:
     """
     Listens on a loopback port, for a server that listens on a Unix socket; from a thread of its own.
 
-    delay_seconds: for every chunk, each way. All methods may be called from any thread.
+    delay_seconds: for every chunk, each way. cuts_logins: whether each connection is cut when its login is complete.
+    All methods may be called from any thread.
     """
 
     def __init__(self, socket: Path) -> None:
         self.delay_seconds = 0.0
+        self.cuts_logins = False
         self.cuts = 0
         self._socket = str(socket)
         self._cut_next: list[Where] = []
@@ -106,6 +109,11 @@ class Proxy:
         self.cuts += 1
         return self._cut_next.pop(0)
 
+    def cut_login(self) -> bool:
+        """Whether to cut a connection whose login is complete."""
+        self.cuts += self.cuts_logins
+        return self.cuts_logins
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.CancelledError):  # we close
             try:
@@ -134,6 +142,7 @@ class _Link:
         self._from_client, self._to_client = client
         self._from_server, self._to_server = server
         self._messages, self._commits = Messages(), Commits()
+        self._answers, self._is_logged_in = Messages(is_begun=True), False
         self._is_deaf = False  # the server's answer does not arrive any more
 
     async def run(self) -> None:
@@ -169,14 +178,23 @@ class _Link:
                 return
             self._to_client.write(news)
             await self._to_client.drain()
+            if self._completes_login(news) and self._proxy.cut_login():
+                return
+
+    def _completes_login(self, news: bytes) -> bool:
+        """Whether the server says for the first time that it is ready for a query."""
+        if self._is_logged_in:
+            return False
+        self._is_logged_in = any(message[:1] == READY for message in self._answers.read(news))
+        return self._is_logged_in
 
 
 class Messages:
-    """What a client sends, message by message: the first one bears no type."""
+    """What a client or a server sends, message by message: a client's first one bears no type."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_begun: bool = False) -> None:
         self._rest = b""
-        self._is_begun = False
+        self._is_begun = is_begun
 
     def read(self, news: bytes) -> Iterator[bytes]:
         self._rest += news

@@ -18,6 +18,7 @@ from tests.trust.rig import Member, Rig
 
 STRENGTH = 5  # executors at work
 BEHIND_PROXY = 0.4  # of them
+CUT_SECONDS = (1.0, 3.0)
 # Of senders: about half of the slots have work. Where all have, what was rescued waits for one to be free.
 PAUSE_SECONDS = 0.6
 FIRST = {"hold_transaction", "outage"}  # the others fall into its time, or upon those who lived through it
@@ -33,7 +34,7 @@ class Plan:
     gap_seconds: between two. together: so many of a kind at once. pause_seconds: of senders, see there.
     strength: executors, those included that are starting up. serving: no fault while fewer of them have beaten, or,
     where some are to, while the dead still hold tasks.
-    spared: of the oldest, who may rescue, nobody is hurt.
+    spared: of the oldest, who may rescue, nobody is hurt. behind_proxy: the share of executors that go through one.
     """
 
     faults: Mapping[str, int]
@@ -43,6 +44,7 @@ class Plan:
     strength: int = STRENGTH
     serving: int = 0
     spared: int = 1
+    behind_proxy: float = BEHIND_PROXY
     flags: Sequence[str] = ()
 
 
@@ -123,7 +125,7 @@ class Storm:
     def fill_up(self) -> None:
         """Let as many be at work as at the start."""
         while len(self._at_work()) < self._plan.strength:
-            proxy = self.rig.proxy if self.chance.random() < BEHIND_PROXY else None
+            proxy = self.rig.proxy if self.chance.random() < self._plan.behind_proxy else None
             self.rig.start_executor(*self._plan.flags, through=proxy)
 
     def _is_served(self) -> bool:
@@ -234,6 +236,16 @@ class Storm:
     def reset_network(self) -> None:
         self.rig.proxy.cut_all()
 
+    def cut_after_login(self) -> None:
+        """Cut each new connection after its login, for some seconds; every other time, reset the open ones first."""
+        proxy, cuts = self.rig.proxy, self.rig.proxy.cuts
+        proxy.cuts_logins = True
+        if self.chance.random() < 0.5:
+            proxy.cut_all()
+        self.wait(self.chance.uniform(*CUT_SECONDS))
+        self.rig.wait_for(lambda: proxy.cuts > cuts, "a connection to cut after its login")
+        proxy.cuts_logins = False
+
     def slow_network(self) -> None:
         """A tenth of a second each way, for two seconds, and one reset in it."""
         self.rig.proxy.delay_seconds = 0.1
@@ -281,6 +293,7 @@ FAULTS: Mapping[str, Fault] = {
         Storm.cut_before_commit,
         Storm.cut_after_commit,
         Storm.reset_network,
+        Storm.cut_after_login,
         Storm.slow_network,
         Storm.black_hole,
         Storm.full_disk,

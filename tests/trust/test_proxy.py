@@ -104,6 +104,19 @@ def test_reset_reaches_the_client(proxy: Proxy) -> None:
             connection.execute("SELECT 1")
 
 
+def test_connection_is_cut_after_its_login(proxy: Proxy) -> None:
+    with connect(proxy) as open_before:
+        proxy.cuts_logins = True
+        connection = connect(proxy)
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT 1")
+        assert proxy.cuts == 1
+        proxy.cuts_logins = False
+        for other in (open_before, connect(proxy)):
+            with other:
+                assert other.execute("SELECT 1").fetchone() == (1,)
+
+
 def test_messages_are_told_apart_wherever_the_network_breaks_them() -> None:
     start, query = b"\0\0\0\x08\0\3\0\0", b"Q\0\0\0\x0bCOMMIT\0"
     messages = Messages()
