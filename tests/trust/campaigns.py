@@ -9,6 +9,7 @@ from typing import Any
 
 from demo_project.postgres import Cluster
 from tests.trust import points
+from tests.trust.pgbouncer import PROGRAM, Mode
 from tests.trust.rig import Rig, rig
 from tests.trust.storm import Figures, Plan, Storm
 
@@ -27,7 +28,7 @@ class Campaign:
     title: what its row in the table is called. is_timed: its restarts are held against the promise.
 
     leaves_a_rescuer: whether somebody always lives who may rescue; else the times of restarts say nothing.
-    every: it runs with each so-many-th seed, the first included.
+    every: it runs with each so-many-th seed, the first included. pooler_mode: of a PgBouncer before the server.
     """
 
     title: str
@@ -36,6 +37,12 @@ class Campaign:
     is_timed: bool = False
     leaves_a_rescuer: bool = True
     every: int = 1
+    pooler_mode: Mode | None = None
+
+    @property
+    def can_run(self) -> bool:
+        """Whether this machine has what it needs."""
+        return self.pooler_mode is None or PROGRAM is not None
 
 
 def storm(plan: Plan) -> Run:
@@ -46,10 +53,16 @@ def at_each_point(deed: str) -> Run:
     return partial(_visit, deed)
 
 
+def restarts_behind_pooler(title: str, mode: Mode, times: int, gap_seconds: tuple[float, float]) -> Campaign:
+    plan = Plan({"restart_behind_pooler": times}, gap_seconds=gap_seconds, behind_proxy=0.0)
+    return Campaign(title, storm(plan), pooler_mode=mode)
+
+
 def _visit(deed: str, rig: Rig, seed: int) -> Figures:
     return points.visit(rig, seed, deed)
 
 
+MODES: tuple[Mode, ...] = ("session", "transaction")
 PRUNING = {"retention": points.RETENTION}
 AS_IT_COMES: Mapping[str, Any] = {"max_losses": None}
 QUICK = {
@@ -88,6 +101,10 @@ QUICK = {
         "new connections cut after their login",
         storm(Plan({"cut_after_login": 2}, gap_seconds=(2.0, 3.0), behind_proxy=1.0)),
     ),
+    **{
+        f"pooler-{mode}": restarts_behind_pooler(f"the server restarted behind PgBouncer, {mode} mode", mode, 2, (2, 3))
+        for mode in MODES
+    },
     "kill-points": Campaign("an executor killed at each failpoint", at_each_point("kill"), PRUNING),
     "poison": Campaign(
         "tasks that kill their process", storm(Plan({"poison": 3}, pause_seconds=1.0)), AS_IT_COMES, is_timed=True
@@ -142,6 +159,12 @@ FULL = {
         "new connections cut right after their login, for 1 to 3 s",
         storm(Plan({"cut_after_login": 5}, gap_seconds=(2.0, 4.0), behind_proxy=1.0)),
     ),
+    **{
+        f"pooler-{mode}": restarts_behind_pooler(
+            f"server stopped for 1 to 4.5 s behind PgBouncer in {mode} mode", mode, 4, (3, 5)
+        )
+        for mode in MODES
+    },
     "disk": Campaign(
         "tables that cannot grow for a second or two (a trigger's SQLSTATE 53100)",
         storm(Plan({"full_disk": 5}, gap_seconds=(0.5, 2.0))),
@@ -176,7 +199,7 @@ def run(name: str, cluster: Cluster, seed: int) -> Figures:
     """Run a campaign on a new database. Whatever it raises, AssertionError for a broken rule, says how to repeat it."""
     campaign = ALL[name]
     try:
-        with rig(cluster, **campaign.options) as made:
+        with rig(cluster, pooler_mode=campaign.pooler_mode, **campaign.options) as made:
             try:
                 figures = campaign.run(made, seed)
                 if figures.violations:

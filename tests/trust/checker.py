@@ -35,11 +35,12 @@ UNSEEN = timedelta(seconds=0.3)
 
 ENDS = {"succeeded": "SUCCESSFUL", "failed": "FAILED"}  # as executors log them
 TOLD_END = re.compile(r"(succeeded|failed) \S+ (\S+) queue=")
-FAILURE = re.compile(r"^(?:retry|failed) .* took=\d+ms (\w+)")
+TWO_ANSWERS = "InternalError: received 2 results"  # of psycopg, where the pooler's error follows the server's
+FAILURE = re.compile(rf"^(?:retry|failed) .* took=\d+ms ({TWO_ANSWERS}|\w+)")
 START = re.compile(r"started \S+ (\S+) queue=")
-END = re.compile(r"(?:succeeded|retry|failed|released) \S+ (\S+) queue=.* took=\d+ms ?(\w*)")
+END = re.compile(rf"(?:succeeded|retry|failed|released) \S+ (\S+) queue=.* took=\d+ms ?({TWO_ANSWERS}|\w*)")
 GRACE_SECONDS = 1.0  # after a fault, until each attempt that begins has to find a database
-OF_THE_DATABASE = {"OperationalError", "InterfaceError"}
+OF_THE_DATABASE = {"OperationalError", "InterfaceError", TWO_ANSWERS}
 OF_BODIES = OF_THE_DATABASE | {"RuntimeError"}  # which they raise where they are asked to
 WHEN_STARVED = ("database.hung", "executor.fenced")  # a machine that stands still for seconds is enough
 TO_PROCESSES = {

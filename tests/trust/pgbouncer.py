@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode: each transaction may meet another session of the server."""
+"""PgBouncer: each login (session mode), or each transaction (transaction mode), may meet another server session."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 
 from demo_project.postgres_programs import identity, server_account, short_temporary_folder
+
+Mode = Literal["session", "transaction"]
 
 PROGRAM = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
 START_SECONDS = 120.0
@@ -28,9 +30,10 @@ listen_addr =
 listen_port = {port}
 unix_socket_dir = {folder}
 auth_type = any
-pool_mode = transaction
+pool_mode = {mode}
 default_pool_size = {sessions}
 server_round_robin = 1
+server_login_retry = 1
 max_client_conn = 500
 log_connections = 0
 log_disconnections = 0
@@ -46,16 +49,30 @@ class Pooler:
     def url_for(self, name: str) -> str:
         return f"postgresql://postgres@/{name}?host={self.folder}&port={PORT}"
 
+    @property
+    def place(self) -> dict[str, Any]:
+        """The entry in DATABASES of its clients."""
+        return {"HOST": str(self.folder), "PORT": str(PORT)}
+
+    def reaches(self, name: str) -> bool:
+        """Whether a statement is answered: a login may be by the pooler itself, while the server is down."""
+        try:
+            with psycopg.connect(self.url_for(name), autocommit=True) as connection:
+                connection.execute("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
+
 
 @contextmanager
-def transaction_pooler(server: Mapping[str, Any], *, sessions: int) -> Iterator[Pooler]:
+def run_pooler(server: Mapping[str, Any], *, mode: Mode, sessions: int) -> Iterator[Pooler]:
     """Run PgBouncer before a server, given as in DATABASES; sessions are the most that it opens there."""
     assert PROGRAM is not None
     folder = Path(tempfile.mkdtemp(prefix="jq-pool-", dir=short_temporary_folder()))
     configuration, log = folder / "pgbouncer.ini", folder / "log"
     known = {"host": "HOST", "port": "PORT", "user": "USER", "password": "PASSWORD"}
     login = " ".join(f"{name}='{server[key]}'" for name, key in known.items() if server.get(key))
-    configuration.write_text(CONFIGURATION.format(server=login, port=PORT, folder=folder, sessions=sessions))
+    configuration.write_text(CONFIGURATION.format(server=login, port=PORT, folder=folder, mode=mode, sessions=sessions))
     configuration.chmod(0o644)
     if (account := server_account()) is not None:
         shutil.chown(folder, account.pw_uid, account.pw_gid)
@@ -76,8 +93,7 @@ def transaction_pooler(server: Mapping[str, Any], *, sessions: int) -> Iterator[
 def wait_until_it_answers(pooler: Pooler, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        with suppress(psycopg.OperationalError):
-            psycopg.connect(pooler.url_for("postgres")).close()
+        if pooler.reaches("postgres"):
             return
         time.sleep(0.02)
     raise AssertionError(log.read_text(errors="replace"))

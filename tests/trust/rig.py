@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from jobqueue.executor.spare import MOST_AT_REST
 from jobqueue.failpoints import VARIABLE as FAILPOINTS
 from tests.acceptance.harness import REST, threads
 from tests.trust import diary, history
+from tests.trust.pgbouncer import Mode, Pooler, run_pooler
 from tests.trust.proxy import Proxy
 
 T = TypeVar("T")
@@ -36,6 +37,10 @@ FINAL = "('SUCCESSFUL', 'FAILED', 'CANCELLED')"
 OWN_SESSIONS = 4  # of an executor: pulse, heart, listener, chores
 SLOTS_IN_ALL = 8
 SLOTS = ("--threads", "4", "--async-slots", "4", "-v", "0")
+# Of the server, for a pooler's clients: in session mode each has one of its own.
+POOLED_SESSIONS: Mapping[Mode, int] = {"session": 150, "transaction": 30}
+# What docs/deploy.md asks for behind a pooler.
+POOLED_LIMITS: Mapping[str, str] = {"statement_timeout": "10s", "idle_in_transaction_session_timeout": "10s"}
 OPTIONS: Mapping[str, Any] = {"HEARTBEAT_TIMEOUT": 3.0, "MAX_LOSSES": 100_000}
 
 
@@ -146,11 +151,11 @@ class Rig:
     """One run on a database of its own."""
 
     def __init__(self, cluster: Cluster, database: str, folder: Path, options: Mapping[str, Any]) -> None:
-        self.cluster, self.folder = cluster, folder
+        self.cluster, self.database, self.folder = cluster, database, folder
         self.options = {name: value for name, value in {**OPTIONS, **options}.items() if value is not None}
         self.timeout_seconds = float(self.options["HEARTBEAT_TIMEOUT"])
         self.url = cluster.url_for(database)
-        self._place = {"NAME": database, "USER": "postgres", "HOST": str(cluster.data), "PORT": "5432"}
+        self._place: dict[str, Any] = {"NAME": database, "USER": "postgres", "HOST": str(cluster.data), "PORT": "5432"}
         self.diary = str(folder / "diary.jsonl")
         self.nursery = Nursery(
             os.environ
@@ -165,6 +170,8 @@ class Rig:
             }
         )
         self.members: list[Member] = []
+        self.pooler: Pooler | None = None
+        self._pooling = ExitStack()
         self._proxies: list[Proxy] = []
         self._connection: psycopg.Connection[Any] | None = None
         self._numbers = iter(range(1, 1_000_000))
@@ -179,6 +186,13 @@ class Rig:
         member.proxy = through
         self.members.append(member)
         return member
+
+    def stand_behind_pooler(self, mode: Mode) -> None:
+        """Let the processes that are launched from now on reach the server through PgBouncer."""
+        for name, value in POOLED_LIMITS.items():
+            self.ask(f"ALTER DATABASE {self.database} SET {name} = '{value}'")
+        self.pooler = self._pooling.enter_context(run_pooler(self._place, mode=mode, sessions=POOLED_SESSIONS[mode]))
+        self._place |= self.pooler.place | {"DISABLE_SERVER_SIDE_CURSORS": mode == "transaction"}
 
     def start_executor(self, *flags: str, **order: Any) -> Member:
         return self.launch("executor", flags=[*SLOTS, *flags], **order)
@@ -307,6 +321,7 @@ class Rig:
             self.wait_for_first_beat(member)  # else it is asked to stop before it listens
             self.wait_for(lambda member=member: self._is_modest(member), f"{member.name} to use no more than before")  # type: ignore[misc]
         self.stop(*self.living())
+        self._pooling.close()  # it would keep its sessions
         hurt = {note["whom"] for note in diary.read(self.diary) if note["kind"] == "hurt"}
         executors = [member for member in self.members if member.role == "executor"]
         fallen = {one.name: one.code for one in executors if one.code and one.name not in hurt}
@@ -323,7 +338,8 @@ class Rig:
         return (
             threads(member.pid) <= self._threads + MOST_AT_REST
             and descriptors(member.pid) <= self._descriptors + SLOTS_IN_ALL
-            and len(self.sessions(member.name)) <= SLOTS_IN_ALL + OWN_SESSIONS
+            # Sessions of a pooler bear the name of the client that they served last.
+            and (self.pooler is not None or len(self.sessions(member.name)) <= SLOTS_IN_ALL + OWN_SESSIONS)
         )
 
     def history(self) -> history.History:
@@ -343,6 +359,7 @@ class Rig:
 
     def close(self) -> None:
         self.nursery.close()
+        self._pooling.close()
         self.forget_connection()
         for proxy in self._proxies:
             proxy.close()
@@ -371,11 +388,12 @@ def as_place(proxy: Proxy) -> dict[str, Any]:
 
 
 @contextmanager
-def rig(cluster: Cluster, **options: Any) -> Iterator[Rig]:
+def rig(cluster: Cluster, *, pooler_mode: Mode | None = None, **options: Any) -> Iterator[Rig]:
     """
     A rig on a new database. What it wrote stays where the run failed.
 
-    options: as in TASKS, in lower case; None for what is to be as it comes.
+    pooler_mode: of the PgBouncer before the server, None for none. options: as in TASKS, in lower case; None for what
+    is to be as it comes.
     """
     cluster.start()
     folder = Path(tempfile.mkdtemp(prefix="jobqueue-trust-"))
@@ -386,6 +404,8 @@ def rig(cluster: Cluster, **options: Any) -> Iterator[Rig]:
     try:
         made.run("migrate")
         made.ask((HERE / "record.sql").read_text())
+        if pooler_mode is not None:
+            made.stand_behind_pooler(pooler_mode)
         yield made
     except BaseException:
         made.tell_where_everybody_is()

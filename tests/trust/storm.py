@@ -18,6 +18,7 @@ from tests.trust.rig import Member, Rig
 
 STRENGTH = 5  # executors at work
 BEHIND_PROXY = 0.4  # of them
+AWAY_SECONDS = (1.0, 4.5)
 CUT_SECONDS = (1.0, 3.0)
 # Of senders: about half of the slots have work. Where all have, what was rescued waits for one to be free.
 PAUSE_SECONDS = 0.6
@@ -220,6 +221,16 @@ class Storm:
         with strikes.outage(self, []):
             pass
 
+    def restart_behind_pooler(self) -> None:
+        """Stop the server for some seconds; the pooler before it accepts clients all the while."""
+        rig, pooler = self.rig, self.rig.pooler
+        assert pooler is not None
+        rig.forget_connection()
+        rig.cluster.stop(self.chance.choice(("fast", "immediate")))
+        self.wait(self.chance.uniform(*AWAY_SECONDS))
+        rig.cluster.start()
+        rig.wait_for(lambda: pooler.reaches(rig.database), "the pooler to reach the server again")
+
     def cut_before_commit(self) -> None:
         self._cut("before")
 
@@ -290,6 +301,7 @@ FAULTS: Mapping[str, Fault] = {
         Storm.kill_backend,
         Storm.kill_postmaster,
         Storm.outage,
+        Storm.restart_behind_pooler,
         Storm.cut_before_commit,
         Storm.cut_after_commit,
         Storm.reset_network,

@@ -118,6 +118,8 @@ def test_error_that_a_fault_explains_passes() -> None:
 
 def test_attempt_that_a_fault_hits_passes() -> None:
     assert violations(look_fails_beside_a_fault(begins=4.5, fault_is_over=4.7)) == []
+    two = with_line("WARNING", "retry t u queue=default took=5ms InternalError: received 2 results from command X")
+    assert violations(two) == []
     assert violations(look_fails_beside_a_fault(begins=6.5, fault_is_over=4.7, next_fault=6.7)) == []
     assert violations(look_fails_beside_a_fault(begins=4.5, fault_is_over=4.7, begins_again=6.5)) == []
 

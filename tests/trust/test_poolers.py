@@ -14,7 +14,7 @@ from demo_project.postgres import throwaway_cluster
 from tests.acceptance.harness import CHECKOUT, Fleet, fleet_of
 from tests.trust.burst import SERVED, run_burst
 from tests.trust.conformance import create_database, run_conformance
-from tests.trust.pgbouncer import PROGRAM, Pooler, transaction_pooler
+from tests.trust.pgbouncer import PROGRAM, Pooler, run_pooler
 
 pytestmark = [
     pytest.mark.skipif(PROGRAM is None, reason="PgBouncer is not installed"),
@@ -25,7 +25,7 @@ pytestmark = [
 @pytest.fixture
 def pooler(transactional_db: None) -> Iterator[Pooler]:
     """Before the tests' own server, with fewer sessions than the executors have connections."""
-    with transaction_pooler(connection.settings_dict, sessions=5) as pooler:
+    with run_pooler(connection.settings_dict, mode="transaction", sessions=5) as pooler:
         yield pooler
 
 
@@ -43,7 +43,7 @@ def fleet(pooler: Pooler, process_environment: dict[str, str]) -> Iterator[Fleet
 def test_conformance_suite_holds_behind_a_pooler() -> None:
     with (
         throwaway_cluster(fsync="off", full_page_writes="off") as cluster,
-        transaction_pooler(cluster.database(), sessions=5) as pooler,
+        run_pooler(cluster.database(), mode="transaction", sessions=5) as pooler,
     ):
         create_database(cluster.url, "jobqueue")
         assert " passed" in run_conformance(pooler.url_for("jobqueue"))

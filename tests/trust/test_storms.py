@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from demo_project.postgres import Cluster, throwaway_cluster
-from tests.trust.campaigns import DURABLE, QUICK, once_more, run
+from tests.trust.campaigns import DURABLE, QUICK, Campaign, once_more, run
 from tests.trust.report import LATEST_SECONDS, percentile
 
 SEED = int(os.environ.get("JOBQUEUE_SEED") or 1)
@@ -24,9 +24,12 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.alone] * one.is_timed) for name, one in QUICK.items()]
-)
+def marks(campaign: Campaign) -> list[pytest.MarkDecorator]:
+    unable = pytest.mark.skipif(not campaign.can_run, reason="PgBouncer is not installed")
+    return [pytest.mark.alone, unable] if campaign.is_timed else [unable]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(one)) for name, one in QUICK.items()])
 def test_nothing_is_lost_and_nothing_done_twice(
     cluster: Cluster, record_property: Callable[[str, object], None], name: str
 ) -> None:
