@@ -85,26 +85,25 @@ class EnqueueStatements(Statements):
     def _enqueue_batch(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         answers: dict[UUID, Enqueued] = {}
         missing = rows
-        for _ in range(KEY_TRIES):
+        for _ in range(KEY_TRIES):  # one is enough, unless what was in the way is deleted at once
             inserted = self._insert_rows(missing)
             if [answer.id for answer in inserted] == [row.id for row in rows]:  # as a rule: UUIDs are slow as keys
                 return inserted
             answers |= {answer.id: answer for answer in inserted}
             missing = [row for row in missing if row.id not in answers]
-            if missing:
-                holders = self._holders_of({row.key for row in missing})
-                answers |= {row.id: holders[row.key] for row in missing if row.key in holders}
-                missing = [row for row in missing if row.id not in answers]
+            for look in (self._holders_of, self._last_holders_of):
+                if missing:
+                    holders = look({row.key for row in missing})
+                    answers |= {row.id: holders[row.key] for row in missing if row.key in holders}
+                    missing = [row for row in missing if row.id not in answers]
             if not missing:
                 return [answers[row.id] for row in rows]
         raise key_taken(missing[0].key)
 
-    def _holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
-        holders = self.tasks.live().filter(key__in=keys)
-        return {
-            key: Enqueued(pk, at, Status(status), False)
-            for key, pk, at, status in holders.values_list("key", "pk", "enqueued_at", "status")
-        }
+    def _last_holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
+        """Give the tasks that held keys last, whether they have ended or not; see key_holders.sql."""
+        rows = self.hot_rows("key_holders", backend=self.alias, keys=list(keys))
+        return {key: Enqueued(pk, at, STATUSES[status], False) for key, pk, at, status in rows}
 
     def _insert_rows(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         """Give an answer for each row that was inserted."""

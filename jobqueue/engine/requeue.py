@@ -8,7 +8,6 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 
 from jobqueue.engine.clock import Clock, rank_from
-from jobqueue.engine.enqueue import KEY_TRIES, key_taken
 from jobqueue.engine.ground import Ground
 from jobqueue.engine.mail import ENDED_BADLY
 from jobqueue.models import Task
@@ -27,16 +26,10 @@ class Requeue(Ground):
             seen = list(self.lock(ids, wait=wait).only("pk", "status", "key"))
             busy = frozenset[UUID]() if wait else self.busy(ids, seen)
             rows = [row for row in seen if row.status in ENDED_BADLY]
-            for _ in range(KEY_TRIES):
-                free = self._with_free_keys(rows)
-                try:
-                    with transaction.atomic(using=self.database):
-                        requeued = self._requeue_locked(free)
-                except IntegrityError:  # somebody else took a key in between; the next look finds it
-                    continue
-                skipped = len(set(ids) - busy) - len(rows)
-                return RequeueReport(requeued=requeued, key_taken=len(rows) - requeued, skipped=skipped, busy=busy)
-        raise key_taken(next(row.key for row in rows if row.key is not None))
+            free = self._with_free_keys(rows)
+            requeued = self._requeue_free(free)
+        skipped = len(set(ids) - busy) - len(rows)
+        return RequeueReport(requeued=requeued, key_taken=len(rows) - requeued, skipped=skipped, busy=busy)
 
     def _with_free_keys(self, rows: Sequence[Task]) -> list[UUID]:
         """Of tasks that ended: those without a key, and the first of each key that no live task holds."""
@@ -48,6 +41,17 @@ class Requeue(Ground):
                 free.append(row.pk)
                 taken |= {row.key} - {None}
         return free
+
+    def _requeue_free(self, ids: Sequence[UUID]) -> int:
+        """Requeue locked tasks; those whose keys are taken meanwhile are found by halves and stay as they are."""
+        try:
+            with transaction.atomic(using=self.database):
+                return self._requeue_locked(ids)
+        except IntegrityError:
+            if len(ids) == 1:
+                return 0
+        half = len(ids) // 2
+        return self._requeue_free(ids[:half]) + self._requeue_free(ids[half:])
 
     def _requeue_locked(self, ids: Sequence[UUID]) -> int:
         return self.tasks.filter(pk__in=ids, status__in=ENDED_BADLY).update(

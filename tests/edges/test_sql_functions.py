@@ -307,6 +307,35 @@ class TestKey:
 
         assert Task.objects.live().get().pk == pk
 
+    def test_holder_that_ends_before_it_is_found_is_named(self) -> None:
+        """Around each insert of ours, by triggers: a task takes the key right before it, and ends right after it."""
+        old = TaskFactory.create(successful=True, key="k")
+        sql(
+            """
+            CREATE FUNCTION take_key() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+            BEGIN
+                IF pg_trigger_depth() = 1 THEN
+                    PERFORM jobqueue_create_task(NULL, 'tests.tasks.add', key => 'k');
+                END IF;
+                RETURN NULL;
+            END $$;
+            CREATE FUNCTION free_key() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+            BEGIN
+                IF pg_trigger_depth() = 1 THEN
+                    UPDATE jobqueue_task SET status = 'SUCCESSFUL', finished_at = clock_timestamp()
+                    WHERE key = 'k' AND finished_at IS NULL;
+                END IF;
+                RETURN NULL;
+            END $$;
+            CREATE TRIGGER take_key BEFORE INSERT ON jobqueue_task EXECUTE FUNCTION take_key();
+            CREATE TRIGGER free_key AFTER INSERT ON jobqueue_task EXECUTE FUNCTION free_key();
+            """
+        )
+
+        answer = create(", key => 'k'")
+
+        assert answer == Task.objects.exclude(pk=old.pk).get().pk
+
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize("ending", [Session.commit, Session.rollback])
     def test_parallel_creates_with_one_key_make_one_task(self, ending: Any) -> None:

@@ -18,6 +18,7 @@ from jobqueue.cli import figures, rows
 from jobqueue.cli.choice import Choice
 from jobqueue.engine import claim_statements, gauges, postgresql
 from jobqueue.engine.clock import bound
+from jobqueue.engine.postgresql import PostgresEngine
 from jobqueue.engine.statements import statement
 from jobqueue.models import Executor, Task
 from jobqueue.outcome import FINAL, Effects, NewMessage, Outcome, Status
@@ -327,6 +328,17 @@ def test_find_seen(bench: Bench) -> None:
     bench.engine._insert_all([NewMessage(task_id=pk, body="1", dedupe_key="k")])
 
     assert read(lambda: bench.engine.find_seen({("past", "k"), ("past", "other")})) == {("past", "k"): pk}
+
+
+def test_last_holders_of_keys(bench: Bench) -> None:
+    ended = Task.objects.successful().values_list("pk", flat=True)[0]
+    bench.set(ended, key="past")
+    live, engine = bench.add(key="live"), bench.engine
+    assert isinstance(engine, PostgresEngine)
+
+    holders = read(lambda: engine._last_holders_of({"past", "live", "never"}))
+
+    assert {key: holder.id for key, holder in holders.items()} == {"past": ended, "live": live}
 
 
 def test_claim_of_some_task_types(bench: Bench) -> None:

@@ -4,14 +4,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from threading import Barrier, Event, Lock
 from time import monotonic
+from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 
 from jobqueue.engine import postgresql
 from jobqueue.engine.postgresql import PostgresEngine
-from jobqueue.outcome import Claimed, Effects, NewMessage, Outcome, Status
+from jobqueue.outcome import Claimed, Effects, NewMessage, NewTask, Outcome, RequeueReport, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import DEADLINE_SECONDS, threads
@@ -240,6 +241,97 @@ def test_batches_with_the_same_keys_in_other_orders_do_not_deadlock(fast_bench: 
     with threads(2) as start:
         both = [start(enqueue, keys), start(enqueue, keys[::-1])]
         assert sum(one.result(2 * DEADLINE_SECONDS) for one in both) == 10 * len(keys)
+
+
+def end_by_hand(key: str) -> None:
+    with connections["default"].cursor() as cursor:
+        cursor.execute(
+            "UPDATE jobqueue_task SET status = 'SUCCESSFUL', finished_at = clock_timestamp()"
+            " WHERE key = %s AND finished_at IS NULL",
+            [key],
+        )
+
+
+class TestStormOnOneKey:
+    """Holders of a key come and go all the time: each call inserts its task or names one that held the key."""
+
+    def test_holders_that_come_and_go_around_each_insert_are_named(self, fast_bench: Bench) -> None:
+        old, holders = fast_bench.ended(key="k"), list[UUID]()
+
+        def comes_and_goes(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+            if "jobqueue_enqueue(" not in sql:
+                return execute(sql, params, many, context)
+            with threads(1) as start:
+                holders.append(start(lambda: fast_bench.add(key="k")).result(DEADLINE_SECONDS))
+                result = execute(sql, params, many, context)
+                start(end_by_hand, "k").result(DEADLINE_SECONDS)
+            return result
+
+        with connection.execute_wrapper(comes_and_goes):
+            rows = [new(key="k"), new(key="other"), new(key="k")]
+            answers = fast_bench.engine.enqueue(rows)
+
+        (holder,) = holders
+        assert [answer.id for answer in answers] == [holder, rows[1].id, holder]
+        assert [answer.created for answer in answers] == [False, True, False]
+        assert holder != old
+        assert answers[0].status is Status.SUCCESSFUL
+
+    @pytest.mark.parametrize(("how", "calls"), [("python", 150), ("sql", 1000)])
+    def test_every_call_is_answered(self, fast_bench: Bench, how: str, calls: int) -> None:
+        callers, over, barrier = 8, Event(), Barrier(10)
+
+        def enqueue(row: NewTask) -> UUID:
+            if how == "python":
+                return fast_bench.engine.enqueue([row])[0].id
+            with connections["default"].cursor() as cursor:
+                cursor.execute("SELECT jobqueue_create_task(%s, 'tests.noop', key => 'k')", [row.id])
+                ((pk,),) = cursor.fetchall()
+            assert isinstance(pk, UUID)
+            return pk
+
+        def enqueue_all() -> list[tuple[UUID, UUID]]:
+            barrier.wait(DEADLINE_SECONDS)
+            rows = [new(key="k") for _ in range(calls)]
+            return [(row.id, enqueue(row)) for row in rows]
+
+        def end_all() -> None:
+            barrier.wait(DEADLINE_SECONDS)
+            while not over.is_set():
+                end_by_hand("k")
+
+        with threads(callers + 2) as start:
+            enders = [start(end_all) for _ in range(2)]
+            storm = [start(enqueue_all) for _ in range(callers)]
+            try:
+                answers = [answer for caller in storm for answer in caller.result(2 * DEADLINE_SECONDS)]
+            finally:
+                over.set()
+            for ender in enders:
+                ender.result(DEADLINE_SECONDS)
+
+        inserted = {asked for asked, given in answers if asked == given}
+        assert len(answers) == calls * callers
+        assert {given for _, given in answers} == inserted == set(fast_bench.engine.tasks.values_list("pk", flat=True))
+
+    def test_requeue_finds_its_key_taken_however_often_it_becomes_free(self, bench: Bench) -> None:
+        failed, plain = bench.ended(Status.FAILED, key="k"), bench.ended(Status.FAILED)
+
+        def comes_and_goes(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+            if not sql.startswith('UPDATE "jobqueue_task" SET "status"'):
+                return execute(sql, params, many, context)
+            with threads(1) as start:
+                start(lambda: bench.add(key="k")).result(DEADLINE_SECONDS)
+                try:
+                    return execute(sql, params, many, context)
+                finally:
+                    start(end_by_hand, "k").result(DEADLINE_SECONDS)
+
+        with connection.execute_wrapper(comes_and_goes):
+            report = bench.engine.requeue([failed, plain])
+
+        assert report == RequeueReport(requeued=1, key_taken=1)
+        assert (bench.status(failed), bench.status(plain)) == ("FAILED", "READY")
 
 
 def test_idempotency_keys_are_used_once_whoever_comes_first(bench: Bench) -> None:
