@@ -291,6 +291,26 @@ class Executor(models.Model):
         return self.name
 
 
+class SpareHeartbeat(models.Model):
+    """
+    A heartbeat of an executor whose row another session keeps locked; only ever inserted, so that no lock stops it.
+
+    Its executor is no foreign key: checking that would wait for the lock.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    executor_id = models.UUIDField()
+    at = models.DateTimeField()
+
+    class Meta:
+        db_table = "jobqueue_spareheartbeat"
+        default_permissions = ()
+        indexes = [models.Index(fields=["executor_id", "at"], name="jobqueue_spareheartbeat_last")]
+
+    def __str__(self) -> str:
+        return f"{self.executor_id} at {self.at}"
+
+
 class Queue(models.Model):
     """What a site says about one of its queues; a queue without a row runs freely."""
 

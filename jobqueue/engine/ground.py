@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from typing import TypeVar
 from uuid import UUID
 
 from django.db import connections, transaction
-from django.db.models import Expression, JSONField, QuerySet, TextField, Value
+from django.db.models import Expression, JSONField, Model, QuerySet, TextField, Value
 from django.db.models.functions import Cast
 
 from jobqueue.conf import Options
@@ -18,6 +19,8 @@ from jobqueue.models import Executor, InboxMessage, Task, TaskQuerySet
 ERRORS_KEPT = 20  # newest, per task
 WORKERS_KEPT = 100  # newest, per task
 SUSPECT_LOSSES = 2  # a task that lost this many executors runs alone in its process
+
+Row = TypeVar("Row", bound=Model)
 
 
 class Ground:
@@ -71,6 +74,13 @@ class Ground:
             skip_locked=not wait and features.has_select_for_update_skip_locked,
             of=("self",) if features.has_select_for_update_of else (),
         )
+
+    def unlocked(self, rows: QuerySet[Row]) -> QuerySet[Row]:
+        """Lock what a query selects FOR UPDATE, without what others have locked, where the database can."""
+        features = connections[self.database].features
+        if not features.has_select_for_update:
+            return rows
+        return rows.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
 
     def gone(self, ids: Collection[UUID]) -> set[UUID]:
         """Of rows that a lock did not return: those that are not there at all."""

@@ -16,8 +16,9 @@ class Heartbeat(Ground):
         """
         Write the executor's sign of life and see what it holds.
 
-        Locks: the executor's own row, until the statement ends. Task rows are only read, so that a
-        sender's long transaction cannot keep a healthy executor from beating.
+        Locks: the executor's own row, until the statement ends; where another session keeps that locked, PostgreSQL's
+        engine writes beside it. Task rows are only read, so that a sender's long transaction cannot keep a healthy
+        executor from beating.
         """
         beat = self.executors.filter(pk=sign.executor_id).update(heartbeat=Clock(), state=sign.state)
         if not beat:
@@ -38,11 +39,12 @@ class Heartbeat(Ground):
         return rows.update(command=command)
 
     def take_command(self, executor_id: UUID) -> Command | None:
-        """Give what was asked of an executor, once. Locks: its row, where there is something."""
+        """Give what was asked of an executor, once. Locks: its row, where there is something; later if another has."""
         row = self.executors.filter(pk=executor_id)
-        asked: str | None = row.exclude(command="").values_list("command", flat=True).first()
-        if not asked or not row.filter(command=asked).update(command=""):
-            return None
+        with self.transaction():
+            asked = self.unlocked(row.exclude(command="")).values_list("command", flat=True).first() or ""
+            if asked:
+                row.update(command="")
         return Command(asked) if asked in {*Command} else None
 
     def _write_executor(self, sign: Sign) -> None:

@@ -96,7 +96,7 @@ class PostgresEngine(EnqueueStatements, ClaimStatements):
     # --- heartbeat, rescue
 
     def heartbeat(self, sign: Sign) -> list[Held]:
-        if not self.count("heartbeat", executor_id=sign.executor_id, state=str(sign.state)):
+        if not self.rows("heartbeat", executor_id=sign.executor_id, state=str(sign.state)):
             self._write_executor(sign)
         return [
             Held(id=pk, claim_number=number, is_cancel_requested=requested)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from django.db import connections
-
 from jobqueue.engine.clock import bound
 from jobqueue.engine.tallies import Tallies
 from jobqueue.failpoints import reach
+from jobqueue.models import SpareHeartbeat
 
 EXECUTORS_KEPT_SECONDS = 86_400
 
@@ -17,7 +16,8 @@ EXECUTORS_KEPT_SECONDS = 86_400
 class Prune(Tallies):
     def prune(self, limit: int = 1000) -> int:
         """
-        Delete ended tasks older than RETENTION, messages first; executors silent, and minutes tallied, a day ago.
+        Delete ended tasks older than RETENTION, messages first; executors silent, spare heartbeats and minutes tallied
+        a day ago.
 
         limit: per status. Nothing is done while somebody else is at it. Locks: the rows FOR UPDATE, skipping locked
         ones, so that a task that is being sent to stays until its sender has committed. Returns how many tasks went.
@@ -25,7 +25,9 @@ class Prune(Tallies):
         with self.transaction():
             if not self._may_prune():
                 return 0
-            self.executors.filter(heartbeat__lt=bound(-EXECUTORS_KEPT_SECONDS)).delete()
+            silent = self.unlocked(self.executors.filter(heartbeat__lt=bound(-EXECUTORS_KEPT_SECONDS)))
+            self.executors.filter(pk__in=[row.pk for row in silent.only("pk")]).delete()
+            SpareHeartbeat.objects.using(self.database).filter(at__lt=bound(-EXECUTORS_KEPT_SECONDS)).delete()
             self._prune_minutes(limit)
             kept = self.options.retention.items()
             count = sum(self._purge(status, seconds, limit) for status, seconds in kept if seconds is not None)
@@ -46,10 +48,7 @@ class Prune(Tallies):
 
     def _purge(self, status: str, kept_seconds: float, limit: int) -> int:
         old = self.tasks.filter(status=status, finished_at__lte=bound(-kept_seconds)).order_by("finished_at")
-        features = connections[self.database].features
-        if features.has_select_for_update:
-            old = old.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
-        ids = [row.pk for row in old.only("pk")[:limit]]
+        ids = [row.pk for row in self.unlocked(old).only("pk")[:limit]]
         if ids:
             self._delete_mail(ids)
             self.tasks.filter(pk__in=ids)._raw_delete(self.database)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, TextField
+from django.db.models import Exists, OuterRef, Q, TextField
 from django.db.models.functions import Cast
 
 from jobqueue.engine.claim import RAW
@@ -21,7 +21,7 @@ from jobqueue.engine.tallies import Tallies
 from jobqueue.engine.wake import Wake
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.failpoints import reach
-from jobqueue.models import TallyDelta, Task, TaskQuerySet
+from jobqueue.models import SpareHeartbeat, TallyDelta, Task, TaskQuerySet
 from jobqueue.outcome import FINAL, Rescued, Sign, Status
 
 # A process that was frozen may claim before its first beat: so long its claim stands for one.
@@ -97,7 +97,11 @@ class Rescue(Heartbeat, Tallies, Mail, Wake):
         return Q(heartbeat__lt=bound(-self._claim_counts_seconds)) | Q(heartbeat__gt=bound(AHEAD_SECONDS))
 
     def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
-        silent = self.executors.filter(heartbeat__lt=bound(-self.options.heartbeat_timeout))
+        timeout = self.options.heartbeat_timeout
+        spare = SpareHeartbeat.objects.using(self.database).filter(
+            executor_id=OuterRef("pk"), at__gt=bound(-timeout), at__lt=bound(AHEAD_SECONDS)
+        )
+        silent = self.executors.filter(~Exists(spare), heartbeat__lt=bound(-timeout))
         rows = self.lock(ids).filter(
             self._not_just_claimed,
             status=Status.RUNNING,

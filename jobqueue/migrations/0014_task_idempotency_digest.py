@@ -27,7 +27,7 @@ def explain(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
 
 class Migration(migrations.Migration):
     atomic = False
-    dependencies = [("jobqueue", "0012_moments")]
+    dependencies = [("jobqueue", "0013_spare_heartbeats")]
 
     operations = [
         _online.AddField(

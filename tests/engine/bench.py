@@ -13,7 +13,7 @@ from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F,
 
 from jobqueue.engine.base import Engine
 from jobqueue.ids import new_id
-from jobqueue.models import Executor, InboxMessage, Queue, Task
+from jobqueue.models import Executor, InboxMessage, Queue, SpareHeartbeat, Task
 from jobqueue.outcome import (
     Claimed,
     Claims,
@@ -151,7 +151,7 @@ class Bench:
 
     def time_passes(self, seconds: float, *, but: Sequence[type] = ()) -> None:
         """Let all that is stored be so much older."""
-        for model in (Task, Executor, InboxMessage, Queue):
+        for model in (Task, Executor, SpareHeartbeat, InboxMessage, Queue):
             if model not in but:
                 model._default_manager.using(self.engine.database).update(
                     **{

@@ -1,14 +1,17 @@
 """Rows that somebody else has locked: one slow transaction delays one task, never the executor."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
 
 from jobqueue.engine import postgresql
+from jobqueue.engine.prune import EXECUTORS_KEPT_SECONDS
 from jobqueue.engine.statements import statement
-from jobqueue.outcome import Committed, Effects, NewMessage, RequeueReport, Status
+from jobqueue.models import Executor, SpareHeartbeat
+from jobqueue.outcome import Command, Committed, Effects, NewMessage, RequeueReport, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import DEADLINE_SECONDS, Session, session, threads, wait_until_somebody_waits
@@ -117,6 +120,64 @@ class TestLockedRow:
 
         assert free not in bench.engine.tasks.values_list("pk", flat=True)
         assert bench.engine.prune() == 1
+
+
+class TestLockedExecutor:
+    """Its row is kept locked by somebody else: nothing that executors do waits for that."""
+
+    @pytest.fixture(autouse=True)
+    def waits_are_errors(self) -> Iterator[None]:
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '1s'")
+            yield
+            cursor.execute("RESET lock_timeout")
+
+    def test_it_beats_on_and_loses_no_task(self, fast_bench: Bench) -> None:
+        claimed, other = fast_bench.running(), Bench(fast_bench.engine)
+        fast_bench.time_passes(31)
+
+        with session() as stranger:
+            stranger.run("SELECT FROM jobqueue_executor WHERE id = %s FOR UPDATE", fast_bench.executor_id)
+            assert fast_bench.beat() == [claimed.id]
+            assert other.engine.rescue() == []
+        assert other.engine.rescue() == []
+
+        fast_bench.time_passes(31)
+        assert [rescued.id for rescued in other.engine.rescue()] == [claimed.id]
+
+    def test_its_heartbeat_from_before_the_clock_was_set_back_does_not_count(self, fast_bench: Bench) -> None:
+        claimed = fast_bench.running()
+        fast_bench.time_passes(31)
+        ahead = fast_bench.engine.now() + timedelta(hours=1)
+        SpareHeartbeat.objects.create(executor_id=fast_bench.executor_id, at=ahead)
+
+        assert [rescued.id for rescued in fast_bench.engine.rescue()] == [claimed.id]
+
+    def test_command_is_heard_later(self, fast_bench: Bench) -> None:
+        fast_bench.beat()
+        fast_bench.engine.command([fast_bench.executor_id], Command.QUIET)
+
+        with session() as stranger:
+            stranger.run("SELECT FROM jobqueue_executor FOR UPDATE")
+            assert fast_bench.engine.take_command(fast_bench.executor_id) is None
+
+        assert fast_bench.engine.take_command(fast_bench.executor_id) is Command.QUIET
+
+    def test_it_is_pruned_later(self, fast_bench: Bench) -> None:
+        gone, locked = Bench(fast_bench.engine), Bench(fast_bench.engine)
+        gone.beat()
+        locked.beat()
+        SpareHeartbeat.objects.create(executor_id=gone.executor_id, at=fast_bench.engine.now())
+        fast_bench.time_passes(EXECUTORS_KEPT_SECONDS + 1)
+
+        with session() as stranger:
+            stranger.run("SELECT FROM jobqueue_executor WHERE id = %s FOR UPDATE", locked.executor_id)
+            fast_bench.engine.prune()
+            assert [row.pk for row in Executor.objects.all()] == [locked.executor_id]
+            assert not SpareHeartbeat.objects.exists()
+
+        fast_bench.engine.prune()
+        assert not Executor.objects.exists()
 
 
 def test_one_executor_prunes_at_a_time_while_people_may_purge(fast_bench: Bench) -> None:

@@ -18,5 +18,5 @@ def test_statement_is_short_enough_to_be_parsed_once(name: str) -> None:
 
 
 def test_comments_and_indentation_stay_in_the_file() -> None:
-    assert statement("heartbeat").startswith("UPDATE jobqueue_executor")
+    assert statement("heartbeat").startswith("WITH own AS MATERIALIZED")
     assert not [line for line in statement("commit").splitlines() if line != line.strip() or line.startswith("--")]

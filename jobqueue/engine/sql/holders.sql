@@ -1,6 +1,7 @@
 -- Name the executors that hold RUNNING tasks, with the seconds since their last beat (NULL: they have no row):
 -- a loose index scan, one step per executor.
--- Parameters: backend. Index: jobqueue_task_running. Locks: none.
+-- Parameters: backend. Index: jobqueue_task_running, jobqueue_spareheartbeat_last. Locks: none.
+-- A spare heartbeat that lies ahead was written before the clock was set back, and does not count.
 WITH RECURSIVE holder AS (
     (
         SELECT executor_id FROM jobqueue_task
@@ -16,5 +17,8 @@ WITH RECURSIVE holder AS (
         ORDER BY task.executor_id LIMIT 1
     ) AS following
 )
-SELECT holder.executor_id, EXTRACT(EPOCH FROM clock_timestamp() - executor.heartbeat)::float8
+SELECT holder.executor_id, EXTRACT(EPOCH FROM clock_timestamp() - GREATEST(executor.heartbeat, (
+    SELECT max(spare.at) FROM jobqueue_spareheartbeat AS spare
+    WHERE spare.executor_id = executor.id AND spare.at < (SELECT clock_timestamp()) + interval '1 second'
+)))::float8
 FROM holder LEFT JOIN jobqueue_executor AS executor ON executor.id = holder.executor_id

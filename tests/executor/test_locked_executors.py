@@ -1,0 +1,88 @@
+"""Somebody keeps an executor's row locked, or the table: no task is taken from an executor that lives."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection, transaction
+
+from jobqueue.models import Executor, Task
+from jobqueue.outcome import Status
+from tests.executor import tasks
+from tests.executor.harness import Options, Running, Start, gates, on_postgresql, wait_for, wait_until
+from tests.factories import ExecutorFactory, TaskFactory
+
+pytestmark = on_postgresql
+
+TIMEOUT = 1.5
+LOCKS = {
+    "select for update": "SELECT FROM jobqueue_executor WHERE id = %s FOR UPDATE",
+    "update": "UPDATE jobqueue_executor SET state = state WHERE id = %s",
+    "delete": "DELETE FROM jobqueue_executor WHERE id = %s",
+}
+
+
+def executors(start: Start) -> tuple[Running, Running]:
+    """Start one that runs a task, and one that would take it."""
+    tasks.wait_at.enqueue("held")
+    victim = start(threads=1)
+    gates["held"].wait_for()
+    rescuer = start(threads=1, poll_interval=0.1)
+    wait_for(lambda: rescuer.process._heart.may_rescue, "an executor that may rescue")
+    return victim, rescuer
+
+
+def let_pass(seconds: float, running: Running) -> None:
+    engine = running.process.engine
+    until = engine.now() + timedelta(seconds=seconds)
+    wait_for(lambda: engine.now() > until, f"the end of {seconds} s")
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_on_its_row_costs_an_executor_nothing(
+    start: Start, options: Options, caplog: pytest.LogCaptureFixture, lock: str
+) -> None:
+    options(HEARTBEAT_TIMEOUT=TIMEOUT)
+    victim, rescuer = executors(start)
+    worked = tasks.add.enqueue(0)
+
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(LOCKS[lock], [victim.process.executor_id])
+        let_pass(3 * TIMEOUT, rescuer)
+        transaction.set_rollback(lock == "delete")
+    let_pass(TIMEOUT, rescuer)
+
+    assert rescuer.process._heart.may_rescue
+    wait_until(worked, Status.SUCCESSFUL)
+    held = Task.objects.get(task_type=tasks.wait_at.task_type)
+    assert (held.status, held.lost_count, held.claim_number) == (Status.RUNNING, 0, 1)
+    wait_for(Executor.objects.filter(pk=victim.process.executor_id, heartbeat__gt=held.started_at).exists)
+    assert not [line for line in caplog.messages if line.startswith(("executor.fenced", "task.", "database."))]
+
+
+def test_a_dead_executor_s_tasks_are_rescued_though_its_row_is_locked(start: Start, options: Options) -> None:
+    options(HEARTBEAT_TIMEOUT=TIMEOUT)
+    running = start(threads=1, poll_interval=0.1)
+    dead = ExecutorFactory.create(heartbeat=running.process.engine.now())
+    TaskFactory.create(running=True, task_type=tasks.add.task_type, args=[1], executor_id=dead.pk)
+
+    with transaction.atomic():
+        Executor.objects.select_for_update().get(pk=dead.pk)
+        wait_for(Task.objects.filter(status=Status.SUCCESSFUL, lost_count=1).exists, "the end of its task")
+
+
+@pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
+def test_a_lock_on_the_table_costs_no_executor_a_task(start: Start, options: Options, mode: str) -> None:
+    """Nobody beats, and nobody rescues before a timeout of beats has passed."""
+    options(HEARTBEAT_TIMEOUT=TIMEOUT)
+    victim, rescuer = executors(start)
+
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"LOCK TABLE jobqueue_executor IN {mode} MODE")
+        let_pass(2 * TIMEOUT, rescuer)
+    wait_for(lambda: victim.process._heart.reaches_database and rescuer.process._heart.may_rescue, "all is well again")
+    gates.open_all()
+
+    wait_for(Task.objects.filter(status=Status.SUCCESSFUL).exists, "the end of the task")
+    assert Task.objects.get().lost_count == 0
