@@ -19,7 +19,7 @@ from jobqueue.checks import check_actors, check_task_names, check_time_zones, me
 from jobqueue.cli.console import Console, first_line
 from jobqueue.cli.figures import Figures, figures
 from jobqueue.cli.rows import engines, of_status
-from jobqueue.cli.server import server_findings
+from jobqueue.cli.server import lock_findings, server_findings
 from jobqueue.cli.tables import many
 from jobqueue.engine.base import Engine
 from jobqueue.engine.clock import bound
@@ -100,6 +100,10 @@ def _backend(engine: Engine) -> Iterator[Finding]:
         )
         return
     yield Finding(Level.OK, f"{here}: database {engine.database!r} answers, tables are migrated.")
+    locks = [Finding(Level(level), f"{here}: {said}", advice) for level, said, advice in lock_findings(engine)]
+    yield from locks
+    if any(one.level is Level.ERROR for one in locks):  # to look further might wait for them
+        return
     now = figures(engine)
     yield from (
         Finding(Level(level), f"{here}: {said}", advice) for level, said, advice in server_findings(engine, now)

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from django.db.models import Max
+
 from jobqueue.api import declared_queues
 from jobqueue.cli.rows import CAP, of_status
 from jobqueue.engine.base import Engine
 from jobqueue.engine.clock import bound
-from jobqueue.models import Executor, Queue, TaskQuerySet
+from jobqueue.models import Executor, Queue, SpareHeartbeat, TaskQuerySet
 from jobqueue.outcome import FINAL, Status
 
 EXECUTORS = 1000  # executors read
@@ -151,8 +153,10 @@ def _queue(
 def executors_of(engine: Engine, now: datetime) -> Iterator[ExecutorFigures]:
     """Give the executors of a backend, the last to beat first."""
     held = Counter(of_status(engine, Status.RUNNING).values_list("executor_id", flat=True)[: CAP + 1])
+    spare = SpareHeartbeat.objects.using(engine.database).values_list("executor_id").annotate(Max("at"))
+    beside = dict(spare.filter(at__lt=bound(1.0)))  # one ahead was written before the clock was set back
     for row in engine.executors.order_by("-heartbeat")[:EXECUTORS]:
-        silent = (now - row.heartbeat).total_seconds()
+        silent = (now - max(row.heartbeat, beside.get(row.pk, row.heartbeat))).total_seconds()
         yield ExecutorFigures(
             row=row,
             state=_life(row, silent, engine.options.heartbeat_timeout),

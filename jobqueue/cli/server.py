@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 from django.db import DatabaseError, connections
@@ -16,13 +16,14 @@ from jobqueue.checks import CONNECTIONS_BESIDE_SLOTS, CONNECTIONS_FOR_ASYNC_TASK
 from jobqueue.cli.console import first_line
 from jobqueue.cli.figures import Figures
 from jobqueue.engine.base import Engine
-from jobqueue.models import InboxMessage, Queue, Task
+from jobqueue.models import Executor, InboxMessage, Queue, Task
 
 if TYPE_CHECKING:
     from jobqueue.engine.postgresql import PostgresEngine
 
 PROBE_SECONDS = 3.0
 SNAPSHOT_LONG_SECONDS = 900.0
+LOCK_LONG_SECONDS = 5.0
 IDLE = "idle_session_timeout"  # milliseconds, 0 for none
 LIMITS = ("max_connections", "superuser_reserved_connections", "reserved_connections")
 SAFETY = {
@@ -32,6 +33,32 @@ SAFETY = {
 }
 
 Said = tuple[str, str, str]  # level, what is found, what to do
+
+
+def lock_findings(engine: Engine) -> Iterator[Said]:
+    """Name sessions that hold what executors need; an error where they cannot work, nor anybody read the tables."""
+    if connections[engine.database].vendor != "postgresql":
+        return
+    executors = Executor._meta.db_table
+    names = [executors, *(model._meta.db_table for model in (Task, Queue, InboxMessage))]
+    rows = cast("PostgresEngine", engine).rows(
+        "lock_holders", names=names, executors=executors, seconds=LOCK_LONG_SECONDS
+    )
+    for what, mode, pid, role, name, state, lasted, asked in rows:
+        if pid is None:
+            holder, advice = "a prepared transaction", "See pg_prepared_xacts; COMMIT PREPARED or ROLLBACK PREPARED it."
+        else:
+            since = "" if lasted is None else f", its transaction open for {duration(timedelta(seconds=lasted))}"
+            last = "" if asked is None else f", its last statement {duration(timedelta(seconds=asked))} ago"
+            holder = f"session {pid} of role {role} ({name or 'no name'}, {state or 'state unknown'}{since}{last})"
+            advice = f"End its transaction, or SELECT pg_terminate_backend({pid});"
+        if mode.startswith("Row"):
+            said = f"{holder} keeps rows of {what} locked: their executors work on, but look silent on pages."
+        elif what in names:
+            said = f"{holder} keeps the table {what} locked ({mode}): executors stand still."
+        else:
+            said = f"{holder} holds the {what}: no executor deletes what is old, or adds up counters, until it lets go."
+        yield "error" if what in names and not mode.startswith("Row") else "warning", said, advice
 
 
 def server_findings(engine: Engine, now: Figures) -> Iterator[Said]:

@@ -14,6 +14,7 @@ from jobqueue.cli import server
 from jobqueue.cli.figures import figures
 from jobqueue.engine import engine_for, statements
 from jobqueue.executor.spare import MOST_AT_WORK
+from jobqueue.models import SpareHeartbeat
 from tests import tasks
 from tests.edges.cli import BOTH, jobqueue
 from tests.factories import ExecutorFactory, QueueFactory, TaskFactory, ago
@@ -176,6 +177,49 @@ class TestServer:
             assert engine_for("default").gauges().oldest_snapshot_seconds > 0
         finally:
             other.close()
+
+    @pytest.mark.parametrize(
+        ("statement", "level", "found"),
+        [
+            ("SELECT FROM jobqueue_executor FOR UPDATE", "warning", "keeps rows of jobqueue_executor locked"),
+            ("DELETE FROM jobqueue_executor", "warning", "keeps rows of jobqueue_executor locked"),
+            ("LOCK TABLE jobqueue_executor IN SHARE MODE", "error", "the table jobqueue_executor locked (ShareLock)"),
+            ("ALTER TABLE jobqueue_task ADD COLUMN more int", "error", "the table jobqueue_task locked"),
+            (
+                "SELECT pg_advisory_lock('jobqueue_executor'::regclass::oid::int, hashtext('default'))",
+                "warning",
+                "holds the advisory lock jobqueue_executor",
+            ),
+        ],
+    )
+    def test_a_session_that_keeps_executors_waiting_is_named(self, monkeypatch, statement, level, found) -> None:
+        def said() -> list[str]:
+            return [text for text in said_of("default", level) if "keeps" in text or "holds the" in text]
+
+        other = connections["default"].copy()
+        try:
+            with other.cursor() as cursor:
+                cursor.execute("SET application_name = 'forgotten'")
+                cursor.execute(f"BEGIN; {statement}")
+                cursor.execute("SELECT pg_backend_pid()")
+                ((pid,),) = cursor.fetchall()
+            if "ALTER" not in statement:  # doctor itself would wait
+                monkeypatch.setattr(server, "LOCK_LONG_SECONDS", 3600.0)
+                assert said() == []
+            monkeypatch.setattr(server, "LOCK_LONG_SECONDS", 0.0)
+            (finding,) = said()
+        finally:
+            other.close()
+        assert found in finding
+        assert f"session {pid} of role " in finding
+        assert "(forgotten, idle in transaction, its transaction open for " in finding
+        assert f"SELECT pg_terminate_backend({pid});" in finding
+
+    def test_an_executor_whose_row_is_locked_is_alive(self) -> None:
+        executor = ExecutorFactory.create(heartbeat=ago(3600), name="locked")
+        SpareHeartbeat.objects.create(executor_id=executor.pk, at=ago(1))
+        assert not any("silent" in text or "vanished" in text for text in said_of("default", "error"))
+        assert any("1 executor alive" in text for text in said_of("default", "ok"))
 
     def test_a_pool_smaller_than_an_executor_is_a_warning(self, monkeypatch) -> None:
         ExecutorFactory.create(slots=8, name="small")
