@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import DatabaseError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.engine import enqueue_statements
@@ -83,3 +83,42 @@ def test_a_connection_s_first_tasks_are_inserted_by_the_statement_that_is_planne
 
     by_function = ["jobqueue_enqueue(" in query["sql"] for query in queries]
     assert by_function == [False] * enqueue_statements.YOUNG + [True] * 2
+
+
+TYPES = [
+    "smallint",
+    "int",
+    "bigint",
+    "float8",
+    "numeric",
+    "text",
+    "varchar",
+    "uuid",
+    "timestamptz",
+    "interval",
+    "jsonb",
+]
+OPERATORS = ["+", "-", "*", "/", "<", "<=", "=", ">=", ">", "||"]
+
+
+@pytest.mark.parametrize("young", [10**9, -1], ids=["statement", "function"])
+def test_operators_of_other_roles_are_not_called(bench: Bench, monkeypatch: pytest.MonkeyPatch, young: int) -> None:
+    """PostgreSQL prefers them, in any schema of the path, where it has none of its own for exactly these types."""
+    monkeypatch.setattr(enqueue_statements, "YOUNG", young)
+    with connection.cursor() as cursor:
+        for left in TYPES:
+            for right in TYPES:
+                name = f"trap_{left}_{right}"
+                cursor.execute(
+                    f"CREATE FUNCTION {name}({left}, {right}) RETURNS {left} LANGUAGE plpgsql"
+                    f" AS $$ BEGIN RAISE '% was called', '{name}'; END $$"
+                )
+                for operator in OPERATORS:
+                    cursor.execute(
+                        f"CREATE OPERATOR public.{operator} (FUNCTION = {name}, LEFTARG = {left}, RIGHTARG = {right})"
+                    )
+        with pytest.raises(DatabaseError, match="was called"), transaction.atomic():
+            cursor.execute("SELECT 2::int * 2::float8")
+
+    row = new(priority=3, wake_after_seconds=5.0, expires_after_seconds=7.0, idempotency_key="k")
+    assert bench.engine.enqueue([row])[0].created

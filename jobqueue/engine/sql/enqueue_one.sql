@@ -14,7 +14,7 @@ INSERT INTO jobqueue_task (
 )
 VALUES (
     %(id)s::uuid, %(backend)s::text, %(queue_name)s::text, %(task_type)s::text, %(priority)s::int,
-    statement_timestamp() - make_interval(secs => %(priority)s::int * %(aging)s::float8), %(args)s::jsonb,
+    statement_timestamp() - make_interval(secs => %(priority)s::float8 * %(aging)s::float8), %(args)s::jsonb,
     %(kwargs)s::jsonb, %(options)s::jsonb, %(metadata)s::jsonb, %(idempotency_key)s::text,
     %(idempotency_digest)s::text, %(parent_id)s::uuid,
     CASE
