@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
@@ -28,6 +28,7 @@ def register() -> None:
     checks.register(check_task_names)
     checks.register(check_actors)
     checks.register(check_time_zones)
+    checks.register(check_encodings, checks.Tags.database)
 
 
 def check_task_framework(**_: Any) -> list[checks.CheckMessage]:
@@ -51,11 +52,14 @@ def check_backends(**_: Any) -> list[Any]:
 
 def messages_of_backends() -> list[Any]:
     """Run check() of each backend of ours."""
+    return [message for backend in our_backends() for message in backend.check()]
+
+
+def our_backends() -> list[JobQueueBackend]:
     from jobqueue.backend import JobQueueBackend
     from jobqueue.compat import task_backends
 
-    ours = [backend for backend in task_backends.all() if isinstance(backend, JobQueueBackend)]
-    return [message for backend in ours for message in backend.check()]
+    return [backend for backend in task_backends.all() if isinstance(backend, JobQueueBackend)]
 
 
 def check_time_zones(**_: Any) -> list[checks.CheckMessage]:
@@ -68,6 +72,30 @@ def check_time_zones(**_: Any) -> list[checks.CheckMessage]:
     )
     hint = "Set USE_TZ = True, or give timedeltas, which the database's clock counts."
     return [checks.Warning(said, hint=hint, id="jobqueue.W004")]
+
+
+def check_encodings(databases: Collection[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
+    """Databases that cannot store what a task may hold; looked at where checks may connect: `migrate`, `doctor`."""
+    if not databases or check_task_framework():
+        return []
+    sound = [backend for backend in our_backends() if not list(conf.problems(backend.options))]
+    ours = {backend.settings.database for backend in sound}
+    return [message for database in sorted(ours & {*databases}) for message in encoding_problems(database)]
+
+
+def encoding_problems(database: str) -> Iterator[checks.CheckMessage]:
+    """Say what is wrong with the encoding of a database, which it tells with its first answer."""
+    connection: Any = connections[database]
+    if connection.vendor != "postgresql":
+        return
+    connection.ensure_connection()
+    encoding = connection.connection.info.parameter_status("server_encoding")
+    if encoding not in (None, "UTF8"):
+        yield checks.Error(
+            f"The database {database!r} is encoded in {encoding}, which cannot store every character of a task.",
+            hint="Restore a dump of it into one made by CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0.",
+            id="jobqueue.E010",
+        )
 
 
 def check_task_names(**_: Any) -> list[checks.CheckMessage]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -15,7 +15,13 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError, connections
 
 from jobqueue.admin.words import duration
-from jobqueue.checks import check_actors, check_task_names, check_time_zones, messages_of_backends
+from jobqueue.checks import (
+    check_actors,
+    check_task_names,
+    check_time_zones,
+    encoding_problems,
+    messages_of_backends,
+)
 from jobqueue.cli.console import Console, first_line
 from jobqueue.cli.figures import Figures, figures
 from jobqueue.cli.rows import engines, of_status
@@ -72,11 +78,15 @@ def _print(console: Console, found: Sequence[Finding]) -> None:
 
 def _settings() -> Iterator[Finding]:
     messages = [*messages_of_backends(), *check_task_names(), *check_actors(), *check_time_zones()]
+    yield from _as_findings(messages)
+    if not messages:
+        yield Finding(Level.OK, "Settings: TASKS, tasks and actors pass the system checks.")
+
+
+def _as_findings(messages: Iterable[checks.CheckMessage]) -> Iterator[Finding]:
     for message in messages:
         level = Level.ERROR if message.level >= checks.ERROR else Level.WARNING
         yield Finding(level, f"{message.id}: {message.msg}", message.hint or "")
-    if not messages:
-        yield Finding(Level.OK, "Settings: TASKS, tasks and actors pass the system checks.")
 
 
 def _backend(engine: Engine) -> Iterator[Finding]:
@@ -90,6 +100,9 @@ def _backend(engine: Engine) -> Iterator[Finding]:
             f"{here}: database {engine.database!r} does not answer: {first_line(error)}",
             f"Start it, or correct DATABASES[{engine.database!r}].",
         )
+        return
+    if refused := list(_as_findings(encoding_problems(engine.database))):
+        yield from refused
         return
     missing = missing_migrations(engine.database)
     if missing:

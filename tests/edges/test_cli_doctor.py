@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.core.checks import Tags, run_checks
 from django.db import OperationalError, connections
 from django.db.migrations.recorder import MigrationRecorder
 
@@ -141,6 +143,41 @@ def test_naive_moments_are_a_warning(settings, backend) -> None:
 def test_what_the_checks_of_a_backend_warn_of_is_said_here_too(monkeypatch) -> None:
     monkeypatch.setattr(checks, "pool_size", lambda _: 10)
     assert any("jobqueue.W003" in text for text in said_of("default", "warning"))
+
+
+@pytest.fixture
+def latin(settings, monkeypatch) -> Iterator[str]:
+    """A backend whose database is LATIN1."""
+    name = f"{connections['default'].settings_dict['NAME']}_latin"
+    other = connections["default"].copy()
+    other.set_autocommit(True)
+    with other.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+        try:
+            monkeypatch.setitem(connections.settings, "latin", {**connections["default"].settings_dict, "NAME": name})
+            backend = {**settings.TASKS["default"], "OPTIONS": {"DATABASE": "latin"}}
+            settings.TASKS = {**settings.TASKS, "latin": backend}
+            connections["latin"].connect()  # Django's test case lets nobody ask for a connection of other databases
+            yield "latin"
+            connections["latin"].close()
+            del connections["latin"]
+        finally:
+            cursor.execute(f"DROP DATABASE {name}")
+    other.close()
+
+
+def test_a_database_that_is_not_utf8_is_refused(latin) -> None:
+    (error,) = said_of(latin, "error")
+    assert "jobqueue.E010" in error
+    assert "'latin' is encoded in LATIN1" in error
+    assert "ENCODING 'UTF8'" in error
+    (message,) = run_checks(databases=[latin], tags=[Tags.database])
+    assert message.id == "jobqueue.E010"
+
+
+def test_encodings_are_checked_of_the_databases_that_are_asked_for(latin) -> None:
+    assert run_checks(databases=["default", "sqlite"], tags=[Tags.database]) == []
+    assert not [message for message in run_checks() if message.id == "jobqueue.E010"]
 
 
 class TestServer:
