@@ -26,6 +26,7 @@ SNAPSHOT_LONG_SECONDS = 900.0
 LOCK_LONG_SECONDS = 5.0
 IDLE = "idle_session_timeout"  # milliseconds, 0 for none
 LIMITS = ("max_connections", "superuser_reserved_connections", "reserved_connections")
+OWN_LIMITS = {"role_limit": "the role's CONNECTION LIMIT", "database_limit": "the database's CONNECTION LIMIT"}
 SAFETY = {
     "fsync": ("error", "a crash of the machine may destroy the whole database"),
     "full_page_writes": ("error", "a crash of the machine may destroy pages of the database"),
@@ -109,7 +110,12 @@ def _snapshots(engine: PostgresEngine) -> Iterator[Said]:
 
 def _connections(settings: dict[str, str], now: Figures) -> Iterator[Said]:
     most, *reserved = (int(settings.get(name, 0)) for name in LIMITS)
-    usable = most - sum(reserved)
+    limits = {"max_connections": most - sum(reserved)}
+    for name, what in OWN_LIMITS.items():
+        if (own := int(settings.get(name, -1))) >= 0:
+            limits[what] = own
+    tightest = min(limits, key=limits.__getitem__)
+    usable = limits[tightest]
     has_async = any(iscoroutinefunction(task.func) for task in registry.all().values())
     for_async = CONNECTIONS_FOR_ASYNC_TASKS if has_async else 0
     wanted = sum(executor.row.slots + CONNECTIONS_BESIDE_SLOTS + for_async for executor in now.serving)
@@ -118,7 +124,7 @@ def _connections(settings: dict[str, str], now: Figures) -> Iterator[Said]:
         yield (
             "warning",
             f"executors may open {wanted} connections, each {beside}; {usable} are there.",
-            "Raise max_connections, or give run_executors fewer --threads or --processes.",
+            f"Raise {tightest}, or give run_executors fewer --threads or --processes.",
         )
     elif int(settings["connections"]) > 0.9 * usable:
         yield (

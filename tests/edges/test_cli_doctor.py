@@ -15,6 +15,7 @@ from jobqueue import checks, registry
 from jobqueue.cli import server
 from jobqueue.cli.figures import figures
 from jobqueue.engine import engine_for, statements
+from jobqueue.engine.postgresql import PostgresEngine
 from jobqueue.executor.spare import MOST_AT_WORK
 from jobqueue.models import SpareHeartbeat
 from tests import tasks
@@ -296,6 +297,15 @@ class TestServer:
         assert said == "executors may open 192 connections, each 4 beside slots and 32 for async tasks; 97 are there."
         assert [level for level, *_ in server._connections(limits | {"max_connections": "200"}, now)] == ["ok"]
         assert [level for level, *_ in server._connections(limits | {"connections": "99"}, now)] == ["warning"]
+
+    def test_connection_limits_of_role_and_database_count(self) -> None:
+        ExecutorFactory.create(slots=8)
+        engine = engine_for("default")
+        assert isinstance(engine, PostgresEngine)
+        settings = dict(engine.rows("server_settings", names=[*server.LIMITS]))
+        assert (settings["role_limit"], settings["database_limit"]) == ("-1", "-1")
+        ((level, said, advice),) = server._connections(settings | {"role_limit": "3"}, figures(engine))
+        assert (level, "; 3 are there." in said, "the role's CONNECTION LIMIT" in advice) == ("warning", True, True)
 
     def test_async_tasks_count_where_there_are_any(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert checks.CONNECTIONS_FOR_ASYNC_TASKS == MOST_AT_WORK
