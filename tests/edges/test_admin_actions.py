@@ -504,7 +504,7 @@ def test_a_task_that_ends_after_the_confirmation_is_left_alone(act, make):
     assert status(row) == "FAILED"
 
 
-@pytest.mark.parametrize("bounds", ["nonsense", "nonsense 2030-01-01 ", f"{uuid4()} never "])
+@pytest.mark.parametrize("bounds", ["nonsense", "nonsense 2030-01-01 ", "00000000-0000-4000-8000-000000000000 never "])
 def test_bounds_that_cannot_be_read_confirm_nothing(act, make, bounds):
     row = make(failed=True)
 
