@@ -201,7 +201,7 @@ def failed(history: History) -> Iterator[str]:
 
 
 def lingering(history: History) -> Iterator[str]:
-    """No attempt that begins a second after a fault's end, and ends before the next fault, fails for the database."""
+    """No attempt fails for the database if it begins a second after a fault's end and ends before the next fault."""
     calm, begun = calm_times(history), defaultdict[tuple[str, str], deque[float]](deque)
     for line in history.logs:
         if found := START.match(line["message"]):
