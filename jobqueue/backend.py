@@ -51,10 +51,10 @@ REUSED_KEY = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """
-    One task to be run once.
+    A request to run one task once.
 
-    idempotency_key: unique in its backend until retention deletes the row. asked: the options as the caller wrote
-    them, without the defaults, which the site may change before the caller sends the same request again.
+    idempotency_key: unique in its backend until retention deletes the row. asked: the options that the caller
+    sent, without defaults, because the site may change a default before the caller repeats the request.
     """
 
     task: AnyTask
@@ -64,7 +64,7 @@ class Submission:
     asked: Mapping[str, Any] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """Return what tells this request from another with the same key. The arguments must be valid."""
+        """Return a digest to compare requests with the same key. The arguments must be valid."""
         request = [self.task.task_type, self.args, self.kwargs, self.asked]
         return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
@@ -186,8 +186,8 @@ class JobQueueBackend(BaseTaskBackend):
         """
         Insert one task per submission, all or none; one whose idempotency_key was seen is answered with its task.
 
-        Raises InvalidSubmissions, which tells every one that could not run as asked, or whose key was seen with
-        another request.
+        Raises InvalidSubmissions with an error for each submission that cannot run as requested, or whose key was used
+        for another request.
         """
         rows, refused = [], {}
         for place, wanted in enumerate(submissions):

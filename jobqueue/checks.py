@@ -75,7 +75,7 @@ def check_time_zones(**_: Any) -> list[checks.CheckMessage]:
 
 
 def check_encodings(databases: Collection[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
-    """Databases that cannot store what a task may hold; looked at where checks may connect: `migrate`, `doctor`."""
+    """Check that databases store every character. Runs only where checks may connect, such as in `migrate`."""
     if not databases or check_task_framework():
         return []
     sound = [backend for backend in our_backends() if not list(conf.problems(backend.options))]
@@ -84,7 +84,7 @@ def check_encodings(databases: Collection[str] | None = None, **_: Any) -> list[
 
 
 def encoding_problems(database: str) -> Iterator[checks.CheckMessage]:
-    """Say what is wrong with the encoding of a database, which it tells with its first answer."""
+    """Yield an error if a database is not encoded in UTF-8. The server reports the encoding at login."""
     connection: Any = connections[database]
     if connection.vendor != "postgresql":
         return
@@ -93,7 +93,7 @@ def encoding_problems(database: str) -> Iterator[checks.CheckMessage]:
     if encoding not in (None, "UTF8"):
         yield checks.Error(
             f"The database {database!r} is encoded in {encoding}, which cannot store every character of a task.",
-            hint="Restore a dump of it into one made by CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0.",
+            hint="Restore a dump into a new database: CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0.",
             id="jobqueue.E010",
         )
 

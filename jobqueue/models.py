@@ -237,15 +237,15 @@ class InboxMessage(models.Model):
 
 class FlatJSONField(models.JSONField):
     """
-    A JSON list of texts, or an object of texts and numbers: `default` says which.
+    A JSON list of strings, or a JSON object of strings and integers, depending on `default`.
 
-    Anything else in a row is left out when it is read, so that a row written by hand fails no page.
+    Reading skips any other value, so that a row written by hand does not break a page.
     """
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> list[str] | dict[str, str | int]:
         try:
             found = super().from_db_value(value, expression, connection)
-        except (ValueError, RecursionError):  # more digits, or nested deeper, than Python reads
+        except (ValueError, RecursionError):  # more digits or levels than Python reads
             found = None
         if self.default is list:
             return [part for part in found if isinstance(part, str)] if isinstance(found, list) else []
@@ -253,7 +253,7 @@ class FlatJSONField(models.JSONField):
         return {name: part for name, part in members if isinstance(part, str | int)}
 
     def deconstruct(self) -> Any:
-        """Stand in migrations as what it is in the database."""
+        """Appear in migrations as JSONField, its type in the database."""
         name, _, args, options = super().deconstruct()
         return name, "django.db.models.JSONField", args, options
 
@@ -293,9 +293,10 @@ class Executor(models.Model):
 
 class SpareHeartbeat(models.Model):
     """
-    A heartbeat of an executor whose row another session keeps locked; only ever inserted, so that no lock stops it.
+    A heartbeat of an executor whose row another session keeps locked.
 
-    Its executor is no foreign key: checking that would wait for the lock.
+    Executors only insert these rows, so that no lock stops them. executor_id is not a foreign key, because checking one
+    would wait for the lock.
     """
 
     id = models.BigAutoField(primary_key=True)

@@ -39,7 +39,7 @@ class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     wake_at and wake_after_seconds: not before; one of them or neither. The second counts from the
     database's now. key: unique among live tasks of the backend. idempotency_key: among all its tasks, ended ones
-    too, until they are pruned; only enqueue_once() makes sense of it. idempotency_digest: of the request with that key.
+    too, until they are pruned; only enqueue_once() uses it. idempotency_digest: of the request with that key.
     """
 
     id: UUID

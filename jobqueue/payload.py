@@ -144,7 +144,7 @@ class _Walk:
         _refuse_type(value)
 
     def counted(self, values: Iterable[_Item]) -> Iterator[_Item]:
-        """Spend on each item as it comes: a class of the user's may give more than its len() says, without end."""
+        """Count items as they come: a user's class may yield more than its len() returns, even endlessly."""
         for value in values:
             self.spend(1)
             yield value
@@ -417,7 +417,7 @@ def cut(text: str, limit: int) -> str:
 
 
 def left_out(characters: int) -> str:
-    """Say how much of the middle of a text is left out."""
+    """Return the note that replaces the middle of a text."""
     return f"\n... {characters:,} characters left out ...\n"
 
 

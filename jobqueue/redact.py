@@ -14,11 +14,11 @@ from jobqueue.payload import Parameters, left_out
 
 MASK = "••••••"
 SHORTEST_SECRET = 4  # characters; a shorter one stands in every second text by chance
-MAX_STEPS = 100  # of a path; what is deeper is masked, and only in rows written by hand
-MAX_PATH_CHARACTERS = 255  # a longer path is masked, unless all patterns name single names
+MAX_STEPS = 100  # levels; deeper values are masked, and occur only in rows written by hand
+MAX_PATH_CHARACTERS = 255  # values with longer paths are masked, if a pattern is for whole paths
 MAX_SECRET_CHARACTERS = 20_000  # of all secrets of a task; with more, its texts are masked whole
-MAX_TEXT_CHARACTERS = 20_000  # shown of an error's message or traceback, half of them from its end
-WHOLE = f"{MASK} (masked whole, since the task's masked arguments are too many or too large to look for)"
+MAX_TEXT_CHARACTERS = 20_000  # shown of an error's message or traceback, half of them from the end
+WHOLE = f"{MASK} (masked whole, because the task's masked arguments are too many or too large to search for)"
 # name=value, name: 'value', "name": "value". Possessive, so that a long text of one word takes no time.
 NAME = re.compile(r"""(?<![\w.-])([A-Za-z_][\w.-]*+)["']?\s*+[:=]\s*+""")
 VALUE = re.compile(r"""\"[^"]*+"|'[^']*+'|(?:(?i:basic|bearer|token)\s++)?[^\s"',;&)\]}]++""")
@@ -31,8 +31,8 @@ def redact(value: Any, patterns: Sequence[str], *path: str, masked: list[Any] | 
 
     A path is the names and list positions on the way, joined by dots: `user.password`, `rows.0.token`.
     A pattern with a dot is matched against the whole path, one without also against a name alone;
-    `*` stands for anything, dots included. What is nested deeper than MAX_STEPS is masked, whatever its path.
-    path: where `value` itself stands. masked: gets the parts that are masked.
+    `*` stands for anything, dots included. Values nested deeper than MAX_STEPS are always masked.
+    path: the path of `value` itself. masked: a list that receives the masked parts.
     """
     if path and (len(path) > MAX_STEPS or is_named(patterns, *path)):
         if masked is not None:
@@ -61,9 +61,10 @@ def is_named(patterns: Sequence[str], *path: str) -> bool:
 @lru_cache(maxsize=64)
 def _compile(patterns: tuple[str, ...]) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
     """
-    Give what finds a name, and what finds a whole path.
+    Return an expression for single names and one for whole paths, each None if no pattern needs it.
 
-    What `*token*` finds in a path it finds in a name of it: only a dot, or a wildcard further in, needs the path.
+    A pattern such as `*token*` matches a path only if it matches a name in it. So only patterns with a dot, or with a
+    wildcard between other characters, are compared with whole paths.
     """
     of_names = [translate(pattern) for pattern in patterns if "." not in pattern]
     of_paths = [translate(pattern) for pattern in patterns if set(".*?[") & set(pattern.strip("*"))]
@@ -75,12 +76,12 @@ def _any(expressions: Sequence[str]) -> re.Pattern[str] | None:
 
 
 def _forms(text: str) -> set[str]:
-    """Give a text as it stands, and inside of the quotes of Python and JSON."""
+    """Return a text as it is, and as Python and JSON write it between quotes."""
     return {text, repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
 
 
 def _leaves(values: Iterable[Any]) -> Iterator[str]:
-    """Give all texts, numbers and names in JSON values, however deep."""
+    """Yield all strings, numbers and names in JSON values, at any depth."""
     rest = list(values)
     while rest:
         match rest.pop():
@@ -97,20 +98,20 @@ def _leaves(values: Iterable[Any]) -> Iterator[str]:
 
 class Secrets:
     """
-    What is masked where a text repeats it.
+    Values to mask wherever a text repeats them.
 
-    An automaton (Aho and Corasick) finds all secrets in one pass. It reads each character of the secrets and of the
-    text once, so that no secret, and no number of them, makes it slow.
+    An Aho-Corasick automaton finds all secrets in one pass. It reads each character of the secrets and of the text
+    once, so that neither long nor many secrets make it slow.
 
-    is_whole: whether texts are masked whole. The secrets are unknown, or have more than MAX_SECRET_CHARACTERS.
+    is_whole: texts are masked whole, because the secrets are unknown or have more than MAX_SECRET_CHARACTERS.
     """
 
     def __init__(self, values: Iterable[Any] = (), *, is_whole: bool = False) -> None:
-        """values: JSON; each text, number and name in it is a secret."""
+        """Collect the secrets. values: JSON; each string, number and name in it is a secret."""
         self.is_whole = is_whole
         self._longest = 0
-        # By state: the next state for each letter, the length of the longest secret that ends here, and the state to
-        # go on from where no secret has the next letter.
+        # For each state: the next state for each letter, the length of the longest secret that ends here, and the
+        # state to continue from if no secret has the next letter.
         self._next: list[dict[str, int]] = [{}]
         self._ends = [0]
         self._back = [0]
@@ -133,7 +134,7 @@ class Secrets:
         return self.is_whole or self._longest > 0
 
     def mask(self, text: str, limit: int = MAX_TEXT_CHARACTERS) -> str:
-        """Mask the secrets in a text. Its middle is left out, and not searched, beyond `limit` characters."""
+        """Mask the secrets in a text. The middle of a text longer than `limit` is neither searched nor returned."""
         if self.is_whole:
             return WHOLE if text else text
         if len(text) <= limit:
@@ -142,7 +143,7 @@ class Secrets:
         return self._part(text, 0, head) + left_out(tail - head) + self._part(text, tail, len(text))
 
     def are_in(self, text: str) -> bool:
-        """Whether a text has a secret in it."""
+        """Return whether a text contains a secret."""
         return self.is_whole or any(True for _ in self._found(text))
 
     def _add(self, secret: str) -> None:
@@ -157,7 +158,7 @@ class Secrets:
         self._longest = max(self._longest, len(secret))
 
     def _link(self) -> None:
-        """Find for each state, the shortest first, the longest other one that what was read ends with."""
+        """Link each state, the shortest first, to the state of the longest proper suffix of its text."""
         self._back = [0] * len(self._next)
         line = deque(self._next[0].values())
         while line:
@@ -173,7 +174,7 @@ class Secrets:
         return self._next[state].get(letter, 0)
 
     def _found(self, text: str) -> Iterator[tuple[int, int]]:
-        """Give where secrets stand in a text, the longest of those that end together, in the order of their ends."""
+        """Yield start and end of the secrets in a text, by their ends; of several with one end, the longest."""
         state, step, ends = 0, self._step, self._ends
         for end, letter in enumerate(text, 1):
             state = step(state, letter)
@@ -181,9 +182,9 @@ class Secrets:
                 yield end - ends[state], end
 
     def _part(self, text: str, start: int, end: int) -> str:
-        """Give a part of a text, masked; also where it begins, or ends, within a secret."""
+        """Return a part of a text, masked. A secret that crosses an edge of the part is masked, too."""
         first = max(0, start - self._longest)
-        places: list[tuple[int, int]] = []  # from the end of the text, none within another
+        places: list[tuple[int, int]] = []  # the last first, none inside another
         for left, right in reversed(list(self._found(text[first : end + self._longest]))):
             left, right = first + left, first + right
             if places and right > places[-1][0]:
@@ -234,7 +235,7 @@ def argument_secrets(parameters: Parameters | None, args: Any, kwargs: Any, patt
     """Give the arguments that are masked, to mask them where an error or a result repeats them."""
     if not patterns:
         return NO_SECRETS
-    if not isinstance(args, list) or not isinstance(kwargs, dict):  # too large to be read, or not to be read
+    if not isinstance(args, list) or not isinstance(kwargs, dict):  # too large or unreadable
         return Secrets(is_whole=True)
     masked: list[Any] = []
     for argument in arguments(parameters, args, kwargs):
@@ -249,9 +250,9 @@ def redact_text(
     text: str, patterns: Sequence[str], secrets: Secrets = NO_SECRETS, limit: int = MAX_TEXT_CHARACTERS
 ) -> str:
     """
-    Mask secrets in a text: those given, what a name of `patterns` is said to be, and passwords in URLs.
+    Mask secrets in a text: the given ones, values after a name that `patterns` match, and passwords in URLs.
 
-    limit: characters that are read of it, and given; beyond them its middle is left out.
+    limit: the most characters to read and to return; the middle of a longer text is left out.
     """
     text = LOGIN_IN_URL.sub(rf"\1{MASK}", secrets.mask(text, limit))
     if not patterns:
@@ -267,9 +268,9 @@ def redact_text(
 
 def redact_texts(value: Any, secrets: Secrets, patterns: Sequence[str] = ()) -> Any:
     """
-    Mask in all texts and names of a JSON value what redact_text() masks in one, and numbers that repeat a secret.
+    Apply redact_text() to all strings and names in a JSON value, and mask numbers that contain a secret.
 
-    value: as redact() gives it, not nested too deep.
+    value: a result of redact(), which limits its nesting.
     """
     if secrets.is_whole:
         return MASK if value else value

@@ -163,7 +163,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a confirmation says of the rows within the bounds. Counts go no further than CAP."""
+    """What a confirmation page shows about the rows within the bounds. Counting stops at CAP."""
 
     acted: int
     left: int
@@ -195,7 +195,7 @@ def perform_ticked(deed: Deed, ids: Sequence[UUID]) -> Tally:
 
 def perform(deed: Deed, rows: QuerySet[Task], bounds: Bounds, *, budget_seconds: float | None = None) -> Tally:
     """
-    Do a deed to all rows within the bounds that it fits, from the newest to the oldest, until time is up.
+    Apply an action to all matching rows within the bounds, newest first, until the time is up.
 
     The engine's statement guards each row by its state, so what an executor changes meanwhile is
     skipped and counted as such.

@@ -53,7 +53,7 @@ def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]
     """Gather the context of the page. with_payload: whether the reader may see arguments, results and state."""
     values: dict[str, Any] = {column: read(getattr(task, f"{column}_text")) for column in RAW}
     patterns = options_of(task.backend).redact
-    values["errors"] = redact(values["errors"], ())  # which bounds how deep they are
+    values["errors"] = redact(values["errors"], ())  # limits their nesting
     secrets = secrets_of(task.task_type, values["args"], values["kwargs"], patterns)
     errors = masked_errors(values["errors"], patterns, secrets)
     children = read_tree(database, task.pk)
@@ -82,7 +82,7 @@ def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]
         "with_payload": with_payload,
         "options": show(values["options"], ()) if values["options"] else None,
         "attempt_number": attempt_number(task, starts),
-        "starts": starts + (task.status == Task.Status.RUNNING),  # the row tells of it when it has ended
+        "starts": starts + (task.status == Task.Status.RUNNING),  # worker_ids lists an attempt after its end
     }
     if with_payload:
         result, state, metadata = (values[column] for column in ("return_value", "inner_state", "metadata"))
@@ -126,7 +126,7 @@ def surroundings(task: Task, database: str, **known: Any) -> Surroundings:
     of_queue = [row for row in living if not row.queues or task.queue_name in row.queues]
     serving = [row for row in of_queue if row.state == Executor.State.RUNNING]
     on_event_loop = [name for name, each in registry.all().items() if iscoroutinefunction(each.func)]
-    slots = 0 if task.task_type in on_event_loop else sum(row.slots for row in serving)  # slots are threads
+    slots = 0 if task.task_type in on_event_loop else sum(row.slots for row in serving)  # slots count threads only
     running = Task.objects.using(database).running()
     queue = Queue.objects.using(database).filter(backend=task.backend, name=task.queue_name).first()
     in_threads = running.filter(executor_id__in=[row.pk for row in serving]).exclude(task_type__in=on_event_loop)

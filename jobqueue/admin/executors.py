@@ -149,7 +149,7 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
             return format_html("{}", "–")
         return named if more <= 0 else format_html("{} {}", named, _("and %(count)d more") % {"count": more})
 
-    @admin.display(description=gettext_lazy("tasks/threads"))  # async tasks run beside the threads
+    @admin.display(description=gettext_lazy("tasks/threads"))  # async tasks use no thread
     def busy(self, executor: Executor) -> str:
         return f"{len(executor.tasks)}/{executor.slots}"  # type: ignore[attr-defined]
 

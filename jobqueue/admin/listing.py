@@ -89,10 +89,10 @@ class CappedPaginator(AnyPaginator):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """
-    Where the rows end that a confirmation describes, so that its action finds the same rows.
+    Limits of the rows on a confirmation page, so that its action finds the same rows.
 
-    upto: the newest task. asked_at: tasks that ended later are left out. edge: value of the list's order column in
-    the last row of the window, where there is a window.
+    upto: the id of the newest task. asked_at: tasks that ended later are excluded. edge: the value of the order column
+    in the last row of the window, if there is a window.
     """
 
     upto: UUID
@@ -101,14 +101,14 @@ class Bounds:
 
     @classmethod
     def now(cls, database: str, edge: str | None) -> Bounds | None:
-        """Bound what is there now; None where there is no task at all."""
-        # The newest of all tasks, not of those that match: the end of an index instead of a search.
+        """Return the bounds of the present rows, or None if there are no tasks."""
+        # The newest of all tasks, because finding the newest match would need a search instead of one index entry.
         newest = Task.objects.using(database).order_by("-pk").values_list("pk", flat=True).first()
         return cls(upto=newest, asked_at=read_clock(database), edge=edge) if newest else None
 
     @classmethod
     def parse(cls, text: str) -> Bounds | None:
-        """Read what a form carries; None where it carries nothing that can be read."""
+        """Parse the bounds in a form's field. Return None if they are missing or invalid."""
         try:
             upto, asked_at, edge = text.split(" ")
             return cls(upto=UUID(upto), asked_at=datetime.fromisoformat(asked_at), edge=edge or None)
@@ -120,17 +120,17 @@ class Bounds:
 
     @property
     def condition(self) -> Q:
-        """The rows within, but for the edge, which `TaskChangeList.get_queryset` applies."""
+        """Return the condition for rows within the bounds. `TaskChangeList.get_queryset` applies the edge."""
         return Q(pk__lte=self.upto) & (Q(finished_at__isnull=True) | Q(finished_at__lte=self.asked_at))
 
 
 class TaskChangeList(ChangeList):
     """One page of tasks, in a number of queries that does not depend on what they are."""
 
-    confirmed: Bounds | None = None  # of the confirmation that is answered
+    confirmed: Bounds | None = None  # of the confirmation page that was submitted
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Task]:
-        """Give the rows that the filters mean. These are listed, counted, confirmed and acted on; no others are."""
+        """Return the rows that match the filters. The list, its count, the confirmation and the action use these."""
         rows: QuerySet[Task] = super().get_queryset(request, exclude_parameters)
         self.confirmed = Bounds.parse(request.POST.get("bounds", ""))
         if self.edge is None:
@@ -210,7 +210,7 @@ class TaskChangeList(ChangeList):
 
     @cached_property
     def _whole(self) -> list[UUID] | None:
-        """All keys that an index serves, where they are read whole and are few."""
+        """Return all keys that an index serves, if this list reads them all and they are at most CAP."""
         if not self.is_read_whole:
             return None
         keys = read_keys(self.root_queryset.filter(self._served()))
@@ -218,12 +218,12 @@ class TaskChangeList(ChangeList):
 
     @cached_property
     def edge(self) -> str | None:
-        """Where the window ends, of the newest rows, outside of which a filter without an index does not look."""
+        """Return where the window ends. A filter without an index searches only these newest rows."""
         if self.confirmed is not None:
             return self.confirmed.edge
         if not self.is_filtered_further or self.search.key is not None or self._whole is not None:
             return None
-        # Whatever the backend, where the index does not hold it: so the index answers without a look at the rows.
+        # If the index does not hold the backend, ignore the backend: then the index answers without reading rows.
         holds_backend = self.status and not (self.status == Task.Status.FAILED and "task" in self.chosen)
         rows = self.root_queryset if holds_backend else Task.objects.using(self.root_queryset.db)
         served = rows.filter(self._served()).order_by(self.order).values_list(self._column, flat=True)
@@ -236,7 +236,7 @@ class TaskChangeList(ChangeList):
 
     @property
     def window(self) -> int | None:
-        """How many rows were searched, where not all were."""
+        """Return how many rows were searched, or None if all were."""
         return None if self.edge is None else self._window_size
 
     def _keys(self) -> QuerySet[Any, UUID] | list[UUID]:
@@ -266,7 +266,7 @@ def read_rows(rows: QuerySet[Task], keys: list[UUID]) -> list[Task]:
     by_key = {row.pk: row for row in found}
     page: list[Task] = [by_key[key] for key in keys if key in by_key]
     for row in page:
-        if row.status == Task.Status.SUCCESSFUL:  # errors of earlier attempts are history
+        if row.status == Task.Status.SUCCESSFUL:  # its errors are of earlier attempts
             row.error_class = row.error_message = None  # type: ignore[attr-defined]
     held = {row.executor_id for row in page if row.status == Task.Status.RUNNING and row.executor_id}
     names = dict(Executor.objects.using(rows.db).filter(pk__in=held).values_list("pk", "name")) if held else {}

@@ -168,7 +168,7 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
 
     def _log(self, request: HttpRequest, names: Sequence[str], backend: str, what: str) -> None:
         history.write(request, engine_for(backend).queues.filter(name__in=names), what)
-        # The name is not the first word, which Django's page capitalizes.
+        # Django's page capitalizes the first word, so the queue's name must not come first.
         said = ngettext("Queue %(names)s: %(what)s", "Queues %(names)s: %(what)s", len(names))
         messages.success(request, said % {"names": ", ".join(names), "what": what})
 

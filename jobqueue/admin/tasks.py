@@ -50,7 +50,7 @@ class TaskAdmin(TaskPage):
         return TaskChangeList
 
     def get_changelist_instance(self, request: HttpRequest) -> TaskChangeList:
-        """Keep the list for its actions, which act on its rows."""
+        """Keep the list on the request: the actions use its rows."""
         request.task_list = super().get_changelist_instance(request)  # type: ignore[attr-defined]
         return request.task_list  # type: ignore[attr-defined, no-any-return]
 
@@ -117,13 +117,13 @@ class TaskAdmin(TaskPage):
         """
         Do it to one task at once, to more after a confirmation.
 
-        What is meant is said by the address (the list's filters) and by bounds, not by a list of ids, so that a
-        confirmation of a million tasks is as small as that of ten.
+        The address (the list's filters) and the bounds identify the rows, not a list of ids. So the confirmation of a
+        million tasks is as small as that of ten.
         """
         task_list: TaskChangeList = request.task_list  # type: ignore[attr-defined]
         is_across = request.POST.get("select_across") == "1"
         ticked = [] if is_across else [pk for text in request.POST.getlist(ACTION_CHECKBOX_NAME) if (pk := _uuid(text))]
-        if not is_across:  # whatever the filters find by now
+        if not is_across:  # even if the filters no longer match them
             rows = self.get_queryset(request).filter(pk__in=ticked)
         bounds = task_list.confirmed
         if bounds is None and len(ticked) != 1:

@@ -16,7 +16,7 @@ from jobqueue import registry
 from jobqueue.redact import MASK, Argument, Secrets, argument_secrets, arguments, redact, redact_texts
 
 SHOWN_CHARACTERS = 20_000
-MAX_ARGUMENTS = 100  # shown of a task
+MAX_ARGUMENTS = 100  # per task; further ones are counted
 READ_CHARACTERS = 2_000_000  # a larger value is not even read: it cannot be masked in parts
 
 UNREADABLE = object()
@@ -58,7 +58,7 @@ def show(
     """
     Write a value as indented JSON, masked.
 
-    path: its own place, for the patterns. secrets: masked in its texts, too. most: characters of it.
+    path: the value's own path, for the patterns. secrets: masked in its texts, too. most: the characters to show.
     """
     name = path[-1] if path else ""
     if value is UNREADABLE:
@@ -76,7 +76,8 @@ def show_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[st
     """
     Write the arguments one by one, under the names the task's function gives them.
 
-    Of many, the first. Those without a name have numbers; no pattern can tell them, so that they are masked by any.
+    Only the first MAX_ARGUMENTS are written. Arguments without a name have numbers. No pattern can match these, so they
+    are masked if there is any pattern.
     """
     rest = arguments(registry.parameters(task_type), args, kwargs)
     shown = [
@@ -103,5 +104,5 @@ def why_masked(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) 
 
 
 def secrets_of(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> Secrets:
-    """Give what is masked among the arguments of a task."""
+    """Return the masked arguments of a task."""
     return argument_secrets(registry.parameters(task_type), args, kwargs, patterns)

@@ -35,7 +35,7 @@ def moment_in_words(moment: datetime) -> str:
 
 
 def local(moment: datetime) -> datetime:
-    """Give a moment in the site's zone; as it is where the calendar ends before that."""
+    """Return a moment in the site's time zone, or unchanged if that lies outside the calendar."""
     try:
         return localtime(moment) if is_aware(moment) else moment
     except OverflowError:
@@ -89,7 +89,7 @@ def class_name(error: Mapping[str, Any]) -> str:
 
 def attempt_number(task: Task, starts: int | None) -> int | None:
     """
-    Count the attempts of a task, with the one that runs; None where its row does not tell.
+    Return the number of the running or the last attempt, or None if the row does not show it.
 
     The column counts failed ones only, and a good end resets it. starts: attempts started in the
     task's whole life, which is the same until it is requeued or polled again.
@@ -106,7 +106,7 @@ def attempt_number(task: Task, starts: int | None) -> int | None:
 
 
 def tries(task: Task, starts: int | None) -> str:
-    """Say which attempt it is or was, of how many."""
+    """Return the attempt's number and the maximum, such as 2/3."""
     number = attempt_number(task, starts)
     return "–" if number is None else f"{number}/{task.max_attempts}"
 

@@ -37,7 +37,7 @@ class Console:
         self.out.write(json.dumps(value, indent=indent, default=_plain).replace("\x7f", "\\u007f"))
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
-        # Before the widths are counted.
+        # Escape before table() measures the widths.
         cells = [[printable(str(cell)) for cell in row] for row in rows]
         for line in table(columns, cells, self.width):
             self.write(line)

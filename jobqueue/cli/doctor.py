@@ -115,7 +115,7 @@ def _backend(engine: Engine) -> Iterator[Finding]:
     yield Finding(Level.OK, f"{here}: database {engine.database!r} answers, tables are migrated.")
     locks = [Finding(Level(level), f"{here}: {said}", advice) for level, said, advice in lock_findings(engine)]
     yield from locks
-    if any(one.level is Level.ERROR for one in locks):  # to look further might wait for them
+    if any(one.level is Level.ERROR for one in locks):  # further queries might wait for these locks
         return
     now = figures(engine)
     yield from (

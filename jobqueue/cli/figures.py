@@ -154,7 +154,7 @@ def executors_of(engine: Engine, now: datetime) -> Iterator[ExecutorFigures]:
     """Give the executors of a backend, the last to beat first."""
     held = Counter(of_status(engine, Status.RUNNING).values_list("executor_id", flat=True)[: CAP + 1])
     spare = SpareHeartbeat.objects.using(engine.database).values_list("executor_id").annotate(Max("at"))
-    beside = dict(spare.filter(at__lt=bound(1.0)))  # one ahead was written before the clock was set back
+    beside = dict(spare.filter(at__lt=bound(1.0)))  # a later one was written before the clock was set back
     for row in engine.executors.order_by("-heartbeat")[:EXECUTORS]:
         silent = (now - max(row.heartbeat, beside.get(row.pk, row.heartbeat))).total_seconds()
         yield ExecutorFigures(

@@ -52,7 +52,7 @@ class Progress:
             raise KeyboardInterrupt
         self.is_stopped = True
         self._console.say("")
-        self._console.say("Stopping after this batch; Ctrl-C again to stop at once.")
+        self._console.say("Stopping after this batch. Press Ctrl-C again to stop at once.")
 
     def close(self) -> None:
         if self._bar is not None:

@@ -37,7 +37,7 @@ Said = tuple[str, str, str]  # level, what is found, what to do
 
 
 def lock_findings(engine: Engine) -> Iterator[Said]:
-    """Name sessions that hold what executors need; an error where they cannot work, nor anybody read the tables."""
+    """Name sessions whose locks stop executors. A lock on a whole table is an error, because it stops all executors."""
     if connections[engine.database].vendor != "postgresql":
         return
     executors = Executor._meta.db_table
@@ -47,18 +47,21 @@ def lock_findings(engine: Engine) -> Iterator[Said]:
     )
     for what, mode, pid, role, name, state, lasted, asked in rows:
         if pid is None:
-            holder, advice = "a prepared transaction", "See pg_prepared_xacts; COMMIT PREPARED or ROLLBACK PREPARED it."
+            holder, advice = (
+                "a prepared transaction",
+                "Find it in pg_prepared_xacts. Run COMMIT PREPARED or ROLLBACK PREPARED.",
+            )
         else:
             since = "" if lasted is None else f", its transaction open for {duration(timedelta(seconds=lasted))}"
             last = "" if asked is None else f", its last statement {duration(timedelta(seconds=asked))} ago"
             holder = f"session {pid} of role {role} ({name or 'no name'}, {state or 'state unknown'}{since}{last})"
             advice = f"End its transaction, or SELECT pg_terminate_backend({pid});"
         if mode.startswith("Row"):
-            said = f"{holder} keeps rows of {what} locked: their executors work on, but look silent on pages."
+            said = f"{holder} keeps rows of {what} locked. Their executors work, but the admin shows them as silent."
         elif what in names:
-            said = f"{holder} keeps the table {what} locked ({mode}): executors stand still."
+            said = f"{holder} keeps the table {what} locked ({mode}). Executors wait for it."
         else:
-            said = f"{holder} holds the {what}: no executor deletes what is old, or adds up counters, until it lets go."
+            said = f"{holder} holds the {what}. Until it releases the lock, executors cannot prune or add up counters."
         yield "error" if what in names and not mode.startswith("Row") else "warning", said, advice
 
 

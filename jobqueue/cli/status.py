@@ -28,7 +28,7 @@ QUEUES = (
 EXECUTORS = (
     Column("EXECUTOR", gives=True),
     Column("STATE"),
-    Column("TASKS/THREADS", is_right=True),  # async tasks run beside the threads
+    Column("TASKS/THREADS", is_right=True),  # async tasks use no thread
     Column("QUEUES", gives=True),
     Column("HOST", gives=True),
     Column("LAST BEAT", is_right=True),

@@ -28,7 +28,7 @@ class Enqueue(Tallies):
         """
         Insert tasks in the caller's transaction; answers come in the order of `rows`.
 
-        A row whose key a live task holds is not inserted: the answer names that task, which may have ended since.
+        A row whose key a live task holds is not inserted. The answer names that task, which may have ended since.
         Raises KeyTaken when the holder cannot be seen. Locks: the new rows, in the order of their keys, so that two
         callers with the same keys do not deadlock; waits for a concurrent insert of the same key.
         """

@@ -85,7 +85,7 @@ class EnqueueStatements(Statements):
     def _enqueue_batch(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         answers: dict[UUID, Enqueued] = {}
         missing = rows
-        for _ in range(KEY_TRIES):  # one is enough, unless what was in the way is deleted at once
+        for _ in range(KEY_TRIES):  # one is enough, unless the conflicting task is deleted at once
             inserted = self._insert_rows(missing)
             if [answer.id for answer in inserted] == [row.id for row in rows]:  # as a rule: UUIDs are slow as keys
                 return inserted
@@ -101,7 +101,7 @@ class EnqueueStatements(Statements):
         raise key_taken(missing[0].key)
 
     def _last_holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
-        """Give the tasks that held keys last, whether they have ended or not; see key_holders.sql."""
+        """Return the last holder of each key, live or ended. See key_holders.sql."""
         rows = self.hot_rows("key_holders", backend=self.alias, keys=list(keys))
         return {key: Enqueued(pk, at, STATUSES[status], False) for key, pk, at, status in rows}
 

@@ -76,7 +76,7 @@ class Ground:
         )
 
     def unlocked(self, rows: QuerySet[Row]) -> QuerySet[Row]:
-        """Lock what a query selects FOR UPDATE, without what others have locked, where the database can."""
+        """Lock the selected rows FOR UPDATE. Skip rows that others have locked, if the database can."""
         features = connections[self.database].features
         if not features.has_select_for_update:
             return rows

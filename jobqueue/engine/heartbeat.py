@@ -16,9 +16,9 @@ class Heartbeat(Ground):
         """
         Write the executor's sign of life and see what it holds.
 
-        Locks: the executor's own row, until the statement ends; where another session keeps that locked, PostgreSQL's
-        engine writes beside it. Task rows are only read, so that a sender's long transaction cannot keep a healthy
-        executor from beating.
+        Locks: the executor's own row, until the statement ends. If another session keeps that row locked, the engine of
+        PostgreSQL inserts a spare heartbeat. Task rows are only read, so that a sender's long transaction cannot stop
+        the heartbeat of a healthy executor.
         """
         beat = self.executors.filter(pk=sign.executor_id).update(heartbeat=Clock(), state=sign.state)
         if not beat:
@@ -39,7 +39,7 @@ class Heartbeat(Ground):
         return rows.update(command=command)
 
     def take_command(self, executor_id: UUID) -> Command | None:
-        """Give what was asked of an executor, once. Locks: its row, where there is something; later if another has."""
+        """Return the command for an executor, once. Locks: its row, if it has a command; a locked row is skipped."""
         row = self.executors.filter(pk=executor_id)
         with self.transaction():
             asked = self.unlocked(row.exclude(command="")).values_list("command", flat=True).first() or ""

@@ -16,8 +16,9 @@ EXECUTORS_KEPT_SECONDS = 86_400
 class Prune(Tallies):
     def prune(self, limit: int = 1000) -> int:
         """
-        Delete ended tasks older than RETENTION, messages first; executors silent, spare heartbeats and minutes tallied
-        a day ago.
+        Delete ended tasks older than RETENTION, their messages first.
+
+        Executors, spare heartbeats and counted minutes are deleted after a day.
 
         limit: per status. Nothing is done while somebody else is at it. Locks: the rows FOR UPDATE, skipping locked
         ones, so that a task that is being sent to stays until its sender has committed. Returns how many tasks went.

@@ -43,7 +43,7 @@ class Requeue(Ground):
         return free
 
     def _requeue_free(self, ids: Sequence[UUID]) -> int:
-        """Requeue locked tasks; those whose keys are taken meanwhile are found by halves and stay as they are."""
+        """Requeue locked tasks. On a key conflict, retry in halves, so that only conflicting tasks stay unchanged."""
         try:
             with transaction.atomic(using=self.database):
                 return self._requeue_locked(ids)

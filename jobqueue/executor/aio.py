@@ -43,10 +43,10 @@ _owner: ContextVar[Hold | None] = ContextVar("jobqueue.owner", default=None)  # 
 
 class OwnedTask(asyncio.Task[Any]):
     """
-    A task of the event loop that no other body may cancel.
+    An asyncio task that no other body can cancel.
 
-    `for task in asyncio.all_tasks(): task.cancel()` in one body then ends nothing of its neighbours'.
-    owner: the claim whose body has made it, for as long as that body runs.
+    `for task in asyncio.all_tasks(): task.cancel()` in one body then cancels no task of another body.
+    owner: the claim whose body has created the task, while that body runs.
     """
 
     owner: Hold | None = None
@@ -58,14 +58,14 @@ class OwnedTask(asyncio.Task[Any]):
 
 
 class Runner(asyncio.Task[None]):
-    """The executor's own task around a body, which no body may cancel."""
+    """The executor's own asyncio task around a body. No body can cancel it."""
 
     def cancel(self, msg: Any | None = None) -> bool:
         return _owner.get() is None and super().cancel(msg)
 
 
 def make_task(loop: asyncio.AbstractEventLoop, body: Any, **options: Any) -> OwnedTask:
-    """Make the tasks of the event loop."""
+    """Create a task of the event loop, owned by the current body."""
     task = OwnedTask(body, loop=loop, **options)
     task.owner = _owner.get()
     return task
@@ -75,10 +75,10 @@ _loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
 def _stop_loops() -> None:
-    """In a child that a body has forked: let the event loop run nothing any more."""
+    """Stop the event loops in a child process that a body has forked."""
     for loop in _loops:
         loop.stop()
-        # Without this the neighbours that are ready now run before it stops. asyncio has no public way for that.
+        # stop() alone lets ready callbacks run once more. asyncio has no public way to drop them.
         getattr(loop, "_ready", deque()).clear()
 
 
@@ -87,9 +87,9 @@ os.register_at_fork(after_in_child=_stop_loops)
 
 class Loop:
     """
-    The loop, started with its thread.
+    The event loop and its thread.
 
-    on_failure: called where the thread ends unexpectedly. It ends the process.
+    on_failure: called if the thread ends unexpectedly. It ends the process.
     """
 
     def __init__(self, name: str, on_failure: Callable[[BaseException], object]) -> None:
@@ -97,7 +97,7 @@ class Loop:
         self._loop.set_task_factory(make_task)
         _loops.add(self._loop)
         self._on_failure, self._pid = on_failure, os.getpid()
-        self._asked_at: float | None = None  # monotonic: when the loop was asked to answer, and has not yet
+        self._asked_at: float | None = None  # monotonic; of the first request without an answer
         self._loop.set_default_executor(_TidyExecutor(thread_name_prefix=f"{name}-sync"))
         self.threads = SpareThreads(name)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -122,7 +122,7 @@ class Loop:
                     raise
                 log_failure("loop.error")
             leave_if_forked(self._pid)
-        self._loop.set_task_factory(None)  # it may be one of a body's by now
+        self._loop.set_task_factory(None)  # a body may have replaced it
         try:
             self._loop.run_until_complete(self._wind_up())
         finally:
@@ -134,7 +134,7 @@ class Loop:
         return [] if self._thread.is_alive() else [self._thread.name]
 
     def silent_seconds(self) -> float:
-        """Ask the loop to answer; returns for how long it has not, since it was asked first."""
+        """Ask the loop to answer. Return the seconds since the first request without an answer."""
         if self._asked_at is None:
             self._asked_at = time.monotonic()
             self._loop.call_soon_threadsafe(self._answer)
@@ -158,7 +158,7 @@ class Loop:
         """Run one claimed task; `done` gets its outcome, in the loop's thread."""
         is_there = threading.get_ident() == self._thread.ident  # where no wake-up has to be written to the loop
         call_soon = self._loop.call_soon if is_there else self._loop.call_soon_threadsafe
-        # A context of its own: this may be called in that of another task, which has just ended.
+        # A new context: the caller may run in the context of another task, which has just ended.
         call_soon(self._start, hold, engine, worker, on_start, done, context=Context())
 
     def _start(
@@ -175,8 +175,8 @@ class Loop:
             done(over)
 
         try:
-            task = Runner(run(), loop=self._loop)  # past a factory that a body may have set
-        except BaseException as error:  # noqa: BLE001 - asyncio would log it, and the task stay RUNNING
+            task = Runner(run(), loop=self._loop)  # bypasses a factory that a body may have set
+        except BaseException as error:  # noqa: BLE001 - asyncio would only log it, and the task would stay RUNNING
             done(broken_off(hold, error, worker))
             return
         self._tasks.add(task)  # the loop itself keeps only weak references
@@ -239,7 +239,7 @@ async def poll_on_loop(hold: Hold, engine: Engine, worker: Worker, on_start: OnS
 
 
 def finish_quickly(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Worker) -> Returned | Raised:
-    """Finish what is light on the loop itself, where no interruption may arrive."""
+    """Finish what a body returned, in this thread or on the loop. The claim must be disarmed."""
     if isinstance(ending, Raised):
         return ending
     try:
@@ -251,11 +251,11 @@ def finish_quickly(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker
 def finish_in_thread(
     hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Worker, session: Session
 ) -> Returned | Raised:
-    """Finish what an async body returned in this thread, where its timeout still holds."""
+    """Finish what an async body returned, in this thread and under the body's timeout."""
     if isinstance(ending, Raised):
         hold.disarm()
         return ending
-    if hold.reason is not None:  # it was told to stop, and returned all the same
+    if hold.reason is not None:  # it was asked to stop, but returned
         hold.disarm()
         return finish_quickly(hold, loaded, ending, worker)
     return run_interruptibly(hold, session, partial(finish, hold, loaded, ending.value, worker))

@@ -26,7 +26,7 @@ class Crew:
     Runs claimed tasks, each in the lane of its kind.
 
     on_ended: gets what became of each, from any thread. on_deadline: a body with a short timeout has started.
-    on_failure: called where a thread ends unexpectedly; it ends the process.
+    on_failure: called if a thread ends unexpectedly. It ends the process.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Crew:
         return self._loop.threads.taken
 
     def stalled(self) -> Iterator[str]:
-        """Say what has ended that must not: a process without it should be restarted."""
+        """Name the threads that have ended unexpectedly. The process should be restarted."""
         for name in [*self._threads.ended, *self._loop.ended]:
             yield f"The thread {name} has ended."
 
     def blocked(self, limit_seconds: float) -> Iterator[str]:
-        """Say what code of the site's has held up for longer than the limit."""
+        """Name what the site's code has blocked for longer than the limit."""
         if (seconds := self._loop.silent_seconds()) > limit_seconds:
             yield f"The event loop has not moved for {seconds:.0f} s: an async task blocks it."
         if (seconds := self._threads.chore_seconds) > limit_seconds:
@@ -95,7 +95,7 @@ class Crew:
         subject.set((hold.claimed, self._worker))
         try:
             over = poll_in_thread(hold, self._engine, self._worker, self._on_start)
-        except BaseException as error:  # noqa: BLE001 - not the body's. The task must not stay RUNNING for it.
+        except BaseException as error:  # noqa: BLE001 - not the body's error. The task must not stay RUNNING.
             over = broken_off(hold, error, self._worker)
         fill_standard_streams()
         # First the slot: the transaction that commits the task then claims another, in place of one more for that.

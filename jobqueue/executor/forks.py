@@ -1,4 +1,4 @@
-"""A copy of the executor that a body has forked ends where the body does."""
+"""End a forked copy of the executor when the body ends that forked it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ERROR_CODE = 1
 
 def leave_if_forked(pid: int, error: BaseException | None = None) -> None:
     """
-    End this process if it is not the one with that number.
+    End this process if its id is not `pid`.
 
     A child that returns from a body, or leaves it by sys.exit(), holds a copy of the executor's claims and database
-    connections. It must not go on with them. error: what the body raised in the child, which decides the exit code.
-    Handlers of atexit do not run: they are the executor's.
+    connections. It must not use them. error: what the body raised in the child. It decides the exit code.
+    Handlers of atexit do not run, because they belong to the executor.
     """
     if os.getpid() == pid:
         return
@@ -25,13 +25,13 @@ def leave_if_forked(pid: int, error: BaseException | None = None) -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-    except BaseException:  # noqa: BLE001 - whatever it is, this process must end
+    except BaseException:  # noqa: BLE001 - this process must end in any case
         code = ERROR_CODE
     os._exit(code)
 
 
 def _exit_code(error: BaseException | None) -> int:
-    """Give the code that Python would end with; it prints what is no code."""
+    """Return the exit code that Python would use. Print an error or a text, as Python does."""
     match error:
         case None | SystemExit(code=None):
             return os.EX_OK

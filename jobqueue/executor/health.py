@@ -21,7 +21,7 @@ LOOPBACK = "127.0.0.1"
 CALLER_SECONDS = 2.0  # from the connection of a caller to the end of its answer
 GRACE_SECONDS = 1.0  # that the requests of the last moment have, when the process is over
 LOOK_SECONDS = 0.25  # between looks whether to stop
-MOST_AT_ONCE = 64  # callers; another one takes the place of the oldest
+MOST_AT_ONCE = 64  # callers; a new one replaces the oldest
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class HealthServer(ThreadingHTTPServer):
         self.socket.close()
         self.socket, self.health = listener, health
         self._idle = threading.Condition()
-        self._callers: dict[Any, float] = {}  # sockets, the oldest first, and when each came
+        self._callers: dict[Any, float] = {}  # connection time by socket, the oldest first
         self._thread = threading.Thread(target=self.serve_forever, args=(LOOK_SECONDS,), name="health", daemon=True)
 
     def start(self) -> None:
@@ -113,25 +113,25 @@ class HealthServer(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._idle:
             if len(self._callers) >= MOST_AT_ONCE:
-                self._drop(next(iter(self._callers)))  # the oldest: a probe says at once what it wants
+                self._drop(next(iter(self._callers)))  # the oldest: a probe sends its request at once
             self._callers[request] = time.monotonic()
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Drop the callers that take too long; serve_forever() calls this every LOOK_SECONDS."""
+        """Drop callers that take too long. serve_forever() calls this every LOOK_SECONDS."""
         with self._idle:
             too_early = time.monotonic() - CALLER_SECONDS
             for request in [request for request, began_at in self._callers.items() if began_at < too_early]:
                 self._drop(request)
 
     def _drop(self, request: Any) -> None:
-        """End a connection; the thread that reads from it gets an end of file, and closes it."""
+        """Shut down a connection. The thread that reads from it gets an end of file and closes it."""
         del self._callers[request]
-        with suppress(OSError):  # the caller was faster
+        with suppress(OSError):  # the caller has closed it already
             request.shutdown(socket.SHUT_RDWR)
 
     def shutdown_request(self, request: Any) -> None:
-        """Forget a caller before its socket is closed, whose number may be another's at once."""
+        """Forget a caller before its socket is closed, because a new socket may get the same number."""
         with self._idle:
             self._callers.pop(request, None)
             self._idle.notify_all()

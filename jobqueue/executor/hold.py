@@ -43,7 +43,7 @@ class Hold:
     def __init__(self, claimed: Claimed, mail: Sequence[Letter] = ()) -> None:
         self.claimed = claimed
         self.mail = mail  # unread when it was claimed
-        self.pid = os.getpid()  # of the process that has the claim; a fork copies it without the claim
+        self.pid = os.getpid()  # of the process that has the claim; a forked copy does not have it
         self.finishes_when_cancelled = False  # a poll of an actor is short, and ends before its task does
         self.claimed_at = time.monotonic()
         self.started_at: float | None = None

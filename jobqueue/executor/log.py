@@ -1,4 +1,4 @@
-"""The executor's logger. Logging a line never raises, whatever the site's logging does."""
+"""The executor's logger. It never raises, even if the site's logging does."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 class ExecutorLogger(logging.LoggerAdapter[logging.Logger]):
     """
-    A logger that prints what goes wrong in logging, and never raises it.
+    A logger that prints errors of logging instead of raising them.
 
-    What a filter or a record factory of the site raises would reach the caller. The callers are the threads that the
-    process stands on, and a line of the log must not end them, nor fail a task.
+    An error of the site's filter or record factory would otherwise reach the caller. The callers are threads that the
+    process depends on. A log line must neither end them nor fail a task.
     """
 
     def log(self, level: int, msg: object, *args: object, stacklevel: int = 1, **kwargs: Any) -> None:

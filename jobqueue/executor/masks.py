@@ -47,9 +47,9 @@ def mask_of(claimed: Claimed | NewTask, worker: Worker) -> Mask:
     return lambda text: redact_text(text, patterns, secrets)
 
 
-@lru_cache(maxsize=1)  # several lines are logged of one task, one after the other
+@lru_cache(maxsize=1)  # consecutive lines are often about one task
 def secrets_of(task_type: str, args_text: str, kwargs_text: str, patterns: tuple[str, ...]) -> Secrets:
-    """Give what is masked among the arguments of a task."""
+    """Return the masked arguments of a task."""
     try:
         args, kwargs = decode(args_text), decode(kwargs_text)
     except (ValueError, RecursionError):  # nor could its body be given them

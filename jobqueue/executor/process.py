@@ -47,7 +47,7 @@ FLUSH_SECONDS = 2.0  # for the last log lines; a reader of our output that hangs
 EXIT_OK, EXIT_RELOAD, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_REPLACE = 0, 3, 69, 70, 75
 EXIT_DISMISSED = 76  # no exit code: a child's word to its supervisor
 EXIT_INTERRUPTED, EXIT_QUIT = 130, 131
-CTRL_C_AGAIN = "Stopping when what runs has ended; Ctrl-C again hands it back now."
+CTRL_C_AGAIN = "Stopping when the running tasks have ended. Press Ctrl-C again to release them now."
 
 
 class ExecutorProcess:

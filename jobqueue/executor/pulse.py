@@ -57,8 +57,8 @@ class Pulse(threading.Thread):
     Owns one connection, and everything that is claimed, from the claim to the commit.
 
     on_deadline: a body with a short timeout has started. on_end: called once, when the loop is over.
-    on_command: hears, in our thread, what people ask of this executor. on_failure: called, in any thread, where a
-    thread that bodies run in ends unexpectedly; it ends the process.
+    on_command: called, in this thread, with a command for this executor. on_failure: called, in any thread, if a
+    thread that runs bodies ends unexpectedly. It ends the process.
     """
 
     def __init__(

@@ -92,7 +92,7 @@ class Loaded(Struct, kw_only=True, eq=False):
 
 
 class Returned(Struct, frozen=True):
-    """The body came to its end. value: what it returned; after finish(), an Outcome or a function for the commit."""
+    """The body has returned. value: what it returned; after finish(), an Outcome or a function for the commit."""
 
     value: Any
 
@@ -189,16 +189,16 @@ def call(hold: Hold, loaded: Loaded) -> Any:
 
 
 def poll(hold: Hold, loaded: Loaded, worker: Worker) -> Outcome | Callable[[], Any]:
-    """Call a body that is not async, and finish it."""
+    """Call a synchronous body and finish what it returned."""
     return finish(hold, loaded, call(hold, loaded), worker)
 
 
 def finish(hold: Hold, loaded: Loaded, value: Any, worker: Worker) -> Outcome | Callable[[], Any]:
     """
-    Turn what a body returned into its outcome; give a function for the committing transaction as it is.
+    Turn what a body returned into its outcome. Return a function for the committing transaction unchanged.
 
-    This reads a result or a state, and may run code of the user's for as long as that takes. So it belongs to the
-    body: it is interrupted with it, and its time is the body's.
+    Serializing a result or a state may run the user's code for any length of time. So this is part of the body: it can
+    be interrupted, and the body's timeout applies.
     """
     if loaded.context is not None and is_commit_function(value):
         function: Callable[[], Any] = value
@@ -207,7 +207,7 @@ def finish(hold: Hold, loaded: Loaded, value: Any, worker: Worker) -> Outcome | 
 
 
 def conclude(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Worker) -> Ended:
-    """Turn how a body ended, and was finished, into the outcome of its poll."""
+    """Turn the finished end of a body into the outcome of its poll."""
     error: BaseException | None = None
     seconds = 0.0 if hold.started_at is None else time.monotonic() - hold.started_at
     match ending:

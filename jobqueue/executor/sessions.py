@@ -39,7 +39,7 @@ class Session:
     """The connections of one thread, the current one between enter() and leave()."""
 
     def __init__(self) -> None:
-        self._wrappers: Sequence[BaseDatabaseWrapper] = ()  # all that Django has for this thread, connected or not
+        self._wrappers: Sequence[BaseDatabaseWrapper] = ()  # all of Django's for this thread, open or not
         self._changed: set[Any] = set()  # connections of the driver, as the keys here
         self._as_opened: dict[Any, tuple[Any, ...]] = {}
         self._heard: Any = None  # the last statement that came through Django
@@ -55,11 +55,11 @@ class Session:
 
     def tidy(self) -> None:
         """
-        Leave no transaction and no setting behind, close what is broken or too old, forget logged queries.
+        Discard connections with open transactions or new settings, close broken or old ones, clear logged queries.
 
         Django does not announce every connection with `connection_created`: the first statement after the login may
-        fail, or a receiver before ours. A connection that was not announced is broken or lacks our hooks. It is
-        discarded, too.
+        fail, or a receiver before ours may raise. A connection that was not announced is broken or lacks our hooks, so
+        it is discarded, too.
         """
         self._changed.update(cursor.connection for cursor in self._cursors if not cursor.closed)
         is_discarded = False
@@ -132,7 +132,7 @@ class Session:
     # --- what Django and the driver tell us
 
     def opened(self, wrapper: BaseDatabaseWrapper) -> None:
-        if wrapper not in self._wrappers:  # a body has put it in the place of Django's
+        if wrapper not in self._wrappers:  # a body has replaced Django's
             self._wrappers = [*self._wrappers, wrapper]
         if self._look not in wrapper.execute_wrappers:
             wrapper.execute_wrappers.append(self._look)
@@ -197,12 +197,12 @@ def is_in_transaction(wrapper: BaseDatabaseWrapper) -> bool:
 
 
 def is_as_new(wrapper: BaseDatabaseWrapper) -> bool:
-    """Whether each statement is a transaction of its own, as Django begins, and nobody else writes to the server."""
+    """Return whether a connection is as Django opens it: autocommit, idle, without unread data."""
     raw = wrapper.connection
     if is_in_transaction(wrapper) or not wrapper.autocommit:
         return False
     return wrapper.vendor != "postgresql" or (
-        raw.fileno() > LAST_STANDARD_STREAM  # the body had closed one before it connected
+        raw.fileno() > LAST_STANDARD_STREAM  # otherwise the body closed a stream before it connected
         and raw.info.transaction_status == TransactionStatus.IDLE
         and raw.autocommit
         and not has_news(raw)

@@ -1,4 +1,4 @@
-"""Descriptors 0 to 2. A body may close them, and the next socket must not get their numbers."""
+"""Keep descriptors 0 to 2 open. A body may close them, and the next socket must not get their numbers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 from typing import TextIO
 
 LAST_STANDARD_STREAM = 2
-FIRST_NUMBER = 64  # of our own copy; above what a server's connections and pipes usually have
+FIRST_NUMBER = 64  # of our copy; usually above the numbers of connections and pipes
 
 
 def copy_of_stderr() -> TextIO:
-    """Give a stream to where stderr goes now that closing stderr leaves open; stderr itself, if it is no file."""
+    """Return a copy of stderr that stays open when stderr is closed, or stderr itself if it is not a file."""
     try:
         number = fcntl.fcntl(sys.stderr.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST_NUMBER)
     except (OSError, ValueError, AttributeError):  # replaced by an object, or closed
@@ -24,7 +24,7 @@ def fill_standard_streams() -> None:
     """
     Open /dev/null in place of each standard stream that is closed.
 
-    What the site prints would be written into a database connection otherwise.
+    Otherwise the site's output could be written into a database connection.
     """
     for number in range(LAST_STANDARD_STREAM + 1):
         try:

@@ -25,14 +25,14 @@ class Suspects:
     Decides when this process makes room for a suspect.
 
     patience_seconds: how long to wait for our running tasks to end before we go on without; a long
-    task must not idle a whole process for the sake of a suspicious one. A suspect that has run alone for as long
-    has company again: were each process to run a long one, the queue would stand still.
+    task must not idle a whole process for the sake of a suspicious one. After a suspect has
+    run alone for as long, the process claims other tasks again. Otherwise long suspects would block the queue.
     """
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience = patience_seconds
         self._stage = _Stage.NONE
-        self._since = 0.0  # of waiting, or of running
+        self._since = 0.0  # when waiting, or running, began
         self._run_since: float | None = None  # when the first of a run of suspects was claimed
         self._next_look_at = 0.0
         self._gave_up_until = 0.0

@@ -32,8 +32,8 @@ class Threads:
     """
     The worker threads of a lane, and one more for chores.
 
-    poll: sees one task to its end and out of the lane. on_failure: called where a thread ends unexpectedly. It ends
-    the process, since what the thread has in hand would be RUNNING for ever.
+    poll: runs one task until it has ended and left the lane. on_failure: called if a thread ends unexpectedly. It ends
+    the process, because the thread's task would otherwise stay RUNNING.
 
     A chore, such as telling receivers what was committed, waits for no body to end: it has a thread
     of its own, and the workers help between two tasks.
@@ -43,7 +43,7 @@ class Threads:
         self, lane: ThreadLane, poll: Callable[[Hold], None], name: str, on_failure: Callable[[BaseException], object]
     ) -> None:
         self._lane, self._poll, self._on_failure = lane, poll, on_failure
-        self._chore_since: float | None = None  # monotonic: when the thread for chores began the one it is at
+        self._chore_since: float | None = None  # monotonic; when the current chore began
         self._chores: SimpleQueue[Job | None] = SimpleQueue()
         self._sessions: list[Session] = []
         self._threads = [
@@ -65,21 +65,21 @@ class Threads:
 
     @property
     def chore_seconds(self) -> float:
-        """How long the thread for chores has been at the present one."""
+        """Return for how many seconds the current chore has run."""
         since = self._chore_since
         return 0.0 if since is None else time.monotonic() - since
 
     def _guard(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as failure:  # noqa: BLE001 - a body may have had anything raised in this thread
+        except BaseException as failure:  # noqa: BLE001 - a body can raise any exception in this thread
             self._on_failure(failure)
 
     def _work(self) -> None:
         session = self._enter()
         hold = self._lane.next()
         while hold is not None:
-            # A context for each task: what a body sets, a language or a tenant say, is not for the next one.
+            # A context for each task, so that the next one does not see the language or tenant that a body sets.
             copy_context().run(self._poll, hold)
             if not self._chores.empty():
                 self._lane.go_on()
@@ -127,7 +127,7 @@ class Threads:
 
 
 def run_safely(job: Job) -> None:
-    """Run a job in a context of its own; what it raises is logged."""
+    """Run a job in its own context, and log what it raises."""
     try:
         copy_context().run(job)
     except BaseException:  # noqa: BLE001 - a job of ours that fails must not take its thread along
@@ -136,9 +136,9 @@ def run_safely(job: Job) -> None:
 
 def broken_off(hold: Hold, error: BaseException, worker: Worker) -> Ended:
     """
-    Give back a task whose poll failed outside of its body, however often that happens.
+    Release a task whose poll failed outside its body, however often that happens.
 
-    The cause is the executor, the site, or a neighbour that has used up the memory. So no attempt is counted.
+    No attempt is counted, because the cause is the executor, the site, or a neighbour that used up the memory.
     """
     if not is_starved(error):
         log_failure("worker.error task id=%s type=%s", hold.id, hold.claimed.task_type)

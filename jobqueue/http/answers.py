@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 5
 MAX_PROBLEMS = 20  # in an answer
-MAX_PROBLEM_CHARACTERS = 1000  # of each, and of where it is
+MAX_PROBLEM_CHARACTERS = 1000  # of each, and of its place
 View = Callable[..., HttpResponse]
 
 
@@ -42,7 +42,7 @@ class Refused(Exception):
         found = [problem if isinstance(problem, Problem) else Problem(problem) for problem in problems[:MAX_PROBLEMS]]
         self.problems = [replace(one, what=_cut(one.what), where=_cut(one.where)) for one in found]
         if len(problems) > MAX_PROBLEMS:
-            self.problems.append(Problem(f"There are more problems; these are the first {MAX_PROBLEMS}."))
+            self.problems.append(Problem(f"There are more problems. Only the first {MAX_PROBLEMS} are listed."))
         self.headers = headers or {}
 
 

@@ -51,7 +51,7 @@ def read_body(request: HttpRequest, *, max_bytes: int | None = None) -> bytes:
         body = request.body
     except UnreadablePostError:
         raise Refused(400, TOO_SHORT) from None
-    if length and len(body) < _number(length):  # servers pass on what came before the caller hung up
+    if length and len(body) < _number(length):  # servers pass on what arrived before the caller disconnected
         raise Refused(400, TOO_SHORT)
     _refuse_larger(len(body), limits)
     return body
@@ -80,7 +80,7 @@ def read_object(request: HttpRequest, known: set[str], *, max_bytes: int | None 
 
 
 def unknown_members(value: dict[str, Any], known: set[str]) -> list[Problem]:
-    """Give the first unknown members, one more than are told."""
+    """Return the first unknown members, one more than an answer lists."""
     unknown = islice((name for name in value if name not in known), MAX_PROBLEMS + 1)
     return [Problem(f"unknown; known are {', '.join(sorted(known))}", pointer(name)) for name in unknown]
 

@@ -32,7 +32,7 @@ class Program:
 
     @property
     def owner(self) -> str:
-        """Return the name of the owner of idempotency keys; the secret may change, the name stays."""
+        """Return the owner of idempotency keys: the token's name, which stays when its secret changes."""
         return f"token:{self.token.name}"
 
     @property
@@ -48,7 +48,7 @@ class Program:
         return not is_closed and self.problem_with(row.backend, row.task_type, row.queue_name) is None
 
     def may_see_queue(self, backend: str, queue_name: str | None) -> bool:
-        """Return whether it may know the name of a queue; None is the backend as a whole. Metrics name all."""
+        """Return whether it may see a queue's name. None is the backend as a whole. Metrics show all names."""
         is_own = backend == self.backend and (queue_name is None or self.token.allows_queue(queue_name))
         return is_own or self.token.metrics
 

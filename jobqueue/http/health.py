@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 
 NONE_ALIVE = "No executor is alive that serves this queue."
 ALL_QUIET = "Every executor alive that serves this queue was told to claim nothing."
-REMEMBERED_SECONDS = 1.0  # that an answer holds, for all callers of this process
+REMEMBERED_SECONDS = 1.0  # an answer is reused for all callers of this process
 MOST_LOGGED = 10  # queues in one line of the log
 
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """One thing that is wrong: with a queue, or with a backend as a whole."""
+    """A problem of a queue, or of a backend as a whole."""
 
     backend: str
     what: str
@@ -38,7 +38,7 @@ class Failing:
         return self.backend if self.queue_name is None else f"{self.backend}/{self.queue_name}"
 
 
-_latest: tuple[float, list[Failing]] = (-math.inf, [])  # when it was looked, and what was found
+_latest: tuple[float, list[Failing]] = (-math.inf, [])  # the time of the last check, and its findings
 
 
 @endpoint("GET", "HEAD")
@@ -49,7 +49,7 @@ def live(request: HttpRequest) -> HttpResponse:
 
 @endpoint("GET", "HEAD")
 def ready(request: HttpRequest) -> HttpResponse:
-    """Say whether the queues drain: 200, or 503. Names of queues are for those who may see them."""
+    """Return 200 if the queues drain, otherwise 503. Show queue names only to callers that may see them."""
     found = _failing()
     if not found:
         return answer({"status": "ok"})
@@ -64,7 +64,7 @@ def ready(request: HttpRequest) -> HttpResponse:
 
 
 def _failing() -> list[Failing]:
-    """Look, or give what was found within REMEMBERED_SECONDS: callers without a token cost no statement, no line."""
+    """Return problems, up to REMEMBERED_SECONDS old, so that many callers cause few statements and log lines."""
     global _latest
     looked_at, found = _latest
     if time.monotonic() - looked_at >= REMEMBERED_SECONDS:

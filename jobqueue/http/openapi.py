@@ -105,7 +105,7 @@ SCHEMAS: Json = {
                 "type": ["string", "null"],
                 "minLength": 1,
                 "maxLength": 128,
-                "description": "Has no control characters.",
+                "description": "Must not contain control characters.",
             },
             "priority": {"type": ["integer", "null"], "minimum": -100, "maximum": 100},
             "run_after": {
@@ -119,8 +119,8 @@ SCHEMAS: Json = {
             "max_attempts": {"type": ["integer", "null"], "minimum": 1, "maximum": 1_000_000},
             "idempotency_key": {
                 **_nullable(KEY),
-                "description": "Belongs to the token or the user. The same request with it gives the same task, until "
-                "retention deletes that task. Another request with it is refused with 409.",
+                "description": "Belongs to the token or the user. The same request with the same key returns the same "
+                "task, until retention deletes it. Another request with the same key is refused with 409.",
             },
         },
         optional=("args", "kwargs", "queue", "priority", "run_after", "max_attempts", "idempotency_key"),
@@ -227,7 +227,7 @@ SCHEMAS: Json = {
             "status": {"const": "failing"},
             "problems": {
                 "type": "array",
-                "description": "Those of the token's queues, or all for people who may see tasks. Others get none.",
+                "description": "Tokens see those of their queues, users with view_task see all. Others see none.",
                 "items": _object({"what": {"type": "string"}, "where": {"type": "string"}}),
             },
         }

@@ -36,7 +36,7 @@ def text(value: Any) -> str:
 
 def queue_name(value: Any) -> str:
     if printable(name := text(value)) != name:
-        raise Wrong("must have no control characters")
+        raise Wrong("must not contain control characters")
     return name
 
 
@@ -108,8 +108,8 @@ def read(value: Any, caller: Caller) -> Reading:
 
 
 def owned_key(owner: str, key: str) -> str:
-    """Return an idempotency key as rows hold it. The same text from another owner becomes another key."""
-    return sha256(f"{owner}\0{key}".encode(errors="surrogatepass")).hexdigest()  # a key holds no NUL
+    """Return the stored form of an idempotency key. The same text from another owner gives another key."""
+    return sha256(f"{owner}\0{key}".encode(errors="surrogatepass")).hexdigest()  # a key contains no NUL
 
 
 def _task(value: dict[str, Any], caller: Caller, reading: Reading) -> AnyTask | None:

@@ -172,7 +172,7 @@ def _brief(request: HttpRequest, row: Task, status: str) -> dict[str, str]:
 def _shown(request: HttpRequest, row: Task, *, with_result: bool) -> dict[str, Any]:
     patterns = options_for(row.backend).redact
     secrets = _secrets(row, patterns)
-    errors = redact(_read(row, "errors"), ())  # which bounds how deep they are
+    errors = redact(_read(row, "errors"), ())  # limits their nesting
     shown: dict[str, Any] = {
         **_brief(request, row, row.status),
         "task": row.task_type,

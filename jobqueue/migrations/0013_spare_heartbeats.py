@@ -1,4 +1,4 @@
-"""Where an executor beats while another session keeps its row locked."""
+"""Add the table for heartbeats of executors whose row another session keeps locked."""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""What an idempotency key was used for: another request with the same key is refused."""
+"""Add a digest of the request that used an idempotency key, to refuse another request with the same key."""
 
 from importlib import import_module
 
@@ -12,8 +12,8 @@ sql = import_module("jobqueue.migrations.0003_sql_functions")
 
 COMMENT = """
 COMMENT ON COLUMN jobqueue_task.idempotency_key IS
-    'SHA-256 of the key of a submission over HTTP and its owner: a token or a user. Unique among all tasks of the '
-    'backend, ended ones too, until retention deletes the row. The same request gives this task again. NULL for most.';
+    'SHA-256 of the owner (a token or a user) and the key of a submission over HTTP. Unique among all tasks of the '
+    'backend, ended ones too, until retention deletes the row. The same request returns this task. NULL without a key.';
 COMMENT ON COLUMN jobqueue_task.idempotency_digest IS
     'SHA-256 of the request that used the idempotency key: its task, arguments and options. Another request with the '
     'same key is refused.'

@@ -70,7 +70,7 @@ def test_second_interrupt_hands_back_now(fleet: Fleet, to_all: bool) -> None:
     send = supervisor.send_to_group if to_all else supervisor.send
     send(signal.SIGINT)
     wait_until(lambda: Executor.objects.filter(state="DRAINING").count() == 2, "the children to stop")
-    supervisor.output.wait_for("Ctrl-C again hands it back now")  # two at once would be one to a process
+    supervisor.output.wait_for("Ctrl-C again to release them now")  # two at once would be one to a process
     send(signal.SIGINT)
     assert supervisor.wait() == 130
     assert_handed_back()

@@ -1,6 +1,6 @@
--- Write an executor's sign of life: into its row, or beside it while another session keeps the row locked.
--- Parameters: executor_id, state. Index: the primary key. The answer is one row, none where the executor has no row.
--- Locks: the executor's own row, where it is free. No lock on a row makes a beat wait; one on the whole table does.
+-- Write an executor's heartbeat: into its row, or into jobqueue_spareheartbeat while another session locks the row.
+-- Parameters: executor_id, state. Index: the primary key. Returns one row, or none if the executor has no row.
+-- Locks: the executor's own row, if it is free. A lock on the row does not delay the heartbeat; one on the table does.
 WITH own AS MATERIALIZED (
     SELECT id FROM jobqueue_executor WHERE id = %(executor_id)s FOR NO KEY UPDATE SKIP LOCKED
 ),

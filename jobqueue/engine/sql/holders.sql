@@ -1,7 +1,7 @@
 -- Name the executors that hold RUNNING tasks, with the seconds since their last beat (NULL: they have no row):
 -- a loose index scan, one step per executor.
 -- Parameters: backend. Index: jobqueue_task_running, jobqueue_spareheartbeat_last. Locks: none.
--- A spare heartbeat that lies ahead was written before the clock was set back, and does not count.
+-- A spare heartbeat in the future does not count: it was written before the clock was set back.
 WITH RECURSIVE holder AS (
     (
         SELECT executor_id FROM jobqueue_task

@@ -1,10 +1,10 @@
--- Find sessions that have kept executors from their work for a while: what they hold, its mode, their process, role,
--- application's name, state, and the seconds of their transaction and since their last statement began.
--- Parameters: names: of tables; executors: the name of the one whose rows are heartbeats; seconds.
--- Index: none. Locks: none, so that it answers where a table cannot be read.
--- A lock on a row shows as the lock on the table that comes with it. Executors hold that for the length of a statement.
--- Advisory locks are those of prune_guard.sql and take_deltas.sql. One that a session holds outlasts its transactions.
--- Of other roles' sessions only pg_read_all_stats sees how long their transactions last: they are shown as well.
+-- Find sessions whose locks have stopped executors for a while: what they lock, the mode, their process, role,
+-- application name and state, and the seconds since their transaction and their last statement began.
+-- Parameters: names: of tables; executors: the name of the executors' table; seconds: the least age of a transaction.
+-- Index: none. Locks: none, so that it answers even if a table cannot be read.
+-- A row lock shows as the table lock that comes with it. Executors hold that lock only for the length of a statement.
+-- The advisory locks are those of prune_guard.sql and take_deltas.sql. A session's advisory lock outlasts transactions.
+-- Only pg_read_all_stats sees the age of other roles' transactions. Sessions of unknown age are listed, too.
 SELECT
     COALESCE(listed.name, 'advisory lock ' || held.classid::regclass), held.mode, held.pid, session.usename::text,
     session.application_name, session.state, EXTRACT(EPOCH FROM clock_timestamp() - session.xact_start)::float8,

@@ -1,5 +1,5 @@
--- What a server is set to, and how many connections it has now, for `manage.py jobqueue doctor`. The limits of the role
--- and of the database are -1 where they have none.
+-- Read a server's settings and its number of connections, for `manage.py jobqueue doctor`. The limits of the role and
+-- of the database are -1 if none is set.
 -- Parameters: names. Index: none. Locks: none.
 SELECT name, setting FROM pg_settings WHERE name = ANY(%(names)s)
 UNION ALL

@@ -5,8 +5,8 @@
 --   OPTIONS["AGING"]. notify: have an idle executor look at the commit, which takes a database-wide lock there.
 --   parent_id: a living task of the same backend, whose inbox gets the new task's end. It should be an actor: which tasks
 --   are functions, and read no mail, SQL does not know.
--- Returns the id; that of the live task which holds the key, where there is one, and nothing is inserted. That task may
---   have ended when the answer comes.
+-- Returns the id. If a live task holds the key, nothing is inserted, and the id is that of the live task. That task may
+--   have ended when the answer arrives.
 -- Raises invalid_parameter_value (22023) for what Python refuses, and for a parent of another backend; no_data_found
 --   (P0002) where there is no such parent; object_not_in_prerequisite_state (55000) where it has ended; unique_violation (23505) when the id is taken;
 --   serialization_failure (40001) when the holder of the key cannot be seen: begin again.
@@ -122,7 +122,7 @@ BEGIN
         task_id := encode(set_bit(set_bit(random_bytes, 52, 1), 53, 1), 'hex')::uuid;
     END IF;
 
-    FOR try IN 1 .. key_tries LOOP  -- once, unless the task that was in the way is deleted at once
+    FOR try IN 1 .. key_tries LOOP  -- once, unless the conflicting task is deleted at once
         INSERT INTO {schema}.jobqueue_task (
             id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, key, parent_id,
             status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls, lost_count, errors,
@@ -152,7 +152,7 @@ BEGIN
         WHERE holder.backend = jobqueue_create_task.backend AND holder.key = jobqueue_create_task.key
             AND holder.finished_at IS NULL;
         IF NOT FOUND THEN
-            -- It has ended since. Whichever held the key last held it during this call: see engine/sql/key_holders.sql.
+            -- It has ended since. The last holder held the key during this call: see engine/sql/key_holders.sql.
             SELECT holder.id INTO holder_id
             FROM (
                 SELECT task.id, task.finished_at FROM {schema}.jobqueue_task AS task

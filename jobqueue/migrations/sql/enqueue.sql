@@ -6,8 +6,8 @@
 -- Locks: the new rows, of the tasks and of the tally; waits for a concurrent insert of the same key.
 -- Why a function: a session keeps the plans of its statements, where those of a client are made anew for each call
 -- unless the connection prepares them, which poolers may forbid: 0.15 ms of PostgreSQL for one task in place of 0.4.
--- Why no SET search_path: triggers of the site on these tables would run with it, and find no table of theirs. Instead each
--- operator has exactly the types of one of PostgreSQL's own, so that no other role's operator is a better match.
+-- Why no SET search_path: the site's triggers on these tables would run with it and not find their own tables. Instead
+-- the types of each operator are exactly those of a built-in one, so that no other role's operator matches better.
 -- Why plan_cache_mode: otherwise the first five calls of a session are planned too.
 CREATE OR REPLACE FUNCTION {schema}.jobqueue_enqueue(backend text, aging float8, rows json)
 RETURNS TABLE (id uuid, enqueued_at timestamptz, status varchar)
