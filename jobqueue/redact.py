@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import translate
@@ -17,6 +18,7 @@ SHORTEST_SECRET = 4  # characters; a shorter one stands in every second text by 
 MAX_STEPS = 100  # levels; deeper values are masked, and occur only in rows written by hand
 MAX_PATH_CHARACTERS = 255  # values with longer paths are masked, if a pattern is for whole paths
 MAX_SECRET_CHARACTERS = 20_000  # of all secrets of a task; with more, its texts are masked whole
+MAX_READ_CHARACTERS = 500_000  # of either end of a text
 MAX_TEXT_CHARACTERS = 20_000  # shown of an error's message or traceback, half of them from the end
 WHOLE = f"{MASK} (masked whole, because the task's masked arguments are too many or too large to search for)"
 # name=value, name: 'value', "name": "value". Possessive, so that a long text of one word takes no time.
@@ -252,9 +254,18 @@ def redact_text(
     """
     Mask secrets in a text: the given ones, values after a name that `patterns` match, and passwords in URLs.
 
-    limit: the most characters to read and to return; the middle of a longer text is left out.
+    limit: the most characters to return; the middle of a longer text is left out. Names and URLs are masked before,
+    since a value that is cut may lose its name. So MAX_READ_CHARACTERS are read from either end at most.
     """
-    text = LOGIN_IN_URL.sub(rf"\1{MASK}", secrets.mask(text, limit))
+    if secrets.is_whole:
+        return secrets.mask(text)
+    size = MAX_READ_CHARACTERS
+    ends = (text,) if len(text) <= max(limit, 2 * size) else (text[:size], text[-size:])
+    return secrets.mask("".join(_redact_names(end, patterns) for end in ends), limit)
+
+
+def _redact_names(text: str, patterns: Sequence[str]) -> str:
+    text = LOGIN_IN_URL.sub(rf"\1{MASK}", text)
     if not patterns:
         return text
     parts, done = [], 0
@@ -277,13 +288,13 @@ def redact_texts(value: Any, secrets: Secrets, patterns: Sequence[str] = ()) -> 
     match value:
         case dict():
             return {
-                redact_text(name, patterns, secrets, limit=len(name)): redact_texts(part, secrets, patterns)
+                redact_text(name, patterns, secrets, limit=sys.maxsize): redact_texts(part, secrets, patterns)
                 for name, part in value.items()
             }
         case list():
             return [redact_texts(part, secrets, patterns) for part in value]
         case str():
-            return redact_text(value, patterns, secrets, limit=len(value))
+            return redact_text(value, patterns, secrets, limit=sys.maxsize)
         case int() | float() if secrets and secrets.are_in(str(value)):
             return MASK
     return value

@@ -122,6 +122,18 @@ def test_a_long_text_of_one_word_takes_no_time() -> None:
     assert redact_text(text, DEFAULT, limit=len(text)) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("x " * 6000 + "password='" + "S3CRET-" * 3000 + "'", "S3CRET"),
+        ("a" * 10_000 + " password='hunter2-hunter3' " + "b" * 9990, "hunter"),
+        ("a" * 9965 + " postgres://user:verysecret@host " + "c" * 15_000, "verysecret"),
+    ],
+)
+def test_value_is_masked_where_its_text_is_cut(text: str, secret: str) -> None:
+    assert secret not in redact_text(text, DEFAULT)
+
+
 def secrets_of(**kwargs: Any) -> Any:
     """What is masked among these arguments."""
     return argument_secrets(None, [], kwargs, DEFAULT)
