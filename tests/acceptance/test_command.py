@@ -179,7 +179,7 @@ def test_verbosity(fleet: Fleet, level: str, said: bool) -> None:
 def test_highest_verbosity_shows_sql(fleet: Fleet) -> None:
     process = fleet.launch("--burst", "-v", "3")
     assert process.wait() == 0
-    assert process.output.find("DEBUG .*UPDATE jobqueue_executor SET heartbeat")
+    assert process.output.find("DEBUG .*WITH own AS MATERIALIZED")
 
 
 @pytest.mark.parametrize(("flags", "colored"), [([], False), (["--force-color"], True)])

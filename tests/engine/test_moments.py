@@ -1,7 +1,7 @@
 """No row holds a moment that Python has no word for: PostgreSQL refuses it, and the migration mends older rows."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -66,9 +66,9 @@ def test_status_that_is_none_is_refused(status: str) -> None:
 
 
 @pytest.fixture
-def older_schema(transactional_db: None) -> Iterator[None]:
-    call_command("migrate", "jobqueue", "0011", verbosity=0)
-    yield
+def go_back(transactional_db: None) -> Iterator[Callable[[], object]]:
+    """Give what brings back the schema before; rows are made first, since the models are of the newest one."""
+    yield lambda: call_command("migrate", "jobqueue", "0011", verbosity=0)
     migrate()
 
 
@@ -89,13 +89,12 @@ def constraints() -> dict[str, bool]:
 NEVER = {"wake_at", "expires_at", "resume_at"}  # where NULL says so
 
 
-def test_migration_moves_moments_to_the_nearest_that_can_be_read(older_schema: None) -> None:
-    written = []
-    for model, column in MOMENTS:
-        for moment in (*TOO_EARLY, *TOO_LATE):
-            row = row_of(model)
-            write(row, column, moment)
-            written.append((row, column, moment))
+def test_migration_moves_moments_to_the_nearest_that_can_be_read(go_back: Callable[[], object]) -> None:
+    moments = (*TOO_EARLY, *TOO_LATE)
+    written = [(row_of(model), column, moment) for model, column in MOMENTS for moment in moments]
+    go_back()
+    for row, column, moment in written:
+        write(row, column, moment)
 
     migrate()
 
@@ -107,9 +106,10 @@ def test_migration_moves_moments_to_the_nearest_that_can_be_read(older_schema: N
     assert list(constraints().values()) == [True] * 5
 
 
-def test_migration_leaves_a_scheduled_task_its_alarm(older_schema: None) -> None:
+def test_migration_leaves_a_scheduled_task_its_alarm(go_back: Callable[[], object]) -> None:
     """Without one nothing would ever wake it, not even somebody who looks for what is overdue."""
     row = TaskFactory.create(scheduled=True)
+    go_back()
     write(row, "wake_at", "infinity")
 
     migrate()
@@ -119,9 +119,10 @@ def test_migration_leaves_a_scheduled_task_its_alarm(older_schema: None) -> None
 
 @pytest.mark.parametrize("steps", [2, 6, 10, 14])
 def test_migration_that_was_killed_halfway_is_run_again(
-    older_schema: None, monkeypatch: pytest.MonkeyPatch, steps: int
+    go_back: Callable[[], object], monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     row = TaskFactory.create()
+    go_back()
     write(row, "rank", "-infinity")
     left, go = itertools.count(steps, -1), _online.patiently
 
@@ -143,10 +144,11 @@ def test_migration_that_was_killed_halfway_is_run_again(
 
 
 def test_migration_waits_for_the_holder_of_a_row_and_nobody_for_the_migration(
-    older_schema: None, monkeypatch: pytest.MonkeyPatch
+    go_back: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_online, "PAUSE_SECONDS", 0.1)
     held, other = TaskFactory.create(), TaskFactory.create()
+    go_back()
     write(held, "rank", "infinity")
     with threads(1) as start, session() as holder, session(autocommit=True) as writer:
         holder.lock(held.pk)

@@ -131,11 +131,11 @@ def test_both_share_the_work_and_each_task_commits_once(previous: Path, fleet: F
     [
         (
             "0007",
-            "The tables jobqueue_tally, jobqueue_tallydelta are missing in the database 'default': run `manage.py",
+            "The tables jobqueue_spareheartbeat, jobqueue_tally, jobqueue_tallydelta are missing in the database",
         ),
         (
-            "0009",
-            "The migrations? 0010_signed_integers.* not applied to the database 'default': run `manage.py migrate",
+            "0013",
+            "The migration 0014_task_idempotency_digest is not applied to the database 'default': run `manage.py",
         ),
     ],
 )
