@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from asyncio.tasks import _unregister_task  # the documented way to keep a task out of all_tasks()
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -55,13 +56,6 @@ class OwnedTask(asyncio.Task[Any]):
         caller, owner = _owner.get(), self.owner
         is_of_another = caller is not None and owner is not None and caller is not owner and owner.is_armed
         return not is_of_another and super().cancel(msg)
-
-
-class Runner(asyncio.Task[None]):
-    """The executor's own asyncio task around a body. No body can cancel it."""
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        return _owner.get() is None and super().cancel(msg)
 
 
 def make_task(loop: asyncio.AbstractEventLoop, body: Any, **options: Any) -> OwnedTask:
@@ -145,7 +139,7 @@ class Loop:
         self._asked_at = None
 
     async def _wind_up(self) -> None:
-        left = asyncio.all_tasks() - {asyncio.current_task()}
+        left = (asyncio.all_tasks() | self._tasks) - {asyncio.current_task()}
         for task in left:
             task.cancel()
         if left:
@@ -172,15 +166,22 @@ class Loop:
                 if self._is_closing and isinstance(error, asyncio.CancelledError):
                     raise
                 over = broken_off(hold, error, worker)
-            done(over)
+            self._finish(done, over)
 
         try:
-            task = Runner(run(), loop=self._loop)  # bypasses a factory that a body may have set
+            task = asyncio.Task(run(), loop=self._loop)  # bypasses a factory that a body may have set
         except BaseException as error:  # noqa: BLE001 - asyncio would only log it, and the task would stay RUNNING
-            done(broken_off(hold, error, worker))
+            self._finish(done, broken_off(hold, error, worker))
             return
-        self._tasks.add(task)  # the loop itself keeps only weak references
+        _unregister_task(task)  # all_tasks() does not show it, so that no body can cancel it or wait for it
+        self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _finish(self, done: Callable[[Ended], None], over: Ended) -> None:
+        try:
+            done(over)
+        except BaseException as failure:  # noqa: BLE001 - asyncio would only log it, and the task would stay RUNNING
+            self._on_failure(failure)
 
     def close(self, timeout_seconds: float) -> bool:
         """Stop the loop; returns whether its thread has ended."""
@@ -195,7 +196,7 @@ class _TidyExecutor(ThreadPoolExecutor):
     """The threads of `asyncio.to_thread` and its like, which keep no connection open behind a call."""
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return super().submit(_in_session, function, *args, **kwargs)
+        return super().submit(Context().run, _in_session, function, *args, **kwargs)
 
 
 def _in_session(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -293,9 +294,11 @@ async def run_cancellably(hold: Hold, cancel_statement: Callable[[], None], load
     loop = asyncio.get_running_loop()
     task = OwnedTask(_guarded(hold, loaded), loop=loop)
     task.owner = hold
+    of_body = Context()  # cancelling the body cancels what it waits for: that may be tasks of its neighbours
+    of_body.run(_owner.set, hold)
 
     def stop(_: type[Interrupted]) -> None:
-        loop.call_soon_threadsafe(task.cancel)
+        loop.call_soon_threadsafe(task.cancel, context=of_body)
         cancel_statement()
 
     try:
@@ -319,8 +322,9 @@ async def _guarded(hold: Hold, loaded: Loaded) -> Returned | Raised:
         returned = await call(hold, loaded)
         leave_if_forked(hold.pid)
         return Returned(returned)
-    except BaseException as error:
+    except asyncio.CancelledError:
+        leave_if_forked(hold.pid)
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever the body raises is its outcome
         leave_if_forked(hold.pid, error)
-        if isinstance(error, asyncio.CancelledError):
-            raise
         return Raised(from_the_body(error))

@@ -215,7 +215,13 @@ def conclude(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Work
             outcome: Outcome = value
         case Raised(raised):
             error = what_it_was(hold, raised)
-            outcome = after_error(hold, loaded, error, worker)
+            try:
+                outcome = after_error(hold, loaded, error, worker)
+            except MemoryError:
+                raise
+            except Exception as mistake:  # noqa: BLE001 - in a class of the body's, which would fail each time
+                error = mistake
+                outcome = failed(hold, error, worker)
     outcome = replace(outcome, run_seconds=seconds)
     return Ended(hold=hold, outcome=outcome, loaded=loaded, error=error, seconds=seconds)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import select
 import threading
@@ -17,6 +18,7 @@ from psycopg.pq import TransactionStatus
 
 from jobqueue.executor.cursors import is_of_server, settings_of, tell
 from jobqueue.executor.cut import cut_off
+from jobqueue.executor.forks import leave_if_forked
 from jobqueue.executor.log import logger
 from jobqueue.executor.standard_streams import LAST_STANDARD_STREAM
 
@@ -39,6 +41,7 @@ class Session:
     """The connections of one thread, the current one between enter() and leave()."""
 
     def __init__(self) -> None:
+        self.pid = os.getpid()  # of the process that the thread belongs to
         self._wrappers: Sequence[BaseDatabaseWrapper] = ()  # all of Django's for this thread, open or not
         self._changed: set[Any] = set()  # connections of the driver, as the keys here
         self._as_opened: dict[Any, tuple[Any, ...]] = {}
@@ -57,21 +60,22 @@ class Session:
         """
         Discard connections with open transactions or new settings, close broken or old ones, clear logged queries.
 
+        In a copy of the process, which the code that just ran has forked, end the copy.
         Django does not announce every connection with `connection_created`: the first statement after the login may
         fail, or a receiver before ours may raise. A connection that was not announced is broken or lacks our hooks, so
         it is discarded, too.
         """
+        leave_if_forked(self.pid)
         self._changed.update(cursor.connection for cursor in self._cursors if not cursor.closed)
-        is_discarded = False
-        for wrapper in self._wrappers:
+        is_discarded, wrappers = False, connections.all(initialized_only=True)
+        for wrapper in wrappers:
             try:
                 is_discarded = self._tidy(wrapper) or is_discarded
             except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is not used again
                 logger.debug("connection.discard %s", error)
                 discard(wrapper)
                 is_discarded = True
-        if is_discarded:
-            self._wrappers = connections.all()
+        self._wrappers = connections.all() if is_discarded else wrappers
         self._changed.clear()
         self._cursors.clear()
         self._heard = None
@@ -99,7 +103,7 @@ class Session:
         atomic: the alias of the database on which the body runs in a transaction of ours. Raises
         TransactionManagementError.
         """
-        for wrapper in self._wrappers:
+        for wrapper in connections.all(initialized_only=True):
             is_ours = wrapper.alias == atomic and not wrapper.savepoint_ids
             if wrapper.connection is not None and is_in_transaction(wrapper) and not is_ours:
                 raise TransactionManagementError(
@@ -107,7 +111,8 @@ class Session:
                 )
 
     def close(self) -> None:
-        """Throw all connections away, whatever state they are in."""
+        """Throw all connections away, whatever state they are in. A copy of the process ends, as in tidy()."""
+        leave_if_forked(self.pid)
         for wrapper in connections.all(initialized_only=True):
             discard(wrapper)
         self._wrappers, self._changed, self._as_opened, self._cursors = connections.all(), set(), {}, []

@@ -9,6 +9,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
+from jobqueue.executor.forks import leave_if_forked
 from jobqueue.executor.sessions import Session
 
 T = TypeVar("T")
@@ -138,6 +139,7 @@ class OwnThread(Executor):
                 tell = partial(future.set_result, call())
             except BaseException as error:  # noqa: BLE001 - it is the caller's
                 tell = partial(future.set_exception, error)
+        leave_if_forked(session.pid)
         try:
             self._end_call()  # first: who hears that the last call has ended finds its connections closed
         finally:

@@ -34,7 +34,10 @@ def fill_standard_streams() -> None:
 
 
 def fill(number: int) -> None:
-    opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, unless another thread is faster
+    try:
+        opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, unless another thread is faster
+    except OSError:  # too many files are open
+        return
     if opened == number:
         os.set_inheritable(number, True)
     else:

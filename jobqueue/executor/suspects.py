@@ -1,7 +1,7 @@
 """
 Tasks that lost two executors run alone in their process.
 
-So a task that kills executors is found out at its third loss, and its neighbours never pay for it.
+So a task that kills executors is found out at its third loss, and its neighbours do not end FAILED for it.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
+from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue import Backoff, task
@@ -140,6 +142,21 @@ async def fork_child_later(way: str) -> int:
         await asyncio.sleep(0)
     leave_child(way)
     return 0
+
+
+def fork_and_return() -> None:
+    os.fork()
+
+
+@task(atomic=True, max_attempts=1)
+def fork_after_the_commit() -> None:
+    transaction.on_commit(fork_and_return)
+
+
+@task(max_attempts=1)
+async def fork_in_threads() -> None:
+    await asyncio.to_thread(fork_and_return)
+    await sync_to_async(fork_and_return)()
 
 
 @task

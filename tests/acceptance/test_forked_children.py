@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections import Counter
 
 from jobqueue.models import Task
-from tests.acceptance.harness import Fleet, wait_for_end
-from tests.acceptance.tasks import fork_child, fork_child_later, work, work_later
+from tests.acceptance.harness import Fleet, is_running, wait_for_end, wait_until
+from tests.acceptance.tasks import (
+    fork_after_the_commit,
+    fork_child,
+    fork_child_later,
+    fork_in_threads,
+    work,
+    work_later,
+)
 from tests.models import Effect
 
 CODES = {"returns": 0, "exits": 3, "raises": 1, "awaits": 0}
@@ -17,16 +24,18 @@ def test_forked_child_ends_with_the_body(fleet: Fleet) -> None:
     for body in (fork_child, fork_child_later):
         for way in CODES:
             body.enqueue_many([((way,), {})] * 3)
+    fork_after_the_commit.enqueue_many([((), {})] * 3)
+    fork_in_threads.enqueue_many([((), {})] * 3)
     process = fleet.start("--threads", "2", "--async-slots", "4")
     work.enqueue_many([((0.01,), {})] * 60)
     work_later.enqueue_many([((0.01,), {})] * 60)
 
-    assert wait_for_end() == {"SUCCESSFUL": 24 + 120}
+    assert wait_for_end() == {"SUCCESSFUL": 24 + 6 + 120}
 
     codes = Counter((task.args[0], task.return_value) for task in Task.objects.filter(task_type__contains="fork_child"))
     assert codes == dict.fromkeys(CODES.items(), 6)
     runs = Counter(Effect.objects.filter(kind="started").values_list("task_id", flat=True))
     assert (len(runs), {*runs.values()}) == (120, {1})
     assert {*Effect.objects.values_list("pid", flat=True)} == {process.pid}
-    assert process.children() == []
+    wait_until(lambda: not any(is_running(pid) for pid in process.children()), "the end of all children")
     assert process.stop() == 0

@@ -131,6 +131,20 @@ async def block_the_loop(gate: str) -> None:
 
 
 @task
+async def cancel_all_tasks_and_wait() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for other in others:
+        other.cancel()
+    gates["cancelled"].arrive()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+@task
+async def change_the_context_in_a_thread(user: str) -> list[str]:
+    return await asyncio.get_running_loop().run_in_executor(None, change_context, user)
+
+
+@task
 async def set_a_failing_task_factory() -> None:
     def fail(*_: Any, **__: Any) -> NoReturn:
         raise RuntimeError("a task factory of a body's")
@@ -431,6 +445,19 @@ def raise_one(kind: str) -> NoReturn:
     raise EXCEPTIONS[kind]()
 
 
+class WithoutInit(Retry):
+    """Lacks `after`, which Retry's __init__ sets."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self, "as asked")
+
+
+@task(max_attempts=2, backoff=AT_ONCE)
+def fail_with_a_broken_class(gate: str) -> None:
+    gates[gate].arrive()
+    raise WithoutInit
+
+
 @task(max_attempts=2, backoff=AT_ONCE)
 def fail(kind: str = "plain") -> None:
     raise_one(kind)
@@ -550,6 +577,13 @@ def backend_pid() -> int:
 
 @task
 def session_of_database() -> int:
+    return backend_pid()
+
+
+@task
+def session_of_another_wrapper() -> int:
+    connection.close()
+    del connections["default"]
     return backend_pid()
 
 

@@ -191,13 +191,16 @@ def cut(wrapper: BaseDatabaseWrapper) -> None:
     wrapper.connection.close()
 
 
-@pytest.mark.parametrize("body", [tasks.session_of_database, tasks.session_of_database_atomically])
+@pytest.mark.parametrize(
+    "body", [tasks.session_of_database, tasks.session_of_database_atomically, tasks.session_of_another_wrapper]
+)
 def test_a_connection_cut_after_its_login_is_not_used_again(
     burst: Burst, monkeypatch: pytest.MonkeyPatch, persistent: None, body: Any
 ) -> None:
     in_worker_threads(monkeypatch, cut)
     hit = body.using(max_attempts=2, backoff=tasks.AT_ONCE).enqueue()
-    later = body.using(max_attempts=1).enqueue_many([((), {})] * 3)
+    good = tasks.session_of_database if body is tasks.session_of_another_wrapper else body
+    later = good.using(max_attempts=1).enqueue_many([((), {})] * 3)
 
     burst(threads=1)
 

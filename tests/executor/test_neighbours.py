@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from jobqueue.compat import task_finished, task_started
 from jobqueue.outcome import Status
 from tests.executor import tasks
-from tests.executor.harness import Burst, Start, gates, on_postgresql, row_of, wait_until
+from tests.executor.harness import Burst, Start, gates, on_postgresql, row_of, wait_for, wait_until
 
 pytestmark = on_postgresql
 
@@ -55,6 +56,30 @@ def test_body_that_cancels_all_asyncio_tasks_hits_itself_alone(start: Start, nei
     for number, result in enumerate(good):
         row = wait_until(result, Status.SUCCESSFUL)
         assert (row.return_value, row.polls) == (number, 1)
+
+
+def test_body_that_waits_for_what_it_cancelled_hits_itself_alone(start: Start) -> None:
+    """Its timeout cancels what it waits for, which is the work of its neighbours."""
+    good = [tasks.wait_later.using(max_attempts=1).enqueue("beside", number) for number in range(5)]
+    running = start(async_slots=20)
+    gates["beside"].wait_for(5)
+    evil = tasks.cancel_all_tasks_and_wait.using(max_attempts=1, timeout=0.2).enqueue()
+    gates["cancelled"].wait_for()
+    wait_for(lambda: running.holds[UUID(evil.id)].told_at, "its timeout")
+    gates["beside"].open()
+
+    assert wait_until(evil, Status.FAILED).errors[-1]["exception_class_path"].endswith("TaskTimeout")
+    for number, result in enumerate(good):
+        row = wait_until(result, Status.SUCCESSFUL)
+        assert (row.return_value, row.polls, row.claim_number) == (number, 1, 1)
+
+
+def test_context_of_a_thread_of_the_loop_is_not_seen_by_the_next(burst: Burst) -> None:
+    results = tasks.change_the_context_in_a_thread.enqueue_many([(("ada",), {})] * 3)
+
+    burst(async_slots=1)
+
+    assert [row_of(result).return_value for result in results] == [CLEAN] * 3
 
 
 def test_task_factory_of_a_body_does_not_stop_its_neighbours(start: Start) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -66,6 +67,23 @@ def test_process_ends_with_any_of_its_threads(
     wait_for(lambda: exits == [EXIT_INTERNAL], "the end of the process")
     stalled, unready = problems(running)
     assert f"The thread {name} has ended." in stalled & unready
+
+
+def test_process_ends_where_an_async_task_cannot_be_finished(
+    start: Start, exits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[str] = []
+
+    def fail() -> None:
+        if (name := threading.current_thread().name) == "jobqueue-loop" and not failed:
+            failed.append(name)
+            raise SystemError("after a body")
+
+    monkeypatch.setattr("jobqueue.executor.crew.fill_standard_streams", fail)
+    start(shutdown_timeout=0.1)
+    tasks.add_later.enqueue(1)
+
+    wait_for(lambda: exits == [EXIT_INTERNAL], "the end of the process")
 
 
 def test_readyz_knows_of_a_blocked_event_loop(start: Start) -> None:
