@@ -219,7 +219,7 @@ def conclude(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Work
                 outcome = after_error(hold, loaded, error, worker)
             except MemoryError:
                 raise
-            except Exception as mistake:  # noqa: BLE001 - in a class of the body's, which would fail each time
+            except BaseException as mistake:  # noqa: BLE001 - in a class of the body's, which would fail each time
                 error = mistake
                 outcome = failed(hold, error, worker)
     outcome = replace(outcome, run_seconds=seconds)

@@ -452,10 +452,25 @@ class WithoutInit(Retry):
         Exception.__init__(self, "as asked")
 
 
+class Exits(Exception):
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise SystemExit("as asked")
+
+
+BROKEN: dict[str, type[Exception]] = {"builtins.AttributeError": WithoutInit, "builtins.SystemExit": Exits}
+
+
 @task(max_attempts=2, backoff=AT_ONCE)
-def fail_with_a_broken_class(gate: str) -> None:
+def fail_with_a_broken_class(gate: str, path: str) -> None:
     gates[gate].arrive()
-    raise WithoutInit
+    raise BROKEN[path]
+
+
+@task(max_attempts=2, backoff=AT_ONCE)
+async def fail_with_a_broken_class_later(gate: str, path: str) -> None:
+    gates[gate].arrive()
+    raise BROKEN[path]
 
 
 @task(max_attempts=2, backoff=AT_ONCE)

@@ -176,9 +176,10 @@ class _Link:
             await self._proxy.weather()
             if self._is_deaf:
                 return
+            is_cut = self._completes_login(news) and self._proxy.cut_login()  # before the client knows of its login
             self._to_client.write(news)
             await self._to_client.drain()
-            if self._completes_login(news) and self._proxy.cut_login():
+            if is_cut:
                 return
 
     def _completes_login(self, news: bytes) -> bool:
