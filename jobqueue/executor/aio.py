@@ -24,7 +24,7 @@ from jobqueue.exceptions import Interrupted
 from jobqueue.executor import announce, sessions
 from jobqueue.executor.atomic import commit_with
 from jobqueue.executor.errors import from_the_body
-from jobqueue.executor.forks import leave_if_forked
+from jobqueue.executor.forks import leave_if_forked, this_process
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.masks import log_failure, subject
@@ -90,7 +90,7 @@ class Loop:
         self._loop = asyncio.new_event_loop()
         self._loop.set_task_factory(make_task)
         _loops.add(self._loop)
-        self._on_failure, self._pid = on_failure, os.getpid()
+        self._on_failure, self._process = on_failure, this_process()
         self._asked_at: float | None = None  # monotonic; of the first request without an answer
         self._loop.set_default_executor(_TidyExecutor(thread_name_prefix=f"{name}-sync"))
         self.threads = SpareThreads(name)
@@ -111,11 +111,11 @@ class Loop:
             try:
                 self._loop.run_forever()
             except BaseException:
-                leave_if_forked(self._pid)
+                leave_if_forked(self._process)
                 if self._loop.is_closed():
                     raise
                 log_failure("loop.error")
-            leave_if_forked(self._pid)
+            leave_if_forked(self._process)
         self._loop.set_task_factory(None)  # a body may have replaced it
         try:
             self._loop.run_until_complete(self._wind_up())
@@ -320,11 +320,11 @@ async def _guarded(hold: Hold, loaded: Loaded) -> Returned | Raised:
     _owner.set(hold)
     try:
         returned = await call(hold, loaded)
-        leave_if_forked(hold.pid)
+        leave_if_forked(hold.process)
         return Returned(returned)
     except asyncio.CancelledError:
-        leave_if_forked(hold.pid)
+        leave_if_forked(hold.process)
         raise
     except BaseException as error:  # noqa: BLE001 - whatever the body raises is its outcome
-        leave_if_forked(hold.pid, error)
+        leave_if_forked(hold.process, error)
         return Raised(from_the_body(error))

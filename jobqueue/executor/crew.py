@@ -113,7 +113,7 @@ class Crew:
     def _on_start(self, hold: Hold, loaded: Loaded) -> None:
         """Tell that an attempt starts, then begin to count its time; receivers leave nothing behind either."""
         announce.started(hold, loaded, self._worker)
-        sessions.tidy()
+        sessions.tidy()  # a connection may have died since the last body
         timeout = loaded.limits.timeout
         hold.start(timeout)
         if timeout is not None and timeout < LOOK_SECONDS:  # else the watchdog looks in time by itself

@@ -10,15 +10,31 @@ import traceback
 ERROR_CODE = 1
 
 
-def leave_if_forked(pid: int, error: BaseException | None = None) -> None:
+_process = object()  # stands for this process; a fork has another
+
+
+def this_process() -> object:
+    """Return what stands for this process, to be compared later. os.getpid() would cost a system call each time."""
+    return _process
+
+
+def _after_in_child() -> None:
+    global _process
+    _process = object()
+
+
+os.register_at_fork(after_in_child=_after_in_child)
+
+
+def leave_if_forked(process: object, error: BaseException | None = None) -> None:
     """
-    End this process if its id is not `pid`.
+    End this process if it is a copy of the given one.
 
     A child that returns from a body, or leaves it by sys.exit(), holds a copy of the executor's claims and database
-    connections. It must not use them. error: what the body raised in the child. It decides the exit code.
-    Handlers of atexit do not run, because they belong to the executor.
+    connections. It must not continue with them. error: what the body raised in the child; it decides the exit code.
+    Handlers of atexit belong to the executor and do not run.
     """
-    if os.getpid() == pid:
+    if process is _process:
         return
     try:
         code = _exit_code(error)

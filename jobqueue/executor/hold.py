@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from jobqueue.exceptions import Interrupted, TaskCancelled
+from jobqueue.executor.forks import this_process
 from jobqueue.outcome import Claimed, Letter
 
 Stopper = Callable[[type[Interrupted]], None]
@@ -33,7 +33,7 @@ class Hold:
         "deadline_at",
         "finishes_when_cancelled",
         "mail",
-        "pid",
+        "process",
         "reason",
         "started_at",
         "told_at",
@@ -43,7 +43,7 @@ class Hold:
     def __init__(self, claimed: Claimed, mail: Sequence[Letter] = ()) -> None:
         self.claimed = claimed
         self.mail = mail  # unread when it was claimed
-        self.pid = os.getpid()  # of the process that has the claim; a forked copy does not have it
+        self.process = this_process()  # of the process that has the claim; a forked copy does not have it
         self.finishes_when_cancelled = False  # a poll of an actor is short, and ends before its task does
         self.claimed_at = time.monotonic()
         self.started_at: float | None = None

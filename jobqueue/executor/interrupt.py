@@ -34,7 +34,7 @@ def run_interruptibly(hold: Hold, session: Session, body: Callable[[], Any]) -> 
                     ending = Returned(body())
                 except BaseException as error:  # noqa: BLE001 - whatever the body raises is its outcome
                     ending = Raised(from_the_body(error))
-            leave_if_forked(hold.pid, ending.error if isinstance(ending, Raised) else None)
+            leave_if_forked(hold.process, ending.error if isinstance(ending, Raised) else None)
             hold.disarm(partial(clear_thread, ident))
             is_over = True
         except Interrupted as late:

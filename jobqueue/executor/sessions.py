@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import select
 import threading
@@ -18,7 +17,7 @@ from psycopg.pq import TransactionStatus
 
 from jobqueue.executor.cursors import is_of_server, settings_of, tell
 from jobqueue.executor.cut import cut_off
-from jobqueue.executor.forks import leave_if_forked
+from jobqueue.executor.forks import leave_if_forked, this_process
 from jobqueue.executor.log import logger
 from jobqueue.executor.standard_streams import LAST_STANDARD_STREAM
 
@@ -41,7 +40,7 @@ class Session:
     """The connections of one thread, the current one between enter() and leave()."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()  # of the process that the thread belongs to
+        self.process = this_process()  # of the process that the thread belongs to
         self._wrappers: Sequence[BaseDatabaseWrapper] = ()  # all of Django's for this thread, open or not
         self._changed: set[Any] = set()  # connections of the driver, as the keys here
         self._as_opened: dict[Any, tuple[Any, ...]] = {}
@@ -65,9 +64,9 @@ class Session:
         fail, or a receiver before ours may raise. A connection that was not announced is broken or lacks our hooks, so
         it is discarded, too.
         """
-        leave_if_forked(self.pid)
+        leave_if_forked(self.process)
         self._changed.update(cursor.connection for cursor in self._cursors if not cursor.closed)
-        is_discarded, wrappers = False, connections.all(initialized_only=True)
+        is_discarded, wrappers = False, connections.all()
         for wrapper in wrappers:
             try:
                 is_discarded = self._tidy(wrapper) or is_discarded
@@ -112,7 +111,7 @@ class Session:
 
     def close(self) -> None:
         """Throw all connections away, whatever state they are in. A copy of the process ends, as in tidy()."""
-        leave_if_forked(self.pid)
+        leave_if_forked(self.process)
         for wrapper in connections.all(initialized_only=True):
             discard(wrapper)
         self._wrappers, self._changed, self._as_opened, self._cursors = connections.all(), set(), {}, []

@@ -139,7 +139,7 @@ class OwnThread(Executor):
                 tell = partial(future.set_result, call())
             except BaseException as error:  # noqa: BLE001 - it is the caller's
                 tell = partial(future.set_exception, error)
-        leave_if_forked(session.pid)
+        leave_if_forked(session.process)
         try:
             self._end_call()  # first: who hears that the last call has ended finds its connections closed
         finally:

@@ -28,7 +28,7 @@ def fill_standard_streams() -> None:
     """
     for number in range(LAST_STANDARD_STREAM + 1):
         try:
-            fcntl.fcntl(number, fcntl.F_GETFD)
+            os.get_inheritable(number)  # keeps Python's lock, which fcntl.fcntl() and os.fstat() release
         except OSError:
             fill(number)
 
