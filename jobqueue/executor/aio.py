@@ -245,7 +245,7 @@ def finish_quickly(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker
         return ending
     try:
         return Returned(finish(hold, loaded, ending.value, worker))
-    except Exception as error:  # noqa: BLE001 - as run_interruptibly() does
+    except BaseException as error:  # noqa: BLE001 - as run_interruptibly() does
         return Raised(from_the_body(error))
 
 
