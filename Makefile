@@ -29,8 +29,8 @@ help:
 	@echo "make serve    run the demo site and its executors until Ctrl-C"
 	@echo "make test     run the test suite (ARGS='-k admin -x' goes to pytest)"
 	@echo "make interleavings  step through the races at length: 2,000 orders of each that has too many to run all"
-	@echo "make trust    kill, freeze and cut off executors and servers for hours, and write docs/reliability.md"
-	@echo "make trust-peers  do the same to procrastinate and django-tasks-db, a quarter of an hour, and add what came of it"
+	@echo "make verify    kill, freeze and cut off executors and servers for hours, and write docs/reliability.md"
+	@echo "make verify-peers  do the same to procrastinate and django-tasks-db, a quarter of an hour, and add what came of it"
 	@echo "make bench    measure this queue beside its peers, an hour and a half (make bench-quick: two minutes)"
 	@echo "make bench-actors  measure polls of actors per second beside the naive protocol (ARGS='--rounds 9')"
 	@echo "make bench-wake    measure how soon an actor among a million is polled after its message"
@@ -55,13 +55,13 @@ test: venv
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 interleavings: venv
-	@JOBQUEUE_SAMPLES=$(or $(JOBQUEUE_SAMPLES),2000) $(PY) -m pytest tests/interleavings/test_orders.py $(ARGS)
+	@JOBQUEUE_SAMPLES=$(or $(JOBQUEUE_SAMPLES),2000) $(PY) -m pytest verification/interleavings/test_orders.py $(ARGS)
 
 trust: venv
-	@$(PY) -m tests.trust $(ARGS)
+	@$(PY) -m verification.faults $(ARGS)
 
 trust-peers: venv-bench
-	@$(BENCH_PY) -m tests.trust.peers $(ARGS)
+	@$(BENCH_PY) -m verification.faults.peers $(ARGS)
 
 bench: venv-bench
 	@$(BENCH_PY) -m benchmarks.bench $(ARGS)

@@ -22,7 +22,7 @@ class Spawn:
     """
     Start a child task: an actor, or a function task; its end arrives in our inbox as one message.
 
-    The poll fails with KeyTaken when a live task holds the child's key.
+    The poll fails with DuplicateKey when a live task holds the child's key.
 
     `id` is there from the moment this is built, so that the state can remember the child; hence each is one
     child, to be built in the poll that returns it, not kept in a module and spawned again. `using()` of the
@@ -47,7 +47,7 @@ class Send:
 
     to: UUID | str | Spawn
     body: Any = None
-    dedupe: str | None = None
+    dedupe_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ class PollContext(Generic[S]):
     attempt: int = 1
     polls: int = 0
     timed_out: bool = False
-    is_told_to_stop: Callable[[], bool] = bool
+    should_stop: Callable[[], bool] = bool
     make_result: Callable[[], Any] = lambda: None  # 7 us, so not before somebody asks
 
     @property
@@ -121,7 +121,7 @@ class PollContext(Generic[S]):
 
     @property
     def cancelled(self) -> bool:
-        return self.is_told_to_stop()
+        return self.should_stop()
 
     @property
     def task_result(self) -> Any:
@@ -194,7 +194,7 @@ class Actor(Generic[S]):
         retry_on: Any = None,
         give_up_on: Any = None,
         timeout: float | timedelta | None = None,
-        submit: bool | None = None,
+        allow_http: bool | None = None,
         abstract: bool = False,
         **rest: Any,
     ) -> None:
@@ -207,7 +207,7 @@ class Actor(Generic[S]):
             "retry_on": retry_on,
             "give_up_on": give_up_on,
             "timeout": timeout,
-            "submit": submit,
+            "allow_http": allow_http,
         }
         if rest and not any("__init_subclass__" in vars(base) for base in cls.__mro__ if base not in WITHOUT_KEYWORDS):
             known = ", ".join(["name", *given, "abstract"])

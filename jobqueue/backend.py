@@ -26,11 +26,11 @@ from jobqueue.compat import (
     is_heard,
     task_enqueued,
 )
-from jobqueue.exceptions import InvalidArguments, KeyTaken
+from jobqueue.exceptions import DuplicateKey, InvalidArguments
 from jobqueue.function import Call, FunctionTask, changed
 from jobqueue.ids import new_id
-from jobqueue.outcome import Enqueued, NewTask
 from jobqueue.payload import encode, encode_arguments
+from jobqueue.records import Enqueued, NewTask
 from jobqueue.results import as_stored, made
 from jobqueue.task_options import stored_options
 
@@ -227,7 +227,9 @@ class JobQueueBackend(BaseTaskBackend):
             digests = dict(seen.values_list("pk", "idempotency_digest"))
             made = {answer.id for answer in answers if answer.created}
             others = {
-                place: KeyTaken(REUSED_KEY.format(where="in this batch" if answer.id in made else f"task {answer.id}"))
+                place: DuplicateKey(
+                    REUSED_KEY.format(where="in this batch" if answer.id in made else f"task {answer.id}")
+                )
                 for place, (row, answer) in enumerate(zip(rows, answers, strict=True))
                 if digests.get(answer.id, row.idempotency_digest) != row.idempotency_digest
             }

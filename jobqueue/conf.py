@@ -35,7 +35,7 @@ class Options:
     max_attempts: int = 4  # tries of one poll, the first included
     backoff: Backoff = field(default_factory=Backoff)  # wait between tries
     timeout: float | None = None  # seconds one try may take
-    max_losses: int = 3  # executors a task may take down before it is FAILED
+    max_executor_losses: int = 3  # executors a task may take down before it is FAILED
     max_payload_bytes: int = 1_048_576  # arguments, messages, results, each
     retention: Mapping[str, float | None] = field(
         default_factory=default_retention
@@ -55,7 +55,7 @@ class Options:
         "*pwd*",
         "*signature*",
     )  # argument paths shown masked
-    submit_tokens: tuple[Token, ...] = ()  # programs that may submit tasks over HTTP
+    http_tokens: tuple[Token, ...] = ()  # programs that may submit tasks over HTTP
     ready_age_limit: float | None = 300.0  # seconds a READY task may wait before health/ready says no
 
 
@@ -68,7 +68,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "MAX_ATTEMPTS": (1, 1_000_000),
     "TIMEOUT": (0.001, 365 * DAY_SECONDS),
     "READY_AGE_LIMIT": (0.001, 365 * DAY_SECONDS),
-    "MAX_LOSSES": (1, 1_000_000),
+    "MAX_EXECUTOR_LOSSES": (1, 1_000_000),
     "MAX_PAYLOAD_BYTES": (64, 256 * 1_048_576),
 }
 
@@ -113,7 +113,7 @@ def problems(raw: Any) -> Iterator[str]:
                 is_list = isinstance(value, list | tuple | set | frozenset)
                 if not is_list or not all(isinstance(path, str) for path in value):
                     yield f"REDACT must be a list of argument paths, not {value!r}"
-            case "SUBMIT_TOKENS":
+            case "HTTP_TOKENS":
                 yield from tokens.problems(value)
             case "RETENTION":
                 yield from _retention_problems(value)
@@ -148,8 +148,8 @@ def parse(raw: Mapping[str, Any], alias: str = "default") -> Options:
     if "retention" in values:
         kept = {status: seconds(value) for status, value in values["retention"].items()}
         values["retention"] = default_retention() | kept
-    if "submit_tokens" in values:
-        values["submit_tokens"] = tokens.parse(values["submit_tokens"])
+    if "http_tokens" in values:
+        values["http_tokens"] = tokens.parse(values["http_tokens"])
     if "redact" in values:
         values["redact"] = tuple(values["redact"])
     return Options(**values)

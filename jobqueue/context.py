@@ -17,9 +17,9 @@ class Context(TaskContext):  # type: ignore[misc,type-arg]
     """
 
     idempotency_key: str
-    is_told_to_stop: Callable[[], bool]
+    should_stop: Callable[[], bool]
 
     @property
     def cancelled(self) -> bool:
         """Whether the body was told to stop: cancelled, timed out, shutting down, or its claim is lost."""
-        return self.is_told_to_stop()
+        return self.should_stop()

@@ -15,7 +15,7 @@ class InvalidArguments(JobQueueError, ValueError):
     """The arguments of a task are not what its function takes, or are not JSON."""
 
 
-class TooLarge(InvalidArguments):
+class PayloadTooLarge(InvalidArguments):
     """The arguments of a task take more than MAX_PAYLOAD_BYTES."""
 
 
@@ -52,11 +52,11 @@ class Stale(JobQueueError):
     """What the poll saw is no longer true; poll again."""
 
 
-class KeyTaken(JobQueueError):
+class DuplicateKey(JobQueueError):
     """A live task that cannot be seen from here holds the key."""
 
 
-class ConsumedTwice(JobQueueError):
+class MessageAlreadyConsumed(JobQueueError):
     """A message of the inbox was consumed by somebody else; nothing was committed."""
 
 
@@ -88,10 +88,6 @@ class InvalidResult(JobQueueError):
     """The return value of the task cannot be stored."""
 
 
-class ClaimLost(JobQueueError):
-    """Another executor holds the task now, or it has ended; the outcome is dropped."""
-
-
 class Interrupted(BaseException):
     """
     The body was told to stop from outside.
@@ -115,5 +111,5 @@ class ShuttingDown(Interrupted):
     """The executor stops and hands the task back."""
 
 
-class FenceLost(Interrupted):
+class ClaimLost(Interrupted):
     """The executor lost its claim on the task, which may run elsewhere."""

@@ -66,7 +66,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     after this moment, or this long after it was enqueued. name: what rows call the task instead of its
     dotted path, so that the function can move. retry_on, give_up_on: exceptions worth another try (all,
     when None), and exceptions that are not; give_up_on wins. atomic: the function and its completion
-    are one transaction. key: at most one live task of the backend has it. submit: whether HTTP may submit it.
+    are one transaction. key: at most one live task of the backend has it. allow_http: whether HTTP may submit it.
     """
 
     name: str = ""
@@ -77,7 +77,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     give_up_on: tuple[type[BaseException], ...] = ()
     timeout: float | None = None
     atomic: bool = False
-    submit: bool = False
+    allow_http: bool = False
     expires: datetime | timedelta | None = None
     key: str | None = None
     metadata: Mapping[str, Any] | None = field(default=None, hash=False)
@@ -242,7 +242,7 @@ def task(
     give_up_on: ExceptionClasses = ...,
     timeout: float | timedelta | None = ...,
     atomic: bool = ...,
-    submit: bool = ...,
+    allow_http: bool = ...,
     expires: datetime | timedelta | None = ...,
     name: str = ...,
 ) -> ContextTaskDecorator: ...
@@ -259,7 +259,7 @@ def task(
     give_up_on: ExceptionClasses = ...,
     timeout: float | timedelta | None = ...,
     atomic: bool = ...,
-    submit: bool = ...,
+    allow_http: bool = ...,
     expires: datetime | timedelta | None = ...,
     name: str = ...,
 ) -> TaskDecorator: ...
@@ -301,5 +301,5 @@ def task(
 
 
 DECLARED_OPTIONS = frozenset(
-    {"max_attempts", "backoff", "retry_on", "give_up_on", "timeout", "atomic", "submit", "expires", "name"}
+    {"max_attempts", "backoff", "retry_on", "give_up_on", "timeout", "atomic", "allow_http", "expires", "name"}
 )

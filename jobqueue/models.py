@@ -14,11 +14,11 @@ from django.db import models
 from django.db.models import Q, Value
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue import outcome
+from jobqueue import records
 from jobqueue.ids import new_id
 
-LIVE = [str(status) for status in outcome.LIVE]
-FINAL = [str(status) for status in outcome.FINAL]
+LIVE = [str(status) for status in records.LIVE]
+FINAL = [str(status) for status in records.FINAL]
 
 
 class TaskQuerySet(models.QuerySet["Task"]):
@@ -59,13 +59,13 @@ class Task(models.Model):
     """One task: what to run, where it stands, and how it ended."""
 
     class Status(models.TextChoices):
-        READY = outcome.Status.READY.value, _("Ready")
-        SCHEDULED = outcome.Status.SCHEDULED.value, _("Scheduled")
-        RUNNING = outcome.Status.RUNNING.value, _("Running")
-        SUSPENDED = outcome.Status.SUSPENDED.value, _("Suspended")
-        SUCCESSFUL = outcome.Status.SUCCESSFUL.value, _("Successful")
-        FAILED = outcome.Status.FAILED.value, _("Failed")
-        CANCELLED = outcome.Status.CANCELLED.value, _("Cancelled")
+        READY = records.Status.READY.value, _("Ready")
+        SCHEDULED = records.Status.SCHEDULED.value, _("Scheduled")
+        RUNNING = records.Status.RUNNING.value, _("Running")
+        SUSPENDED = records.Status.SUSPENDED.value, _("Suspended")
+        SUCCESSFUL = records.Status.SUCCESSFUL.value, _("Successful")
+        FAILED = records.Status.FAILED.value, _("Failed")
+        CANCELLED = records.Status.CANCELLED.value, _("Cancelled")
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     backend = models.CharField(_("backend"), max_length=64, default="default")
@@ -98,7 +98,7 @@ class Task(models.Model):
     status = models.CharField(_("status"), max_length=16, choices=Status.choices, default=Status.READY)
     wake_at = models.DateTimeField(_("wakes at"), null=True)
     expires_at = models.DateTimeField(_("expires at"), null=True)
-    heartbeat = models.DateTimeField(_("claimed at"), null=True)
+    claimed_at = models.DateTimeField(_("claimed at"), null=True)
     claim_number = models.BigIntegerField(_("claim number"), default=0)
     executor_id = models.UUIDField(_("executor"), null=True)
     worker_ids = models.JSONField(_("workers"), default=list)
@@ -107,8 +107,8 @@ class Task(models.Model):
     polls = models.BigIntegerField(_("polls"), default=0)
     idle_polls = models.IntegerField(_("idle polls"), default=0, db_default=0)
     timed_out = models.BooleanField(_("timed out"), default=False, db_default=False)
-    alarm_at = models.DateTimeField(_("times out at"), null=True)
-    lost_count = models.IntegerField(_("executors lost"), default=0)
+    timeout_at = models.DateTimeField(_("times out at"), null=True)
+    executor_losses = models.IntegerField(_("executors lost"), default=0)
     cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
 
     errors = models.JSONField(_("errors"), default=list)
@@ -118,7 +118,7 @@ class Task(models.Model):
     started_at = models.DateTimeField(_("started at"), null=True)
     last_attempted_at = models.DateTimeField(_("last attempted at"), null=True)
     finished_at = models.DateTimeField(_("finished at"), null=True)
-    reported_at = models.DateTimeField(_("parent told at"), null=True)
+    parent_notified_at = models.DateTimeField(_("parent told at"), null=True)
 
     objects = TaskManager()
 
@@ -152,7 +152,7 @@ class Task(models.Model):
             models.Index(
                 fields=["backend", "queue_name", "rank", "id"],
                 name="jobqueue_task_suspects",
-                condition=Q(status="READY", lost_count__gte=2),
+                condition=Q(status="READY", executor_losses__gte=2),
             ),
             models.Index(fields=["backend", "id"], name="jobqueue_task_suspended", condition=Q(status="SUSPENDED")),
             models.Index(
@@ -210,7 +210,7 @@ class InboxMessage(models.Model):
     task = models.ForeignKey(Task, models.CASCADE, related_name="inbox", db_index=False, verbose_name=_("task"))
     sender_id = models.UUIDField(_("sender"), null=True)
     body = models.JSONField(_("body"), null=True)
-    eof = models.CharField(_("end of child"), max_length=16, null=True)
+    child_status = models.CharField(_("end of child"), max_length=16, null=True)
     dedupe_key = models.CharField(_("dedupe key"), max_length=255, null=True)
     sent_at = models.DateTimeField(_("sent at"))
     consumed_at = models.DateTimeField(_("consumed at"), null=True)
@@ -344,7 +344,7 @@ class Queue(models.Model):
         return self.paused_at is not None and (self.resume_at is None or self.resume_at > now)
 
 
-class Tally(models.Model):
+class Counter(models.Model):
     """What happened to the tasks of one type in one queue: in one minute, or ever since where `minute` is null."""
 
     id = models.BigAutoField(primary_key=True)
@@ -364,7 +364,7 @@ class Tally(models.Model):
     runs = models.JSONField(_("runs"), default=list)
 
     class Meta:
-        db_table = "jobqueue_tally"
+        db_table = "jobqueue_counter"
         verbose_name = _("tally")
         verbose_name_plural = _("tallies")
         default_permissions = ()
@@ -372,12 +372,12 @@ class Tally(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["backend", "queue_name", "task_type"],
-                name="jobqueue_tally_total",
+                name="jobqueue_counter_total",
                 condition=Q(minute__isnull=True),
             ),
             models.UniqueConstraint(
                 fields=["minute", "backend", "queue_name", "task_type"],
-                name="jobqueue_tally_minute",
+                name="jobqueue_counter_minute",
                 condition=Q(minute__isnull=False),
             ),
         ]
@@ -386,7 +386,7 @@ class Tally(models.Model):
         return f"{self.task_type} in {self.queue_name}"
 
 
-class TallyDelta(models.Model):
+class CounterDelta(models.Model):
     """
     What a transaction adds to the tally; only ever inserted, so that nobody waits for anybody. Executors fold it in.
 
@@ -411,7 +411,7 @@ class TallyDelta(models.Model):
     run_seconds = models.FloatField(null=True)
 
     class Meta:
-        db_table = "jobqueue_tallydelta"
+        db_table = "jobqueue_counterdelta"
         default_permissions = ()
 
     def __str__(self) -> str:

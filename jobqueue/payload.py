@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from jobqueue.exceptions import InvalidArguments, InvalidResult, TooLarge
+from jobqueue.exceptions import InvalidArguments, InvalidResult, PayloadTooLarge
 
 MAX_DEPTH = 64
 MAX_DEDUPE = 255  # characters
@@ -297,7 +297,7 @@ def encode_arguments(
     Give the JSON text of a task's arguments, checked against its function.
 
     name: what the errors call it, say `send_receipt()`. max_bytes: of both texts together, in UTF-8.
-    Raises InvalidArguments, TooLarge in its place beyond that, which names the argument by its parameter and the path
+    Raises InvalidArguments, PayloadTooLarge in its place beyond that, which names the argument by its parameter and the path
     inside it.
     """
     parameters = parameters_of(function, takes_context)
@@ -319,13 +319,15 @@ def encode_arguments(
         raise InvalidArguments(f"{name}: argument {refused.at(shown)}") from None
     except _TooLarge:
         shown = parameters.name_of(place) if isinstance(place, int) else ascii(place)
-        raise TooLarge(f"{name}: argument {shown}: {_limit(max_bytes)}") from None
+        raise PayloadTooLarge(f"{name}: argument {shown}: {_limit(max_bytes)}") from None
     if len(args_text) + len(kwargs_text) > max_bytes:
         sizes = {parameters.name_of(i): _size(value) for i, value in enumerate(plain_args)}
         sizes |= {ascii(key): _size(value) for key, value in plain_kwargs.items()}
         largest = max(sizes, key=sizes.__getitem__)
         total = len(args_text) + len(kwargs_text)
-        raise TooLarge(f"{name}: argument {largest} takes {sizes[largest]:,} of {total:,} bytes: {_limit(max_bytes)}")
+        raise PayloadTooLarge(
+            f"{name}: argument {largest} takes {sizes[largest]:,} of {total:,} bytes: {_limit(max_bytes)}"
+        )
     return args_text.decode(), kwargs_text.decode()
 
 
@@ -344,7 +346,7 @@ def encode(value: Any, *, place: str, max_bytes: int) -> str:
     except _Refused as refused:
         raise InvalidArguments(refused.at(place)) from None
     except _TooLarge:
-        raise TooLarge(f"{place}: {_limit(max_bytes)}") from None
+        raise PayloadTooLarge(f"{place}: {_limit(max_bytes)}") from None
 
 
 def encode_message(body: Any, *, max_bytes: int) -> str:
@@ -352,11 +354,11 @@ def encode_message(body: Any, *, max_bytes: int) -> str:
     return encode(plain(body), place="message", max_bytes=max_bytes)
 
 
-def dedupe_key(value: str | None) -> str | None:
+def check_dedupe_key(value: str | None) -> str | None:
     """Give a message's dedupe key as it is. Raises InvalidArguments for what a row cannot hold."""
     if value is None or is_text(value, MAX_DEDUPE):
         return value
-    raise InvalidArguments(f"message: dedupe must be a text of 1 to {MAX_DEDUPE} characters, not {value!r:.200}")
+    raise InvalidArguments(f"message: dedupe_key must be a text of 1 to {MAX_DEDUPE} characters, not {value!r:.200}")
 
 
 def plain(value: Any) -> Any:

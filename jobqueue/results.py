@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jobqueue.compat import TaskError, TaskResult, TaskResultStatus, normalize_json
 from jobqueue.function import FunctionTask, changed
-from jobqueue.outcome import Claimed, NewTask, Status
 from jobqueue.payload import decode
+from jobqueue.records import ClaimedTask, NewTask, Status
 
 if TYPE_CHECKING:
     from jobqueue import models
@@ -96,7 +96,9 @@ def from_row(row: models.Task, task: AnyTask) -> Result:
     return result
 
 
-def from_claimed(claimed: Claimed, task: AnyTask, args: list[Any], kwargs: dict[str, Any], *, worker_id: str) -> Result:
+def from_claimed(
+    claimed: ClaimedTask, task: AnyTask, args: list[Any], kwargs: dict[str, Any], *, worker_id: str
+) -> Result:
     """
     Show a claimed task in the attempt that starts now, so that `attempts` counts this one too.
 

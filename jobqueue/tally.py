@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 
 # Seconds. Rows of the tally hold one count per place in this list, and one for what is longer: another list would
 # give the counts of before another meaning.

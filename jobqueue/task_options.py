@@ -48,7 +48,7 @@ def problems(task: Any) -> Iterator[str]:
         value = getattr(task, option)
         if value is not None and not (isinstance(value, tuple) and all(map(_is_exception_class, value))):
             yield f"{option} must be an exception class or a tuple of them, not {value!r}"
-    for option in ("atomic", "submit"):
+    for option in ("atomic", "allow_http"):
         value = getattr(task, option)
         if not isinstance(value, bool):
             yield f"{option} must be True or False, not {value!r}"

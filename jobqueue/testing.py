@@ -50,8 +50,8 @@ from jobqueue.executor.sessions import Session
 from jobqueue.executor.upkeep import AGAIN_SECONDS
 from jobqueue.ids import new_id
 from jobqueue.models import Executor, InboxMessage, Queue, Task
-from jobqueue.outcome import Claimed, Demand, Outcome, Status
 from jobqueue.payload import plain
+from jobqueue.records import ClaimedTask, ClaimRequest, Outcome, Status
 
 __all__ = ["Polled", "advance", "context", "message", "poll_once", "run_until_idle"]
 
@@ -186,13 +186,13 @@ class _Queue:
             backend=engine.alias,
         )
 
-    def claim(self) -> Claimed | None:
+    def claim(self) -> ClaimedTask | None:
         """Give the next task; wakes what is due, or has mail, when none is READY."""
         return self._claim_ready() or (self._claim_ready() if self.wake() else None)
 
-    def _claim_ready(self) -> Claimed | None:
+    def _claim_ready(self) -> ClaimedTask | None:
         for suspects in (False, True):
-            demand = Demand(
+            demand = ClaimRequest(
                 executor_id=self._executor_id,
                 queues=self.engine.queues_in_use(),
                 limit=1,
@@ -203,7 +203,7 @@ class _Queue:
                 return claimed[0]
         return None
 
-    def claim_one(self, pk: UUID) -> Claimed:
+    def claim_one(self, pk: UUID) -> ClaimedTask:
         claimed = self.engine.claim_one(pk, self._executor_id)
         if claimed is None:
             row = self.engine.tasks.filter(pk=pk).first()
@@ -221,8 +221,8 @@ class _Queue:
         sleepers = self.engine.tasks.suspended().filter(Q(Exists(mail), idle_polls=0) | Exists(news))
         return count + self.engine.wake(list(sleepers.values_list("pk", flat=True)))
 
-    def poll(self, claimed: Claimed) -> Polled:
-        letters = self.engine.read_mail([claimed.id]).get(claimed.id, ())
+    def poll(self, claimed: ClaimedTask) -> Polled:
+        letters = self.engine.read_messages([claimed.id]).get(claimed.id, ())
         over, status = self._settle(self._run(Hold(claimed, letters)))
         if isinstance(over.error, KeyboardInterrupt):
             raise over.error

@@ -1,4 +1,4 @@
-"""SUBMIT_TOKENS: what may be submitted, or read, over HTTP by whom. The settings hold hashes, never the secrets."""
+"""HTTP_TOKENS: what may be submitted, or read, over HTTP by whom. The settings hold hashes, never the secrets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Token:
 
 
 def parse(raw: Mapping[str, Any]) -> tuple[Token, ...]:
-    """Read SUBMIT_TOKENS, in which problems() finds nothing."""
+    """Read HTTP_TOKENS, in which problems() finds nothing."""
     return tuple(
         Token(
             name=name,
@@ -57,22 +57,22 @@ def parse(raw: Mapping[str, Any]) -> tuple[Token, ...]:
 
 
 def problems(raw: Any) -> Iterator[str]:
-    """Say what is wrong with SUBMIT_TOKENS; without its values, one of which may be a secret."""
+    """Say what is wrong with HTTP_TOKENS; without its values, one of which may be a secret."""
     if not isinstance(raw, Mapping):
-        yield "SUBMIT_TOKENS must be a dict of names and dicts"
+        yield "HTTP_TOKENS must be a dict of names and dicts"
         return
     seen: dict[str, str] = {}
     for name, given in raw.items():
-        here = f"SUBMIT_TOKENS[{name!r}]"
+        here = f"HTTP_TOKENS[{name!r}]"
         if not isinstance(name, str) or not name:
-            yield "SUBMIT_TOKENS must have names for keys"
+            yield "HTTP_TOKENS must have names for keys"
         elif not isinstance(given, Mapping) or set(given) - OPTIONAL != KEYS:
             wanted = "sha256, tasks and queues, and metrics if it may read those"
             yield f"{here} must be a dict of {wanted}{_misspelt(given)}"
         elif not isinstance(given["sha256"], str) or not HASH.fullmatch(given["sha256"]):
             yield f"{here}['sha256'] must be the 64 hexadecimal digits of the SHA-256 of the token"
         elif (other := seen.setdefault(given["sha256"].lower(), name)) != name:
-            yield f"{here} has the same token as SUBMIT_TOKENS[{other!r}]"
+            yield f"{here} has the same token as HTTP_TOKENS[{other!r}]"
         else:
             if not isinstance(given.get("metrics", False), bool):
                 yield f"{here}['metrics'] must be True or False"

@@ -45,7 +45,7 @@ class ByHand(Actor):
         return commit
 
 
-class Diary(Actor, submit=True):
+class Diary(Actor, allow_http=True):
     """Writes down what it is sent."""
 
     Message = str | int

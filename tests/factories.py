@@ -65,7 +65,7 @@ class TaskFactory(UsingFactory[Task]):
             status="RUNNING",
             claim_number=1,
             executor_id=factory.LazyFunction(uuid4),
-            heartbeat=factory.LazyFunction(lambda: ago(12)),
+            claimed_at=factory.LazyFunction(lambda: ago(12)),
             started_at=factory.LazyFunction(lambda: ago(12)),
             last_attempted_at=factory.LazyFunction(lambda: ago(12)),
         )

@@ -21,13 +21,13 @@ TaskFactory: Any = factories.TaskFactory  # makes a row, which type checkers do 
 def token(
     secret: str = SECRET, *, tasks: Sequence[str] = ("tests.*",), queues: Sequence[str] = ("*",)
 ) -> dict[str, Any]:
-    """One entry of SUBMIT_TOKENS."""
+    """One entry of HTTP_TOKENS."""
     return {"sha256": hashlib.sha256(secret.encode()).hexdigest(), "tasks": list(tasks), "queues": list(queues)}
 
 
 def tasks_setting(tokens: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
     """TASKS of a site whose shop may submit the tests' tasks."""
-    own = {"SUBMIT_TOKENS": {"shop": token()} if tokens is None else tokens, **options}
+    own = {"HTTP_TOKENS": {"shop": token()} if tokens is None else tokens, **options}
     return {
         "default": {"BACKEND": JOBQUEUE, "QUEUES": ["default", "mail", "named"], "OPTIONS": own},
         "sqlite": {"BACKEND": JOBQUEUE, "QUEUES": [], "OPTIONS": {"DATABASE": "sqlite"}},

@@ -86,11 +86,11 @@ if env.bool("TESTS_LOG_AS_JSON", default=False):
         "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "json"}},
         "loggers": {"jobqueue": {"handlers": ["console"], "level": "INFO"}},
     }
-elif "TRUST_DIARY" in env:  # a process of tests/trust/rig.py
+elif "VERIFICATION_DIARY" in env:  # a process of verification/faults/rig.py
     LOGGING = {
         "version": 1,
         "disable_existing_loggers": False,
-        "handlers": {"logbook": {"class": "tests.trust.diary.Logbook"}},
+        "handlers": {"logbook": {"class": "verification.faults.diary.Logbook"}},
         "loggers": {
             "jobqueue": {"handlers": ["logbook"], "level": "INFO", "propagate": False},
             # As run_executors has it: they would tell each start and end a second time.

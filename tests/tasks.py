@@ -41,7 +41,7 @@ async def fail_later(message: str = "as asked") -> None:
     raise ValueError(message)
 
 
-@task(submit=True)
+@task(allow_http=True)
 def greet(name: str, *, password: str = "", times: int = 1) -> str:
     return f"hello {name}" * times
 

@@ -82,7 +82,7 @@ def decide(album: Album, what: str) -> tuple[bool, str]:
     if what == "publish" and album.state == State.WAITING and not album.photos.exclude(thumbnail="").exists():
         return False, "None of the photos can be shown: there is nothing to publish."
     try:
-        sent = send(album.task_id, decision, dedupe=what)
+        sent = send(album.task_id, decision, dedupe_key=what)
     except (TaskFinished, TaskNotFound):
         album.refresh_from_db()
         return False, too_late(album)

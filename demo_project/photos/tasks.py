@@ -81,7 +81,7 @@ async def tell_followers(album_id: str) -> dict[str, Any]:
     return {"told": told, "seconds": round(time.monotonic() - began, 2)}
 
 
-@task(queue_name="reports", atomic=True, submit=True)
+@task(queue_name="reports", atomic=True, allow_http=True)
 def nightly_report(day: str) -> dict[str, Any]:
     figures = Photo.objects.filter(uploaded_at__date=date.fromisoformat(day)).aggregate(
         photos=Count("pk"),

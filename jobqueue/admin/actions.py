@@ -22,7 +22,7 @@ from jobqueue import api
 from jobqueue.admin.listing import CAP, Bounds, condition
 from jobqueue.engine.clock import Clock
 from jobqueue.models import Task
-from jobqueue.outcome import LIVE, Status
+from jobqueue.records import LIVE, Status
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise as Text

@@ -27,7 +27,7 @@ from jobqueue.admin.filters import BackendFilter
 from jobqueue.admin.listing import CappedPaginator
 from jobqueue.admin.words import duration, served, short_type
 from jobqueue.models import Executor, Task
-from jobqueue.outcome import Command
+from jobqueue.records import Command
 
 SHOWN = 5  # running tasks named per executor in the list
 READ = 2000  # running tasks read for a page
@@ -45,7 +45,7 @@ def with_tasks(rows: QuerySet[Executor]) -> list[Executor]:
     executors = list(rows)
     running = Task.objects.using(rows.db).running().filter(executor_id__in=[row.pk for row in executors])
     held: dict[UUID | None, list[Task]] = defaultdict(list)
-    for task in running.only("task_type", "executor_id", "heartbeat")[:READ]:
+    for task in running.only("task_type", "executor_id", "claimed_at")[:READ]:
         held[task.executor_id].append(task)
     for row in executors:
         row.tasks = held[row.pk]  # type: ignore[attr-defined]
@@ -139,7 +139,7 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
                     reverse(f"{self.admin_site.name}:jobqueue_task_change", args=[task.pk]),
                     task.task_type,
                     short_type(task.task_type),
-                    duration(now - task.heartbeat) if task.heartbeat else "",
+                    duration(now - task.claimed_at) if task.claimed_at else "",
                 )
                 for task in tasks[:SHOWN]
             ),

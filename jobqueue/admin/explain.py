@@ -117,12 +117,12 @@ def _why_not_started(task: Task, around: Surroundings) -> str:
         return _("every executor of queue %(queue)s that is alive was told to claim nothing.") % names
     if not around.serving:
         return _("no executor of queue %(queue)s is alive.") % names
-    if task.lost_count:
+    if task.executor_losses:
         return ngettext(
             "%(count)d executor was lost while it held the task; another one takes it up.",
             "%(count)d executors were lost while they held the task; it waits for one that is free to run it alone.",
-            task.lost_count,
-        ) % {"count": task.lost_count}
+            task.executor_losses,
+        ) % {"count": task.executor_losses}
     if around.queue is not None and around.queue.max_running is not None and around.running >= around.queue.max_running:
         return ngettext(
             "%(count)d task of queue %(queue)s runs, and no more may.",
@@ -174,7 +174,7 @@ def _scheduled(task: Task, around: Surroundings) -> str:
 
 
 def _running(task: Task, around: Surroundings) -> str:
-    since = around.ago(task.heartbeat or task.last_attempted_at)
+    since = around.ago(task.claimed_at or task.last_attempted_at)
     if around.executor is None:
         return _(
             "Running for %(time)s on an executor that has no row: another one takes it over after %(timeout)s."
@@ -244,7 +244,13 @@ def _failed(task: Task, around: Surroundings) -> str:
     error = around.last_error
     ago = around.ago(task.finished_at)
     said = headline(error.get("exception_class_path"), error.get("message"))
-    values = {"ago": ago, "attempt": task.attempts, "most": task.max_attempts, "said": said, "lost": task.lost_count}
+    values = {
+        "ago": ago,
+        "attempt": task.attempts,
+        "most": task.max_attempts,
+        "said": said,
+        "lost": task.executor_losses,
+    }
     match class_name(error):
         case "":
             return _("Failed %(ago)s ago; no error was recorded.") % values
@@ -253,7 +259,7 @@ def _failed(task: Task, around: Surroundings) -> str:
                 ngettext(
                     "Failed %(ago)s ago: %(lost)d executor was lost while it held the task.",
                     "Failed %(ago)s ago: %(lost)d executors were lost while they held the task.",
-                    task.lost_count,
+                    task.executor_losses,
                 )
                 % values
             )

@@ -39,7 +39,7 @@ WINDOW = 100_000
 WINDOW_OF_STATUS = 10_000
 
 COLUMNS = (
-    "backend", "queue_name", "task_type", "priority", "rank", "key", "status", "wake_at", "heartbeat", "executor_id",
+    "backend", "queue_name", "task_type", "priority", "rank", "key", "status", "wake_at", "claimed_at", "executor_id",
     "attempts", "max_attempts", "polls", "enqueued_at", "last_attempted_at", "finished_at",
 )  # fmt: skip
 

@@ -92,12 +92,12 @@ def read_inbox(database: str, task: Task, patterns: tuple[str, ...], with_payloa
 
 def read_bodies(database: str, rows: Sequence[InboxMessage], patterns: tuple[str, ...]) -> dict[int, Shown]:
     """Read bodies, masked; in the end of a child, which may quote its arguments, also what is masked among those."""
-    children = {row.sender_id for row in rows if row.eof is not None and row.sender_id is not None}
+    children = {row.sender_id for row in rows if row.child_status is not None and row.sender_id is not None}
     secrets = secrets_of_tasks(database, children, patterns) if children else {}
     shown = {}
     for row in rows:
         body = read(row.body_text, READ_CHARACTERS)  # type: ignore[attr-defined]
-        if row.eof is not None:
+        if row.child_status is not None:
             known = secrets.get(row.sender_id) if row.sender_id is not None else None
             if known is None and isinstance(body, dict):  # nobody can tell what it quotes
                 body |= dict.fromkeys(body.keys() & {"message", "traceback"}, MASK)
@@ -123,7 +123,7 @@ def _shown(rows: Iterable[InboxMessage], task: Task, bodies: Mapping[int, Shown]
     for row in rows:
         yield Mail(
             id=row.pk,
-            kind=KINDS.get(row.eof) or _("child ended %(status)s") % {"status": row.eof},
+            kind=KINDS.get(row.child_status) or _("child ended %(status)s") % {"status": row.child_status},
             sender_id=row.sender_id,
             sent_at=row.sent_at,
             consumed_at=row.consumed_at,

@@ -25,7 +25,7 @@ from jobqueue.admin.words import duration
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.models import Queue
-from jobqueue.outcome import Draining
+from jobqueue.records import QueueLatency
 
 SHOWN = 1000  # queues
 
@@ -74,7 +74,7 @@ def lines(engine: Engine) -> Iterator[Line]:
     names = api.declared_queues(engine.alias) | rows.keys() | draining.keys() | running.keys()
     for name in sorted(names)[:SHOWN]:
         row = rows.get(name) or Queue(backend=engine.alias, name=name)
-        queue: Draining | None = draining.get(name)
+        queue: QueueLatency | None = draining.get(name)
         ready = engine.tasks.ready().filter(queue_name=name).order_by("rank", "pk") if queue else None
         yield Line(
             row=row,

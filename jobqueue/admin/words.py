@@ -69,7 +69,7 @@ def when(task: Task, now: datetime, aging_seconds: float, executor_name: str | N
             since = task.last_attempted_at or task.enqueued_at
             return _("suspended %(time)s") % {"time": ago(since)}, since
         case Task.Status.RUNNING:
-            since = task.heartbeat or task.last_attempted_at or task.enqueued_at
+            since = task.claimed_at or task.last_attempted_at or task.enqueued_at
             words = _("running %(time)s on %(executor)s") if executor_name else _("running %(time)s")
             return words % {"time": ago(since), "executor": executor_name}, since
         case Task.Status.SUCCESSFUL if task.finished_at is not None:

@@ -17,8 +17,8 @@ from jobqueue.api.hints import after_commit, wake_and_tell
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import InvalidArguments, TaskNotFound
-from jobqueue.outcome import NewMessage
-from jobqueue.payload import dedupe_key, encode_message
+from jobqueue.payload import check_dedupe_key, encode_message
+from jobqueue.records import NewMessage
 
 
 def send(
@@ -26,18 +26,18 @@ def send(
     body: Any = None,
     *,
     sender: UUID | str | None = None,
-    dedupe: str | None = None,
+    dedupe_key: str | None = None,
     backend: str = "default",
 ) -> int | None:
     """
     Send a message to an actor, by its id or its live key, in the caller's transaction; gives the message's id.
 
-    The receiver is woken after the commit. dedupe: a second message with this text to the same task does nothing
+    The receiver is woken after the commit. dedupe_key: a second message with this text to the same task does nothing
     and gives None, which makes a repeated webhook harmless, also when that task has ended. Raises TaskNotFound,
-    TaskFinished, or InvalidArguments for a function task, a body that is not JSON, or a dedupe of more than 255
+    TaskFinished, or InvalidArguments for a function task, a body that is not JSON, or a dedupe_key of more than 255
     characters; nothing is inserted then.
     """
-    sent = send_many([Send(to, body, dedupe=dedupe)], sender=sender, backend=backend)
+    sent = send_many([Send(to, body, dedupe_key=dedupe_key)], sender=sender, backend=backend)
     return sent[0] if sent else None
 
 
@@ -49,7 +49,7 @@ def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, bac
     """
     engine = engine_for(backend)
     wanted = list(messages)
-    dedupe_keys = [dedupe_key(message.dedupe) for message in wanted]
+    dedupe_keys = [check_dedupe_key(message.dedupe_key) for message in wanted]
     ids = receivers(engine, [message.to for message in wanted], dedupe_keys)
     sender_id = None if sender is None else uuid_of(sender)
     rows = [
@@ -57,9 +57,9 @@ def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, bac
             task_id=pk,
             body=encode_message(message.body, max_bytes=engine.options.max_payload_bytes),
             sender_id=sender_id,
-            dedupe_key=dedupe,
+            dedupe_key=dedupe_key,
         )
-        for pk, message, dedupe in zip(ids, wanted, dedupe_keys, strict=True)
+        for pk, message, dedupe_key in zip(ids, wanted, dedupe_keys, strict=True)
     ]
     if not rows:
         return []

@@ -17,7 +17,7 @@ from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.engine.enqueue import Hear
 from jobqueue.models import Task
-from jobqueue.outcome import CancelReport, Enqueued, NewTask, RequeueReport, Status
+from jobqueue.records import CancelReport, Enqueued, NewTask, RequeueReport, Status
 
 Report = TypeVar("Report", CancelReport, RequeueReport)
 

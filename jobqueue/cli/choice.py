@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 
 
 @dataclass(frozen=True, slots=True)

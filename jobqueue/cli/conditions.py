@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from jobqueue.cli.figures import Figures
 from jobqueue.cli.rows import CAP
 from jobqueue.cli.words import age
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 
 COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "=": operator.eq, "==": operator.eq,

@@ -20,7 +20,7 @@ from jobqueue.cli.figures import Count
 from jobqueue.cli.progress import Progress, progress
 from jobqueue.cli.rows import CAP, ORDER, engine_of, of_status, refuse_unknown_queue, walk
 from jobqueue.engine.base import Engine
-from jobqueue.outcome import FINAL, LIVE, CancelReport, RequeueReport, Status
+from jobqueue.records import FINAL, LIVE, CancelReport, RequeueReport, Status
 
 LOOKED = 100_000  # rows looked at for a forecast
 

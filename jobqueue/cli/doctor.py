@@ -30,8 +30,8 @@ from jobqueue.cli.tables import many
 from jobqueue.engine.base import Engine
 from jobqueue.engine.clock import bound
 from jobqueue.engine.schema import missing_migrations
-from jobqueue.outcome import FINAL, Status
 from jobqueue.printable import printable
+from jobqueue.records import FINAL, Status
 
 OVERDUE_SECONDS = 3600.0  # executors prune twice a minute
 LATER = (Status.SCHEDULED, Status.SUSPENDED)

@@ -47,18 +47,18 @@ def task_named(name: str) -> FunctionTask[..., Any]:
     raise CommandError(f"{'Several tasks are' if found else 'No task is'} called {name!r}; {hint}")
 
 
-def send(console: Console, to: str, body: Any, *, dedupe: str | None, backend: str | None) -> None:
+def send(console: Console, to: str, body: Any, *, dedupe_key: str | None, backend: str | None) -> None:
     """Send a message to an actor; refused where its `Message` does not allow it: that would fail its polls."""
     engine = _engine_with(to, backend)
-    (pk,) = api.receivers(engine, [to], [dedupe])
+    (pk,) = api.receivers(engine, [to], [dedupe_key])
     actor = _refuse_for(engine, pk, body)
     with transaction.atomic(using=engine.database):
-        number = api.send(pk, body, dedupe=dedupe, backend=engine.alias)
+        number = api.send(pk, body, dedupe_key=dedupe_key, backend=engine.alias)
     note("message", to=str(pk), id=number, backend=engine.alias)
     if console.is_json:
         console.write_json({"to": pk, "id": number, "is_repeat": number is None})
     elif number is None:
-        console.write(f"A message with dedupe {dedupe!r} was sent to {pk} before; nothing was sent.")
+        console.write(f"A message with dedupe_key {dedupe_key!r} was sent to {pk} before; nothing was sent.")
     else:
         console.write(f"Message {number} was sent to {actor} {pk}.")
 

@@ -16,7 +16,7 @@ from jobqueue.cli.rows import engines
 from jobqueue.cli.status import EXECUTORS, executor_as_json, executor_line
 from jobqueue.cli.tables import many
 from jobqueue.engine.base import Engine
-from jobqueue.outcome import Command
+from jobqueue.records import Command
 
 LOOK_SECONDS = 0.1
 DONE = {

@@ -14,7 +14,7 @@ from jobqueue.cli.rows import CAP, of_status
 from jobqueue.engine.base import Engine
 from jobqueue.engine.clock import bound
 from jobqueue.models import Executor, Queue, SpareHeartbeat, TaskQuerySet
-from jobqueue.outcome import FINAL, Status
+from jobqueue.records import FINAL, Status
 
 EXECUTORS = 1000  # executors read
 MINUTE_SECONDS = 60

@@ -14,7 +14,7 @@ from jobqueue.cli.progress import Progress, progress
 from jobqueue.cli.rows import engine_of, of_status
 from jobqueue.engine.base import Engine
 from jobqueue.engine.clock import bound
-from jobqueue.outcome import FINAL, Status
+from jobqueue.records import FINAL, Status
 
 
 def purge(

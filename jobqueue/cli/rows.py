@@ -21,7 +21,7 @@ from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.models import TaskQuerySet
-from jobqueue.outcome import FINAL, Status
+from jobqueue.records import FINAL, Status
 
 CAP = 10_000  # rows counted; more are "10,000+"
 PAGE = 5000  # keys read at a time

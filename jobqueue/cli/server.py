@@ -94,7 +94,7 @@ def _durability(settings: dict[str, str]) -> Iterator[Said]:
 
 def _tables(engine: PostgresEngine) -> Iterator[Said]:
     names = [model._meta.db_table for model in (Task, Queue, InboxMessage)]
-    unlogged = [name for (name,) in engine.rows("unlogged", names=names)]
+    unlogged = [name for (name,) in engine.rows("unlogged_tables", names=names)]
     for name in unlogged:
         yield "error", f"{name} is UNLOGGED: a crash of the server empties it.", f"ALTER TABLE {name} SET LOGGED;"
 

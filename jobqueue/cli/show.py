@@ -77,7 +77,7 @@ def _facts(task: Task, page: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "Attempts", None if number is None else f"{number} of {task.max_attempts}"
     yield "Attempts started", page["starts"]
     yield "Good polls", task.polls if page["is_actor"] or task.polls > 1 else None
-    yield "Executors lost", task.lost_count or None
+    yield "Executors lost", task.executor_losses or None
     yield "Executor", page["executor"].name if page["executor"] else None
     yield "Enqueued", _moment(task.enqueued_at, now)
     yield "First started", _moment(task.started_at, now)
@@ -155,7 +155,7 @@ def _states(branch: Branch) -> str:
 
 def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
     columns = (
-        "backend", "queue_name", "priority", "key", "max_attempts", "polls", "lost_count", "enqueued_at",
+        "backend", "queue_name", "priority", "key", "max_attempts", "polls", "executor_losses", "enqueued_at",
         "started_at", "last_attempted_at", "wake_at", "expires_at", "cancel_requested_at", "finished_at", "parent_id",
     )  # fmt: skip
     return {

@@ -16,7 +16,7 @@ from jobqueue.cli.queues import state as queue_state
 from jobqueue.cli.rows import engines
 from jobqueue.cli.tables import Column
 from jobqueue.models import Queue
-from jobqueue.outcome import FINAL, LIVE, Status
+from jobqueue.records import FINAL, LIVE, Status
 
 SHOWN = 50  # executors
 QUEUES = (

@@ -18,7 +18,7 @@ from jobqueue.cli.rows import engines, newest
 from jobqueue.cli.tables import shorten_end
 from jobqueue.engine.base import Engine
 from jobqueue.models import Task
-from jobqueue.outcome import FINAL, Status
+from jobqueue.records import FINAL, Status
 from jobqueue.redact import redact_text
 
 LATE = timedelta(seconds=10)  # a moment is written before its commit: a row may come to sight so much later

@@ -15,7 +15,7 @@ from jobqueue.engine.release import Release
 from jobqueue.engine.requeue import Requeue
 from jobqueue.engine.rescue import Rescue
 from jobqueue.failpoints import reach
-from jobqueue.outcome import Claims, Committed, Demand, Due, Outcome
+from jobqueue.records import ClaimedBatch, ClaimRequest, CommitResult, Outcome, PendingWork
 
 
 class Engine(Prune, Gauge, Release, Rescue, Cancel, Requeue):
@@ -26,7 +26,7 @@ class Engine(Prune, Gauge, Release, Rescue, Cancel, Requeue):
     and look afterwards, so that none deadlocks with another (tests/engine/test_races.py).
     """
 
-    def pulse(self, outcomes: Sequence[Outcome], demand: Demand) -> tuple[Committed, Claims]:
+    def commit_and_claim(self, outcomes: Sequence[Outcome], demand: ClaimRequest) -> tuple[CommitResult, ClaimedBatch]:
         """Commit what has finished and claim what fits, in one transaction: one flush of the log for both."""
         is_hungry = demand.limit > 0 and bool(demand.queues)
         if not (outcomes and is_hungry):
@@ -43,9 +43,9 @@ class Engine(Prune, Gauge, Release, Rescue, Cancel, Requeue):
                 raise
         return self.commit(outcomes, holder=demand.executor_id), self.claim(demand)
 
-    def what_is_due(self, executor_id: UUID) -> Due:
+    def pending_maintenance(self, executor_id: UUID) -> PendingWork:
         """Say what upkeep may find to do, so that it need not look everywhere. Locks: none."""
-        return Due()
+        return PendingWork()
 
     def notify(self, queues: Iterable[str]) -> None:
         """Hint to waiting executors that these queues have work; does nothing where the database cannot."""

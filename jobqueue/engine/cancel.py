@@ -12,7 +12,7 @@ from django.db.models.functions import Coalesce
 from jobqueue.engine.clock import Clock
 from jobqueue.engine.mail import Ending, Mail
 from jobqueue.models import Task
-from jobqueue.outcome import FINAL, CancelReport, Status
+from jobqueue.records import FINAL, CancelReport, Status
 
 if TYPE_CHECKING:
     from jobqueue.engine.commit import LockedRow
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PARENTS_PER_LOOK = 1000  # whose children one statement looks for
 # What cancelling looks at, and whoever says what may be cancelled.
 CANCEL_COLUMNS = (
-    "pk", "status", "parent_id", "reported_at", "cancel_requested_at", "backend", "task_type", "queue_name"
+    "pk", "status", "parent_id", "parent_notified_at", "cancel_requested_at", "backend", "task_type", "queue_name"
 )  # fmt: skip
 
 
@@ -95,7 +95,7 @@ class Cancel(Mail):
         ends = [
             Ending(pk, parent_id, Status.CANCELLED, None)
             for pk in queued
-            if (parent_id := live[pk].parent_id) is not None and live[pk].reported_at is None
+            if (parent_id := live[pk].parent_id) is not None and live[pk].parent_notified_at is None
         ]
         return Cancelled(frozenset(queued), frozenset(running), frozenset(self._report(ends)))
 

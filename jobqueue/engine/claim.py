@@ -16,14 +16,14 @@ from jobqueue.engine.ground import SUSPECT_LOSSES
 from jobqueue.engine.limits import Limits
 from jobqueue.failpoints import reach
 from jobqueue.models import Task
-from jobqueue.outcome import WAITING, Claimed, Claims, Demand, Status
+from jobqueue.records import WAITING, ClaimedBatch, ClaimedTask, ClaimRequest, Status
 
 # Read as text and decoded per task, so that one undecodable row does not strand its batch in RUNNING.
 RAW = ("args", "kwargs", "inner_state", "options", "metadata", "errors", "worker_ids")
 
 
 class Claim(Limits):
-    def claim(self, demand: Demand) -> Claims:
+    def claim(self, demand: ClaimRequest) -> ClaimedBatch:
         """
         Hand READY tasks to an executor, at most `limit`, best rank first.
 
@@ -32,14 +32,14 @@ class Claim(Limits):
         Locks: the rows of the limited queues, then those of the tasks, skipping locked ones.
         """
         if demand.limit <= 0 or not demand.queues:
-            return Claims()
+            return ClaimedBatch()
         with self.transaction():
             claimed = self._claim(demand)
             if claimed:
                 reach("claim.before")
             return claimed
 
-    def _claim(self, demand: Demand) -> Claims:
+    def _claim(self, demand: ClaimRequest) -> ClaimedBatch:
         if not demand.limited:
             return self._take_best(demand)
         demand, busy = self._within_limits(demand)
@@ -47,7 +47,7 @@ class Claim(Limits):
         claims.busy = busy
         return claims
 
-    def _take_best(self, demand: Demand) -> Claims:
+    def _take_best(self, demand: ClaimRequest) -> ClaimedBatch:
         unlocked = {*self.limited_queues()} - {*demand.limited}
         open_queues = {*demand.queues} - self._paused() - unlocked
         slices = [(open_queues - demand.most.keys(), demand.limit)]
@@ -55,11 +55,11 @@ class Claim(Limits):
         found = [row for names, most in slices if names and most > 0 for row in self._best(demand, names)[:most]]
         best = sorted(found, key=itemgetter(0, 1))[: demand.limit]
         taken = [pk for _, pk, number in best if self._take(pk, number, demand.executor_id)]
-        return Claims(self._read_claimed(taken))
+        return ClaimedBatch(self._read_claimed(taken))
 
-    def _best(self, demand: Demand, queues: Collection[str]) -> QuerySet[Task, tuple[Any, ...]]:
+    def _best(self, demand: ClaimRequest, queues: Collection[str]) -> QuerySet[Task, tuple[Any, ...]]:
         """Select what may be claimed of some queues in order of rank: rank, id, claim_number; locked."""
-        losses = Q(lost_count__gte=SUSPECT_LOSSES) if demand.suspects else Q(lost_count__lt=SUSPECT_LOSSES)
+        losses = Q(executor_losses__gte=SUSPECT_LOSSES) if demand.suspects else Q(executor_losses__lt=SUSPECT_LOSSES)
         candidates = self.tasks.ready().filter(losses, queue_name__in=queues)
         if demand.only is not None:
             candidates = candidates.filter(task_type__in=demand.only)
@@ -70,14 +70,14 @@ class Claim(Limits):
             candidates = self.locking(candidates)
         return candidates.values_list("rank", "pk", "claim_number")
 
-    def claim_one(self, pk: UUID, executor_id: UUID) -> Claimed | None:
+    def claim_one(self, pk: UUID, executor_id: UUID) -> ClaimedTask | None:
         """Hand over one READY task out of turn; None when it is not READY. Locks: the row, waiting for others."""
         with self.transaction():
             number = self.tasks.filter(pk=pk).values_list("claim_number", flat=True).first()
             is_taken = number is not None and self._take(pk, number, executor_id)
             return self._read_claimed([pk])[0] if is_taken else None
 
-    def hold(self, claimed: Claimed, holder: UUID | None = None) -> bool:
+    def hold(self, claimed: ClaimedTask, holder: UUID | None = None) -> bool:
         """
         Lock a claimed task in the caller's transaction, waiting for others; False when the claim is lost.
 
@@ -101,20 +101,20 @@ class Claim(Limits):
                 claim_number=F("claim_number") + 1,
                 executor_id=executor_id,
                 wake_at=None,
-                heartbeat=Clock(),
+                claimed_at=Clock(),
                 started_at=Coalesce("started_at", Clock()),
                 last_attempted_at=Clock(),
             )
         )
 
-    def _read_claimed(self, ids: Sequence[UUID]) -> list[Claimed]:
+    def _read_claimed(self, ids: Sequence[UUID]) -> list[ClaimedTask]:
         if not ids:
             return []
         texts = {f"{name}_text": Cast(name, TextField()) for name in RAW}
         rows = self.tasks.filter(pk__in=ids).annotate(**texts).defer(*RAW).order_by("rank", "pk")
         now = self.now()
         return [
-            Claimed(
+            ClaimedTask(
                 id=row.pk,
                 task_type=row.task_type,
                 queue_name=row.queue_name,
@@ -126,14 +126,14 @@ class Claim(Limits):
                 attempts=row.attempts,
                 max_attempts=row.max_attempts,
                 polls=row.polls,
-                lost_count=row.lost_count,
+                executor_losses=row.executor_losses,
                 idle_polls=row.idle_polls,
                 timed_out=row.timed_out,
-                alarm_at=row.alarm_at,
+                timeout_at=row.timeout_at,
                 rank=row.rank,
                 enqueued_at=row.enqueued_at,
                 started_at=row.started_at,
-                claimed_at=row.heartbeat or now,
+                claimed_at=row.claimed_at or now,
                 wait_seconds=max(0.0, (now - row.rank).total_seconds() - row.priority * self.options.aging),
                 is_expired=row.expires_at is not None and row.expires_at <= now and row.polls == 0,
             )
@@ -146,7 +146,7 @@ class Claim(Limits):
 
     def has_suspects(self, queues: Sequence[str]) -> bool:
         """Whether a READY task that lost executors, and so has to run alone, waits in a queue not paused or full."""
-        suspects = self.tasks.ready().filter(lost_count__gte=SUSPECT_LOSSES)
+        suspects = self.tasks.ready().filter(executor_losses__gte=SUSPECT_LOSSES)
         return suspects.filter(queue_name__in={*queues} - self._paused() - self._full()).exists()
 
     def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from jobqueue.engine.health import QUEUES_READ, TASKS_READ
 from jobqueue.engine.statements import Statements
-from jobqueue.outcome import Claimed, Claims, Demand, Draining
+from jobqueue.records import ClaimedBatch, ClaimedTask, ClaimRequest, QueueLatency
 
 SURPLUS, SURPLUS_LEAST = 2, 20  # what a claim looks for in many queues, in tasks it wants: others may hold some
 FEW_LOCKS = 200  # a claim that would take no more than these for nothing does not look first
@@ -23,20 +23,20 @@ Place = tuple[str, UUID]  # in the order of claiming: rank, id
 NO_END: Place = ("infinity", UUID(int=2**128 - 1))
 
 
-def wants_a_look(demand: Demand) -> bool:
+def wants_a_look(demand: ClaimRequest) -> bool:
     """Whether a claim that does not look first locks too many: of each queue as many as it wants of all."""
     return (len(demand.queues) - SURPLUS) * demand.limit > FEW_LOCKS  # with 100 queues it was four times as slow
 
 
 class ClaimStatements(Statements):
-    def claim(self, demand: Demand) -> Claims:
+    def claim(self, demand: ClaimRequest) -> ClaimedBatch:
         # BEGIN and COMMIT took two fifths of the worker's time for it.
         is_one_statement = demand.limit > 0 and demand.queues and not demand.limited and not wants_a_look(demand)
         if is_one_statement and self.are_statements_transactions():
             return self._take_up_to(NO_END, demand)
         return super().claim(demand)
 
-    def _take_best(self, demand: Demand) -> Claims:
+    def _take_best(self, demand: ClaimRequest) -> ClaimedBatch:
         if not wants_a_look(demand):
             return self._take_up_to(NO_END, demand)
         wanted, held = SURPLUS * demand.limit + SURPLUS_LEAST, 0
@@ -44,7 +44,7 @@ class ClaimStatements(Statements):
             near, last, names = self._look(demand, wanted, held + demand.limit)
             asked = replace(demand, queues=names)
             # All that a claim looks at it locks, also what it leaves: to others it is as good as gone meanwhile.
-            claims = self._take_up_to(near, asked) if names and not demand.most else Claims()
+            claims = self._take_up_to(near, asked) if names and not demand.most else ClaimedBatch()
             if names and len(claims) < demand.limit and (last != near or demand.most):
                 claims += self._take_up_to(last, replace(asked, limit=demand.limit - len(claims)))
             claims.is_cut = last != NO_END and len(claims) < demand.limit
@@ -52,14 +52,18 @@ class ClaimStatements(Statements):
                 return claims
             held, wanted = wanted, DEEPER * wanted  # others hold all that was seen
 
-    def _look(self, demand: Demand, wanted: int, near: int) -> tuple[Place, Place, list[str]]:
+    def _look(self, demand: ClaimRequest, wanted: int, near: int) -> tuple[Place, Place, list[str]]:
         """Find how far down in rank `near` of the best reach, and all that are seen, and in which queues they are."""
         ((near_rank, near_id, rank, pk, names),) = self._asker(demand)(
-            "look", wanted=wanted, near=near, glance=wanted // len(demand.queues) + 2, **self._claimable(demand)
+            "claim_horizon",
+            wanted=wanted,
+            near=near,
+            glance=wanted // len(demand.queues) + 2,
+            **self._claimable(demand),
         )
         return NO_END if near_id is None else (near_rank, near_id), NO_END if pk is None else (rank, pk), names
 
-    def _take_up_to(self, last: Place, demand: Demand) -> Claims:
+    def _take_up_to(self, last: Place, demand: ClaimRequest) -> ClaimedBatch:
         last_rank, last_id = last
         rows = self._asker(demand)(
             "claim",
@@ -71,13 +75,13 @@ class ClaimStatements(Statements):
             **self._claimable(demand),
         )
         # RETURNING has no order.
-        return Claims(sorted(starmap(Claimed, rows), key=attrgetter("rank", "id")))
+        return ClaimedBatch(sorted(starmap(ClaimedTask, rows), key=attrgetter("rank", "id")))
 
-    def _asker(self, demand: Demand) -> Callable[..., list[tuple[Any, ...]]]:
+    def _asker(self, demand: ClaimRequest) -> Callable[..., list[tuple[Any, ...]]]:
         """Suspects are few, and have an index: planned for them, not for any, a statement uses it."""
         return self.rows if demand.suspects else self.hot_rows
 
-    def _claimable(self, demand: Demand) -> dict[str, Any]:
+    def _claimable(self, demand: ClaimRequest) -> dict[str, Any]:
         """Say which tasks a demand is about."""
         return {
             "backend": self.alias,
@@ -104,7 +108,7 @@ class ClaimStatements(Statements):
 
     def has_suspects(self, queues: Sequence[str]) -> bool:
         open_queues = sorted({*queues} - self._full()) if queues else []
-        return bool(open_queues and self.rows("has_suspects", backend=self.alias, queues=open_queues))
+        return bool(open_queues and self.rows("has_isolated", backend=self.alias, queues=open_queues))
 
     def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
         ((is_drained,),) = self.rows(
@@ -116,9 +120,9 @@ class ClaimStatements(Statements):
         )
         return bool(is_drained)
 
-    def _draining(self) -> list[Draining]:
+    def _draining(self) -> list[QueueLatency]:
         rows = self.rows(
-            "draining",
+            "queue_latency",
             backend=self.alias,
             aging=float(self.options.aging),
             timeout=float(self.options.heartbeat_timeout),
@@ -126,6 +130,6 @@ class ClaimStatements(Statements):
             task_limit=TASKS_READ,
         )
         return [
-            Draining(queue_name=name, oldest_seconds=seconds, is_paused=is_paused, is_served=is_served)
+            QueueLatency(queue_name=name, oldest_seconds=seconds, is_paused=is_paused, is_served=is_served)
             for name, seconds, is_paused, is_served in rows
         ]

@@ -25,10 +25,10 @@ from jobqueue.engine.ground import ERRORS_KEPT, WORKERS_KEPT, json_from
 from jobqueue.engine.mail import Ending
 from jobqueue.engine.tallies import Attempted, of_attempts
 from jobqueue.engine.wake import Wake
-from jobqueue.exceptions import ConsumedTwice, KeyTaken, TaskFinished, TaskNotFound
+from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
 from jobqueue.failpoints import reach
-from jobqueue.outcome import FINAL, WAITING, Committed, Enqueued, NewTask, Outcome, Status
 from jobqueue.payload import decode
+from jobqueue.records import FINAL, WAITING, CommitResult, Enqueued, NewTask, Outcome, Status
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +39,20 @@ REFUSALS = (
     OverflowError,
     TaskFinished,
     TaskNotFound,
-    ConsumedTwice,
-    KeyTaken,
+    MessageAlreadyConsumed,
+    DuplicateKey,
 )
 # Where PostgreSQL says that there are no more transaction ids, or blocks in a file: no outcome can be written then.
 SERVER_LIMITS = ("varsup.c", "multixact.c", "bufmgr.c", "md.c")
-LOCKED_COLUMNS = ("pk", "status", "claim_number", "cancel_requested_at", "parent_id", "reported_at", "executor_id")
+LOCKED_COLUMNS = (
+    "pk",
+    "status",
+    "claim_number",
+    "cancel_requested_at",
+    "parent_id",
+    "parent_notified_at",
+    "executor_id",
+)
 
 
 @dataclass(slots=True)
@@ -56,12 +64,12 @@ class LockedRow:
     claim_number: int
     cancel_requested_at: datetime | None
     parent_id: UUID | None
-    reported_at: datetime | None
+    parent_notified_at: datetime | None
     executor_id: UUID | None
 
 
 class Commit(Enqueue, Cancel, Wake):
-    def commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None = None, wait: bool = False) -> Committed:
+    def commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None = None, wait: bool = False) -> CommitResult:
         """
         Perform what polls led to, all that can be in one transaction.
 
@@ -75,26 +83,28 @@ class Commit(Enqueue, Cancel, Wake):
         """
         return self._halving(partial(self._commit_together, holder=holder, wait=wait), outcomes)
 
-    def _halving(self, perform: Callable[[Sequence[Outcome]], Committed], outcomes: Sequence[Outcome]) -> Committed:
+    def _halving(
+        self, perform: Callable[[Sequence[Outcome]], CommitResult], outcomes: Sequence[Outcome]
+    ) -> CommitResult:
         if not outcomes:
-            return Committed()
+            return CommitResult()
         try:
             return perform(outcomes)
         except (DatabaseError, *REFUSALS) as error:
             if not is_refusal(error):
                 raise
             if len(outcomes) == 1:
-                return Committed(refused={outcomes[0].task_id: error})
+                return CommitResult(refused={outcomes[0].task_id: error})
         half = len(outcomes) // 2
         return merge([self._halving(perform, part) for part in (outcomes[:half], outcomes[half:])])
 
-    def _commit_together(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool) -> Committed:
+    def _commit_together(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool) -> CommitResult:
         with self.transaction():
             committed = self._commit(outcomes, holder=holder, wait=wait)
             reach("commit.before")
             return committed
 
-    def _commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> Committed:
+    def _commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
         own = {outcome.task_id for outcome in outcomes}
         others = {pk for outcome in outcomes for pk in concerned(outcome)}
         heads = [outcome.task_id for outcome in outcomes if outcome.effects.cancel_children]
@@ -134,7 +144,7 @@ class Commit(Enqueue, Cancel, Wake):
             told |= self._cancel_locked(locked[pk] for pk in doomed - entering.keys()).parents
         told -= entering.keys()
         self._wake_locked(told & locked.keys())
-        return Committed(
+        return CommitResult(
             done=entering,
             lost=frozenset(gone | (own & locked.keys()) - {outcome.task_id for outcome in held}),
             unknown=frozenset((own - locked.keys() - gone) | {o.task_id for o in held} - entering.keys()),
@@ -180,7 +190,7 @@ class Commit(Enqueue, Cancel, Wake):
         """
         readers = {pk: outcome.task_id for outcome in outcomes for pk in outcome.effects.consumed}
         if readers and self._take_away(readers) != len(readers):
-            raise ConsumedTwice
+            raise MessageAlreadyConsumed
 
     def _take_away(self, readers: Mapping[int, UUID]) -> int:
         """Take away messages, given with the tasks that read them; returns how many were there."""
@@ -201,15 +211,15 @@ class Commit(Enqueue, Cancel, Wake):
                 "attempts": outcome.attempts,
                 "polls": F("polls") + int(outcome.is_good_poll),
                 "idle_polls": outcome.idle_polls,
-                "heartbeat": None,
+                "claimed_at": None,
                 "executor_id": None,
                 "wake_at": None,
             }
             if outcome.is_good_poll:
                 columns["timed_out"] = False
-                columns["alarm_at"] = None
+                columns["timeout_at"] = None
                 if outcome.look_after_seconds is not None and entering in (Status.READY, Status.SUSPENDED):
-                    columns["alarm_at"] = alarm(outcome)
+                    columns["timeout_at"] = alarm(outcome)
             if entering in WAITING:
                 columns["wake_at"] = next_look(outcome)
             if entering is Status.READY and not outcome.keeps_rank:
@@ -217,7 +227,7 @@ class Commit(Enqueue, Cancel, Wake):
             if entering in FINAL:
                 columns["finished_at"] = Clock()
                 if outcome.parent_id is not None:
-                    columns["reported_at"] = Coalesce("reported_at", Clock())
+                    columns["parent_notified_at"] = Coalesce("parent_notified_at", Clock())
             if outcome.worker_id is not None:
                 columns["worker_ids"] = [*worker_ids, outcome.worker_id][-WORKERS_KEPT:]
             if outcome.error is not None:
@@ -230,7 +240,7 @@ class Commit(Enqueue, Cancel, Wake):
     def _before(self, ids: Sequence[UUID]) -> Mapping[UUID, tuple[Attempted, list[Any], list[Any]]]:
         """Read of locked tasks what is counted, worker_ids and errors."""
         texts = {"workers_text": Cast("worker_ids", TextField()), "errors_text": Cast("errors", TextField())}
-        columns = ("pk", "queue_name", "task_type", "attempts", "heartbeat", "rank", "priority", *texts)
+        columns = ("pk", "queue_name", "task_type", "attempts", "claimed_at", "rank", "priority", *texts)
         return {
             pk: (
                 Attempted(
@@ -291,17 +301,17 @@ def entered(outcome: Outcome, *, is_cancelled: bool) -> Status:
 
 def ending(outcome: Outcome, entering: Status, row: LockedRow) -> Ending | None:
     """Give what the task's parent is to be told, once in the task's life."""
-    if entering not in FINAL or row.parent_id is None or row.reported_at is not None:
+    if entering not in FINAL or row.parent_id is None or row.parent_notified_at is not None:
         return None
     body = outcome.return_value if entering is Status.SUCCESSFUL else outcome.error
     return Ending(row.pk, row.parent_id, entering, body)
 
 
 def refuse_taken_keys(children: Sequence[NewTask], answers: Sequence[Enqueued]) -> None:
-    """Raise KeyTaken for a child that was not born, because its parent would wait for it for ever."""
+    """Raise DuplicateKey for a child that was not born, because its parent would wait for it for ever."""
     for child, answer in zip(children, answers, strict=True):
         if not answer.created:
-            raise KeyTaken(f"No child {child.task_type} was spawned: task {answer.id} holds its key {child.key!r}.")
+            raise DuplicateKey(f"No child {child.task_type} was spawned: task {answer.id} holds its key {child.key!r}.")
 
 
 def log_dropped(count: int) -> None:
@@ -333,10 +343,10 @@ def read_list(text: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def merge(parts: Iterable[Committed]) -> Committed:
+def merge(parts: Iterable[CommitResult]) -> CommitResult:
     """Join the answers of several commits."""
     whole = list(parts)
-    return Committed(
+    return CommitResult(
         done={pk: status for part in whole for pk, status in part.done.items()},
         lost=frozenset().union(*(part.lost for part in whole)),
         unknown=frozenset().union(*(part.unknown for part in whole)),

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from jobqueue.engine.ground import json_from
 from jobqueue.engine.tallies import Tallies
-from jobqueue.exceptions import KeyTaken
-from jobqueue.models import TallyDelta, Task, TaskQuerySet
-from jobqueue.outcome import Enqueued, NewTask, Status
+from jobqueue.exceptions import DuplicateKey
+from jobqueue.models import CounterDelta, Task, TaskQuerySet
+from jobqueue.records import Enqueued, NewTask, Status
 
 ENQUEUE_BATCH = 1000  # rows per INSERT
 KEY_TRIES = 3  # a key's holder may come and go between the insert and the look
@@ -29,7 +29,7 @@ class Enqueue(Tallies):
         Insert tasks in the caller's transaction; answers come in the order of `rows`.
 
         A row whose key a live task holds is not inserted. The answer names that task, which may have ended since.
-        Raises KeyTaken when the holder cannot be seen. Locks: the new rows, in the order of their keys, so that two
+        Raises DuplicateKey when the holder cannot be seen. Locks: the new rows, in the order of their keys, so that two
         callers with the same keys do not deadlock; waits for a concurrent insert of the same key.
         """
         with self.transaction():
@@ -52,7 +52,7 @@ class Enqueue(Tallies):
         """
         As enqueue(), where a row whose idempotency_key was seen is answered with the task that has it, ended or not.
 
-        Around the insert, whose ON CONFLICT can watch over one unique index only. Raises KeyTaken when the holder
+        Around the insert, whose ON CONFLICT can watch over one unique index only. Raises DuplicateKey when the holder
         cannot be seen. Locks: as enqueue(), in the order of these keys.
         """
         for _ in range(ONCE_TRIES):
@@ -70,7 +70,7 @@ class Enqueue(Tallies):
             answers = {row.id: answer for row, answer in zip(in_order, born, strict=True)}
             holders |= {row.idempotency_key: replace(answers[row.id], created=False) for row in in_order}
             return [answers.get(row.id) or holders[row.idempotency_key] for row in rows]
-        raise KeyTaken("An idempotency key is held by a task that this transaction cannot see.")
+        raise DuplicateKey("An idempotency key is held by a task that this transaction cannot see.")
 
     def _seen(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
         """Give the tasks that have idempotency keys, whatever became of them."""
@@ -85,7 +85,7 @@ class Enqueue(Tallies):
         for start in range(0, len(keyed), ENQUEUE_BATCH):
             answers |= self._enqueue_keyed(keyed[start : start + ENQUEUE_BATCH])
         born = Counter((row.queue_name, row.task_type) for row in rows if answers[row.id].created)
-        self._tally([TallyDelta(queue_name=queue, task_type=name, submitted=n) for (queue, name), n in born.items()])
+        self._tally([CounterDelta(queue_name=queue, task_type=name, submitted=n) for (queue, name), n in born.items()])
         return [answers[row.id] for row in rows]
 
     def _enqueue_keyed(self, tasks: Sequence[Task]) -> dict[UUID, Enqueued]:
@@ -159,5 +159,5 @@ def moment(at: datetime | None, after_seconds: float | None, now: datetime) -> d
     return at if at is not None or after_seconds is None else now + timedelta(seconds=after_seconds)
 
 
-def key_taken(key: str | None) -> KeyTaken:
-    return KeyTaken(f"The key {key!r} is held by a task that this transaction cannot see.")
+def key_taken(key: str | None) -> DuplicateKey:
+    return DuplicateKey(f"The key {key!r} is held by a task that this transaction cannot see.")

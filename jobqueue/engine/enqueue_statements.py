@@ -16,7 +16,7 @@ from psycopg import Connection, Pipeline
 
 from jobqueue.engine.enqueue import ENQUEUE_BATCH, KEY_TRIES, Hear, key_taken
 from jobqueue.engine.statements import Statements, as_json, sent, statement
-from jobqueue.outcome import Enqueued, NewTask, Status
+from jobqueue.records import Enqueued, NewTask, Status
 
 STATUSES = {status.value: status for status in Status}  # to call Status takes a microsecond
 YOUNG = 3  # enqueues of a connection: a site's request has one of its own unless CONN_MAX_AGE says otherwise

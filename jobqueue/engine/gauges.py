@@ -8,7 +8,7 @@ from uuid import UUID
 
 from jobqueue.engine.health import QUEUES_READ, Health
 from jobqueue.models import TaskQuerySet
-from jobqueue.outcome import WAITING, Status
+from jobqueue.records import WAITING, Status
 from jobqueue.tally import Depth, Gauges
 
 COUNTED_MOST = 10_000  # of a queue and status; above, the depth is an estimate

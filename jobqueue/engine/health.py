@@ -11,14 +11,14 @@ from django.db.models import QuerySet
 from jobqueue.engine.claim import Claim
 from jobqueue.engine.clock import bound
 from jobqueue.models import Executor
-from jobqueue.outcome import WAITING, Draining
+from jobqueue.records import WAITING, QueueLatency
 
 QUEUES_READ = 1000  # queues looked at
 TASKS_READ = 100  # of each, the next to be claimed
 
 
 class Health(Claim):
-    def draining(self) -> list[Draining]:
+    def draining(self) -> list[QueueLatency]:
         """
         Say of each queue in use how long its tasks have waited and whether somebody serves it.
 
@@ -33,13 +33,13 @@ class Health(Claim):
         """Give the queues of each executor that is alive and was told to claim nothing; [] serves every queue."""
         return list(self._alive().filter(state=Executor.State.QUIET).values_list("queues", flat=True))
 
-    def _draining(self) -> list[Draining]:
+    def _draining(self) -> list[QueueLatency]:
         now = self.now()
         alive = self._alive().filter(state=Executor.State.RUNNING)
         served = list(alive.values_list("queues", flat=True))
         paused = self._paused()
         return [
-            Draining(
+            QueueLatency(
                 queue_name=name,
                 oldest_seconds=max(self._waited(rank, priority, now) for rank, priority in following),
                 is_paused=name in paused,
@@ -49,7 +49,7 @@ class Health(Claim):
             if (following := self._next(name))
         ]
 
-    def _stranded(self, known: Collection[str]) -> list[Draining]:
+    def _stranded(self, known: Collection[str]) -> list[QueueLatency]:
         """Find other queues whose tasks wait for any executor at all; who is quiet or draining still does as much."""
         if self._alive().exists():
             return []
@@ -61,7 +61,7 @@ class Health(Claim):
         waited |= {name: waited.get(name, 0.0) for name in running.values_list("queue_name", flat=True)[:TASKS_READ]}
         paused = self._paused() if waited else set()
         return [
-            Draining(queue_name=name, oldest_seconds=seconds, is_paused=name in paused, is_served=False)
+            QueueLatency(queue_name=name, oldest_seconds=seconds, is_paused=name in paused, is_served=False)
             for name, seconds in waited.items()
             if name not in known
         ]

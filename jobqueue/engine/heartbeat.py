@@ -8,11 +8,11 @@ from uuid import UUID
 from jobqueue.engine.clock import Clock
 from jobqueue.engine.ground import Ground
 from jobqueue.models import Executor
-from jobqueue.outcome import Command, Held, Sign
+from jobqueue.records import Command, ExecutorInfo, OwnedTask
 
 
 class Heartbeat(Ground):
-    def heartbeat(self, sign: Sign) -> list[Held]:
+    def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
         """
         Write the executor's sign of life and see what it holds.
 
@@ -25,7 +25,7 @@ class Heartbeat(Ground):
             self._write_executor(sign)
         rows = self.tasks.running().filter(executor_id=sign.executor_id)
         return [
-            Held(id=pk, claim_number=number, is_cancel_requested=requested is not None)
+            OwnedTask(id=pk, claim_number=number, is_cancel_requested=requested is not None)
             for pk, number, requested in rows.values_list("pk", "claim_number", "cancel_requested_at")
         ]
 
@@ -47,7 +47,7 @@ class Heartbeat(Ground):
                 row.update(command="")
         return Command(asked) if asked in {*Command} else None
 
-    def _write_executor(self, sign: Sign) -> None:
+    def _write_executor(self, sign: ExecutorInfo) -> None:
         """Insert the executor's row with a heartbeat of now, unless somebody just did."""
         now = self.now()
         row = Executor(

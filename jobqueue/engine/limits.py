@@ -11,7 +11,7 @@ from django.db.models import Q, QuerySet
 from jobqueue.engine.clock import bound
 from jobqueue.engine.ground import Ground
 from jobqueue.models import Queue
-from jobqueue.outcome import Demand
+from jobqueue.records import ClaimRequest
 
 
 class Limits(Ground):
@@ -23,7 +23,7 @@ class Limits(Ground):
         """Name the queues that have a max_running."""
         return sorted(self.queues.filter(max_running__isnull=False).values_list("name", flat=True))
 
-    def _within_limits(self, demand: Demand) -> tuple[Demand, frozenset[str]]:
+    def _within_limits(self, demand: ClaimRequest) -> tuple[ClaimRequest, frozenset[str]]:
         """
         Ask for no more of limited queues than still may run; also gives those that are left out.
 

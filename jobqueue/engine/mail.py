@@ -17,7 +17,7 @@ from jobqueue.engine.clock import Clock
 from jobqueue.engine.ground import Ground, json_from
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.models import InboxMessage
-from jobqueue.outcome import FINAL, Letter, NewMessage, Status
+from jobqueue.records import FINAL, NewMessage, Status, StoredMessage
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,9 @@ class Ending:
     body: str | None
 
     def message(self) -> NewMessage:
-        return NewMessage(task_id=self.parent_id, sender_id=self.child_id, eof=self.status, body=self.body or "null")
+        return NewMessage(
+            task_id=self.parent_id, sender_id=self.child_id, child_status=self.status, body=self.body or "null"
+        )
 
 
 class Mail(Ground):
@@ -83,10 +85,10 @@ class Mail(Ground):
         """
         found = dict(self.tasks.filter(pk__in=receivers(messages)).values_list("pk", "status"))
         living = {pk for pk, status in found.items() if status not in FINAL}
-        parents = {message.task_id for message in messages if message.eof is not None}
+        parents = {message.task_id for message in messages if message.child_status is not None}
         unlucky = {pk for pk in parents - living if found.get(pk) in ENDED_BADLY}
         kept = unlucky - self._going(unlucky)
-        return self._insert_all([m for m in messages if m.task_id in living or (m.eof and m.task_id in kept)])
+        return self._insert_all([m for m in messages if m.task_id in living or (m.child_status and m.task_id in kept)])
 
     def _insert_all(self, messages: Sequence[NewMessage]) -> list[tuple[int, UUID]]:
         now = self.now()
@@ -98,7 +100,7 @@ class Mail(Ground):
             task_id=message.task_id,
             sender_id=message.sender_id,
             body=json_from(message.body),
-            eof=message.eof,
+            child_status=message.child_status,
             dedupe_key=message.dedupe_key,
             sent_at=now,
         )
@@ -114,14 +116,14 @@ class Mail(Ground):
             raise
         return row.pk
 
-    def read_mail(self, ids: Collection[UUID], limit: int = MAIL_PER_POLL) -> dict[UUID, list[Letter]]:
+    def read_messages(self, ids: Collection[UUID], limit: int = MAIL_PER_POLL) -> dict[UUID, list[StoredMessage]]:
         """
         Read the unread messages of claimed tasks, at most `limit` for each, in order of arrival.
 
         The limit doubles with each poll that took none of them, so that what it waits for is found behind any
         number of others. To be read after the claim: what comes later makes the task run again. Locks: none.
         """
-        mail: dict[UUID, list[Letter]] = {}
+        mail: dict[UUID, list[StoredMessage]] = {}
         for letter in self._unread(ids, limit):
             mail.setdefault(letter.task_id, []).append(letter)
         full = [pk for pk, letters in mail.items() if len(letters) >= limit]
@@ -130,8 +132,8 @@ class Mail(Ground):
             mail[pk] = self._unread([pk], limit << min(idle_polls, MOST_DOUBLINGS))
         return mail
 
-    def _unread(self, ids: Collection[UUID], limit: int) -> list[Letter]:
-        columns = ("pk", "task_id", "sender_id", "eof", "text", "sent_at")
+    def _unread(self, ids: Collection[UUID], limit: int) -> list[StoredMessage]:
+        columns = ("pk", "task_id", "sender_id", "child_status", "text", "sent_at")
         found: list[tuple[Any, ...]] = []
         for task_id in ids:
             rows = self.messages.filter(task_id=task_id, consumed_at__isnull=True).order_by("pk")
@@ -161,12 +163,12 @@ class Mail(Ground):
 
     def _report(self, endings: Sequence[Ending]) -> set[UUID]:
         """
-        Tell parents that children ended; `reported_at` keeps a requeued child from doing it again.
+        Tell parents that children ended; `parent_notified_at` keeps a requeued child from doing it again.
 
         Returns the parents that were told.
         """
         if endings:
-            self.tasks.filter(pk__in=[ending.child_id for ending in endings]).update(reported_at=Clock())
+            self.tasks.filter(pk__in=[ending.child_id for ending in endings]).update(parent_notified_at=Clock())
         return self._tell_parents(endings)
 
     def _tell_parents(self, endings: Sequence[Ending]) -> set[UUID]:
@@ -198,8 +200,10 @@ class Mail(Ground):
         return {pk for pk, count in self.count_unread(left).items() if count > left[pk]} if left else set()
 
 
-def letter(pk: int, task_id: UUID, sender_id: UUID | None, eof: str | None, body: str | None, at: datetime) -> Letter:
-    return Letter(id=pk, task_id=task_id, sender_id=sender_id, eof=eof, body=body, sent_at=at)
+def letter(
+    pk: int, task_id: UUID, sender_id: UUID | None, child_status: str | None, body: str | None, at: datetime
+) -> StoredMessage:
+    return StoredMessage(id=pk, task_id=task_id, sender_id=sender_id, child_status=child_status, body=body, sent_at=at)
 
 
 def receivers(messages: Sequence[NewMessage]) -> set[UUID]:

@@ -24,17 +24,17 @@ from jobqueue.engine.tallies import Summed
 from jobqueue.exceptions import TaskFinished
 from jobqueue.failpoints import reach
 from jobqueue.models import TaskQuerySet
-from jobqueue.outcome import (
+from jobqueue.records import (
     NO_EFFECTS,
-    Committed,
-    Due,
-    Held,
-    Letter,
+    CommitResult,
+    ExecutorInfo,
     NewMessage,
     Outcome,
-    Sign,
+    OwnedTask,
+    PendingWork,
     Status,
-    Woken,
+    StoredMessage,
+    WakeResult,
 )
 from jobqueue.tally import EDGES
 
@@ -58,25 +58,27 @@ class PostgresEngine(EnqueueStatements, ClaimStatements):
 
     # --- wake
 
-    def what_is_due(self, executor_id: UUID) -> Due:
+    def pending_maintenance(self, executor_id: UUID) -> PendingWork:
         ((alarm, running, mail, command, suspects),) = self.hot_rows(
-            "what_is_due", backend=self.alias, executor_id=executor_id
+            "pending_maintenance", backend=self.alias, executor_id=executor_id
         )
-        return Due(alarm_seconds=alarm, has_running=running, has_mail=mail, has_command=command, has_suspects=suspects)
+        return PendingWork(
+            alarm_seconds=alarm, has_running=running, has_mail=mail, has_command=command, has_suspects=suspects
+        )
 
-    def wake_due(self, limit: int = 1000) -> Woken:
+    def wake_due(self, limit: int = 1000) -> WakeResult:
         following = self._seconds_to_alarm()
         if following is None or following > 0.0:  # as a rule: one statement in place of a transaction of two
-            return Woken(count=0, next_seconds=following)
+            return WakeResult(count=0, next_seconds=following)
         with self.transaction():
             count = self.count("wake_due", backend=self.alias, wake_limit=limit, aging=float(self.options.aging))
             following = self._seconds_to_alarm()
             if count:
                 reach("due.before")
-        return Woken(count=count, next_seconds=following)
+        return WakeResult(count=count, next_seconds=following)
 
     def _seconds_to_alarm(self) -> float | None:
-        rows = self.hot_rows("next_alarm", backend=self.alias)
+        rows = self.hot_rows("next_wake_at", backend=self.alias)
         return rows[0][0] if rows else None
 
     def wake(self, ids: Iterable[UUID]) -> int:
@@ -91,36 +93,36 @@ class PostgresEngine(EnqueueStatements, ClaimStatements):
         return len(self.hot_rows("wake", ids=as_array(ids), aging=float(self.options.aging))) if ids else 0
 
     def _asleep_with_mail(self, limit: int) -> list[UUID]:
-        return [pk for (pk,) in self.hot_rows("sweep", backend=self.alias, sweep_limit=limit)]
+        return [pk for (pk,) in self.hot_rows("suspended_with_messages", backend=self.alias, sweep_limit=limit)]
 
     # --- heartbeat, rescue
 
-    def heartbeat(self, sign: Sign) -> list[Held]:
+    def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
         if not self.rows("heartbeat", executor_id=sign.executor_id, state=str(sign.state)):
             self._write_executor(sign)
         return [
-            Held(id=pk, claim_number=number, is_cancel_requested=requested)
-            for pk, number, requested in self.rows("held", executor_id=sign.executor_id)
+            OwnedTask(id=pk, claim_number=number, is_cancel_requested=requested)
+            for pk, number, requested in self.rows("tasks_of_executor", executor_id=sign.executor_id)
         ]
 
     def _holders(self) -> dict[UUID, float | None]:
-        return dict(self.hot_rows("holders", backend=self.alias))
+        return dict(self.hot_rows("executors_with_running_tasks", backend=self.alias))
 
     # --- commit
 
-    def _commit_together(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool) -> Committed:
+    def _commit_together(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool) -> CommitResult:
         is_one_statement = not wait and all(outcome.is_plain for outcome in outcomes)
         if is_one_statement and self.are_statements_transactions():
             return self._commit(outcomes, holder=holder)
         return super()._commit_together(outcomes, holder=holder, wait=wait)
 
-    def _commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> Committed:
+    def _commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
         if wait or not all(outcome.is_plain for outcome in outcomes):
             return super()._commit(outcomes, holder=holder, wait=wait)
         seen = self._write_rows([(outcome, outcome.status) for outcome in outcomes], holder)
         missing = {outcome.task_id for outcome in outcomes} - seen.keys()
         gone = self.gone(missing)
-        return Committed(
+        return CommitResult(
             done={pk: status for pk, status in seen.items() if status is not None},
             lost=frozenset({pk for pk, status in seen.items() if status is None} | gone),
             unknown=frozenset(missing - gone),
@@ -129,10 +131,10 @@ class PostgresEngine(EnqueueStatements, ClaimStatements):
     def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
         if wait:
             return super()._lock_for_commit(ids, wait=True)
-        return locked_rows(self.hot_rows("lock", backend=self.alias, ids=as_array(ids)))
+        return locked_rows(self.hot_rows("lock_tasks", backend=self.alias, ids=as_array(ids)))
 
     def _take_away(self, readers: Mapping[int, UUID]) -> int:
-        ((count,),) = self.hot_rows("consume", ids=as_array(readers), task_ids=as_array(readers.values()))
+        ((count,),) = self.hot_rows("consume_messages", ids=as_array(readers), task_ids=as_array(readers.values()))
         return int(count)
 
     def _write(self, changes: Sequence[tuple[Outcome, Status]]) -> None:
@@ -179,8 +181,10 @@ class PostgresEngine(EnqueueStatements, ClaimStatements):
         )
         return sorted((pk, receiver) for pk, receiver in rows)
 
-    def _unread(self, ids: Collection[UUID], limit: int) -> list[Letter]:
-        return [letter(*row) for row in self.hot_rows("inbox", ids=as_array(ids), mail_limit=limit)] if ids else []
+    def _unread(self, ids: Collection[UUID], limit: int) -> list[StoredMessage]:
+        return (
+            [letter(*row) for row in self.hot_rows("read_messages", ids=as_array(ids), mail_limit=limit)] if ids else []
+        )
 
     def count_unread(self, ids: Collection[UUID]) -> dict[UUID, int]:
         return dict(self.hot_rows("count_unread", ids=as_array(ids)))
@@ -192,22 +196,22 @@ class PostgresEngine(EnqueueStatements, ClaimStatements):
         """Share-lock receivers; busy are those that somebody locked FOR UPDATE, which an insert would wait for."""
         if not ids:
             return set()
-        unreached = set(ids) - {pk for (pk,) in self.rows("reach", ids=list(ids))}
+        unreached = set(ids) - {pk for (pk,) in self.rows("lock_receivers_for_share", ids=list(ids))}
         return unreached - self.gone(unreached)
 
     def _delete_mail(self, ids: Sequence[UUID]) -> None:
-        self.count("delete_mail", ids=list(ids))
+        self.count("delete_messages", ids=list(ids))
 
     # --- prune
 
     def _may_prune(self) -> bool:
-        ((is_ours,),) = self.rows("prune_guard", backend=self.alias)
+        ((is_ours,),) = self.rows("try_prune_lock", backend=self.alias)
         return bool(is_ours)
 
     # --- tallies
 
     def _take_deltas(self, limit: int) -> list[Summed]:
-        return list(starmap(Summed, self.rows("take_deltas", delta_limit=limit)))
+        return list(starmap(Summed, self.rows("take_counter_deltas", delta_limit=limit)))
 
     # --- gauges
 
@@ -215,12 +219,12 @@ class PostgresEngine(EnqueueStatements, ClaimStatements):
         return max((float(seconds) for *_, seconds in self.rows("oldest_snapshot")), default=0.0)
 
     def _running(self) -> Iterable[tuple[str, UUID | None, int]]:
-        rows = self.rows("running", backend=self.alias, running_limit=RUNNING_READ)
+        rows = self.rows("count_running_by_executor", backend=self.alias, running_limit=RUNNING_READ)
         return [(queue_name, executor_id, number) for queue_name, executor_id, number in rows]
 
     def _depths(self) -> Iterable[tuple[str, Status, int]]:
         rows = self.rows(
-            "depths",
+            "queue_depths",
             backend=self.alias,
             queues=self.queues_in_use()[:QUEUES_READ],
             depth_limit=COUNTED_MOST + 1,
@@ -247,7 +251,7 @@ class PostgresEngine(EnqueueStatements, ClaimStatements):
 
     def _make_room_for_notices(self) -> None:
         """Do without, which costs others up to POLL_INTERVAL; say so now and then."""
-        ((taken,),) = self.rows("notice_room")
+        ((taken,),) = self.rows("notification_queue_usage")
         if time.monotonic() - self.no_room_said_at < NO_ROOM_SAID_SECONDS:
             return
         self.no_room_said_at = time.monotonic()

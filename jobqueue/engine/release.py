@@ -8,11 +8,11 @@ from uuid import UUID
 from jobqueue.engine.claim import Claim
 from jobqueue.engine.commit import Commit
 from jobqueue.failpoints import reach
-from jobqueue.outcome import Claimed, Committed, Status, released
+from jobqueue.records import ClaimedTask, CommitResult, Status, released
 
 
 class Release(Claim, Commit):
-    def release(self, claims: Iterable[Claimed]) -> Committed:
+    def release(self, claims: Iterable[ClaimedTask]) -> CommitResult:
         """Hand tasks back READY at their old place, no attempt counted (CANCELLED where that was asked for)."""
         return self.commit([released(claimed) for claimed in claims])
 

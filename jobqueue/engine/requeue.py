@@ -11,7 +11,7 @@ from jobqueue.engine.clock import Clock, rank_from
 from jobqueue.engine.ground import Ground
 from jobqueue.engine.mail import ENDED_BADLY
 from jobqueue.models import Task
-from jobqueue.outcome import RequeueReport, Status
+from jobqueue.records import RequeueReport, Status
 
 
 class Requeue(Ground):
@@ -58,7 +58,7 @@ class Requeue(Ground):
             status=Status.READY,
             rank=rank_from(Clock(), self.options.aging),
             attempts=0,
-            lost_count=0,
+            executor_losses=0,
             wake_at=None,
             expires_at=None,
             cancel_requested_at=None,

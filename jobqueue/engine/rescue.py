@@ -21,8 +21,8 @@ from jobqueue.engine.tallies import Tallies
 from jobqueue.engine.wake import Wake
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.failpoints import reach
-from jobqueue.models import SpareHeartbeat, TallyDelta, Task, TaskQuerySet
-from jobqueue.outcome import FINAL, Rescued, Sign, Status
+from jobqueue.models import CounterDelta, SpareHeartbeat, Task, TaskQuerySet
+from jobqueue.records import FINAL, ExecutorInfo, Rescued, Status
 
 # A process that was frozen may claim before its first beat: so long its claim stands for one.
 CLAIM_COUNTS_SECONDS = 1.0
@@ -67,7 +67,9 @@ class Rescue(Heartbeat, Tallies, Mail, Wake):
         """Give the executors that hold tasks and missed their timeout, with the seconds of their silence."""
         holders = self._holders()
         for executor_id in (pk for pk, seconds in holders.items() if seconds is None):
-            unknown = Sign(executor_id=executor_id, name="unknown", host="", pid=0, versions={}, queues=[], slots=0)
+            unknown = ExecutorInfo(
+                executor_id=executor_id, name="unknown", host="", pid=0, versions={}, queues=[], slots=0
+            )
             self._write_executor(unknown)
         ahead = [pk for pk, seconds in holders.items() if seconds is not None and seconds < -AHEAD_SECONDS]
         if ahead:  # else it would have beaten until the clock is there again
@@ -94,7 +96,7 @@ class Rescue(Heartbeat, Tallies, Mail, Wake):
 
     @property
     def _not_just_claimed(self) -> Q:
-        return Q(heartbeat__lt=bound(-self._claim_counts_seconds)) | Q(heartbeat__gt=bound(AHEAD_SECONDS))
+        return Q(claimed_at__lt=bound(-self._claim_counts_seconds)) | Q(claimed_at__gt=bound(AHEAD_SECONDS))
 
     def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
         timeout = self.options.heartbeat_timeout
@@ -111,18 +113,18 @@ class Rescue(Heartbeat, Tallies, Mail, Wake):
         return list(rows.annotate(**texts).defer(*RAW))
 
     def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
-        lost_count = row.lost_count + 1
+        executor_losses = row.executor_losses + 1
         status = Status.READY
         if row.cancel_requested_at is not None:
             status = Status.CANCELLED
-        elif lost_count >= self.options.max_losses:
+        elif executor_losses >= self.options.max_executor_losses:
             status = Status.FAILED
-        error = lost_error(row, lost_count, now)
+        error = lost_error(row, executor_losses, now)
         self.tasks.running().filter(pk=row.pk, claim_number=row.claim_number).update(
             status=status,
-            lost_count=lost_count,
+            executor_losses=executor_losses,
             executor_id=None,
-            heartbeat=None,
+            claimed_at=None,
             finished_at=Clock() if status in FINAL else None,
             errors=[*read_list(row.errors_text), error][-ERRORS_KEPT:],
             worker_ids=[*read_list(row.workers_text), str(row.executor_id)][-WORKERS_KEPT:],
@@ -132,27 +134,27 @@ class Rescue(Heartbeat, Tallies, Mail, Wake):
             queue_name=row.queue_name,
             task_type=row.task_type,
             status=status,
-            lost_count=lost_count,
+            executor_losses=executor_losses,
             executor_id=row.executor_id,
             silent_seconds=silent[row.executor_id],
         )
-        if status not in FINAL or row.parent_id is None or row.reported_at is not None:
+        if status not in FINAL or row.parent_id is None or row.parent_notified_at is not None:
             return rescued, None
         return rescued, Ending(row.pk, row.parent_id, status, json.dumps(error))
 
 
-def lost(rescued: Rescued) -> TallyDelta:
+def lost(rescued: Rescued) -> CounterDelta:
     is_dead = rescued.status is Status.FAILED
-    return TallyDelta(queue_name=rescued.queue_name, task_type=rescued.task_type, lost=1, dead=int(is_dead))
+    return CounterDelta(queue_name=rescued.queue_name, task_type=rescued.task_type, lost=1, dead=int(is_dead))
 
 
-def lost_error(row: Task, lost_count: int, now: datetime) -> dict[str, Any]:
+def lost_error(row: Task, executor_losses: int, now: datetime) -> dict[str, Any]:
     """Make the entry of `errors` for a lost executor."""
     return {
         "attempt": row.attempts + 1,
         "at": written(now),
         "executor": str(row.executor_id),
         "exception_class_path": f"{ExecutorLost.__module__}.{ExecutorLost.__qualname__}",
-        "message": f"The executor stopped beating while it ran this task (loss {lost_count}).",
+        "message": f"The executor stopped beating while it ran this task (loss {executor_losses}).",
         "traceback": "",
     }

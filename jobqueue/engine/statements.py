@@ -45,10 +45,10 @@ def make_own(connection: Connection, limit_seconds: float) -> bool:
 
     limit_seconds: what a statement may take, whatever the site or the role allows others.
     """
-    ((pid, isolation),) = connection.execute(statement("session")).fetchall()
+    ((pid, isolation),) = connection.execute(statement("identify_session")).fetchall()
     if pid != connection.info.backend_pid:
         return False
-    connection.execute(statement("own_limits"), {"limit": f"{limit_seconds * 1000:.0f}ms"})
+    connection.execute(statement("set_session_timeouts"), {"limit": f"{limit_seconds * 1000:.0f}ms"})
     connection.execute(statement("generic_plans"))
     if isolation == "read committed":
         _read_committed.add(connection)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import collections
 import logging
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,8 +15,8 @@ from django.db.models import Q
 
 from jobqueue.engine.clock import bound
 from jobqueue.engine.ground import Ground
-from jobqueue.models import Tally, TallyDelta
-from jobqueue.outcome import Outcome, Status
+from jobqueue.models import Counter, CounterDelta
+from jobqueue.records import Outcome, Status
 from jobqueue.tally import COUNTERS, EDGES, Counted, bucket
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ MINUTES_KEPT_SECONDS = 86_400.0
 
 
 class Summed(NamedTuple):
-    """Some deltas of one minute that agree in all but their numbers: the columns of take_deltas.sql."""
+    """Some deltas of one minute that agree in all but their numbers: the columns of take_counter_deltas.sql."""
 
     deltas: int
     backend: str
@@ -57,13 +57,13 @@ class Attempted:
 
 
 class Tallies(Ground):
-    def _tally(self, deltas: Sequence[TallyDelta]) -> None:
+    def _tally(self, deltas: Sequence[CounterDelta]) -> None:
         """Add to the tally in the caller's transaction. Locks: the new rows, which nobody waits for."""
         if deltas:
             now = self.now()
             for delta in deltas:
                 delta.backend, delta.at = self.alias, now
-            TallyDelta.objects.using(self.database).bulk_create(deltas)
+            CounterDelta.objects.using(self.database).bulk_create(deltas)
 
     def fold(self, limit: int = FOLD_BATCH) -> int:
         """
@@ -73,7 +73,7 @@ class Tallies(Ground):
         it. Locks: the deltas, and the rows that they add to.
         """
         # SQLite has one lock for all writers; exists() would drop the order that leads past what others took away.
-        if TallyDelta.objects.using(self.database).order_by("pk").values_list("pk").first() is None:
+        if CounterDelta.objects.using(self.database).order_by("pk").values_list("pk").first() is None:
             return 0
         try:
             with self.transaction():
@@ -85,9 +85,9 @@ class Tallies(Ground):
         return sum(summed.deltas for summed in taken)
 
     def _take_deltas(self, limit: int) -> list[Summed]:
-        deltas = list(TallyDelta.objects.using(self.database).select_for_update().order_by("pk")[:limit])
+        deltas = list(CounterDelta.objects.using(self.database).select_for_update().order_by("pk")[:limit])
         ids = [delta.pk for delta in deltas]
-        TallyDelta.objects.using(self.database).filter(pk__in=ids)._raw_delete(self.database)
+        CounterDelta.objects.using(self.database).filter(pk__in=ids)._raw_delete(self.database)
         return [
             Summed(
                 deltas=1,
@@ -102,11 +102,11 @@ class Tallies(Ground):
             for delta in deltas
         ]
 
-    def _add(self, tallies: Sequence[Tally]) -> None:
+    def _add(self, tallies: Sequence[Counter]) -> None:
         """Write rows anew, each with what was in it before."""
         if not tallies:
             return
-        rows = Tally.objects.using(self.database)
+        rows = Counter.objects.using(self.database)
         found = rows.filter(
             Q(minute__isnull=True) | Q(minute__in={tally.minute for tally in tallies if tally.minute}),
             queue_name__in={tally.queue_name for tally in tallies},
@@ -121,7 +121,7 @@ class Tallies(Ground):
 
     def counted(self) -> list[Counted]:
         """Give what was counted and added up of this backend's tasks, ever since. Locks: none."""
-        rows = Tally.objects.using(self.database).filter(backend=self.alias, minute__isnull=True)
+        rows = Counter.objects.using(self.database).filter(backend=self.alias, minute__isnull=True)
         return [
             Counted(
                 queue_name=row.queue_name,
@@ -133,12 +133,12 @@ class Tallies(Ground):
 
     def _prune_minutes(self, limit: int) -> None:
         """Forget minutes long ago, which are in the rows of all time as well."""
-        rows = Tally.objects.using(self.database)
+        rows = Counter.objects.using(self.database)
         old = rows.filter(minute__isnull=False, minute__lt=bound(-MINUTES_KEPT_SECONDS)).order_by("minute")
         rows.filter(pk__in=list(old.values_list("pk", flat=True)[:limit]))._raw_delete(self.database)
 
 
-def of_attempts(changes: Iterable[tuple[Outcome, Status, Attempted]]) -> list[TallyDelta]:
+def of_attempts(changes: Iterable[tuple[Outcome, Status, Attempted]]) -> list[CounterDelta]:
     """Count what outcomes are to the tally, as commit.sql does."""
     sums: dict[tuple[str, str, int | None, int | None], Any] = {}
     for outcome, entering, row in changes:
@@ -148,7 +148,9 @@ def of_attempts(changes: Iterable[tuple[Outcome, Status, Attempted]]) -> list[Ta
         wait_seconds = row.wait_seconds if is_attempt else None
         run_seconds = outcome.run_seconds if is_attempt else None
         has_failed = outcome.attempts > row.attempts and outcome.status is not Status.CANCELLED
-        sums.setdefault((row.queue_name, row.task_type, place(wait_seconds), place(run_seconds)), Counter()).update(
+        sums.setdefault(
+            (row.queue_name, row.task_type, place(wait_seconds), place(run_seconds)), collections.Counter()
+        ).update(
             attempts=is_attempt,
             completed=entering is Status.SUCCESSFUL,
             failed=has_failed,
@@ -158,7 +160,7 @@ def of_attempts(changes: Iterable[tuple[Outcome, Status, Attempted]]) -> list[Ta
             run_seconds=run_seconds or 0,
         )
     return [
-        TallyDelta(queue_name=queue_name, task_type=task_type, wait_bucket=wait, run_bucket=run, **numbers)
+        CounterDelta(queue_name=queue_name, task_type=task_type, wait_bucket=wait, run_bucket=run, **numbers)
         for (queue_name, task_type, wait, run), numbers in sums.items()
     ]
 
@@ -167,12 +169,12 @@ def place(seconds: float | None) -> int | None:
     return None if seconds is None else bucket(seconds)
 
 
-def tallies_of(taken: Iterable[Summed]) -> list[Tally]:
+def tallies_of(taken: Iterable[Summed]) -> list[Counter]:
     """Add up deltas, by minute and in all."""
-    tallies: dict[tuple[object, ...], Tally] = {}
+    tallies: dict[tuple[object, ...], Counter] = {}
     for summed in taken:
         for minute in (summed.minute, None):
-            tally = Tally(
+            tally = Counter(
                 backend=summed.backend, queue_name=summed.queue_name, task_type=summed.task_type, minute=minute
             )
             tally = tallies.setdefault(key_of(tally), tally)
@@ -190,12 +192,12 @@ def with_more(counts: Sequence[int], at: int | None, number: int) -> list[int]:
     return more
 
 
-def add(tally: Tally, row: Tally) -> None:
+def add(tally: Counter, row: Counter) -> None:
     for name in (*COUNTERS, "wait_seconds", "run_seconds"):
         setattr(tally, name, getattr(tally, name) + getattr(row, name))
     tally.waits = [new + old for new, old in zip_longest(tally.waits, row.waits, fillvalue=0)]
     tally.runs = [new + old for new, old in zip_longest(tally.runs, row.runs, fillvalue=0)]
 
 
-def key_of(tally: Tally) -> tuple[object, ...]:
+def key_of(tally: Counter) -> tuple[object, ...]:
     return tally.backend, tally.queue_name, tally.task_type, tally.minute

@@ -15,13 +15,13 @@ from django.db.models.functions import Greatest
 from jobqueue.engine.clock import Clock, bound, rank_from
 from jobqueue.engine.ground import Ground
 from jobqueue.failpoints import reach
-from jobqueue.outcome import WAITING, Status, Woken
+from jobqueue.records import WAITING, Status, WakeResult
 
 logger = logging.getLogger(__name__)
 
 
 class Wake(Ground):
-    def wake_due(self, limit: int = 1000) -> Woken:
+    def wake_due(self, limit: int = 1000) -> WakeResult:
         """
         Make SCHEDULED and sleeping SUSPENDED tasks READY whose moment has come.
 
@@ -30,7 +30,7 @@ class Wake(Ground):
         alarms = self.tasks.filter(status__in=WAITING, wake_at__isnull=False)
         due = alarms.filter(wake_at__lte=bound())
         first = datetime.fromtimestamp(0, UTC if settings.USE_TZ else None)  # see wake_due.sql
-        is_over = Q(alarm_at__isnull=True) | Q(alarm_at__lte=bound())
+        is_over = Q(timeout_at__isnull=True) | Q(timeout_at__lte=bound())
         with self.transaction():
             ids = list(due.order_by("wake_at").values_list("pk", flat=True)[:limit])
             locked = [row.pk for row in self.lock(ids).only("pk")] if ids else []
@@ -44,7 +44,7 @@ class Wake(Ground):
                 reach("due.before")
         following = alarms.aggregate(at=Min("wake_at"))["at"]
         seconds = None if following is None else (following - self.now()).total_seconds()
-        return Woken(count=count, next_seconds=seconds)
+        return WakeResult(count=count, next_seconds=seconds)
 
     def wake(self, ids: Iterable[UUID]) -> int:
         """

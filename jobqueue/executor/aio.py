@@ -32,7 +32,7 @@ from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call,
 from jobqueue.executor.sessions import Session
 from jobqueue.executor.spare import OwnThread, SpareThreads
 from jobqueue.executor.threads import OnStart, broken_off, nothing_left_open
-from jobqueue.outcome import Outcome
+from jobqueue.records import Outcome
 
 WIND_UP_SECONDS = 0.5  # for cancelled bodies to go when the loop ends
 LIGHT = (type(None), bool, int, float, str)

@@ -15,9 +15,9 @@ from jobqueue.executor.masks import log_failure, mask_of, telling_of
 from jobqueue.executor.run import Ended, Loaded, Worker
 from jobqueue.executor.scribe import say
 from jobqueue.function import changed
-from jobqueue.outcome import FINAL, Claimed, Status
 from jobqueue.payload import decode
 from jobqueue.printable import printable
+from jobqueue.records import FINAL, ClaimedTask, Status
 from jobqueue.results import Result
 
 WORDS = {
@@ -40,12 +40,12 @@ def started(hold: Hold, loaded: Loaded, worker: Worker) -> None:
         send(task_started, loaded.result)
 
 
-def is_start_received(claimed: Claimed) -> bool:
+def is_start_received(claimed: ClaimedTask) -> bool:
     """Whether somebody's code runs, which may block, when a task's start is told."""
     return claimed.polls == 0 and is_received(task_started)
 
 
-def log_start(claimed: Claimed, loaded: Loaded, level: int, worker: Worker) -> None:
+def log_start(claimed: ClaimedTask, loaded: Loaded, level: int, worker: Worker) -> None:
     say(
         logger,
         level,
@@ -180,7 +180,7 @@ def send(signal: Any, result: Result) -> None:
         log_failure("signal.error task id=%s", result.id)
 
 
-def keys(claimed: Claimed, worker: Worker) -> dict[str, Any]:
+def keys(claimed: ClaimedTask, worker: Worker) -> dict[str, Any]:
     """Give the `extra` of every log line about a task."""
     return {
         "task_id": str(claimed.id),

@@ -14,7 +14,7 @@ from jobqueue.executor.crew import Crew
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.suspects import Suspects
-from jobqueue.outcome import Claims, Demand
+from jobqueue.records import ClaimedBatch, ClaimRequest
 
 LOOK_AGAIN_SECONDS = 0.01  # after a notice: others may have been left out in its 5 ms
 QUEUES_SECONDS = 0.85  # between looks which queues are in use, and which have a limit; each poll of the idle is one
@@ -81,7 +81,7 @@ class Appetite:
     def _are_satisfied(self, lanes: Collection[str]) -> bool:
         return not any(self._is_hungry[lane] or self._noticed_at >= self._looked_at[lane] for lane in lanes)
 
-    def demand(self, most: int, *, is_alone: bool, is_convenient: bool) -> Demand:
+    def demand(self, most: int, *, is_alone: bool, is_convenient: bool) -> ClaimRequest:
         """
         Say what to claim now; a limit of 0 is nothing.
 
@@ -93,11 +93,11 @@ class Appetite:
             return replace(asked, limit=0)
         wanted = self._within_limits(replace(asked, queues=self.serves()))
         if not wanted.queues and self.limits:
-            self.claimed(asked, Claims(), time.monotonic())  # as much as there is to get
+            self.claimed(asked, ClaimedBatch(), time.monotonic())  # as much as there is to get
             return replace(asked, limit=0)
         return wanted
 
-    def claimed(self, demand: Demand, claims: Claims, began_at: float) -> None:
+    def claimed(self, demand: ClaimRequest, claims: ClaimedBatch, began_at: float) -> None:
         """A claim has been answered."""
         if demand.limit == 0:
             return
@@ -157,7 +157,7 @@ class Appetite:
             self._queues, self._queues_read_at = self._engine.queues_in_use(), now
         return sorted({*self._queues, *self._noticed})
 
-    def _within_limits(self, asked: Demand) -> Demand:
+    def _within_limits(self, asked: ClaimRequest) -> ClaimRequest:
         """
         Ask for no more of a queue than this process may run, and for none where that is nothing.
 
@@ -187,9 +187,9 @@ class Appetite:
             self.limited, self._limits_read_at = frozenset(self._engine.limited_queues()), now
             self.limits = self.limited.union(self._settings.queue_limits)
 
-    def _room(self, most: int, is_alone: bool) -> Demand:
+    def _room(self, most: int, is_alone: bool) -> ClaimRequest:
         """How many tasks fit, and of which kind: a full lane takes no more of its own."""
-        nothing = Demand(executor_id=self._executor_id, queues=(), limit=0)
+        nothing = ClaimRequest(executor_id=self._executor_id, queues=(), limit=0)
         if self._suspects.is_waiting:
             self.room_in_threads = self.room_on_loop = 1
             return replace(nothing, limit=min(1, most), suspects=True) if is_alone else nothing
@@ -207,7 +207,7 @@ class Appetite:
             return replace(nothing, limit=min(most, in_threads), but=coroutines)
         return replace(nothing, limit=min(most, on_loop), only=coroutines)
 
-    def _next_at(self, asked: Demand, is_convenient: bool) -> float:
+    def _next_at(self, asked: ClaimRequest, is_convenient: bool) -> float:
         """The moment of the next claim."""
         again_at = self._noticed_at + LOOK_AGAIN_SECONDS
         if is_convenient or asked.suspects or not self._are_satisfied(lanes(asked)):
@@ -226,7 +226,7 @@ class Appetite:
         return self._interval * random.uniform(0.9, 1.1)
 
 
-def lanes(demand: Demand) -> Collection[str]:
+def lanes(demand: ClaimRequest) -> Collection[str]:
     """Name the lanes that a claim is for."""
     if demand.only is not None:
         return (ON_LOOP,)

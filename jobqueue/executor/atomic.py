@@ -16,7 +16,7 @@ from django.db import transaction
 from msgspec.structs import replace
 
 from jobqueue.engine.base import Engine
-from jobqueue.exceptions import ClaimLost, Stale
+from jobqueue.exceptions import JobQueueError, Stale
 from jobqueue.executor.errors import first_line_of, from_the_body, message_of, traceback_of
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
@@ -39,12 +39,16 @@ from jobqueue.executor.run import (
 from jobqueue.executor.sessions import Session
 from jobqueue.executor.turn import poll_again
 from jobqueue.failpoints import reach
-from jobqueue.outcome import Outcome, released
+from jobqueue.records import Outcome, released
 
 IMPATIENT = ("57014", "55P03")  # statement_timeout, or somebody's pg_cancel_backend(); lock_timeout
 CONFLICTS = ("40001", "40P01")  # not to be serialized with another transaction, or chosen to end a deadlock
 # Classes of SQLSTATE: the server's disk is full or broken, its memory or its connections are used up; it tells nothing.
 EXHAUSTED, CONNECTION_STATES = ("53", "58"), ("08", "57P")
+
+
+class _ClaimLost(JobQueueError):
+    """Another executor holds the task now, or it has ended."""
 
 
 class _RolledBack(Exception):
@@ -83,7 +87,7 @@ def commit_with(
         with stale_if_impatient():
             is_held = engine.hold(hold.claimed, UUID(worker.executor_id))
         if not is_held:
-            raise ClaimLost
+            raise _ClaimLost
         return good_poll(hold, loaded, function(), worker)
 
     return _commit_with(hold, loaded, engine, worker, in_its_row, session, engine.transaction())

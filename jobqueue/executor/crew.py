@@ -18,7 +18,7 @@ from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.standard_streams import fill_standard_streams
 from jobqueue.executor.threads import Threads, broken_off, poll_in_thread, run_safely
 from jobqueue.executor.watchdog import LOOK_SECONDS
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 
 
 class Crew:

@@ -15,13 +15,13 @@ import django.db
 from jobqueue.engine.base import Engine
 from jobqueue.engine.schema import missing_migrations, missing_tables
 from jobqueue.engine.tallies import FOLD_BATCH
-from jobqueue.exceptions import FenceLost, TaskCancelled
+from jobqueue.exceptions import ClaimLost, TaskCancelled
 from jobqueue.executor.errors import first_line_of
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.log import logger
 from jobqueue.executor.outage import Line, Outage, Patience
 from jobqueue.failpoints import reach
-from jobqueue.outcome import Due, Held, Sign, Status
+from jobqueue.records import ExecutorInfo, OwnedTask, PendingWork, Status
 
 SWEEP_SECONDS = 1.0
 SWEEP_GAP_SECONDS = 0.02  # at least this long from a notice of mail to its sweep, which then serves many
@@ -43,7 +43,7 @@ class Heart(threading.Thread):
     def __init__(
         self,
         engine: Engine,
-        sign: Callable[[], Sign],
+        sign: Callable[[], ExecutorInfo],
         holds: Mapping[UUID, Hold],
         outage: Outage,
         line: Line,
@@ -198,13 +198,15 @@ class Heart(threading.Thread):
         except django.db.Error as error:
             logger.debug("heartbeat.goodbye %s", first_line_of(error))
 
-    def _look_at(self, before: Mapping[UUID, Hold], held: Mapping[UUID, Held]) -> None:
+    def _look_at(self, before: Mapping[UUID, Hold], held: Mapping[UUID, OwnedTask]) -> None:
         for pk, hold in before.items():
             match held.get(pk):
-                case Held(claim_number=number, is_cancel_requested=requested) if number == hold.claimed.claim_number:
+                case OwnedTask(claim_number=number, is_cancel_requested=requested) if (
+                    number == hold.claimed.claim_number
+                ):
                     if requested and hold.reason is None:
                         hold.interrupt(TaskCancelled)
-                case _ if hold.is_armed and hold.reason is None and hold.interrupt(FenceLost):
+                case _ if hold.is_armed and hold.reason is None and hold.interrupt(ClaimLost):
                     # A body that has just ended and was committed is missing too, but is no longer armed.
                     logger.warning(
                         "task.lost task id=%s type=%s: its claim is not ours any more",
@@ -212,7 +214,7 @@ class Heart(threading.Thread):
                         hold.claimed.task_type,
                     )
 
-    def _look_for_strays(self, held: Sequence[Held]) -> None:
+    def _look_for_strays(self, held: Sequence[OwnedTask]) -> None:
         """What was claimed a moment ago may not be known yet; what two beats saw is a claim whose answer was lost."""
         unknown = {(seen.id, seen.claim_number) for seen in held if seen.id not in self._holds}
         self.sees_strays = not unknown.isdisjoint(self._unknown)
@@ -241,7 +243,7 @@ class Housekeeping:
         """Sweep soon: a task may have mail. From any thread; the look that follows a wait sees it."""
         self._next_sweep_at = min(self._next_sweep_at, time.monotonic() + SWEEP_GAP_SECONDS)
 
-    def expect(self, due: Due) -> None:
+    def expect(self, due: PendingWork) -> None:
         """Somebody has looked what there may be to do."""
         if due.has_running and self._heart.may_rescue:
             self._next_rescue_at = time.monotonic()
@@ -276,7 +278,7 @@ class Housekeeping:
                 task.id,
                 task.task_type,
                 task.status,
-                task.lost_count,
+                task.executor_losses,
                 task.executor_id,
                 task.silent_seconds,
                 extra={"task_id": str(task.id), "task": task.task_type, "executor": str(task.executor_id)},

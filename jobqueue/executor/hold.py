@@ -10,7 +10,7 @@ from uuid import UUID
 
 from jobqueue.exceptions import Interrupted, TaskCancelled
 from jobqueue.executor.forks import this_process
-from jobqueue.outcome import Claimed, Letter
+from jobqueue.records import ClaimedTask, StoredMessage
 
 Stopper = Callable[[type[Interrupted]], None]
 
@@ -40,7 +40,7 @@ class Hold:
         "told_first_at",
     )
 
-    def __init__(self, claimed: Claimed, mail: Sequence[Letter] = ()) -> None:
+    def __init__(self, claimed: ClaimedTask, mail: Sequence[StoredMessage] = ()) -> None:
         self.claimed = claimed
         self.mail = mail  # unread when it was claimed
         self.process = this_process()  # of the process that has the claim; a forked copy does not have it
@@ -114,5 +114,5 @@ class Hold:
     def _may_finish(self, reason: type[Interrupted]) -> bool:
         return reason is TaskCancelled and self.finishes_when_cancelled
 
-    def is_told_to_stop(self) -> bool:
+    def should_stop(self) -> bool:
         return self.reason is not None

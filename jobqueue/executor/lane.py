@@ -67,7 +67,7 @@ class Lane:
         """Take those out of the line that have waited so long, or were told to stop."""
         limit = time.monotonic() - waited_seconds
         with self._lock:
-            taken = [hold for hold in self._waiting if hold.claimed_at <= limit or hold.is_told_to_stop()]
+            taken = [hold for hold in self._waiting if hold.claimed_at <= limit or hold.should_stop()]
             if taken:
                 gone = set(taken)
                 self._waiting = deque(hold for hold in self._waiting if hold not in gone)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from jobqueue.engine.base import Engine
 from jobqueue.executor.log import logger
 from jobqueue.executor.run import Ended, Worker, refused_by_database
-from jobqueue.outcome import FINAL, NO_EFFECTS, Committed, Outcome, Status
+from jobqueue.records import FINAL, NO_EFFECTS, CommitResult, Outcome, Status
 
 Conclusion = tuple[Ended, Status | None]  # None: the claim was lost, the outcome is dropped
 
@@ -56,7 +56,7 @@ class Counts:
 class _Row(NamedTuple):
     claim_number: int
     status: str
-    lost_count: int
+    executor_losses: int
     polls: int
 
 
@@ -95,7 +95,7 @@ class Ledger:
         """The database went away: any outcome may have been committed, without an answer."""
         self._in_doubt |= self._open.keys()
 
-    def settle(self, committed: Committed) -> list[Conclusion]:
+    def settle(self, committed: CommitResult) -> list[Conclusion]:
         """Strike out what the database answered for. Raises django.db.Error, and nothing is struck out then."""
         rows = self._rows(pk for pk in committed.lost if self._is_doubtful(pk))
         counts = undelivered(self._engine, self._open, committed)
@@ -132,7 +132,7 @@ class Ledger:
             return (pruned, pruned.outcome.status) if pruned.outcome.status in FINAL else (over, None)
         is_ours = row.claim_number == claimed.claim_number
         # A claim ends by a commit of its holder, or by a rescue, which counts a loss.
-        is_rescued = row.lost_count > claimed.lost_count
+        is_rescued = row.executor_losses > claimed.executor_losses
         is_taken = is_rescued or (is_ours and row.status == Status.RUNNING)
         # What has ended for good is claimed again only if somebody requeues it, which forgets its losses.
         is_of_another = success is not None and success.outcome.status in FINAL and is_rescued and not is_ours
@@ -143,7 +143,7 @@ class Ledger:
         return over, Status.CANCELLED if is_ours and row.status == Status.CANCELLED else over.outcome.status
 
 
-def undelivered(engine: Engine, ended: Mapping[UUID, Ended], committed: Committed) -> Counter[UUID]:
+def undelivered(engine: Engine, ended: Mapping[UUID, Ended], committed: CommitResult) -> Counter[UUID]:
     """
     Count the messages that nobody will read: unread by actors that have ended, or dropped by a parent that had.
 

@@ -19,19 +19,19 @@ from jobqueue.compat import PACKAGE
 from jobqueue.executor.errors import Mask, message_of, name_of, path_of, printed
 from jobqueue.executor.log import logger
 from jobqueue.executor.run import Worker
-from jobqueue.outcome import Claimed, NewTask
 from jobqueue.payload import decode
 from jobqueue.printable import printable_lines
+from jobqueue.records import ClaimedTask, NewTask
 from jobqueue.redact import Secrets, argument_secrets, redact_text
 
 OF_DJANGO = (PACKAGE, "django.dispatch", "django.db.backends.base")
 
 # Whose task this thread, or coroutine, is at.
-subject: ContextVar[tuple[Claimed | NewTask, Worker] | None] = ContextVar("jobqueue.subject", default=None)
+subject: ContextVar[tuple[ClaimedTask | NewTask, Worker] | None] = ContextVar("jobqueue.subject", default=None)
 
 
 @contextmanager
-def telling_of(claimed: Claimed | NewTask, worker: Worker) -> Iterator[None]:
+def telling_of(claimed: ClaimedTask | NewTask, worker: Worker) -> Iterator[None]:
     """Mask meanwhile what Django logs; where every task passes, set `subject` itself, which is quicker."""
     before = subject.set((claimed, worker))
     try:
@@ -40,7 +40,7 @@ def telling_of(claimed: Claimed | NewTask, worker: Worker) -> Iterator[None]:
         subject.reset(before)
 
 
-def mask_of(claimed: Claimed | NewTask, worker: Worker) -> Mask:
+def mask_of(claimed: ClaimedTask | NewTask, worker: Worker) -> Mask:
     """Give what masks a text about a task: what REDACT names, and the arguments that it names."""
     patterns = worker.options.redact
     secrets = secrets_of(claimed.task_type, claimed.args, claimed.kwargs, patterns)

@@ -37,7 +37,7 @@ from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import ORPHANED, Deaf, SignalPipe
 from jobqueue.executor.vitals import Reporter, Vitals, stall_limit
 from jobqueue.executor.watchdog import Watchdog
-from jobqueue.outcome import Command, Sign
+from jobqueue.records import Command, ExecutorInfo
 
 STOP_SECONDS = 2.0  # for bodies to notice that they are told to stop, and for the database to take back what is left
 ABORT_SECONDS = 0.5  # the same after a second Ctrl-C
@@ -124,8 +124,8 @@ class ExecutorProcess:
         self._step, self._step_seconds = 0, STOP_SECONDS
         self._next_step_at: float | None = None  # monotonic; None while we do not stop
 
-    def sign(self) -> Sign:
-        return Sign(
+    def sign(self) -> ExecutorInfo:
+        return ExecutorInfo(
             executor_id=self.executor_id,
             name=self.name,
             host=self._host,

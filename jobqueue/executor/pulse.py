@@ -16,7 +16,7 @@ from jobqueue import registry
 from jobqueue.actor import ActorTask
 from jobqueue.api import notices
 from jobqueue.engine.base import Engine
-from jobqueue.exceptions import FenceLost
+from jobqueue.exceptions import ClaimLost
 from jobqueue.executor import announce
 from jobqueue.executor.appetite import Appetite
 from jobqueue.executor.crew import Crew
@@ -31,8 +31,8 @@ from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.suspects import Suspects
 from jobqueue.executor.upkeep import AGAIN_SECONDS, Upkeep
 from jobqueue.failpoints import reach
-from jobqueue.outcome import WAITING, Claimed, Claims, Command, Committed, Letter, Status
 from jobqueue.printable import printable
+from jobqueue.records import WAITING, ClaimedBatch, ClaimedTask, Command, CommitResult, Status, StoredMessage
 
 TAKE_BACK_SECONDS = 1.0  # a task that waited in line for so long goes back for others to take
 DRAINED_SECONDS = 1.0  # --burst ends when nothing is due so soon
@@ -186,10 +186,10 @@ class Pulse(threading.Thread):
         self._take_back()
         outcomes = self._ledger.outcomes()
         demand = self._appetite.demand(self._most(), is_alone=not self.holds, is_convenient=bool(outcomes))
-        claims = Claims()
+        claims = ClaimedBatch()
         if outcomes or demand.limit:
             began_at = time.monotonic()
-            committed, claims = self.engine.pulse(outcomes, demand)
+            committed, claims = self.engine.commit_and_claim(outcomes, demand)
             if committed.done:
                 reach("commit.after")
             if claims:
@@ -244,19 +244,19 @@ class Pulse(threading.Thread):
     def _in_hand(self) -> Iterator[Hold]:
         return (hold for hold in self.holds.values() if hold.id not in self._ledger)
 
-    def _read_mail(self, claimed: Sequence[Claimed]) -> Mapping[UUID, Sequence[Letter]]:
+    def _read_mail(self, claimed: Sequence[ClaimedTask]) -> Mapping[UUID, Sequence[StoredMessage]]:
         """After the claim: mail that comes later makes the task run again."""
         actors = [task.id for task in claimed if isinstance(registry.get(task.task_type), ActorTask)]
-        return self.engine.read_mail(actors) if actors else {}
+        return self.engine.read_messages(actors) if actors else {}
 
-    def _begin(self, claimed: Sequence[Claimed], mail: Mapping[UUID, Sequence[Letter]]) -> None:
+    def _begin(self, claimed: Sequence[ClaimedTask], mail: Mapping[UUID, Sequence[StoredMessage]]) -> None:
         self.counts.claimed += len(claimed)
         holds = [Hold(task, mail.get(task.id, ())) for task in claimed]
         if holds:
             reach("begin")
         for hold in holds:
             if (before := self.holds.get(hold.id)) is not None and is_of_another_past(before, hold):
-                before.interrupt(FenceLost)
+                before.interrupt(ClaimLost)
         self.holds.update((hold.id, hold) for hold in holds)
         for hold in self.crew.begin(holds, self._appetite.room_in_threads, self._appetite.room_on_loop):
             self._enter(not_started(hold))
@@ -285,7 +285,7 @@ class Pulse(threading.Thread):
         if lost is not None:
             self._conclude(lost, None)
 
-    def _settle(self, committed: Committed) -> None:
+    def _settle(self, committed: CommitResult) -> None:
         for over, status in self._ledger.settle(committed):
             self._conclude(over, status)
         self._wake(committed.wake)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from jobqueue.executor.appetite import Appetite
-from jobqueue.outcome import Claims, Demand
+from jobqueue.records import ClaimedBatch, ClaimRequest
 
 
 class Room:
@@ -20,7 +20,7 @@ class Room:
         if queue in self._appetite.limits:
             self._made[queue] += 1
 
-    def to_tell(self, demand: Demand, claims: Claims) -> set[str]:
+    def to_tell(self, demand: ClaimRequest, claims: ClaimedBatch) -> set[str]:
         """
         Name the queues, after a turn of the loop, of which others should hear that there is room.
 
@@ -35,7 +35,7 @@ class Room:
         return left & self._appetite.limited
 
 
-def _is_filled(queue: str, count: int, demand: Demand, claims: Claims) -> bool:
+def _is_filled(queue: str, count: int, demand: ClaimRequest, claims: ClaimedBatch) -> bool:
     taken = sum(claimed.queue_name == queue for claimed in claims)
     if taken >= count:
         return True

@@ -26,13 +26,13 @@ from jobqueue.conf import Options
 from jobqueue.context import Context
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import (
-    ConsumedTwice,
+    ClaimLost,
+    DuplicateKey,
     Expired,
-    FenceLost,
     GiveUp,
     InvalidActions,
     InvalidResult,
-    KeyTaken,
+    MessageAlreadyConsumed,
     Retry,
     ShuttingDown,
     Stale,
@@ -47,8 +47,8 @@ from jobqueue.executor.errors import error_text, message_of
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.turn import context_of, is_commit_function, outcome_of, poll_again, stale_polls
 from jobqueue.function import FunctionTask, Limits, changed, limits
-from jobqueue.outcome import Claimed, Outcome, Status, released
 from jobqueue.payload import decode, encode_result
+from jobqueue.records import ClaimedTask, Outcome, Status, released
 from jobqueue.results import Result, from_claimed
 
 UNKNOWN_AFTER_SECONDS = 15.0  # a task that no code here knows comes back after this, for an executor that does
@@ -74,7 +74,7 @@ class Worker:
 class Loaded(Struct, kw_only=True, eq=False):
     """A claimed task, ready to be polled. context: of an actor, its state and mail."""
 
-    claimed: Claimed
+    claimed: ClaimedTask
     task: FunctionTask[..., Any]
     args: list[Any]
     kwargs: dict[str, Any]
@@ -127,7 +127,7 @@ class Ended(Struct, frozen=True, kw_only=True, eq=False):
 def load(hold: Hold, worker: Worker) -> Loaded | Ended:
     """Find the code of a claimed task and decode its row; whatever is wrong with one row is its own outcome."""
     claimed = hold.claimed
-    if hold.is_told_to_stop():  # while it stood in line; the commit knows whether it was cancelled
+    if hold.should_stop():  # while it stood in line; the commit knows whether it was cancelled
         return not_started(hold)
     task = registry.get(claimed.task_type)
     if task is None:
@@ -160,7 +160,7 @@ def load_actor(hold: Hold, loaded: Loaded, actor: type[Actor[Any]], worker: Work
     """Decode state and mail; mail that does not fit is a failed poll, a state that does not is the end."""
     hold.finishes_when_cancelled = True
     try:
-        context = context_of(actor, hold.claimed, hold.mail, lambda: loaded.result, hold.is_told_to_stop)
+        context = context_of(actor, hold.claimed, hold.mail, lambda: loaded.result, hold.should_stop)
     except UndecodableMessage as error:
         return conclude(hold, loaded, Raised(error), worker)
     except MemoryError:
@@ -175,7 +175,7 @@ def context_for(hold: Hold, loaded: Loaded) -> Context:
     return Context(
         task_result=loaded.result,
         idempotency_key=f"{hold.id}:{hold.claimed.polls}",
-        is_told_to_stop=hold.is_told_to_stop,
+        should_stop=hold.should_stop,
     )
 
 
@@ -270,7 +270,7 @@ def after_error(hold: Hold, loaded: Loaded, error: BaseException, worker: Worker
     One that was told to stop may have raised anything on its way out.
     """
     claimed, task = hold.claimed, loaded.task
-    if hold.reason in (ShuttingDown, FenceLost):
+    if hold.reason in (ShuttingDown, ClaimLost):
         # Handed back with its attempt unspent; where the claim is lost, the commit drops this.
         return replace(released(claimed), worker_id=worker.executor_id)
     if isinstance(error, (GiveUp, InvalidResult)):
@@ -292,12 +292,12 @@ def after_error(hold: Hold, loaded: Loaded, error: BaseException, worker: Worker
     return replace(retry, wake_after_seconds=min(wait, LONGEST_WAIT_SECONDS))
 
 
-def begin_again(claimed: Claimed, worker: Worker) -> Outcome | None:
+def begin_again(claimed: ClaimedTask, worker: Worker) -> Outcome | None:
     """Poll again soon, as if nothing had happened; None where that was so too often in a row."""
     return poll_again(claimed, worker.options.poll_interval) if stale_polls(claimed) + 1 < STALE_MOST else None
 
 
-def succeeded(claimed: Claimed, return_value: str, worker: Worker) -> Outcome:
+def succeeded(claimed: ClaimedTask, return_value: str, worker: Worker) -> Outcome:
     return Outcome(
         task_id=claimed.id,
         claim_number=claimed.claim_number,
@@ -344,7 +344,7 @@ def refused_by_database(over: Ended, error: Exception, worker: Worker) -> Ended:
     if is_spawned_again(error):
         error = InvalidActions(SPAWNED_AGAIN)
     if over.loaded is not None and isinstance(
-        error, (TaskFinished, TaskNotFound, ConsumedTwice, KeyTaken, InvalidActions)
+        error, (TaskFinished, TaskNotFound, MessageAlreadyConsumed, DuplicateKey, InvalidActions)
     ):
         return conclude(over.hold, over.loaded, Raised(error), worker)
     refusal = InvalidResult(f"The database refused the outcome: {message_of(error)}")

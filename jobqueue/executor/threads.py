@@ -22,7 +22,7 @@ from jobqueue.executor.masks import log_failure
 from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, conclude, load, poll
 from jobqueue.executor.sessions import Session
 from jobqueue.executor.turn import poll_again
-from jobqueue.outcome import Outcome
+from jobqueue.records import Outcome
 
 OnStart = Callable[[Hold, Loaded], None]
 Job = Callable[[], None]

@@ -17,8 +17,8 @@ from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from jobqueue.conf import Options, options_for
 from jobqueue.exceptions import InvalidActions, TaskNotFound, UndecodableMessage
 from jobqueue.function import FunctionTask, changed
-from jobqueue.outcome import FINAL, Claimed, Effects, Letter, NewMessage, NewTask, Outcome, Status, released
-from jobqueue.payload import decode, dedupe_key, encode, encode_message, encode_result, plain
+from jobqueue.payload import check_dedupe_key, decode, encode, encode_message, encode_result, plain
+from jobqueue.records import FINAL, ClaimedTask, Effects, NewMessage, NewTask, Outcome, Status, StoredMessage, released
 from jobqueue.results import Result
 from jobqueue.task_options import time_problems
 
@@ -34,10 +34,10 @@ Names = Callable[[Sequence[UUID | str | Spawn], Sequence[str | None]], Sequence[
 
 def context_of(
     actor: type[Actor[Any]],
-    claimed: Claimed,
-    mail: Sequence[Letter],
+    claimed: ClaimedTask,
+    mail: Sequence[StoredMessage],
     make_result: Callable[[], Result],
-    is_told_to_stop: Callable[[], bool],
+    should_stop: Callable[[], bool],
 ) -> PollContext[Any]:
     """Decode state and inbox. Raises ValueError for a state, UndecodableMessage for a message, that does not fit."""
     try:
@@ -52,17 +52,19 @@ def context_of(
         key=claimed.key,
         attempt=claimed.attempts + 1,
         polls=claimed.polls,
-        timed_out=claimed.timed_out and (not mail or claimed.alarm_at is not None),
-        is_told_to_stop=is_told_to_stop,
+        timed_out=claimed.timed_out and (not mail or claimed.timeout_at is not None),
+        should_stop=should_stop,
         make_result=make_result,
     )
 
 
-def message_of(actor: type[Actor[Any]], letter: Letter) -> Message:
+def message_of(actor: type[Actor[Any]], letter: StoredMessage) -> Message:
     try:
-        kind = KINDS[letter.eof]
+        kind = KINDS[letter.child_status]
     except KeyError:
-        raise UndecodableMessage(f"Message {letter.id} tells of a child's end {letter.eof!r}, which is none.") from None
+        raise UndecodableMessage(
+            f"Message {letter.id} tells of a child's end {letter.child_status!r}, which is none."
+        ) from None
     try:
         body = actor.decode_body(letter.body or "null") if kind is Kind.MESSAGE else decode(letter.body or "null")
     except ValueError as error:
@@ -112,7 +114,7 @@ def actions_of(returned: Any) -> tuple[list[Action], Disposition | None]:
 
 
 def outcome_of(
-    claimed: Claimed,
+    claimed: ClaimedTask,
     context: PollContext[Any],
     actor: type[Actor[Any]],
     returned: Any,
@@ -154,7 +156,7 @@ def outcome_of(
 
 
 def what_follows(
-    decision: Disposition | None, claimed: Claimed, has_taken: bool, has_left: bool, options: Options
+    decision: Disposition | None, claimed: ClaimedTask, has_taken: bool, has_left: bool, options: Options
 ) -> dict[str, Any]:
     """Give the state to enter, and what belongs to it. Raises InvalidActions, or InvalidResult."""
     match decision:
@@ -185,7 +187,7 @@ def alarm_of(decision: Sleep | Suspend) -> dict[str, Any]:
     )
 
 
-def rest(alarm: Mapping[str, Any], claimed: Claimed, longest_seconds: float) -> dict[str, Any]:
+def rest(alarm: Mapping[str, Any], claimed: ClaimedTask, longest_seconds: float) -> dict[str, Any]:
     """
     Look again at mail that was left after a wait that doubles: no hot loop.
 
@@ -194,11 +196,11 @@ def rest(alarm: Mapping[str, Any], claimed: Claimed, longest_seconds: float) -> 
     before = max(0, claimed.idle_polls)
     columns: dict[str, Any] = {"idle_polls": before + 1, "look_after_seconds": wait_after(before, longest_seconds)}
     if "wake_after_seconds" in alarm and not claimed.timed_out:
-        columns["wake_at"] = claimed.alarm_at
+        columns["wake_at"] = claimed.timeout_at
     return columns
 
 
-def poll_again(claimed: Claimed, longest_seconds: float) -> Outcome:
+def poll_again(claimed: ClaimedTask, longest_seconds: float) -> Outcome:
     """Poll again soon what found itself stale: nothing has happened, no attempt is counted."""
     before = stale_polls(claimed)
     return replace(
@@ -210,7 +212,7 @@ def poll_again(claimed: Claimed, longest_seconds: float) -> Outcome:
     )
 
 
-def stale_polls(claimed: Claimed) -> int:
+def stale_polls(claimed: ClaimedTask) -> int:
     """How many polls in a row were stale before this one."""
     return max(0, -claimed.idle_polls)
 
@@ -219,7 +221,7 @@ def wait_after(times: int, longest_seconds: float) -> float:
     return float(min(longest_seconds, FIRST_WAIT_SECONDS * 2.0 ** min(times, 30)))
 
 
-def child_row(spawn: Spawn, claimed: Claimed, parent: type[Actor[Any]], backend: str) -> NewTask:
+def child_row(spawn: Spawn, claimed: ClaimedTask, parent: type[Actor[Any]], backend: str) -> NewTask:
     """Make the row of a child. Raises InvalidActions, or InvalidArguments as enqueue() does."""
     target = spawn.target.task if isinstance(spawn.target, type) and issubclass(spawn.target, Actor) else spawn.target
     if not isinstance(target, FunctionTask):
@@ -242,7 +244,7 @@ def moved(target: FunctionTask[..., Any], parent: type[Actor[Any]], backend: str
     return changed(target, backend=backend)
 
 
-def messages_of(effects: Sequence[Action], claimed: Claimed, names: Names, limit: int) -> list[NewMessage]:
+def messages_of(effects: Sequence[Action], claimed: ClaimedTask, names: Names, limit: int) -> list[NewMessage]:
     """
     Make the messages of a poll, in order.
 
@@ -252,7 +254,7 @@ def messages_of(effects: Sequence[Action], claimed: Claimed, names: Names, limit
     if any(isinstance(action, Yield) for action in wanted) and claimed.parent_id is None:
         raise InvalidActions("Yield() sends to the parent, and this task has none.")
     to = list(receivers_of(effects)) if any(isinstance(action, Send) for action in wanted) else []
-    keys = [dedupe_key(action.dedupe) for action in wanted if isinstance(action, Send)]
+    keys = [check_dedupe_key(action.dedupe_key) for action in wanted if isinstance(action, Send)]
     found = names(to, keys) if to else ()
     ids, dedupe_keys = iter(found), iter(keys)
     return [
@@ -287,7 +289,7 @@ def is_actor(target: Any) -> bool:
     return isinstance(target, ActorTask) or (isinstance(target, type) and issubclass(target, Actor))
 
 
-def parent(claimed: Claimed) -> UUID:
+def parent(claimed: ClaimedTask) -> UUID:
     if claimed.parent_id is None:
         raise TaskNotFound("This task has no parent.")
     return claimed.parent_id

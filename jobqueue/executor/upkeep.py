@@ -12,7 +12,7 @@ from jobqueue.executor.heartbeat import Heart, Housekeeping
 from jobqueue.executor.log import logger
 from jobqueue.executor.suspects import Suspects
 from jobqueue.failpoints import reach
-from jobqueue.outcome import Command, Outcome, Woken
+from jobqueue.records import Command, Outcome, WakeResult
 
 AGAIN_SECONDS = 0.05  # somebody holds a row that we want to write; it will not be long
 LOOK_SECONDS = 0.5  # between looks what may be due: for alarms that others set, commands, lost executors
@@ -79,7 +79,7 @@ class Upkeep:
             self._suspects.seen(self._may_see_suspects and self._engine.has_suspects(self._appetite.serves()))
 
     def _look_around(self, now: float) -> None:
-        due = self._engine.what_is_due(self._executor_id)
+        due = self._engine.pending_maintenance(self._executor_id)
         self._next_look_at = now + LOOK_SECONDS
         self._next_alarm_at = NEVER if due.alarm_seconds is None else now + due.alarm_seconds
         self._may_see_suspects = due.has_suspects
@@ -110,7 +110,7 @@ def seconds_until(outcome: Outcome) -> float:
     return min(waits, default=NO_ALARM_SECONDS)
 
 
-def seconds_to_alarm(woken: Woken) -> float:
+def seconds_to_alarm(woken: WakeResult) -> float:
     if woken.next_seconds is None:
         return NO_ALARM_SECONDS
     if woken.next_seconds <= 0.0 and not woken.count:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
-from jobqueue.exceptions import FenceLost, ShuttingDown, TaskTimeout
+from jobqueue.exceptions import ClaimLost, ShuttingDown, TaskTimeout
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.log import logger
@@ -92,7 +92,7 @@ class Watchdog(threading.Thread):
             )
             for hold in list(self._holds.values()):
                 if hold.is_armed and hold.reason is None:
-                    hold.interrupt(FenceLost)
+                    hold.interrupt(ClaimLost)
         self._was_fenced = fenced
 
     def stop(self) -> None:

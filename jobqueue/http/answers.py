@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import reverse
 from django.views.decorators.csrf import csrf_exempt
 
-from jobqueue.exceptions import KeyTaken
+from jobqueue.exceptions import DuplicateKey
 from jobqueue.payload import cut
 from jobqueue.printable import printable
 
@@ -81,7 +81,7 @@ def endpoint(*methods: str) -> Callable[[View], View]:
                 return view(request, **parts)
             except Refused as refused:
                 return refusal(refused)
-            except (OperationalError, InterfaceError, KeyTaken) as error:
+            except (OperationalError, InterfaceError, DuplicateKey) as error:
                 logger.warning("database away path=%s error=%s", printable(request.path), printable(str(error)))
                 return refusal(away())
 

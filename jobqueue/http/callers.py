@@ -1,4 +1,4 @@
-"""Who calls, and what they may do: a program with a token of SUBMIT_TOKENS, or somebody who is logged in."""
+"""Who calls, and what they may do: a program with a token of HTTP_TOKENS, or somebody who is logged in."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Program:
 
     def may_see(self, row: Task) -> bool:
         task = registry.get(row.task_type)
-        is_closed = task is not None and not task.submit
+        is_closed = task is not None and not task.allow_http
         return not is_closed and self.problem_with(row.backend, row.task_type, row.queue_name) is None
 
     def may_see_queue(self, backend: str, queue_name: str | None) -> bool:
@@ -126,7 +126,7 @@ def caller_of(request: HttpRequest, permission: str) -> Caller:
 
 def _program(secret: str) -> Program:
     for alias in api.aliases():
-        for token in options_for(alias).submit_tokens:
+        for token in options_for(alias).http_tokens:
             if token.has_secret(secret):
                 return Program(token, alias)
     raise Refused(401, "This token is not known.", headers=CHALLENGE)

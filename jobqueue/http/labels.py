@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from jobqueue.outcome import LIVE
+from jobqueue.records import LIVE
 from jobqueue.tally import COUNTERS, Counted, Depth, Gauges
 
 OTHER = "other"

@@ -17,7 +17,7 @@ from jobqueue.engine.tallies import FOLD_BATCH
 from jobqueue.http.answers import Refused, answer, endpoint
 from jobqueue.http.callers import caller_of
 from jobqueue.http.labels import bounded_counts, bounded_gauges, bounded_queues
-from jobqueue.outcome import LIVE
+from jobqueue.records import LIVE
 from jobqueue.tally import COUNTERS, EDGES, Counted, Depth, Gauges
 
 if TYPE_CHECKING:

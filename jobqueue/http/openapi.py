@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from jobqueue.http.answers import answer, endpoint
 from jobqueue.http.submission import MOST_IDEMPOTENCY_CHARACTERS
 from jobqueue.http.submit import MOST_IN_BATCH
-from jobqueue.outcome import LIVE, Status
+from jobqueue.records import LIVE, Status
 from jobqueue.tally import COUNTERS, EDGES
 from jobqueue.task_options import LONGEST
 
@@ -98,7 +98,7 @@ SCHEMAS: Json = {
     },
     "Submission": _object(
         {
-            "task": {"type": "string", "description": "The name of a task declared with submit=True."},
+            "task": {"type": "string", "description": "The name of a task declared with allow_http=True."},
             "args": {"type": ["array", "null"]},
             "kwargs": {"type": ["object", "null"]},
             "queue": {
@@ -156,7 +156,7 @@ SCHEMAS: Json = {
             "message": {"type": "string", "description": "Redacted."},
         }
     ),
-    "Message": _object({"body": {}, "dedupe": _nullable(KEY)}, optional=("dedupe",)),
+    "Message": _object({"body": {}, "dedupe_key": _nullable(KEY)}, optional=("dedupe_key",)),
     "Sent": _object({"id": {"type": ["integer", "null"], "description": "null for a repeat."}}),
     "Cancel": _object(
         {"tree": {"type": "boolean", "description": "Cancel its living descendants too."}}, optional=("tree",)
@@ -269,7 +269,7 @@ REQUEUE = _operation(
 MESSAGES = _operation(
     "send",
     "Send a message to an actor",
-    _answers({201: ("Sent.", "Sent"), 200: ("Its dedupe was seen.", "Sent")}, *ALWAYS, *BODY, 404, 409),
+    _answers({201: ("Sent.", "Sent"), 200: ("Its dedupe_key was seen.", "Sent")}, *ALWAYS, *BODY, 404, 409),
     _ref("Message"),
 )
 METRICS_JSON = _operation(

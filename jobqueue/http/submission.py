@@ -120,13 +120,13 @@ def _task(value: dict[str, Any], caller: Caller, reading: Reading) -> AnyTask | 
         return None
     declared = registry.get(name)
     alias = declared.backend if declared else caller.backends[0]
-    queue_name = _queue_of(value, declared) if declared and declared.submit else None
+    queue_name = _queue_of(value, declared) if declared and declared.allow_http else None
     problem = caller.problem_with(alias, name, queue_name)
     if problem is not None:
         reading.forbidden.append(problem)
         return None
-    if declared is None or not declared.submit or alias not in caller.backends:
-        reading.problems.append(Problem("no task of this name takes submissions: see @task(submit=True)", "/task"))
+    if declared is None or not declared.allow_http or alias not in caller.backends:
+        reading.problems.append(Problem("no task of this name takes submissions: see @task(allow_http=True)", "/task"))
         return None
     task = declared
     for member, (option, convert) in OPTIONS.items():

@@ -11,12 +11,12 @@ from django.http import HttpRequest, HttpResponse
 from jobqueue.backend import InvalidSubmissions, JobQueueBackend, Submission
 from jobqueue.compat import task_backends
 from jobqueue.conf import options_for
-from jobqueue.exceptions import KeyTaken, TooLarge
+from jobqueue.exceptions import DuplicateKey, PayloadTooLarge
 from jobqueue.http.answers import MAX_PROBLEMS, Problem, Refused, answer, endpoint, url_of
 from jobqueue.http.bodies import ENVELOPE_BYTES, pointer, read_json
 from jobqueue.http.callers import Caller, caller_of
 from jobqueue.http.submission import read
-from jobqueue.outcome import Enqueued
+from jobqueue.records import Enqueued
 
 logger = logging.getLogger(__name__)
 
@@ -98,16 +98,16 @@ def _backend_of(submissions: Sequence[Submission], places: Sequence[str]) -> Job
 
 def _status(error: InvalidSubmissions) -> int:
     match {type(refused) for refused in error.errors.values()}:
-        case kinds if kinds == {KeyTaken}:
+        case kinds if kinds == {DuplicateKey}:
             return 409
-        case kinds if kinds == {TooLarge}:
+        case kinds if kinds == {PayloadTooLarge}:
             return 413
     return 400
 
 
 def _where(submission: Submission, error: Exception) -> str:
     """Say which member is wrong; of arguments that do not fit it may be either, where both are given."""
-    if isinstance(error, KeyTaken):
+    if isinstance(error, DuplicateKey):
         return "/idempotency_key"
     if submission.args and submission.kwargs:
         return ""

@@ -17,13 +17,13 @@ from jobqueue import api, registry
 from jobqueue.actor import ActorTask
 from jobqueue.conf import options_for
 from jobqueue.engine import engine_for
-from jobqueue.exceptions import InvalidArguments, TaskFinished, TaskNotFound, TooLarge
+from jobqueue.exceptions import InvalidArguments, PayloadTooLarge, TaskFinished, TaskNotFound
 from jobqueue.http.answers import Problem, Refused, answer, away, endpoint, url_of
 from jobqueue.http.bodies import ENVELOPE_BYTES, read_body, read_object
 from jobqueue.http.callers import Caller, Person, caller_of
 from jobqueue.models import Task
-from jobqueue.outcome import Status
-from jobqueue.payload import decode, dedupe_key, encode_message
+from jobqueue.payload import check_dedupe_key, decode, encode_message
+from jobqueue.records import Status
 from jobqueue.redact import Secrets, argument_secrets, redact, redact_text, redact_texts
 
 logger = logging.getLogger(__name__)
@@ -78,21 +78,21 @@ def requeue(request: HttpRequest, task_id: str) -> HttpResponse:
 
 @endpoint("POST")
 def messages(request: HttpRequest, task_id: str) -> HttpResponse:
-    """Send a message to an actor: 201, or 200 where its dedupe was seen."""
+    """Send a message to an actor: 201, or 200 where its dedupe_key was seen."""
     caller = caller_of(request, "send_message")
     row = _reach(caller, task_id)
     limit = options_for(row.backend).max_payload_bytes
-    given = read_object(request, {"body", "dedupe"}, max_bytes=limit + ENVELOPE_BYTES)
+    given = read_object(request, {"body", "dedupe_key"}, max_bytes=limit + ENVELOPE_BYTES)
     if "body" not in given:
         raise Refused(400, Problem("is missing; a message that says nothing is null", "/body"))
     try:
-        dedupe = dedupe_key(given.get("dedupe"))
+        dedupe_key = check_dedupe_key(given.get("dedupe_key"))
     except InvalidArguments as error:
-        raise Refused(400, Problem(str(error), "/dedupe")) from None
+        raise Refused(400, Problem(str(error), "/dedupe_key")) from None
     try:
         _check_message(row, given["body"], limit)
-        sent = api.send(row.pk, given["body"], dedupe=dedupe, backend=row.backend)
-    except TooLarge as error:
+        sent = api.send(row.pk, given["body"], dedupe_key=dedupe_key, backend=row.backend)
+    except PayloadTooLarge as error:
         raise Refused(413, Problem(str(error), "/body")) from None
     except InvalidArguments as error:
         raise Refused(400, Problem(str(error), "/body")) from None

@@ -105,7 +105,7 @@ class Migration(migrations.Migration):
                 ),
                 ("wake_at", models.DateTimeField(null=True, verbose_name="wakes at")),
                 ("expires_at", models.DateTimeField(null=True, verbose_name="expires at")),
-                ("heartbeat", models.DateTimeField(null=True, verbose_name="claimed at")),
+                ("claimed_at", models.DateTimeField(null=True, verbose_name="claimed at")),
                 ("claim_number", models.BigIntegerField(default=0, verbose_name="claim number")),
                 ("executor_id", models.UUIDField(null=True, verbose_name="executor")),
                 ("worker_ids", models.JSONField(default=list, verbose_name="workers")),
@@ -114,7 +114,7 @@ class Migration(migrations.Migration):
                 ("polls", models.BigIntegerField(default=0, verbose_name="polls")),
                 ("idle_polls", models.IntegerField(db_default=0, default=0, verbose_name="idle polls")),
                 ("timed_out", models.BooleanField(db_default=False, default=False, verbose_name="timed out")),
-                ("lost_count", models.IntegerField(default=0, verbose_name="executors lost")),
+                ("executor_losses", models.IntegerField(default=0, verbose_name="executors lost")),
                 ("cancel_requested_at", models.DateTimeField(null=True, verbose_name="cancel requested at")),
                 ("errors", models.JSONField(default=list, verbose_name="errors")),
                 ("return_value", models.JSONField(null=True, verbose_name="result")),
@@ -122,7 +122,7 @@ class Migration(migrations.Migration):
                 ("started_at", models.DateTimeField(null=True, verbose_name="started at")),
                 ("last_attempted_at", models.DateTimeField(null=True, verbose_name="last attempted at")),
                 ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
-                ("reported_at", models.DateTimeField(null=True, verbose_name="parent told at")),
+                ("parent_notified_at", models.DateTimeField(null=True, verbose_name="parent told at")),
                 (
                     "parent",
                     models.ForeignKey(
@@ -155,7 +155,7 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("sender_id", models.UUIDField(null=True, verbose_name="sender")),
                 ("body", models.JSONField(null=True, verbose_name="body")),
-                ("eof", models.CharField(max_length=16, null=True, verbose_name="end of child")),
+                ("child_status", models.CharField(max_length=16, null=True, verbose_name="end of child")),
                 ("dedupe_key", models.CharField(max_length=255, null=True, verbose_name="dedupe key")),
                 ("sent_at", models.DateTimeField(verbose_name="sent at")),
                 ("consumed_at", models.DateTimeField(null=True, verbose_name="consumed at")),
@@ -201,7 +201,7 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="task",
             index=models.Index(
-                condition=models.Q(("lost_count__gte", 2), ("status", "READY")),
+                condition=models.Q(("executor_losses__gte", 2), ("status", "READY")),
                 fields=["backend", "queue_name", "rank", "id"],
                 name="jobqueue_task_suspects",
             ),

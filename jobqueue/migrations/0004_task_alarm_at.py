@@ -7,7 +7,7 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from jobqueue.migrations import _online
 
 COMMENT = """
-COMMENT ON COLUMN jobqueue_task.alarm_at IS
+COMMENT ON COLUMN jobqueue_task.timeout_at IS
     'When the sleep or timeout ends of an actor that left mail unread and looks at it again, at wake_at, meanwhile; '
     'else NULL.'
 """
@@ -23,6 +23,6 @@ class Migration(migrations.Migration):
     dependencies = [("jobqueue", "0003_sql_functions")]
 
     operations = [
-        _online.AddField("task", "alarm_at", models.DateTimeField(null=True, verbose_name="times out at")),
+        _online.AddField("task", "timeout_at", models.DateTimeField(null=True, verbose_name="times out at")),
         _online.RunPython(explain, migrations.RunPython.noop),
     ]

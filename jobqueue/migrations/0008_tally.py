@@ -14,7 +14,7 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name="Tally",
+            name="Counter",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("backend", models.CharField(max_length=64, verbose_name="backend")),
@@ -35,13 +35,13 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "tally",
                 "verbose_name_plural": "tallies",
-                "db_table": "jobqueue_tally",
+                "db_table": "jobqueue_counter",
                 "permissions": [("view_metrics", "Can see metrics over HTTP")],
                 "default_permissions": (),
             },
         ),
         migrations.CreateModel(
-            name="TallyDelta",
+            name="CounterDelta",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("backend", models.CharField(max_length=64)),
@@ -61,24 +61,24 @@ class Migration(migrations.Migration):
                 ("run_seconds", models.FloatField(null=True)),
             ],
             options={
-                "db_table": "jobqueue_tallydelta",
+                "db_table": "jobqueue_counterdelta",
                 "default_permissions": (),
             },
         ),
         migrations.AddConstraint(
-            model_name="tally",
+            model_name="counter",
             constraint=models.UniqueConstraint(
                 condition=models.Q(("minute__isnull", True)),
                 fields=("backend", "queue_name", "task_type"),
-                name="jobqueue_tally_total",
+                name="jobqueue_counter_total",
             ),
         ),
         migrations.AddConstraint(
-            model_name="tally",
+            model_name="counter",
             constraint=models.UniqueConstraint(
                 condition=models.Q(("minute__isnull", False)),
                 fields=("minute", "backend", "queue_name", "task_type"),
-                name="jobqueue_tally_minute",
+                name="jobqueue_counter_minute",
             ),
         ),
         # Tasks created from SQL are counted too.

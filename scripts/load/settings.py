@@ -15,6 +15,6 @@ DATABASES = {"default": {**env.db_url("DATABASE_URL"), "CONN_MAX_AGE": None}}
 TASKS = {
     "default": {
         "BACKEND": "jobqueue.backend.JobQueueBackend",
-        "OPTIONS": {"SUBMIT_TOKENS": {"load": {"sha256": env("LOAD_TOKEN"), "tasks": ["load.*"], "queues": ["*"]}}},
+        "OPTIONS": {"HTTP_TOKENS": {"load": {"sha256": env("LOAD_TOKEN"), "tasks": ["load.*"], "queues": ["*"]}}},
     }
 }

@@ -19,7 +19,7 @@ class Unlucky(Exception):
 
 @task(
     name="load.flip",
-    submit=True,
+    allow_http=True,
     atomic=True,
     takes_context=True,
     max_attempts=MAX_ATTEMPTS,

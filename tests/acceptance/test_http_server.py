@@ -49,7 +49,7 @@ def serve(environment: dict[str, str]) -> Iterator[Server]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = {"TESTS_OPTIONS": json.dumps({"SUBMIT_TOKENS": {"shop": token()}})}
+    options = {"TESTS_OPTIONS": json.dumps({"HTTP_TOKENS": {"shop": token()}})}
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "gunicorn", "--no-control-socket", "--workers", "1", "--threads", "2"),

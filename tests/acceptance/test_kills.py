@@ -18,7 +18,7 @@ def test_tasks_that_kill_their_process_end_failed_and_harm_nobody(fleet: Fleet) 
     assert wait_for_end(seconds=120) == {"SUCCESSFUL": 40, "FAILED": 2}
     for killer in killers:
         row = Task.objects.get(pk=killer.id)
-        assert row.lost_count == 3
+        assert row.executor_losses == 3
         assert row.errors[-1]["exception_class_path"] == f"{ExecutorLost.__module__}.{ExecutorLost.__qualname__}"
         assert row.attempts == 0
         assert Effect.objects.filter(task_id=killer.id).exists()  # else it was lost beside the other
@@ -41,7 +41,7 @@ def test_frozen_executor_does_not_overwrite_what_another_did_meanwhile(fleet: Fl
     assert wait_for_end() == {"SUCCESSFUL": 1}
     row = Task.objects.get(pk=result.id)
     assert row.return_value == other.pid
-    assert (row.claim_number, row.lost_count, row.attempts) == (2, 1, 0)
+    assert (row.claim_number, row.executor_losses, row.attempts) == (2, 1, 0)
     frozen.output.wait_for("task.outcome_dropped")
     assert frozen.stop() == 0
     assert frozen.output.find(r"executor\.stopped .* lost=1")

@@ -22,7 +22,7 @@ def test_task_that_needs_more_memory_than_allowed_fails_alone(fleet: Fleet) -> N
     failed = Task.objects.filter(pk__in=[eater.id for eater in eaters])
     assert {(row.status, row.attempts) for row in failed} == {("FAILED", 2)}
     assert {error["exception_class_path"] for row in failed for error in row.errors} == {"builtins.MemoryError"}
-    assert not Task.objects.exclude(lost_count=0).exists()
+    assert not Task.objects.exclude(executor_losses=0).exists()
     assert process.stop() == 0
 
 

@@ -55,7 +55,7 @@ def test_outage_beyond_the_timeout_takes_nothing_from_the_living(site: Site) -> 
         "beats after the outage",
     )
     wait_until(lambda: running() == 16, "what was told to stop to run again")
-    assert not Task.objects.exclude(lost_count=0, attempts=0, errors=[]).exists()
+    assert not Task.objects.exclude(executor_losses=0, attempts=0, errors=[]).exists()
     for process in processes:
         assert not process.output.find(r"task\.rescued")
         assert process.stop(signal.SIGQUIT) == 131
@@ -84,7 +84,7 @@ def test_server_that_is_stopped_in_each_way_is_waited_for_in_few_words(site: Sit
         book.enqueue()
         assert wait_for_end() == {"SUCCESSFUL": Task.objects.count()}
 
-    assert not Task.objects.exclude(attempts=0, errors=[], lost_count=0).exists()
+    assert not Task.objects.exclude(attempts=0, errors=[], executor_losses=0).exists()
     assert Effect.objects.filter(kind="booked").count() == 3
     said = process.output.lines[words:]
     assert len(said) <= 10, said
@@ -162,7 +162,7 @@ def test_sigterm_while_the_database_is_away(site: Site) -> None:
     site.start()
     other = site.fleet.start(heartbeat_timeout=2)
     wait_until(lambda: Effect.objects.count() == 2, "the rescue")
-    assert Task.objects.get().lost_count == 1
+    assert Task.objects.get().executor_losses == 1
     assert other.stop(signal.SIGQUIT) == 131
 
 

@@ -19,7 +19,7 @@ END_ALL = """
 
 def assert_at_first_try() -> None:
     assert not list(
-        Task.objects.exclude(attempts=0, lost_count=0, errors=[]).values("attempts", "lost_count", "errors")
+        Task.objects.exclude(attempts=0, executor_losses=0, errors=[]).values("attempts", "executor_losses", "errors")
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from jobqueue import api
 from jobqueue.models import Executor, Task
-from jobqueue.outcome import Command
+from jobqueue.records import Command
 from tests.acceptance.harness import Fleet, Process, is_running, wait_for_end, wait_until
 from tests.acceptance.tasks import compute, exit_with, kill_process, tiny, work
 from tests.models import Effect
@@ -41,7 +41,7 @@ def busy(fleet: Fleet, *flags: str, seconds: float = LONG_SECONDS) -> tuple[Proc
 
 
 def assert_handed_back() -> None:
-    rows = list(Task.objects.values_list("status", "attempts", "lost_count", "executor_id"))
+    rows = list(Task.objects.values_list("status", "attempts", "executor_losses", "executor_id"))
     assert rows == [("READY", 0, 0, None)] * 2
 
 
@@ -181,7 +181,7 @@ def test_single_process_ends_after_max_tasks(fleet: Fleet) -> None:
     compute.enqueue_many([((0.01,), {}) for _ in range(20)])
     assert fleet.launch("--max-tasks", "7").wait() == 0
     assert sorted(Task.objects.values_list("status", flat=True)) == ["READY"] * 13 + ["SUCCESSFUL"] * 7
-    assert not Task.objects.exclude(attempts=0, lost_count=0).exists()
+    assert not Task.objects.exclude(attempts=0, executor_losses=0).exists()
 
 
 def test_burst_ends_when_the_queue_is_drained(fleet: Fleet) -> None:
@@ -208,7 +208,7 @@ def test_body_that_exits_with_a_code_of_ours_is_a_failure(fleet: Fleet, code: in
     supervisor = fleet.start(*TWO, heartbeat_timeout=1)
     supervisor.output.wait_for(rf"WARNING .*supervisor\.ended .* with code {code}, unannounced", count=2)
     assert wait_for_end() == {"FAILED": 2}
-    assert set(Task.objects.values_list("lost_count", flat=True)) == {3}
+    assert set(Task.objects.values_list("executor_losses", flat=True)) == {3}
     assert not supervisor.output.find(rf"with code {code}; again")
     assert supervisor.stop() == 0
 

@@ -48,7 +48,7 @@ def test_changed_code_hands_back_and_starts_again(fleet: Fleet, watched: Path) -
     wait_until(lambda: Effect.objects.count() == 2, "the second start")
     assert not is_running(child)
     row = Task.objects.get()
-    assert (row.status, row.claim_number, row.attempts, row.lost_count) == ("RUNNING", 2, 0, 0)
+    assert (row.status, row.claim_number, row.attempts, row.executor_losses) == ("RUNNING", 2, 0, 0)
     assert process.stop(signal.SIGQUIT) == 131
 
 

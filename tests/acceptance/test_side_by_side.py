@@ -21,7 +21,7 @@ def test_two_executors_share_the_work_and_run_nothing_twice(fleet: Fleet) -> Non
     assert set(shares) == {process.pid for process in processes}
     assert min(shares.values()) > 90
     # Claimed twice may be what waited in line for a second, and went back to whoever had room.
-    assert {(row.lost_count, len(row.worker_ids)) for row in Task.objects.all()} == {(0, 1)}
+    assert {(row.executor_losses, len(row.worker_ids)) for row in Task.objects.all()} == {(0, 1)}
     assert [process.stop() for process in processes] == [0, 0]
 
 
@@ -48,5 +48,5 @@ def test_slow_start_elsewhere_does_not_take_from_the_living(fleet: Fleet) -> Non
     second = fleet.start(heartbeat_timeout=2.5)
     assert wait_for_end() == {"SUCCESSFUL": 1}
     row = Task.objects.get()
-    assert (row.claim_number, row.lost_count, row.return_value) == (1, 0, first.pid)
+    assert (row.claim_number, row.executor_losses, row.return_value) == (1, 0, first.pid)
     assert second.stop() == first.stop() == 0

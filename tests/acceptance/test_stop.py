@@ -29,7 +29,7 @@ def busy(fleet: Fleet, *flags: str, seconds: float = NOT_SOON, **options: float)
 
 
 def assert_handed_back(count: int = 3) -> None:
-    rows = list(Task.objects.values_list("status", "attempts", "lost_count", "executor_id"))
+    rows = list(Task.objects.values_list("status", "attempts", "executor_losses", "executor_id"))
     assert rows == [("READY", 0, 0, None)] * count
 
 
@@ -95,7 +95,7 @@ def test_sigterm_in_the_middle_of_a_flood_leaves_nothing_in_its_hands(fleet: Fle
         wait_for_ended(done + 1)
         assert process.stop() == 0
         assert not Task.objects.running().exists()
-        assert not Task.objects.exclude(attempts=0, lost_count=0, errors=[]).exists()
+        assert not Task.objects.exclude(attempts=0, executor_losses=0, errors=[]).exists()
     fleet.start("--burst").wait()
     assert wait_for_end() == {"SUCCESSFUL": 12_000}
 

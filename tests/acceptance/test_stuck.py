@@ -30,7 +30,7 @@ def test_stuck_body_costs_the_process_but_nobody_else(fleet: Fleet) -> None:
     # The claim went with the thread: only a timeout later does it start again.
     wait_until(lambda: Effect.objects.filter(kind="started").count() == 2, "the rescue")
     row = Task.objects.get(pk=result.id)
-    assert (row.lost_count, row.attempts, row.claim_number) == (1, 0, 2)
+    assert (row.executor_losses, row.attempts, row.claim_number) == (1, 0, 2)
     again = Effect.objects.latest("at").at
     first.refresh_from_db()
     assert (again - first.heartbeat).total_seconds() > 3
@@ -43,11 +43,11 @@ def test_stuck_body_ends_failed_after_three_losses(fleet: Fleet) -> None:
     compute.enqueue_many([((0.05,), {}) for _ in range(40)])
     assert wait_for_end() == {"SUCCESSFUL": 40, "FAILED": 1}
     row = Task.objects.get(pk=result.id)
-    assert row.lost_count == 3
+    assert row.executor_losses == 3
     assert {error["exception_class_path"] for error in row.errors} == {
         f"{ExecutorLost.__module__}.{ExecutorLost.__qualname__}"
     }
-    assert not Task.objects.filter(lost_count__gt=0).exclude(pk=result.id).exists()
+    assert not Task.objects.filter(executor_losses__gt=0).exclude(pk=result.id).exists()
     assert supervisor.stop() == 0
 
 
@@ -59,7 +59,7 @@ def test_blocked_event_loop_costs_the_process_but_nobody_else(fleet: Fleet) -> N
     process.output.wait_for(r"executor\.stuck task id=" + guilty.id)
     wait_for_ended(5)
     rows = Task.objects.filter(pk__in=[neighbour.id for neighbour in neighbours])
-    assert set(rows.values_list("status", "attempts", "lost_count")) == {("SUCCESSFUL", 0, 0)}
+    assert set(rows.values_list("status", "attempts", "executor_losses")) == {("SUCCESSFUL", 0, 0)}
     assert Task.objects.get(pk=guilty.id).status == "RUNNING"
     assert process.stop() == 0
 

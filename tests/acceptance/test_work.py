@@ -25,7 +25,7 @@ def test_unknown_task_waits_for_an_executor_that_knows_it(fleet: Fleet) -> None:
     older = fleet.start(environment={"TESTS_WITHOUT_NEWS": "1"})
     older.output.wait_for("WARNING .*tests.news.*knows no task")
     row = Task.objects.get(pk=result.id)
-    assert (row.status, row.attempts, row.lost_count) == ("SCHEDULED", 0, 0)
+    assert (row.status, row.attempts, row.executor_losses) == ("SCHEDULED", 0, 0)
     assert [error["exception_class_path"] for error in row.errors] == ["jobqueue.exceptions.UnknownTask"]
     assert row.wake_at is not None
     assert older.stop() == 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobqueue.engine.commit import Commit
-from jobqueue.outcome import Committed, Outcome
+from jobqueue.records import CommitResult, Outcome
 from tests.actor.stage import Stage, parts
 
 Options = Callable[..., None]
@@ -42,7 +42,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
     asked: list[float | None] = []
     commit = Commit.commit
 
-    def noted(engine: Commit, outcomes: Sequence[Outcome], **options: Any) -> Committed:
+    def noted(engine: Commit, outcomes: Sequence[Outcome], **options: Any) -> CommitResult:
         for outcome in outcomes:
             waits = [wait for wait in (outcome.wake_after_seconds, outcome.look_after_seconds) if wait is not None]
             asked.append(min(waits, default=None))

@@ -10,7 +10,7 @@ from uuid import UUID
 import jobqueue
 from jobqueue import Actor, Backoff, PollContext, Spawn, testing
 from jobqueue.models import InboxMessage, Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from jobqueue.testing import Polled
 
 Part = Callable[[PollContext[Any]], Any]

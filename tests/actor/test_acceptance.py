@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from jobqueue.models import Executor, InboxMessage, Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.acceptance.harness import cpu_seconds
 from tests.actor.conftest import Options
 from tests.actor.programs import FanIn, FlakyFibonacci
@@ -134,4 +134,4 @@ def test_executor_that_is_asked_to_stop_leaves_the_rest_to_the_other(launch: Lau
     assert first.wait(PATIENCE_SECONDS) == 0
 
     assert wait_for_end(result.id).return_value == 89
-    assert not Task.objects.filter(lost_count__gt=0).exists()
+    assert not Task.objects.filter(executor_losses__gt=0).exists()

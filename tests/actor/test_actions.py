@@ -11,7 +11,7 @@ import pytest
 
 from jobqueue import Actor, Done, PollContext, Send, Sleep, Spawn, Suspend, Yield, testing
 from jobqueue.ids import new_id
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.actor import actors
 from tests.actor.actors import double
 from tests.actor.stage import AsyncPuppet, Puppet, Stage
@@ -193,7 +193,7 @@ def test_messages_are_sent_in_order_to_ids_keys_and_children(stage: Stage) -> No
         child = stage.child(listen)
         return [
             child, Send(by_id, 1), Send("k", 2), Send(child, 3), Send(by_id, 4), Send(str(by_id), 5),
-            Send(by_id, 6, dedupe="d"), Send(by_id, 7, dedupe="d"), Suspend(),
+            Send(by_id, 6, dedupe_key="d"), Send(by_id, 7, dedupe_key="d"), Suspend(),
         ]  # fmt: skip
 
     pk = stage.enter(poll)

@@ -13,7 +13,7 @@ import jobqueue
 from jobqueue import Done, Kind, PollContext, Send, Spawn, Suspend, Yield, testing
 from jobqueue.compat import TaskResultStatus, task_enqueued
 from jobqueue.models import InboxMessage, Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.actor import actors
 from tests.actor.stage import Stage
 from tests.actors import Fibonacci
@@ -177,7 +177,7 @@ class TestOrphans:
 
         assert stage.status(child.id) == Status.CANCELLED
         assert stage.unread(pk) == []
-        assert stage.row(child.id).reported_at is not None
+        assert stage.row(child.id).parent_notified_at is not None
 
     def test_done_may_take_them_along(self, stage: Stage) -> None:
         _, child, grandchild = self.family(stage, Done(cancel_children=True))
@@ -299,7 +299,7 @@ class TestKeys:
         pk = stage.enter(parent_of(Spawn(actors.double, 1), stage.child(fail, key="k"), mail=[]))
         stage.run()
 
-        assert stage.error(pk).startswith("KeyTaken: No child")
+        assert stage.error(pk).startswith("DuplicateKey: No child")
         assert str(holder) in stage.error(pk)
         assert stage.children(pk) == []
         assert stage.status(pk) == Status.SCHEDULED

@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group
 from django.db import connections, transaction
 
 from jobqueue import Actor, Done, PollContext, Send, Spawn, Stale, Suspend, testing
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.actor import actors
 from tests.actor.stage import AsyncPuppet, Puppet, Stage
 

@@ -16,7 +16,7 @@ from django.db import connections, transaction
 import jobqueue
 from jobqueue import Done, PollContext, Send, Suspend
 from jobqueue.models import Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.actor.stage import Stage
 from tests.executor.conftest import start as start
 from tests.executor.harness import DEADLINE, Start, wait_for

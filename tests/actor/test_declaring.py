@@ -18,7 +18,7 @@ from jobqueue import Actor, Done, PollContext, registry, testing
 from jobqueue.checks import check_actors
 from jobqueue.compat import PACKAGE, InvalidTask, TaskResultMismatch
 from jobqueue.exceptions import InvalidArguments
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.actor import actors
 from tests.actor.conftest import Options
 from tests.actor.stage import Stage

@@ -17,7 +17,7 @@ import jobqueue
 from jobqueue import Actor, Done, Kind, PollContext, Send, Sleep, Suspend, Yield, api
 from jobqueue.compat import task_enqueued
 from jobqueue.models import InboxMessage, Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.actor.conftest import Options
 from tests.actor.stage import AsyncPuppet, Puppet, Stage
 from tests.actors import Fibonacci

@@ -10,7 +10,7 @@ import pytest
 
 import jobqueue
 from jobqueue import Done, GiveUp, Kind, PollContext, Retry, Sleep, Spawn, Suspend, testing
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.actor import actors
 from tests.actor.stage import AsyncPuppet, Puppet, Stage
 

@@ -13,7 +13,7 @@ from jobqueue import Done, Kind, PollContext, Sleep, Suspend, testing
 from jobqueue.actor import Inbox
 from jobqueue.engine.mail import Mail
 from jobqueue.ids import new_id
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.actor import actors
 from tests.actor.conftest import Options
 from tests.actor.stage import Stage
@@ -260,13 +260,13 @@ class TestLeftUnread:
         for n in range(2):
             stage.send(pk, n)
             stage.run()
-        alarm = stage.row(pk).alarm_at
+        alarm = stage.row(pk).timeout_at
         assert alarm is not None
         assert alarm < timezone.now() + timedelta(minutes=6)
         stage.send(pk, "and another")
         stage.run()
 
-        assert stage.row(pk).alarm_at is None
+        assert stage.row(pk).timeout_at is None
         assert seen == [False] * 3
 
     @pytest.mark.usefixtures("long_first_wait")
@@ -307,8 +307,8 @@ class TestLeftUnread:
     def test_mail_beyond_what_one_poll_reads_makes_it_run_again(
         self, stage: Stage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        read = Mail.read_mail
-        monkeypatch.setattr(Mail, "read_mail", lambda engine, ids: read(engine, ids, 2))
+        read = Mail.read_messages
+        monkeypatch.setattr(Mail, "read_messages", lambda engine, ids: read(engine, ids, 2))
 
         def takes_all(context: PollContext[Any]) -> Any:
             context.inbox.take()
@@ -325,8 +325,8 @@ class TestLeftUnread:
     def test_what_it_waits_for_is_found_behind_more_mail_than_one_poll_reads(
         self, stage: Stage, monkeypatch: pytest.MonkeyPatch, count: int
     ) -> None:
-        read = Mail.read_mail
-        monkeypatch.setattr(Mail, "read_mail", lambda engine, ids: read(engine, ids, 4))
+        read = Mail.read_messages
+        monkeypatch.setattr(Mail, "read_messages", lambda engine, ids: read(engine, ids, 4))
 
         def takes_what_it_waits_for(context: PollContext[Any]) -> Any:
             found = context.inbox.take(str)
@@ -345,8 +345,8 @@ class TestLeftUnread:
     def test_more_mail_than_one_poll_reads_is_no_hot_loop(
         self, stage: Stage, monkeypatch: pytest.MonkeyPatch, waits: list[float | None]
     ) -> None:
-        read = Mail.read_mail
-        monkeypatch.setattr(Mail, "read_mail", lambda engine, ids: read(engine, ids, 4))
+        read = Mail.read_messages
+        monkeypatch.setattr(Mail, "read_messages", lambda engine, ids: read(engine, ids, 4))
         pk, seen = self.looks(stage, lambda context: Suspend())
         for n in range(9):
             stage.send(pk, n)

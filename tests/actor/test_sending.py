@@ -15,7 +15,7 @@ from jobqueue import Done, PollContext, Send, Suspend, TaskFinished, TaskNotFoun
 from jobqueue.api import asend_many
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.ids import new_id
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.actor import actors
 from tests.actor.conftest import Options
 from tests.actor.stage import Stage
@@ -86,7 +86,9 @@ def test_every_living_task_takes_mail(stage: Stage, seen: list[Any], status: Sta
 def test_many_at_once_in_order(stage: Stage, seen: list[Any]) -> None:
     a = stage.enter(collecting(seen))
     stage.enter(collecting(seen), key="b")
-    sent = jobqueue.send_many([Send(a, 1), Send("b", 2), Send(a, 3), Send(a, 4, dedupe="x"), Send(a, 5, dedupe="x")])
+    sent = jobqueue.send_many(
+        [Send(a, 1), Send("b", 2), Send(a, 3), Send(a, 4, dedupe_key="x"), Send(a, 5, dedupe_key="x")]
+    )
     stage.run()
 
     assert len(sent) == 4
@@ -121,11 +123,11 @@ def test_async_variants(stage: Stage, seen: list[Any]) -> None:
 
 def test_dedupe_makes_a_repeated_webhook_harmless(stage: Stage, seen: list[Any]) -> None:
     pk = stage.enter(collecting(seen))
-    assert stage.send(pk, 1, dedupe="event-1") is not None
-    assert stage.send(pk, 1, dedupe="event-1") is None
+    assert stage.send(pk, 1, dedupe_key="event-1") is not None
+    assert stage.send(pk, 1, dedupe_key="event-1") is None
     stage.run()
-    assert stage.send(pk, 1, dedupe="event-1") is None
-    assert stage.send(pk, 2, dedupe="event-2") is not None
+    assert stage.send(pk, 1, dedupe_key="event-1") is None
+    assert stage.send(pk, 2, dedupe_key="event-2") is not None
     stage.run()
 
     assert seen == [1, 2]
@@ -141,31 +143,31 @@ def test_repeat_after_the_end_is_harmless_by_id_and_by_key(stage: Stage) -> None
     pk = stage.enter(poll, key="order-7")
     other = stage.enter(lambda context: Suspend())
     stage.run()
-    assert jobqueue.send("order-7", "paid", dedupe="event-1") is not None
+    assert jobqueue.send("order-7", "paid", dedupe_key="event-1") is not None
     stage.run()
     assert stage.result(pk) == 1
 
     names: list[UUID | str] = [pk, str(pk), "order-7"]
     for name in names:
-        assert jobqueue.send(name, "paid", dedupe="event-1") is None
-        assert len(jobqueue.send_many([Send(other, 1), Send(name, "paid", dedupe="event-1")])) == 1
+        assert jobqueue.send(name, "paid", dedupe_key="event-1") is None
+        assert len(jobqueue.send_many([Send(other, 1), Send(name, "paid", dedupe_key="event-1")])) == 1
     for name, error in ((pk, TaskFinished), ("order-7", TaskNotFound)):
-        for dedupe in (None, "event-2"):
+        for dedupe_key in (None, "event-2"):
             with pytest.raises(error):
-                jobqueue.send_many([Send(other, 1), Send(name, "paid", dedupe=dedupe)])
+                jobqueue.send_many([Send(other, 1), Send(name, "paid", dedupe_key=dedupe_key)])
     with pytest.raises(TaskNotFound):
-        jobqueue.send("order-8", "paid", dedupe="event-1")
+        jobqueue.send("order-8", "paid", dedupe_key="event-1")
     assert stage.unread(other) == [1, 1, 1]
 
 
 def test_repeat_to_a_key_that_another_task_has_now_goes_to_that(stage: Stage, seen: list[Any]) -> None:
     stage.enter(lambda context: Done() if context.inbox.take() else Suspend(), key="k")
     stage.run()
-    jobqueue.send("k", 1, dedupe="event-1")
+    jobqueue.send("k", 1, dedupe_key="event-1")
     stage.run()
     stage.enter(collecting(seen), key="k")
 
-    assert jobqueue.send("k", 2, dedupe="event-1") is not None
+    assert jobqueue.send("k", 2, dedupe_key="event-1") is not None
     stage.run()
     assert seen == [2]
 
@@ -173,7 +175,7 @@ def test_repeat_to_a_key_that_another_task_has_now_goes_to_that(stage: Stage, se
 def test_poll_may_repeat_a_send_to_one_that_has_ended(stage: Stage) -> None:
     to = stage.enter(lambda context: Done() if context.inbox.take() else Suspend(), key="k")
     stage.run()
-    stage.send(to, dedupe="event-1")
+    stage.send(to, dedupe_key="event-1")
     stage.run()
     pk = stage.enter(lambda context: (Send(to, 1, "event-1"), Send("k", 1, "event-1"), Done("sent")))
     stage.run()
@@ -181,26 +183,26 @@ def test_poll_may_repeat_a_send_to_one_that_has_ended(stage: Stage) -> None:
     assert stage.result(pk) == "sent"
 
 
-@pytest.mark.parametrize("dedupe", UNSTORABLE)
-def test_dedupe_that_no_row_holds_is_refused(stage: Stage, dedupe: Any) -> None:
+@pytest.mark.parametrize("dedupe_key", UNSTORABLE)
+def test_dedupe_that_no_row_holds_is_refused(stage: Stage, dedupe_key: Any) -> None:
     pk = stage.enter(lambda context: Suspend())
 
-    with pytest.raises(InvalidArguments, match="dedupe must be a text of 1 to 255 characters, not "):
-        stage.send(pk, 1, dedupe=dedupe)
-    with pytest.raises(InvalidArguments, match="dedupe must be"):
-        jobqueue.send_many([Send(pk, 1), Send(pk, 2, dedupe)])
+    with pytest.raises(InvalidArguments, match="dedupe_key must be a text of 1 to 255 characters, not "):
+        stage.send(pk, 1, dedupe_key=dedupe_key)
+    with pytest.raises(InvalidArguments, match="dedupe_key must be"):
+        jobqueue.send_many([Send(pk, 1), Send(pk, 2, dedupe_key)])
     assert stage.unread(pk) == []
-    assert stage.send(pk, 3, dedupe="é" * 255) is not None
+    assert stage.send(pk, 3, dedupe_key="é" * 255) is not None
 
 
-@pytest.mark.parametrize("dedupe", UNSTORABLE)
-def test_poll_whose_send_has_such_a_dedupe_has_failed(stage: Stage, dedupe: Any) -> None:
+@pytest.mark.parametrize("dedupe_key", UNSTORABLE)
+def test_poll_whose_send_has_such_a_dedupe_has_failed(stage: Stage, dedupe_key: Any) -> None:
     to = stage.enter(lambda context: Suspend())
-    pk = stage.enter(lambda context: (Send(to, 1, dedupe), Done()))
+    pk = stage.enter(lambda context: (Send(to, 1, dedupe_key), Done()))
     stage.run()
 
     assert stage.status(pk) == Status.SCHEDULED
-    assert stage.error(pk).startswith("InvalidArguments: message: dedupe must be a text")
+    assert stage.error(pk).startswith("InvalidArguments: message: dedupe_key must be a text")
     assert stage.row(pk).attempts == 1
 
 

@@ -19,7 +19,7 @@ from jobqueue.compat import task_finished, task_started
 from jobqueue.exceptions import UnknownTask
 from jobqueue.ids import new_id
 from jobqueue.models import Executor, InboxMessage, Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests import actors as trees
 from tests import tasks
 from tests.actor import actors
@@ -136,7 +136,7 @@ class TestRunUntilIdle:
 
     def test_task_that_runs_alone_is_run_too(self, stage: Stage) -> None:
         pk = UUID(tasks.add.enqueue(1).id)
-        stage.change(pk, lost_count=2)
+        stage.change(pk, executor_losses=2)
         stage.run()
 
         assert stage.result(pk) == 2

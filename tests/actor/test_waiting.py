@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from jobqueue import Done, PollContext, Sleep, Suspend, api, testing
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.actor.stage import Stage
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

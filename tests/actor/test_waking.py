@@ -23,7 +23,7 @@ SENDS = 50
 FILL = """
     INSERT INTO jobqueue_task (
         id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, inner_state, status,
-        claim_number, worker_ids, attempts, max_attempts, polls, lost_count, errors, enqueued_at
+        claim_number, worker_ids, attempts, max_attempts, polls, executor_losses, errors, enqueued_at
     )
     SELECT gen_random_uuid(), 'default', 'default', %s, 0, now(), '[]', '{}', '{}', '{}', '{"waits": []}', 'SUSPENDED',
         1, '[]', 0, 4, 1, 0, '[]', now()

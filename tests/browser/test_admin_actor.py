@@ -131,7 +131,7 @@ def test_a_script_in_an_actor_is_shown_and_not_executed(admin: Browser) -> None:
         suspended=True, task_type=Counter.task.task_type, key=EVIL, parent_id=root.pk, inner_state={EVIL: EVIL}
     )
     TaskFactory.create(parent_id=actor.pk, task_type=EVIL, key=EVIL + "!")
-    MessageFactory.create(task_id=actor.pk, body={EVIL: EVIL}, dedupe_key=EVIL, eof="<script>")
+    MessageFactory.create(task_id=actor.pk, body={EVIL: EVIL}, dedupe_key=EVIL, child_status="<script>")
 
     admin.open(page_of(actor))
     assert not admin.has_dialog()

@@ -12,7 +12,7 @@ from django.urls import reverse
 from jobqueue import api
 from jobqueue.admin import actions, listing
 from jobqueue.models import Task
-from jobqueue.outcome import CancelReport
+from jobqueue.records import CancelReport
 from tests.factories import TaskFactory, ago, make_user, now
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

@@ -116,8 +116,10 @@ def test_state_is_shown_masked_and_its_absence_said(make, page):
 
 def test_mail_says_its_kind_its_sender_and_its_body(make, page, backend):
     row, sender = make(), uuid4()
-    for eof in (None, "SUCCESSFUL", "FAILED", "CANCELLED"):
-        MessageFactory.create(using=backend, task_id=row.pk, eof=eof, sender_id=sender if eof else None)
+    for child_status in (None, "SUCCESSFUL", "FAILED", "CANCELLED"):
+        MessageFactory.create(
+            using=backend, task_id=row.pk, child_status=child_status, sender_id=sender if child_status else None
+        )
 
     shown = page(row)
 
@@ -182,7 +184,9 @@ def test_nothing_of_an_actor_is_rendered_unescaped(make, page, child_of, backend
     root = make(task_type=SCRIPT, key=SCRIPT)
     row = make(parent_id=root.pk, inner_state={SCRIPT: SCRIPT}, key=SCRIPT + "2")
     child_of(child_of(row, task_type=SCRIPT, key=SCRIPT + "3"), task_type=SCRIPT)
-    MessageFactory.create(using=backend, task_id=row.pk, body={SCRIPT: SCRIPT}, dedupe_key=SCRIPT, eof="<script>")
+    MessageFactory.create(
+        using=backend, task_id=row.pk, body={SCRIPT: SCRIPT}, dedupe_key=SCRIPT, child_status="<script>"
+    )
 
     shown = page(row)
 

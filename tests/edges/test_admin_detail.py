@@ -206,7 +206,7 @@ def test_parent_children_and_messages_are_linked(make, show, backend):
     child = make(parent_id=parent.pk, successful=True)
     sender = uuid4()
     MessageFactory.create(using=backend, task_id=parent.pk, sender_id=sender)
-    MessageFactory.create(using=backend, task_id=parent.pk, consumed_at=ago(1), eof="SUCCESSFUL")
+    MessageFactory.create(using=backend, task_id=parent.pk, consumed_at=ago(1), child_status="SUCCESSFUL")
 
     page = show(parent)
 
@@ -251,7 +251,7 @@ def test_nothing_of_a_task_is_rendered_unescaped(make, show, backend):
         errors=[error(SCRIPT, executor=SCRIPT, attempt=SCRIPT, exception_class_path=SCRIPT, traceback=SCRIPT)],
     )
     make(parent_id=row.pk, task_type=SCRIPT, queue_name=SCRIPT)
-    MessageFactory.create(using=backend, task_id=row.pk, body=SCRIPT, eof="<script>")
+    MessageFactory.create(using=backend, task_id=row.pk, body=SCRIPT, child_status="<script>")
 
     content = show(row)
 
@@ -306,7 +306,7 @@ def test_values_nested_deeper_than_any_that_we_write_fail_no_page(client, make, 
         settings.TASKS = tasks
     deep = '{"a":' * depth + "[1]" + "}" * depth
     row = make(successful=True)
-    MessageFactory.create(using=backend, task_id=row.pk, body={}, eof="FAILED")
+    MessageFactory.create(using=backend, task_id=row.pk, body={}, child_status="FAILED")
     columns = {
         "args": f"[{deep}]",
         "kwargs": deep,

@@ -62,12 +62,12 @@ READY = [
     ({}, {"busy": 8}, "Ready for 14 min: all 8 slots that serve queue emails are busy."),
     ({}, {}, "Ready for 14 min: " + TURN),
     (
-        {"lost_count": 1},
+        {"executor_losses": 1},
         {},
         "Ready for 14 min: 1 executor was lost while it held the task; another one takes it up.",
     ),
     (
-        {"lost_count": 2},
+        {"executor_losses": 2},
         {},
         (
             "Ready for 14 min: 2 executors were lost while they held the task; it waits for one that is free to run it "
@@ -143,7 +143,7 @@ RUNNING = [
 
 @pytest.mark.parametrize(("columns", "around", "sentence"), RUNNING)
 def test_running(columns, around, sentence):
-    assert say(task("RUNNING", heartbeat=before(12), **columns), **around) == sentence
+    assert say(task("RUNNING", claimed_at=before(12), **columns), **around) == sentence
 
 
 UNTIL = "Suspended: waits for a message, or until Nov. 20, 2026, 12:01 p.m., in 60 s"
@@ -195,7 +195,7 @@ FAILED = [
         "Failed 5 min ago: it gave up. GiveUp: the address is wrong",
     ),
     (
-        {"lost_count": 3},
+        {"executor_losses": 3},
         [error("", exception_class_path="jobqueue.exceptions.ExecutorLost")],
         "Failed 5 min ago: 3 executors were lost while they held the task.",
     ),

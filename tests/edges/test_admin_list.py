@@ -83,7 +83,7 @@ def test_when_is_said_in_words_of_the_state(make, show, backend):
     make(enqueued_at=ago(180))
     make(scheduled=True, wake_at=now() + timedelta(hours=2))
     make(scheduled=True, wake_at=now() + timedelta(minutes=5, seconds=1), attempts=1)
-    make(running=True, heartbeat=ago(120), executor_id=web.pk)
+    make(running=True, claimed_at=ago(120), executor_id=web.pk)
     make(suspended=True, last_attempted_at=ago(300))
     make(suspended=True, wake_at=now() + timedelta(minutes=5, seconds=1))
     make(successful=True, finished_at=ago(300))

@@ -15,7 +15,7 @@ from jobqueue import api
 from jobqueue.api import tasks
 from jobqueue.ids import new_id
 from jobqueue.models import Queue, Task
-from jobqueue.outcome import CancelReport, RequeueReport, Status
+from jobqueue.records import CancelReport, RequeueReport, Status
 from tests.engine.sessions import DEADLINE_SECONDS, session
 from tests.factories import TaskFactory
 

@@ -24,7 +24,7 @@ from jobqueue.cli.rows import walk
 from jobqueue.engine import engine_for
 from jobqueue.ids import new_id
 from jobqueue.models import Executor, InboxMessage, Queue, Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.edges.cli import BOTH, console, jobqueue
 from tests.factories import ExecutorFactory, MessageFactory, TaskFactory, ago, now
 
@@ -284,10 +284,10 @@ class TestSubmitAndSend:
 
     def test_a_message_reaches_an_actor(self, backend, make, run) -> None:
         actor = make(task_type="tests.actors.Fibonacci", suspended=True, key="fib")
-        said = run("send", "fib", "8", "--dedupe", "d")
+        said = run("send", "fib", "8", "--dedupe-key", "d")
         assert said.code == 0
         assert InboxMessage.objects.using(backend).get().body == 8
-        assert run("send", actor.pk, "8", "--dedupe", "d", "--json").json["is_repeat"] is True
+        assert run("send", actor.pk, "8", "--dedupe-key", "d", "--json").json["is_repeat"] is True
 
     @pytest.mark.parametrize(
         "words",
@@ -305,7 +305,7 @@ class TestSubmitAndSend:
             ("send", "nobody", "1"),
             ("send", "01900000-0000-7000-8000-000000000000", "1"),
             ("send", "nobody", "not json"),
-            ("send", "nobody", "1", "--dedupe", "x" * 256),
+            ("send", "nobody", "1", "--dedupe-key", "x" * 256),
             ("requeue",),
             ("requeue", "42"),
             ("requeue", "01900000-0000-7000-8000-000000000000", "--failed"),

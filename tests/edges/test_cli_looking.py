@@ -23,7 +23,7 @@ from jobqueue.cli import figures, rows
 from jobqueue.cli.choice import Choice
 from jobqueue.cli.tables import Column, table
 from jobqueue.ids import new_id
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.edges.cli import BOTH, jobqueue
 from tests.factories import ExecutorFactory, MessageFactory, QueueFactory, TaskFactory, ago, error, make_user
 

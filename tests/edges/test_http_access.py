@@ -117,7 +117,7 @@ class TestToken:
 
     def test_of_another_backend_does_not_submit_here(self, client: Client, settings: Any) -> None:
         tasks = tasks_setting({})
-        tasks["sqlite"]["OPTIONS"]["SUBMIT_TOKENS"] = {"shop": token()}
+        tasks["sqlite"]["OPTIONS"]["HTTP_TOKENS"] = {"shop": token()}
         settings.TASKS = tasks
 
         assert Shop(client).submit().status_code == 403
@@ -174,7 +174,7 @@ class TestPerson:
         assert Shop(client, "").submit().status_code == 401
 
     def test_does_not_submit_what_did_not_opt_in(self) -> None:
-        assert tests_tasks.add.submit is False
+        assert tests_tasks.add.allow_http is False
 
         response = Shop(person("submit_task"), "").submit(task="tests.tasks.add")
 
@@ -204,14 +204,14 @@ class TestSetting:
         ],
     )
     def test_nonsense_is_found_by_the_checks_and_not_repeated(self, given: Any, words: str) -> None:
-        (problem,) = conf.problems({"SUBMIT_TOKENS": given})
+        (problem,) = conf.problems({"HTTP_TOKENS": given})
 
         assert words in problem
         assert SECRET not in problem
 
     def test_nonsense_is_no_open_door(self) -> None:
         with pytest.raises(ImproperlyConfigured, match="sha256"):
-            conf.parse({"SUBMIT_TOKENS": {"shop": {}}})
+            conf.parse({"HTTP_TOKENS": {"shop": {}}})
 
     def test_hash_may_be_written_in_capitals(self, client: Client, settings: Any) -> None:
         settings.TASKS = tasks_setting({"shop": token() | {"sha256": token()["sha256"].upper()}})

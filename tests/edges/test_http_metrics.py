@@ -14,8 +14,8 @@ from jobqueue import api, conf
 from jobqueue.engine import engine_for, gauges, postgresql
 from jobqueue.engine.base import Engine
 from jobqueue.http import labels, metrics
-from jobqueue.models import TallyDelta, Task
-from jobqueue.outcome import Status
+from jobqueue.models import CounterDelta, Task
+from jobqueue.records import Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 from tests.factories import ExecutorFactory, ago, make_user
 from tests.http import SECRET, Shop, TaskFactory, tasks_setting, token
@@ -248,7 +248,7 @@ def test_numbers_are_read_without_any_executor(scraper: Shop, monkeypatch: pytes
         engine.enqueue([new()])
 
     assert scraped(scraper)[("jobqueue_submitted_total", "default", "default", "tests.noop")] == 5
-    assert not TallyDelta.objects.exists()
+    assert not CounterDelta.objects.exists()
 
 
 def test_names_that_people_give_are_written_as_they_are(scraper: Shop) -> None:
@@ -290,7 +290,7 @@ def test_database_away(scraper: Shop, monkeypatch: pytest.MonkeyPatch, path: str
 
 @pytest.mark.parametrize("given", ["yes", 1, None])
 def test_token_says_metrics_with_true_or_false(settings: Any, given: Any) -> None:
-    (problem,) = conf.problems({"SUBMIT_TOKENS": {"scraper": token() | {"metrics": given}}})
+    (problem,) = conf.problems({"HTTP_TOKENS": {"scraper": token() | {"metrics": given}}})
 
     assert "['metrics'] must be True or False" in problem
     assert SECRET not in problem

@@ -255,7 +255,7 @@ class TestRefusals:
         [
             ({"task": None}, "/task"),
             ({"task": "tests.tasks.unknown"}, "/task"),
-            ({"task": "tests.tasks.add"}, "/task"),  # not submit=True
+            ({"task": "tests.tasks.add"}, "/task"),  # not allow_http=True
             ({"args": {}}, "/args"),
             ({"args": []}, "/args"),
             ({"args": ["a", "b"]}, "/args"),

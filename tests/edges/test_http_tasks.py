@@ -13,7 +13,7 @@ from django.test import Client
 
 from jobqueue import api
 from jobqueue.models import InboxMessage, Task
-from jobqueue.outcome import CancelReport, RequeueReport
+from jobqueue.records import CancelReport, RequeueReport
 from jobqueue.redact import MASK
 from tests.factories import MessageFactory, error, make_user
 from tests.http import GREET, Shop, TaskFactory, tasks_setting, token, wheres
@@ -236,7 +236,7 @@ class TestMessages:
     def test_repeat_is_harmless(self, shop: Shop) -> None:
         task = TaskFactory(suspended=True, task_type=DIARY)
 
-        first, again = (shop.post(f"tasks/{task.pk}/messages/", {"body": 1, "dedupe": "d"}) for _ in range(2))
+        first, again = (shop.post(f"tasks/{task.pk}/messages/", {"body": 1, "dedupe_key": "d"}) for _ in range(2))
 
         assert (first.status_code, again.status_code, again.json()) == (201, 200, {"id": None})
         assert InboxMessage.objects.count() == 1
@@ -247,8 +247,8 @@ class TestMessages:
             ({}, "/body"),
             ({"body": [1]}, "/body"),  # not of Diary.Message
             ({"body": "\x00"}, "/body"),
-            ({"body": "a", "dedupe": ""}, "/dedupe"),
-            ({"body": "a", "dedupe": 7}, "/dedupe"),
+            ({"body": "a", "dedupe_key": ""}, "/dedupe_key"),
+            ({"body": "a", "dedupe_key": 7}, "/dedupe_key"),
             ({"body": "a", "to": "b"}, "/to"),
             ([], ""),
         ],
@@ -275,7 +275,7 @@ class TestMessages:
         task = TaskFactory(successful=True, task_type=DIARY)
         MessageFactory(task=task, dedupe_key="d")
 
-        assert shop.post(f"tasks/{task.pk}/messages/", {"body": "a", "dedupe": "d"}).status_code == 200
+        assert shop.post(f"tasks/{task.pk}/messages/", {"body": "a", "dedupe_key": "d"}).status_code == 200
 
     def test_function_reads_no_messages(self, shop: Shop) -> None:
         task = TaskFactory(task_type=GREET)

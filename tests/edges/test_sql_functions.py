@@ -24,9 +24,9 @@ from django.db.migrations.state import ProjectState
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.ids import new_id
-from jobqueue.models import InboxMessage, TallyDelta, Task
-from jobqueue.outcome import FINAL, Status
+from jobqueue.models import CounterDelta, InboxMessage, Task
 from jobqueue.payload import decode, encode, encode_arguments
+from jobqueue.records import FINAL, Status
 from tests import tasks
 from tests.engine.bench import Bench, outcome
 from tests.engine.sessions import wait_until_somebody_waits
@@ -256,7 +256,7 @@ class TestCreate:
         bench.commit(outcome(claimed, Status.SUCCESSFUL, return_value="5"))
 
         (message,) = bench.inbox(parent)
-        assert (message.sender_id, message.eof, message.body) == (child, "SUCCESSFUL", 5)
+        assert (message.sender_id, message.child_status, message.body) == (child, "SUCCESSFUL", 5)
 
     @pytest.mark.django_db(transaction=True)
     def test_executors_run_it_like_any_other(self, process_environment: dict[str, str]) -> None:
@@ -370,7 +370,7 @@ def test_created_tasks_are_counted_as_submitted() -> None:
     for _ in range(2):
         create(", key => 'k', queue_name => 'q'")
 
-    deltas = TallyDelta.objects.values_list("backend", "queue_name", "task_type", "submitted")
+    deltas = CounterDelta.objects.values_list("backend", "queue_name", "task_type", "submitted")
     assert list(deltas) == [("default", "q", "tests.tasks.add", 1)]
 
 
@@ -493,7 +493,7 @@ class TestSend:
 
         first, second = bench.inbox(receiver)
         assert (first.body, first.sender_id) == ({"a": [1]}, ANY_ID)
-        assert (first.eof, first.dedupe_key, first.consumed_at) == (None, None, None)
+        assert (first.child_status, first.dedupe_key, first.consumed_at) == (None, None, None)
         assert (second.body, second.sender_id) == (None, None)
         assert sql("SELECT count(*) FROM jobqueue_inboxmessage WHERE body = 'null'") == 1
 
@@ -675,7 +675,7 @@ class TestInstallation:
             """
             CREATE ROLE jobqueue_test_shop;
             GRANT SELECT, INSERT, UPDATE (id) ON jobqueue_task TO jobqueue_test_shop;
-            GRANT INSERT ON jobqueue_inboxmessage, jobqueue_tallydelta TO jobqueue_test_shop;
+            GRANT INSERT ON jobqueue_inboxmessage, jobqueue_counterdelta TO jobqueue_test_shop;
             SET LOCAL ROLE jobqueue_test_shop;
             """
         )

@@ -14,16 +14,16 @@ from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F,
 from jobqueue.engine.base import Engine
 from jobqueue.ids import new_id
 from jobqueue.models import Executor, InboxMessage, Queue, SpareHeartbeat, Task
-from jobqueue.outcome import (
-    Claimed,
-    Claims,
-    Committed,
-    Demand,
+from jobqueue.records import (
+    ClaimedBatch,
+    ClaimedTask,
+    ClaimRequest,
+    CommitResult,
     Effects,
+    ExecutorInfo,
     NewMessage,
     NewTask,
     Outcome,
-    Sign,
     Status,
 )
 
@@ -35,7 +35,7 @@ def new(**changes: Any) -> NewTask:
     return NewTask(**values | changes)
 
 
-def outcome(claimed: Claimed, status: Status = Status.SUCCESSFUL, **changes: Any) -> Outcome:
+def outcome(claimed: ClaimedTask, status: Status = Status.SUCCESSFUL, **changes: Any) -> Outcome:
     """The outcome of a claim, as the executor makes it."""
     values: dict[str, Any] = {
         "task_id": claimed.id,
@@ -62,17 +62,17 @@ class Bench:
         """Enqueue a task; answers with its id, or that of the live task with the same key."""
         return self.engine.enqueue([new(**changes)])[0].id
 
-    def demand(self, limit: int = 100, **changes: Any) -> Demand:
+    def demand(self, limit: int = 100, **changes: Any) -> ClaimRequest:
         values: dict[str, Any] = {"executor_id": self.executor_id, "queues": ["default"], "limit": limit}
-        return Demand(**values | changes)
+        return ClaimRequest(**values | changes)
 
-    def claim(self, limit: int = 100, **changes: Any) -> Claims:
+    def claim(self, limit: int = 100, **changes: Any) -> ClaimedBatch:
         return self.engine.claim(self.demand(limit, **changes))
 
     def claim_ids(self, limit: int = 100, **changes: Any) -> list[UUID]:
         return [claimed.id for claimed in self.claim(limit, **changes)]
 
-    def running(self, **changes: Any) -> Claimed:
+    def running(self, **changes: Any) -> ClaimedTask:
         """Enqueue and claim a task of our own executor, alone."""
         self.beat()
         pk = self.add(**changes | {"queue_name": f"only-{new_id()}"})
@@ -92,10 +92,10 @@ class Bench:
 
     # --- on
 
-    def commit(self, *outcomes: Outcome) -> Committed:
+    def commit(self, *outcomes: Outcome) -> CommitResult:
         return self.engine.commit(outcomes)
 
-    def perform(self, claimed: Claimed, **effects: Any) -> Committed:
+    def perform(self, claimed: ClaimedTask, **effects: Any) -> CommitResult:
         """Commit a poll that suspends and asks for something."""
         return self.commit(outcome(claimed, Status.SUSPENDED, is_good_poll=True, effects=Effects(**effects)))
 
@@ -112,7 +112,7 @@ class Bench:
             "queues": [],
             "slots": 1,
         }
-        return [held.id for held in self.engine.heartbeat(Sign(**values | changes))]
+        return [held.id for held in self.engine.heartbeat(ExecutorInfo(**values | changes))]
 
     def pause(self, name: str, **changes: Any) -> None:
         Queue.objects.using(self.engine.database).create(

@@ -12,7 +12,7 @@ from uuid import UUID
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 
 Result = TypeVar("Result")
 DEADLINE_SECONDS = 120.0  # far beyond what anything here takes, on a busy machine too

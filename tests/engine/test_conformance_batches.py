@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, connections, transaction
 
-from jobqueue.outcome import Enqueued, NewTask, Status
+from jobqueue.records import Enqueued, NewTask, Status
 from tests.engine.bench import Bench, new
 from tests.engine.conftest import make_bench
 

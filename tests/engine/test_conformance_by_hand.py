@@ -4,7 +4,7 @@ import pytest
 
 from jobqueue.ids import new_id
 from jobqueue.models import Executor, InboxMessage
-from jobqueue.outcome import CancelReport, RequeueReport, Status
+from jobqueue.records import CancelReport, RequeueReport, Status
 from tests.engine.bench import ERROR, Bench, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -67,7 +67,7 @@ class TestRequeue:
     @pytest.mark.parametrize("status", [Status.FAILED, Status.CANCELLED])
     def test_task_that_ended_badly_starts_anew(self, bench: Bench, status: Status) -> None:
         claimed = bench.running(expires_after_seconds=60.0)
-        bench.set(claimed.id, lost_count=2)
+        bench.set(claimed.id, executor_losses=2)
         bench.send(claimed.id, "mail")
         bench.engine.cancel([claimed.id])
         bench.commit(
@@ -88,7 +88,7 @@ class TestRequeue:
         assert bench.engine.requeue([claimed.id]) == RequeueReport(requeued=1)
 
         row = bench.row(claimed.id)
-        assert (row.status, row.attempts, row.lost_count) == ("READY", 0, 0)
+        assert (row.status, row.attempts, row.executor_losses) == ("READY", 0, 0)
         assert (row.finished_at, row.cancel_requested_at, row.wake_at, row.expires_at) == (None, None, None, None)
         assert row.return_value is None
         assert (row.inner_state, row.polls, row.worker_ids, len(row.errors)) == ({"a": 1}, 1, ["w"], 1)

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from jobqueue.engine.clock import from_now
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -20,7 +20,7 @@ def test_claimed_task_is_running_in_the_executors_hands(bench: Bench) -> None:
 
     row = bench.row(pk)
     assert (row.status, row.executor_id, row.claim_number) == ("RUNNING", bench.executor_id, 1)
-    assert row.heartbeat == claimed.claimed_at
+    assert row.claimed_at == claimed.claimed_at
     assert row.started_at is not None
     assert row.last_attempted_at is not None
     assert (claimed.id, claimed.claim_number, claimed.priority) == (pk, 1, 4)
@@ -274,30 +274,30 @@ class TestSuspects:
 
     def test_suspect_is_claimed_only_when_asked_for(self, bench: Bench) -> None:
         harmless, once, twice = bench.add(), bench.add(), bench.add()
-        bench.set(once, lost_count=1)
-        bench.set(twice, lost_count=2)
+        bench.set(once, executor_losses=1)
+        bench.set(twice, executor_losses=2)
 
         assert bench.claim_ids() == [harmless, once]
         assert bench.claim_ids(suspects=True) == [twice]
 
     def test_suspects_are_seen_where_they_wait(self, bench: Bench) -> None:
         assert not bench.engine.has_suspects(["default"])
-        bench.set(bench.add(queue_name="a"), lost_count=2)
-        bench.set(bench.add(queue_name="b"), lost_count=1)
+        bench.set(bench.add(queue_name="a"), executor_losses=2)
+        bench.set(bench.add(queue_name="b"), executor_losses=1)
 
         assert bench.engine.has_suspects(["a", "b"])
         assert not bench.engine.has_suspects(["b"])
         assert not bench.engine.has_suspects([])
 
     def test_nobody_makes_room_for_a_suspect_of_a_paused_queue(self, bench: Bench) -> None:
-        bench.set(bench.add(), lost_count=2)
+        bench.set(bench.add(), executor_losses=2)
         bench.pause("default")
 
         assert not bench.engine.has_suspects(["default"])
         assert bench.claim_ids(suspects=True) == []
 
     def test_running_suspect_is_none_that_waits(self, bench: Bench) -> None:
-        bench.set(bench.add(), lost_count=2)
+        bench.set(bench.add(), executor_losses=2)
         bench.claim(suspects=True)
 
         assert not bench.engine.has_suspects(["default"])

@@ -14,7 +14,7 @@ from psycopg.errors import ProgramLimitExceeded
 from jobqueue.engine.commit import is_refusal
 from jobqueue.engine.ground import json_from
 from jobqueue.ids import new_id
-from jobqueue.outcome import FINAL, Claimed, Committed, Effects, NewMessage, Outcome, Status
+from jobqueue.records import FINAL, ClaimedTask, CommitResult, Effects, NewMessage, Outcome, Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -23,7 +23,7 @@ NOT_FINAL = [Status.READY, Status.SCHEDULED, Status.SUSPENDED]
 
 
 def test_nothing_to_commit(bench: Bench) -> None:
-    assert bench.commit() == Committed()
+    assert bench.commit() == CommitResult()
 
 
 def test_success_is_written(bench: Bench) -> None:
@@ -34,9 +34,9 @@ def test_success_is_written(bench: Bench) -> None:
     )
 
     row = bench.row(claimed.id)
-    assert answer == Committed(done={claimed.id: Status.SUCCESSFUL})
+    assert answer == CommitResult(done={claimed.id: Status.SUCCESSFUL})
     assert (row.status, row.return_value, row.metadata, row.worker_ids) == ("SUCCESSFUL", {"a": [1]}, {"m": 1}, ["w"])
-    assert (row.heartbeat, row.executor_id, row.wake_at) == (None, None, None)
+    assert (row.claimed_at, row.executor_id, row.wake_at) == (None, None, None)
     assert bench.moment(claimed.id, "finished_at") >= bench.moment(claimed.id, "started_at")
     assert (row.polls, row.claim_number) == (1, 1)
 
@@ -166,10 +166,10 @@ class TestRestoredBackup:
         return Status(request.param)
 
     @staticmethod
-    def claimed_twice(bench: Bench) -> tuple[Bench, Claimed, Claimed]:
+    def claimed_twice(bench: Bench) -> tuple[Bench, ClaimedTask, ClaimedTask]:
         """Give another executor, its claim, and ours from before the restore, which bears the same number."""
         ours = bench.running()
-        bench.set(ours.id, status="READY", claim_number=0, executor_id=None, heartbeat=None)
+        bench.set(ours.id, status="READY", claim_number=0, executor_id=None, claimed_at=None)
         other = Bench(bench.engine)
         (theirs,) = other.claim(queues=[ours.queue_name])
         assert (theirs.id, theirs.claim_number) == (ours.id, ours.claim_number)
@@ -189,8 +189,8 @@ class TestRestoredBackup:
     def test_a_pulse_commits_for_the_executor_that_claims(self, bench: Bench, status: Status, limit: int) -> None:
         other, theirs, ours = self.claimed_twice(bench)
 
-        late, _ = bench.engine.pulse([outcome(ours, status)], bench.demand(limit, queues=["none"]))
-        good, _ = bench.engine.pulse([outcome(theirs, status)], other.demand(limit, queues=["none"]))
+        late, _ = bench.engine.commit_and_claim([outcome(ours, status)], bench.demand(limit, queues=["none"]))
+        good, _ = bench.engine.commit_and_claim([outcome(theirs, status)], other.demand(limit, queues=["none"]))
 
         assert (list(late.done), set(late.lost)) == ([], {ours.id})
         assert (good.done, set(good.lost)) == ({ours.id: status}, set())
@@ -214,7 +214,7 @@ class TestFence:
 
         answer = bench.commit(outcome(stale, status, return_value='"stale"'))
 
-        assert answer == Committed(lost=frozenset({stale.id}))
+        assert answer == CommitResult(lost=frozenset({stale.id}))
         row = bench.row(stale.id)
         assert (row.status, row.claim_number, row.return_value) == ("RUNNING", fresh.claim_number, None)
         assert bench.commit(outcome(fresh)).done == {fresh.id: Status.SUCCESSFUL}
@@ -227,7 +227,7 @@ class TestFence:
 
         answer = bench.commit(outcome(claimed, status, error=ERROR))
 
-        assert answer == Committed(lost=frozenset({claimed.id}))
+        assert answer == CommitResult(lost=frozenset({claimed.id}))
         assert bench.status(claimed.id) == now
         assert bench.row(claimed.id).errors == []
 
@@ -235,7 +235,7 @@ class TestFence:
     def test_task_that_is_gone_is_lost(self, bench: Bench, status: Status) -> None:
         gone = Outcome(task_id=new_id(), claim_number=1, status=status, attempts=0)
 
-        assert bench.commit(gone) == Committed(lost=frozenset({gone.task_id}))
+        assert bench.commit(gone) == CommitResult(lost=frozenset({gone.task_id}))
 
     def test_lost_outcome_has_no_effects(self, bench: Bench) -> None:
         stale, receiver = bench.running(), bench.suspended()
@@ -247,7 +247,7 @@ class TestFence:
             stale, consumed=[message.pk], spawn=[new(key="child")], send=[NewMessage(task_id=receiver, body="1")]
         )
 
-        assert answer == Committed(lost=frozenset({stale.id}))
+        assert answer == CommitResult(lost=frozenset({stale.id}))
         assert len(bench.inbox(stale.id)) == 1
         assert bench.inbox(receiver) == []
         assert not bench.engine.tasks.filter(key="child").exists()
@@ -260,7 +260,7 @@ class TestFence:
 
         answer = bench.commit(outcome(stale, status), outcome(good, status))
 
-        assert answer == Committed(done={good.id: status}, lost=frozenset({stale.id}))
+        assert answer == CommitResult(done={good.id: status}, lost=frozenset({stale.id}))
 
 
 class TestCancelRequest:
@@ -441,7 +441,7 @@ class TestPulse:
         done = bench.running()
         pk = bench.add()
 
-        committed, claimed = bench.engine.pulse([outcome(done)], bench.demand())
+        committed, claimed = bench.engine.commit_and_claim([outcome(done)], bench.demand())
 
         assert committed.done == {done.id: Status.SUCCESSFUL}
         assert [task.id for task in claimed] == [pk]
@@ -449,30 +449,32 @@ class TestPulse:
     def test_task_that_polls_again_can_be_claimed_at_once(self, bench: Bench) -> None:
         again = bench.running()
 
-        _, claimed = bench.engine.pulse([outcome(again, Status.READY)], bench.demand(queues=[again.queue_name]))
+        _, claimed = bench.engine.commit_and_claim(
+            [outcome(again, Status.READY)], bench.demand(queues=[again.queue_name])
+        )
 
         assert [(task.id, task.claim_number) for task in claimed] == [(again.id, 2)]
 
     def test_without_demand_it_commits(self, bench: Bench) -> None:
         done, _ = bench.running(), bench.add()
 
-        committed, claimed = bench.engine.pulse([outcome(done)], bench.demand(0))
+        committed, claimed = bench.engine.commit_and_claim([outcome(done)], bench.demand(0))
 
         assert (committed.done, claimed) == ({done.id: Status.SUCCESSFUL}, [])
 
     def test_without_outcomes_it_claims(self, bench: Bench) -> None:
         pk = bench.add()
 
-        committed, claimed = bench.engine.pulse([], bench.demand())
+        committed, claimed = bench.engine.commit_and_claim([], bench.demand())
 
-        assert (committed, [task.id for task in claimed]) == (Committed(), [pk])
+        assert (committed, [task.id for task in claimed]) == (CommitResult(), [pk])
 
     @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.SUSPENDED])
     def test_refused_outcome_does_not_hold_up_the_rest(self, bench: Bench, status: Status) -> None:
         bad, good = bench.running(), bench.running()
         pk = bench.add()
 
-        committed, claimed = bench.engine.pulse(
+        committed, claimed = bench.engine.commit_and_claim(
             [outcome(bad, status, return_value="{"), outcome(good, status)], bench.demand()
         )
 
@@ -488,8 +490,8 @@ class TestRelease:
 
         assert bench.engine.release([claimed]).done == {claimed.id: Status.READY}
         row = bench.row(claimed.id)
-        assert (row.status, row.attempts, row.polls, row.lost_count) == ("READY", 2, 0, 0)
-        assert (row.executor_id, row.heartbeat, row.worker_ids, row.errors) == (None, None, [], [])
+        assert (row.status, row.attempts, row.polls, row.executor_losses) == ("READY", 2, 0, 0)
+        assert (row.executor_id, row.claimed_at, row.worker_ids, row.errors) == (None, None, [], [])
 
     def test_lost_claim_is_not_released(self, bench: Bench) -> None:
         stale = bench.running()

@@ -1,4 +1,4 @@
-"""what_is_due, on every engine: whoever is told that there is nothing to do does not look."""
+"""pending_maintenance, on every engine: whoever is told that there is nothing to do does not look."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import asdict
 import pytest
 
 from jobqueue.models import Executor
-from jobqueue.outcome import Command, Due
+from jobqueue.records import Command, PendingWork
 from tests.engine.bench import Bench
 from tests.engine.conftest import make_bench
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
-NOTHING = Due(alarm_seconds=None, has_running=False, has_mail=False, has_command=False, has_suspects=False)
+NOTHING = PendingWork(alarm_seconds=None, has_running=False, has_mail=False, has_command=False, has_suspects=False)
 
 
 def running(bench: Bench) -> None:
@@ -31,14 +31,14 @@ def command(bench: Bench) -> None:
 
 
 def suspects(bench: Bench) -> None:
-    bench.set(bench.add(), lost_count=2)
+    bench.set(bench.add(), executor_losses=2)
 
 
 @pytest.mark.parametrize("begin", [running, mail, command, suspects])
 def test_what_there_may_be_to_do_is_named(bench: Bench, begin: Callable[[Bench], None]) -> None:
     begin(bench)
 
-    assert asdict(bench.engine.what_is_due(bench.executor_id))[f"has_{begin.__name__}"]
+    assert asdict(bench.engine.pending_maintenance(bench.executor_id))[f"has_{begin.__name__}"]
 
 
 @pytest.mark.parametrize("left", [-60.0, 60.0])
@@ -47,7 +47,7 @@ def test_alarm_is_not_told_later_than_it_is(bench: Bench, left: float) -> None:
     bench.add(wake_after_seconds=100.0)
     bench.time_passes(100.0 - left)
 
-    alarm = bench.engine.what_is_due(bench.executor_id).alarm_seconds
+    alarm = bench.engine.pending_maintenance(bench.executor_id).alarm_seconds
     assert alarm is not None
     assert alarm <= max(0.0, left)
 
@@ -55,21 +55,21 @@ def test_alarm_is_not_told_later_than_it_is(bench: Bench, left: float) -> None:
 @pytest.mark.parametrize("begin", [running, mail, command, suspects])
 def test_postgresql_names_nothing_else(begin: Callable[[Bench], None]) -> None:
     bench = make_bench("postgresql")
-    assert bench.engine.what_is_due(bench.executor_id) == NOTHING
+    assert bench.engine.pending_maintenance(bench.executor_id) == NOTHING
     begin(bench)
 
-    due = asdict(bench.engine.what_is_due(bench.executor_id))
+    due = asdict(bench.engine.pending_maintenance(bench.executor_id))
     assert {name for name, value in due.items() if value} == {f"has_{begin.__name__}"}
 
 
 def test_what_concerns_others_is_nothing_to_do() -> None:
     bench = make_bench("postgresql")
     bench.send(bench.add())  # which is READY
-    bench.set(bench.suspended(), status="FAILED", lost_count=2)
+    bench.set(bench.suspended(), status="FAILED", executor_losses=2)
     bench.set(bench.suspended(), backend="another", wake_at=bench.engine.now())
-    bench.set(bench.add(), backend="another", lost_count=2)
+    bench.set(bench.add(), backend="another", executor_losses=2)
     bench.add()
     bench.engine.command(list(Executor.objects.values_list("pk", flat=True)), Command.STOP)
     bench.executor_id = make_bench("postgresql").executor_id
 
-    assert bench.engine.what_is_due(bench.executor_id) == NOTHING
+    assert bench.engine.pending_maintenance(bench.executor_id) == NOTHING

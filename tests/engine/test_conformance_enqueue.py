@@ -6,10 +6,10 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.exceptions import KeyTaken
+from jobqueue.exceptions import DuplicateKey
 from jobqueue.ids import new_id
 from jobqueue.models import Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -44,7 +44,7 @@ def test_new_task_is_ready_with_all_its_values(bench: Bench) -> None:
     )
     assert (task.priority, task.max_attempts, task.key, task.parent_id) == (3, 7, "k", parent)
     assert (task.status, task.wake_at, task.expires_at, task.finished_at) == ("READY", None, None, None)
-    assert (task.attempts, task.polls, task.lost_count, task.claim_number) == (0, 0, 0, 0)
+    assert (task.attempts, task.polls, task.executor_losses, task.claim_number) == (0, 0, 0, 0)
     assert (task.errors, task.worker_ids, task.return_value, task.inner_state) == ([], [], None, None)
 
 
@@ -240,7 +240,7 @@ class TestIdempotencyKey:
         bench.add(idempotency_key="order-1")
         monkeypatch.setattr(bench.engine, "_seen", lambda keys: {})
 
-        with pytest.raises(KeyTaken):
+        with pytest.raises(DuplicateKey):
             bench.engine.enqueue_once([new(idempotency_key="order-1")])
 
     def test_each_backend_has_its_own(self, bench: Bench) -> None:

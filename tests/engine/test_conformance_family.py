@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jobqueue.outcome import CancelReport, Claimed, Committed, Effects, Outcome, Status
+from jobqueue.records import CancelReport, ClaimedTask, CommitResult, Effects, Outcome, Status
 from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -12,15 +12,15 @@ pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 SUSPENDED, SUCCESSFUL, CANCELLED = Status.SUSPENDED, Status.SUCCESSFUL, Status.CANCELLED
 
 
-def done(claimed: Claimed, **effects: Any) -> Outcome:
+def done(claimed: ClaimedTask, **effects: Any) -> Outcome:
     return outcome(claimed, SUCCESSFUL, is_good_poll=True, return_value="1", effects=Effects(**effects))
 
 
-def cancel_tree(bench: Bench, head: Claimed) -> None:
+def cancel_tree(bench: Bench, head: ClaimedTask) -> None:
     bench.engine.cancel([head.id], tree=True)
 
 
-def end_with_children(bench: Bench, head: Claimed) -> None:
+def end_with_children(bench: Bench, head: ClaimedTask) -> None:
     assert bench.commit(done(head, cancel_children=True)).done == {head.id: SUCCESSFUL}
 
 
@@ -96,7 +96,7 @@ def test_what_a_task_spawns_that_was_told_to_end_is_cancelled(bench: Bench, tree
 class TestInOneCommit:
     """An executor may commit a child together with the parent that ends with it."""
 
-    def commit(self, bench: Bench, head: Claimed, child: Outcome) -> Committed:
+    def commit(self, bench: Bench, head: ClaimedTask, child: Outcome) -> CommitResult:
         return bench.commit(done(head, cancel_children=True), child)
 
     @pytest.mark.parametrize("status", [Status.READY, Status.SCHEDULED, SUSPENDED])

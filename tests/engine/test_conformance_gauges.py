@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from jobqueue.engine import gauges, postgresql
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from jobqueue.tally import Depth, Gauges
 from tests.engine.bench import Bench, new
 from tests.factories import ExecutorFactory, TaskFactory, ago

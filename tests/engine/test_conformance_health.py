@@ -6,7 +6,7 @@ import pytest
 
 from jobqueue.engine.clock import bound
 from jobqueue.models import Queue
-from jobqueue.outcome import Draining
+from jobqueue.records import QueueLatency
 from tests.engine.bench import Bench
 from tests.factories import ExecutorFactory, ago
 
@@ -22,7 +22,7 @@ def executor(bench: Bench, **changes: object) -> None:
     ExecutorFactory(using=bench.engine.database, **{"backend": bench.engine.alias, **changes})
 
 
-def only(bench: Bench) -> Draining:
+def only(bench: Bench) -> QueueLatency:
     (found,) = bench.engine.draining()
     return found
 
@@ -92,7 +92,7 @@ def test_tasks_that_any_executor_brings_on_are_stranded_while_none_is_alive(benc
         pk = bench.add(queue_name=queue_name, wake_after_seconds=1000.0)
         bench.set(pk, wake_at=ago(seconds))
         if queue_name == "held":
-            bench.set(pk, status="RUNNING", wake_at=None, executor_id=bench.executor_id, heartbeat=ago(seconds))
+            bench.set(pk, status="RUNNING", wake_at=None, executor_id=bench.executor_id, claimed_at=ago(seconds))
     if state != "none":
         executor(bench, **{"lost": True} if state == "lost" else {"state": state})
     bench.pause("held")

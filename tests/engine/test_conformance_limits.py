@@ -5,7 +5,7 @@ from uuid import uuid4
 import pytest
 from django.db import IntegrityError, transaction
 
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -29,10 +29,10 @@ def test_whatever_ends_makes_room_in_the_same_pulse(bench: Bench) -> None:
     add(bench, 5)
     first, second = bench.claim(queues=["a"], limited=["a"])
 
-    committed, claimed = bench.engine.pulse([outcome(first)], bench.demand(queues=["a"], limited=["a"]))
+    committed, claimed = bench.engine.commit_and_claim([outcome(first)], bench.demand(queues=["a"], limited=["a"]))
     assert (len(committed.done), len(claimed)) == (1, 1)
 
-    committed, claimed = bench.engine.pulse(
+    committed, claimed = bench.engine.commit_and_claim(
         [outcome(second, Status.SCHEDULED, wake_after_seconds=60.0)], bench.demand(queues=["a"], limited=["a"])
     )
     assert (len(committed.done), len(claimed)) == (1, 1)
@@ -137,7 +137,7 @@ def test_suspects_of_a_full_queue_are_not_worth_making_room_for(bench: Bench) ->
     bench.limit("a", 1)
     add(bench, 1)
     (running,) = bench.claim(queues=["a"], limited=["a"])
-    bench.set(bench.add(queue_name="a"), lost_count=2)
+    bench.set(bench.add(queue_name="a"), executor_losses=2)
 
     assert not bench.engine.has_suspects(["a"])
     bench.commit(outcome(running))

@@ -6,7 +6,7 @@ import pytest
 from django.db import connections
 
 from jobqueue.models import Executor
-from jobqueue.outcome import Claimed, Rescued, Status
+from jobqueue.records import ClaimedTask, Rescued, Status
 from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 TIMEOUT = 30.0
 
 
-def lost(bench: Bench, **changes) -> Claimed:
+def lost(bench: Bench, **changes) -> ClaimedTask:
     """A task whose executor has been silent for longer than the timeout."""
     claimed = bench.running(**changes)
     bench.time_passes(TIMEOUT + 1)
@@ -52,10 +52,10 @@ class TestHeartbeat:
 
     def test_beat_writes_nothing_on_tasks(self, bench: Bench) -> None:
         claimed = bench.running()
-        before = bench.row(claimed.id).heartbeat
+        before = bench.row(claimed.id).claimed_at
         bench.beat()
 
-        assert bench.row(claimed.id).heartbeat == before
+        assert bench.row(claimed.id).claimed_at == before
 
     def test_executor_whose_row_was_deleted_writes_it_again(self, bench: Bench) -> None:
         bench.beat()
@@ -89,13 +89,13 @@ class TestRescue:
             queue_name=claimed.queue_name,
             task_type=claimed.task_type,
             status=Status.READY,
-            lost_count=1,
+            executor_losses=1,
             executor_id=bench.executor_id,
             silent_seconds=rescued.silent_seconds,
         )
         assert TIMEOUT < rescued.silent_seconds < TIMEOUT + 600
-        assert (row.status, row.lost_count, row.rank) == ("READY", 1, rank)
-        assert (row.executor_id, row.heartbeat, row.finished_at) == (None, None, None)
+        assert (row.status, row.executor_losses, row.rank) == ("READY", 1, rank)
+        assert (row.executor_id, row.claimed_at, row.finished_at) == (None, None, None)
 
     def test_lost_executor_uses_up_no_attempt(self, bench: Bench) -> None:
         claimed = lost(bench)
@@ -190,19 +190,19 @@ class TestRescue:
 
     def test_third_loss_is_the_end(self, bench: Bench) -> None:
         claimed = lost(bench)
-        bench.set(claimed.id, lost_count=2)
+        bench.set(claimed.id, executor_losses=2)
 
         (rescued,) = bench.engine.rescue()
 
         row = bench.row(claimed.id)
-        assert (rescued.status, rescued.lost_count) == (Status.FAILED, 3)
-        assert (row.status, row.lost_count, row.executor_id) == ("FAILED", 3, None)
+        assert (rescued.status, rescued.executor_losses) == (Status.FAILED, 3)
+        assert (row.status, row.executor_losses, row.executor_id) == ("FAILED", 3, None)
         assert row.finished_at is not None
         assert row.errors[-1]["exception_class_path"] == "jobqueue.exceptions.ExecutorLost"
         assert "loss 3" in row.errors[-1]["message"]
 
     def test_limit_of_losses_is_the_option(self, bench: Bench) -> None:
-        bench = bench.with_options(max_losses=1)
+        bench = bench.with_options(max_executor_losses=1)
         lost(bench)
 
         assert [rescued.status for rescued in bench.engine.rescue()] == [Status.FAILED]
@@ -214,17 +214,17 @@ class TestRescue:
         assert [rescued.status for rescued in bench.engine.rescue()] == [Status.CANCELLED]
         assert bench.row(claimed.id).finished_at is not None
 
-    @pytest.mark.parametrize(("losses", "eof"), [(2, "FAILED"), (0, None)])
-    def test_parent_is_told_of_the_end_only(self, bench: Bench, losses: int, eof: str | None) -> None:
+    @pytest.mark.parametrize(("losses", "child_status"), [(2, "FAILED"), (0, None)])
+    def test_parent_is_told_of_the_end_only(self, bench: Bench, losses: int, child_status: str | None) -> None:
         parent = bench.suspended()
         child = lost(bench, parent_id=parent)
-        bench.set(child.id, lost_count=losses)
+        bench.set(child.id, executor_losses=losses)
 
         bench.engine.rescue()
 
-        assert [told.eof for told in bench.inbox(parent)] == ([eof] if eof else [])
-        assert bench.status(parent) == ("READY" if eof else "SUSPENDED")
-        if eof:
+        assert [told.child_status for told in bench.inbox(parent)] == ([child_status] if child_status else [])
+        assert bench.status(parent) == ("READY" if child_status else "SUSPENDED")
+        if child_status:
             assert bench.bodies(parent)[0]["exception_class_path"] == "jobqueue.exceptions.ExecutorLost"
 
     def test_errors_and_workers_stay_bounded(self, bench: Bench) -> None:

@@ -7,7 +7,7 @@ from django.db import connections
 
 from jobqueue.ids import new_id
 from jobqueue.models import InboxMessage
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.engine.bench import Bench, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -69,32 +69,32 @@ class TestWakeDue:
 
     def test_look_at_mail_that_was_left_is_not_the_alarm(self, bench: Bench) -> None:
         asleep = bench.suspended(wake_after_seconds=600.0, look_after_seconds=60.0)
-        alarm_at = bench.moment(asleep, "alarm_at")
-        assert alarm_at - bench.moment(asleep, "wake_at") == pytest.approx(
+        timeout_at = bench.moment(asleep, "timeout_at")
+        assert timeout_at - bench.moment(asleep, "wake_at") == pytest.approx(
             timedelta(seconds=540), abs=timedelta(seconds=1)
         )
         bench.time_passes(61)
         bench.engine.wake_due()
         queue = bench.row(asleep).queue_name
         (claimed,) = bench.claim(queues=[queue])
-        assert (claimed.timed_out, claimed.alarm_at) == (False, alarm_at - timedelta(seconds=61))
+        assert (claimed.timed_out, claimed.timeout_at) == (False, timeout_at - timedelta(seconds=61))
 
         retry = outcome(claimed, Status.SCHEDULED, wake_after_seconds=0.0)  # a failed try leaves the alarm alone
         bench.commit(retry)
         bench.engine.wake_due()
         (claimed,) = bench.claim(queues=[queue])
-        assert (claimed.timed_out, claimed.alarm_at) == (False, alarm_at - timedelta(seconds=61))
+        assert (claimed.timed_out, claimed.timeout_at) == (False, timeout_at - timedelta(seconds=61))
 
         again = {"is_good_poll": True, "wake_after_seconds": 600.0, "look_after_seconds": 3600.0}
-        bench.commit(outcome(claimed, Status.SUSPENDED, wake_at=claimed.alarm_at, **again))
-        assert bench.row(asleep).wake_at == bench.row(asleep).alarm_at == claimed.alarm_at
+        bench.commit(outcome(claimed, Status.SUSPENDED, wake_at=claimed.timeout_at, **again))
+        assert bench.row(asleep).wake_at == bench.row(asleep).timeout_at == claimed.timeout_at
         bench.time_passes(540)
         bench.engine.wake_due()
         (claimed,) = bench.claim(queues=[queue])
         assert claimed.timed_out
 
         bench.commit(outcome(claimed, Status.SUSPENDED, is_good_poll=True))
-        assert (bench.row(asleep).alarm_at, bench.row(asleep).timed_out) == (None, False)
+        assert (bench.row(asleep).timeout_at, bench.row(asleep).timed_out) == (None, False)
 
     def test_alarm_from_long_ago_wakes_a_task_of_any_priority(self, bench: Bench) -> None:
         """Its rank lies before it: by more than the calendar has, if it may."""

@@ -21,7 +21,7 @@ MOST_PAGES = 40  # of one statement: each index of a million rows is three or fo
 FILL = """
 INSERT INTO jobqueue_task (
     id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, inner_state, status, wake_at,
-    claim_number, worker_ids, attempts, max_attempts, polls, lost_count, errors, enqueued_at
+    claim_number, worker_ids, attempts, max_attempts, polls, executor_losses, errors, enqueued_at
 )
 SELECT
     lpad(to_hex(n), 32, '0')::uuid, 'default', 'queue-' || n %% 5, 'tests.noop', 0, now(), '[]', '{}', '{}', '{}', '{}',
@@ -85,7 +85,7 @@ def look_for_work(bench: Bench) -> None:
     bench.beat()
     assert engine.queues_in_use() == []
     assert bench.claim(10, queues=queues) == []
-    assert not engine.what_is_due(bench.executor_id).has_mail
+    assert not engine.pending_maintenance(bench.executor_id).has_mail
     assert not engine.has_suspects(queues)
     assert engine.wake_due().count == 0
     assert engine.sweep() == 0

@@ -11,7 +11,7 @@ from jobqueue.engine import postgresql
 from jobqueue.engine.prune import EXECUTORS_KEPT_SECONDS
 from jobqueue.engine.statements import statement
 from jobqueue.models import Executor, SpareHeartbeat
-from jobqueue.outcome import Command, Committed, Effects, NewMessage, RequeueReport, Status
+from jobqueue.records import Command, CommitResult, Effects, NewMessage, RequeueReport, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import DEADLINE_SECONDS, Session, session, threads, wait_until_somebody_waits
@@ -50,9 +50,9 @@ class TestLockedRow:
             stranger.lock(claimed.id, strength=strength)
             answer = bench.commit(*outcomes)
 
-        assert answer == Committed(done={other.id: status}, unknown=frozenset({claimed.id}))
+        assert answer == CommitResult(done={other.id: status}, unknown=frozenset({claimed.id}))
         assert bench.status(claimed.id) == "RUNNING"
-        assert bench.commit(outcomes[0]) == Committed(done={claimed.id: status})
+        assert bench.commit(outcomes[0]) == CommitResult(done={claimed.id: status})
 
     def test_it_is_not_claimed_and_the_others_are(self, bench: Bench, strength: str) -> None:
         locked, free = bench.add(), bench.add()
@@ -186,7 +186,7 @@ def test_one_executor_prunes_at_a_time_while_people_may_purge(fast_bench: Bench)
         bench.ended()
 
     with session() as other:
-        other.run(statement("prune_guard").replace("%(backend)s", "%s"), bench.engine.alias)
+        other.run(statement("try_prune_lock").replace("%(backend)s", "%s"), bench.engine.alias)
         assert bench.engine.prune(1) == 0
         assert bench.engine.purge("SUCCESSFUL", 0.0, 1) == 1
 
@@ -205,7 +205,7 @@ class TestOpenSender:
                 sender.write_to(pk)
             assert bench.claim_ids() == [ready]
             assert plain.id in bench.beat()
-            assert bench.commit(outcome(plain), outcome(actor, Status.SUSPENDED)) == Committed(
+            assert bench.commit(outcome(plain), outcome(actor, Status.SUSPENDED)) == CommitResult(
                 done={plain.id: Status.SUCCESSFUL, actor.id: Status.SUSPENDED}
             )
             bench.time_passes(61)
@@ -281,7 +281,7 @@ class TestIsolation:
         done, actor, silent = fast_bench.running(), fast_bench.running(), fast_bench.running()
         ready = fast_bench.add()
 
-        committed, claimed = fast_bench.engine.pulse(
+        committed, claimed = fast_bench.engine.commit_and_claim(
             [outcome(done), outcome(actor, Status.SUSPENDED)], fast_bench.demand()
         )
 
@@ -345,7 +345,7 @@ class TestReceivers:
             stranger.lock(receiver)
             answer = bench.commit(outcome(claimed, Status.SUSPENDED, effects=effects))
 
-        assert answer == Committed(done={claimed.id: Status.SUSPENDED}, wake=frozenset({receiver}))
+        assert answer == CommitResult(done={claimed.id: Status.SUSPENDED}, wake=frozenset({receiver}))
         assert bench.status(receiver) == "SUSPENDED"
         assert bench.engine.wake(answer.wake) == 1
 
@@ -357,7 +357,7 @@ class TestReceivers:
             stranger.lock(parent)
             answer = bench.commit(outcome(child))
 
-        assert answer == Committed(done={child.id: Status.SUCCESSFUL}, wake=frozenset({parent}))
+        assert answer == CommitResult(done={child.id: Status.SUCCESSFUL}, wake=frozenset({parent}))
 
     @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.SUSPENDED])
     def test_receiver_that_cannot_even_be_written_to_delays_its_sender_alone(
@@ -370,14 +370,14 @@ class TestReceivers:
         with session() as stranger:
             stranger.lock(parent, strength="UPDATE")
             answer = fast_bench.commit(outcome(child, status), outcome(other))
-            assert answer == Committed(done={other.id: Status.SUCCESSFUL}, unknown=frozenset({child.id}))
+            assert answer == CommitResult(done={other.id: Status.SUCCESSFUL}, unknown=frozenset({child.id}))
 
         assert fast_bench.commit(outcome(child, status)).done == {child.id: status}
 
     def test_rescue_leaves_a_child_whose_parent_cannot_be_told(self, fast_bench: Bench) -> None:
         parent = fast_bench.suspended()
         child = fast_bench.running(parent_id=parent)
-        fast_bench.set(child.id, lost_count=2)
+        fast_bench.set(child.id, executor_losses=2)
         fast_bench.time_passes(31)
 
         with session() as stranger:

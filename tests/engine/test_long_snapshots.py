@@ -6,7 +6,7 @@ import pytest
 from django.db import connection, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.acceptance.harness import wait_until
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench

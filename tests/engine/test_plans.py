@@ -21,14 +21,14 @@ from jobqueue.engine.clock import bound
 from jobqueue.engine.postgresql import PostgresEngine
 from jobqueue.engine.statements import statement
 from jobqueue.models import Executor, Task
-from jobqueue.outcome import FINAL, Effects, NewMessage, Outcome, Status
+from jobqueue.records import FINAL, Effects, NewMessage, Outcome, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 
 pytestmark = pytest.mark.django_db
 
 SQL_FILES = sorted(path.stem for path in (Path(__file__).parents[2] / "jobqueue/engine/sql").glob("*.sql"))
-BIG = {"jobqueue_task", "jobqueue_inboxmessage", "jobqueue_tallydelta"}
+BIG = {"jobqueue_task", "jobqueue_inboxmessage", "jobqueue_counterdelta"}
 FUNCTION = "jobqueue_enqueue("  # EXPLAIN does not look into it; what it reads as it runs is counted all the same
 # A batch of 1,000 from each of five queues, and what lies around it; the 830,000 finished and the 100,000 scheduled
 # rows are far beyond.
@@ -37,7 +37,7 @@ MOST_ROWS = 6000
 FILL = """
 INSERT INTO jobqueue_task (
     id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, key, parent_id, status,
-    wake_at, heartbeat, executor_id, claim_number, worker_ids, attempts, max_attempts, polls, lost_count, errors,
+    wake_at, claimed_at, executor_id, claim_number, worker_ids, attempts, max_attempts, polls, executor_losses, errors,
     enqueued_at, finished_at
 )
 SELECT
@@ -58,7 +58,7 @@ FROM (
 ) AS numbered
 """
 DELTAS = """
-INSERT INTO jobqueue_tallydelta (backend, queue_name, task_type, at, submitted)
+INSERT INTO jobqueue_counterdelta (backend, queue_name, task_type, at, submitted)
 SELECT 'default', 'queue-1', 'tests.noop', now(), 1 FROM generate_series(1, 100000)
 """
 # The sweep steps over each mailbox with unread mail, here of 2,000 READY tasks.
@@ -101,7 +101,7 @@ def big_queue(django_db_setup: None, django_db_blocker: Any) -> Iterator[Bench]:
 def statistics(request: pytest.FixtureRequest, big_queue: Bench) -> str:
     if request.param == "fresh":
         with connection.cursor() as cursor:
-            cursor.execute("ANALYZE jobqueue_task, jobqueue_inboxmessage, jobqueue_tallydelta")
+            cursor.execute("ANALYZE jobqueue_task, jobqueue_inboxmessage, jobqueue_counterdelta")
     return str(request.param)
 
 
@@ -262,7 +262,7 @@ class TestBatches:
     def test_pulse(self, bench: Bench, size: int) -> None:
         outcomes = claims(bench, size)
 
-        committed, claimed = read(lambda: bench.engine.pulse(outcomes, bench.demand(size, queues=QUEUES)))
+        committed, claimed = read(lambda: bench.engine.commit_and_claim(outcomes, bench.demand(size, queues=QUEUES)))
 
         assert (len(committed.done), len(claimed)) == (size, size)
 
@@ -360,7 +360,7 @@ def test_claim_of_suspects(bench: Bench) -> None:
 
 def test_has_suspects(bench: Bench) -> None:
     assert read(lambda: bench.engine.has_suspects(QUEUES))
-    Task.objects.filter(lost_count__gt=0).update(lost_count=0)
+    Task.objects.filter(executor_losses__gt=0).update(executor_losses=0)
     assert not read(lambda: bench.engine.has_suspects(QUEUES))
 
 
@@ -401,7 +401,7 @@ def test_is_drained(bench: Bench, queues: list[str] | None) -> None:
 
 
 def test_what_is_due(bench: Bench) -> None:
-    due = read(lambda: bench.engine.what_is_due(bench.executor_id))
+    due = read(lambda: bench.engine.pending_maintenance(bench.executor_id))
     assert due.alarm_seconds == pytest.approx(86_400, rel=0.1)
     assert (due.has_running, due.has_mail, due.has_suspects) == (True, True, True)
 
@@ -419,7 +419,7 @@ def test_heartbeat(bench: Bench) -> None:
 def test_rescue_with_and_without_lost_executors(bench: Bench) -> None:
     assert read(lambda: bench.engine.rescue()) == []  # writes the executors, which have no rows yet
     Executor.objects.update(heartbeat=bound(-31))
-    Task.objects.running().update(heartbeat=bound(-31))
+    Task.objects.running().update(claimed_at=bound(-31))
     assert len(read(lambda: bench.engine.rescue(), at_least=4)) == 100
 
 

@@ -12,7 +12,7 @@ from django.db import connection, connections, transaction
 
 from jobqueue.engine import postgresql
 from jobqueue.engine.postgresql import PostgresEngine
-from jobqueue.outcome import Claimed, Effects, NewMessage, NewTask, Outcome, RequeueReport, Status
+from jobqueue.records import ClaimedTask, Effects, NewMessage, NewTask, Outcome, RequeueReport, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import DEADLINE_SECONDS, threads
@@ -53,7 +53,7 @@ class Writer:
         self.bench, self.name, self.receiver = bench, name, receiver
         self.id = bench.add(queue_name=name)
 
-    def claimed(self, deadline: float) -> Claimed:
+    def claimed(self, deadline: float) -> ClaimedTask:
         while monotonic() < deadline:
             for claimed in self.bench.claim(1, queues=[self.name]):
                 return claimed
@@ -400,7 +400,7 @@ class TestLimits:
                 assert monotonic() < deadline
                 hold(-len(outcomes))
                 demand = other.demand(2, queues=["a", "b"], limited=["a"])
-                committed, claims = other.engine.pulse(outcomes, demand)
+                committed, claims = other.engine.commit_and_claim(outcomes, demand)
                 hold(len(claims))
                 assert len(committed.done) == len(outcomes)
                 done, outcomes = done + len(outcomes), [outcome(claimed) for claimed in claims]

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.engine import enqueue_statements
 from jobqueue.ids import new_id
-from jobqueue.models import TallyDelta, Task
+from jobqueue.models import CounterDelta, Task
 from tests.engine.bench import Bench, new
 from tests.engine.conftest import make_bench
 
@@ -61,7 +61,7 @@ def columns(bench: Bench, **values: Any) -> dict[str, Any]:
     ids=["defaults", "values", "later", "before", "at", "child"],
 )
 def test_both_make_the_same_row(bench: Bench, monkeypatch: pytest.MonkeyPatch, values: dict[str, Any]) -> None:
-    TallyDelta.objects.all().delete()  # of tests that commit
+    CounterDelta.objects.all().delete()  # of tests that commit
     monkeypatch.setattr(enqueue_statements, "YOUNG", 10**9)
     by_statement = columns(bench, **values)
     Task.objects.all().delete()
@@ -69,7 +69,7 @@ def test_both_make_the_same_row(bench: Bench, monkeypatch: pytest.MonkeyPatch, v
     by_function = columns(bench, **values)
 
     assert by_statement == by_function
-    counted = TallyDelta.objects.values_list("backend", "queue_name", "task_type", "submitted")
+    counted = CounterDelta.objects.values_list("backend", "queue_name", "task_type", "submitted")
     assert len(counted) == 2
     assert len(set(counted)) == 1
 

@@ -16,7 +16,7 @@ from jobqueue.executor.process import ExecutorProcess
 from jobqueue.executor.pulse import Pulse
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.models import Task
-from jobqueue.outcome import FINAL, Claimed, Status
+from jobqueue.records import FINAL, ClaimedTask, Status
 
 DEADLINE = 120.0  # seconds; generous, since only a failing test waits for so long
 REST = 10  # times as long as a look took
@@ -184,7 +184,7 @@ def in_line(start: Start) -> tuple[Running, Any]:
     return running, result
 
 
-def make_claim(**changes: Any) -> Claimed:
+def make_claim(**changes: Any) -> ClaimedTask:
     """Make a claimed task without a database."""
     now = datetime.now(UTC)
     values: dict[str, Any] = {
@@ -205,7 +205,7 @@ def make_claim(**changes: Any) -> Claimed:
         "attempts": 0,
         "max_attempts": 3,
         "polls": 0,
-        "lost_count": 0,
+        "executor_losses": 0,
         "rank": now,
         "enqueued_at": now,
         "started_at": now,
@@ -213,4 +213,4 @@ def make_claim(**changes: Any) -> Claimed:
         "wait_seconds": 0.0,
         "is_expired": False,
     }
-    return Claimed(**values | changes)
+    return ClaimedTask(**values | changes)

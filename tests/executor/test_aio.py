@@ -10,7 +10,7 @@ import pytest
 from jobqueue.compat import task_started
 from jobqueue.executor import aio, crew
 from jobqueue.models import Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, Start, gates, on_postgresql, row_of, wait_for, wait_until
 

@@ -15,7 +15,7 @@ from jobqueue.executor.hold import Hold
 from jobqueue.executor.room import Room
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.suspects import Suspects
-from jobqueue.outcome import Claims, Demand
+from jobqueue.records import ClaimedBatch, ClaimRequest
 from tests.executor.harness import make_claim
 
 POLL_SECONDS = 10.0
@@ -24,8 +24,8 @@ MANY = 1_000_000
 
 def claims_of(
     count: int, *, busy: Collection[str] = (), is_cut: bool = False, task_types: Sequence[str] = ("sync",)
-) -> Claims:
-    claims = Claims(make_claim(task_type=task_types[number % len(task_types)]) for number in range(count))
+) -> ClaimedBatch:
+    claims = ClaimedBatch(make_claim(task_type=task_types[number % len(task_types)]) for number in range(count))
     claims.busy, claims.is_cut = frozenset(busy), is_cut
     return claims
 
@@ -77,7 +77,7 @@ class Situation:
         self.reads += 1
         return self.queues
 
-    def asks(self, most: int = MANY, *, is_alone: bool = False, is_convenient: bool = False) -> Demand:
+    def asks(self, most: int = MANY, *, is_alone: bool = False, is_convenient: bool = False) -> ClaimRequest:
         return self.appetite.demand(most, is_alone=is_alone, is_convenient=is_convenient)
 
     def claims(
@@ -89,7 +89,7 @@ class Situation:
         is_cut: bool = False,
         task_types: Sequence[str] = ("sync",),
         **changes: Any,
-    ) -> Demand:
+    ) -> ClaimRequest:
         """Make one claim, which finds so many."""
         demand, began_at = self.asks(**changes), self.clock.now
         self.clock.now += took
@@ -501,7 +501,7 @@ def test_others_hear_of_room_that_we_cannot_fill(situation: Situation) -> None:
     room.made("a")
     assert room.to_tell(demand, claims_of(0, busy=["a"])) == {"a"}
     room.made("a")
-    assert room.to_tell(demand, Claims([make_claim(queue_name="a")])) == set()
+    assert room.to_tell(demand, ClaimedBatch([make_claim(queue_name="a")])) == set()
     room.made("a")
     assert room.to_tell(demand, claims_of(demand.limit)) == {"a"}
     assert room.to_tell(demand, claims_of(0)) == set()
@@ -513,9 +513,9 @@ def test_room_is_ours_for_one_more_turn(situation: Situation) -> None:
     room = Room(situation.appetite)
     room.made("a")
 
-    assert room.to_tell(nothing, Claims()) == set()
+    assert room.to_tell(nothing, ClaimedBatch()) == set()
     assert situation.waits() == 0.0
-    assert room.to_tell(nothing, Claims()) == {"a"}  # there was no room in the process
+    assert room.to_tell(nothing, ClaimedBatch()) == {"a"}  # there was no room in the process
 
 
 def test_room_below_a_limit_of_this_process_is_no_news_for_others(clock: Clock) -> None:
@@ -523,7 +523,7 @@ def test_room_below_a_limit_of_this_process_is_no_news_for_others(clock: Clock) 
     room = Room(situation.appetite)
     room.made("a")
 
-    assert room.to_tell(situation.asks(), Claims()) == set()
+    assert room.to_tell(situation.asks(), ClaimedBatch()) == set()
     assert room.to_tell(situation.asks(), claims_of(8)) == set()
 
 

@@ -14,7 +14,7 @@ from psycopg.errors import DiskFull
 from jobqueue.compat import task_finished
 from jobqueue.engine.postgresql import PostgresEngine
 from jobqueue.models import Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql, row_of, wait_for, wait_until
 from tests.models import Effect

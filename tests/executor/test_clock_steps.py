@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from jobqueue.models import Executor, Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Options, Start, gates, on_postgresql, wait_for, wait_until
 from tests.factories import ExecutorFactory, TaskFactory
@@ -63,11 +63,11 @@ def test_only_the_dead_lose_their_tasks(start: Start, options: Options, step: ti
     later = running[0].process.engine.now() + timedelta(seconds=TIMEOUT)
     rows = Executor.objects.filter(pk__in=alive, heartbeat__gt=later)
     wait_for(lambda: rows.count() == 2, "beats for a timeout")
-    assert not Task.objects.exclude(pk=orphan.pk).filter(lost_count__gt=0).exists()
-    wait_for(Task.objects.filter(pk=orphan.pk, status=Status.SUCCESSFUL, lost_count=1).exists, "the orphan's end")
+    assert not Task.objects.exclude(pk=orphan.pk).filter(executor_losses__gt=0).exists()
+    wait_for(Task.objects.filter(pk=orphan.pk, status=Status.SUCCESSFUL, executor_losses=1).exists, "the orphan's end")
     gates.open_all()
     for result in kept:
-        assert wait_until(result, Status.SUCCESSFUL).lost_count == 0
+        assert wait_until(result, Status.SUCCESSFUL).executor_losses == 0
 
 
 @on_postgresql

@@ -13,7 +13,7 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from jobqueue.models import Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql, row_of, wait_for, wait_until
 
@@ -148,7 +148,7 @@ def test_nothing_grows_with_the_number_of_tasks(
     monkeypatch.setitem(connections.settings[backend], "CONN_MAX_AGE", None)
     running = start(backend=backend, threads=2, async_slots=4)
     logged: list[int] = []
-    pulse = running.process.engine.pulse
+    pulse = running.process.engine.commit_and_claim
 
     def count(*arguments: Any) -> Any:
         logged.append(len(connections[backend].queries_log))
@@ -205,7 +205,7 @@ def test_a_connection_cut_after_its_login_is_not_used_again(
     burst(threads=1)
 
     assert row_of(hit).status == Status.SUCCESSFUL
-    assert [(row_of(result).status, row_of(result).lost_count) for result in later] == [(Status.SUCCESSFUL, 0)] * 3
+    assert [(row_of(result).status, row_of(result).executor_losses) for result in later] == [(Status.SUCCESSFUL, 0)] * 3
 
 
 def test_no_write_is_lost_after_a_receiver_of_connections_failed(

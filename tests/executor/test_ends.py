@@ -9,7 +9,7 @@ import pytest
 
 from jobqueue import api
 from jobqueue.models import Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql, row_of, wait_for
 from tests.factories import ExecutorFactory, TaskFactory
@@ -91,7 +91,7 @@ def test_a_burst_waits_for_what_runs_elsewhere(start: Start) -> None:
     wait_for(lambda: running.pulse.counts.turns > 5)
     assert running.exit_code is None
 
-    Task.objects.filter(pk=row.pk).update(status=Status.READY, executor_id=None, heartbeat=None, task_type="gone")
+    Task.objects.filter(pk=row.pk).update(status=Status.READY, executor_id=None, claimed_at=None, task_type="gone")
 
     running.join()
 

@@ -15,7 +15,7 @@ from jobqueue.executor import lane as lane_module
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.lane import AHEAD_MOST, LOOKOUT_SECONDS, SHORT_SECONDS, LoopLane, ThreadLane
 from jobqueue.models import Task
-from jobqueue.outcome import Demand, Status
+from jobqueue.records import ClaimRequest, Status
 from tests.executor import tasks
 from tests.executor.harness import (
     Running,
@@ -49,7 +49,7 @@ def listen(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> Callable[[Runni
     def prepare(running: Running) -> None:
         make_demand = running.pulse._appetite.demand
 
-        def demand(most: int, **situation: bool) -> Demand:
+        def demand(most: int, **situation: bool) -> ClaimRequest:
             made = make_demand(most, **situation)
             asked.append(made.limit)
             return made

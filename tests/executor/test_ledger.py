@@ -13,7 +13,7 @@ from jobqueue.conf import Options
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.ledger import Ledger
 from jobqueue.executor.run import Ended, Worker, failed, succeeded
-from jobqueue.outcome import Claimed, Committed, Status
+from jobqueue.records import ClaimedTask, CommitResult, Status
 from tests.executor.harness import make_claim
 
 Row = tuple[int, str, int, int]
@@ -21,9 +21,9 @@ WORKER = Worker(executor_id="x", executor_name="x", options=Options())
 
 
 class Rows:
-    """What the ledger looks up: (claim_number, status, lost_count, polls) of its only task, None, or an error."""
+    """What the ledger looks up: (claim_number, status, executor_losses, polls) of its only task, None, or an error."""
 
-    def __init__(self, claimed: Claimed, row: Row | Exception | None) -> None:
+    def __init__(self, claimed: ClaimedTask, row: Row | Exception | None) -> None:
         self.claimed, self.row = claimed, row
 
     def filter(self, pk__in: Any) -> Rows:
@@ -35,17 +35,17 @@ class Rows:
         return [] if self.row is None else [(self.claimed.id, *self.row)]
 
 
-def success(claimed: Claimed) -> Ended:
+def success(claimed: ClaimedTask) -> Ended:
     return Ended(hold=Hold(claimed), outcome=succeeded(claimed, "7", WORKER))
 
 
-def failure(claimed: Claimed) -> Ended:
+def failure(claimed: ClaimedTask) -> Ended:
     error = ValueError("as asked")
     hold = Hold(claimed)
     return Ended(hold=hold, outcome=failed(hold, error, WORKER), error=error)
 
 
-def retry(claimed: Claimed) -> Ended:
+def retry(claimed: ClaimedTask) -> Ended:
     over = failure(claimed)
     return replace(over, outcome=replace(over.outcome, status=Status.SCHEDULED, wake_after_seconds=1.0))
 
@@ -56,11 +56,11 @@ def ledger_with(over: Ended, row: Row | Exception | None = None) -> Ledger:
     return ledger
 
 
-def lost(over: Ended) -> Committed:
-    return Committed(lost=frozenset({over.hold.id}))
+def lost(over: Ended) -> CommitResult:
+    return CommitResult(lost=frozenset({over.hold.id}))
 
 
-CLAIM = {"claim_number": 5, "lost_count": 1}
+CLAIM = {"claim_number": 5, "executor_losses": 1}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_an_atomic_commit_in_doubt_did_not_take_place_where_the_other_outcome_is
     over = Ended(hold=Hold(claimed), outcome=failure(claimed).outcome, if_lost=success(claimed))
     ledger = ledger_with(over)
 
-    assert ledger.settle(Committed(done={claimed.id: Status.FAILED})) == [(over, Status.FAILED)]
+    assert ledger.settle(CommitResult(done={claimed.id: Status.FAILED})) == [(over, Status.FAILED)]
 
 
 def test_the_other_outcome_may_be_in_doubt_too() -> None:
@@ -162,7 +162,7 @@ def test_what_somebody_holds_stays_open() -> None:
     over = success(make_claim())
     ledger = ledger_with(over)
 
-    assert ledger.settle(Committed(unknown=frozenset({over.hold.id}))) == []
+    assert ledger.settle(CommitResult(unknown=frozenset({over.hold.id}))) == []
     assert ledger.outcomes() == [over.outcome]
 
 
@@ -170,9 +170,9 @@ def test_what_the_database_refuses_ends_failed_and_at_last_without_a_word() -> N
     over = success(make_claim())
     ledger = ledger_with(over)
 
-    assert ledger.settle(Committed(refused={over.hold.id: DataError("too long")})) == []
+    assert ledger.settle(CommitResult(refused={over.hold.id: DataError("too long")})) == []
     (first,) = ledger.outcomes()
-    ledger.settle(Committed(refused={over.hold.id: DataError("too long")}))
+    ledger.settle(CommitResult(refused={over.hold.id: DataError("too long")}))
     (second,) = ledger.outcomes()
 
     assert first.status is second.status is Status.FAILED

@@ -11,7 +11,7 @@ from django.db import connection
 
 from jobqueue import api
 from jobqueue.models import Executor, Queue, Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import (
     DEADLINE,

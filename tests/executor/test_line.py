@@ -8,7 +8,7 @@ from django.db import connection, transaction
 
 from jobqueue.engine.postgresql import PostgresEngine
 from jobqueue.executor.outage import PREPARE_AT, Line
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.engine.bench import outcome
 from tests.engine.conftest import make_bench
 
@@ -39,7 +39,7 @@ def test_a_line_that_is_not_to_prepare_leaves_its_connection_alone() -> None:
 
 def test_behind_a_pooler_nothing_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number that a pooler gave at login is not that of the session which answers."""
-    monkeypatch.setattr("jobqueue.engine.statements.statement", lambda name: {"session": "SELECT 0, ''"}[name])
+    monkeypatch.setattr("jobqueue.engine.statements.statement", lambda name: {"identify_session": "SELECT 0, ''"}[name])
 
     assert asked(Line("pulse", "default", 10.0, prepares=True)) == ("auto", None)
 

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection, transaction
 
 from jobqueue.models import Executor, Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Options, Running, Start, gates, on_postgresql, wait_for, wait_until
 from tests.factories import ExecutorFactory, TaskFactory
@@ -56,7 +56,7 @@ def test_a_lock_on_its_row_costs_an_executor_nothing(
     assert rescuer.process._heart.may_rescue
     wait_until(worked, Status.SUCCESSFUL)
     held = Task.objects.get(task_type=tasks.wait_at.task_type)
-    assert (held.status, held.lost_count, held.claim_number) == (Status.RUNNING, 0, 1)
+    assert (held.status, held.executor_losses, held.claim_number) == (Status.RUNNING, 0, 1)
     wait_for(Executor.objects.filter(pk=victim.process.executor_id, heartbeat__gt=held.started_at).exists)
     assert not [line for line in caplog.messages if line.startswith(("executor.fenced", "task.", "database."))]
 
@@ -69,7 +69,7 @@ def test_a_dead_executor_s_tasks_are_rescued_though_its_row_is_locked(start: Sta
 
     with transaction.atomic():
         Executor.objects.select_for_update().get(pk=dead.pk)
-        wait_for(Task.objects.filter(status=Status.SUCCESSFUL, lost_count=1).exists, "the end of its task")
+        wait_for(Task.objects.filter(status=Status.SUCCESSFUL, executor_losses=1).exists, "the end of its task")
 
 
 @pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
@@ -85,4 +85,4 @@ def test_a_lock_on_the_table_costs_no_executor_a_task(start: Start, options: Opt
     gates.open_all()
 
     wait_for(Task.objects.filter(status=Status.SUCCESSFUL).exists, "the end of the task")
-    assert Task.objects.get().lost_count == 0
+    assert Task.objects.get().executor_losses == 0

@@ -9,7 +9,7 @@ from datetime import timedelta
 from django.db import connection, transaction
 
 from jobqueue.models import Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import (
     DEADLINE,
@@ -59,7 +59,7 @@ def test_a_loop_rests_while_a_suspect_waits_for_our_tasks_to_end(start: Start) -
     tasks.wait_at.enqueue("long")
     running = start()
     gates["long"].wait_for()
-    TaskFactory.create(task_type=tasks.add.task_type, args=[1], lost_count=2)
+    TaskFactory.create(task_type=tasks.add.task_type, args=[1], executor_losses=2)
     tasks.add.enqueue_many([((number,), {}) for number in range(10)])
     wait_for(lambda: running.pulse._suspects.is_waiting)
 

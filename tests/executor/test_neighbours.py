@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from jobqueue.compat import task_finished, task_started
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, Start, gates, on_postgresql, row_of, wait_for, wait_until
 

@@ -14,7 +14,7 @@ from jobqueue.engine import engine_for
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.outage import Patience
 from jobqueue.models import Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import (
     Options,
@@ -72,7 +72,7 @@ def own_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @on_both_databases
-@pytest.mark.parametrize(("verb", "times"), [("pulse", 2), ("what_is_due", 2), ("sweep", 1)])
+@pytest.mark.parametrize(("verb", "times"), [("commit_and_claim", 2), ("pending_maintenance", 2), ("sweep", 1)])
 def test_outcomes_are_kept_until_the_database_is_back(start: Start, verb: str, times: int, backend: str) -> None:
     results = tasks.wait_at.using(backend=backend).enqueue_many([(("before",), {})] * 2)
     running = start(backend=backend)
@@ -95,7 +95,7 @@ def test_outcomes_are_kept_until_the_database_is_back(start: Start, verb: str, t
 def test_an_outage_is_told_once(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     running = start()
     trouble = Trouble(running)
-    trouble.before("pulse", 3)
+    trouble.before("commit_and_claim", 3)
 
     wait_until(tasks.add.enqueue(1), Status.SUCCESSFUL)
 
@@ -108,7 +108,7 @@ def test_an_outage_is_told_once(start: Start, caplog: pytest.LogCaptureFixture) 
 def test_a_claim_whose_answer_was_lost_is_released(start: Start, backend: str) -> None:
     running = start(backend=backend)
     trouble = Trouble(running)
-    trouble.after("pulse", when=lambda answer, *_: bool(answer[1]))
+    trouble.after("commit_and_claim", when=lambda answer, *_: bool(answer[1]))
     results = tasks.add.using(backend=backend).enqueue_many([((number,), {}) for number in range(5)])
 
     rows = [wait_until(result, Status.SUCCESSFUL) for result in results]
@@ -129,7 +129,7 @@ def test_a_claim_whose_answer_was_lost_is_released_before_the_end(start: Start, 
             running.process.stop()
         return bool(answer[1])
 
-    claim.after("pulse", when=stop)
+    claim.after("commit_and_claim", when=stop)
     release.before("release_strays", 4)  # a server that starts again takes a second or two
     result = tasks.add.using(backend=backend).enqueue(1)
 
@@ -137,14 +137,14 @@ def test_a_claim_whose_answer_was_lost_is_released_before_the_end(start: Start, 
 
     assert claim.is_over
     assert release.is_over
-    assert (row_of(result).status, row_of(result).lost_count, row_of(result).attempts) == (Status.READY, 0, 0)
+    assert (row_of(result).status, row_of(result).executor_losses, row_of(result).attempts) == (Status.READY, 0, 0)
 
 
 def test_a_claim_that_comes_true_late_is_released_too(start: Start, options: Options) -> None:
     """The server may have been at it still when we asked what we hold."""
     options(HEARTBEAT_TIMEOUT=20)
     running = start()
-    Trouble(running).before("pulse", 1)
+    Trouble(running).before("commit_and_claim", 1)
     wait_until(tasks.add.enqueue(1), Status.SUCCESSFUL)
 
     TaskFactory.create(running=True, executor_id=running.process.executor_id, task_type=tasks.add.task_type, args=[1])
@@ -160,7 +160,7 @@ def test_a_claim_that_nobody_here_knows_of_is_released_whenever_it_turns_up(star
     TaskFactory.create(running=True, executor_id=running.process.executor_id, task_type=tasks.add.task_type, args=[1])
 
     row = wait_for(lambda: Task.objects.successful().first())
-    assert (row.attempts, row.lost_count) == (0, 0)
+    assert (row.attempts, row.executor_losses) == (0, 0)
 
 
 def test_an_outage_longer_than_the_timeout_leaves_no_claim_behind(
@@ -172,7 +172,7 @@ def test_an_outage_longer_than_the_timeout_leaves_no_claim_behind(
     monkeypatch.setattr("jobqueue.executor.pulse.Patience.next_seconds", lambda *_: 1.5)
     running = start()
     trouble = Trouble(running)
-    trouble.after("pulse", when=lambda answer, *_: bool(answer[1]))
+    trouble.after("commit_and_claim", when=lambda answer, *_: bool(answer[1]))
     result = tasks.add.enqueue(1)
 
     assert wait_until(result, Status.SUCCESSFUL).claim_number == 2
@@ -186,7 +186,7 @@ def test_a_commit_whose_answer_was_lost_is_announced_once(
 ) -> None:
     running = start(backend=backend)
     trouble = Trouble(running)
-    trouble.after("pulse", when=lambda answer, *_: bool(answer[0].done))
+    trouble.after("commit_and_claim", when=lambda answer, *_: bool(answer[0].done))
     results = body.using(backend=backend).enqueue_many([((number,), {}) for number in range(20)])
 
     wait_for(lambda: len(told) == 20)
@@ -203,7 +203,7 @@ def test_a_retry_whose_commit_gave_no_answer_counts_once(start: Start, told: lis
     """By the time we look, its row is due again, or taken up again."""
     running = start()
     trouble = Trouble(running)
-    trouble.after("pulse", 5, when=lambda answer, *_: bool(answer[0].done))
+    trouble.after("commit_and_claim", 5, when=lambda answer, *_: bool(answer[0].done))
     results = body.enqueue_many([((), {})] * 10)
 
     wait_for(lambda: len(told) == 10)
@@ -238,7 +238,7 @@ def test_a_task_may_come_back_while_its_first_body_still_runs(start: Start, told
     running = start(threads=2, poll_interval=0.05)
     gates["again"].wait_for(1)
     rows = Task.objects.filter(pk=result.id)
-    rows.update(status=Status.READY, executor_id=None, heartbeat=None, lost_count=1)
+    rows.update(status=Status.READY, executor_id=None, claimed_at=None, executor_losses=1)
     gates["again"].wait_for(2)
 
     one, other = ("again 1", "again 2") if first_ends == "first" else ("again 2", "again 1")
@@ -263,7 +263,7 @@ def test_a_claim_from_before_a_restore_is_dropped_when_its_number_comes_again(st
     running = start(threads=2, poll_interval=0.05)
     gates["again"].wait_for(1)
     rows = Task.objects.filter(pk=result.id)
-    rows.update(status=Status.READY, executor_id=None, heartbeat=None, claim_number=0)
+    rows.update(status=Status.READY, executor_id=None, claimed_at=None, claim_number=0)
     gates["again"].wait_for(2)
     assert row_of(result).claim_number == 1
 
@@ -299,13 +299,13 @@ def test_a_connection_closed_under_the_loop_is_replaced(start: Start) -> None:
     """As the watchdog does where a network swallows packets."""
     running = start(poll_interval=0.05)
     wrappers: list[Any] = []
-    pulse = running.process.engine.pulse
+    pulse = running.process.engine.commit_and_claim
 
     def remember(*arguments: Any) -> Any:
         wrappers.append(connections["default"])
         return pulse(*arguments)
 
-    running.process.engine.pulse = remember  # type: ignore[method-assign, assignment]
+    running.process.engine.commit_and_claim = remember  # type: ignore[method-assign, assignment]
     wait_for(lambda: wrappers)
     for number in range(3):
         wrappers[-1].connection.close()
@@ -318,7 +318,7 @@ def test_a_process_whose_loop_dies_says_so(start: Start, caplog: pytest.LogCaptu
     def die(*_: Any) -> None:
         raise RuntimeError("a mistake of ours")
 
-    running.process.engine.what_is_due = die  # type: ignore[method-assign, assignment]
+    running.process.engine.pending_maintenance = die  # type: ignore[method-assign, assignment]
     wait_for(lambda: running.exit_code is not None)
 
     assert running.exit_code == 70

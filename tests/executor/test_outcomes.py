@@ -11,7 +11,7 @@ from django.db import connection
 
 from jobqueue.compat import PACKAGE
 from jobqueue.models import Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import (
     Burst,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobqueue.models import Executor, Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Start, gates, in_line, on_both_databases, on_postgresql, row_of, wait_for
 

@@ -8,7 +8,7 @@ import pytest
 
 from jobqueue.executor import suspects as module
 from jobqueue.models import Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Options, Running, Start, gates, in_line, on_both_databases, on_postgresql, wait_for
 from tests.factories import TaskFactory
@@ -18,7 +18,7 @@ pytestmark = on_postgresql
 
 def add_suspect(body: Any, *args: Any, backend: str = "default") -> Task:
     return TaskFactory.create(
-        using=backend, backend=backend, task_type=body.task_type, args=list(args), lost_count=2, max_attempts=1
+        using=backend, backend=backend, task_type=body.task_type, args=list(args), executor_losses=2, max_attempts=1
     )
 
 
@@ -147,7 +147,7 @@ def test_nobody_waits_for_a_suspect_that_another_has_taken(start: Start) -> None
 
 
 def test_a_task_that_lost_one_executor_is_no_suspect(start: Start) -> None:
-    TaskFactory.create(task_type=tasks.wait_at.task_type, args=["same"], lost_count=1)
+    TaskFactory.create(task_type=tasks.wait_at.task_type, args=["same"], executor_losses=1)
     tasks.wait_at.enqueue("same")
 
     start(threads=2)

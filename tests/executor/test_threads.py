@@ -11,7 +11,7 @@ from jobqueue.compat import task_finished
 from jobqueue.executor.lane import ThreadLane
 from jobqueue.executor.process import EXIT_INTERNAL
 from jobqueue.executor.threads import Threads
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Running, Start, gates, on_postgresql, wait_for, wait_until
 

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from jobqueue.models import Task
-from jobqueue.outcome import Status
+from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import (
     Burst,

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobqueue.exceptions import FenceLost, Interrupted, ShuttingDown, TaskCancelled, TaskTimeout
+from jobqueue.exceptions import ClaimLost, Interrupted, ShuttingDown, TaskCancelled, TaskTimeout
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.watchdog import LOOK_SECONDS, Watchdog
 from tests.executor.harness import make_claim
@@ -55,7 +55,7 @@ def test_next_look_is_no_later_than_the_next_timeout(rig: Rig) -> None:
     assert rig.told == []
 
 
-@pytest.mark.parametrize("reason", [TaskTimeout, TaskCancelled, FenceLost])
+@pytest.mark.parametrize("reason", [TaskTimeout, TaskCancelled, ClaimLost])
 def test_body_that_does_not_stop_is_stuck(rig: Rig, reason: type[Interrupted]) -> None:
     rig.told_long_ago(reason).watchdog._look()
     assert rig.stuck == [rig.hold]
@@ -70,4 +70,4 @@ def test_body_that_is_only_told_of_a_shutdown_is_not_to_blame(rig: Rig) -> None:
 def test_lost_heartbeat_tells_every_body(rig: Rig) -> None:
     rig.heart.is_fenced = lambda: True
     rig.watchdog._look()
-    assert rig.told == [FenceLost]
+    assert rig.told == [ClaimLost]

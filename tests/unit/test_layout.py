@@ -21,7 +21,7 @@ VALUES = [
     "exceptions",
     "failpoints",
     "ids",
-    "outcome",
+    "records",
     "payload",
     "printable",
     "redact",

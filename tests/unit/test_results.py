@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from jobqueue.compat import TaskContext, TaskResultStatus
-from jobqueue.outcome import Claimed, Status
+from jobqueue.records import ClaimedTask, Status
 from jobqueue.results import finished, from_claimed, task_error
 from tests import tasks
 
@@ -23,7 +23,7 @@ ERROR = {
 }
 
 
-def claimed(**values: Any) -> Claimed:
+def claimed(**values: Any) -> ClaimedTask:
     defaults: dict[str, Any] = {
         "id": UUID(int=1),
         "task_type": "tests.tasks.add",
@@ -42,7 +42,7 @@ def claimed(**values: Any) -> Claimed:
         "attempts": 0,
         "max_attempts": 4,
         "polls": 0,
-        "lost_count": 0,
+        "executor_losses": 0,
         "rank": NOON,
         "enqueued_at": NOON,
         "started_at": None,
@@ -50,7 +50,7 @@ def claimed(**values: Any) -> Claimed:
         "wait_seconds": 1.0,
         "is_expired": False,
     }
-    return Claimed(**{f: defaults[f] for f in Claimed.__struct_fields__ if f in defaults} | values)
+    return ClaimedTask(**{f: defaults[f] for f in ClaimedTask.__struct_fields__ if f in defaults} | values)
 
 
 def running(**values: Any) -> Any:

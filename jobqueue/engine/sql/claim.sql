@@ -1,7 +1,7 @@
 -- Hand the best READY tasks of some queues to an executor; paused queues are left out, and those with a limit whose rows
 -- the transaction has not locked: what ran before the lock is not known.
 -- Parameters: backend, queues, claim_limit, executor_id, aging;
---   last_rank, last_id: none behind this one in order of rank is taken (look.sql tells how far down the best of many queues
+--   last_rank, last_id: none behind this one in order of rank is taken (claim_horizon.sql tells how far down the best of many queues
 --   reach; without it, 20 rows of each of 100 queues were locked for a claim of 100, in every one of its 6 ms);
 --   most: for each of the queues in turn how many to take, NULL or no entry for any number; locked: names;
 --   only, but: task types to take or to leave, NULL for no restriction;
@@ -34,7 +34,7 @@ slice AS MATERIALIZED (
         FROM jobqueue_task AS task
         WHERE %(depth)s::int IS NULL
             AND task.backend = %(backend)s AND task.queue_name = open_queue.name AND task.status = 'READY'
-            AND (task.lost_count >= 2) = %(suspects)s::bool
+            AND (task.executor_losses >= 2) = %(suspects)s::bool
             AND (task.rank, task.id) <= (%(last_rank)s::timestamptz, %(last_id)s::uuid)
         ORDER BY task.backend, task.queue_name, task.rank, task.id
         LIMIT LEAST(%(claim_limit)s::int, open_queue.most)
@@ -51,7 +51,7 @@ picky_slice AS MATERIALIZED (
             FROM jobqueue_task AS task
             WHERE %(depth)s::int IS NOT NULL
                 AND task.backend = %(backend)s AND task.queue_name = open_queue.name AND task.status = 'READY'
-                AND (task.lost_count >= 2) = %(suspects)s::bool
+                AND (task.executor_losses >= 2) = %(suspects)s::bool
                 AND (task.rank, task.id) <= (%(last_rank)s::timestamptz, %(last_id)s::uuid)
             ORDER BY task.backend, task.queue_name, task.rank, task.id
             LIMIT %(depth)s::int
@@ -75,15 +75,15 @@ picked AS MATERIALIZED (
 )
 UPDATE jobqueue_task AS task
 SET status = 'RUNNING', claim_number = task.claim_number + 1, executor_id = %(executor_id)s, wake_at = NULL,
-    heartbeat = clock_timestamp(), started_at = COALESCE(task.started_at, clock_timestamp()),
+    claimed_at = clock_timestamp(), started_at = COALESCE(task.started_at, clock_timestamp()),
     last_attempted_at = clock_timestamp()
 WHERE task.id = ANY(ARRAY(SELECT id FROM picked))
 RETURNING task.id, task.task_type, task.queue_name, task.priority, task.args::text, task.kwargs::text,
     task.inner_state::text, task.options::text, task.metadata::text, task.errors::text, task.worker_ids::text,
-    task.parent_id, task.key, task.claim_number, task.attempts, task.max_attempts, task.polls, task.lost_count,
-    task.rank, task.enqueued_at, task.started_at, task.heartbeat AS claimed_at,
+    task.parent_id, task.key, task.claim_number, task.attempts, task.max_attempts, task.polls, task.executor_losses,
+    task.rank, task.enqueued_at, task.started_at, task.claimed_at,
     GREATEST(
-        0, EXTRACT(EPOCH FROM task.heartbeat - task.rank) - task.priority * %(aging)s::float8
+        0, EXTRACT(EPOCH FROM task.claimed_at - task.rank) - task.priority * %(aging)s::float8
     )::float8 AS wait_seconds,
-    COALESCE(task.expires_at <= task.heartbeat AND task.polls = 0, FALSE) AS is_expired,
-    task.idle_polls, task.timed_out, task.alarm_at
+    COALESCE(task.expires_at <= task.claimed_at AND task.polls = 0, FALSE) AS is_expired,
+    task.idle_polls, task.timed_out, task.timeout_at

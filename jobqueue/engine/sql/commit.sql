@@ -18,7 +18,7 @@ WITH given AS MATERIALIZED (
 locked AS MATERIALIZED (
     SELECT
         id, claim_number, status, executor_id, cancel_requested_at, backend, queue_name, task_type, attempts,
-        GREATEST(0, date_part('epoch', heartbeat - rank) - priority * %(aging)s::float8) AS wait_seconds
+        GREATEST(0, date_part('epoch', claimed_at - rank) - priority * %(aging)s::float8) AS wait_seconds
     FROM jobqueue_task
     WHERE id = ANY(ARRAY(SELECT task_id FROM given))
     ORDER BY id
@@ -41,14 +41,14 @@ held AS MATERIALIZED (
 written AS (
     UPDATE jobqueue_task AS task
     SET status = held.entering, attempts = held.attempts, polls = task.polls + COALESCE(held.is_good_poll, FALSE)::int,
-        heartbeat = NULL, executor_id = NULL, idle_polls = COALESCE(held.idle_polls, 0),
+        claimed_at = NULL, executor_id = NULL, idle_polls = COALESCE(held.idle_polls, 0),
         timed_out = task.timed_out AND held.is_good_poll IS NOT TRUE,
         wake_at = CASE
             WHEN held.entering IN ('SCHEDULED', 'SUSPENDED')
             THEN LEAST(held.asleep_until, clock_timestamp() + make_interval(secs => held.look_after_seconds))
         END,
-        alarm_at = CASE
-            WHEN held.is_good_poll IS NOT TRUE THEN task.alarm_at
+        timeout_at = CASE
+            WHEN held.is_good_poll IS NOT TRUE THEN task.timeout_at
             WHEN held.look_after_seconds IS NOT NULL AND held.entering IN ('READY', 'SUSPENDED')
             THEN held.asleep_until
         END,
@@ -57,7 +57,7 @@ written AS (
             THEN clock_timestamp() - make_interval(secs => task.priority * %(aging)s::float8) ELSE task.rank
         END,
         finished_at = CASE WHEN held.entering IN ('SUCCESSFUL', 'FAILED', 'CANCELLED') THEN clock_timestamp() END,
-        reported_at = COALESCE(task.reported_at, CASE
+        parent_notified_at = COALESCE(task.parent_notified_at, CASE
             WHEN held.entering IN ('SUCCESSFUL', 'FAILED', 'CANCELLED') AND task.parent_id IS NOT NULL
             THEN clock_timestamp()
         END),
@@ -79,7 +79,7 @@ written AS (
     RETURNING task.id, task.status
 ),
 counted AS (
-    INSERT INTO jobqueue_tallydelta (
+    INSERT INTO jobqueue_counterdelta (
         backend, queue_name, task_type, at, completed, failed, retries, dead, attempts, wait_bucket, run_bucket,
         wait_seconds, run_seconds
     )

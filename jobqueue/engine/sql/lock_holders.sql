@@ -3,7 +3,7 @@
 -- Parameters: names: of tables; executors: the name of the executors' table; seconds: the least age of a transaction.
 -- Index: none. Locks: none, so that it answers even if a table cannot be read.
 -- A row lock shows as the table lock that comes with it. Executors hold that lock only for the length of a statement.
--- The advisory locks are those of prune_guard.sql and take_deltas.sql. A session's advisory lock outlasts transactions.
+-- The advisory locks are those of try_prune_lock.sql and take_counter_deltas.sql. A session's advisory lock outlasts transactions.
 -- Only pg_read_all_stats sees the age of other roles' transactions. Sessions of unknown age are listed, too.
 SELECT
     COALESCE(listed.name, 'advisory lock ' || held.classid::regclass), held.mode, held.pid, session.usename::text,
@@ -21,6 +21,6 @@ WHERE held.granted AND held.pid IS DISTINCT FROM pg_backend_pid()
         AND held.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
         OR listed.name = %(executors)s::text AND held.mode IN ('RowShareLock', 'RowExclusiveLock')
         OR held.locktype = 'advisory' AND held.objsubid = 2
-        AND held.classid IN (to_regclass('jobqueue_executor'), to_regclass('jobqueue_tally'))
+        AND held.classid IN (to_regclass('jobqueue_executor'), to_regclass('jobqueue_counter'))
     )
 ORDER BY 1, 7 DESC NULLS FIRST

@@ -12,8 +12,8 @@
 WITH given AS MATERIALIZED (
     SELECT *
     FROM ROWS FROM (
-        json_to_recordset(%(messages)s::json) AS (task_id uuid, sender_id uuid, body text, eof text, dedupe_key text)
-    ) WITH ORDINALITY AS given (task_id, sender_id, body, eof, dedupe_key, number)
+        json_to_recordset(%(messages)s::json) AS (task_id uuid, sender_id uuid, body text, child_status text, dedupe_key text)
+    ) WITH ORDINALITY AS given (task_id, sender_id, body, child_status, dedupe_key, number)
 ),
 receiver AS MATERIALIZED (
     SELECT id, finished_at
@@ -25,7 +25,7 @@ receiver AS MATERIALIZED (
 welcome AS MATERIALIZED (
     SELECT given.*
     FROM given JOIN receiver ON receiver.id = given.task_id
-    WHERE receiver.finished_at IS NULL OR given.eof IS NOT NULL
+    WHERE receiver.finished_at IS NULL OR given.child_status IS NOT NULL
 ),
 refused AS MATERIALIZED (
     SELECT given.number
@@ -37,8 +37,8 @@ refused AS MATERIALIZED (
         LIMIT 1
     ) IS NULL
 )
-INSERT INTO jobqueue_inboxmessage (id, task_id, sender_id, body, eof, dedupe_key, sent_at)
-SELECT numbered.id, task_id, sender_id, body::jsonb, eof, dedupe_key, clock_timestamp()
+INSERT INTO jobqueue_inboxmessage (id, task_id, sender_id, body, child_status, dedupe_key, sent_at)
+SELECT numbered.id, task_id, sender_id, body::jsonb, child_status, dedupe_key, clock_timestamp()
 FROM (
     SELECT nextval((SELECT pg_get_serial_sequence('jobqueue_inboxmessage', 'id')::regclass)) AS id, in_order.*
     FROM (SELECT * FROM welcome WHERE NOT EXISTS (SELECT FROM refused) ORDER BY number OFFSET 0) AS in_order

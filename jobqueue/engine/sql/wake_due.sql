@@ -15,6 +15,6 @@ WITH due AS MATERIALIZED (
 UPDATE jobqueue_task AS task
 SET status = 'READY', wake_at = NULL,
     rank = GREATEST(task.wake_at, '1970-01-01 00:00:00+00') - make_interval(secs => task.priority * %(aging)s::float8),
-    timed_out = task.timed_out OR (task.status = 'SUSPENDED' AND COALESCE(task.alarm_at <= clock_timestamp(), TRUE))
+    timed_out = task.timed_out OR (task.status = 'SUSPENDED' AND COALESCE(task.timeout_at <= clock_timestamp(), TRUE))
 FROM due
 WHERE task.id = due.id

@@ -17,8 +17,8 @@ from jobqueue.cli.conditions import EXAMPLE, condition
 from jobqueue.cli.console import Console, first_line
 from jobqueue.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask
 from jobqueue.exceptions import JobQueueError
-from jobqueue.outcome import FINAL, Status
-from jobqueue.outcome import Command as Asked
+from jobqueue.records import FINAL, Status
+from jobqueue.records import Command as Asked
 
 EXIT_PIPE = 141  # as a shell counts SIGPIPE
 Run = Callable[[Console, dict[str, Any]], None]
@@ -135,7 +135,7 @@ class Command(BaseCommand):
         one = self._add("send", _send, "Send a message to an actor.")
         one.add_argument("to", help="id or live key of the actor")
         one.add_argument("body", type=words.as_json, nargs="?", default=None, metavar="JSON", help="the message (null)")
-        one.add_argument("--dedupe", help="a second message with this text does nothing")
+        one.add_argument("--dedupe-key", help="a second message with this text does nothing")
 
     def _add_purge(self) -> None:
         one = self._add("purge", _purge, "Delete tasks that ended long ago.")
@@ -288,7 +288,7 @@ def _submit(console: Console, options: dict[str, Any]) -> None:
 
 
 def _send(console: Console, options: dict[str, Any]) -> None:
-    enqueue.send(console, options["to"], options["body"], dedupe=options["dedupe"], backend=options["backend"])
+    enqueue.send(console, options["to"], options["body"], dedupe_key=options["dedupe_key"], backend=options["backend"])
 
 
 def _purge(console: Console, options: dict[str, Any]) -> None:

@@ -66,7 +66,7 @@ COMMENT ON COLUMN {schema}.jobqueue_task.wake_at IS
     'When a SCHEDULED task, or a SUSPENDED one that sleeps, becomes READY; else NULL.';
 COMMENT ON COLUMN {schema}.jobqueue_task.expires_at IS
     'Not to be started after this moment: then it ends FAILED with Expired. NULL is never.';
-COMMENT ON COLUMN {schema}.jobqueue_task.heartbeat IS
+COMMENT ON COLUMN {schema}.jobqueue_task.claimed_at IS
     'When it was claimed, while RUNNING; else NULL. Later signs of life stand on the executor''s row.';
 COMMENT ON COLUMN {schema}.jobqueue_task.claim_number IS
     'The fencing token: how often it was claimed, never reset. A commit with another number changes nothing.';
@@ -86,8 +86,8 @@ COMMENT ON COLUMN {schema}.jobqueue_task.idle_polls IS
     'one before.';
 COMMENT ON COLUMN {schema}.jobqueue_task.timed_out IS
     'Whether the alarm of a SUSPENDED task woke it, for its next poll to see; cleared by a good poll.';
-COMMENT ON COLUMN {schema}.jobqueue_task.lost_count IS
-    'Executors that were lost while they held it. From 2 on it runs alone in its process; at MAX_LOSSES it ends '
+COMMENT ON COLUMN {schema}.jobqueue_task.executor_losses IS
+    'Executors that were lost while they held it. From 2 on it runs alone in its process; at MAX_EXECUTOR_LOSSES it ends '
     'FAILED.';
 COMMENT ON COLUMN {schema}.jobqueue_task.cancel_requested_at IS
     'When somebody asked to cancel it; its executor sees it with the next heartbeat.';
@@ -103,11 +103,11 @@ COMMENT ON COLUMN {schema}.jobqueue_task.last_attempted_at IS
     'When it was claimed for the last time.';
 COMMENT ON COLUMN {schema}.jobqueue_task.finished_at IS
     'When it ended; NULL while it is live. RETENTION counts from here.';
-COMMENT ON COLUMN {schema}.jobqueue_task.reported_at IS
+COMMENT ON COLUMN {schema}.jobqueue_task.parent_notified_at IS
     'When its end was sent to its parent: a task that was requeued does not tell it twice.';
 
 COMMENT ON TABLE {schema}.jobqueue_inboxmessage IS
-$$A message to a task: from outside, from another task, or that a child has ended (eof).
+$$A message to a task: from outside, from another task, or that a child has ended (child_status).
 
 To send is to insert here, in a transaction of yours, with the receiver locked FOR KEY SHARE (jobqueue_send_to_task does
 it): share locks block neither other senders nor the receiver's executor. Unread messages make a SUSPENDED receiver
@@ -120,8 +120,8 @@ COMMENT ON COLUMN {schema}.jobqueue_inboxmessage.task_id IS
 COMMENT ON COLUMN {schema}.jobqueue_inboxmessage.sender_id IS
     'Who sent it, as the sender says: a task, or any id or NULL from outside.';
 COMMENT ON COLUMN {schema}.jobqueue_inboxmessage.body IS
-    'JSON; where eof is set, the child''s return value, or its error.';
-COMMENT ON COLUMN {schema}.jobqueue_inboxmessage.eof IS
+    'JSON; where child_status is set, the child''s return value, or its error.';
+COMMENT ON COLUMN {schema}.jobqueue_inboxmessage.child_status IS
     'NULL; or the final status of the sender, a child that has ended.';
 COMMENT ON COLUMN {schema}.jobqueue_inboxmessage.dedupe_key IS
     'Unique per receiver, so that a repeat (of a webhook, say) changes nothing. Such a row stays, emptied, after '

@@ -125,7 +125,7 @@ BEGIN
     FOR try IN 1 .. key_tries LOOP  -- once, unless the conflicting task is deleted at once
         INSERT INTO {schema}.jobqueue_task (
             id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, key, parent_id,
-            status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls, lost_count, errors,
+            status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls, executor_losses, errors,
             enqueued_at
         )
         VALUES (
@@ -136,8 +136,8 @@ BEGIN
         )
         ON CONFLICT (backend, key) WHERE finished_at IS NULL AND key IS NOT NULL DO NOTHING;
         IF FOUND THEN
-            IF to_regclass($name${schema}.jobqueue_tallydelta$name$) IS NOT NULL THEN  -- this function is made before the table
-                INSERT INTO {schema}.jobqueue_tallydelta (backend, queue_name, task_type, at, submitted)
+            IF to_regclass($name${schema}.jobqueue_counterdelta$name$) IS NOT NULL THEN  -- this function is made before the table
+                INSERT INTO {schema}.jobqueue_counterdelta (backend, queue_name, task_type, at, submitted)
                 VALUES (backend, queue_name, task_type, created_at, 1);
             END IF;
             IF notify AND is_due THEN

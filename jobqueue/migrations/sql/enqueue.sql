@@ -21,7 +21,7 @@ BEGIN
     given AS (
         SELECT
             given.*, clock.now,
-            COALESCE(given.wake_at, clock.now + make_interval(secs => given.wake_after_seconds)) AS alarm_at
+            COALESCE(given.wake_at, clock.now + make_interval(secs => given.wake_after_seconds)) AS timeout_at
         FROM clock, json_to_recordset(jobqueue_enqueue.rows) AS given (
             id uuid, queue_name text, task_type text, priority int, args text, kwargs text, options text, metadata text,
             key text, idempotency_key text, idempotency_digest text, parent_id uuid, wake_at timestamptz,
@@ -32,15 +32,15 @@ BEGIN
         INSERT INTO {schema}.jobqueue_task (
             id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, key, idempotency_key,
             idempotency_digest, parent_id, status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls, idle_polls,
-            timed_out, lost_count, errors, enqueued_at
+            timed_out, executor_losses, errors, enqueued_at
         )
         SELECT
             id, jobqueue_enqueue.backend, COALESCE(queue_name, 'default'), task_type, COALESCE(priority, 0),
             now - make_interval(secs => COALESCE(priority, 0)::float8 * jobqueue_enqueue.aging), COALESCE(args::jsonb, '[]'),
             COALESCE(kwargs::jsonb, '{}'), COALESCE(options::jsonb, '{}'), COALESCE(metadata::jsonb, '{}'), key,
             idempotency_key, idempotency_digest, parent_id,
-            CASE WHEN alarm_at > now THEN 'SCHEDULED' ELSE 'READY' END,
-            CASE WHEN alarm_at > now THEN alarm_at END,
+            CASE WHEN timeout_at > now THEN 'SCHEDULED' ELSE 'READY' END,
+            CASE WHEN timeout_at > now THEN timeout_at END,
             COALESCE(expires_at, now + make_interval(secs => expires_after_seconds)),
             0, '[]', 0, COALESCE(max_attempts, 1), 0, 0, FALSE, 0, '[]', now
         FROM given
@@ -48,7 +48,7 @@ BEGIN
         RETURNING id, enqueued_at, status, queue_name, task_type
     ),
     counted AS (
-        INSERT INTO {schema}.jobqueue_tallydelta (backend, queue_name, task_type, at, submitted)
+        INSERT INTO {schema}.jobqueue_counterdelta (backend, queue_name, task_type, at, submitted)
         SELECT jobqueue_enqueue.backend, queue_name, task_type, min(enqueued_at), count(*)
         FROM inserted
         GROUP BY queue_name, task_type

@@ -8,8 +8,8 @@ ALTER TABLE {schema}.jobqueue_task
     DROP CONSTRAINT IF EXISTS jobqueue_task_moments_of_years_1000_to_9899,
     ADD CONSTRAINT jobqueue_task_moments_of_years_1000_to_9899 CHECK (
         '[1000-01-01 00:00:00+00,9900-01-01 00:00:00+00)'::tstzrange @> ALL (ARRAY[
-            rank, wake_at, expires_at, heartbeat, alarm_at, cancel_requested_at, enqueued_at, started_at,
-            last_attempted_at, finished_at, reported_at
+            rank, wake_at, expires_at, claimed_at, timeout_at, cancel_requested_at, enqueued_at, started_at,
+            last_attempted_at, finished_at, parent_notified_at
         ])
     ) NOT VALID,
     DROP CONSTRAINT IF EXISTS jobqueue_task_status,

@@ -10,8 +10,8 @@ SET rank = LEAST(GREATEST(rank, first), last),
         ELSE LEAST(GREATEST(wake_at, first), last)
     END,
     expires_at = CASE WHEN expires_at <= last THEN GREATEST(expires_at, first) END,
-    heartbeat = CASE WHEN heartbeat IS NOT NULL THEN LEAST(GREATEST(heartbeat, first), last) END,
-    alarm_at = CASE WHEN alarm_at IS NOT NULL THEN LEAST(GREATEST(alarm_at, first), last) END,
+    claimed_at = CASE WHEN claimed_at IS NOT NULL THEN LEAST(GREATEST(claimed_at, first), last) END,
+    timeout_at = CASE WHEN timeout_at IS NOT NULL THEN LEAST(GREATEST(timeout_at, first), last) END,
     cancel_requested_at = CASE
         WHEN cancel_requested_at IS NOT NULL THEN LEAST(GREATEST(cancel_requested_at, first), last)
     END,
@@ -20,11 +20,11 @@ SET rank = LEAST(GREATEST(rank, first), last),
         WHEN last_attempted_at IS NOT NULL THEN LEAST(GREATEST(last_attempted_at, first), last)
     END,
     finished_at = CASE WHEN finished_at IS NOT NULL THEN LEAST(GREATEST(finished_at, first), last) END,
-    reported_at = CASE WHEN reported_at IS NOT NULL THEN LEAST(GREATEST(reported_at, first), last) END
+    parent_notified_at = CASE WHEN parent_notified_at IS NOT NULL THEN LEAST(GREATEST(parent_notified_at, first), last) END
 FROM (VALUES ('1000-01-01 00:00:00+00'::timestamptz, '9899-12-31 00:00:00+00'::timestamptz)) AS calendar (first, last)
 WHERE NOT '[1000-01-01 00:00:00+00,9900-01-01 00:00:00+00)'::tstzrange @> ALL (ARRAY[
-    rank, wake_at, expires_at, heartbeat, alarm_at, cancel_requested_at, enqueued_at, started_at, last_attempted_at,
-    finished_at, reported_at
+    rank, wake_at, expires_at, claimed_at, timeout_at, cancel_requested_at, enqueued_at, started_at, last_attempted_at,
+    finished_at, parent_notified_at
 ]);
 
 UPDATE {schema}.jobqueue_inboxmessage AS message

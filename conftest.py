@@ -1,0 +1,3 @@
+"""The fixtures and hooks of tests/ and verification/."""
+
+from tests.fixtures import *  # noqa: F403

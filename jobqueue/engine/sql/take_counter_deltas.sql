@@ -1,0 +1,20 @@
+-- Take the oldest deltas of the tally away, added up; nothing while somebody else folds.
+-- Parameters: delta_limit. Index: the primary key, from its beginning.
+-- Locks: an advisory one that is the table's, until the transaction ends and without waiting for it; the deltas.
+WITH guard AS MATERIALIZED (
+    SELECT pg_try_advisory_xact_lock('jobqueue_counter'::regclass::oid::int, 0) AS is_ours
+),
+taken AS (
+    DELETE FROM jobqueue_counterdelta
+    WHERE id = ANY(ARRAY(
+        SELECT id FROM jobqueue_counterdelta WHERE (SELECT is_ours FROM guard) ORDER BY id LIMIT %(delta_limit)s
+    ))
+    RETURNING *
+)
+SELECT
+    count(*), backend, queue_name, task_type, date_trunc('minute', at) AS minute,
+    COALESCE(sum(submitted), 0), COALESCE(sum(completed), 0), COALESCE(sum(failed), 0), COALESCE(sum(retries), 0),
+    COALESCE(sum(dead), 0), COALESCE(sum(lost), 0), COALESCE(sum(attempts), 0), wait_bucket, run_bucket,
+    COALESCE(sum(wait_seconds), 0), COALESCE(sum(run_seconds), 0)
+FROM taken
+GROUP BY backend, queue_name, task_type, minute, wait_bucket, run_bucket

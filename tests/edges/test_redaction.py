@@ -1,0 +1,475 @@
+"""REDACT: an argument that it names is read nowhere, though the task's error quotes it."""
+
+from __future__ import annotations
+
+import html
+import json
+import logging
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import transaction
+from django.dispatch import Signal
+from django.test import Client
+
+from jobqueue import Actor, Done, Spawn, Suspend, task
+from jobqueue.compat import PACKAGE, task_enqueued, task_finished, task_started
+from jobqueue.executor import masks
+from jobqueue.models import InboxMessage, Task
+from jobqueue.redact import MASK, Secrets, argument_secrets
+from tests.edges.cli import jobqueue
+from tests.executor.conftest import burst, options, start  # noqa: F401 - fixtures
+from tests.executor.harness import Burst, Options
+from tests.factories import TaskFactory, make_user
+
+pytestmark = pytest.mark.django_db(transaction=True)
+SECRET = "hunter2-of-anna"
+BESIDE = "correct horse"  # not an argument: told by its name
+
+
+@task(max_attempts=1)
+def log_in(name: str, password: str) -> None:
+    raise ValueError(f"no login as {name} with {password!r}, token='{BESIDE}'")
+
+
+@task(max_attempts=1)
+async def log_in_later(name: str, *, password: str) -> None:
+    raise ValueError(f"no login as {name} with {password!r}, token='{BESIDE}'")
+
+
+@task(max_attempts=1)
+def log_in_as_many(*passwords: str) -> None:
+    raise ValueError(f"no login with {passwords}")
+
+
+@task(max_attempts=1)
+def say(password: str) -> None:
+    raise ValueError(f"{password} is no login")
+
+
+@task(max_attempts=1)
+def quote(password: str) -> None:
+    raise ValueError(f"no login with '{repr(password)[1:-1]}' or {json.dumps(password)}")
+
+
+@task(max_attempts=1)
+def remember(name: str, password: str) -> list[str]:
+    return [f"{name} comes with {password}"]
+
+
+@task(max_attempts=1)
+def revoke(tokens: dict[str, int]) -> None:
+    raise ValueError(f"no login with {tokens}")
+
+
+@task(max_attempts=1)
+def count_tokens(tokens: dict[str, int]) -> Any:
+    return [dict.fromkeys(tokens, "a login"), *tokens.values(), -5, True, {"nested": {**tokens}}]
+
+
+class Keeper(Actor, max_attempts=1):
+    @dataclass
+    class State:
+        seen: list[str] = field(default_factory=list)
+
+    def poll(self, context: Any, name: str, password: str) -> Any:
+        context.state.seen.append(f"{name} comes with {password}")
+        return Done(context.state.seen)
+
+
+def refuse(name: str, password: str) -> None:
+    raise ValueError(f"no login as {name} with {password!r}, token='{BESIDE}'")
+
+
+@task(max_attempts=1, atomic=True)
+def log_in_after_the_commit(name: str, password: str) -> None:
+    transaction.on_commit(partial(refuse, name, password))
+
+
+@task(max_attempts=1, atomic=True)
+def log_in_after_the_commit_if_possible(name: str, password: str) -> None:
+    transaction.on_commit(lambda: refuse(name, password), robust=True)
+
+
+@task(max_attempts=1)
+def log_in_with_a_cause(name: str, password: str) -> None:
+    try:
+        refuse(name, password)
+    except ValueError as error:
+        raise RuntimeError("no login") from error
+
+
+class Porter(Actor, max_attempts=1):
+    """Lets a child log in, and does not read what came of it."""
+
+    def poll(self, context: Any) -> Any:
+        return (Spawn(log_in, "anna", SECRET), Suspend()) if not context.polls else Done()
+
+
+@pytest.fixture
+def failed(burst: Burst) -> list[UUID]:  # noqa: F811
+    """Tasks that have failed in an executor, and whose errors quote their password."""
+    log_in.enqueue("anna", SECRET)
+    log_in_later.enqueue("anna", password=SECRET)
+    burst()
+    rows = list(Task.objects.all())
+    for row in rows:
+        assert SECRET in row.errors[0]["message"]
+        assert SECRET in row.errors[0]["traceback"]
+    return [row.pk for row in rows]
+
+
+def page(path: str) -> str:
+    client = Client()
+    client.force_login(make_user(is_superuser=True))
+    return client.get(path).content.decode()
+
+
+def readable(text: str) -> str:
+    """Give JSON without escapes."""
+    return json.dumps(json.loads(text), ensure_ascii=False)
+
+
+SHOWN: dict[str, Callable[[UUID], str]] = {
+    "admin's page": lambda pk: page(f"/admin/jobqueue/task/{pk}/change/"),
+    "admin's list": lambda _: page("/admin/jobqueue/task/"),
+    "API": lambda pk: readable(page(f"/jobqueue/tasks/{pk}/")),
+    "show": lambda pk: jobqueue("show", pk).out,
+    "show --json": lambda pk: readable(jobqueue("show", pk, "--json").out),
+    "tail": lambda _: jobqueue("tail", "--backend", "default").out,
+    "tail --json": lambda _: "\n".join(
+        map(readable, jobqueue("tail", "--backend", "default", "--json").out.splitlines())
+    ),
+}
+
+
+@pytest.mark.parametrize("where", SHOWN)
+def test_masked_argument_is_not_shown_by_the(failed: list[UUID], where: str) -> None:
+    for pk in failed:
+        text = SHOWN[where](pk)
+
+        assert "no login as anna with" in text
+        assert MASK in text
+        assert SECRET not in text
+        assert BESIDE not in text
+
+
+def test_masked_argument_is_not_logged(caplog: pytest.LogCaptureFixture, burst: Burst) -> None:  # noqa: F811
+    log_in.enqueue("anna", SECRET)
+    log_in_later.enqueue("anna", password=SECRET)
+
+    with caplog.at_level("DEBUG", "jobqueue"):
+        burst()
+
+    ours = [record for record in caplog.records if record.name.startswith("jobqueue")]
+    lines = [record.getMessage() for record in ours if record.levelname == "ERROR"]
+    assert len(lines) == 2
+    for line in lines:
+        assert f"ValueError: no login as anna with '{MASK}', token={MASK}" in line
+    for record in ours:
+        assert record.exc_info is None
+        assert SECRET not in f"{record.getMessage()} {vars(record)}"
+
+
+@pytest.mark.parametrize("body", [log_in, log_in_later, log_in_with_a_cause], ids=lambda body: body.name)
+def test_masked_argument_is_not_in_the_traceback_that_django_logs(
+    caplog: pytest.LogCaptureFixture,
+    burst: Burst,  # noqa: F811
+    body: Any,
+) -> None:
+    body.enqueue("anna", password=SECRET)
+
+    with caplog.at_level("INFO"):
+        burst()
+
+    (record,) = [record for record in caplog.records if record.name == PACKAGE and record.levelname == "ERROR"]
+    text = caplog.handler.format(record)
+    assert f"ValueError: no login as anna with '{MASK}', token={MASK}" in text
+    assert f"in {body.func.__name__}" in text
+    assert SECRET not in caplog.text
+    assert BESIDE not in caplog.text
+    # What tools read that do without the text: the class's name, a masked message and the frames.
+    assert record.exc_info is not None
+    kind, error, frames = record.exc_info
+    assert kind is not None
+    assert kind.__name__ == ("RuntimeError" if body is log_in_with_a_cause else "ValueError")
+    printed = "".join(traceback.format_exception(kind, error, frames))
+    assert f"in {body.func.__name__}" in printed
+    assert SECRET not in printed
+
+
+class Refusal(BaseException):
+    """What Django's dispatcher does not catch."""
+
+
+@pytest.mark.parametrize("kind", [ValueError, Refusal])
+@pytest.mark.parametrize("told", [task_enqueued, task_started, task_finished], ids=["enqueued", "started", "finished"])
+def test_masked_argument_is_not_logged_with_a_receiver_that_fails(
+    caplog: pytest.LogCaptureFixture,
+    burst: Burst,  # noqa: F811
+    told: Signal,
+    kind: type[BaseException],
+) -> None:
+    """In an executor, which enqueues children, too; the parent has no arguments."""
+
+    def receive(task_result: Any, **_: Any) -> None:
+        if task_result.args:
+            raise kind(f"cannot tell of {task_result.args}")
+
+    Porter.enqueue()
+    told.connect(receive)
+    try:
+        with caplog.at_level("INFO"):
+            burst()
+    finally:
+        told.disconnect(receive)
+
+    assert f"cannot tell of ['anna', '{MASK}']" in caplog.text
+    assert SECRET not in caplog.text
+    assert BESIDE not in caplog.text
+
+
+def test_masked_argument_is_not_logged_with_a_robust_hook_of_the_commit(
+    caplog: pytest.LogCaptureFixture,
+    burst: Burst,  # noqa: F811
+) -> None:
+    log_in_after_the_commit_if_possible.enqueue("anna", SECRET)
+
+    with caplog.at_level("INFO"):
+        burst()
+
+    assert "in on_commit()" in caplog.text
+    assert f"(no login as anna with '{MASK}', token={MASK})" in caplog.text
+    assert SECRET not in caplog.text
+    assert BESIDE not in caplog.text
+
+
+def test_masked_argument_of_several_lines_is_masked_before_a_line_of_the_log_is_cut(
+    caplog: pytest.LogCaptureFixture,
+    burst: Burst,  # noqa: F811
+) -> None:
+    say.enqueue(f"{SECRET}\nand more")
+
+    with caplog.at_level("INFO"):
+        burst()
+
+    assert f"ValueError: {MASK} is no login" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_what_is_masked_of_a_task_is_found_once_for_all_its_lines(
+    monkeypatch: pytest.MonkeyPatch,
+    burst: Burst,  # noqa: F811
+) -> None:
+    """It is read from the whole payload, which may be large."""
+    found: list[str] = []
+
+    def count(parameters: Any, args: Any, kwargs: Any, patterns: Any) -> Secrets:
+        found.append(kwargs["name"])
+        return argument_secrets(parameters, args, kwargs, patterns)
+
+    def receive(**_: Any) -> None:
+        raise ValueError("cannot tell of it")
+
+    monkeypatch.setattr(masks, "argument_secrets", count)
+    names = ["anna", "bert"]
+    for name in names:
+        log_in.enqueue(name=name, password=SECRET)
+    task_finished.connect(receive)
+    try:
+        burst()
+    finally:
+        task_finished.disconnect(receive)
+
+    assert found == names
+
+
+def test_an_error_that_repeats_many_masked_arguments_is_logged_soon(
+    caplog: pytest.LogCaptureFixture,
+    burst: Burst,  # noqa: F811
+) -> None:
+    """Once it took a minute of the thread that tells of what has ended, and of others after it."""
+    for _ in range(5):
+        log_in_as_many.enqueue(*map(str, range(10_000_000, 10_020_000)))
+    begun = time.process_time()
+
+    with caplog.at_level("INFO"):
+        burst()
+
+    assert time.process_time() - begun < 20
+    assert "masked whole" in caplog.text
+    assert "10000000" not in caplog.text
+
+
+def test_other_lines_of_the_same_loggers_stay_as_they_are(caplog: pytest.LogCaptureFixture, burst: Burst) -> None:  # noqa: F811
+    log_in.enqueue("anna", SECRET)
+    burst()
+
+    logging.getLogger(PACKAGE).error("of %s", SECRET)
+
+    assert f"of {SECRET}" in caplog.text
+
+
+def test_masked_argument_is_not_logged_with_what_fails_after_the_commit(
+    caplog: pytest.LogCaptureFixture,
+    burst: Burst,  # noqa: F811
+) -> None:
+    log_in_after_the_commit.enqueue("anna", SECRET)
+
+    with caplog.at_level("DEBUG", "jobqueue"):
+        burst()
+
+    assert f"ValueError: no login as anna with '{MASK}', token={MASK}" in caplog.text
+    assert "in refuse" in caplog.text  # its traceback is kept nowhere else
+    assert SECRET not in caplog.text
+    assert BESIDE not in caplog.text
+
+
+@pytest.mark.parametrize("where", ["admin's page", "show", "show --json"])
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
+def test_masked_argument_of_a_child_is_not_shown_in_the_inbox_of_its_parent(
+    burst: Burst,  # noqa: F811
+    where: str,
+    is_known: bool,
+) -> None:
+    parent = UUID(Porter.enqueue().id)
+    burst()
+    if not is_known:
+        Task.objects.filter(parent_id=parent).update(task_type="shop.tasks.gone")
+    letter = InboxMessage.objects.get(task_id=parent, child_status="FAILED")
+    assert SECRET in json.dumps(letter.body)
+
+    text = SHOWN[where](parent)
+
+    assert f"no login as {'anna' if is_known else MASK} with" in text
+    assert MASK in text
+    assert SECRET not in text
+    assert BESIDE not in text
+
+
+@pytest.mark.parametrize("body", [remember, Keeper], ids=lambda body: body.__name__ if body is Keeper else "remember")
+@pytest.mark.parametrize("where", ["admin's page", "API", "show", "show --json"])
+def test_masked_argument_is_not_shown_in_a_result_or_state_that_repeats_it(
+    burst: Burst,  # noqa: F811
+    where: str,
+    body: Any,
+) -> None:
+    pk = UUID(body.enqueue("anna", SECRET).id)
+    burst()
+    assert Task.objects.get(pk=pk).return_value == [f"anna comes with {SECRET}"]
+
+    text = SHOWN[where](pk)
+
+    assert f"anna comes with {MASK}" in text
+    assert SECRET not in text
+
+
+NUMBER = 41111234
+
+
+def test_names_and_numbers_in_a_masked_argument_are_not_shown_where_an_error_quotes_them(
+    caplog: pytest.LogCaptureFixture,
+    burst: Burst,  # noqa: F811
+) -> None:
+    pk = UUID(revoke.enqueue({SECRET: NUMBER}).id)
+    with caplog.at_level("INFO"):
+        burst()
+
+    for where, text in [*((where, shown(pk)) for where, shown in SHOWN.items()), ("log", caplog.text)]:
+        assert "no login with" in text, where
+        assert SECRET not in text, where
+        assert str(NUMBER) not in text, where
+
+
+@pytest.mark.parametrize("where", ["admin's page", "API", "show", "show --json"])
+def test_names_and_numbers_in_a_masked_argument_are_not_shown_in_a_result_that_repeats_them(
+    burst: Burst,  # noqa: F811
+    where: str,
+) -> None:
+    pk = UUID(count_tokens.enqueue({SECRET: NUMBER}).id)
+    burst()
+    assert SECRET in json.dumps(Task.objects.get(pk=pk).return_value)
+
+    text = html.unescape(SHOWN[where](pk))
+
+    assert f'"{MASK}": "a login"' in text
+    assert "-5" in text
+    assert "true" in text
+    assert SECRET not in text
+    assert str(NUMBER) not in text
+
+
+@pytest.fixture
+def unknown(failed: list[UUID]) -> list[UUID]:
+    """The same tasks, where people look from a process whose code does not declare them."""
+    Task.objects.update(task_type="shop.tasks.gone", return_value=f"anna comes with {SECRET}")
+    return failed
+
+
+def test_positional_arguments_of_an_unknown_task_are_masked(unknown: list[UUID]) -> None:
+    for pk, where in product(unknown, SHOWN):
+        text = SHOWN[where](pk)
+
+        assert "no login as" in text, where
+        assert SECRET not in text, where
+        assert BESIDE not in text, where
+
+
+@pytest.mark.parametrize("where", ["admin's page", "show", "show --json"])
+def test_why_they_are_masked_is_said_by_the(where: str) -> None:
+    why = "The task is not known here, so its arguments cannot be told apart"
+    named = TaskFactory.create(task_type="shop.tasks.gone", kwargs={"name": "anna"})
+    unnamed = TaskFactory.create(task_type="shop.tasks.gone", args=["anna", 4711])
+
+    assert "anna" not in SHOWN[where](unnamed.pk)
+    assert "4711" not in SHOWN[where](unnamed.pk)
+    assert why in " ".join(SHOWN[where](unnamed.pk).split())
+    assert "anna" in SHOWN[where](named.pk)
+    assert why not in SHOWN[where](named.pk)
+
+
+@pytest.mark.parametrize("where", ["admin's page", "show", "show --json"])
+def test_arguments_beyond_those_that_a_task_takes_here_are_masked_by_the(where: str) -> None:
+    row = TaskFactory.create(task_type=remember.task_type, args=["anna", SECRET, "4711"])
+
+    text = SHOWN[where](row.pk)
+
+    assert "anna" in text
+    assert "4711" not in text
+    assert "The task takes fewer arguments here" in text
+
+
+@pytest.mark.parametrize("where", ["admin's page", "show", "show --json"])
+def test_without_redact_nothing_is_masked_by_the(options: Options, where: str) -> None:  # noqa: F811
+    options(REDACT=[])
+    row = TaskFactory.create(task_type="shop.tasks.gone", args=["anna", SECRET])
+
+    assert SECRET in SHOWN[where](row.pk)
+
+
+def test_arguments_of_a_masked_star_are_not_shown(burst: Burst) -> None:  # noqa: F811
+    pk = UUID(log_in_as_many.enqueue("horse", SECRET).id)
+    burst()
+
+    for where, shown in SHOWN.items():
+        text = shown(pk)
+        assert "no login with" in text, where
+        assert SECRET not in text, where
+
+
+@pytest.mark.parametrize("secret", ["a'b\"c\\d", "Grüße, Änne", "-----KEY-----\nabcdef\n"])
+def test_masked_argument_is_not_shown_where_an_error_quotes_it_with_escapes(burst: Burst, secret: str) -> None:  # noqa: F811
+    pk = UUID(quote.enqueue(secret).id)
+    burst()
+
+    for where, shown in SHOWN.items():
+        text = html.unescape(shown(pk))
+        assert f"'{MASK}' or" in text, where
+        assert not any(part in text for part in ("c\\\\d", "nne", "abcdef")), where

@@ -1,0 +1,255 @@
+"""The tally, on every engine: what happens is counted in the transaction in which it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import transaction
+
+from jobqueue.engine.clock import bound
+from jobqueue.models import Counter, CounterDelta
+from jobqueue.records import Status
+from jobqueue.tally import COUNTERS, EDGES, Counted, bucket
+from tests.engine.bench import ERROR, Bench, new, outcome
+from tests.factories import ago
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+
+def counted(bench: Bench) -> Counted:
+    """What the tally says of the only queue and task type in it."""
+    while bench.engine.fold():
+        pass
+    (found,) = bench.engine.counted()
+    return found
+
+
+def numbers(bench: Bench) -> dict[str, int]:
+    """The counters that are not 0."""
+    found = counted(bench)
+    return {name: number for name in COUNTERS if (number := getattr(found, name))}
+
+
+def claimed(bench: Bench, **changes: Any) -> Any:
+    bench.beat()
+    bench.add(**changes)
+    (task,) = bench.claim()
+    return task
+
+
+def test_nothing_has_happened(bench: Bench) -> None:
+    assert bench.engine.fold() == 0
+    assert bench.engine.counted() == []
+
+
+def test_submitted_are_those_that_were_created(bench: Bench) -> None:
+    bench.engine.enqueue([new(key="a"), new(key="a"), new(), new()])
+    bench.add(key="a")
+    bench.add()
+
+    assert numbers(bench) == {"submitted": 4}
+
+
+def test_batch_adds_one_delta_for_each_queue_and_task_type(bench: Bench) -> None:
+    bench.engine.enqueue([new(queue_name=queue, task_type=name) for queue in "ab" for name in "xy" for _ in range(3)])
+
+    deltas = CounterDelta.objects.using(bench.engine.database).values_list("queue_name", "task_type", "submitted")
+    assert set(deltas) == {("a", "x", 3), ("a", "y", 3), ("b", "x", 3), ("b", "y", 3)}
+    assert len(deltas) == 4
+
+
+def test_enqueue_that_is_rolled_back_is_not_counted(bench: Bench) -> None:
+    with transaction.atomic(using=bench.engine.database):
+        bench.add()
+        transaction.set_rollback(True, using=bench.engine.database)
+
+    assert bench.engine.fold() == 0
+
+
+def test_children_count_as_submitted(bench: Bench) -> None:
+    task = claimed(bench)
+    bench.perform(task, spawn=[new(parent_id=task.id), new(parent_id=task.id)])
+
+    assert counted(bench).submitted == 3
+
+
+def succeeded(bench: Bench) -> None:
+    bench.commit(outcome(claimed(bench), worker_id="w", is_good_poll=True))
+
+
+def failed(bench: Bench, status: Status) -> None:
+    bench.commit(outcome(claimed(bench), status, attempts=1, worker_id="w", error=ERROR))
+
+
+def refused(bench: Bench) -> None:
+    """Its body was never started: it has expired, say."""
+    bench.commit(outcome(claimed(bench), Status.FAILED, error=ERROR))
+
+
+def handed_back(bench: Bench) -> None:
+    bench.commit(outcome(claimed(bench), Status.READY, keeps_rank=True))
+
+
+def retried_but_cancelled(bench: Bench, **changes: Any) -> None:
+    task = claimed(bench, **changes)
+    bench.engine.cancel([task.id])
+    bench.commit(outcome(task, Status.SCHEDULED, attempts=1, worker_id="w", error=ERROR, wake_after_seconds=1.0))
+
+
+def suspended(bench: Bench) -> None:
+    bench.commit(outcome(claimed(bench), Status.SUSPENDED, worker_id="w", is_good_poll=True))
+
+
+def lost_to_another_claim(bench: Bench) -> None:
+    task = claimed(bench)
+    bench.set(task.id, claim_number=task.claim_number + 1)
+    bench.commit(outcome(task, worker_id="w", is_good_poll=True))
+
+
+def child_succeeded(bench: Bench) -> None:
+    """It tells its parent, which is not one statement."""
+    task = claimed(bench, parent_id=uuid4())
+    bench.commit(outcome(task, worker_id="w", is_good_poll=True))
+
+
+@pytest.mark.parametrize(
+    ("happens", "expected", "attempts"),
+    [
+        (succeeded, {"completed": 1}, 1),
+        (child_succeeded, {"completed": 1}, 1),
+        (lambda bench: failed(bench, Status.SCHEDULED), {"failed": 1, "retries": 1}, 1),
+        (lambda bench: failed(bench, Status.FAILED), {"failed": 1, "dead": 1}, 1),
+        (lambda bench: failed(bench, Status.CANCELLED), {}, 1),
+        (retried_but_cancelled, {"failed": 1}, 1),
+        (lambda bench: retried_but_cancelled(bench, parent_id=uuid4()), {"failed": 1}, 1),  # not one statement
+        (refused, {"dead": 1}, 0),
+        (handed_back, {}, 0),
+        (suspended, {}, 1),
+        (lost_to_another_claim, {}, 0),
+    ],
+)
+def test_what_a_commit_counts(
+    bench: Bench, happens: Callable[[Bench], None], expected: dict[str, int], attempts: int
+) -> None:
+    happens(bench)
+
+    assert numbers(bench) == {"submitted": 1, **expected}
+    assert (sum(counted(bench).waits), sum(counted(bench).runs)) == (attempts, 0)
+
+
+def test_batch_of_outcomes_is_added_up(bench: Bench) -> None:
+    bench.engine.enqueue([new() for _ in range(6)])
+    tasks = bench.claim()
+    bench.commit(
+        *(outcome(task, worker_id="w", is_good_poll=True, run_seconds=0.002) for task in tasks[:3]),
+        *(outcome(task, worker_id="w", is_good_poll=True, run_seconds=2.0) for task in tasks[3:5]),
+        outcome(tasks[5], Status.FAILED, attempts=1, worker_id="w", error=ERROR, run_seconds=9000.0),
+    )
+
+    assert numbers(bench) == {"submitted": 6, "completed": 5, "failed": 1, "dead": 1}
+    found = counted(bench)
+    assert [(EDGES[place - 1], count) for place, count in enumerate(found.runs) if count] == [
+        (0.001, 3), (1.0, 2), (3600.0, 1)
+    ]  # fmt: skip
+    assert found.run_seconds == pytest.approx(9004.006)
+
+
+@pytest.mark.parametrize("priority", [0, 50])
+def test_wait_is_from_ready_to_the_claim(bench: Bench, priority: int) -> None:
+    pk = bench.add(priority=priority)
+    bench.set(pk, rank=ago(40 + priority * bench.engine.options.aging))
+    (task,) = bench.claim()
+    bench.set(pk, claimed_at=ago(0))
+    bench.commit(outcome(task, worker_id="w", is_good_poll=True))
+
+    found = counted(bench)
+    assert found.wait_seconds == pytest.approx(40, abs=5)
+    assert found.waits[bucket(40)] == 1
+
+
+@pytest.mark.parametrize("seconds", [0.0, *EDGES, *(edge * 0.99 for edge in EDGES), 1e9])
+def test_buckets_are_the_same_in_sql_and_in_python(bench: Bench, seconds: float) -> None:
+    bench.commit(outcome(claimed(bench), worker_id="w", is_good_poll=True, run_seconds=seconds))
+
+    assert counted(bench).runs[bucket(seconds)] == 1
+
+
+def test_rescue_counts_what_was_lost(bench: Bench) -> None:
+    bench = bench.with_options(max_executor_losses=2)
+    for _ in range(2):
+        bench.beat()
+        if not bench.engine.tasks.exists():
+            bench.add()
+        (task,) = bench.claim()
+        bench.time_passes(31)
+        assert [rescued.id for rescued in bench.engine.rescue()] == [task.id]
+
+    assert numbers(bench) == {"submitted": 1, "lost": 2, "dead": 1}
+
+
+def test_refused_batch_counts_what_was_committed_of_it(bench: Bench) -> None:
+    bench.engine.enqueue([new() for _ in range(4)])
+    good, bad, *others = (outcome(task, worker_id="w", is_good_poll=True) for task in bench.claim())
+    bad = outcome(bench.engine._read_claimed([bad.task_id])[0], worker_id="w", return_value="{not JSON")
+
+    assert len(bench.commit(good, bad, *others).refused) == 1
+    assert numbers(bench) == {"submitted": 4, "completed": 3}
+
+
+def test_folding_again_adds_to_what_was_folded(bench: Bench) -> None:
+    for total in range(1, 4):
+        succeeded(bench)
+
+        found = counted(bench)
+        assert (found.submitted, found.completed, sum(found.waits)) == (total, total, total)
+    assert not CounterDelta.objects.using(bench.engine.database).exists()
+
+
+def test_fold_takes_so_many_and_says_so(bench: Bench) -> None:
+    for _ in range(3):
+        bench.add()
+
+    assert [bench.engine.fold(2) for _ in range(3)] == [2, 1, 0]
+    assert counted(bench).submitted == 3
+
+
+def test_totals_survive_the_tasks_and_the_minutes(bench: Bench) -> None:
+    succeeded(bench)
+    before = counted(bench)
+    bench.time_passes(2 * 86_400)
+    rows = Counter.objects.using(bench.engine.database)
+    rows.filter(minute__isnull=False).update(minute=bound(-2 * 86_400))
+
+    assert bench.engine.prune() == 1
+
+    assert counted(bench) == before
+    assert not rows.filter(minute__isnull=False).exists()
+
+
+def test_each_minute_has_a_row_of_its_own(bench: Bench) -> None:
+    bench.add()
+    now = bench.engine.now()
+    CounterDelta.objects.using(bench.engine.database).update(at=now - timedelta(minutes=5))
+    bench.add()
+    counted(bench)
+
+    minutes = Counter.objects.using(bench.engine.database).filter(minute__isnull=False).order_by("minute")
+    assert [row.submitted for row in minutes] == [1, 1]
+    first, second = (row.minute for row in minutes)
+    assert first is not None
+    assert second is not None
+    assert (second - first, second.second, second.microsecond) == (timedelta(minutes=5), 0, 0)
+
+
+def test_other_backends_are_folded_too_and_told_apart(bench: Bench) -> None:
+    other = Bench(type(bench.engine)("other", bench.engine.options))
+    other.add()
+    bench.add()
+    bench.add()
+
+    assert counted(bench).submitted == 2
+    assert [found.submitted for found in other.engine.counted()] == [1]

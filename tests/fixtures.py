@@ -1,0 +1,142 @@
+"""
+The databases of the suite.
+
+`default`  PostgreSQL: a private, throw-away cluster, started on demand, or the server of DATABASE_URL.
+`sqlite`   a SQLite file of this session.
+"""
+
+import gc
+import os
+import signal
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import hypothesis
+import pytest
+from django.conf import settings
+
+from demo_project.postgres import Cluster, throwaway_cluster
+from demo_project.postgres_programs import major_version
+from tests.alone import is_alone, room_for
+from tests.emptying import patch_flush
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("unhurried")
+
+FEW_PAGES = "64"  # of 8 kB
+# Folders, what waits most first; `unit` for its last file, a mypy of half a minute where nothing is cached.
+LONGEST = ("faults", "acceptance", "simulation", "interleavings", "unit")
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(
+    django_db_modify_db_settings_parallel_suffix: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """pytest-django's hook between reading the settings and creating the test databases."""
+    default, sqlite = settings.DATABASES["default"], settings.DATABASES["sqlite"]
+    sqlite["NAME"] = sqlite["TEST"]["NAME"] = str(tmp_path_factory.mktemp("sqlite") / "tests.sqlite3")
+    # Two runs against one DATABASE_URL must not drop each other's database.
+    default["TEST"]["NAME"] = f"test_{default['NAME']}_{os.getpid()}"
+    if "DATABASE_URL" in os.environ:
+        yield
+        return
+    for name in [name for name in os.environ if name.startswith("PG")]:
+        del os.environ[name]  # PGSERVICE and the like point at a server of the machine
+    more = {"max_notify_queue_pages": FEW_PAGES} if int(major_version()) >= 17 else {}  # a queue that a test can fill
+    with throwaway_cluster(fsync="off", synchronous_commit="off", full_page_writes="off", **more) as cluster:
+        default.update(cluster.database("jobqueue"), OPTIONS={})
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tables_are_emptied_cheaply() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch_flush(patch)
+        yield
+
+
+@pytest.fixture(scope="session")
+def process_environment(django_db_setup: None) -> dict[str, str]:
+    """The environment in which `python manage.py ...` works on the databases of this test session."""
+    return os.environ | {
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "DATABASE_URL": database_url(settings.DATABASES["default"]),
+        "SQLITE_PATH": str(settings.DATABASES["sqlite"]["NAME"]),
+        "PYTHONPATH": str(Path(__file__).parent.parent),
+    }
+
+
+@pytest.fixture
+def private_cluster() -> Iterator[Cluster]:
+    """A durable server of the test's own, to be killed and restarted; even when DATABASE_URL is set."""
+    with throwaway_cluster(fsync="on", log_lock_waits="on", deadlock_timeout="100ms") as cluster:
+        yield cluster
+
+
+def pytest_configure() -> None:
+    """A shell that runs the suite in its background lets it ignore Ctrl-C, and all that the tests start with it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, None, None]:
+    """Nothing that is made here is garbage: to look for some took two seconds, and more in the tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what the others wait for, then what takes longest: at the end one process would be left with it."""
+    items.sort(key=lambda item: (not is_alone(item), [*LONGEST, item.path.parent.name].index(item.path.parent.name)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with room_for(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tests that run side by side send their reports as UTF-8, which has no word for what some of them log."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how much there was of what is listed or drawn, not written down."""
+    reports = [report for group in terminalreporter.stats.values() for report in group]
+    told = [pair for report in reports if getattr(report, "when", "") == "call" for pair in report.user_properties]
+    if orders := [value for name, value in told if name == "orders"]:
+        whole = sum(is_whole for _, is_whole in orders)
+        count = sum(count for count, _ in orders)
+        terminalreporter.write_line(
+            f"{count:,} orders of {len(orders)} races ran; of {whole} races every kind of order"
+        )
+    for title, count, *seconds in (value for name, value in told if name == "restarts"):
+        p50, p99, longest = (f"{one:.1f}" for one in seconds)
+        terminalreporter.write_line(f"{title}: {count} restarts, {p50} / {p99} / {longest} s (p50 / p99 / longest)")
+    for count, moves in (value for name, value in told if name == "plays"):
+        terminalreporter.write_line(f"{count:,} plays of the simulation, {moves:,} moves")
+    for verb, wrong, by, problem, after in sorted(value for name, value in told if name == "caught"):
+        terminalreporter.write_line(f"caught  {verb:10} {by:42} {after:>20}  {problem}: {wrong}")
+
+
+def database_url(database: dict[str, Any]) -> str:
+    """Turn an entry of DATABASES back into a URL for a child process."""
+    user, password = quote(database["USER"], safe=""), quote(database["PASSWORD"], safe="")
+    options = {"host": database["HOST"], "port": str(database["PORT"]), **database["OPTIONS"]}
+    login = f"{user}:{password}" if password else user
+    query = urlencode({key: value for key, value in options.items() if value != ""}, quote_via=quote)
+    return f"postgresql://{login}@/{quote(database['NAME'])}?{query}"

@@ -1,9 +1,0 @@
-"""The site of django-tasks-db; `DATABASE_URL` comes from the rig."""
-
-import environ
-
-SECRET_KEY = "trust"
-USE_TZ = True
-INSTALLED_APPS = ["django_tasks", "django_tasks_db", "tests.trust.peers.tasks_db_site"]
-DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}
-TASKS = {"default": {"BACKEND": "django_tasks_db.DatabaseBackend"}}

@@ -1,0 +1,113 @@
+"""`make verify`: every campaign with every seed, and the page that says what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import django
+
+from verification.interleavings.process import leave, pool_of
+
+os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+for name in [name for name in os.environ if name.startswith("PG")]:
+    del os.environ[name]  # PGSERVICE and the like point at a server of the machine
+django.setup()
+
+from verification.faults import at_length, campaigns, report  # noqa: E402 - they import models
+from verification.faults.attempts import attempt  # noqa: E402
+from verification.faults.sections import PAGE  # noqa: E402
+
+JOBS = os.cpu_count() or 1
+CHAPTERS = (*at_length.ALL, "campaigns")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make verify ARGS=...", description=__doc__)
+    parser.add_argument("--seeds", type=int, help="how many (20; of named campaigns 1)")
+    parser.add_argument("--seed", type=int, default=1, help="the first (1)")
+    parser.add_argument(
+        "--only",
+        metavar="NAME",
+        help=f"one chapter ({', '.join(CHAPTERS)}), or campaigns (kill,zombies): only their rows are written anew, "
+        "with more than one seed",
+    )
+    parser.add_argument("--jobs", type=int, default=JOBS, help=f"so many campaigns at once ({JOBS}); most is waiting")
+    parser.add_argument("--remark", default="", help="a sentence for the page, about the machine or the run")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, leave)
+    names = [] if options.only in (None, *CHAPTERS) else options.only.split(",")
+    if unknown := [name for name in names if name not in campaigns.ALL]:
+        parser.error(f"--only knows {', '.join([*CHAPTERS, *campaigns.ALL])}, and not {', '.join(unknown)}")
+    if options.seeds is None:
+        options.seeds = 1 if names else 20
+    is_good = True
+    for name in at_length.ALL:
+        if options.only in (None, name):
+            chapter = at_length.ALL[name](options.seed, options.seeds)
+            is_good &= chapter.is_good
+            report.write(chapter.known)
+    if options.only not in at_length.ALL:
+        able = [name for name, campaign in campaigns.FULL.items() if campaign.can_run]
+        if not names and len(able) < len(campaigns.FULL):
+            print("PgBouncer is not installed. The campaigns behind it do not run.", flush=True)
+        is_good &= rage(names or able, options)
+    return 0 if is_good else 1
+
+
+def rage(names: Sequence[str], options: argparse.Namespace) -> bool:
+    """Run campaigns, some at once; after each seed the page is written, since this may be interrupted."""
+    seeds, is_part = range(options.seed, options.seed + options.seeds), set(names) != set(campaigns.FULL)
+    chosen = {name: campaigns.ALL[name] for name in names}
+    rows = {name: report.Row(campaign.title, campaign.leaves_a_rescuer) for name, campaign in chosen.items()}
+    began, is_good = time.monotonic(), True
+    with pool_of(os.environ, options.jobs) as pool:
+        started = {
+            seed: [
+                pool.submit(attempt, name, seed)
+                for name, campaign in chosen.items()
+                if (seed - seeds.start) % campaign.every == 0
+            ]
+            for seed in seeds
+        }
+        for attempts in started.values():
+            for future in attempts:
+                made = future.result()
+                print(made, flush=True)
+                rows[made.name].add(made.figures, made.seed)
+                is_good &= not made.failure
+            if len(seeds) > 1 or not is_part:
+                write(rows, began, options.remark)
+    return is_good and in_time(rows)
+
+
+def write(rows: Mapping[str, report.Row], began: float, remark: str) -> None:
+    report.write(
+        report.seen(
+            [row for row in rows.values() if row.faults or row.stalled],
+            [campaign.title for campaign in campaigns.FULL.values()],
+            PAGE.read_text(),
+            date=datetime.now(UTC).date().isoformat(),
+            minutes=(time.monotonic() - began) / 60,
+            remark=remark,
+        )
+    )
+
+
+def in_time(rows: Mapping[str, report.Row]) -> bool:
+    """Whether restarts took no longer than was promised, where that is measured."""
+    timed = {name: row for name, row in rows.items() if campaigns.ALL[name].is_timed and row.recovery_seconds}
+    late = {name: row.percentile(0.99) for name, row in timed.items() if row.percentile(0.99) > report.LATEST_SECONDS}
+    for name, seconds in late.items():
+        print(f"{name}: 1 % of restarts took {seconds:.1f} s and longer; promised are {report.LATEST_SECONDS:g} s")
+        print(f"  once more: make verify ARGS='--only {name} --seeds {len(timed[name].seeds)}'")
+    return not late
+
+
+if __name__ == "__main__":
+    sys.exit(main())

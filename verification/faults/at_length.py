@@ -1,0 +1,148 @@
+"""What `make verify` does beside its campaigns, inside of processes: races stepped through, plays, broken engines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from demo_project.postgres import throwaway_cluster
+from jobqueue.engine.postgresql import PostgresEngine
+from verification.faults import report
+from verification.interleavings import cases, catches
+from verification.interleavings.cases import Case
+from verification.interleavings.orders import Explored, Plan
+from verification.interleavings.process import pool_of
+from verification.simulation import process
+
+# For each seed of `make verify`, which takes 20: 200,000 orders, 2,000 samples at least of each race that has too many
+# to run all, and 4,000 plays.
+ORDERS = 10_000
+SAMPLES = 100
+PLAYS = 200
+PROCESSES = min(4, os.cpu_count() or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """What came of it. known: what the page says, by the names in its template."""
+
+    known: Mapping[str, object]
+    is_good: bool
+
+
+@contextmanager
+def pool(processes: int = 0) -> Iterator[ProcessPoolExecutor]:
+    """Processes on a new database, of a server that has to survive nothing."""
+    with throwaway_cluster(fsync="off", synchronous_commit="off", full_page_writes="off") as cluster:
+        environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": cluster.url}
+        migrate = [sys.executable, "manage.py", "migrate", "-v", "0"]
+        subprocess.run(migrate, cwd=Path(__file__).parents[2], env=environment, check=True)
+        with pool_of(environment, processes) as made:
+            yield made
+
+
+def today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+def interleavings(seed: int, seeds: int) -> Chapter:
+    """Each race: every kind of order, or samples, with one seed after the other until there are enough in all."""
+    began, plan = time.monotonic(), Plan(seed=seed, samples=SAMPLES * seeds)
+    found: dict[Case, list[Explored]] = defaultdict(list)
+    wanted, failures = cases.longest_first(cases.CASES), 0
+    with pool() as processes:
+        while wanted and not failures and sum_of(found) < ORDERS * seeds:
+            started = [(case, cases.begin(processes, case, plan)) for case in wanted]
+            for case, future in started:
+                explored = future.result()
+                found[case].append(explored)
+                if explored.failure is not None:
+                    failures += 1
+                    print(cases.report(explored, case), flush=True)
+            wanted = [case for case in wanted if not found[case][0].is_whole]
+            plan = replace(plan, seed=plan.seed + 1, is_more=True)
+    samples = [sum(one.count for one in ones) for ones in found.values() if not ones[0].is_whole]
+    known = {
+        "orders_date": today(),
+        "orders_minutes": (time.monotonic() - began) / 60,
+        "orders": sum_of(found),
+        "races": len(found),
+        "whole_races": sum(ones[0].is_whole for ones in found.values()),
+        "fewest_samples": min(samples, default=0),
+        "orders_failed": failures,
+    }
+    print(f"interleavings            {known['orders']:,} orders of {len(found)} races, {failures} failed", flush=True)
+    return Chapter(known, not failures)
+
+
+def sum_of(found: Mapping[Case, list[Explored]]) -> int:
+    return sum(explored.count for ones in found.values() for explored in ones)
+
+
+def simulation(seed: int, seeds: int) -> Chapter:
+    """Plays of one seed after the other, in a few processes; each has a database of its own."""
+    began, count = time.monotonic(), PLAYS * seeds
+    with ExitStack() as stack:
+        pools = [stack.enter_context(pool(1)) for _ in range(PROCESSES)]
+        parts = [range(seed + number, seed + count, PROCESSES) for number in range(PROCESSES)]
+        started = [one.submit(process.run, part, PostgresEngine) for one, part in zip(pools, parts, strict=True)]
+        played = [future.result() for future in started]
+    failed = [one for one in played if one.problems]
+    for one in failed:
+        print(one.story, flush=True)
+    known = {
+        "plays_date": today(),
+        "plays_minutes": (time.monotonic() - began) / 60,
+        "plays": sum(one.count for one in played),
+        "plays_chosen": f"seeds {seed} to {seed + count - 1}",
+        "moves": sum(one.moves for one in played),
+        "plays_failed": len(failed),
+    }
+    print(
+        f"simulation               {known['plays']:,} plays, {known['moves']:,} moves, {len(failed)} failed", flush=True
+    )
+    return Chapter(known, not failed)
+
+
+def mutants(seed: int, seeds: int) -> Chapter:
+    """Each broken engine, until it is caught."""
+    rows, missed = [], []
+    with pool() as steppers, pool(1) as players:
+        orders = [(one, cases.begin(steppers, (one.by, one.kind), Plan(seed=seed))) for one in catches.BY_ORDERS]
+        some = range(seed, seed + catches.MOST_PLAYS)
+        plays = [(one, players.submit(process.run, some, one.kind)) for one in catches.BY_PLAYS]
+        for catch, explored in ((one, future.result()) for one, future in orders):
+            problems = explored.failure.problems if explored.failure is not None else []
+            rows.append(catch.cells(explored.count))
+            missed += [] if any(text.startswith(catch.problem) for text in problems) else [catch.name]
+        for catch, played in ((one, future.result()) for one, future in plays):
+            rows.append(catch.cells(played.count))
+            missed += [] if any(text.startswith(catch.problem) for text in played.problems) else [catch.name]
+    rows.sort()
+    for verb, wrong, by, problem, after in rows:
+        print(f"caught  {verb:10} {by:42} {after:>12}  {problem}: {wrong}", flush=True)
+    for name in missed:
+        print(f"NOT CAUGHT: {name}; once more: make verify ARGS='--only mutants --seed {seed}'", flush=True)
+    known = {
+        "mutants_date": today(),
+        "broken_engines": len({catch.kind for catch in [*catches.BY_ORDERS, *catches.BY_PLAYS]}),
+        "missed": ", ".join(missed) or "none",
+        "caught": report.table(catches.HEAD, rows, numbers_from=4),
+    }
+    return Chapter(known, not missed)
+
+
+ALL: Mapping[str, Callable[[int, int], Chapter]] = {
+    "interleavings": interleavings,
+    "simulation": simulation,
+    "mutants": mutants,
+}

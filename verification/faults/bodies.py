@@ -1,0 +1,112 @@
+"""What the executors run: each kind of body, with an effect in the transaction of its outcome where it can."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from django.db import connection
+
+from jobqueue import Actor, Backoff, Done, PollContext, Suspend, task
+from jobqueue.context import Context
+from jobqueue.models import Task
+from verification.faults.diary import note
+
+SOON = Backoff(base=0.05, cap=0.5, jitter=0.5)
+MANY = 1000  # attempts: what the rig does to the database fails bodies, and never the task
+END = "end"
+
+
+def enter(kind: str, key: str, task_id: str) -> None:
+    """Write an effect, in the transaction that is open."""
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO trust_effect (kind, key, task_id) VALUES (%s, %s, %s)", [kind, key, task_id])
+
+
+@task(atomic=True, takes_context=True, max_attempts=MANY, backoff=SOON)
+def pay(context: Context, seconds: float = 0.0) -> str:
+    """Commit one effect together with the outcome."""
+    enter("paid", context.idempotency_key, context.task_result.id)
+    time.sleep(seconds)
+    return "paid"
+
+
+@task(max_attempts=MANY, backoff=SOON)
+def work(number: int, seconds: float = 0.0) -> int:
+    time.sleep(seconds)
+    return number
+
+
+@task(max_attempts=MANY, backoff=SOON)
+def poison() -> None:
+    """Take the process along, as a body does for which there is not enough memory."""
+    note("hurt", whom=os.environ["PGAPPNAME"], how="poisoned")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task(max_attempts=MANY, backoff=SOON)
+def wait_for(path: str) -> None:
+    """Last until there is such a file."""
+    while not Path(path).exists():
+        time.sleep(0.02)
+
+
+@task(max_attempts=MANY, backoff=SOON)
+async def work_later(number: int, seconds: float = 0.0) -> int:
+    await asyncio.sleep(seconds)
+    return number
+
+
+@task(takes_context=True, max_attempts=MANY, backoff=SOON)
+def look(context: Context, number: int, seconds: float = 0.0) -> int:
+    """Use the ORM before and after a while, on the connection that Django opens for this thread."""
+    row = Task.objects.filter(pk=context.task_result.id)
+    row.get()
+    time.sleep(seconds)
+    row.get()
+    return number
+
+
+@task(takes_context=True, max_attempts=MANY, backoff=SOON)
+async def look_later(context: Context, number: int, seconds: float = 0.0) -> int:
+    """Use the ORM before and after a while, from the event loop."""
+    row = Task.objects.filter(pk=context.task_result.id)
+    await row.aget()
+    await asyncio.sleep(seconds)
+    await row.aget()
+    return number
+
+
+@task(takes_context=True, max_attempts=MANY, backoff=SOON)
+def stumble(context: Context, number: int) -> int:
+    """Fail twice, so that an alarm has to go off."""
+    if context.attempt < 3:
+        raise RuntimeError("as asked")
+    return number
+
+
+class Ledger(Actor, max_attempts=MANY, backoff=SOON):
+    """Keeps every number it was sent: in its state, and every other poll in a commit function's effects too."""
+
+    @dataclass
+    class State:
+        seen: list[int] = field(default_factory=list)
+
+    def poll(self, context: PollContext[State]) -> Any:
+        taken = [message.body for message in context.inbox.take()]
+        context.state.seen += [body for body in taken if body != END]
+        follow = Done(context.state.seen) if END in taken else Suspend()
+        if context.polls % 2:
+            return follow
+
+        def commit() -> Any:
+            for body in taken:
+                enter("entered", f"{context.key}:{body}", str(context.id))
+            return follow
+
+        return commit

@@ -1,0 +1,226 @@
+"""What `make verify` does, and how much of it each run of the suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from demo_project.postgres import Cluster
+from verification.faults import points
+from verification.faults.pgbouncer import PROGRAM, Mode
+from verification.faults.rig import Rig, rig
+from verification.faults.storm import Figures, Plan, Storm
+
+Run = Callable[[Rig, int], Figures]
+DURABLE: Mapping[str, str] = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "deadlock_timeout": "100ms",
+    "timezone": "Europe/Berlin",  # not Django's: so Django begins each connection with a statement, which may fail
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """
+    title: what its row in the table is called. is_timed: its restarts are held against the promise.
+
+    leaves_a_rescuer: whether somebody always lives who may rescue; else the times of restarts say nothing.
+    every: it runs with each so-many-th seed, the first included. pooler_mode: of a PgBouncer before the server.
+    """
+
+    title: str
+    run: Run
+    options: Mapping[str, Any] = field(default_factory=dict)
+    is_timed: bool = False
+    leaves_a_rescuer: bool = True
+    every: int = 1
+    pooler_mode: Mode | None = None
+
+    @property
+    def can_run(self) -> bool:
+        """Whether this machine has what it needs."""
+        return self.pooler_mode is None or PROGRAM is not None
+
+
+def storm(plan: Plan) -> Run:
+    return lambda rig, seed: Storm(rig, seed, plan).rage()
+
+
+def at_each_point(deed: str) -> Run:
+    return partial(_visit, deed)
+
+
+def restarts_behind_pooler(title: str, mode: Mode, times: int, gap_seconds: tuple[float, float]) -> Campaign:
+    plan = Plan({"restart_behind_pooler": times}, gap_seconds=gap_seconds, behind_proxy=0.0)
+    return Campaign(title, storm(plan), pooler_mode=mode)
+
+
+def _visit(deed: str, rig: Rig, seed: int) -> Figures:
+    return points.visit(rig, seed, deed)
+
+
+MODES: tuple[Mode, ...] = ("session", "transaction")
+PRUNING = {"retention": points.RETENTION}
+AS_IT_COMES: Mapping[str, Any] = {"max_executor_losses": None}
+QUICK = {
+    "kills": Campaign(
+        "100 executors killed, 5 frozen, 5 senders killed",
+        storm(
+            Plan(
+                {"kill_executor": 100, "freeze_executor": 5, "kill_sender": 5},
+                together=8,  # then the fleet fills up, and can serve again when the tasks of the dead are rescued
+                pause_seconds=1.5,
+                strength=16,
+                serving=16,
+                spared=3,
+                flags=("--threads", "2", "--async-slots", "2"),
+            )
+        ),
+        is_timed=True,
+    ),
+    "server": Campaign(
+        "the server killed and its sessions ended, COMMITs cut",
+        storm(
+            Plan(
+                {
+                    "kill_postmaster": 2,
+                    "kill_backend": 5,
+                    "terminate_session": 20,
+                    "cut_before_commit": 10,
+                    "cut_after_commit": 10,
+                    "reset_network": 2,
+                },
+                pause_seconds=0.0,
+            )
+        ),
+    ),
+    "logins": Campaign(
+        "new connections cut after their login",
+        storm(Plan({"cut_after_login": 2}, gap_seconds=(2.0, 3.0), behind_proxy=1.0)),
+    ),
+    **{
+        f"pooler-{mode}": restarts_behind_pooler(f"the server restarted behind PgBouncer, {mode} mode", mode, 2, (2, 3))
+        for mode in MODES
+    },
+    "kill-points": Campaign("an executor killed at each failpoint", at_each_point("kill"), PRUNING),
+    "poison": Campaign(
+        "tasks that kill their process", storm(Plan({"poison": 3}, pause_seconds=1.0)), AS_IT_COMES, is_timed=True
+    ),
+}
+# Per seed; with 20 of them it is ten times what the suite does, and more.
+FULL = {
+    "kill": Campaign(
+        "executor SIGKILL, one at a time",
+        storm(Plan({"kill_executor": 10}, gap_seconds=(2.0, 4.0))),
+        is_timed=True,
+    ),
+    "kills": Campaign(
+        "executor SIGKILL, three at a time, several times a second",
+        storm(Plan({"kill_executor": 45}, together=3)),
+    ),
+    "poison": Campaign(
+        "task that kills its process, until `MAX_EXECUTOR_LOSSES` (3, as it comes) are spent",
+        storm(Plan({"poison": 3})),
+        AS_IT_COMES,
+        is_timed=True,
+    ),
+    "senders": Campaign("sender SIGKILL", storm(Plan({"kill_sender": 10}, pause_seconds=0.0))),
+    "zombies": Campaign(
+        "executor frozen for 1.5 to 3 timeouts, then let go on",
+        storm(Plan({"freeze_executor": 3}, gap_seconds=(0.2, 1.0))),
+    ),
+    "hold": Campaign(
+        "executor SIGKILL beside a sender's transaction open for 60 s",
+        storm(Plan({"hold_transaction": 1, "kill_executor": 15}, gap_seconds=(2.0, 4.0))),
+        is_timed=True,
+    ),
+    "postmaster": Campaign(
+        "postmaster SIGKILL and restart", storm(Plan({"kill_postmaster": 2}, gap_seconds=(1.0, 3.0)))
+    ),
+    "backends": Campaign(
+        "backend SIGKILL (all sessions end)", storm(Plan({"kill_backend": 3}, gap_seconds=(0.5, 2.0)))
+    ),
+    "sessions": Campaign("session ended by pg_terminate_backend", storm(Plan({"terminate_session": 20}))),
+    "outage": Campaign(
+        "outage of three timeouts, then executor SIGKILL",
+        storm(Plan({"outage": 1, "kill_executor": 2}, gap_seconds=(3.0, 5.0))),
+        is_timed=True,
+    ),
+    "cut-before": Campaign("connection cut before COMMIT arrives", storm(Plan({"cut_before_commit": 20}))),
+    "cut-after": Campaign("connection cut before COMMIT is answered", storm(Plan({"cut_after_commit": 20}))),
+    "network": Campaign(
+        "network reset, slow with a reset, or a black hole for 1.5 timeouts",
+        storm(Plan({"reset_network": 5, "slow_network": 2, "black_hole": 1}, gap_seconds=(0.2, 1.0))),
+    ),
+    "logins": Campaign(
+        "new connections cut right after their login, for 1 to 3 s",
+        storm(Plan({"cut_after_login": 5}, gap_seconds=(2.0, 4.0), behind_proxy=1.0)),
+    ),
+    **{
+        f"pooler-{mode}": restarts_behind_pooler(
+            f"server stopped for 1 to 4.5 s behind PgBouncer in {mode} mode", mode, 4, (3, 5)
+        )
+        for mode in MODES
+    },
+    "disk": Campaign(
+        "tables that cannot grow for a second or two (a trigger's SQLSTATE 53100)",
+        storm(Plan({"full_disk": 5}, gap_seconds=(0.5, 2.0))),
+    ),
+    **{
+        f"{deed}-points": Campaign(
+            title, at_each_point(deed), PRUNING, leaves_a_rescuer=False, every=2 if deed == "kill" else 5
+        )
+        for deed, title in {
+            "kill": "executor SIGKILL at each failpoint",
+            "freeze": "executor frozen at each failpoint for 1.5 timeouts",
+            "term": "SIGTERM at each failpoint",
+            "raise": "database error at each failpoint",
+            "delay": "1.5 timeouts' wait at each failpoint",
+            "terminate": "sessions ended while it stands at each failpoint",
+            "kill_backend": "backend SIGKILL while it stands at each failpoint",
+            "kill_postmaster": "postmaster SIGKILL while it stands at each failpoint",
+            "outage": "outage of three timeouts from each failpoint on",
+            "cut_before_commit": "next COMMIT after each failpoint cut before it arrives",
+            "cut_after_commit": "next COMMIT after each failpoint cut before it is answered",
+            "reset_network": "network reset while it stands at each failpoint",
+            "slow_network": "network slow from each failpoint on",
+            "black_hole": "network a black hole for 1.5 timeouts from each failpoint on",
+            "full_disk": "tables that cannot grow from each failpoint on",
+        }.items()
+    },
+}
+ALL = {f"quick-{name}": campaign for name, campaign in QUICK.items()} | FULL
+
+
+def run(name: str, cluster: Cluster, seed: int) -> Figures:
+    """Run a campaign on a new database. Whatever it raises, AssertionError for a broken rule, says how to repeat it."""
+    campaign = ALL[name]
+    try:
+        with rig(cluster, pooler_mode=campaign.pooler_mode, **campaign.options) as made:
+            try:
+                figures = campaign.run(made, seed)
+                if figures.violations:
+                    listed = "\n".join(map(str, figures.violations[:20]))
+                    raise Violated(f"{len(figures.violations)} violations:\n{listed}\nsee {made.folder}", figures)
+            except AssertionError as error:
+                error.add_note(made.last_lines(str(error)))
+                raise
+            return figures
+    except Exception as error:
+        error.add_note(once_more(name, seed))
+        raise
+
+
+def once_more(name: str, seed: int) -> str:
+    return f"seed {seed}; once more: make verify ARGS='--only {name} --seed {seed}'"
+
+
+class Violated(AssertionError):
+    """The checker found what must not be."""
+
+    def __init__(self, text: str, figures: Figures) -> None:
+        super().__init__(text)
+        self.figures = figures

@@ -1,0 +1,315 @@
+"""
+The one judge of every run: what must hold of a history, whatever was done to the processes and the server.
+
+Each rule is a function from a history to its violations; test_checker.py forges a history against each.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from bisect import bisect_right
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from verification.faults.diary import TASK
+from verification.faults.history import Change, History
+
+FINAL = ("SUCCESSFUL", "FAILED", "CANCELLED")
+LEGAL: dict[str | None, tuple[str | None, ...]] = {
+    None: ("READY", "SCHEDULED"),
+    "READY": ("RUNNING", "CANCELLED"),
+    "SCHEDULED": ("READY", "CANCELLED"),
+    "SUSPENDED": ("READY", "CANCELLED"),
+    "RUNNING": ("READY", "SCHEDULED", "SUSPENDED", *FINAL),
+    "SUCCESSFUL": (None,),
+    "FAILED": ("READY", None),
+    "CANCELLED": ("READY", None),
+}
+PAID = '"paid"'  # the result of an atomic body
+# A beat takes its time from the clock before its commit can be seen.
+UNSEEN = timedelta(seconds=0.3)
+
+ENDS = {"succeeded": "SUCCESSFUL", "failed": "FAILED"}  # as executors log them
+TOLD_END = re.compile(r"(succeeded|failed) \S+ (\S+) queue=")
+TWO_ANSWERS = "InternalError: received 2 results"  # of psycopg, where the pooler's error follows the server's
+FAILURE = re.compile(rf"^(?:retry|failed) .* took=\d+ms ({TWO_ANSWERS}|\w+)")
+START = re.compile(r"started \S+ (\S+) queue=")
+END = re.compile(rf"(?:succeeded|retry|failed|released) \S+ (\S+) queue=.* took=\d+ms ?({TWO_ANSWERS}|\w*)")
+GRACE_SECONDS = 1.0  # after a fault, until each attempt that begins has to find a database
+OF_THE_DATABASE = {"OperationalError", "InterfaceError", TWO_ANSWERS}
+OF_BODIES = OF_THE_DATABASE | {"RuntimeError"}  # which they raise where they are asked to
+WHEN_STARVED = ("database.hung", "executor.fenced")  # a machine that stands still for seconds is enough
+TO_PROCESSES = {
+    "kill_executor",
+    "freeze_executor",
+    "kill_sender",
+    "hold_transaction",
+    "poison",
+    "kill",
+    "freeze",
+    "term",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.text}"
+
+
+Rule = Callable[[History], Iterator[str]]
+
+
+def lost(history: History) -> Iterator[str]:
+    """What was acknowledged has ended with its result, and every message was read."""
+    stories = history.stories()
+    for note in [*history.said("enqueued"), *history.said("poisoned")]:
+        story = stories.get(str(note["task"]), [])
+        end = next((change for change in reversed(story) if change.after is not None), None)
+        if end is None or end.after not in FINAL:
+            yield f"task {note['task']} was acknowledged and is {end.after if end else 'not there'}"
+        elif end.after == "SUCCESSFUL" and "expected" in note and json.loads(end.result or "null") != note["expected"]:
+            yield f"task {note['task']} gave {end.result}, not {note['expected']!r}"
+    seen = numbers_seen(history)
+    yield from (f"message {note['number']} was never read" for note in history.said("sent") if not seen[note["number"]])
+
+
+def doubled(history: History) -> Iterator[str]:
+    """Each poll and each message has its effect once, each task ends once."""
+    effects = Counter((effect.kind, effect.key) for effect in history.effects)
+    yield from (
+        f"effect {kind} {key} was committed {count} times" for (kind, key), count in effects.items() if count > 1
+    )
+    consumed = Counter(mail.message_id for mail in history.mail if mail.deed == "consumed")
+    yield from (f"message {pk} was consumed {count} times" for pk, count in consumed.items() if count > 1)
+    yield from (f"message {n} was read {count} times" for n, count in numbers_seen(history).items() if count > 1)
+    for task_id, story in history.stories().items():
+        ends = sum(change.after in FINAL and change.before not in FINAL for change in story)
+        back = sum(change.before in FINAL and change.after == "READY" for change in story)
+        if ends > 1 + back:
+            yield f"task {task_id} ended {ends} times"
+
+
+def torn(history: History) -> Iterator[str]:
+    """An effect of an atomic body, and the end of its poll, are of one transaction."""
+    ended = {(change.task_id, change.xact) for change in history.changes if change.before == "RUNNING" != change.after}
+    for effect in history.effects:
+        if (effect.task_id, effect.xact) not in ended:
+            yield f"effect {effect.kind} {effect.key} was committed without the outcome of task {effect.task_id}"
+    yield from without_effect(history)
+    gone = {(change.task_id, change.xact) for change in history.changes if change.after is None}
+    for mail in history.mail:
+        if mail.deed == "consumed" and (mail.task_id, mail.xact) not in ended | gone:
+            yield f"message {mail.message_id} was consumed without the outcome of task {mail.task_id}"
+
+
+def without_effect(history: History) -> Iterator[str]:
+    """What was paid has its effect; a ledger enters each message that it reads in a commit function, see bodies.py."""
+    written = Counter((effect.task_id, effect.xact) for effect in history.effects)
+    read = Counter((mail.task_id, mail.xact) for mail in history.mail if mail.deed == "consumed")
+    ledgers = {note["task"] for note in history.said("enqueued") if "expected" not in note}
+    for change in history.changes:
+        here, polls = (change.task_id, change.xact), change.polls_before or 0
+        if change.before != "RUNNING" or change.polls_after != polls + 1:
+            continue
+        if change.result == PAID and not written[here]:
+            yield f"task {change.task_id} ended without its effect"
+        if change.task_id in ledgers and polls % 2 == 0 and written[here] != read[here]:
+            yield f"task {change.task_id} read {read[here]} messages and entered {written[here]}"
+
+
+def fenced(history: History) -> Iterator[str]:
+    """Only the holder of a claim writes its outcome; claims are numbered one by one; transitions are legal."""
+    names = history.names()
+    for change in history.changes:
+        where = f"task {change.task_id} {change.before} -> {change.after} by {change.actor}"
+        if change.before != change.after and change.after not in LEGAL[change.before]:
+            yield f"{where}: no such transition"
+        if change.after is None or change.before is None:
+            continue
+        if (change.claim_after or 0) - (change.claim_before or 0) != int(change.is_claim):
+            yield f"{where}: claim number {change.claim_before} -> {change.claim_after}"
+        is_write = change.before == "RUNNING" and change.after != "RUNNING" and not change.is_rescue
+        if is_write and names.get(change.holder or "") != change.actor:
+            yield f"{where}: the claim is {names.get(change.holder or '', change.holder)}'s"
+        if (change.taker is not None) != (change.after == "RUNNING"):
+            yield f"{where}: held by {change.taker}"
+
+
+def stolen(history: History) -> Iterator[str]:
+    """A task is taken only from an executor that was silent for the timeout, and that the rig has hurt."""
+    beats, names = history.beats_of(), history.names()
+    hurt: dict[str, float] = {}
+    for note in history.said("hurt"):
+        hurt.setdefault(note["whom"], note["at"])
+    for change in filter(is_rescue, history.changes):
+        name = names.get(change.holder or "", change.holder)
+        silence = change.at - UNSEEN - last_beat(beats[change.holder or ""], change.at - UNSEEN)
+        if silence + UNSEEN < timedelta(seconds=history.timeout_seconds):
+            yield f"task {change.task_id} by {change.actor} from {name}, silent for {silence.total_seconds():.2f} s"
+        elif hurt.get(name or "", float("inf")) > change.at.timestamp():
+            yield f"task {change.task_id} by {change.actor} from {name}, to whom nothing was done"
+
+
+def miscounted(history: History) -> Iterator[str]:
+    """Attempts, polls, losses and workers are counted as they happen, and none is spent by a loss."""
+    for change in history.changes:
+        if change.before is None or change.after is None or change.before == change.after:
+            continue
+        where = f"task {change.task_id} {change.before} -> {change.after} by {change.actor}"
+        polled = (change.polls_after or 0) - (change.polls_before or 0)
+        attempted = (change.attempts_after or 0) - (change.attempts_before or 0)
+        worked = (change.workers_after or 0) - (change.workers_before or 0)
+        lost_more = (change.losses_after or 0) - (change.losses_before or 0)
+        is_end = change.before == "RUNNING"
+        if not is_end and change.before not in FINAL and (polled or attempted or worked or lost_more):
+            yield f"{where}: something was counted outside of a claim"
+        is_good_end = is_end and change.after == "SUCCESSFUL"
+        if is_end and polled not in (is_good_end, True):
+            yield f"{where}: {polled} polls"
+        if is_end and not polled and attempted not in (0, 1):
+            yield f"{where}: {attempted} attempts"
+        if (change.attempts_after or 0) > change.max_attempts:
+            yield f"{where}: {change.attempts_after} attempts of {change.max_attempts}"
+        if change.is_rescue and (lost_more != 1 or attempted or polled):
+            yield f"{where}: a loss counted as {lost_more}, {attempted} attempts, {polled} polls"
+        # The newest hundred are kept.
+        is_full = change.workers_before == change.workers_after == 100
+        has_worked = change.is_rescue or (is_good_end and not change.polls_before)
+        if worked not in (0, 1) or (has_worked and worked != 1 and not is_full):
+            yield f"{where}: {worked} workers more"
+        if worked == 1 and change.last_worker != change.holder:
+            yield f"{where}: worker {change.last_worker} of a claim of {change.holder}"
+
+
+def failed(history: History) -> Iterator[str]:
+    """No task fails for what was done to executors and servers, but who kills them does, when its losses are spent."""
+    poisoned = {note["task"]: note["losses"] for note in history.said("poisoned")}
+    for change in history.changes:
+        if change.after in FINAL and change.after != change.before:
+            wanted = ("FAILED", poisoned[change.task_id]) if change.task_id in poisoned else ("SUCCESSFUL", None)
+            if change.after != wanted[0] or wanted[1] not in (None, change.losses_after):
+                spent = f"{change.attempts_after} attempts and {change.losses_after} losses"
+                yield f"task {change.task_id} {change.after} after {spent}"
+
+
+def lingering(history: History) -> Iterator[str]:
+    """No attempt fails for the database if it begins a second after a fault's end and ends before the next fault."""
+    calm, begun = calm_times(history), defaultdict[tuple[str, str], deque[float]](deque)
+    for line in history.logs:
+        if found := START.match(line["message"]):
+            begun[line["who"], found[1]].append(line["at"])
+        elif found := END.match(line["message"]):
+            # An executor may log the end of an attempt when the next one has begun.
+            starts = begun[line["who"], found[1]]
+            start = starts.popleft() if starts else -math.inf
+            if found[2] in OF_THE_DATABASE and any(since <= start and line["at"] < until for since, until in calm):
+                yield f"{line['who']} {line['message']}"
+
+
+def stuck(history: History) -> Iterator[str]:
+    """At the end nothing waits, and no mail lies with anybody who could read it."""
+    for task_id, story in history.stories().items():
+        if story[-1].after not in (None, *FINAL):
+            yield f"task {task_id} is {story[-1].after}"
+
+
+def gainsaid(history: History) -> Iterator[str]:
+    """What an executor logs as ended has ended so, by that executor."""
+    ends = {(change.task_id, change.after, change.actor) for change in history.changes if change.after != change.before}
+    for line in history.logs:
+        if (found := TOLD_END.match(line["message"])) and (found[2], ENDS[found[1]], line["who"]) not in ends:
+            yield f"task {found[2]} {found[1]}, logs {line['who']}"
+
+
+def unexplained(history: History) -> Iterator[str]:
+    """
+    No process logs an error but of what was done to it, the server or the network, or of a machine that stands still;
+    bodies fail as they are asked.
+    """
+    hurt: dict[str, float] = {}
+    for note in history.said("hurt"):
+        hurt.setdefault(note["whom"], note["at"])
+    away_at = min((note["at"] for note in history.said("fault") if note["deed"] not in TO_PROCESSES), default=math.inf)
+    poisoned = {note["task"] for note in history.said("poisoned")}
+    for line in history.logs:
+        words, error = line["message"], str(line.get("error", "")).rpartition(".")[2]
+        failure = found[1] if (found := FAILURE.search(words)) else "RuntimeError"
+        is_severe = line["level"] in ("ERROR", "CRITICAL") and not words.startswith(WHEN_STARVED)
+        is_known = line["at"] >= min(hurt.get(line["who"], math.inf), away_at) or not poisoned.isdisjoint(
+            TASK.findall(words)
+        )
+        if (error and error not in OF_THE_DATABASE) or failure not in OF_BODIES or (is_severe and not is_known):
+            yield f"{line['who']} {line['level']} {words} {line.get('traceback', '')}".rstrip()
+
+
+RULES: dict[str, Rule] = {
+    rule.__name__: rule
+    for rule in (lost, doubled, torn, fenced, stolen, miscounted, failed, lingering, stuck, gainsaid, unexplained)
+}
+
+
+def violations(history: History) -> list[Violation]:
+    return [Violation(name, text) for name, rule in RULES.items() for text in rule(history)]
+
+
+def numbers_seen(history: History) -> Counter[int]:
+    """Count how often each number is in the state that a ledger ended with, and in its effects."""
+    seen: Counter[int] = Counter()
+    for change in history.changes:
+        result = json.loads(change.result or "null")
+        if change.after == "SUCCESSFUL" != change.before and isinstance(result, list):
+            seen.update(result)
+    return seen
+
+
+def calm_times(history: History) -> list[tuple[float, float]]:
+    """Give the times from a fault of the server or the network, with the grace after it, to the next fault."""
+    faults = [note["at"] for note in history.said("fault")]
+    over = [note["at"] for note in history.said("over") if note["deed"] not in TO_PROCESSES]
+    return [(at + GRACE_SECONDS, min((next_at for next_at in faults if next_at > at), default=math.inf)) for at in over]
+
+
+def is_rescue(change: Change) -> bool:
+    return change.is_rescue
+
+
+def last_beat(beats: list[datetime], at: datetime) -> datetime:
+    """Give the last beat up to a moment; the first one where there was none before."""
+    return beats[max(0, bisect_right(beats, at) - 1)] if beats else datetime.min.replace(tzinfo=at.tzinfo)
+
+
+def restarts(history: History) -> list[float]:
+    """
+    Give the seconds from the last beat of each dead holder to the next start of its task.
+
+    From the first beat of the executor that rescued it, where that is later. A task that lost two executors runs
+    alone, and waits for a process to be empty: it is left out.
+    """
+    beats, names = history.beats_of(), history.names()
+    first: dict[str, datetime] = {}
+    for beat in history.beats:
+        first.setdefault(beat.name, beat.at)
+    found: list[float] = []
+    pending: dict[str, datetime] = {}
+    for change in history.changes:
+        if change.is_rescue and change.losses_after == 1 and names.get(change.holder or ""):
+            silent_since = last_beat(beats[change.holder or ""], change.at)
+            pending[change.task_id] = max(silent_since, first.get(change.actor, silent_since))
+        elif change.is_claim and (since := pending.pop(change.task_id, None)):
+            found.append((change.at - since).total_seconds())
+    return found
+
+
+def per_kind(found: list[Violation]) -> dict[str, int]:
+    counts: dict[str, int] = defaultdict(int)
+    for violation in found:
+        counts[violation.rule] += 1
+    return dict(counts)

@@ -1,0 +1,61 @@
+"""What the processes themselves say: one line of JSON each, into one file that all of them append to."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "VERIFICATION_DIARY"
+MOST_TRACEBACK = 3000  # characters: one write is to be one line
+NAME = re.compile(r"\b(?:executor|sender)-\d+\b")
+TASK = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b")
+_descriptors: dict[str, int] = {}
+
+
+def note(kind: str, *, path: str = "", **fields: Any) -> None:
+    """Write one line, in one call: what is appended so is never torn by others."""
+    path = path or os.environ[VARIABLE]
+    if path not in _descriptors:
+        _descriptors[path] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    line = {"kind": kind, "who": os.environ.get("PGAPPNAME", "rig"), "at": time.time(), **fields}
+    os.write(_descriptors[path], json.dumps(line, default=str).encode() + b"\n")
+
+
+class Logbook(logging.Handler):
+    """What a process logs, into a file of its own beside the diary: who is killed may leave half a line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields = {"level": record.levelname, "logger": record.name, "pid": record.process}
+        if record.exc_info and (kind := record.exc_info[0]) is not None:
+            lines = traceback.format_exception(*record.exc_info)
+            fields |= {"error": f"{kind.__module__}.{kind.__qualname__}", "traceback": "".join(lines)[-MOST_TRACEBACK:]}
+        path = Path(os.environ[VARIABLE]).with_name(f"{os.environ.get('PGAPPNAME', 'rig')}.jsonl")
+        note("log", path=str(path), message=record.getMessage(), **fields)
+
+
+def read(path: str | Path) -> list[dict[str, Any]]:
+    with open(path, "rb") as lines:
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+
+def read_logs(path: str) -> list[dict[str, Any]]:
+    """Give what all processes have logged beside this diary, oldest first."""
+    found = [line for one in Path(path).parent.glob("*.jsonl") if one != Path(path) for line in read(one)]
+    return sorted(found, key=lambda line: float(line["at"]))
+
+
+def last_lines(logs: Sequence[Mapping[str, Any]], about: str, each: int = 5, most: int = 40) -> str:
+    """Give the last lines of each process that is named in a text, and those on the tasks that are."""
+    names, tasks = set(NAME.findall(about)), set(TASK.findall(about))
+    of = {name: [line for line in logs if line["who"] == name][-each:] for name in sorted(names)}
+    on = [line for line in logs if tasks & set(TASK.findall(line["message"]))]
+    chosen = {id(line): line for line in [*on, *(line for lines in of.values() for line in lines)]}
+    ordered = sorted(chosen.values(), key=lambda line: float(line["at"]))[-most:]
+    return "\n".join(f"{line['at']:.3f} {line['who']} {line['level']} {line['message']}" for line in ordered)

@@ -1,0 +1,132 @@
+"""
+Forks executors and senders off one process that has loaded Django.
+
+A start takes a second of processor time, a fork 20 ms; `run_executors --processes` forks its executors too. Orders
+come in on stdin, one JSON object per line; pids and exit codes go out on stdout.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import django
+from django.core.checks import run_checks
+from django.core.management import call_command, execute_from_command_line
+from django.db import connections
+
+from jobqueue import failpoints
+
+LOOK_SECONDS = 0.02
+
+
+def say(**words: Any) -> None:
+    os.write(1, json.dumps(words).encode() + b"\n")
+
+
+def main() -> None:
+    django.setup()
+    # Loaded and checked once, for all children: in each of them it took three quarters of a start.
+    from jobqueue.engine import postgresql  # noqa: F401
+    from jobqueue.management.commands import run_executors  # noqa: F401
+    from verification.faults import bodies, senders  # noqa: F401
+
+    run_checks()
+    gc.freeze()
+    say(ready=True)
+    buffer = b""
+    while True:
+        if select.select([0], [], [], LOOK_SECONDS)[0]:
+            if not (news := os.read(0, 65536)):
+                return
+            *lines, buffer = (buffer + news).split(b"\n")
+            for line in lines:
+                launch(json.loads(line))
+        reap()
+
+
+def launch(order: Mapping[str, Any]) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # a child hears it once it listens
+    if pid := os.fork():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        say(name=order["name"], pid=pid)
+    else:
+        become(order)
+
+
+def reap() -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        say(ended=pid, code=os.waitstatus_to_exitcode(status))
+
+
+def become(order: Mapping[str, Any]) -> NoReturn:
+    """In the child: live as ordered, and never return."""
+    code: Any = 1
+    try:
+        set_up(order)
+        live(order)
+        code = 0
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:  # noqa: BLE001 - whatever it was, it must not go on as a second nursery
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)
+
+
+def set_up(order: Mapping[str, Any]) -> None:
+    from tests.acceptance.forks import prepare
+
+    prepare(None)
+    os.setpgid(0, 0)
+    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.environ["PGAPPNAME"] = order["name"]
+    connections.settings["default"].update(order["database"])
+    failpoints.arm(order.get("failpoints", ""))
+
+
+def live(order: Mapping[str, Any]) -> None:
+    from verification.faults import senders
+
+    if order["role"] != "sender":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    match order["role"]:
+        case "executor":
+            from jobqueue.executor import heartbeat
+
+            heartbeat.PRUNE_SECONDS = order.get("prune_seconds", heartbeat.PRUNE_SECONDS)
+            command = ["manage.py", "run_executors", "--skip-checks", "--name", order["name"], *order["flags"]]
+            sys.orig_argv[:] = [sys.executable, *command]  # what it becomes when it has to be replaced
+            execute_from_command_line(command)
+        case "sender":
+            senders.Sender(order["seed"], order["most_waiting"], order["pause_seconds"]).run()
+        case "holder":
+            senders.hold(order["seconds"])
+        case "poisoner":
+            senders.poison(order["losses"])
+        case "close":
+            senders.close_ledgers()
+        case "migrate":
+            call_command("migrate", verbosity=0, run_syncdb=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""What the task of every side does: one row in the table of effects, and some time."""
+
+from __future__ import annotations
+
+import time
+
+from django.db import connection, transaction
+
+from verification.faults.diary import note
+
+
+def work(number: int, seconds: float) -> None:
+    """Write the effect in the transaction that is open, and keep it open for so long."""
+    note("started", number=number)
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO trust_effect (number) VALUES (%s)", [number])
+    time.sleep(seconds)
+
+
+def work_in_own_transaction(number: int, seconds: float) -> None:
+    with transaction.atomic():
+        work(number, seconds)

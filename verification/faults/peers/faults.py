@@ -1,0 +1,96 @@
+"""What is done to the workers of every side, how often, and how one run goes."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from verification.faults.peers.count import EVERYBODY, Count, count
+from verification.faults.peers.crew import Crew, Stable
+from verification.faults.peers.sides import Side
+from verification.faults.peers.timing import TIMEOUT_SECONDS
+from verification.faults.proxy import Where
+
+Deed = Callable[[Crew, random.Random], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """title: of its row. times: by default. gap_seconds: between two, from and to."""
+
+    title: str
+    deed: Deed
+    times: int
+    gap_seconds: tuple[float, float]
+    is_behind_proxy: bool = False
+
+
+def kill(crew: Crew, chance: random.Random) -> None:
+    victim = crew.victim(chance)
+    crew.hurt(victim.name)
+    crew.kill(victim)
+
+
+def freeze(crew: Crew, chance: random.Random) -> None:
+    """Longer than the timeout, as a virtual machine that is moved; then it goes on, and knows nothing."""
+    victim = crew.victim(chance)
+    crew.hurt(victim.name)
+    victim.process.send_signal(signal.SIGSTOP)
+    crew.wait(chance.uniform(2.5, 4.0) * TIMEOUT_SECONDS)
+    victim.process.send_signal(signal.SIGCONT)
+
+
+def kill_server(crew: Crew, chance: random.Random) -> None:
+    crew.hurt(EVERYBODY)
+    crew.forget_connection()
+    crew.cluster.kill()
+    crew.cluster.start()
+
+
+def end_sessions(crew: Crew, chance: random.Random) -> None:
+    """All that one worker has; it may have none for a moment, between two tasks."""
+    query = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name = %s"
+    )
+    crew.wait_for(lambda: crew.ask(query, crew.victim(chance).name), "a session to end")
+
+
+def cut(where: Where, crew: Crew, chance: random.Random) -> None:
+    cuts = crew.proxy.cuts
+    crew.proxy.cut_next_commit(where)
+    crew.wait_for(lambda: crew.proxy.cuts > cuts, "a COMMIT to cut")
+
+
+FAULTS = {
+    "kill": Fault("worker SIGKILL, one at a time", kill, 20, (0.5, 1.5)),
+    "freeze": Fault("worker frozen for 2.5 to 4 timeouts, then let go on", freeze, 5, (1.0, 2.0)),
+    "server": Fault("postmaster SIGKILL and restart", kill_server, 3, (3.0, 5.0)),
+    "sessions": Fault("all sessions of a worker ended by pg_terminate_backend", end_sessions, 20, (0.3, 1.0)),
+    "cut-before": Fault("connection cut before COMMIT arrives", partial(cut, "before"), 20, (0.3, 1.0), True),
+    "cut-after": Fault("connection cut before COMMIT is answered", partial(cut, "after"), 20, (0.3, 1.0), True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """exits: of workers that ended by themselves, and were started again."""
+
+    times: int
+    exits: int
+    count: Count
+
+
+def run(stable: Stable, side: Side, fault: Fault, seed: int, times: int) -> Figures:
+    chance = random.Random(seed)
+    with stable.crew(side, is_behind_proxy=fault.is_behind_proxy) as crew:
+        crew.begin(seed)
+        for _ in range(times):
+            fault.deed(crew, chance)
+            crew.recover()
+            crew.wait(chance.uniform(*fault.gap_seconds))
+        seen = crew.finish()
+        return Figures(times, crew.exits, count(seen))

@@ -1,0 +1,28 @@
+"""The task, and the periodic one that procrastinate's manual gives for jobs whose worker died."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from procrastinate import RetryStrategy
+from procrastinate.contrib.django import app
+
+from verification.faults.peers.effects import work_in_own_transaction
+from verification.faults.peers.timing import ATTEMPTS, RETRY_SECONDS, TIMEOUT_SECONDS
+
+
+@app.task(retry=RetryStrategy(max_attempts=ATTEMPTS, wait=RETRY_SECONDS))
+def pay(number: int, seconds: float) -> None:
+    work_in_own_transaction(number, seconds)
+
+
+# Each second, and before all that waits; the manual's example runs every tenth minute, in its turn.
+@app.periodic(cron="* * * * * *")
+@app.task(queueing_lock="retry_stalled_jobs", priority=100, pass_context=True)
+async def retry_stalled_jobs(context: Any, timestamp: int) -> None:
+    for job in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=TIMEOUT_SECONDS):
+        await app.job_manager.retry_job(job)
+
+
+def enqueue(number: int, seconds: float) -> None:
+    pay.defer(number=number, seconds=seconds)

@@ -1,0 +1,81 @@
+-- What happened, as the database itself saw it: every change of a task, every beat, every message, every effect.
+-- `actor` is the process that wrote: its application_name, which the rig gives it.
+CREATE TABLE trust_change (
+    id bigserial PRIMARY KEY, task_id uuid, before text, after text, claim_before bigint, claim_after bigint,
+    attempts_before int, attempts_after int, max_attempts int, polls_before bigint, polls_after bigint,
+    losses_before int, losses_after int, workers_before int, workers_after int, last_worker text,
+    holder uuid, taker uuid, result text,
+    actor text DEFAULT current_setting('application_name'),
+    xact xid8 DEFAULT pg_current_xact_id(), at timestamptz DEFAULT clock_timestamp()
+);
+CREATE TABLE trust_beat (id bigserial PRIMARY KEY, executor_id uuid, name text, at timestamptz);
+CREATE TABLE trust_mail (
+    id bigserial PRIMARY KEY, message_id bigint, task_id uuid, deed text,
+    actor text DEFAULT current_setting('application_name'),
+    xact xid8 DEFAULT pg_current_xact_id(), at timestamptz DEFAULT clock_timestamp()
+);
+-- Written by bodies in the transaction of their outcome: key is that of the poll, or of the message.
+CREATE TABLE trust_effect (
+    id bigserial PRIMARY KEY, kind text, key text, task_id uuid,
+    actor text DEFAULT current_setting('application_name'),
+    xact xid8 DEFAULT pg_current_xact_id(), at timestamptz DEFAULT clock_timestamp()
+);
+
+CREATE FUNCTION trust_note_change() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+BEGIN
+    INSERT INTO trust_change (
+        task_id, before, after, claim_before, claim_after, attempts_before, attempts_after, max_attempts,
+        polls_before, polls_after, losses_before, losses_after, workers_before, workers_after, last_worker,
+        holder, taker, result
+    )
+    VALUES (
+        COALESCE(NEW.id, OLD.id), OLD.status, NEW.status, OLD.claim_number, NEW.claim_number, OLD.attempts,
+        NEW.attempts, COALESCE(NEW.max_attempts, OLD.max_attempts), OLD.polls, NEW.polls, OLD.executor_losses,
+        NEW.executor_losses, jsonb_array_length(OLD.worker_ids), jsonb_array_length(NEW.worker_ids),
+        NEW.worker_ids ->> -1, OLD.executor_id, NEW.executor_id, NEW.return_value::text
+    );
+    RETURN NULL;
+END $$;
+CREATE TRIGGER trust_note_change AFTER INSERT OR UPDATE OR DELETE ON jobqueue_task
+FOR EACH ROW EXECUTE FUNCTION trust_note_change();
+
+CREATE FUNCTION trust_note_beat() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO trust_beat (executor_id, name, at) VALUES (NEW.id, NEW.name, NEW.heartbeat);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER trust_note_beat AFTER INSERT OR UPDATE ON jobqueue_executor
+FOR EACH ROW EXECUTE FUNCTION trust_note_beat();
+
+CREATE FUNCTION trust_note_mail() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO trust_mail (message_id, task_id, deed)
+    VALUES (
+        COALESCE(NEW.id, OLD.id), COALESCE(NEW.task_id, OLD.task_id),
+        CASE WHEN TG_OP = 'INSERT' THEN 'sent' ELSE 'consumed' END
+    );
+    RETURN NULL;
+END $$;
+CREATE TRIGGER trust_note_sent AFTER INSERT OR UPDATE OF consumed_at ON jobqueue_inboxmessage
+FOR EACH ROW EXECUTE FUNCTION trust_note_mail();
+CREATE TRIGGER trust_note_gone AFTER DELETE ON jobqueue_inboxmessage
+FOR EACH ROW WHEN (OLD.consumed_at IS NULL) EXECUTE FUNCTION trust_note_mail();
+
+-- A disk without room, as far as a trigger can be one: while trust_full has a row, so large a share of the statements
+-- that write to the queue fails as the server's own do then.
+CREATE TABLE trust_full (share float8 NOT NULL);
+CREATE FUNCTION trust_extend() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+BEGIN
+    IF random() < (SELECT share FROM trust_full LIMIT 1) THEN
+        RAISE 'could not extend file "base/5/16384": No space left on device' USING ERRCODE = 'disk_full';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER trust_extend BEFORE INSERT OR UPDATE OR DELETE ON jobqueue_task
+FOR EACH STATEMENT EXECUTE FUNCTION trust_extend();
+CREATE TRIGGER trust_extend BEFORE INSERT OR UPDATE OR DELETE ON jobqueue_inboxmessage
+FOR EACH STATEMENT EXECUTE FUNCTION trust_extend();
+CREATE TRIGGER trust_extend BEFORE INSERT OR UPDATE ON jobqueue_executor
+FOR EACH STATEMENT EXECUTE FUNCTION trust_extend();
+CREATE TRIGGER trust_extend BEFORE INSERT OR DELETE ON jobqueue_counterdelta
+FOR EACH STATEMENT EXECUTE FUNCTION trust_extend();

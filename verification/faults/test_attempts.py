@@ -1,0 +1,36 @@
+"""A run that goes wrong, whatever it was, names its seed and ends no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from verification.faults import attempts, campaigns
+from verification.faults.campaigns import Campaign
+
+
+@pytest.mark.parametrize("error", [AssertionError("lost"), FileNotFoundError("/proc/1/fd"), KeyError("code")])
+def test_whatever_a_run_raises_is_told_with_how_to_repeat_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, error: Exception
+) -> None:
+    def fail(rig: Any, seed: int) -> Any:
+        raise error
+
+    @contextmanager
+    def stand_in(*_: Any, **__: Any) -> Iterator[Any]:
+        yield SimpleNamespace(log=tmp_path / "log")
+
+    (tmp_path / "log").touch()
+    monkeypatch.setattr(campaigns, "ALL", {"broken": Campaign("", fail)})
+    monkeypatch.setattr(campaigns, "rig", stand_in)
+    monkeypatch.setattr(attempts, "throwaway_cluster", stand_in)
+
+    made = attempts.attempt("broken", 7)
+
+    assert made.figures is None
+    assert str(error) in made.failure
+    assert "make verify ARGS='--only broken --seed 7'" in made.failure

@@ -1,0 +1,320 @@
+"""The judge itself: a good history passes, and each forged one is caught by the rule that it breaks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verification.faults.checker import RULES, restarts, violations
+from verification.faults.diary import Logbook, last_lines, read_logs
+from verification.faults.history import Beat, Change, Effect, History, Mail
+from verification.faults.report import TEMPLATE
+from verification.faults.sections import PAGE
+
+DAWN = datetime(2030, 1, 1, tzinfo=UTC)
+TIMEOUT = 2.0
+
+
+def at(seconds: float) -> datetime:
+    return DAWN + timedelta(seconds=seconds)
+
+
+def story(*steps: Change) -> tuple[Change, ...]:
+    return tuple(replace(step, id=number) for number, step in enumerate(steps))
+
+
+def born(task_id: str = "t", seconds: float = 0.0) -> Change:
+    return Change(id=0, task_id=task_id, before=None, after="READY", claim_after=0, attempts_after=0, at=at(seconds))
+
+
+def claimed(seconds: float, number: int = 1, by: str = "a", losses: int = 0) -> Change:
+    return Change(
+        id=0, task_id="t", before="READY", after="RUNNING", claim_before=number - 1, claim_after=number,
+        losses_before=losses, losses_after=losses, workers_before=losses, workers_after=losses, taker=by,
+        actor=f"executor-{by}", xact="1", at=at(seconds),
+    )  # fmt: skip
+
+
+def rescued(seconds: float, by: str = "b", holder: str = "a") -> Change:
+    return Change(
+        id=0, task_id="t", before="RUNNING", after="READY", claim_before=1, claim_after=1, losses_before=0,
+        losses_after=1, workers_before=0, workers_after=1, last_worker=holder, holder=holder,
+        actor=f"executor-{by}", xact="2", at=at(seconds),
+    )  # fmt: skip
+
+
+def ended(seconds: float, number: int = 1, by: str = "a", losses: int = 0, result: str = '"paid"') -> Change:
+    return Change(
+        id=0, task_id="t", before="RUNNING", after="SUCCESSFUL", claim_before=number, claim_after=number,
+        polls_before=0, polls_after=1, losses_before=losses, losses_after=losses, workers_before=losses,
+        workers_after=losses + 1, last_worker=by, holder=by, result=result, actor=f"executor-{by}", xact="3",
+        at=at(seconds),
+    )  # fmt: skip
+
+
+def logged(level: str, message: str, seconds: float = 5.1, who: str = "b", **more: str) -> dict[str, Any]:
+    return {
+        "kind": "log",
+        "who": f"executor-{who}",
+        "at": at(seconds).timestamp(),
+        "level": level,
+        "message": message,
+    } | more
+
+
+GOOD = History(
+    timeout_seconds=TIMEOUT,
+    notes=[
+        {"kind": "enqueued", "task": "t", "expected": "paid", "at": 0.0},
+        {"kind": "hurt", "whom": "executor-a", "at": at(1).timestamp()},
+    ],
+    changes=story(born(), claimed(0.5), rescued(3.5), claimed(4, 2, "b", 1), ended(5, 2, "b", 1)),
+    beats=[
+        Beat(id=1, executor_id="a", name="executor-a", at=at(0.1)),
+        Beat(id=2, executor_id="b", name="executor-b", at=at(0.2)),
+        Beat(id=3, executor_id="a", name="executor-a", at=at(0.9)),
+        Beat(id=4, executor_id="b", name="executor-b", at=at(3.4)),
+    ],
+    effects=[Effect(id=1, kind="paid", key="t:0", task_id="t", xact="3", at=at(5))],
+    mail=[Mail(id=1, message_id=7, task_id="t", deed="sent", at=at(1))],
+    logs=[
+        logged(
+            "INFO",
+            "started verification.faults.bodies.pay t queue=default attempt=1/1000 wait=1ms",
+            seconds=0.5,
+            who="a",
+        ),
+        logged(
+            "WARNING",
+            "retry verification.faults.bodies.stumble s queue=default attempt=1/9 took=5ms RuntimeError: as asked",
+        ),
+        logged("ERROR", "executor.left 3 tasks could not be handed back", seconds=1.5, who="a"),  # it was hurt
+        logged("INFO", "succeeded verification.faults.bodies.pay t queue=default attempt=2/1000 took=1000ms"),
+    ],
+)
+
+
+def test_good_history_passes() -> None:
+    assert violations(GOOD) == []
+    assert restarts(GOOD) == [pytest.approx(3.1)]
+
+
+def test_poison_that_fails_after_its_losses_passes() -> None:
+    end = replace(rescued(6.5, by="c", holder="b"), after="FAILED", claim_before=2, claim_after=2, losses_before=1,
+        losses_after=2, workers_before=1, workers_after=2)  # fmt: skip
+    hurt = {"kind": "hurt", "whom": "executor-b", "at": at(4).timestamp()}
+    history = poisoned(end)
+    assert violations(replace(history, notes=[*history.notes, hurt])) == []
+
+
+def test_error_that_a_fault_explains_passes() -> None:
+    fault = {"kind": "fault", "deed": "kill_postmaster", "at": at(4).timestamp()}
+    torn = with_line("ERROR", "heartbeat.died", error="django.db.utils.OperationalError")
+    assert {violation.rule for violation in violations(torn)} == {"unexplained"}
+    assert violations(replace(torn, notes=[*GOOD.notes, fault])) == []
+
+
+def test_attempt_that_a_fault_hits_passes() -> None:
+    assert violations(look_fails_beside_a_fault(begins=4.5, fault_is_over=4.7)) == []
+    two = with_line("WARNING", "retry t u queue=default took=5ms InternalError: received 2 results from command X")
+    assert violations(two) == []
+    assert violations(look_fails_beside_a_fault(begins=6.5, fault_is_over=4.7, next_fault=6.7)) == []
+    assert violations(look_fails_beside_a_fault(begins=4.5, fault_is_over=4.7, begins_again=6.5)) == []
+
+
+def test_failure_shows_the_last_lines_of_who_and_what_it_names() -> None:
+    task = "01a20507-6033-7ca8-a4f1-7bc1291d5f5a"
+    logs = [logged("INFO", f"line {number}", seconds=number, who="2") for number in range(9)]
+    logs += [logged("INFO", f"started {task}", who="c"), logged("INFO", "of no interest", who="d")]
+
+    told = last_lines(logs, f"stolen: task {task} from executor-2", each=2)
+
+    assert [line.split(" ", 1)[1] for line in told.splitlines()] == [
+        f"executor-c INFO started {task}",
+        "executor-2 INFO line 7",
+        "executor-2 INFO line 8",
+    ]
+
+
+def test_process_keeps_a_logbook_of_which_half_a_line_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VERIFICATION_DIARY", str(tmp_path / "diary.jsonl"))
+    monkeypatch.setenv("PGAPPNAME", "executor-1")
+    logger = logging.Logger("jobqueue.executor")
+    logger.addHandler(Logbook())
+    try:
+        raise KeyError(7)
+    except KeyError:
+        logger.exception("pulse.%s", "died")
+    with (tmp_path / "executor-1.jsonl").open("a") as book:
+        book.write('{"kind": "log", "wh')
+
+    (line,) = read_logs(str(tmp_path / "diary.jsonl"))
+
+    assert (line["who"], line["level"], line["logger"]) == ("executor-1", "ERROR", "jobqueue.executor")
+    assert (line["message"], line["error"], line["pid"]) == ("pulse.died", "builtins.KeyError", os.getpid())
+    assert "raise KeyError(7)" in line["traceback"]
+
+
+def test_message_that_was_read_and_entered_passes() -> None:
+    assert violations(book(Effect(id=1, kind="entered", key="ledger-0:1", task_id="t", xact="3", at=at(5)))) == []
+
+
+def test_restart_counts_from_the_first_beat_of_a_late_rescuer() -> None:
+    late = [replace(beat, at=at(1.4)) if beat.id == 2 else beat for beat in GOOD.beats]
+    assert restarts(replace(GOOD, beats=late)) == [pytest.approx(2.6)]
+
+
+def with_changes(*steps: Change) -> History:
+    return replace(GOOD, changes=story(*steps), effects=[])
+
+
+def changed(number: int, **columns: object) -> History:
+    steps = [replace(step, **columns) if step.id == number else step for step in GOOD.changes]  # type: ignore[arg-type]
+    return replace(GOOD, changes=steps)
+
+
+def ledger(*numbers: int) -> Change:
+    return ended(5, 2, "b", 1, result=str(list(numbers)))
+
+
+def with_mail(*seen: int) -> History:
+    """One number was sent and acknowledged, and its reader ended with these."""
+    return replace(
+        with_changes(*GOOD.changes[:4], ledger(*seen)),
+        notes=[*GOOD.notes[1:], {"kind": "sent", "number": 1, "at": 0.0}],
+    )
+
+
+def consumed(pk: int, xact: str = "3") -> Mail:
+    return Mail(id=pk, message_id=7, task_id="t", deed="consumed", xact=xact, at=at(2))
+
+
+def book(*effects: Effect) -> History:
+    """A ledger reads one message in a commit function, and enters these."""
+    notes = [{"kind": "enqueued", "task": "t", "at": 0.0}, *GOOD.notes[1:]]
+    return replace(
+        with_changes(*GOOD.changes[:4], ledger(1)), notes=notes, mail=[*GOOD.mail, consumed(2)], effects=effects
+    )
+
+
+def poisoned(*more: Change) -> History:
+    """It was to end after two losses, and has had one."""
+    notes = [{"kind": "poisoned", "task": "t", "losses": 2, "at": 0.0}, *GOOD.notes[1:]]
+    return replace(with_changes(*GOOD.changes[:4], *more), notes=notes, logs=())
+
+
+FORGED: list[tuple[str, str, Callable[[], History]]] = [
+    ("lost", "a task that vanished", lambda: replace(GOOD, changes=[], effects=[])),
+    ("lost", "a task that was deleted before its end", lambda: with_changes(
+        born(), replace(born(), before="READY", after=None))),
+    ("lost", "another result than was asked for", lambda: changed(4, result='"kept"')),
+    ("lost", "a message that nobody read", lambda: with_mail(2)),
+    ("failed", "a task that nobody cancelled", lambda: changed(4, after="CANCELLED", result=None)),
+    ("doubled", "an effect twice", lambda: replace(GOOD, effects=[*GOOD.effects, *GOOD.effects])),
+    ("doubled", "a message read twice", lambda: with_mail(1, 1)),
+    ("doubled", "a message consumed twice", lambda: replace(GOOD, mail=[*GOOD.mail, consumed(2), consumed(3)])),
+    ("doubled", "two ends", lambda: with_changes(*GOOD.changes, ended(6, 2, "b", 1))),
+    ("torn", "an effect whose outcome came later", lambda: changed(4, xact="4")),
+    ("torn", "an effect without an outcome", lambda: with_effect_of_a_dead_claim()),
+    ("torn", "an outcome without its effect", lambda: replace(GOOD, effects=[])),
+    ("torn", "a message that was read and not entered", book),
+    ("torn", "a message consumed without an outcome", lambda: replace(GOOD, mail=[*GOOD.mail, consumed(2, "4")])),
+    ("fenced", "an outcome of a replaced claim", lambda: changed(4, actor="executor-a")),
+    ("fenced", "a claim number used twice", lambda: changed(3, claim_before=1, claim_after=1)),
+    ("fenced", "a claim number that was reset", lambda: changed(3, claim_before=1, claim_after=0)),
+    ("fenced", "an end without a claim", lambda: with_changes(born(), replace(ended(1), before="READY"))),
+    ("fenced", "a holder that is kept", lambda: changed(4, taker="b")),
+    ("stolen", "a rescue from an executor that beats", lambda: with_beat_of_the_dead(2.5)),
+    ("stolen", "a rescue from an executor that is well", lambda: replace(GOOD, notes=GOOD.notes[:1])),
+    ("miscounted", "a loss that costs an attempt", lambda: changed(2, attempts_before=0, attempts_after=1)),
+    ("miscounted", "a loss that counts twice", lambda: changed(2, losses_after=2)),
+    ("miscounted", "two attempts in one", lambda: changed(
+        4, after="SCHEDULED", polls_after=0, attempts_before=0, attempts_after=2)),
+    ("miscounted", "an attempt too many", lambda: changed(
+        4, after="SCHEDULED", polls_after=0, attempts_before=1000, attempts_after=1001)),
+    ("miscounted", "two polls in one", lambda: changed(4, polls_after=2)),
+    ("miscounted", "a good end without a poll", lambda: changed(4, polls_after=0)),
+    ("miscounted", "a good end without its worker", lambda: changed(4, workers_after=1)),
+    ("miscounted", "a poll that nobody claimed", lambda: changed(3, polls_before=0, polls_after=1)),
+    ("miscounted", "the name of another worker", lambda: changed(4, last_worker="a")),
+    ("miscounted", "a lost attempt without its worker", lambda: changed(2, workers_after=0)),
+    ("failed", "a neighbour's death", lambda: changed(4, after="FAILED")),
+    ("failed", "a poison that succeeds", lambda: poisoned(ended(5, 2, "b", 1))),
+    ("failed", "a poison that may kill once more", lambda: poisoned(replace(ended(5, 2, "b", 1), after="FAILED"))),
+    ("lost", "a poison that is gone", lambda: replace(poisoned(), changes=[])),
+    ("gainsaid", "an end that only its executor knows of", lambda: with_line(
+        "INFO", "succeeded verification.faults.bodies.pay u queue=default attempt=1/1000 took=1ms")),
+    ("gainsaid", "an end that was another's", lambda: with_line(
+        "INFO", "succeeded verification.faults.bodies.pay t queue=default attempt=1/1000 took=1ms", who="a")),
+    ("unexplained", "an error of ours", lambda: with_line(
+        "WARNING", "pulse.died", error="builtins.KeyError", traceback="KeyError: 7", who="a", seconds=2.0)),
+    ("unexplained", "a body that fails as nobody asked it to", lambda: with_line(
+        "WARNING", "retry verification.faults.bodies.pay t queue=default attempt=1/9 took=5ms AttributeError: no")),
+    ("unexplained", "an executor that fails by itself", lambda: with_line("CRITICAL", "executor.failed")),
+    ("unexplained", "an error before the fault", lambda: with_line("ERROR", "executor.left", who="a", seconds=0.7)),
+    ("lingering", "an attempt that fails after the fault", lambda: look_fails_beside_a_fault(
+        begins=6.5, fault_is_over=4.7)),
+    ("lingering", "an attempt that is given back after the fault", lambda: look_fails_beside_a_fault(
+        begins=6.5, fault_is_over=4.7, word="released")),
+    ("stuck", "a task of a dead executor", lambda: with_changes(*GOOD.changes[:2])),
+    ("stuck", "a sleeper whom nobody woke", lambda: changed(4, after="SUSPENDED")),
+]  # fmt: skip
+
+
+def with_line(*args: Any, **more: Any) -> History:
+    return replace(GOOD, logs=[*GOOD.logs, logged(*args, **more)])
+
+
+def look_fails_beside_a_fault(
+    *, begins: float, fault_is_over: float, begins_again: float = 0.0, next_fault: float = 90.0, word: str = "retry"
+) -> History:
+    """An attempt begins and fails. begins_again: when the next one does, where that is logged before the failure."""
+    what = "verification.faults.bodies.look u queue=default attempt=1/9"
+    starts = [begins, begins_again] if begins_again else [begins]
+    failed_at = starts[-1] + 0.3
+    logs = [
+        *GOOD.logs,
+        *(logged("INFO", f"started {what} wait=1ms", seconds=start) for start in starts),
+        logged("WARNING", f"{word} {what} took=0ms OperationalError: the connection is closed", seconds=failed_at),
+    ]
+    notes = [
+        *GOOD.notes,
+        {"kind": "fault", "deed": "outage", "at": at(4).timestamp()},
+        {"kind": "over", "deed": "outage", "at": at(fault_is_over).timestamp()},
+        {"kind": "fault", "deed": "outage", "at": at(next_fault).timestamp()},
+    ]
+    return replace(GOOD, logs=logs, notes=notes)
+
+
+def with_effect_of_a_dead_claim() -> History:
+    return replace(GOOD, effects=[*GOOD.effects, Effect(id=2, kind="paid", key="t:1", task_id="t", xact="9", at=at(2))])
+
+
+def with_beat_of_the_dead(seconds: float) -> History:
+    beats = [*GOOD.beats, Beat(id=5, executor_id="a", name="executor-a", at=at(seconds))]
+    return replace(GOOD, beats=sorted(beats, key=lambda beat: beat.at))
+
+
+@pytest.mark.parametrize(("rule", "forge"), [(rule, forge) for rule, _, forge in FORGED], ids=[f[1] for f in FORGED])
+def test_forged_history_is_caught(rule: str, forge: Callable[[], History]) -> None:
+    assert rule in {violation.rule for violation in violations(forge())}
+
+
+def test_each_rule_has_a_forgery() -> None:
+    assert {rule for rule, _, _ in FORGED} == set(RULES)
+
+
+def test_promise_is_the_same_everywhere() -> None:
+    (promise,) = re.findall(r"(?:^> .+\n)+", TEMPLATE.read_text(), re.MULTILINE)
+    for page in ("README.md", "docs/design.md", "docs/reliability.md"):
+        assert promise in (PAGE.parents[1] / page).read_text(), page

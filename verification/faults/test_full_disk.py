@@ -1,0 +1,201 @@
+"""
+A disk without room: for the tables, for the log of the server, for a while.
+
+Whoever writes is told so; the executors go on living, and with room again everything acknowledged ends, once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from demo_project.postgres import Cluster, throwaway_cluster
+from demo_project.postgres_programs import server_account, short_temporary_folder
+from verification.faults import diary
+from verification.faults.campaigns import DURABLE
+from verification.faults.checker import violations
+from verification.faults.rig import Rig, rig
+
+MIB = 2**20
+# Mounts, says so, and unmounts when its stdin ends: with us, however we end.
+SMALL_DISK = """
+mount -t tmpfs -o "size=$1,mode=0711" jobqueue-tests "$2" || exit 1
+echo mounted
+read -r _
+umount -l "$2"
+rmdir "$2"
+"""
+
+
+@contextmanager
+def small_disk(size: int) -> Iterator[Path]:
+    """A file system of so many bytes, which the server may write to; skips where we may not mount one."""
+    folder = Path(tempfile.mkdtemp(prefix="jq-disk-", dir=short_temporary_folder()))
+    guard = subprocess.Popen(
+        ["/bin/sh", "-c", SMALL_DISK, "small-disk", str(size), str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert guard.stdout is not None
+        said = guard.stdout.readline().strip()
+        if said != "mounted":
+            folder.rmdir()
+            pytest.skip(f"no file system can be mounted here: {said}")
+        yield folder
+    finally:
+        guard.communicate(timeout=60)
+    assert not folder.exists()
+
+
+def place_on(disk: Path, name: str) -> Path:
+    """Make a folder of the server's."""
+    folder = disk / name
+    folder.mkdir(mode=0o700)
+    if (account := server_account()) is not None:
+        os.chown(folder, account.pw_uid, account.pw_gid)
+    return folder
+
+
+def fill(disk: Path) -> Path:
+    """Take all room that is left; returns what to remove to have it back."""
+    ballast = disk / "ballast"
+    with ballast.open("ab", buffering=0) as file:
+        for size in (MIB, 4096):
+            with suppress_no_space():
+                while True:
+                    file.write(bytes(size))
+    return ballast
+
+
+@contextmanager
+def suppress_no_space() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+
+
+def set_to_work(rig: Rig) -> None:
+    rig.start_sender(1)
+    for _ in range(2):
+        rig.wait_for_first_beat(rig.start_executor())
+    rig.wait_for_work(20)
+    rig.get_used_to(rig.living()[0])
+
+
+def wait_until_all_notice(rig: Rig) -> None:
+    """Return when executors wait for the server to be better, and a sender who waits for nobody was refused."""
+    sender = rig.start_sender(2, most_waiting=1_000_000)
+    told = rig.wait_for(lambda: refusals(rig), "a refused sender")
+    for member in rig.living():
+        rig.wait_for(lambda member=member: "database.away" in rig.log(member), f"{member.name} to notice")  # type: ignore[misc]
+    sender.send(signal.SIGTERM)
+    assert told[0].startswith("OperationalError: ")
+
+
+def refusals(rig: Rig) -> list[str]:
+    """What senders were told in place of an acknowledgement."""
+    return [f"{note['error']}: {note['text']}" for note in diary.read(rig.diary) if note["kind"] == "refused"]
+
+
+def judge(rig: Rig) -> None:
+    """All executors of the beginning are there and end well; nothing was lost or done twice, nobody has failed."""
+    for member in rig.living():
+        rig.wait_for(lambda member=member: "database.back" in rig.log(member), f"{member.name} to go on")  # type: ignore[misc]
+    rig.wait_for_work(20)
+    rig.finish()
+    assert [member.code for member in rig.members if member.role == "executor"] == [0, 0]
+    assert violations(rig.history()) == []
+
+
+def tries(rig: Rig, *kinds: str) -> int:
+    """How many attempts were counted of tasks that do not fail by themselves."""
+    rows = rig.ask(
+        "SELECT count(*) FROM trust_change JOIN jobqueue_task AS task ON task.id = task_id"
+        " WHERE attempts_after > 0 AND task_type = ANY(%s)",
+        [f"verification.faults.bodies.{kind}" for kind in kinds],
+    )
+    return int(rows[0][0])
+
+
+def test_tables_that_cannot_grow_are_an_outage() -> None:
+    with small_disk(48 * MIB) as disk, throwaway_cluster(**DURABLE) as cluster:
+        with psycopg.connect(cluster.url, autocommit=True) as connection:
+            connection.execute(f"CREATE TABLESPACE small LOCATION '{place_on(disk, 'tables')}'")
+            connection.execute("ALTER DATABASE template1 SET TABLESPACE small")
+        with rig(cluster) as made:
+            set_to_work(made)
+            ballast = fill(disk)
+            wait_until_all_notice(made)
+            ballast.unlink()
+            judge(made)
+            assert any("could not extend file" in text for text in refusals(made))
+            assert tries(made, "work", "work_later") == 0
+
+
+def test_no_room_for_the_log_of_the_server_is_an_outage() -> None:
+    """The server panics then, and does not come up before there is room."""
+    settings = {**DURABLE, "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    with small_disk(128 * MIB) as disk, server_on(disk, settings) as cluster, rig(cluster) as made:
+        set_to_work(made)
+        ballast = fill(disk)
+        made.forget_connection()
+        made.wait_for(lambda: has_panicked(cluster), "the server to panic")
+        wait_until_all_notice(made)
+        ballast.unlink()
+        cluster.start()
+        judge(made)
+        assert tries(made, "work", "work_later") == 0
+
+
+@contextmanager
+def server_on(disk: Path, settings: dict[str, str]) -> Iterator[Cluster]:
+    folder = Path(tempfile.mkdtemp(prefix="jq-log-", dir=short_temporary_folder()))
+    cluster = Cluster(place_on(disk, "of-server") / "pg", settings=settings)
+    cluster.log = folder / "server.log"
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop("immediate")
+        cluster.log.unlink()
+        folder.rmdir()
+
+
+def has_panicked(cluster: Cluster) -> bool:
+    with suppress(psycopg.Error), psycopg.connect(cluster.url, autocommit=True) as connection:
+        connection.execute("SELECT pg_switch_wal()")  # a new file of 16 MB
+    return "PANIC" in cluster.log.read_text(errors="replace")
+
+
+AT_COMMIT = """
+CREATE CONSTRAINT TRIGGER trust_extend_at_commit AFTER INSERT OR UPDATE ON jobqueue_task
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION trust_extend()
+"""
+
+
+def test_no_attempt_is_spent_on_a_full_disk() -> None:
+    """As if there were room for half of what is written: at claims, beats, sends, in a commit and at its very end."""
+    with throwaway_cluster(**DURABLE) as cluster, rig(cluster) as made:
+        made.ask(AT_COMMIT)
+        set_to_work(made)
+        made.ask("INSERT INTO trust_full VALUES (0.5)")
+        wait_until_all_notice(made)
+        made.ask("DELETE FROM trust_full")
+        judge(made)
+        assert any("could not extend file" in text for text in refusals(made))
+        assert tries(made, "pay", "work", "work_later", "Ledger") == 0

@@ -1,0 +1,424 @@
+"""
+Whatever it is given, a real executor ends no other task for it and does not end itself.
+
+A value makes the round trip or is refused, at enqueue() with nothing written, or as the FAILED end of its own task.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import DatabaseError, DataError, IntegrityError, connection, transaction
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import jobqueue
+from jobqueue import Done, payload
+from jobqueue.compat import InvalidTask
+from jobqueue.exceptions import InvalidArguments, InvalidResult
+from jobqueue.models import InboxMessage, Task
+from jobqueue.records import FINAL, Status
+from tests.actor.stage import AsyncPuppet, Puppet, parts
+from tests.executor.conftest import start  # noqa: F401 - a fixture
+from tests.executor.harness import Running, Start, gates, on_postgresql, wait_for
+from tests.executor.tasks import add, count_tasks, fail
+from tests.factories import TaskFactory
+from verification.faults import hostile
+from verification.faults.hostile import given_back, hand_back
+
+pytestmark = [
+    on_postgresql,
+    pytest.mark.filterwarnings("ignore:Do not use the `random` module"),  # executors draw their jitter meanwhile
+    pytest.mark.filterwarnings("ignore:Generating overly large repr"),
+]
+SLOW_IS_FINE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
+EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=SLOW_IS_FINE, derandomize=True)
+FEW_EXAMPLES = settings(EXAMPLES, max_examples=20)  # of half a second each
+MOST_BYTES = 2**20  # MAX_PAYLOAD_BYTES
+numbers = itertools.count()
+
+
+@pytest.fixture
+def running(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:  # noqa: F811
+    """An executor that must live through the whole test, and still work at its end."""
+    monkeypatch.setattr("jobqueue.executor.run.STALE_MOST", 2)
+    running = start(threads=2, async_slots=2)
+    before = threading.active_count()
+    yield running
+    after = add.enqueue_many([((number,), {}) for number in range(10)])
+    assert {end_of(result.id).status for result in after} == {Status.SUCCESSFUL}
+    assert running.pulse.failure is None
+    assert running.exit_code is None
+    wait_for(lambda: not running.holds, "an executor that holds nothing")
+    wait_for(lambda: threading.active_count() <= before + 4, "the end of other threads")
+    given_back.clear()
+    parts.clear()
+
+
+def end_of(pk: Any) -> Task:
+    """Wait for the end of a task, whatever it holds."""
+    rows = Task.objects.filter(pk=pk).only("status", "claim_number", "polls")
+    return wait_for(lambda: rows.filter(status__in=FINAL).first(), f"the end of {pk}")
+
+
+def stored(pk: Any, column: str) -> Any:
+    return Task.objects.values_list(column, flat=True).get(pk=pk)
+
+
+def kept(value: Any) -> int:
+    """Keep a value for a body to give back or raise."""
+    number = next(numbers)
+    given_back[number] = value
+    return number
+
+
+def attempted(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """Give what a call returns, or raises."""
+    try:
+        return call(), None
+    except BaseException as error:  # noqa: BLE001 - hostile values raise whatever they like
+        return None, error
+
+
+def is_clean(refusal: BaseException) -> bool:
+    """Whether it is ours, or what the value itself raises, as it does anywhere."""
+    return isinstance(refusal, InvalidArguments) or str(refusal) in ("not to be read", "not printable")
+
+
+# --- what people enqueue
+
+
+@EXAMPLES
+@given(value=hostile.plain_json)
+def test_json_makes_the_round_trip(running: Running, value: Any) -> None:
+    result = hand_back.enqueue(value, named=value)
+
+    assert end_of(result.id).status == Status.SUCCESSFUL
+    assert stored(result.id, "args") == [value]
+    assert stored(result.id, "return_value") == [[value], {"named": value}]
+
+
+@EXAMPLES
+@given(value=hostile.odd_results)
+def test_other_arguments_come_as_json_or_are_refused(running: Running, value: Any) -> None:
+    before = Task.objects.count()
+    result, refusal = attempted(lambda: hand_back.enqueue(value))
+    if refusal is not None:
+        assert is_clean(refusal)
+        assert Task.objects.count() == before
+        return
+
+    assert end_of(result.id).status == Status.SUCCESSFUL
+    assert stored(result.id, "return_value") == [stored(result.id, "args"), {}]
+
+
+@EXAMPLES
+@given(
+    names=st.lists(
+        st.tuples(hostile.odd_text, hostile.odd_text, st.dictionaries(hostile.odd_text, hostile.odd_text, max_size=2)),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_any_text_names_a_queue_or_is_refused(running: Running, names: list[tuple[str, str, Any]]) -> None:
+    enqueued = []
+    for queue, key, metadata in names:
+        before = Task.objects.count()
+        try:
+            enqueued.append(hand_back.using(queue_name=queue, key=key, metadata=metadata).enqueue(key and queue))
+        except (InvalidTask, InvalidArguments):
+            assert Task.objects.count() == before
+
+    for result in enqueued:
+        assert end_of(result.id).status == Status.SUCCESSFUL
+        assert result.task.queue_name == stored(result.id, "queue_name")
+
+
+# --- what bodies do
+
+
+@pytest.mark.parametrize("body", [hostile.give, hostile.give_later], ids=lambda body: body.name)
+@EXAMPLES
+@given(value=hostile.odd_results)
+def test_result_is_stored_or_fails_its_task(running: Running, body: Any, value: Any) -> None:
+    result = body.enqueue(kept(value))
+    beside = add.enqueue(1)
+
+    row = end_of(result.id)
+
+    text, refusal = attempted(lambda: payload.encode_result(value, max_bytes=MOST_BYTES))
+    if refusal is not None:
+        assert row.status == Status.FAILED
+        (error,) = stored(result.id, "errors")
+        assert not isinstance(refusal, InvalidResult) or error["message"] == str(refusal)
+    else:
+        assert row.status == Status.SUCCESSFUL
+        assert stored(result.id, "return_value") == payload.decode(text)
+    assert end_of(beside.id).status == Status.SUCCESSFUL
+
+
+@pytest.mark.parametrize("body", [hostile.fail, hostile.fail_later], ids=lambda body: body.name)
+@EXAMPLES
+@given(error=hostile.odd_exceptions)
+def test_exception_fails_its_task_and_is_stored(running: Running, body: Any, error: BaseException) -> None:
+    result = body.enqueue(kept(error))
+    beside = add.enqueue(1)
+
+    assert end_of(result.id).status == Status.FAILED
+
+    (written,) = stored(result.id, "errors")
+    assert written["exception_class_path"]
+    assert len(written["message"]) < 2_200
+    assert 0 < len(written["traceback"]) < 16_200
+    assert end_of(beside.id).status == Status.SUCCESSFUL
+
+
+@pytest.mark.parametrize("body", [hostile.dive, hostile.dive_later], ids=lambda body: body.name)
+@pytest.mark.parametrize("kind", hostile.DIVES)
+def test_recursion_without_end_fails_its_task_alone(running: Running, body: Any, kind: str) -> None:
+    result, beside = body.enqueue(kind), add.enqueue(1)
+
+    row = end_of(result.id)
+
+    if kind == "catches":
+        assert (row.status, stored(result.id, "return_value")) == (Status.SUCCESSFUL, "caught")
+    else:
+        assert row.status == Status.FAILED
+        (error,) = stored(result.id, "errors")
+        assert "RecursionError" in str(error) or "nesting deeper than 64" in error["message"]
+    assert end_of(beside.id).status == Status.SUCCESSFUL
+
+
+@pytest.mark.parametrize("daemon", [True, False], ids=["daemon", "not a daemon"])
+def test_thread_that_outlives_its_task_works_on_and_harms_nobody(running: Running, daemon: bool) -> None:
+    result = hostile.leave_a_thread.enqueue("thread", daemon=daemon)
+
+    assert end_of(result.id).status == Status.SUCCESSFUL
+    beside = [count_tasks.enqueue() for _ in range(5)]
+    assert {end_of(one.id).status for one in beside} == {Status.SUCCESSFUL}
+    gates["thread"].open()
+    gates["thread"].wait_for(2)
+
+
+# --- actors
+
+
+@pytest.mark.parametrize("actor", [Puppet, AsyncPuppet], ids=lambda actor: actor.__name__)
+@EXAMPLES
+@given(returned=hostile.odd_returns)
+def test_what_a_poll_returns_is_performed_or_fails_it(running: Running, actor: Any, returned: Any) -> None:
+    def poll(context: Any) -> Any:
+        return Done("again") if context.polls else returned
+
+    async def poll_later(context: Any) -> Any:
+        return poll(context)
+
+    name = f"part-{next(numbers)}"
+    parts[name] = poll_later if actor is AsyncPuppet else poll
+
+    pk = actor.using(max_attempts=1).enqueue(name).id
+
+    assert rested(pk) in (Status.SUCCESSFUL, Status.FAILED, Status.SUSPENDED)
+    jobqueue.cancel(pk)
+    assert end_of(pk).status in FINAL
+
+
+def rested(pk: Any) -> str:
+    """Wait until a task has ended, or waits."""
+    rows = Task.objects.filter(pk=pk, claim_number__gt=0).exclude(status__in=[Status.READY, Status.RUNNING])
+    return wait_for(lambda: rows.values_list("status", flat=True).first(), f"a rest of {pk}")
+
+
+@EXAMPLES
+@given(state=hostile.odd_results)
+def test_state_is_there_in_the_next_poll_or_fails_this_one(running: Running, state: Any) -> None:
+    seen: list[Any] = []
+
+    def poll(context: Any) -> Any:
+        if context.polls:
+            seen.append(context.state)
+            return Done()
+        context.state = state
+        return None
+
+    name = f"part-{next(numbers)}"
+    parts[name] = poll
+
+    row = end_of(Puppet.using(max_attempts=1).enqueue(name).id)
+
+    if row.status == Status.SUCCESSFUL:
+        assert len(seen) == 1
+        assert payload.encode(payload.plain(state), place="state", max_bytes=MOST_BYTES)
+    else:
+        (error,) = stored(row.pk, "errors")
+        assert error["message"]
+
+
+@EXAMPLES
+@given(bodies=st.lists(st.tuples(hostile.odd_results, hostile.odd_text | st.none()), max_size=4))
+def test_message_arrives_once_or_is_refused(running: Running, bodies: list[tuple[Any, Any]]) -> None:
+    name, arrived = f"part-{next(numbers)}", []
+
+    def poll(context: Any) -> Any:
+        for message in context.inbox.take():
+            arrived.append(message.body)
+            if message.body == "the last":
+                return Done(len(arrived))
+        return jobqueue.Suspend()
+
+    parts[name] = poll
+    pk = UUID(Puppet.using(max_attempts=1).enqueue(name).id)
+    sent, keys = 0, set()
+    for body, dedupe_key in bodies:
+        _, refusal = attempted(partial(jobqueue.send, pk, body, dedupe_key=dedupe_key))
+        if refusal is not None:
+            assert is_clean(refusal)
+            continue
+        sent += dedupe_key is None or dedupe_key not in keys
+        keys.add(dedupe_key)
+    jobqueue.send(pk, "the last")
+
+    row = end_of(pk)
+
+    assert (row.status, stored(pk, "return_value")) == (Status.SUCCESSFUL, sent + 1)
+    assert not InboxMessage.objects.filter(task_id=pk, consumed_at=None).exists()
+
+
+# --- rows that somebody made by hand
+
+
+def changed_by_hand(table: str, pk: Any, column: str, value: str, kind: str) -> bool:
+    """Write into a row; returns whether the driver and the database take that."""
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"UPDATE {table} SET {column} = %s::{kind} WHERE id = %s", [value, pk])
+    except (DataError, IntegrityError, UnicodeEncodeError):
+        return False
+    return True
+
+
+def begun(count: int, place: int, body: Any) -> list[Any]:
+    """Enqueue that many tasks, one of them of another kind, at this place."""
+    name = f"part-{next(numbers)}"
+    parts[name] = lambda _: Done()
+    results = [add.enqueue(number) for number in range(count)]
+    if body is not add:
+        results[place] = body.using(max_attempts=1).enqueue("plain" if body is fail else name)
+    return results
+
+
+def assert_only_one_is_hurt(results: list[Any], place: int) -> None:
+    others = [result for number, result in enumerate(results) if number != place]
+    assert {end_of(result.id).status for result in others} == {Status.SUCCESSFUL}
+    assert end_of(results[place].id).status in FINAL
+
+
+@EXAMPLES
+@given(odd=hostile.odd_columns, place=st.integers(0, 4), body=st.sampled_from([add, fail, Puppet.task]))
+def test_poison_row_in_a_claimed_batch_fails_alone(
+    running: Running, odd: tuple[str, str, str], place: int, body: Any
+) -> None:
+    with transaction.atomic():
+        results = begun(5, place, body)
+        changed_by_hand("jobqueue_task", results[place].id, *odd)
+
+    assert_only_one_is_hurt(results, place)
+
+
+@EXAMPLES
+@given(
+    odd=st.lists(hostile.odd_columns, min_size=2, max_size=4, unique_by=lambda column: column[0]),
+    place=st.integers(0, 2),
+    body=st.sampled_from([add, fail, Puppet.task]),
+)
+def test_row_with_poison_in_several_columns_fails_alone(
+    running: Running, odd: list[tuple[str, str, str]], place: int, body: Any
+) -> None:
+    with transaction.atomic():
+        results = begun(3, place, body)
+        for column in odd:
+            changed_by_hand("jobqueue_task", results[place].id, *column)
+
+    assert_only_one_is_hurt(results, place)
+
+
+@FEW_EXAMPLES
+@given(names=st.lists(st.tuples(st.sampled_from(hostile.NAMES), hostile.odd_names), min_size=1, max_size=4))
+def test_any_text_as_a_name_in_a_row_is_refused_or_harms_nobody(running: Running, names: list[tuple[str, str]]) -> None:
+    with transaction.atomic():
+        results = [add.enqueue(number) for number in range(len(names) + 2)]
+        for result, (column, name) in zip(results, names, strict=False):
+            changed_by_hand("jobqueue_task", result.id, column, name, "text")
+
+    for result in results:
+        row = Task.objects.get(pk=result.id)
+        if row.task_type == add.task_type:
+            assert end_of(row.pk).status == Status.SUCCESSFUL
+        else:
+            wait_for(Task.objects.filter(pk=row.pk, status=Status.SCHEDULED).first, "an unknown task handed back")
+            jobqueue.cancel(row.pk)
+
+
+@FEW_EXAMPLES
+@given(task_type=hostile.odd_names | st.just(add.task_type), queue=hostile.odd_names, key=hostile.odd_names)
+def test_any_text_as_a_name_given_to_sql_is_refused_or_harms_nobody(
+    running: Running, task_type: str, queue: str, key: str
+) -> None:
+    before = Task.objects.count()
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT jobqueue_create_task(NULL, %s, args => '[1]', queue_name => %s, key => %s)",
+                [task_type, queue, key],
+            )
+            (pk,) = cursor.fetchone()
+    except (DatabaseError, UnicodeEncodeError):
+        assert Task.objects.count() == before
+        return
+
+    if task_type == add.task_type:
+        assert end_of(pk).status == Status.SUCCESSFUL
+        assert (stored(pk, "queue_name"), stored(pk, "key")) == (queue, key)
+    else:
+        wait_for(Task.objects.filter(pk=pk, status=Status.SCHEDULED).first, "an unknown task handed back")
+        jobqueue.cancel(pk)
+
+
+@EXAMPLES
+@given(odd=st.lists(hostile.odd_mail, min_size=1, max_size=2), place=st.integers(0, 2), takes=st.booleans())
+def test_poison_message_harms_its_receiver_alone(
+    running: Running, odd: list[tuple[str, str, str]], place: int, takes: bool
+) -> None:
+    """One that reads it has failed, or has read it; one that does not read its mail may end well."""
+    name = f"part-{next(numbers)}"
+    parts[name] = lambda context: Done(len(context.inbox.take() if takes else ()))
+    with transaction.atomic():
+        results = [Puppet.using(max_attempts=1).enqueue(name) for _ in range(3)]
+        for result in results:
+            jobqueue.send(result.id, "good")
+        message = jobqueue.send(results[place].id, "bad")
+        for column in odd:
+            changed_by_hand("jobqueue_inboxmessage", message, *column)
+
+    assert_only_one_is_hurt(results, place)
+
+
+@pytest.mark.parametrize("moment", ["1000-01-01 00:00:00+00", "9899-12-31 23:59:59+00"])
+@pytest.mark.parametrize("status", [Status.SCHEDULED, Status.SUSPENDED])
+def test_alarm_of_any_moment_rings_or_waits_and_keeps_nobody(running: Running, status: Status, moment: str) -> None:
+    row = TaskFactory.create(task_type=add.task_type, args=[1], status=status, priority=100)
+    assert changed_by_hand("jobqueue_task", row.pk, "wake_at", moment, "timestamptz")
+
+    assert end_of(add.enqueue(1).id).status == Status.SUCCESSFUL
+
+    if moment.startswith("1000"):
+        assert end_of(row.pk).status == Status.SUCCESSFUL
+    else:
+        assert stored(row.pk, "status") == status
+        jobqueue.cancel(row.pk)

@@ -1,0 +1,54 @@
+"""Databases whose default isolation is stricter than READ COMMITTED."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.db import connection
+
+from demo_project.postgres import throwaway_cluster
+from jobqueue.models import Task
+from tests.acceptance.harness import fleet_of
+from verification.faults.burst import run_burst
+from verification.faults.conformance import create_database, run_conformance
+
+pytestmark = pytest.mark.django_db(transaction=True)
+LEVELS = ["repeatable read", "serializable"]
+
+
+@pytest.fixture
+def isolation(transactional_db: None) -> Iterator[Callable[[str], None]]:
+    """Change the default of the tests' database, for every session from now on."""
+    name = connection.ops.quote_name(connection.settings_dict["NAME"])
+
+    def alter(change: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER DATABASE {name} {change}")
+        connection.close()
+
+    yield lambda level: alter(f"SET default_transaction_isolation = '{level}'")
+    alter("RESET default_transaction_isolation")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_conformance_suite_holds_at_the_level(level: str) -> None:
+    with throwaway_cluster(fsync="off", full_page_writes="off", default_transaction_isolation=level) as cluster:
+        create_database(cluster.url, "jobqueue")
+        assert " passed" in run_conformance(cluster.url_for("jobqueue"))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_executors_work_at_the_level(
+    isolation: Callable[[str], None], process_environment: dict[str, str], level: str
+) -> None:
+    isolation(level)
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW default_transaction_isolation")
+        assert cursor.fetchone() == (level,)
+
+    with fleet_of(process_environment) as fleet:
+        run_burst(fleet, process_environment["DATABASE_URL"])
+
+    # What the database could not serialize, an atomic body say, ran again uncounted.
+    assert not Task.objects.exclude(errors=[]).exists()

@@ -1,0 +1,113 @@
+"""Names that read like SQL, like patterns or like our own words name a queue, a task or a key, and nothing else."""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from django.core.management import call_command
+from django.db import connection
+
+from jobqueue import api
+from jobqueue.executor.listener import Listener
+from jobqueue.executor.outage import Outage
+from jobqueue.models import Queue, Task
+from jobqueue.records import Status
+from tests.executor import tasks
+from tests.executor.conftest import start  # noqa: F401 - a fixture
+from tests.executor.harness import Start, on_postgresql, row_of, wait_for, wait_until
+
+pytestmark = on_postgresql
+
+NAMES = {
+    "a statement": "'; DROP TABLE jobqueue_task; --",
+    "an identifier": '"; DROP TABLE jobqueue_task; --',
+    "a parameter": "%s %(name)s {0} {name} $1",
+    "a pattern": "%_*[a-z]?",
+    "an escape": "\\'\\\\E'\\x00'",
+    "an array": '{a,"b",NULL}',
+    "nothing": "NULL",
+    "two words": "default default",
+    "a blank": " ",
+    "lines": "a\nb\r\tc",
+    "an order": "-rank",
+    "a path": "../../etc/passwd",
+    "our probe": "!probe",
+    "our word": "!news",
+    "right to left": "\u202eeuqeuq\u2066",
+    "beyond the plane": "\U0001f9e8" * 128,
+}
+FAR_SECONDS = 600.0
+
+
+def test_queue_of_any_name_is_announced_and_served(start: Start) -> None:  # noqa: F811
+    """It would be polled for much later: that a task starts says that its notice was understood."""
+    start(poll_interval=FAR_SECONDS)
+    wait_until(tasks.add.enqueue(0), Status.SUCCESSFUL)  # by now it listens, or has missed nothing yet
+    for name in NAMES.values():
+        for number in range(2):
+            wait_until(tasks.add.using(queue_name=name).enqueue(number), Status.SUCCESSFUL)
+
+    assert set(Task.objects.values_list("queue_name", flat=True)) == {"default", *NAMES.values()}
+
+
+def test_pause_and_limit_of_any_name_are_shown_and_of_that_queue_alone(start: Start) -> None:  # noqa: F811
+    for name in NAMES.values():
+        api.pause(name)
+        api.limit(name, 1)
+    kept = [tasks.add.using(queue_name=name).enqueue(1) for name in NAMES.values()]
+    start(queues=("default", *NAMES.values()), poll_interval=0.05)
+
+    wait_until(tasks.add.enqueue(2), Status.SUCCESSFUL)
+    assert {row_of(result).status for result in kept} == {Status.READY}
+    out = io.StringIO()
+    call_command("jobqueue", "status", "--json", "--backend", "default", stdout=out)
+    (shown,) = json.loads(out.getvalue())["backends"]
+    assert {queue["name"] for queue in shown["queues"]} >= set(NAMES.values())
+
+    for name, result in zip(NAMES.values(), kept, strict=True):
+        api.resume(name)
+        wait_until(result, Status.SUCCESSFUL)
+        assert Queue.objects.filter(paused_at=None).count() == Task.objects.successful().count() - 1
+
+
+def test_key_of_any_name_is_one_tasks_own(start: Start) -> None:  # noqa: F811
+    for name in NAMES.values():
+        first = tasks.add.using(key=name, metadata={name: name}).enqueue(1)
+        assert tasks.add.using(key=name).enqueue(2).id == first.id
+        assert row_of(first).metadata == {name: name}
+    assert Task.objects.count() == len(NAMES)
+
+    start()
+
+    wait_for(lambda: Task.objects.successful().count() == len(NAMES), "the end of all")
+
+
+def test_type_of_any_name_is_handed_back_as_unknown(start: Start) -> None:  # noqa: F811
+    with connection.cursor() as cursor:
+        for name in NAMES.values():
+            cursor.execute("SELECT jobqueue_create_task(NULL, %s)", [name])
+    start()
+    wait_until(tasks.add.enqueue(1), Status.SUCCESSFUL)
+
+    rows = Task.objects.scheduled()
+    wait_for(lambda: rows.count() == len(NAMES), "all to be handed back")
+
+    assert {row.task_type for row in rows} == set(NAMES.values())
+    unknown = {error["exception_class_path"] for row in rows for error in row.errors}
+    assert unknown == {"jobqueue.exceptions.UnknownTask"}
+
+
+def test_backend_of_two_words_hears_its_own_notices() -> None:
+    heard: list[str] = []
+    engine: Any = SimpleNamespace(alias="two words")
+    cancel, anything = partial(heard.append, "cancel"), partial(heard.append, "anything")
+    listener = Listener(engine, heard.append, cancel, anything, Outage())
+
+    for payload in ("two words emails", "two emails", "two words !cancel", "two words !probe-others", "two words "):
+        listener._pass_on(payload)
+
+    assert heard == ["emails", "cancel", ""]

@@ -1,0 +1,184 @@
+"""A server that only reads for a while, one that has counted further than four bytes, one that is stingy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import psycopg
+import pytest
+from django.db import OperationalError, connection, transaction
+from django.db.models import F
+
+import jobqueue
+from jobqueue.engine import engine_for
+from jobqueue.engine.statements import notify_from_elsewhere
+from jobqueue.models import Executor, Task
+from tests.acceptance.harness import Fleet, fleet_of, wait_for_end, wait_until
+from tests.acceptance.tasks import book, tiny, work
+from tests.actors import Diary, Fibonacci
+from tests.fixtures import FEW_PAGES
+from tests.models import Effect
+
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests"])
+FAR = 2**40
+
+
+@pytest.fixture
+def fleet(process_environment: dict[str, str], transactional_db: None) -> Iterator[Fleet]:
+    with fleet_of(process_environment) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def read_only(transactional_db: None) -> Iterator[Callable[[bool], None]]:
+    """Change it for all sessions but ours, which end."""
+    name = connection.ops.quote_name(connection.settings_dict["NAME"])
+
+    def alter(is_on: bool) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET default_transaction_read_only = off")
+            cursor.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = {'on' if is_on else 'off'}")
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+    yield alter
+    alter(False)
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+
+
+def test_executor_waits_while_the_database_only_reads(fleet: Fleet, read_only: Callable[[bool], None]) -> None:
+    process = fleet.start("--threads", "4", heartbeat_timeout=2)
+    executor = process.row
+    running = work.enqueue(1.0)
+    wait_until(lambda: Task.objects.running().exists(), "a task that runs")
+    read_only(True)
+    process.output.wait_for("database.away")
+    for _ in range(10):
+        book.enqueue()
+    tiny.enqueue_many([((number,), {}) for number in range(10)])
+    before = Executor.objects.get(pk=executor.pk).heartbeat
+    process.output.wait_for("executor.fenced")
+
+    assert not Effect.objects.filter(kind="booked").exists()
+    assert Executor.objects.get(pk=executor.pk).heartbeat == before
+
+    read_only(False)
+
+    assert wait_for_end() == {"SUCCESSFUL": 21}
+    process.output.wait_for("database.back")
+    assert Effect.objects.filter(kind="booked").count() == 10
+    assert Task.objects.get(pk=running.id).executor_losses == 0
+    assert process.stop() == 0
+
+
+@pytest.fixture
+def capped(process_environment: dict[str, str], transactional_db: None) -> Iterator[Callable[[int], dict[str, str]]]:
+    """Let executors log in as somebody who may have so many connections."""
+
+    def cap(most: int) -> dict[str, str]:
+        with connection.cursor() as cursor:
+            cursor.execute(f"CREATE ROLE jobqueue_capped LOGIN PASSWORD 'capped' CONNECTION LIMIT {most}")
+            cursor.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO jobqueue_capped")
+            cursor.execute("GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO jobqueue_capped")
+        return {"DATABASE_URL": re.sub("//.*?@", "//jobqueue_capped:capped@", process_environment["DATABASE_URL"])}
+
+    yield cap
+    with connection.cursor() as cursor:
+        cursor.execute("DROP OWNED BY jobqueue_capped")
+        cursor.execute("DROP ROLE jobqueue_capped")
+
+
+def test_executor_does_not_start_on_the_heartbeats_connection_alone(
+    fleet: Fleet, capped: Callable[[int], dict[str, str]]
+) -> None:
+    process = fleet.launch("--connect-timeout", "5", environment=capped(1))
+
+    assert process.wait() == 69
+    process.output.wait_for(
+        r"ERROR .*The heartbeat has the only connection to be had \(.*too many connections for role"
+    )
+    assert not process.output.find("^ready")
+
+
+def test_executor_does_with_three_connections(fleet: Fleet, capped: Callable[[int], dict[str, str]]) -> None:
+    process = fleet.start("--threads", "1", "--async-slots", "1", environment=capped(3))
+    tiny.enqueue_many([((number,), {}) for number in range(10)])
+
+    assert wait_for_end() == {"SUCCESSFUL": 10}
+    assert process.stop() == 0
+
+
+def test_numbers_beyond_four_bytes_are_as_good_as_small_ones(fleet: Fleet) -> None:
+    diary = Diary.enqueue("far")
+    tiny.enqueue_many([((number,), {}) for number in range(10)])
+    Task.objects.update(claim_number=F("claim_number") + FAR, polls=FAR)
+    with connection.cursor() as cursor:
+        for table in ("jobqueue_inboxmessage", "jobqueue_counterdelta", "jobqueue_counter"):
+            cursor.execute("SELECT setval(pg_get_serial_sequence(%s, 'id'), %s)", [table, FAR])
+    number = Fibonacci.enqueue(6)
+    process = fleet.start()
+
+    wait_until(lambda: Task.objects.filter(pk=diary.id, status="SUSPENDED").exists(), "an actor that waits")
+    assert (jobqueue.send(diary.id, "dear diary") or 0) > FAR
+    jobqueue.cancel(diary.id)
+
+    assert wait_for_end()["SUCCESSFUL"] == Task.objects.count() - 1
+    number.refresh()
+    assert number.return_value == 8
+    assert set(Task.objects.filter(task_type=tiny.task_type).values_list("claim_number", "polls")) == {
+        (FAR + 1, FAR + 1)
+    }
+    assert process.stop() == 0
+    assert not process.output.find("ERROR|WARNING (?!cancelled)")
+
+
+@pytest.fixture
+def full_of_notices(transactional_db: None) -> Iterator[Callable[[], None]]:
+    """Fill the server's queue of notices, kept by who LISTENs in a transaction; gives what ends that one."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('max_notify_queue_pages', true)")
+        if (cursor.fetchone() or [None])[0] != FEW_PAGES:
+            pytest.skip("the queue of notices is too long to be filled, or this server is older than 17")
+        connection.ensure_connection()
+        with psycopg.connect(connection.connection.info.dsn, autocommit=True) as idler:
+            idler.execute("LISTEN elsewhere")
+            idler.execute("BEGIN")
+            idler.execute("SELECT 1")
+            with suppress(OperationalError):  # too many notifications
+                while True:
+                    cursor.execute("SELECT pg_notify('elsewhere', gen_random_uuid() || repeat('x', 7000))")
+            yield idler.close
+
+
+def test_no_room_for_notices_is_said_once_and_costs_nothing_else(
+    fleet: Fleet, full_of_notices: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    process = fleet.start("--poll-interval", "0.2")
+    with caplog.at_level("WARNING"):
+        tiny.enqueue_many([((number,), {}) for number in range(3)])
+        with transaction.atomic():
+            tiny.enqueue(3)
+        number = Fibonacci.enqueue(6)  # its children are told of by the executor
+        for _ in range(2):
+            engine_for("default").notify(["default"])
+        assert wait_for_end()["SUCCESSFUL"] == Task.objects.count()
+
+    assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["notices.full"]
+    number.refresh()
+    assert number.return_value == 8
+    full_of_notices()
+
+    def is_heard_again() -> bool:
+        engine_for("default").notify(["default"])  # a full queue stays full until somebody looks
+        notify_from_elsewhere("default", "whoever listens")
+        return True
+
+    wait_until(is_heard_again, "room for notices")
+    assert process.stop() == 0
+    assert len(process.output.find("notices.full")) <= 1
+    assert not process.output.find("ERROR|database.away")

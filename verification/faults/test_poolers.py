@@ -1,0 +1,90 @@
+"""Behind a pooler that gives each transaction another session: all works, and what cannot is said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from django.db import connection
+
+from demo_project.postgres import throwaway_cluster
+from tests.acceptance.harness import CHECKOUT, Fleet, fleet_of
+from verification.faults.burst import SERVED, run_burst
+from verification.faults.conformance import create_database, run_conformance
+from verification.faults.pgbouncer import PROGRAM, Pooler, run_pooler
+
+pytestmark = [
+    pytest.mark.skipif(PROGRAM is None, reason="PgBouncer is not installed"),
+    pytest.mark.django_db(transaction=True),
+]
+
+
+@pytest.fixture
+def pooler(transactional_db: None) -> Iterator[Pooler]:
+    """Before the tests' own server, with fewer sessions than the executors have connections."""
+    with run_pooler(connection.settings_dict, mode="transaction", sessions=5) as pooler:
+        yield pooler
+
+
+@pytest.fixture
+def url(pooler: Pooler) -> str:
+    return pooler.url_for(str(connection.settings_dict["NAME"]))
+
+
+@pytest.fixture
+def fleet(pooler: Pooler, process_environment: dict[str, str]) -> Iterator[Fleet]:
+    with fleet_of(process_environment) as fleet:
+        yield fleet
+
+
+def test_conformance_suite_holds_behind_a_pooler() -> None:
+    with (
+        throwaway_cluster(fsync="off", full_page_writes="off") as cluster,
+        run_pooler(cluster.database(), mode="transaction", sessions=5) as pooler,
+    ):
+        create_database(cluster.url, "jobqueue")
+        assert " passed" in run_conformance(pooler.url_for("jobqueue"))
+
+
+def test_executors_work_through_fewer_sessions_than_they_have_connections(fleet: Fleet, url: str) -> None:
+    said = run_burst(fleet, url)
+
+    # Statements of one name are not the same on every session: none was prepared, and none went wrong.
+    assert sum("database.pooled pulse prepares no statements" in output for output in said) == SERVED
+    assert not [line for output in said for line in output.splitlines() if "database.away" in line]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND backend_type = 'client backend'"
+        )
+        (sessions,) = cursor.fetchone()
+    assert sessions <= 5 + 1
+
+
+def test_executor_says_that_notices_do_not_come_and_polls(fleet: Fleet, url: str) -> None:
+    executor = fleet.start(environment={"DATABASE_URL": url}, poll_interval=0.3)
+
+    found = executor.output.wait_for(r"LISTEN does not work .* polling every 0\.3 s")
+
+    assert "WARNING" in found.string
+    run_burst(fleet, url)
+
+
+def test_doctor_says_that_notices_do_not_come(process_environment: dict[str, str], url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "manage.py", "jobqueue", "doctor", "--backend", "default", "--json"],
+        cwd=CHECKOUT,
+        env=process_environment | {"DATABASE_URL": url},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+    (found,) = [one for one in json.loads(done.stdout) if "notices" in one["said"]]
+    assert found["level"] == "warning"
+    assert "notices do not arrive (a pooler in transaction mode?)" in found["said"]

@@ -1,0 +1,166 @@
+"""
+What an administrator changes of the role that executors log in as, while they are at work.
+
+Limits of time, and how many connections it may have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from jobqueue.models import Task
+from tests.acceptance.harness import Fleet, Process, fleet_of, wait_for_end, wait_until
+from tests.acceptance.tasks import book, tiny, work
+from tests.acceptance.test_probes import HEALTH, OK, probe, wait_for_answer
+from tests.actors import ByHand, Fibonacci
+from tests.models import Effect
+
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests"])
+ROLE = "jobqueue_role"
+IDLED = "terminating connection due to idle-in-transaction timeout"
+
+
+class Role:
+    """Whom the executors of a test log in as."""
+
+    def __init__(self, fleet: Fleet, environment: dict[str, str]) -> None:
+        self._fleet = fleet
+        self._environment = {"DATABASE_URL": re.sub("//.*?@", f"//{ROLE}:pw@", environment["DATABASE_URL"])}
+
+    def start(self, *flags: str, **options: float) -> Process:
+        return self._fleet.start(*flags, environment=self._environment, **options)
+
+    def alter(self, *changes: str) -> None:
+        """Change the role, and end its sessions, who would not hear of it."""
+        with connection.cursor() as cursor:
+            for change in changes:
+                cursor.execute(f"ALTER ROLE {ROLE} {change}")
+            cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [ROLE])
+
+    def waits(self) -> bool:
+        """Whether one of its sessions waits for a lock."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_stat_clear_snapshot()")  # in a transaction it would stay as it was seen first
+            cursor.execute("SELECT 1 FROM pg_stat_activity WHERE usename = %s AND wait_event_type = 'Lock'", [ROLE])
+            return cursor.fetchone() is not None
+
+
+@pytest.fixture
+def role(process_environment: dict[str, str], transactional_db: None) -> Iterator[Role]:
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE ROLE {ROLE} LOGIN PASSWORD 'pw'")
+        cursor.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {ROLE}")
+        cursor.execute(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {ROLE}")
+    try:
+        with fleet_of(process_environment) as fleet:
+            yield Role(fleet, process_environment)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"DROP OWNED BY {ROLE}")
+            cursor.execute(f"DROP ROLE {ROLE}")
+
+
+def hold_back(role: Role, pk: str, then: Callable[[], None] = lambda: None) -> None:
+    """Hold a running task's row until an executor that wants to commit it has given up."""
+    wait_until(lambda: Task.objects.running().filter(pk=pk).exists(), "a running task")
+    with transaction.atomic():
+        Task.objects.select_for_update().get(pk=pk)
+        wait_until(role.waits, "an executor to wait for the row")
+        then()
+        wait_until(lambda: not role.waits(), "the end of its patience")
+
+
+@pytest.mark.parametrize(("setting", "body"), [("statement_timeout", ByHand), ("lock_timeout", book)])
+def test_row_that_the_server_does_not_wait_for_spends_no_attempt(role: Role, setting: str, body: Any) -> None:
+    process = role.start("--threads", "2")
+    role.alter(f"SET {setting} = '2s'")
+
+    hold_back(role, body.using(max_attempts=1).enqueue(2.0).id)
+
+    assert wait_for_end() == {"SUCCESSFUL": 1}
+    assert (Task.objects.get().attempts, Effect.objects.count()) == (0, 1)
+    assert process.stop() == 0
+    assert process.output.find(r"\(not counted\) .* Stale: The task's row was not to be had in time: canceling")
+
+
+def test_deadlock_with_others_spends_no_attempt(role: Role) -> None:
+    process = role.start("--threads", "2")
+    role.alter("SET deadlock_timeout = '3s'")  # the other looks for a deadlock once, and we need to be there by then
+    result = book.using(max_attempts=1).enqueue(2.0)
+
+    def want_what_it_has() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL deadlock_timeout = '1min'")  # so that the other is chosen
+            cursor.execute("LOCK TABLE tests_effect")
+
+    hold_back(role, result.id, want_what_it_has)
+
+    assert wait_for_end() == {"SUCCESSFUL": 1}
+    row = Task.objects.get()
+    assert (row.attempts, row.errors, Effect.objects.count()) == (0, [], 1)
+    assert process.stop() == 0
+    assert process.output.find(r"\(not counted\) .* deadlock detected")
+
+
+def test_limits_that_nothing_of_ours_keeps_are_not_for_executors(role: Role) -> None:
+    process = role.start("--threads", "4", "-v", "0", heartbeat_timeout=6)
+    tiny.enqueue_many([((number,), {}) for number in range(5_000)])
+    role.alter("SET statement_timeout = '10ms'", "SET idle_in_transaction_session_timeout = '10ms'")
+    parents = [Fibonacci.using(max_attempts=1).enqueue(6) for _ in range(10)]
+
+    wait_for_end()
+
+    assert not Task.objects.exclude(status="SUCCESSFUL", attempts=0, executor_losses=0).exists()
+    assert {Task.objects.get(pk=parent.id).return_value for parent in parents} == {8}
+    assert process.stop() == 0
+
+
+def test_body_that_idles_in_its_transaction_is_told_so_and_harms_nobody(role: Role) -> None:
+    process = role.start("--threads", "2")
+    role.alter("SET idle_in_transaction_session_timeout = '300ms'")
+    idler, quick = book.using(max_attempts=2).enqueue(0.6), book.enqueue()
+
+    assert wait_for_end() == {"SUCCESSFUL": 1, "FAILED": 1}
+    row = Task.objects.get(pk=idler.id)
+    assert (row.attempts, [error["message"] for error in row.errors]) == (2, [IDLED] * 2)
+    assert [str(effect.task_id) for effect in Effect.objects.all()] == [quick.id]
+    assert process.stop() == 0
+
+
+def test_executor_that_finds_no_connection_free_waits_for_one(role: Role) -> None:
+    process = role.start(*HEALTH, "--threads", "4", heartbeat_timeout=2)
+    wait_for_answer(process, "/readyz", 200)
+    running = work.enqueue(0.5)
+    wait_until(Effect.objects.exists, "a task that runs")
+    role.alter("CONNECTION LIMIT 0")
+    book.enqueue_many([((), {})] * 10)
+    wait_for_answer(process, "/readyz", 503, "The database is away.")
+    process.output.wait_for(r"executor\.fenced")
+    assert probe(process, "/livez") == OK
+
+    role.alter("CONNECTION LIMIT -1")
+
+    assert wait_for_end() == {"SUCCESSFUL": 11}
+    wait_for_answer(process, "/readyz", 200)
+    assert Task.objects.get(pk=running.id).executor_losses == 0
+    assert set(Task.objects.values_list("attempts", flat=True)) == {0}
+    assert len(process.output.find(r"database\.(away|back)")) == 2
+    assert process.stop() == 0
+
+
+def test_listener_leaves_the_last_connections_to_those_who_need_them(role: Role) -> None:
+    """Two are enough, whoever was quicker when they were given out."""
+    process = role.start(*HEALTH, "--threads", "4", "--poll-interval", "0.2", heartbeat_timeout=3)
+    for _ in range(3):
+        role.alter("CONNECTION LIMIT 2")
+        seen = process.row.heartbeat
+        wait_until(lambda seen=seen: process.row.heartbeat > seen, "a beat")  # type: ignore[misc]
+        tiny.enqueue()
+        assert set(wait_for_end()) == {"SUCCESSFUL"}
+        wait_for_answer(process, "/readyz", 200)
+    assert process.stop() == 0

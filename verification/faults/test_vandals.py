@@ -1,0 +1,86 @@
+"""Bodies that change the process around them: the executor lives, works on, and still hears us."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from jobqueue.models import Executor, Task
+from tests.acceptance.harness import Fleet, fleet_of, session_of, wait_for_end, wait_until
+from tests.acceptance.tasks import book, tiny, work_later
+from tests.actors import Fibonacci
+from verification.faults import vandals
+
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests"])
+IMPORTED = {"TESTS_IMPORT": vandals.__name__}
+
+
+@pytest.fixture
+def fleet(process_environment: dict[str, str], transactional_db: None) -> Iterator[Fleet]:
+    with fleet_of(process_environment | IMPORTED) as fleet:
+        yield fleet
+
+
+def test_executor_works_on_after_each_and_stops_when_told(fleet: Fleet) -> None:
+    """One process bears them all; what it does after each says which was too much."""
+    process = fleet.start("--threads", "2", heartbeat_timeout=6, environment=IMPORTED)
+    for deed in vandals.DEEDS:
+        done = vandals.do.enqueue(deed)
+        wait_for_end()
+        done.refresh()
+        assert done.status == "SUCCESSFUL", (deed, done.errors)
+        for body in (tiny, book, work_later, vandals.ask_anew):
+            body.enqueue_many([((), {})] * 3)
+        assert wait_for_end() == {"SUCCESSFUL": Task.objects.count()}, deed
+
+    Fibonacci.enqueue(5)
+    assert wait_for_end() == {"SUCCESSFUL": Task.objects.count()}
+    assert not Task.objects.filter(executor_losses__gt=0).exists()
+    before = Executor.objects.get().heartbeat
+    wait_until(lambda: Executor.objects.get().heartbeat > before, "another beat")
+    assert process.stop() == 0
+    for pid in session_of(process.pid):  # programs that bodies have left
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_signals_are_not_for_bodies(fleet: Fleet) -> None:
+    process = fleet.start(environment=IMPORTED)
+    vandals.take_a_signal.enqueue()
+
+    assert wait_for_end() == {"FAILED": 1}
+
+    (error,) = Task.objects.get().errors
+    assert "main thread" in error["message"]
+    assert process.stop() == 0
+
+
+def test_closed_standard_streams_become_no_connection(fleet: Fleet) -> None:
+    process = fleet.start("--threads", "1", heartbeat_timeout=6, environment=IMPORTED)
+    for then_connect in (False, True):
+        vandals.close_standard_streams.enqueue_many([((then_connect,), {}), ((then_connect,), {})])
+        vandals.complain.enqueue_many([((), {})] * 10)
+
+        assert wait_for_end() == {"SUCCESSFUL": Task.objects.count()}, [*Task.objects.failed().values("errors")]
+
+    assert process.stop() == 0
+    assert process.output.find(r"executor\.stopped")
+
+
+def test_closed_descriptors_cost_the_process_but_nobody_else(fleet: Fleet) -> None:
+    """Nothing is left to go on with; a supervisor starts another, and the third loss is the end of it."""
+    supervisor = fleet.start("--processes", "2", heartbeat_timeout=1.5, environment=IMPORTED)
+    guilty = vandals.close_descriptors.enqueue()
+    book.enqueue_many([((0.05,), {})] * 60)
+    work_later.enqueue_many([((0.05,), {})] * 20)
+
+    wait_for_end()
+
+    assert not Task.objects.exclude(pk=guilty.id).exclude(status="SUCCESSFUL").exists()
+    assert supervisor.is_alive
+    hit = {*Executor.objects.filter(pk__in=Task.objects.get(pk=guilty.id).worker_ids).values_list("pid", flat=True)}
+    assert hit
+    wait_until(lambda: not hit & {*supervisor.children()}, "the end of all that were hit")
+    assert supervisor.stop() == 0

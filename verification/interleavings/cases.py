@@ -1,0 +1,44 @@
+"""Which scenario on which engine, in processes of their own; and the story of an order that failed."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ProcessPoolExecutor
+
+from jobqueue.engine.base import Engine
+from jobqueue.engine.postgresql import PostgresEngine
+from verification.interleavings import process
+from verification.interleavings.orders import Explored, Plan
+from verification.interleavings.scenarios import ON_PORTABLE, SCENARIOS
+
+Case = tuple[str, type[Engine]]
+
+CASES: list[Case] = [(name, PostgresEngine) for name in SCENARIOS] + [(name, Engine) for name in ON_PORTABLE]
+
+
+def name_of(case: Case) -> str:
+    scenario, kind = case
+    return f"{scenario}-{kind.__name__}"
+
+
+def begin(pool: ProcessPoolExecutor, case: Case, plan: Plan) -> Future[Explored]:
+    return pool.submit(process.run, *case, plan)
+
+
+def longest_first(cases: list[Case]) -> list[Case]:
+    """Those of three connections are never run whole."""
+    return sorted(cases, key=lambda case: -SCENARIOS[case[0]].actors)
+
+
+def report(explored: Explored, case: Case) -> str:
+    """Tell a failure as a story: each step, what does not hold, and how to see it again."""
+    order = explored.failure
+    assert order is not None
+    test = f"verification/interleavings/test_orders.py::test_any_order_is_right[{name_of(case)}]"
+    steps = [
+        f"  {letter}  {seconds:6.3f} s  {words}"
+        for (letter, words), seconds in zip(order.steps, order.took_seconds, strict=True)
+    ]
+    again = f"JOBQUEUE_ORDER={order.letters} python -m pytest '{test}'"
+    return "\n".join(
+        [f"{case[0]}: order {explored.count}, seed {explored.seed}", *steps, *order.problems, "Again:", f"  {again}"]
+    )

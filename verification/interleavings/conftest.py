@@ -1,0 +1,56 @@
+"""Scenarios explored by a few processes at once, on this session's server; each in a world of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+
+import pytest
+
+from jobqueue.engine.base import Engine
+from jobqueue.engine.postgresql import PostgresEngine
+from verification.interleavings.cases import Case, begin, longest_first
+from verification.interleavings.orders import Explored, Plan
+from verification.interleavings.process import pool_of
+
+logger = logging.getLogger(__name__)
+
+Run = Callable[..., Explored]
+Started = dict[Case, "Future[Explored]"]
+
+
+@pytest.fixture(scope="package")
+def pool(process_environment: dict[str, str]) -> Iterator[ProcessPoolExecutor]:
+    with pool_of(process_environment) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def started(pool: ProcessPoolExecutor, request: pytest.FixtureRequest) -> Started:
+    """Begin with all scenarios that this file will ask for, those of many orders first."""
+    items = [item for item in request.session.items if item.path == request.path]
+    asked = [item.callspec.params for item in items if hasattr(item, "callspec")]
+    wanted = [(params["scenario"], params["kind"]) for params in asked if {"scenario", "kind"} <= params.keys()]
+    return {case: begin(pool, case, Plan.from_environment()) for case in longest_first(wanted)}
+
+
+@pytest.fixture(scope="module")
+def ran() -> dict[Case, int]:
+    """How many orders of each race this file has run."""
+    return {}
+
+
+@pytest.fixture
+def run(pool: ProcessPoolExecutor, started: Started, ran: dict[Case, int]) -> Run:
+    """Run a scenario's orders on an engine until one fails, or enough have not."""
+
+    def run(scenario: str, kind: type[Engine] = PostgresEngine, plan: Plan | None = None) -> Explored:
+        case = (scenario, kind)
+        future = started.pop(case, None) if plan is None else None
+        explored = (future or begin(pool, case, plan or Plan.from_environment())).result()
+        ran[case] = ran.get(case, 0) + explored.count
+        logger.info("%s on %s: %s", scenario, kind.__name__, explored)
+        return explored
+
+    return run

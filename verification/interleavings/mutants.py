@@ -1,0 +1,400 @@
+"""The engine, deliberately broken: each in one way that looks right at first sight, and must be caught."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError, connections
+from django.db.models import Exists, F, OuterRef, TextField
+from django.db.models.functions import Cast
+from msgspec import structs
+
+from jobqueue.engine.cancel import Cancelled
+from jobqueue.engine.claim import RAW
+from jobqueue.engine.clock import Clock, bound, rank_from
+from jobqueue.engine.commit import LockedRow, is_held
+from jobqueue.engine.mail import Ending
+from jobqueue.engine.postgresql import PostgresEngine
+from jobqueue.engine.statements import statement
+from jobqueue.models import Task, TaskQuerySet
+from jobqueue.records import (
+    ClaimedBatch,
+    ClaimRequest,
+    CommitResult,
+    Enqueued,
+    ExecutorInfo,
+    NewMessage,
+    NewTask,
+    Outcome,
+    OwnedTask,
+    Rescued,
+    Status,
+)
+
+TEXTS = {"errors_text": Cast("errors", TextField()), "workers_text": Cast("worker_ids", TextField())}
+
+
+class Asked(threading.local):
+    """What this thread's commit is about, for the parts of it that are broken."""
+
+    kin: set[UUID] | None = None
+    outcomes: Sequence[Outcome] = ()
+    with_mail: Collection[UUID] = ()
+
+
+class Broken(PostgresEngine):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.asked = Asked()
+
+    def _commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
+        self.asked.outcomes, self.asked.kin = outcomes, None
+        return super()._commit(outcomes, holder=holder, wait=wait)
+
+
+class LooksWhileLocking(Broken):
+    """Reads the inbox in the statement that locks: after a wait, in the snapshot from before it."""
+
+    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Any]:
+        unread = self.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
+        rows = {row.pk: row for row in self.lock(ids, wait=wait).annotate(has_mail=Exists(unread)).defer(*RAW)}
+        self.asked.with_mail = {pk for pk, row in rows.items() if getattr(row, "has_mail", False)}
+        return rows
+
+    def _with_mail(self, left: Mapping[UUID, int]) -> set[UUID]:
+        return set(left) & set(self.asked.with_mail)
+
+
+class NeverLooks(PostgresEngine):
+    """Leaves it to the senders to wake what is about to sleep."""
+
+    def _with_mail(self, left: Mapping[UUID, int]) -> set[UUID]:
+        return set()
+
+
+class WakesWithoutLocking(PostgresEngine):
+    """Skips what is RUNNING in its snapshot, although that commit is about to suspend it."""
+
+    def wake(self, ids: Iterable[UUID]) -> int:
+        suspended = self.tasks.suspended().filter(pk__in=list(ids))
+        return suspended.update(status=Status.READY, rank=rank_from(Clock(), self.options.aging), wake_at=None)
+
+
+class ForgetsToWake(PostgresEngine):
+    """Wakes the receivers that it could lock, and forgets those that somebody else had locked."""
+
+    def _commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
+        return replace(super()._commit(outcomes, holder=holder, wait=wait), wake=frozenset())
+
+
+class IgnoresTheToken(Broken):
+    """Takes any RUNNING task for the one that was claimed."""
+
+    def hot_rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+        if name != "commit":
+            return super().hot_rows(name, **parameters)
+        with connections[self.database].cursor() as cursor:
+            sql = statement("commit").replace(" AND locked.claim_number = given.claim_number", "")
+            cursor.execute(sql, parameters)
+            return list(cursor.fetchall())
+
+    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
+        rows = super()._lock_for_commit(ids, wait=wait)
+        for outcome in self.asked.outcomes:
+            if outcome.task_id in rows:
+                rows[outcome.task_id].claim_number = outcome.claim_number
+        return rows
+
+
+class TellsBeforeItKnows(Broken):
+    """Tells the parent of a child's end although the claim may not hold any more."""
+
+    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
+        rows = super()._lock_for_commit(ids, wait=wait)
+        for outcome in self.asked.outcomes:
+            row = rows.get(outcome.task_id)
+            if row is not None and outcome.parent_id is not None and not is_held(outcome, row, None):
+                self._report([Ending(outcome.task_id, outcome.parent_id, outcome.status, outcome.return_value)])
+        return rows
+
+
+class ConsumesUpToTheLast(PostgresEngine):
+    """Takes the ids of messages for the order of their commits."""
+
+    def _consume(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            if outcome.effects.consumed:
+                last = max(outcome.effects.consumed)
+                self.messages.filter(task_id=outcome.task_id, pk__lte=last)._raw_delete(self.database)
+
+
+class WaitsForReceivers(PostgresEngine):
+    """Waits for the rows that it writes to, as for its own that it has locked before."""
+
+    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
+        return super()._lock_for_commit(ids, wait=True)
+
+
+class ClaimsWithoutLocking(PostgresEngine):
+    """Looks for what is READY, and then takes it, whoever has taken it in between."""
+
+    def _take_best(self, demand: ClaimRequest) -> ClaimedBatch:
+        ready = self.tasks.ready().filter(queue_name__in=demand.queues).order_by("rank", "pk")
+        found = list(ready.values_list("pk", "claim_number")[: demand.limit])
+        for pk, number in found:
+            self.tasks.filter(pk=pk).update(
+                status=Status.RUNNING, claim_number=number + 1, executor_id=demand.executor_id, claimed_at=Clock()
+            )
+        return ClaimedBatch(self._read_claimed([pk for pk, _ in found]))
+
+
+class CancelsWhatItSaw(PostgresEngine):
+    """Decides by what it read, not by what it has locked."""
+
+    def lock(self, ids: Iterable[UUID], *, wait: bool = False) -> TaskQuerySet:
+        return self.tasks.filter(pk__in=list(ids)).order_by("pk") if wait else super().lock(ids)
+
+
+class LooksOnceForTheFamily(Broken):
+    """Ends the children that it saw before it had locked their parents, and forgets those born meanwhile."""
+
+    def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
+        if self.asked.kin is None:
+            self.asked.kin = super().descendants(ids)
+        return set(self.asked.kin)
+
+
+class PrunesWhatItSaw(PostgresEngine):
+    """Deletes what had ended when it looked."""
+
+    def _purge(self, status: str, kept_seconds: float, limit: int) -> int:
+        ids = list(self.tasks.filter(status=status).values_list("pk", flat=True)[:limit])
+        self._delete_mail(ids)
+        self.tasks.filter(pk__in=ids)._raw_delete(self.database)
+        return len(ids)
+
+
+class RemembersNoRepeats(PostgresEngine):
+    """Takes each message for a new one."""
+
+    def _insert(self, messages: Sequence[NewMessage], *, all_or_none: bool = False) -> list[tuple[int, UUID]]:
+        return super()._insert([structs.replace(one, dedupe_key=None) for one in messages], all_or_none=all_or_none)
+
+
+# --- those that the simulation is for: one verb after the other is enough to see them
+
+
+class Rewritten(PostgresEngine):
+    """A statement of which some words are other ones."""
+
+    name = ""
+    words = ("", "")
+
+    def hot_rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+        if name != self.name:
+            return super().hot_rows(name, **parameters)
+        sql = statement(name)
+        assert self.words[0] in sql
+        with connections[self.database].cursor() as cursor:
+            cursor.execute(sql.replace(*self.words), parameters)
+            return list(cursor.fetchall())
+
+
+class ClaimsUnderTheSameNumber(Rewritten):
+    """Hands a task out again under the number of the claim before."""
+
+    name, words = "claim", ("claim_number = task.claim_number + 1", "claim_number = GREATEST(1, task.claim_number)")
+
+
+class ClaimsWhatIsPaused(Rewritten):
+    """Does not look whether a queue is paused."""
+
+    name, words = "claim", ("queue.paused_at IS NOT NULL", "FALSE")
+
+
+class SendsToWhoHasEnded(Rewritten):
+    """Takes a message for a task that has ended badly, which nobody will read."""
+
+    name, words = "send", ("receiver.finished_at IS NULL OR given.child_status IS NOT NULL", "TRUE")
+
+
+class ForgetsAttempts(Rewritten):
+    """Lets a task that fails try for ever."""
+
+    name, words = "commit", ("attempts = held.attempts", "attempts = task.attempts")
+
+
+class RingsBeforeItsTime(PostgresEngine):
+    """Rings the alarms that are not due yet, together with one that is."""
+
+    def count(self, name: str, /, **parameters: Any) -> int:
+        words = "AND wake_at <= (SELECT clock_timestamp())"
+        if name != "wake_due":
+            return super().count(name, **parameters)
+        assert words in statement(name)
+        with connections[self.database].cursor() as cursor:
+            cursor.execute(statement(name).replace(words, ""), parameters)
+            return int(cursor.rowcount)
+
+
+class ReleaseCountsAnAttempt(PostgresEngine):
+    """Takes a task that is handed back for one that has failed."""
+
+    def _write_rows(
+        self, changes: Sequence[tuple[Outcome, Status]], holder: UUID | None = None
+    ) -> dict[UUID, Status | None]:
+        def failed(outcome: Outcome) -> Outcome:
+            is_released = outcome.status is Status.READY and not outcome.is_good_poll
+            return structs.replace(outcome, attempts=outcome.attempts + 1) if is_released else outcome
+
+        return super()._write_rows([(failed(outcome), entering) for outcome, entering in changes], holder)
+
+
+class BeatsOnlyAtFirst(PostgresEngine):
+    """Says that it lives once, and then only asks."""
+
+    def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
+        self._write_executor(sign)
+        rows = self.rows("tasks_of_executor", executor_id=sign.executor_id)
+        return [OwnedTask(id=pk, claim_number=number, is_cancel_requested=asked) for pk, number, asked in rows]
+
+
+class BeatsOnItsTasks(PostgresEngine):
+    """Writes its beats on its tasks, as one would at first."""
+
+    def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
+        self.tasks.running().filter(executor_id=sign.executor_id).update(claimed_at=Clock())
+        return super().heartbeat(sign)
+
+
+class BeatsWithoutNews(PostgresEngine):
+    """Is not told what is to be cancelled."""
+
+    def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
+        return [replace(held, is_cancel_requested=False) for held in super().heartbeat(sign)]
+
+
+class RescuesByAge(PostgresEngine):
+    """Goes by how long ago a task was claimed, not by its executor's beats."""
+
+    def _silent_executors(self) -> dict[UUID, float]:
+        return {pk: seconds or 0.0 for pk, seconds in self._holders().items()}
+
+    def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
+        overdue = self.lock(ids).filter(status=Status.RUNNING, claimed_at__lt=bound(-self.options.heartbeat_timeout))
+        return list(overdue.annotate(**TEXTS).defer(*RAW))
+
+
+class RescuesWhatItSaw(PostgresEngine):
+    """Takes what was overdue when it looked, and does not look again when it has the lock."""
+
+    def _silent_executors(self) -> dict[UUID, float]:
+        return defaultdict(float, super()._silent_executors())  # also of nobody, who holds what is not held any more
+
+    def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
+        return list(self.lock(ids).annotate(**TEXTS).defer(*RAW))
+
+
+class RescueCountsAnAttempt(PostgresEngine):
+    """Counts a lost executor as a failure of its task."""
+
+    def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
+        self.tasks.filter(pk=row.pk).update(attempts=F("attempts") + 1)
+        return super()._take_back(row, silent, now)
+
+
+class RescueForgetsTheCancel(PostgresEngine):
+    """Starts a task again of which somebody has asked that it end."""
+
+    def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
+        row.cancel_requested_at = None
+        return super()._take_back(row, silent, now)
+
+
+class RescueTellsNoParent(PostgresEngine):
+    """Lets a parent wait for ever for a child that went down with its executors."""
+
+    def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
+        rescued, _ = super()._take_back(row, silent, now)
+        return rescued, None
+
+
+class CancelsUnderTheHands(PostgresEngine):
+    """Ends what somebody is at work on, as if it were queued."""
+
+    def _cancel_locked(self, rows: Iterable[Any]) -> Cancelled:
+        all_rows = list(rows)
+        for row in all_rows:
+            if row.status == Status.RUNNING:
+                row.status = Status.READY
+        return super()._cancel_locked(all_rows)
+
+
+class CancelTellsNoParent(PostgresEngine):
+    """Lets a parent wait for ever for a child that somebody has cancelled."""
+
+    def _cancel_locked(self, rows: Iterable[Any]) -> Cancelled:
+        all_rows = list(rows)
+        for row in all_rows:
+            row.parent_id = None
+        return super()._cancel_locked(all_rows)
+
+
+class RequeueKeepsAttempts(PostgresEngine):
+    """Gives a task that is requeued the tries that it has left: none, as a rule."""
+
+    def _requeue_locked(self, ids: Sequence[UUID]) -> int:
+        before = dict(self.tasks.filter(pk__in=ids).values_list("pk", "attempts"))
+        requeued = super()._requeue_locked(ids)
+        for pk, attempts in before.items():
+            self.tasks.filter(pk=pk).update(attempts=attempts)
+        return requeued
+
+
+class ForgetsKeys(PostgresEngine):
+    """Enqueues one more task of a key that a live one holds."""
+
+    def _enqueue_batch(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        return super()._enqueue_batch([structs.replace(row, key=None) for row in rows])
+
+
+class ForgetsIdempotencyKeys(PostgresEngine):
+    """Enqueues one more task of an idempotency key that somebody has used since it looked."""
+
+    def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        seen = self._seen({row.idempotency_key for row in rows})
+        new = [row for row in rows if row.idempotency_key not in seen]
+        try:
+            with self.transaction():
+                born = self.enqueue(new)
+        except IntegrityError:
+            born = self.enqueue([structs.replace(row, idempotency_key=None) for row in new])
+        answers = {row.id: answer for row, answer in zip(new, born, strict=True)}
+        return [answers.get(row.id) or seen[row.idempotency_key] for row in rows]
+
+
+class IgnoresWhatRuns(PostgresEngine):
+    """Grants each claim of a queue the whole of its limit."""
+
+    def _count_running(self, most: Mapping[str, int]) -> dict[str, int]:
+        return dict.fromkeys(most, 0)
+
+
+class SweepsNobody(PostgresEngine):
+    """Leaves those asleep whose wake-up was lost."""
+
+    def sweep(self, limit: int = 1000) -> int:
+        return 0
+
+
+class SweepsAllWhoSleep(PostgresEngine):
+    """Wakes whoever is asleep, mail or not."""
+
+    def _asleep_with_mail(self, limit: int) -> list[UUID]:
+        return list(self.tasks.suspended().values_list("pk", flat=True)[:limit])

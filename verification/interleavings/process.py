@@ -1,0 +1,86 @@
+"""A few processes at once, each with what it begins with: nothing here imports models, which needs a Django set up."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
+
+import django
+
+if TYPE_CHECKING:
+    from jobqueue.engine.base import Engine
+    from verification.interleavings.orders import Explored, Plan
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Pool(ProcessPoolExecutor):
+    """Processes each of which ends when it is asked to, once what it is about has cleaned up."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        return super().submit(work, partial(fn, *args, **kwargs))
+
+
+def work(call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except SystemExit as error:
+        os._exit(int(str(error.code)))  # the pool would take it for a result, and hand us what comes next
+
+
+@contextmanager
+def pool_of(environment: Mapping[str, str], processes: int = 0) -> Iterator[ProcessPoolExecutor]:
+    """
+    Processes on the database of this environment. An order keeps one processor busy, here or on the server.
+
+    An error that ends the block ends them too, in the middle of their work, with what they have started.
+    """
+    with Pool(
+        max_workers=processes or min(4, 2 * (os.cpu_count() or 1)),
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=set_up,
+        initargs=(dict(environment),),
+    ) as pool:
+        try:
+            yield pool
+        except BaseException:
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+        pool.shutdown(cancel_futures=True)
+
+
+def set_up(environment: Mapping[str, str]) -> None:
+    signal.signal(signal.SIGTERM, leave)
+    os.environ.update(environment)
+    django.setup()
+    gc.freeze()
+    gc.set_threshold(50_000)  # collecting what Django has loaded took an eighth of the time
+
+
+def leave(number: int, frame: FrameType | None) -> NoReturn:
+    """Let a signal end whatever goes on, cleanly: it may come again meanwhile."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+def run(scenario: str, kind: type[Engine], plan: Plan) -> Explored:
+    from verification.interleavings import runner
+
+    return runner.run(scenario, kind, plan)
+
+
+def estimate(scenario: str, kind: type[Engine], descents: int) -> tuple[float, float]:
+    from verification.interleavings import runner
+
+    return runner.estimate_kinds(scenario, kind, descents)
