@@ -107,10 +107,10 @@ def test_retention_that_is_unset_or_not_kept_is_a_warning(settings, backend) -> 
 
 
 def test_a_migration_that_is_missing_ends_the_look(backend) -> None:
-    MigrationRecorder(connections[backend]).record_unapplied("jobqueue", "0004_task_alarm_at")
+    MigrationRecorder(connections[backend]).record_unapplied("jobqueue", "0002_postgresql")
     TaskFactory.create(backend=backend, using=backend)
     (error,) = said_of(backend, "error")
-    assert "0004_task_alarm_at" in error
+    assert "0002_postgresql" in error
     assert f"manage.py migrate jobqueue --database {backend}" in error
 
 

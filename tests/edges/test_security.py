@@ -236,12 +236,6 @@ KNOWN = {
     ("compat.py", ""),  # the task framework, whichever there is
     ("function.py", "_rebuild"),  # a task that the site itself has pickled, for a process pool, say; rows hold none
     ("actor.py", "_rebuild"),
-    ("migrations/0008_tally.py", ""),  # another migration, whose name is no identifier
-    ("migrations/0010_signed_integers.py", ""),  # the same
-    ("migrations/0011_enqueue_function.py", ""),
-    ("migrations/0012_moments.py", ""),
-    ("migrations/0013_spare_heartbeats.py", ""),
-    ("migrations/0014_task_idempotency_digest.py", ""),
     ("engine/schema.py", "missing_migrations"),  # where MIGRATION_MODULES of the site's settings has our migrations
 }
 UNSAFE = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "system", "popen"}

@@ -1,199 +1,142 @@
--- Explain the queue to somebody who has only psql: \dt+ shows what is said of tables, \d+ of columns, \df+ of functions.
--- Parameters: none. Locks: each table SHARE UPDATE EXCLUSIVE, for a moment; reads and writes go on.
--- A column without a comment fails tests/edges/test_sql_functions.py.
-COMMENT ON TABLE {schema}.jobqueue_task IS
-$$One task of the queue (django-jobqueue): what to run, where it stands, and how it ended.
+-- Explain the queue in psql: \dt+ shows the comments of tables, \d+ of columns, \df+ of functions.
+-- Parameters: {schema}, of the tables. Locks: each table SHARE UPDATE EXCLUSIVE, briefly. Reads and writes continue.
+-- tests/edges/test_sql_functions.py fails for a column without a comment.
+COMMENT ON TABLE jobqueue_task IS
+$$One task of the queue (django-jobqueue): what to run, its state, and its result.
 
-A task is one row. An executor (manage.py run_executors) claims rows, runs their body, and commits the outcome in one
-transaction. The row is the truth; notices (LISTEN jobqueue) only save time, and polling finds what they missed.
+Executors (manage.py run_executors) claim rows, run the task's code, and commit the outcome in one transaction. The row
+is the truth. Notifications (LISTEN jobqueue) only save time: polling finds work that a lost notification announced.
 
  create --> READY --claim--> RUNNING --done--> SUCCESSFUL
    |                            |- error, attempts left --> SCHEDULED --due--> READY
-   `- later --> SCHEDULED       |- an actor waits --> SUSPENDED --a message, or its wake_at--> READY
-                                |- executor lost, or handed back --> READY
-                                |- error, none left --> FAILED       (requeue: FAILED, CANCELLED --> READY)
+   `- run later --> SCHEDULED   |- actor waits --> SUSPENDED --message, or wake_at--> READY
+                                |- executor lost, or task released --> READY
+                                |- error, no attempts left --> FAILED   (requeue: FAILED, CANCELLED --> READY)
                                 `- cancelled --> CANCELLED
 
-Claim: an executor takes the READY rows of a queue with the lowest rank, FOR NO KEY UPDATE SKIP LOCKED. The rank is the
-moment a task became ready less priority x AGING (a minute, say): constant while the task waits, and nothing starves.
-Fencing: each claim adds one to claim_number, and whoever commits must present the number of his claim. So an executor
-that was given up for lost changes nothing.
-Lost: an executor's signs of life stand on its own row (jobqueue_executor.heartbeat), not here. Others take the RUNNING
-tasks of one that has gone silent.
-Messages: to send is to insert into jobqueue_inboxmessage. Whoever commits a task as SUSPENDED locks it first and then
-looks for unread mail; and once a second some executor makes SUSPENDED tasks with unread mail READY.
+Claim: an executor takes the READY rows with the lowest rank, FOR NO KEY UPDATE SKIP LOCKED. The rank is the time when a
+task became ready, minus priority x AGING (60 seconds by default). It does not change while the task waits, so every task
+is reached.
+Fencing: each claim adds 1 to claim_number, and a commit must present the number of its claim. An executor that lost its
+claim cannot change the row.
+Lost executors: heartbeats are stored in jobqueue_executor. If an executor is silent for too long, others take its tasks.
+Messages: sending inserts into jobqueue_inboxmessage. The commit of a SUSPENDED task locks its row, then looks for
+unread messages. Once a second an executor makes SUSPENDED tasks with unread messages READY.
 
-From SQL, in a transaction of yours, from triggers too:
+From SQL, in your own transaction or trigger:
   SELECT jobqueue_create_task(NULL, 'shop.tasks.send_receipt', args => jsonb_build_array(42));
   SELECT jobqueue_send_to_task('<id of a task>', NULL, '{"paid": true}');
-To look is harmless: SELECT status, count(*) FROM jobqueue_task GROUP BY status;
-Change no row by hand: executors hold some in memory, and a status without its companions (finished_at, wake_at,
-heartbeat, executor_id) is a task that nobody finds.$$;
-COMMENT ON COLUMN {schema}.jobqueue_task.id IS
-    'A UUIDv7, made before the insert, so that a parent knows its child.';
-COMMENT ON COLUMN {schema}.jobqueue_task.backend IS
-    'Alias in the site''s TASKS setting; each is a set of queues of its own, with executors of its own.';
-COMMENT ON COLUMN {schema}.jobqueue_task.queue_name IS
-    'Queue within the backend; executors may serve some only, and jobqueue_queue may say that it is paused.';
-COMMENT ON COLUMN {schema}.jobqueue_task.task_type IS
-    'Name under which the site''s code has registered the task: a dotted path, or a name that was given. An '
-    'executor that does not know it hands the task back for some seconds.';
-COMMENT ON COLUMN {schema}.jobqueue_task.priority IS
-    '-100 to 100, higher first; a point is worth AGING seconds of waiting.';
-COMMENT ON COLUMN {schema}.jobqueue_task.rank IS
-    'Order of claiming, lowest first: the moment it became ready less priority x AGING. Constant while it waits; '
-    'kept when it is handed back or rescued.';
-COMMENT ON COLUMN {schema}.jobqueue_task.args IS
-    'Positional arguments, a JSON array; never changed.';
-COMMENT ON COLUMN {schema}.jobqueue_task.kwargs IS
-    'Keyword arguments, a JSON object; never changed.';
-COMMENT ON COLUMN {schema}.jobqueue_task.options IS
-    'What was asked for this task beside its declaration: max_attempts, timeout (seconds), backoff. {} as a rule.';
-COMMENT ON COLUMN {schema}.jobqueue_task.metadata IS
-    'JSON object of the site''s own; bodies may change it.';
-COMMENT ON COLUMN {schema}.jobqueue_task.inner_state IS
-    'Memory of an actor between its polls, written by its commits only; NULL before the first, and for functions.';
-COMMENT ON COLUMN {schema}.jobqueue_task.key IS
-    'Unique among the live tasks of the backend (finished_at IS NULL), and an address to send to. Creating a '
-    'second one gives the first.';
-COMMENT ON COLUMN {schema}.jobqueue_task.parent_id IS
-    'The task that spawned it, or NULL. It is sent one message when this task ends. No foreign key: it may be '
-    'pruned before.';
-COMMENT ON COLUMN {schema}.jobqueue_task.status IS
-    'READY to be claimed; SCHEDULED for wake_at; RUNNING with an executor; SUSPENDED until a message or wake_at; '
-    'or ended: SUCCESSFUL, FAILED, CANCELLED.';
-COMMENT ON COLUMN {schema}.jobqueue_task.wake_at IS
-    'When a SCHEDULED task, or a SUSPENDED one that sleeps, becomes READY; else NULL.';
-COMMENT ON COLUMN {schema}.jobqueue_task.expires_at IS
-    'Not to be started after this moment: then it ends FAILED with Expired. NULL is never.';
-COMMENT ON COLUMN {schema}.jobqueue_task.claimed_at IS
-    'When it was claimed, while RUNNING; else NULL. Later signs of life stand on the executor''s row.';
-COMMENT ON COLUMN {schema}.jobqueue_task.claim_number IS
-    'The fencing token: how often it was claimed, never reset. A commit with another number changes nothing.';
-COMMENT ON COLUMN {schema}.jobqueue_task.executor_id IS
-    'Who holds it while RUNNING: jobqueue_executor.id; else NULL.';
-COMMENT ON COLUMN {schema}.jobqueue_task.worker_ids IS
-    'Executors that have started it, one entry per attempt, newest last, at most 100.';
-COMMENT ON COLUMN {schema}.jobqueue_task.attempts IS
-    'Failed tries of the current poll; 0 again after a good one. Lost executors and shutdowns do not count.';
-COMMENT ON COLUMN {schema}.jobqueue_task.max_attempts IS
-    'Tries of one poll, the first included, before it ends FAILED, as known when it was created. What holds is in options, '
-    'else as declared.';
-COMMENT ON COLUMN {schema}.jobqueue_task.polls IS
-    'Good polls so far: 1 for a function that has ended well, more for an actor.';
-COMMENT ON COLUMN {schema}.jobqueue_task.idle_polls IS
-    'Polls in a row that left their mail unread, or found stale what they had seen; each waits twice as long as the '
-    'one before.';
-COMMENT ON COLUMN {schema}.jobqueue_task.timed_out IS
-    'Whether the alarm of a SUSPENDED task woke it, for its next poll to see; cleared by a good poll.';
-COMMENT ON COLUMN {schema}.jobqueue_task.executor_losses IS
-    'Executors that were lost while they held it. From 2 on it runs alone in its process; at MAX_EXECUTOR_LOSSES it ends '
-    'FAILED.';
-COMMENT ON COLUMN {schema}.jobqueue_task.cancel_requested_at IS
-    'When somebody asked to cancel it; its executor sees it with the next heartbeat.';
-COMMENT ON COLUMN {schema}.jobqueue_task.errors IS
-    'JSON array, newest last, at most 20: attempt, at, executor, exception_class_path, message, traceback.';
-COMMENT ON COLUMN {schema}.jobqueue_task.return_value IS
-    'What the body gave, JSON; NULL until it ends SUCCESSFUL.';
-COMMENT ON COLUMN {schema}.jobqueue_task.enqueued_at IS
-    'When it was created, by the database''s clock, as all times here.';
-COMMENT ON COLUMN {schema}.jobqueue_task.started_at IS
-    'When it was claimed for the first time.';
-COMMENT ON COLUMN {schema}.jobqueue_task.last_attempted_at IS
-    'When it was claimed for the last time.';
-COMMENT ON COLUMN {schema}.jobqueue_task.finished_at IS
-    'When it ended; NULL while it is live. RETENTION counts from here.';
-COMMENT ON COLUMN {schema}.jobqueue_task.parent_notified_at IS
-    'When its end was sent to its parent: a task that was requeued does not tell it twice.';
+Reading is harmless: SELECT status, count(*) FROM jobqueue_task GROUP BY status;
+Do not change rows by hand. Executors hold some of them in memory, and a status must agree with finished_at, wake_at,
+heartbeat and executor_id. Write no infinite time, and none after the year 9000: Python cannot read it, and claims fail
+until the row is corrected.$$;
+COMMENT ON COLUMN jobqueue_task.id IS 'UUIDv7, made before the insert, so that a parent knows its child.';
+COMMENT ON COLUMN jobqueue_task.backend IS 'Alias in the TASKS setting. Each backend has its own queues and executors.';
+COMMENT ON COLUMN jobqueue_task.queue_name IS 'Queue within the backend.';
+COMMENT ON COLUMN jobqueue_task.task_type IS 'Registered name of the task, usually a dotted path.';
+COMMENT ON COLUMN jobqueue_task.priority IS '-100 to 100, higher first. One point is worth AGING seconds of waiting.';
+COMMENT ON COLUMN jobqueue_task.rank IS 'Claim order, lowest first: time of becoming ready minus priority x AGING.';
+COMMENT ON COLUMN jobqueue_task.args IS 'Positional arguments: JSON array. Never changed.';
+COMMENT ON COLUMN jobqueue_task.kwargs IS 'Keyword arguments: JSON object. Never changed.';
+COMMENT ON COLUMN jobqueue_task.options IS 'Options of this task that differ from its declaration: JSON object.';
+COMMENT ON COLUMN jobqueue_task.metadata IS 'The site''s own data: JSON object. Task code may change it.';
+COMMENT ON COLUMN jobqueue_task.inner_state IS 'State of an actor between its polls. NULL before the first.';
+COMMENT ON COLUMN jobqueue_task.key IS 'Unique among unfinished tasks of the backend. Also an address for messages.';
+COMMENT ON COLUMN jobqueue_task.idempotency_key IS 'Digest of owner and idempotency key. Unique among all tasks.';
+COMMENT ON COLUMN jobqueue_task.idempotency_digest IS 'Digest of the request that used the idempotency key.';
+COMMENT ON COLUMN jobqueue_task.parent_id IS 'Task that spawned this one. Not a foreign key: it may be pruned first.';
+COMMENT ON COLUMN jobqueue_task.status IS 'State of the task; see the comment of the table.';
+COMMENT ON COLUMN jobqueue_task.wake_at IS 'When a SCHEDULED or SUSPENDED task becomes READY. NULL in other states.';
+COMMENT ON COLUMN jobqueue_task.expires_at IS 'A task that has not started by then ends FAILED with Expired.';
+COMMENT ON COLUMN jobqueue_task.claimed_at IS 'When the task was claimed, while RUNNING.';
+COMMENT ON COLUMN jobqueue_task.claim_number IS 'Fencing token: number of claims. A commit with another number fails.';
+COMMENT ON COLUMN jobqueue_task.executor_id IS 'Executor that runs the task, while RUNNING: jobqueue_executor.id.';
+COMMENT ON COLUMN jobqueue_task.worker_ids IS 'Executors of the attempts, newest last: JSON array, at most 100.';
+COMMENT ON COLUMN jobqueue_task.attempts IS 'Failed attempts since the last successful poll.';
+COMMENT ON COLUMN jobqueue_task.max_attempts IS 'Attempts before FAILED, known at creation. Options and code override it.';
+COMMENT ON COLUMN jobqueue_task.polls IS 'Successful polls. A function has at most one.';
+COMMENT ON COLUMN jobqueue_task.idle_polls IS 'Polls in a row that left messages unread, or, negative, were stale.';
+COMMENT ON COLUMN jobqueue_task.timed_out IS 'Whether the timeout of a SUSPENDED task woke it.';
+COMMENT ON COLUMN jobqueue_task.timeout_at IS 'End of a wait, if wake_at is earlier to look at unread messages again.';
+COMMENT ON COLUMN jobqueue_task.executor_losses IS 'Executors lost while they ran this task. From 2 on it runs alone.';
+COMMENT ON COLUMN jobqueue_task.cancel_requested_at IS 'When a cancel was requested. Its executor sees it.';
+COMMENT ON COLUMN jobqueue_task.errors IS 'Errors of attempts, newest last: JSON array, at most 20.';
+COMMENT ON COLUMN jobqueue_task.return_value IS 'Return value: JSON. NULL until the task is SUCCESSFUL.';
+COMMENT ON COLUMN jobqueue_task.enqueued_at IS 'Time of creation. All times here are of the database''s clock.';
+COMMENT ON COLUMN jobqueue_task.started_at IS 'Time of the first claim.';
+COMMENT ON COLUMN jobqueue_task.last_attempted_at IS 'Time of the last claim.';
+COMMENT ON COLUMN jobqueue_task.finished_at IS 'Time of the end. RETENTION counts from here.';
+COMMENT ON COLUMN jobqueue_task.parent_notified_at IS 'When the parent got the message of this task''s end. It gets only one.';
 
-COMMENT ON TABLE {schema}.jobqueue_inboxmessage IS
-$$A message to a task: from outside, from another task, or that a child has ended (child_status).
+COMMENT ON TABLE jobqueue_inboxmessage IS
+$$A message to a task. The sender is outside, another task, or a child that has ended.
 
-To send is to insert here, in a transaction of yours, with the receiver locked FOR KEY SHARE (jobqueue_send_to_task does
-it): share locks block neither other senders nor the receiver's executor. Unread messages make a SUSPENDED receiver
-READY: at once by a wake-up after the commit, or within a second or two by the sweep. The receiver's commit deletes what
-its poll consumed, by id. Unread messages of a task that has ended are undelivered, and go when it is pruned.$$;
-COMMENT ON COLUMN {schema}.jobqueue_inboxmessage.id IS
-    'Order of arrival: messages of one sender keep theirs. Not the order of commits.';
-COMMENT ON COLUMN {schema}.jobqueue_inboxmessage.task_id IS
-    'The receiver.';
-COMMENT ON COLUMN {schema}.jobqueue_inboxmessage.sender_id IS
-    'Who sent it, as the sender says: a task, or any id or NULL from outside.';
-COMMENT ON COLUMN {schema}.jobqueue_inboxmessage.body IS
-    'JSON; where child_status is set, the child''s return value, or its error.';
-COMMENT ON COLUMN {schema}.jobqueue_inboxmessage.child_status IS
-    'NULL; or the final status of the sender, a child that has ended.';
-COMMENT ON COLUMN {schema}.jobqueue_inboxmessage.dedupe_key IS
-    'Unique per receiver, so that a repeat (of a webhook, say) changes nothing. Such a row stays, emptied, after '
-    'it was consumed.';
-COMMENT ON COLUMN {schema}.jobqueue_inboxmessage.sent_at IS
-    'When it was inserted.';
-COMMENT ON COLUMN {schema}.jobqueue_inboxmessage.consumed_at IS
-    'When the receiver took it, for messages with a dedupe_key; others are deleted. NULL is unread.';
+jobqueue_send_to_task inserts it with the receiver locked FOR KEY SHARE, which blocks neither other senders nor the
+receiver's executor. Unread messages make a SUSPENDED receiver READY within two seconds. The receiver's commit deletes
+the messages that its poll consumed. Messages to an ended task stay unread until the task is pruned.$$;
+COMMENT ON COLUMN jobqueue_inboxmessage.id IS 'Order of arrival. Messages of one sender keep their order.';
+COMMENT ON COLUMN jobqueue_inboxmessage.task_id IS 'Receiver.';
+COMMENT ON COLUMN jobqueue_inboxmessage.sender_id IS 'Task that sent it, or any id or NULL from outside.';
+COMMENT ON COLUMN jobqueue_inboxmessage.body IS 'Content: JSON. From an ended child, its return value or its error.';
+COMMENT ON COLUMN jobqueue_inboxmessage.child_status IS 'Final status of the child that ended; NULL for other messages.';
+COMMENT ON COLUMN jobqueue_inboxmessage.dedupe_key IS 'Unique per receiver. The row stays, emptied, once consumed.';
+COMMENT ON COLUMN jobqueue_inboxmessage.sent_at IS 'Time of the insert.';
+COMMENT ON COLUMN jobqueue_inboxmessage.consumed_at IS 'When a message with a dedupe_key was consumed. NULL: unread.';
 
-COMMENT ON TABLE {schema}.jobqueue_executor IS
-$$One process that runs tasks (manage.py run_executors), or ran them not long ago.
+COMMENT ON TABLE jobqueue_executor IS
+    'A process that runs tasks (manage.py run_executors), or ran them recently. It writes its heartbeat 3 times per '
+    'HEARTBEAT_TIMEOUT (30 s). When the heartbeat is older than the timeout, others take its tasks.';
+COMMENT ON COLUMN jobqueue_executor.id IS 'New at every start.';
+COMMENT ON COLUMN jobqueue_executor.backend IS 'Alias in TASKS.';
+COMMENT ON COLUMN jobqueue_executor.name IS 'Name for people: host and process id, or the value of --name.';
+COMMENT ON COLUMN jobqueue_executor.host IS 'Host name.';
+COMMENT ON COLUMN jobqueue_executor.pid IS 'Process id.';
+COMMENT ON COLUMN jobqueue_executor.versions IS 'Versions of Python, Django and jobqueue: JSON object.';
+COMMENT ON COLUMN jobqueue_executor.queues IS 'Queues that it serves: JSON array. An empty one is every queue.';
+COMMENT ON COLUMN jobqueue_executor.queue_limits IS 'Concurrency limits of queues in this process: JSON object.';
+COMMENT ON COLUMN jobqueue_executor.slots IS 'Number of threads for tasks.';
+COMMENT ON COLUMN jobqueue_executor.started_at IS 'Time of the start.';
+COMMENT ON COLUMN jobqueue_executor.heartbeat IS 'Time of the last heartbeat; see also jobqueue_spareheartbeat.';
+COMMENT ON COLUMN jobqueue_executor.state IS 'RUNNING; QUIET: paused; DRAINING: stops when its tasks end; STOPPED.';
+COMMENT ON COLUMN jobqueue_executor.command IS 'QUIET, RESUME or STOP. The executor empties it within about a second.';
 
-It writes its heartbeat every third of HEARTBEAT_TIMEOUT (30 s by default). When that is older than the timeout, others
-take its tasks. A row that was deleted is written again with the next beat.$$;
-COMMENT ON COLUMN {schema}.jobqueue_executor.id IS
-    'New with every start: a name or process number may come again, an id does not.';
-COMMENT ON COLUMN {schema}.jobqueue_executor.backend IS
-    'Alias in TASKS whose tasks it runs.';
-COMMENT ON COLUMN {schema}.jobqueue_executor.name IS
-    'Name for people: host and process number, or what --name said.';
-COMMENT ON COLUMN {schema}.jobqueue_executor.host IS
-    'Machine it runs on.';
-COMMENT ON COLUMN {schema}.jobqueue_executor.pid IS
-    'Process number there.';
-COMMENT ON COLUMN {schema}.jobqueue_executor.versions IS
-    'JSON object: versions of Python, Django and jobqueue.';
-COMMENT ON COLUMN {schema}.jobqueue_executor.queues IS
-    'JSON array of the queues it serves; [] is all of its backend.';
-COMMENT ON COLUMN {schema}.jobqueue_executor.slots IS
-    'Tasks it runs at once in threads.';
-COMMENT ON COLUMN {schema}.jobqueue_executor.started_at IS
-    'When it started.';
-COMMENT ON COLUMN {schema}.jobqueue_executor.heartbeat IS
-    'Its last sign of life, by the database''s clock.';
-COMMENT ON COLUMN {schema}.jobqueue_executor.state IS
-    'RUNNING; DRAINING: it finishes what it has and claims nothing more; STOPPED.';
-COMMENT ON COLUMN {schema}.jobqueue_executor.command IS
-    'What somebody asks it to do; empty as a rule.';
+COMMENT ON TABLE jobqueue_spareheartbeat IS
+    'Heartbeats of executors whose row in jobqueue_executor another session keeps locked. Usually empty. The newer of '
+    'the two heartbeats counts. Rows are deleted after a day. executor_id is no foreign key: that would need the lock.';
 
-COMMENT ON TABLE {schema}.jobqueue_queue IS
-    'What people say about a queue; one without a row runs freely. A paused queue takes tasks and hands none out.';
-COMMENT ON COLUMN {schema}.jobqueue_queue.id IS
-    'A number without meaning.';
-COMMENT ON COLUMN {schema}.jobqueue_queue.backend IS
-    'Alias in TASKS that the queue belongs to.';
-COMMENT ON COLUMN {schema}.jobqueue_queue.name IS
-    'The queue: jobqueue_task.queue_name.';
-COMMENT ON COLUMN {schema}.jobqueue_queue.paused_at IS
-    'Since when executors claim nothing from it; NULL: it runs.';
-COMMENT ON COLUMN {schema}.jobqueue_queue.paused_by IS
-    'Who paused it.';
-COMMENT ON COLUMN {schema}.jobqueue_queue.pause_reason IS
-    'Why.';
-COMMENT ON COLUMN {schema}.jobqueue_queue.resume_at IS
-    'When it runs again by itself; NULL: when somebody resumes it.';
+COMMENT ON TABLE jobqueue_queue IS 'Pauses and limits of queues. A queue without a row has neither.';
+COMMENT ON COLUMN jobqueue_queue.id IS 'Primary key.';
+COMMENT ON COLUMN jobqueue_queue.backend IS 'Alias in TASKS.';
+COMMENT ON COLUMN jobqueue_queue.name IS 'jobqueue_task.queue_name.';
+COMMENT ON COLUMN jobqueue_queue.paused_at IS 'When it was paused. NULL: not paused.';
+COMMENT ON COLUMN jobqueue_queue.paused_by IS 'User who paused it.';
+COMMENT ON COLUMN jobqueue_queue.pause_reason IS 'Reason of the pause.';
+COMMENT ON COLUMN jobqueue_queue.resume_at IS 'When the pause ends by itself. NULL: never.';
+COMMENT ON COLUMN jobqueue_queue.max_running IS 'Concurrency limit over all executors. NULL: no limit.';
+
+COMMENT ON TABLE jobqueue_counter IS
+$$Counters by backend, queue and task type: of one minute, kept for a day, or of all time where minute is NULL.
+
+Executors add the rows of jobqueue_counterdelta every few seconds. Pruning tasks does not change the counters.
+submitted: tasks created. completed: tasks that ended SUCCESSFUL. failed: attempts that failed. retries: failed attempts
+that another attempt follows. dead: tasks that ended FAILED. lost: executor losses. wait_seconds: sum of the times from
+READY to the claim. run_seconds: sum of the times that attempts ran. waits, runs: histograms of both, JSON arrays.$$;
+COMMENT ON TABLE jobqueue_counterdelta IS
+    'What a transaction adds to jobqueue_counter. Rows are only inserted, so no transaction waits for another. NULL is 0. '
+    'attempts: how many fell into wait_bucket and run_bucket, which are indexes into waits and runs.';
 
 COMMENT ON FUNCTION {schema}.jobqueue_create_task IS
-$$Create a task in a transaction of yours; returns its id, or that of the live task which holds the key.
+$$Create a task in the caller's transaction. Return its id, or the id of the unfinished task that has the key.
 
-task_type: the name the site's code has registered. task_id: NULL makes one. queue_name, priority: SQL
-does not know how the task was declared, so say what differs from the defaults. max_attempts, timeout: NULL is as
-declared. aging: the backend's OPTIONS["AGING"],
-where the site has changed it. notify: have an idle executor look at the commit in place of within a second; NOTIFY
-takes a database-wide lock at commit.
-Raises 22023 for what could not run, saying what to give instead; 23505 when the id is taken; 40001 when the key is held
-by a task beyond the transaction's snapshot: begin again.$$;
+task_type: the registered name. task_id: NULL makes one. Other parameters replace defaults: SQL does not know how the
+task was declared. aging: OPTIONS["AGING"] of the backend. notify: wake an idle executor at the commit; NOTIFY takes a
+database-wide lock then.
+Raises 22023 for a task that could not run, 23505 for a duplicate id, 40001 if another transaction holds the key: repeat
+the transaction.$$;
 COMMENT ON FUNCTION {schema}.jobqueue_send_to_task IS
-$$Send a message to a task in a transaction of yours: one row in jobqueue_inboxmessage, no more, so that the
-transaction may stay open for long.
+$$Send a message to a task in the caller's transaction. It only inserts a row, so the transaction may stay open.
 
-from_id: any id, or NULL. notify: have executors look for mail at the commit in place of within a second or two; NOTIFY
-takes a database-wide lock at commit.
-Raises P0002 where there is no such task, 55000 where it has ended, 22023 for a message that Python would refuse.$$;
-COMMENT ON FUNCTION {schema}.jobqueue_json_problem IS
-    'Part of jobqueue_create_task and jobqueue_send_to_task: what keeps JSON out of the queue, NULL when nothing does.';
+from_id: any id, or NULL. notify: wake executors at the commit; NOTIFY takes a database-wide lock then.
+Raises P0002 if there is no such task, 55000 if it has ended, 22023 for a message that Python could not read.$$;
+COMMENT ON FUNCTION {schema}.jobqueue_enqueue IS
+    'Insert tasks that django-jobqueue''s Python has validated. From SQL, call jobqueue_create_task.';

@@ -136,10 +136,8 @@ BEGIN
         )
         ON CONFLICT (backend, key) WHERE finished_at IS NULL AND key IS NOT NULL DO NOTHING;
         IF FOUND THEN
-            IF to_regclass($name${schema}.jobqueue_counterdelta$name$) IS NOT NULL THEN  -- this function is made before the table
-                INSERT INTO {schema}.jobqueue_counterdelta (backend, queue_name, task_type, at, submitted)
-                VALUES (backend, queue_name, task_type, created_at, 1);
-            END IF;
+            INSERT INTO {schema}.jobqueue_counterdelta (backend, queue_name, task_type, at, submitted)
+            VALUES (backend, queue_name, task_type, created_at, 1);
             IF notify AND is_due THEN
                 PERFORM pg_notify('jobqueue', backend || ' ' || queue_name);
             END IF;

@@ -56,6 +56,3 @@ BEGIN
     SELECT id, enqueued_at, status FROM inserted;
 END
 $$;
-
-COMMENT ON FUNCTION {schema}.jobqueue_enqueue IS
-    'Inserts tasks that django-jobqueue''s Python has checked. From SQL, call jobqueue_create_task.';

@@ -1,5 +1,5 @@
 -- Refuse moments that Python, or a sum that Python makes with them, has no word for: infinity, the year 20000.
--- Parameters: none. May be run twice. Locks: each table ACCESS EXCLUSIVE, for a moment: NOT VALID reads no row.
+-- Parameters: {schema}. Locks: each table ACCESS EXCLUSIVE, briefly.
 -- Why this form: the server reads a constraint's expression anew for each statement. With each column named once, in an
 --   array, that took 12 us of PostgreSQL for an insert of one row (of 250); with LEAST and GREATEST 20.
 -- So the check of `status` is written anew too, as one constant in place of an array of seven: 6 us less. Together with

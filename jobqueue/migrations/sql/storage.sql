@@ -1,24 +1,29 @@
--- Let the tables be what they are: a queue, in which each row is written a few times and goes away.
--- Parameters: none. Locks: each table SHARE UPDATE EXCLUSIVE, for a moment; reads and writes go on.
--- fillfactor: room for the next version of a row beside it; an executor's row is nothing but its next versions.
--- autovacuum: after 1 % of dead rows in place of 20 %, and without pauses. Every claim and commit leaves one behind,
---   in the way of the next claim. Statistics after 2 %, since what they tell about a queue is soon over.
+-- Set the storage parameters of queue tables: each row is written a few times, then deleted.
+-- Parameters: {schema}. Locks: each table SHARE UPDATE EXCLUSIVE, briefly. Reads and writes continue.
+-- fillfactor: leaves room for the next version of a row on its page.
+-- autovacuum: runs at 1 % of dead rows instead of 20 %, without pauses. Each claim leaves a dead row that later
+--   claims have to skip. Statistics are renewed at 2 %, because those of a queue are soon outdated.
+-- statistics: a queue may hold one READY task in a thousand; without them estimates of its depth are far off.
 ALTER TABLE jobqueue_task SET (
     fillfactor = 85,
-    autovacuum_vacuum_scale_factor = 0.01,
-    autovacuum_vacuum_threshold = 1000,
-    autovacuum_vacuum_cost_delay = 0,
-    autovacuum_analyze_scale_factor = 0.02,
-    autovacuum_analyze_threshold = 1000,
-    toast.autovacuum_vacuum_scale_factor = 0.01,
-    toast.autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.02, autovacuum_analyze_threshold = 1000,
+    toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_threshold = 1000,
     toast.autovacuum_vacuum_cost_delay = 0
 );
 ALTER TABLE jobqueue_inboxmessage SET (
-    autovacuum_vacuum_scale_factor = 0.01,
-    autovacuum_vacuum_threshold = 1000,
-    autovacuum_vacuum_cost_delay = 0,
-    autovacuum_analyze_scale_factor = 0.02,
-    autovacuum_analyze_threshold = 1000
+    autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.02, autovacuum_analyze_threshold = 1000
 );
-ALTER TABLE jobqueue_executor SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
+ALTER TABLE jobqueue_executor SET (
+    fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200
+);
+ALTER TABLE jobqueue_counterdelta SET (
+    autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.5, autovacuum_analyze_threshold = 1000
+);
+ALTER TABLE jobqueue_counter SET (
+    fillfactor = 70,
+    autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+CREATE STATISTICS {schema}.jobqueue_task_depths (mcv) ON backend, queue_name, status FROM jobqueue_task;

@@ -1,0 +1,7 @@
+-- Drop what depends on the tables; the tables' own migration drops the rest.
+-- Parameters: {schema}. Locks: the task table SHARE UPDATE EXCLUSIVE, briefly.
+DROP FUNCTION {schema}.jobqueue_enqueue;
+DROP FUNCTION {schema}.jobqueue_send_to_task;
+DROP FUNCTION {schema}.jobqueue_create_task;
+DROP FUNCTION {schema}.jobqueue_json_problem;
+DROP STATISTICS {schema}.jobqueue_task_depths;
