@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable
-from datetime import UTC, datetime
 from uuid import UUID
 
-from django.conf import settings
 from django.db import DatabaseError
-from django.db.models import Case, Exists, F, Min, OuterRef, Q, Value, When
-from django.db.models.functions import Greatest
+from django.db.models import Case, Exists, F, Min, OuterRef, Q, When
 
 from jobqueue.engine.clock import Clock, bound, rank_from
 from jobqueue.engine.ground import Ground
@@ -29,14 +26,13 @@ class Wake(Ground):
         """
         alarms = self.tasks.filter(status__in=WAITING, wake_at__isnull=False)
         due = alarms.filter(wake_at__lte=bound())
-        first = datetime.fromtimestamp(0, UTC if settings.USE_TZ else None)  # see wake_due.sql
         is_over = Q(timeout_at__isnull=True) | Q(timeout_at__lte=bound())
         with self.transaction():
             ids = list(due.order_by("wake_at").values_list("pk", flat=True)[:limit])
             locked = [row.pk for row in self.lock(ids).only("pk")] if ids else []
             count = due.filter(pk__in=locked).update(
                 status=Status.READY,
-                rank=rank_from(Greatest(F("wake_at"), Value(first)), self.options.aging),
+                rank=rank_from(F("wake_at"), self.options.aging),
                 wake_at=None,
                 timed_out=Case(When(is_over, status=Status.SUSPENDED, then=True), default=F("timed_out")),
             )

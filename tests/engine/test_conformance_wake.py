@@ -97,7 +97,6 @@ class TestWakeDue:
         assert (bench.row(asleep).timeout_at, bench.row(asleep).timed_out) == (None, False)
 
     def test_alarm_from_long_ago_wakes_a_task_of_any_priority(self, bench: Bench) -> None:
-        """Its rank lies before it: by more than the calendar has, if it may."""
         pk = bench.add(wake_after_seconds=60.0)
         bench.set(pk, priority=32_767, wake_at=datetime(1000, 1, 1, tzinfo=UTC))
 

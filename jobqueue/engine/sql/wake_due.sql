@@ -1,7 +1,6 @@
 -- Make tasks READY whose moment has come; they rank by the moment they asked for.
 -- Parameters: backend, wake_limit; aging: seconds per point of priority.
 -- Index: jobqueue_task_alarms. Locks: the rows, skipping locked ones.
--- Trap: the year 1000 less priority x AGING is refused; only what SQL has written is of before 1970: hence GREATEST.
 -- Trap: no index is searched by a volatile function; without the SELECT around the clock every alarm was read.
 WITH due AS MATERIALIZED (
     SELECT id
@@ -13,8 +12,7 @@ WITH due AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE jobqueue_task AS task
-SET status = 'READY', wake_at = NULL,
-    rank = GREATEST(task.wake_at, '1970-01-01 00:00:00+00') - make_interval(secs => task.priority * %(aging)s::float8),
+SET status = 'READY', wake_at = NULL, rank = task.wake_at - make_interval(secs => task.priority * %(aging)s::float8),
     timed_out = task.timed_out OR (task.status = 'SUSPENDED' AND COALESCE(task.timeout_at <= clock_timestamp(), TRUE))
 FROM due
 WHERE task.id = due.id
