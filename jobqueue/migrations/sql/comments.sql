@@ -131,12 +131,12 @@ $$Create a task in the caller's transaction. Return its id, or the id of the unf
 task_type: the registered name. task_id: NULL makes one. Other parameters replace defaults: SQL does not know how the
 task was declared. aging: OPTIONS["AGING"] of the backend. notify: wake an idle executor at the commit; NOTIFY takes a
 database-wide lock then.
-Raises 22023 for a task that could not run, 23505 for a duplicate id, 40001 if another transaction holds the key: repeat
-the transaction.$$;
+Raises 22023 for arguments or times that Python could not read, P0002 if the parent is missing or has ended, 23505 if
+the id is taken, 40001 if the transaction cannot see the task that has the key: repeat the transaction.$$;
 COMMENT ON FUNCTION {schema}.jobqueue_send_to_task IS
 $$Send a message to a task in the caller's transaction. It only inserts a row, so the transaction may stay open.
 
 from_id: any id, or NULL. notify: wake executors at the commit; NOTIFY takes a database-wide lock then.
-Raises P0002 if there is no such task, 55000 if it has ended, 22023 for a message that Python could not read.$$;
+Raises P0002 if there is no such task, 55000 if it has ended.$$;
 COMMENT ON FUNCTION {schema}.jobqueue_enqueue IS
     'Insert tasks that django-jobqueue''s Python has validated. From SQL, call jobqueue_create_task.';

@@ -3,5 +3,4 @@
 DROP FUNCTION {schema}.jobqueue_enqueue;
 DROP FUNCTION {schema}.jobqueue_send_to_task;
 DROP FUNCTION {schema}.jobqueue_create_task;
-DROP FUNCTION {schema}.jobqueue_json_problem;
 DROP STATISTICS {schema}.jobqueue_task_depths;
