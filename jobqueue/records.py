@@ -101,7 +101,8 @@ class ClaimedTask(Struct, frozen=True):
     claimed_at: datetime
     wait_seconds: float
     is_expired: bool
-    idle_polls: int = 0
+    unread_polls: int = 0
+    stale_polls: int = 0
     timed_out: bool = False
     timeout_at: datetime | None = None
 
@@ -165,7 +166,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     mail waits; READY, SCHEDULED and SUSPENDED become CANCELLED where a cancel was requested.
     wake_after_seconds, wake_at: for SCHEDULED and SUSPENDED, counted from the commit, or a moment.
     look_after_seconds: wake before that already, to look again at mail that was left; it moves no alarm.
-    idle_polls: polls in a row that left their mail unread; negative, that found that what they saw was stale.
+    unread_polls: polls in a row that left messages unread. stale_polls: polls in a row that ended with Stale.
     attempts: the new value of the column. is_good_poll adds one to `polls`.
     keeps_rank: for READY, whether it goes back to its place in the order (a release) or to the end.
     worker_id: appended to `worker_ids` when this poll was a started attempt, else None.
@@ -182,7 +183,8 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     wake_after_seconds: float | None = None
     wake_at: datetime | None = None
     look_after_seconds: float | None = None
-    idle_polls: int = 0
+    unread_polls: int = 0
+    stale_polls: int = 0
     is_good_poll: bool = False
     keeps_rank: bool = False
     worker_id: str | None = None
@@ -376,6 +378,7 @@ def released(claimed: ClaimedTask) -> Outcome:
         status=Status.READY,
         attempts=claimed.attempts,
         parent_id=claimed.parent_id,
-        idle_polls=claimed.idle_polls,
+        unread_polls=claimed.unread_polls,
+        stale_polls=claimed.stale_polls,
         keeps_rank=True,
     )

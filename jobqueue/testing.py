@@ -218,7 +218,7 @@ class _Queue:
         mail = self.engine.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
         news = mail.filter(sent_at__gt=OuterRef("last_attempted_at"))
         # Mail that a poll read and left is no reason to wake: its alarm is.
-        sleepers = self.engine.tasks.suspended().filter(Q(Exists(mail), idle_polls=0) | Exists(news))
+        sleepers = self.engine.tasks.suspended().filter(Q(Exists(mail), unread_polls=0) | Exists(news))
         return count + self.engine.wake(list(sleepers.values_list("pk", flat=True)))
 
     def poll(self, claimed: ClaimedTask) -> Polled:

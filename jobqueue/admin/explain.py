@@ -208,7 +208,7 @@ def _many(count: int) -> str:
 
 def _suspended(task: Task, around: Surroundings) -> str:
     is_due = task.wake_at is not None and task.wake_at <= around.now
-    if around.unread and task.idle_polls and task.wake_at is not None and not is_due:
+    if around.unread and task.unread_polls and task.wake_at is not None and not is_due:
         return _("Will look again in %(time)s at mail it left unread.") % {"time": around.until(task.wake_at)}
     if around.unread:
         sentence = ngettext(

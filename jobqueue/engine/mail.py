@@ -127,9 +127,9 @@ class Mail(Ground):
         for letter in self._unread(ids, limit):
             mail.setdefault(letter.task_id, []).append(letter)
         full = [pk for pk, letters in mail.items() if len(letters) >= limit]
-        idle = self.tasks.filter(pk__in=full, idle_polls__gt=0).values_list("pk", "idle_polls") if full else ()
-        for pk, idle_polls in idle:
-            mail[pk] = self._unread([pk], limit << min(idle_polls, MOST_DOUBLINGS))
+        unread = self.tasks.filter(pk__in=full, unread_polls__gt=0).values_list("pk", "unread_polls") if full else ()
+        for pk, unread_polls in unread:
+            mail[pk] = self._unread([pk], limit << min(unread_polls, MOST_DOUBLINGS))
         return mail
 
     def _unread(self, ids: Collection[UUID], limit: int) -> list[StoredMessage]:

@@ -83,5 +83,5 @@ class Wake(Ground):
     def _asleep_with_mail(self, limit: int) -> list[UUID]:
         mail = self.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
         newer = mail.filter(sent_at__gt=OuterRef("last_attempted_at"))
-        stuck = self.tasks.suspended().filter(Q(Exists(mail), idle_polls=0) | Q(Exists(newer)))
+        stuck = self.tasks.suspended().filter(Q(Exists(mail), unread_polls=0) | Q(Exists(newer)))
         return list(stuck.order_by("pk").values_list("pk", flat=True)[:limit])

@@ -45,7 +45,7 @@ from jobqueue.exceptions import (
 )
 from jobqueue.executor.errors import error_text, message_of
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.turn import context_of, is_commit_function, outcome_of, poll_again, stale_polls
+from jobqueue.executor.turn import context_of, is_commit_function, outcome_of, poll_again
 from jobqueue.function import FunctionTask, Limits, changed, limits
 from jobqueue.payload import decode, encode_result
 from jobqueue.records import ClaimedTask, Outcome, Status, released
@@ -294,7 +294,7 @@ def after_error(hold: Hold, loaded: Loaded, error: BaseException, worker: Worker
 
 def begin_again(claimed: ClaimedTask, worker: Worker) -> Outcome | None:
     """Poll again soon, as if nothing had happened; None where that was so too often in a row."""
-    return poll_again(claimed, worker.options.poll_interval) if stale_polls(claimed) + 1 < STALE_MOST else None
+    return poll_again(claimed, worker.options.poll_interval) if claimed.stale_polls + 1 < STALE_MOST else None
 
 
 def succeeded(claimed: ClaimedTask, return_value: str, worker: Worker) -> Outcome:

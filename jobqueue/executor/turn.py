@@ -193,8 +193,10 @@ def rest(alarm: Mapping[str, Any], claimed: ClaimedTask, longest_seconds: float)
 
     Until it is over, a timeout counts from the first of the polls that took nothing.
     """
-    before = max(0, claimed.idle_polls)
-    columns: dict[str, Any] = {"idle_polls": before + 1, "look_after_seconds": wait_after(before, longest_seconds)}
+    columns: dict[str, Any] = {
+        "unread_polls": claimed.unread_polls + 1,
+        "look_after_seconds": wait_after(claimed.unread_polls, longest_seconds),
+    }
     if "wake_after_seconds" in alarm and not claimed.timed_out:
         columns["wake_at"] = claimed.timeout_at
     return columns
@@ -202,19 +204,13 @@ def rest(alarm: Mapping[str, Any], claimed: ClaimedTask, longest_seconds: float)
 
 def poll_again(claimed: ClaimedTask, longest_seconds: float) -> Outcome:
     """Poll again soon what found itself stale: nothing has happened, no attempt is counted."""
-    before = stale_polls(claimed)
     return replace(
         released(claimed),
         status=Status.SCHEDULED,
         keeps_rank=False,
-        idle_polls=-(before + 1),
-        wake_after_seconds=wait_after(before, longest_seconds),
+        stale_polls=claimed.stale_polls + 1,
+        wake_after_seconds=wait_after(claimed.stale_polls, longest_seconds),
     )
-
-
-def stale_polls(claimed: ClaimedTask) -> int:
-    """How many polls in a row were stale before this one."""
-    return max(0, -claimed.idle_polls)
 
 
 def wait_after(times: int, longest_seconds: float) -> float:

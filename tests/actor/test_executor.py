@@ -294,6 +294,6 @@ def test_message_from_sql_is_found_long_before_the_alarm_and_the_next_poll_of_th
     start(threads=1)
     wait_until(stage, pk, Status.SUSPENDED)
     if rests:
-        stage.change(pk, idle_polls=20, wake_at=stage.row(pk).enqueued_at + timedelta(hours=1))
+        stage.change(pk, unread_polls=20, wake_at=stage.row(pk).enqueued_at + timedelta(hours=1))
     InboxMessage.objects.using(database).create(task_id=pk, body="found", sent_at=timezone.now())
     wait_until(stage, pk, Status.SUCCESSFUL)

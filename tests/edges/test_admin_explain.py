@@ -155,11 +155,11 @@ SUSPENDED = [
     ({"wake_at": after(60)}, {"live_children": 3}, f"{UNTIL}; 3 children have not ended."),
     ({"wake_at": after(60)}, {"is_orphan": True}, f"{UNTIL}. Its parent has ended."),
     (
-        {"wake_at": after(0.4), "idle_polls": 3},
+        {"wake_at": after(0.4), "unread_polls": 3},
         {"unread": 1},
         "Will look again in 400 ms at mail it left unread.",
     ),
-    ({"wake_at": before(1), "idle_polls": 3}, {"unread": 1}, "1 unread message has come: woken in a moment."),
+    ({"wake_at": before(1), "unread_polls": 3}, {"unread": 1}, "1 unread message has come: woken in a moment."),
     ({"wake_at": after(60)}, {"unread": 1}, "1 unread message has come: woken in a moment."),
     ({"wake_at": before(4)}, {}, "Its sleep ended 4 s ago; it becomes ready in a moment."),
     (

@@ -158,7 +158,7 @@ class TestSweep:
 
     def test_sleeper_that_looks_again_soon_is_left_to_its_alarm(self, bench: Bench) -> None:
         """It read this mail and waits for other: waking it each second would be a hot loop."""
-        pk = bench.suspended(look_after_seconds=1.0, idle_polls=1)
+        pk = bench.suspended(look_after_seconds=1.0, unread_polls=1)
         bench.send(pk)
         bench.set(pk, last_attempted_at=bench.engine.now())
 

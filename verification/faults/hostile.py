@@ -317,7 +317,7 @@ odd_names = odd_text | st.sampled_from(
     ["", " ", "x" * 10_000, "\U0001f9e8" * 128, "\u202etxet\u2066", "a\x00b", "\ud800"]
 )
 odd_numbers = st.sampled_from([0, -1, 2**31 - 1, -(2**31)])
-NUMBERS = ["priority", "max_attempts", "polls", "executor_losses", "idle_polls"]
+NUMBERS = ["priority", "max_attempts", "polls", "executor_losses", "unread_polls", "stale_polls"]
 odd_columns = st.one_of(
     st.tuples(st.sampled_from(JSON_COLUMNS), odd_json, st.just("jsonb")),
     st.tuples(st.sampled_from(MOMENTS), odd_moments, st.just("timestamptz")),

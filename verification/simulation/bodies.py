@@ -105,7 +105,7 @@ def leaving(chance: Random, claimed: ClaimedTask, mail: Sequence[StoredMessage])
     taken = chance.randint(0, len(mail))
     ids = [letter.id for letter in mail]
     wait: dict[str, Any] = (
-        {"look_after_seconds": 5.0, "idle_polls": claimed.idle_polls + 1} if ids[taken:] and not taken else {}
+        {"look_after_seconds": 5.0, "unread_polls": claimed.unread_polls + 1} if ids[taken:] and not taken else {}
     )
     effects = Effects(consumed=ids[:taken], left=ids[taken:])
     status = Status.READY if ids[taken:] and taken else Status.SUSPENDED

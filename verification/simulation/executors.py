@@ -234,7 +234,7 @@ class Executors(Stage):
         if woken := set(tasks.ready().values_list("pk", flat=True)) & without_mail:
             raise Wrong(f"{WOKEN}: {', '.join(sorted(map(self.name, woken)))} had none")
         if not self.open_sides:
-            asleep = tasks.suspended().filter(pk__in=unread, idle_polls=0).values_list("pk", flat=True)
+            asleep = tasks.suspended().filter(pk__in=unread, unread_polls=0).values_list("pk", flat=True)
             if asleep:
                 raise Wrong(f"{WOKEN}: {', '.join(sorted(map(self.name, asleep)))} sleep on")
             self.ledger.owed.clear()

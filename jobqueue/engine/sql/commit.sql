@@ -11,8 +11,8 @@ WITH given AS MATERIALIZED (
     SELECT *
     FROM json_to_recordset(%(outcomes)s::json) AS given (
         task_id uuid, claim_number bigint, status text, attempts int, wake_after_seconds float8, wake_at timestamptz,
-        look_after_seconds float8, idle_polls int, is_good_poll bool, keeps_rank bool, worker_id text, run_seconds float8,
-        return_value text, error text, inner_state text, metadata text, decided text
+        look_after_seconds float8, unread_polls int, stale_polls int, is_good_poll bool, keeps_rank bool, worker_id text,
+        run_seconds float8, return_value text, error text, inner_state text, metadata text, decided text
     )
 ),
 locked AS MATERIALIZED (
@@ -41,7 +41,8 @@ held AS MATERIALIZED (
 written AS (
     UPDATE jobqueue_task AS task
     SET status = held.entering, attempts = held.attempts, polls = task.polls + COALESCE(held.is_good_poll, FALSE)::int,
-        claimed_at = NULL, executor_id = NULL, idle_polls = COALESCE(held.idle_polls, 0),
+        claimed_at = NULL, executor_id = NULL,
+        unread_polls = COALESCE(held.unread_polls, 0), stale_polls = COALESCE(held.stale_polls, 0),
         timed_out = task.timed_out AND held.is_good_poll IS NOT TRUE,
         wake_at = CASE
             WHEN held.entering IN ('SCHEDULED', 'SUSPENDED')

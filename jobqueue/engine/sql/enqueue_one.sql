@@ -9,7 +9,7 @@ WITH counted AS (
 )
 INSERT INTO jobqueue_task (
     id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, idempotency_key, idempotency_digest,
-    parent_id, status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls, idle_polls, timed_out,
+    parent_id, status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls,
     executor_losses, errors, enqueued_at
 )
 VALUES (
@@ -30,6 +30,6 @@ VALUES (
     COALESCE(
         %(expires_at)s::timestamptz, statement_timestamp() + make_interval(secs => %(expires_after_seconds)s::float8)
     ),
-    0, '[]', 0, %(max_attempts)s::int, 0, 0, FALSE, 0, '[]', statement_timestamp()
+    0, '[]', 0, %(max_attempts)s::int, 0, 0, '[]', statement_timestamp()
 )
 RETURNING id, enqueued_at, status

@@ -4,9 +4,9 @@
 -- One whose last poll left its mail unread looks again by itself: it is named for newer mail only.
 -- Parameters: backend, sweep_limit. Index: jobqueue_task_suspended, jobqueue_inbox_unread. Locks: none.
 WITH RECURSIVE leap AS (
-    SELECT sleeper.id AS sleeper, sleeper.idle_polls, sleeper.last_attempted_at, mailbox.task_id AS mailbox
+    SELECT sleeper.id AS sleeper, sleeper.unread_polls, sleeper.last_attempted_at, mailbox.task_id AS mailbox
     FROM (
-        SELECT id, idle_polls, last_attempted_at FROM jobqueue_task
+        SELECT id, unread_polls, last_attempted_at FROM jobqueue_task
         WHERE backend = %(backend)s AND status = 'SUSPENDED'
         ORDER BY id LIMIT 1
     ) AS sleeper
@@ -16,10 +16,10 @@ WITH RECURSIVE leap AS (
         ORDER BY task_id LIMIT 1
     ) AS mailbox
     UNION ALL
-    SELECT sleeper.id, sleeper.idle_polls, sleeper.last_attempted_at, mailbox.task_id
+    SELECT sleeper.id, sleeper.unread_polls, sleeper.last_attempted_at, mailbox.task_id
     FROM leap
     CROSS JOIN LATERAL (
-        SELECT id, idle_polls, last_attempted_at FROM jobqueue_task
+        SELECT id, unread_polls, last_attempted_at FROM jobqueue_task
         WHERE backend = %(backend)s AND status = 'SUSPENDED' AND id >= leap.mailbox AND id > leap.sleeper
         ORDER BY id LIMIT 1
     ) AS sleeper
@@ -32,7 +32,7 @@ WITH RECURSIVE leap AS (
 SELECT sleeper
 FROM leap
 WHERE sleeper = mailbox AND (
-    idle_polls = 0 OR (
+    unread_polls = 0 OR (
         SELECT sent_at FROM jobqueue_inboxmessage
         WHERE task_id = sleeper AND consumed_at IS NULL
         ORDER BY task_id DESC, id DESC LIMIT 1

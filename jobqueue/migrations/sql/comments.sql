@@ -55,7 +55,8 @@ COMMENT ON COLUMN jobqueue_task.worker_ids IS 'Executors of the attempts, newest
 COMMENT ON COLUMN jobqueue_task.attempts IS 'Failed attempts since the last successful poll.';
 COMMENT ON COLUMN jobqueue_task.max_attempts IS 'Attempts before FAILED, known at creation. Options and code override it.';
 COMMENT ON COLUMN jobqueue_task.polls IS 'Successful polls. A function has at most one.';
-COMMENT ON COLUMN jobqueue_task.idle_polls IS 'Polls in a row that left messages unread, or, negative, were stale.';
+COMMENT ON COLUMN jobqueue_task.unread_polls IS 'Polls in a row that left messages unread.';
+COMMENT ON COLUMN jobqueue_task.stale_polls IS 'Polls in a row that ended with Stale.';
 COMMENT ON COLUMN jobqueue_task.timed_out IS 'Whether the timeout of a SUSPENDED task woke it.';
 COMMENT ON COLUMN jobqueue_task.timeout_at IS 'End of a wait, if wake_at is earlier to look at unread messages again.';
 COMMENT ON COLUMN jobqueue_task.executor_losses IS 'Executors lost while they ran this task. From 2 on it runs alone.';

@@ -31,8 +31,8 @@ BEGIN
     inserted AS (
         INSERT INTO {schema}.jobqueue_task (
             id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, key, idempotency_key,
-            idempotency_digest, parent_id, status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls, idle_polls,
-            timed_out, executor_losses, errors, enqueued_at
+            idempotency_digest, parent_id, status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts,
+            polls, executor_losses, errors, enqueued_at
         )
         SELECT
             id, jobqueue_enqueue.backend, COALESCE(queue_name, 'default'), task_type, COALESCE(priority, 0),
@@ -42,7 +42,7 @@ BEGIN
             CASE WHEN timeout_at > now THEN 'SCHEDULED' ELSE 'READY' END,
             CASE WHEN timeout_at > now THEN timeout_at END,
             COALESCE(expires_at, now + make_interval(secs => expires_after_seconds)),
-            0, '[]', 0, COALESCE(max_attempts, 1), 0, 0, FALSE, 0, '[]', now
+            0, '[]', 0, COALESCE(max_attempts, 1), 0, 0, '[]', now
         FROM given
         ON CONFLICT (backend, key) WHERE finished_at IS NULL AND key IS NOT NULL DO NOTHING
         RETURNING id, enqueued_at, status, queue_name, task_type
