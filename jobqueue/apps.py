@@ -10,7 +10,10 @@ class JobQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from jobqueue import checks, registry
+        from jobqueue import checks
 
         checks.register()
-        registry.autodiscover()
+        if not checks.check_task_framework():  # the check says what to install, better than a traceback would
+            from jobqueue import registry
+
+            registry.autodiscover()

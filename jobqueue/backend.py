@@ -16,6 +16,7 @@ import msgspec
 from django.core.exceptions import ImproperlyConfigured
 
 from jobqueue import conf, registry
+from jobqueue.backend_checks import backend_problems
 from jobqueue.compat import (
     BaseTaskBackend,
     InvalidTask,
@@ -144,9 +145,7 @@ class JobQueueBackend(BaseTaskBackend):
 
     def check(self, **kwargs: Any) -> list[Any]:
         """Give the system check messages about this backend's settings."""
-        from jobqueue.checks import backend_problems
-
-        return list(backend_problems(self))
+        return list(backend_problems(self.alias, self.options))
 
     def _accepted(self, task: Task[..., Any]) -> AnyTask:
         if not isinstance(task, FunctionTask):
@@ -279,7 +278,7 @@ class JobQueueBackend(BaseTaskBackend):
             "queue_name": task.queue_name,
             "priority": int(task.priority),
             "max_attempts": task.max_attempts or self.settings.max_attempts,
-            "options": msgspec.json.encode(stored_options(task)).decode(),
+            "options": msgspec.json.encode(stored_options(task, registry.get(task.task_type))).decode(),
             "key": task.key,
         }
         if task.metadata is not None:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-from django.apps import apps
 from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from jobqueue import conf, registry
+from jobqueue import conf
 
 if TYPE_CHECKING:
     from jobqueue.backend import JobQueueBackend
-
-CONNECTIONS_BESIDE_SLOTS = 4  # of an executor: pulse, heartbeat, listener, and one to look at notices
-CONNECTIONS_FOR_ASYNC_TASKS = 32  # that call the ORM; as executor/spare.py gives them
-CONNECTIONS_OF_AN_EXECUTOR = 8 + CONNECTIONS_BESIDE_SLOTS  # with the threads that it has by default
 
 
 def register() -> None:
@@ -100,6 +95,10 @@ def encoding_problems(database: str) -> Iterator[checks.CheckMessage]:
 
 def check_task_names(**_: Any) -> list[checks.CheckMessage]:
     """Two functions under one name."""
+    if check_task_framework():
+        return []
+    from jobqueue import registry
+
     return [
         checks.Error(
             f"The task {duplicate.task_type!r} is declared twice: {duplicate.first} and {duplicate.second}.",
@@ -114,6 +113,7 @@ def check_actors(**_: Any) -> list[checks.CheckMessage]:
     """Annotations that name nothing, which only their last user would find: every poll."""
     if check_task_framework():
         return []
+    from jobqueue import registry
     from jobqueue.actor import ActorTask, unreadable
 
     actors = [task.actor for task in registry.all().values() if isinstance(task, ActorTask)]
@@ -127,89 +127,3 @@ def check_actors(**_: Any) -> list[checks.CheckMessage]:
         for name in ("State", "Message")
         if (error := unreadable(actor, name))
     ]
-
-
-def backend_problems(backend: JobQueueBackend) -> Iterator[checks.CheckMessage]:
-    """Say what is wrong with the settings of one backend, without a look into the database."""
-    here = f"TASKS[{backend.alias!r}]"
-    if not apps.is_installed("jobqueue"):
-        yield checks.Error(
-            f"{here} uses jobqueue, which is not an installed app.",
-            hint="Add 'jobqueue' to INSTALLED_APPS and migrate.",
-            id="jobqueue.E003",
-        )
-    options: Any = backend.options  # whatever the settings hold
-    for problem in conf.problems(options):
-        yield checks.Error(f"{here}['OPTIONS']: {problem}.", id="jobqueue.E004")
-    database = options.get("DATABASE", "default") if isinstance(options, Mapping) else None
-    if not isinstance(database, str):
-        return
-    if database not in settings.DATABASES:
-        yield checks.Error(
-            f"{here}['OPTIONS']: DATABASE is {database!r}, which is not an alias in DATABASES.",
-            hint=f"Aliases are {', '.join(map(repr, settings.DATABASES))}.",
-            id="jobqueue.E005",
-        )
-        return
-    yield from _database_problems(here, database)
-
-
-def pool_size(pool: Any) -> int | None:
-    """Give the most connections of Django's OPTIONS["pool"]; None without a pool. psycopg's own default is 4."""
-    match pool:
-        case None | False:
-            return None
-        case {"max_size": int(most)} | {"min_size": int(most)}:
-            return most
-        case _:
-            return 4
-
-
-def _database_problems(here: str, alias: str) -> Iterator[checks.CheckMessage]:
-    try:
-        connection: Any = connections[alias]
-    except ImproperlyConfigured as error:
-        yield checks.Error(
-            f"{here}: database {alias!r} cannot be used: {error}",
-            hint="pip install psycopg[binary]",
-            id="jobqueue.E006",
-        )
-        return
-    if connection.vendor == "postgresql":
-        from django.db.backends.postgresql.psycopg_any import is_psycopg3
-
-        if not is_psycopg3:
-            yield checks.Error(
-                f"{here}: database {alias!r} is reached through psycopg2, and jobqueue needs psycopg 3.",
-                hint="pip install psycopg[binary]; Django takes it where both are installed.",
-                id="jobqueue.E007",
-            )
-        most = pool_size(connection.settings_dict["OPTIONS"].get("pool"))
-        if most is not None and most < CONNECTIONS_OF_AN_EXECUTOR:
-            yield checks.Warning(
-                f"{here}: the pool of database {alias!r} gives {most} connections at most, an executor of 8 threads "
-                f"needs {CONNECTIONS_OF_AN_EXECUTOR}: its threads would wait for each other, its heartbeat for them.",
-                hint=f"Set DATABASES[{alias!r}]['OPTIONS']['pool'] = {{'max_size': threads + 4}}, or no pool.",
-                id="jobqueue.W003",
-            )
-    elif connection.vendor == "sqlite":
-        if connection.is_in_memory_db():
-            # A warning, since a site's own tests often run on such a database.
-            yield checks.Warning(
-                f"{here}: database {alias!r} is SQLite in memory, which no executor can see.",
-                hint="Use PostgreSQL, or a database file.",
-                id="jobqueue.W001",
-            )
-        elif connection.settings_dict["OPTIONS"].get("transaction_mode", "").upper() != "IMMEDIATE":
-            yield checks.Warning(
-                f"{here}: transactions of the SQLite database {alias!r} begin without the write lock, "
-                "so that enqueueing beside an executor can fail with 'database is locked'.",
-                hint=f"Set DATABASES[{alias!r}]['OPTIONS']['transaction_mode'] = 'IMMEDIATE'.",
-                id="jobqueue.W002",
-            )
-    else:
-        yield checks.Error(
-            f"{here}: database {alias!r} is {connection.display_name}; jobqueue needs PostgreSQL or SQLite.",
-            hint="Point OPTIONS['DATABASE'] at a PostgreSQL database.",
-            id="jobqueue.E008",
-        )

@@ -12,6 +12,7 @@ from typing import (
     Concatenate,
     Generic,
     Literal,
+    NamedTuple,
     ParamSpec,
     Protocol,
     TypeVar,
@@ -23,7 +24,6 @@ from asgiref.sync import sync_to_async
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from jobqueue import registry
 from jobqueue.backoff import Backoff
 from jobqueue.compat import (
     DEFAULT_TASK_BACKEND_ALIAS,
@@ -37,9 +37,7 @@ from jobqueue.compat import (
     task_backends,
 )
 from jobqueue.conf import seconds
-from jobqueue.task_options import Limits as Limits
 from jobqueue.task_options import as_classes, problems
-from jobqueue.task_options import limits as limits
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -103,7 +101,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
             # Other backends know moments only.
             object.__setattr__(self, "run_after", timezone.now() + self.run_after)
         Task.__post_init__(self)
-        registry.declare(self)
+        declared.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -179,6 +177,43 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     async def aenqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[P, R]]:
         """See enqueue_many()."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
+
+
+class Duplicate(NamedTuple):
+    """A task_type that two functions were declared under. The first one keeps it."""
+
+    task_type: str
+    first: str
+    second: str
+
+
+class Declarations:
+    """
+    The tasks that this process has declared. `jobqueue.registry` is how other modules read them.
+
+    generation: replaced after every declaration.
+    """
+
+    def __init__(self, tasks: Mapping[str, FunctionTask[..., Any]] | None = None) -> None:
+        self.tasks: dict[str, FunctionTask[..., Any]] = dict(tasks or {})
+        self.duplicates: set[Duplicate] = set()
+        self.generation = object()
+
+    def add(self, task: FunctionTask[..., Any]) -> None:
+        """
+        Store a task under its task_type, unless its function is declared already.
+
+        A function of the same module and name replaces the earlier one, because its module was reloaded.
+        """
+        known = self.tasks.get(task.task_type)
+        if known is None or (known.func is not task.func and known.module_path == task.module_path):
+            self.tasks[task.task_type] = task
+            self.generation = object()
+        elif known.func is not task.func:
+            self.duplicates.add(Duplicate(task.task_type, known.module_path, task.module_path))
+
+
+declared = Declarations()
 
 
 def backend_named(alias: str) -> BaseTaskBackend:

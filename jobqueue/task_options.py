@@ -6,21 +6,16 @@ import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from django.conf import settings
 from django.utils import timezone
 from msgspec import Struct
 from msgspec.structs import replace
 
-from jobqueue import registry
 from jobqueue.backoff import Backoff
 from jobqueue.conf import RANGES, Options
 from jobqueue.payload import is_text, parameters_of
-
-if TYPE_CHECKING:
-    from jobqueue.function import FunctionTask
-
 
 EARLIEST_YEAR, LATEST_YEAR = 1970, 9000
 LONGEST = timedelta(days=365 * 1000)
@@ -97,6 +92,17 @@ def time_problems(option: str, value: Any) -> Iterator[str]:
             yield f"{option} must be a datetime or a timedelta, not {value!r}"
 
 
+class HasLimits(Protocol):
+    """A task's own limits, each None for the backend's default."""
+
+    @property
+    def max_attempts(self) -> int | None: ...
+    @property
+    def backoff(self) -> Backoff | None: ...
+    @property
+    def timeout(self) -> float | None: ...
+
+
 class Limits(Struct, frozen=True, kw_only=True):
     """What holds for one task once its row, its declaration and the backend's OPTIONS have spoken; made per claim."""
 
@@ -105,9 +111,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     timeout: float | None
 
 
-def stored_options(task: FunctionTask[..., Any]) -> dict[str, Any]:
-    """Give what using() changed about a declared task, as the row's `options` hold it."""
-    declared = registry.get(task.task_type)
+def stored_options(task: HasLimits, declared: HasLimits | None) -> dict[str, Any]:
+    """Return the limits that using() changed, as the row's `options` store them. declared: the task's declaration."""
     options: dict[str, Any] = {}
     if declared is None or declared is task:
         return options
@@ -118,7 +123,7 @@ def stored_options(task: FunctionTask[..., Any]) -> dict[str, Any]:
     return options
 
 
-def limits(task: FunctionTask[..., Any], stored: Mapping[str, Any], defaults: Options) -> Limits:
+def limits(task: HasLimits, stored: Mapping[str, Any], defaults: Options) -> Limits:
     """
     Work out what holds for a row: its own options, else the declaration's, else the backend's.
 

@@ -14,7 +14,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 import jobqueue
-from jobqueue import Actor, Done, PollContext, registry, testing
+from jobqueue import Actor, Done, PollContext, function, registry, testing
 from jobqueue.checks import check_actors
 from jobqueue.compat import PACKAGE, InvalidTask, TaskResultMismatch
 from jobqueue.exceptions import InvalidArguments
@@ -107,7 +107,7 @@ def test_async_twins(stage: Stage) -> None:
 @override_settings(TASKS={"default": {"BACKEND": f"{PACKAGE}.backends.immediate.ImmediateBackend"}})
 def test_under_another_backend_it_is_declared_and_not_enqueued(monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings of a site's tests may name Django's own backends, and its apps are to start."""
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    monkeypatch.setattr(function, "declared", function.Declarations(function.declared.tasks))
 
     def poll(self: Any, context: PollContext[Any]) -> Any: ...
 

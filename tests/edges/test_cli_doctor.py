@@ -11,7 +11,7 @@ from django.core.checks import Tags, run_checks
 from django.db import OperationalError, connections
 from django.db.migrations.recorder import MigrationRecorder
 
-from jobqueue import checks, registry
+from jobqueue import backend_checks, function
 from jobqueue.cli import server
 from jobqueue.cli.figures import figures
 from jobqueue.engine import engine_for, statements
@@ -142,7 +142,7 @@ def test_naive_moments_are_a_warning(settings, backend) -> None:
 
 
 def test_what_the_checks_of_a_backend_warn_of_is_said_here_too(monkeypatch) -> None:
-    monkeypatch.setattr(checks, "pool_size", lambda _: 10)
+    monkeypatch.setattr(backend_checks, "pool_size", lambda _: 10)
     assert any("jobqueue.W003" in text for text in said_of("default", "warning"))
 
 
@@ -308,8 +308,8 @@ class TestServer:
         assert (level, "; 3 are there." in said, "the role's CONNECTION LIMIT" in advice) == ("warning", True, True)
 
     def test_async_tasks_count_where_there_are_any(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert checks.CONNECTIONS_FOR_ASYNC_TASKS == MOST_AT_WORK
-        monkeypatch.setattr(registry, "_tasks", {"add": tasks.add})
+        assert backend_checks.CONNECTIONS_FOR_ASYNC_TASKS == MOST_AT_WORK
+        monkeypatch.setattr(function, "declared", function.Declarations({"add": tasks.add}))
         ExecutorFactory.create(slots=60)
         limits = {"max_connections": "100", "superuser_reserved_connections": "3", "connections": "5"}
         ((level, said, _),) = server._connections(limits, figures(engine_for("default")))

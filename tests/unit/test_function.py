@@ -11,7 +11,7 @@ import pytest
 from django.test import override_settings
 
 import jobqueue
-from jobqueue import Actor, Backoff, FunctionTask, conf, registry, task
+from jobqueue import Actor, Backoff, FunctionTask, conf, function, registry, task
 from jobqueue.compat import PACKAGE, InvalidTask, InvalidTaskBackend, TaskContext, TaskResultStatus
 from jobqueue.task_options import limits, stored_options
 from tests import tasks
@@ -23,8 +23,7 @@ SOON = datetime(2030, 1, 1, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def registry_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
-    monkeypatch.setattr(registry, "_duplicates", set())
+    monkeypatch.setattr(function, "declared", function.Declarations(function.declared.tasks))
 
 
 def double(number: int) -> int:
@@ -154,9 +153,9 @@ def test_only_module_level_functions_are_tasks() -> None:
     def local() -> None: ...
 
     others: list[Any] = [local, lambda: None, lambda_of_the_module, int, "emails", len]
-    for function in others:
+    for other in others:
         with pytest.raises(InvalidTask, match="Task function must be defined at a module level"):
-            task(function)
+            task(other)
         with pytest.raises(InvalidTask, match="Task function must be defined at a module level"):
             task(name="stable")(function)
     assert not [name for name in registry.all() if "local" in name or "lambda" in name or name == "stable"]
@@ -164,9 +163,9 @@ def test_only_module_level_functions_are_tasks() -> None:
 
 def test_context_must_be_the_first_parameter() -> None:
     assert task(takes_context=True)(with_context).takes_context
-    for function in (double, with_context_by_keyword):
+    for wrong in (double, with_context_by_keyword):
         with pytest.raises(InvalidTask, match="first argument of 'context'"):
-            task(takes_context=True)(function)  # type: ignore[arg-type]
+            task(takes_context=True)(wrong)  # type: ignore[arg-type]
 
 
 # --- copying
@@ -241,10 +240,10 @@ def test_tasks_can_be_pickled_and_copied(copied: Any) -> None:
 
 
 def test_row_stores_only_what_using_changed() -> None:
-    assert stored_options(tasks.named) == {}
-    assert stored_options(tasks.named.using(priority=1, max_attempts=9)) == {}
+    assert stored_options(tasks.named, tasks.named) == {}
+    assert stored_options(tasks.named.using(priority=1, max_attempts=9), tasks.named) == {}
     changed = tasks.named.using(max_attempts=2, timeout=5, backoff=Backoff(base=1))
-    assert stored_options(changed) == {
+    assert stored_options(changed, tasks.named) == {
         "max_attempts": 2,
         "timeout": 5,
         "backoff": {"base": 1, "cap": 3600.0, "factor": 2.0, "jitter": 0.1},
@@ -258,8 +257,8 @@ def test_row_wins_over_declaration_and_declaration_over_settings() -> None:
     declared = limits(tasks.named, {}, defaults)
     assert (declared.max_attempts, declared.timeout) == (9, 30)
     changed = tasks.named.using(timeout=5, backoff=Backoff(base=1))
-    assert limits(tasks.named, stored_options(changed), defaults).timeout == 5
-    assert limits(tasks.named, stored_options(changed), defaults).backoff == Backoff(base=1)
+    assert limits(tasks.named, stored_options(changed, tasks.named), defaults).timeout == 5
+    assert limits(tasks.named, stored_options(changed, tasks.named), defaults).backoff == Backoff(base=1)
 
 
 @pytest.mark.parametrize(

@@ -86,3 +86,41 @@ def test_web_process_does_not_load_the_executor() -> None:
     )
     assert loaded.returncode == 0, loaded.stderr
     assert loaded.stdout.strip() == "[]"
+
+
+def modules_of(path: Path) -> set[str]:
+    """Return the modules of the package that a file imports anywhere, also for type checkers only."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import(names=names):
+                found |= {name.name for name in names}
+            case ast.ImportFrom(module=str(module), names=names):
+                found |= {f"{module}.{name.name}" if f"{module}.{name.name}" in MODULES else module for name in names}
+    return found & MODULES.keys()
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): path for path in FILES if path != PACKAGE / "__init__.py"}
+KNOWN_CYCLES = {("jobqueue.engine.cancel", "jobqueue.engine.commit")}
+
+
+def test_modules_do_not_import_each_other_in_a_cycle() -> None:
+    imported = {name: modules_of(path) - {name} for name, path in MODULES.items()}
+    reached: dict[str, set[str]] = {}
+    for name in imported:
+        found, left = set(), [name]
+        while left:
+            fresh = imported[left.pop()] - found
+            found |= fresh
+            left += fresh
+        reached[name] = found
+    cycles = {
+        tuple(sorted(other for other in found if name in reached[other]))
+        for name, found in reached.items()
+        if name in found
+    }
+    assert cycles - KNOWN_CYCLES == set()

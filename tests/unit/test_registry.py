@@ -12,7 +12,7 @@ from django.core.checks.registry import registry as registry_of_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from jobqueue import registry, task
+from jobqueue import function, registry, task
 from jobqueue.backend import JobQueueBackend
 from jobqueue.checks import check_backends, check_task_names
 from jobqueue.compat import PACKAGE, are_backends_checked
@@ -21,8 +21,7 @@ from tests import tasks
 
 @pytest.fixture(autouse=True)
 def registry_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
-    monkeypatch.setattr(registry, "_duplicates", set())
+    monkeypatch.setattr(function, "declared", function.Declarations(function.declared.tasks))
 
 
 def first() -> None: ...
