@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from jobqueue.ids import new_id
+from jobqueue.serialization.ids import new_id
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -14,7 +14,6 @@ from uuid import UUID
 import msgspec
 from django.utils.module_loading import import_string
 
-from jobqueue import codec
 from jobqueue.actions import Action, Kind, Message
 from jobqueue.backoff import Backoff
 from jobqueue.compat import (
@@ -26,7 +25,8 @@ from jobqueue.compat import (
     TaskResult,
 )
 from jobqueue.function import Call, FunctionTask
-from jobqueue.payload import signature_of
+from jobqueue.serialization import typed
+from jobqueue.serialization.arguments import signature_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -271,7 +271,7 @@ class Actor(Generic[S]):
     def decode_state(cls, text: str | None) -> Any:
         """Give the state a row holds, or a fresh one. Raises ValueError when it does not fit `State`."""
         if text is not None:
-            return codec.decode(text, cls.State)
+            return typed.decode(text, cls.State)
         return {} if _is_plain(cls.State) else cls.State()
 
     @classmethod
@@ -293,7 +293,7 @@ class Actor(Generic[S]):
     def decode_body(cls, text: str) -> Any:
         """Give the body of a message. Raises ValueError when it does not fit `Message`, whatever that type raised."""
         try:
-            return codec.decode(text, cls.Message)
+            return typed.decode(text, cls.Message)
         except ValueError:
             raise
         except Exception as error:  # of a __post_init__, say
@@ -331,7 +331,7 @@ def _check(cls: type[Actor[Any]]) -> None:
 def unreadable(cls: type[Actor[Any]], name: str) -> TypeError | NameError | None:
     """Say why State or Message cannot be read; a NameError may be cured further down in the module."""
     try:
-        codec.reading_of(getattr(cls, name))
+        typed.reading_of(getattr(cls, name))
     except (TypeError, NameError) as error:
         return error
     return None

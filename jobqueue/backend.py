@@ -29,10 +29,11 @@ from jobqueue.compat import (
 )
 from jobqueue.exceptions import DuplicateKey, InvalidArguments
 from jobqueue.function import Call, FunctionTask, changed
-from jobqueue.ids import new_id
-from jobqueue.payload import encode, encode_arguments
 from jobqueue.records import Enqueued, NewTask
 from jobqueue.results import as_stored, made
+from jobqueue.serialization.arguments import encode_arguments
+from jobqueue.serialization.ids import new_id
+from jobqueue.serialization.json import encode
 from jobqueue.task_options import stored_options
 
 if TYPE_CHECKING:

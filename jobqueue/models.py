@@ -15,7 +15,7 @@ from django.db.models import Q, Value
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import records
-from jobqueue.ids import new_id
+from jobqueue.serialization.ids import new_id
 
 LIVE = [str(status) for status in records.LIVE]
 FINAL = [str(status) for status in records.FINAL]

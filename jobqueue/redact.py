@@ -11,7 +11,8 @@ from fnmatch import translate
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from jobqueue.payload import Parameters, left_out
+from jobqueue.serialization.arguments import Parameters
+from jobqueue.serialization.text import left_out
 
 MASK = "••••••"
 SHORTEST_SECRET = 4  # characters; a shorter one stands in every second text by chance

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from django.utils.module_loading import autodiscover_modules
 
 from jobqueue import function
-from jobqueue.payload import Parameters, parameters_of
+from jobqueue.serialization.arguments import Parameters, parameters_of
 
 if TYPE_CHECKING:
     from jobqueue.function import Duplicate, FunctionTask

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jobqueue.compat import TaskError, TaskResult, TaskResultStatus, normalize_json
 from jobqueue.function import FunctionTask, changed
-from jobqueue.payload import decode
 from jobqueue.records import ClaimedTask, NewTask, Status
+from jobqueue.serialization.json import decode
 
 if TYPE_CHECKING:
     from jobqueue import models

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from jobqueue.backoff import Backoff
 from jobqueue.conf import RANGES, Options
-from jobqueue.payload import is_text, parameters_of
+from jobqueue.serialization.arguments import parameters_of
+from jobqueue.serialization.text import is_text
 
 EARLIEST_YEAR, LATEST_YEAR = 1970, 9000
 LONGEST = timedelta(days=365 * 1000)

@@ -15,8 +15,8 @@ import factory
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 
-from jobqueue.ids import new_id
 from jobqueue.models import Executor, InboxMessage, Queue, Task
+from jobqueue.serialization.ids import new_id
 
 Row = TypeVar("Row")
 

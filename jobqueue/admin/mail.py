@@ -26,8 +26,8 @@ from jobqueue.admin.values import Shown, raw, read, secrets_of, show
 from jobqueue.api import aliases
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.models import InboxMessage, Task
-from jobqueue.payload import encode_message
 from jobqueue.redact import MASK, NO_SECRETS, Secrets, redact, redact_texts
+from jobqueue.serialization.json import encode_message
 
 CONSUMED = 20
 BODY_CHARACTERS = 1000  # shown of each

@@ -17,7 +17,7 @@ from jobqueue.cli.rows import engine_of, engines
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import TaskNotFound
 from jobqueue.function import FunctionTask
-from jobqueue.payload import encode_message
+from jobqueue.serialization.json import encode_message
 
 
 def submit(console: Console, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any) -> None:

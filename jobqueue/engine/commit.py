@@ -27,8 +27,8 @@ from jobqueue.engine.tallies import Attempted, of_attempts
 from jobqueue.engine.wake import Wake
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
 from jobqueue.failpoints import reach
-from jobqueue.payload import decode
 from jobqueue.records import FINAL, WAITING, CommitResult, Enqueued, NewTask, Outcome, Status
+from jobqueue.serialization.json import decode
 
 logger = logging.getLogger(__name__)
 

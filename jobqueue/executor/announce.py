@@ -15,10 +15,10 @@ from jobqueue.executor.masks import log_failure, mask_of, telling_of
 from jobqueue.executor.run import Ended, Loaded, Worker
 from jobqueue.executor.scribe import say
 from jobqueue.function import changed
-from jobqueue.payload import decode
 from jobqueue.printable import printable
 from jobqueue.records import FINAL, ClaimedTask, Status
 from jobqueue.results import Result
+from jobqueue.serialization.json import decode
 
 WORDS = {
     Status.SUCCESSFUL: ("succeeded", logging.INFO),

@@ -10,8 +10,8 @@ from typing import TypeAlias, TypeVar
 
 from jobqueue.engine.clock import written
 from jobqueue.executor.hold import Hold
-from jobqueue.payload import clean_text, escape
 from jobqueue.printable import printable
+from jobqueue.serialization.text import clean_text, escape
 
 TRACEBACK_CHARACTERS = 16_000
 MESSAGE_CHARACTERS = 2_000

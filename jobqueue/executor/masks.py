@@ -19,10 +19,10 @@ from jobqueue.compat import PACKAGE
 from jobqueue.executor.errors import Mask, message_of, name_of, path_of, printed
 from jobqueue.executor.log import logger
 from jobqueue.executor.run import Worker
-from jobqueue.payload import decode
 from jobqueue.printable import printable_lines
 from jobqueue.records import ClaimedTask, NewTask
 from jobqueue.redact import Secrets, argument_secrets, redact_text
+from jobqueue.serialization.json import decode
 
 OF_DJANGO = (PACKAGE, "django.dispatch", "django.db.backends.base")
 

@@ -47,9 +47,9 @@ from jobqueue.executor.errors import error_text, message_of
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.turn import context_of, is_commit_function, outcome_of, poll_again
 from jobqueue.function import FunctionTask, changed
-from jobqueue.payload import decode, encode_result
 from jobqueue.records import ClaimedTask, Outcome, Status, released
 from jobqueue.results import Result, from_claimed
+from jobqueue.serialization.json import decode, encode_result
 from jobqueue.task_options import Limits, limits
 
 UNKNOWN_AFTER_SECONDS = 15.0  # a task that no code here knows comes back after this, for an executor that does

@@ -17,9 +17,9 @@ from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from jobqueue.conf import Options, options_for
 from jobqueue.exceptions import InvalidActions, TaskNotFound, UndecodableMessage
 from jobqueue.function import FunctionTask, changed
-from jobqueue.payload import check_dedupe_key, decode, encode, encode_message, encode_result, plain
 from jobqueue.records import FINAL, ClaimedTask, Effects, NewMessage, NewTask, Outcome, Status, StoredMessage, released
 from jobqueue.results import Result
+from jobqueue.serialization.json import check_dedupe_key, decode, encode, encode_message, encode_result, plain
 from jobqueue.task_options import time_problems
 
 FIRST_WAIT_SECONDS = 0.1  # of an actor that leaves its mail unread, doubling up to POLL_INTERVAL

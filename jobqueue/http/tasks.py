@@ -22,9 +22,9 @@ from jobqueue.http.answers import Problem, Refused, answer, away, endpoint, url_
 from jobqueue.http.bodies import ENVELOPE_BYTES, read_body, read_object
 from jobqueue.http.callers import Caller, Person, caller_of
 from jobqueue.models import Task
-from jobqueue.payload import check_dedupe_key, decode, encode_message
 from jobqueue.records import Status
 from jobqueue.redact import Secrets, argument_secrets, redact, redact_text, redact_texts
+from jobqueue.serialization.json import check_dedupe_key, decode, encode_message
 
 logger = logging.getLogger(__name__)
 

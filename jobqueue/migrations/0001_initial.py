@@ -3,7 +3,7 @@ import uuid
 import django.db.models.deletion
 from django.db import migrations, models
 
-import jobqueue.ids
+from jobqueue.serialization.ids import new_id
 
 
 class Migration(migrations.Migration):
@@ -167,7 +167,7 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.UUIDField(default=jobqueue.ids.new_id, editable=False, primary_key=True, serialize=False),
+                    models.UUIDField(default=new_id, editable=False, primary_key=True, serialize=False),
                 ),
                 ("backend", models.CharField(default="default", max_length=64, verbose_name="backend")),
                 ("queue_name", models.CharField(default="default", max_length=128, verbose_name="queue")),

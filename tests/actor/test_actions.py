@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from jobqueue import Actor, Done, PollContext, Send, Sleep, Spawn, Suspend, Yield, testing
-from jobqueue.ids import new_id
 from jobqueue.records import Status
+from jobqueue.serialization.ids import new_id
 from tests.actor import actors
 from tests.actor.actors import double
 from tests.actor.stage import AsyncPuppet, Puppet, Stage

@@ -12,8 +12,8 @@ from django.utils import timezone
 from jobqueue import Done, Kind, PollContext, Sleep, Suspend, testing
 from jobqueue.actor import Inbox
 from jobqueue.engine.mail import Mail
-from jobqueue.ids import new_id
 from jobqueue.records import Status
+from jobqueue.serialization.ids import new_id
 from tests.actor import actors
 from tests.actor.conftest import Options
 from tests.actor.stage import Stage

@@ -14,8 +14,8 @@ import jobqueue
 from jobqueue import Done, PollContext, Send, Suspend, TaskFinished, TaskNotFound
 from jobqueue.api import asend_many
 from jobqueue.exceptions import InvalidArguments
-from jobqueue.ids import new_id
 from jobqueue.records import Status
+from jobqueue.serialization.ids import new_id
 from tests.actor import actors
 from tests.actor.conftest import Options
 from tests.actor.stage import Stage

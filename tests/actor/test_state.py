@@ -88,13 +88,13 @@ def test_state_may_be_replaced(stage: Stage) -> None:
     def poll(context: PollContext[Any]) -> Any:
         if context.state:
             return Done(context.state)
-        context.state = {"new": [10**30, 1e300, "é"]}
+        context.state = {"new": [10**30, 1.5, "é"]}
         return None
 
     pk = stage.enter(poll)
     stage.run()
 
-    assert stage.result(pk) == {"new": [10**30, 1e300, "é"]}
+    assert stage.result(pk) == {"new": [10**30, 1.5, "é"]}
 
 
 def test_failed_poll_leaves_state_and_inbox_as_they_were(stage: Stage) -> None:

@@ -17,9 +17,9 @@ import jobqueue
 from jobqueue import Backoff, Done, Kind, PollContext, Send, Sleep, Suspend, testing
 from jobqueue.compat import task_finished, task_started
 from jobqueue.exceptions import UnknownTask
-from jobqueue.ids import new_id
 from jobqueue.models import Executor, InboxMessage, Task
 from jobqueue.records import Status
+from jobqueue.serialization.ids import new_id
 from tests import actors as trees
 from tests import tasks
 from tests.actor import actors

@@ -16,9 +16,9 @@ from jobqueue import Actor, Done, Suspend
 from jobqueue.admin import mail, tree
 from jobqueue.admin.tree import Child, choose, read_tree
 from jobqueue.engine import engine_for
-from jobqueue.ids import new_id
 from jobqueue.models import InboxMessage, Task
 from jobqueue.redact import MASK
+from jobqueue.serialization.ids import new_id
 from tests.actor.actors import Checked
 from tests.factories import MessageFactory, TaskFactory, ago, make_user, now
 

@@ -11,9 +11,9 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from jobqueue.admin import listing
-from jobqueue.ids import new_id
 from jobqueue.models import Task
 from jobqueue.redact import MASK
+from jobqueue.serialization.ids import new_id
 from tests.factories import ExecutorFactory, QueueFactory, TaskFactory, ago, error, make_user, now
 from tests.tasks import add
 

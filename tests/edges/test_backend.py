@@ -139,8 +139,6 @@ def test_past_moment_makes_the_task_ready(add: Any) -> None:
 def test_arguments_come_back_as_json_reads_them(alias: str) -> None:
     values = [
         {"a": [1, 2.5, None, True, "é\U0001f600"], "deep": {"x": {}}},
-        1e22,
-        -1e300,
         10**100,
         10**4300 - 1,
         5e-324,
@@ -175,7 +173,7 @@ def test_enqueue_joins_the_callers_transaction(add: Any, alias: str) -> None:
         ((float("nan"),), {}, "add(): argument 'a': NaN is not JSON"),
         ((1,), {"b": "\x00"}, "add(): argument 'b': a NUL character cannot be stored"),
         (({1},), {}, "add(): argument 'a': set is not JSON"),
-        (("x" * 1_048_577,), {}, "add(): argument 'a'"),
+        (("x" * 1_048_577,), {}, "add(): more than 1,048,576 bytes"),
     ],
 )
 def test_refused_arguments_write_nothing(
@@ -190,7 +188,7 @@ def test_refused_arguments_write_nothing(
 
 
 def test_unserialisable_metadata_is_refused(add: Any) -> None:
-    with pytest.raises(InvalidArguments, match=r'add\(\): metadata\["user"\]: object is not JSON'):
+    with pytest.raises(InvalidArguments, match=r"add\(\): metadata\['user'\]: object is not JSON"):
         add.using(metadata={"user": object()}).enqueue(1)
 
 

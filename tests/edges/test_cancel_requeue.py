@@ -13,9 +13,9 @@ from django.test.utils import CaptureQueriesContext
 import jobqueue
 from jobqueue import api
 from jobqueue.api import tasks
-from jobqueue.ids import new_id
 from jobqueue.models import Queue, Task
 from jobqueue.records import CancelReport, RequeueReport, Status
+from jobqueue.serialization.ids import new_id
 from tests.engine.sessions import DEADLINE_SECONDS, session
 from tests.factories import TaskFactory
 

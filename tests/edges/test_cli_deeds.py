@@ -22,9 +22,9 @@ from jobqueue.cli import deeds, progress
 from jobqueue.cli.choice import Choice
 from jobqueue.cli.rows import walk
 from jobqueue.engine import engine_for
-from jobqueue.ids import new_id
 from jobqueue.models import Executor, InboxMessage, Queue, Task
 from jobqueue.records import Status
+from jobqueue.serialization.ids import new_id
 from tests.edges.cli import BOTH, console, jobqueue
 from tests.factories import ExecutorFactory, MessageFactory, TaskFactory, ago, now
 

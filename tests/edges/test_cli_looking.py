@@ -22,8 +22,8 @@ from jobqueue.admin import history
 from jobqueue.cli import figures, rows
 from jobqueue.cli.choice import Choice
 from jobqueue.cli.tables import Column, table
-from jobqueue.ids import new_id
 from jobqueue.records import Status
+from jobqueue.serialization.ids import new_id
 from tests.edges.cli import BOTH, jobqueue
 from tests.factories import ExecutorFactory, MessageFactory, QueueFactory, TaskFactory, ago, error, make_user
 

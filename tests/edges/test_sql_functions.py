@@ -25,6 +25,8 @@ from jobqueue.ids import new_id
 from jobqueue.models import CounterDelta, Executor, InboxMessage, Queue, Task
 from jobqueue.payload import decode
 from jobqueue.records import FINAL, Status
+from jobqueue.serialization.ids import new_id
+from jobqueue.serialization.json import decode
 from tests import tasks
 from tests.engine.bench import Bench, outcome
 from tests.engine.sessions import wait_until_somebody_waits

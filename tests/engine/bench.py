@@ -12,7 +12,6 @@ from uuid import UUID, uuid4
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Value
 
 from jobqueue.engine.base import Engine
-from jobqueue.ids import new_id
 from jobqueue.models import Executor, InboxMessage, Queue, SpareHeartbeat, Task
 from jobqueue.records import (
     ClaimedBatch,
@@ -26,6 +25,7 @@ from jobqueue.records import (
     Outcome,
     Status,
 )
+from jobqueue.serialization.ids import new_id
 
 ERROR = json.dumps({"attempt": 1, "exception_class_path": "builtins.ValueError", "traceback": "..."})
 

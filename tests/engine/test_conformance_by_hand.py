@@ -2,9 +2,9 @@
 
 import pytest
 
-from jobqueue.ids import new_id
 from jobqueue.models import Executor, InboxMessage
 from jobqueue.records import CancelReport, RequeueReport, Status
+from jobqueue.serialization.ids import new_id
 from tests.engine.bench import ERROR, Bench, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

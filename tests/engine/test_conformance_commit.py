@@ -13,8 +13,8 @@ from psycopg.errors import ProgramLimitExceeded
 
 from jobqueue.engine.commit import is_refusal
 from jobqueue.engine.ground import json_from
-from jobqueue.ids import new_id
 from jobqueue.records import FINAL, ClaimedTask, CommitResult, Effects, NewMessage, Outcome, Status
+from jobqueue.serialization.ids import new_id
 from tests.engine.bench import ERROR, Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

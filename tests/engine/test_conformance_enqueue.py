@@ -7,9 +7,9 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.exceptions import DuplicateKey
-from jobqueue.ids import new_id
 from jobqueue.models import Task
 from jobqueue.records import Status
+from jobqueue.serialization.ids import new_id
 from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

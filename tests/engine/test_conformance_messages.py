@@ -7,9 +7,9 @@ import pytest
 from django.db import transaction
 
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
-from jobqueue.ids import new_id
 from jobqueue.models import InboxMessage
 from jobqueue.records import FINAL, ClaimedTask, CommitResult, Effects, NewMessage, Status
+from jobqueue.serialization.ids import new_id
 from tests.engine.bench import ERROR, Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

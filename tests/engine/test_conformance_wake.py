@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connections
 
-from jobqueue.ids import new_id
 from jobqueue.models import InboxMessage
 from jobqueue.records import Status
+from jobqueue.serialization.ids import new_id
 from tests.engine.bench import Bench, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

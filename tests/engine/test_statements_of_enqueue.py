@@ -10,8 +10,8 @@ from django.db import DatabaseError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.engine import enqueue_statements
-from jobqueue.ids import new_id
 from jobqueue.models import CounterDelta, Task
+from jobqueue.serialization.ids import new_id
 from tests.engine.bench import Bench, new
 from tests.engine.conftest import make_bench
 

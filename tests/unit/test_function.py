@@ -157,7 +157,7 @@ def test_only_module_level_functions_are_tasks() -> None:
         with pytest.raises(InvalidTask, match="Task function must be defined at a module level"):
             task(other)
         with pytest.raises(InvalidTask, match="Task function must be defined at a module level"):
-            task(name="stable")(function)
+            task(name="stable")(other)
     assert not [name for name in registry.all() if "local" in name or "lambda" in name or name == "stable"]
 
 

@@ -9,8 +9,8 @@ from uuid import RFC_4122, UUID
 
 import pytest
 
-from jobqueue import ids
-from jobqueue.ids import BLOCK, new_id
+from jobqueue.serialization import ids
+from jobqueue.serialization.ids import BLOCK, new_id
 
 
 def test_ids_are_of_version_seven_and_of_now() -> None:

@@ -128,6 +128,9 @@ DIVES: dict[str, Callable[[], Any]] = {
 
 # --- values
 
+# PostgreSQL stores larger floats as integers.
+EXACT_FLOATS = st.floats(-1e15, 1e15)
+
 
 class Unreadable(dict[str, Any]):
     """A mapping that raises when it is read."""
@@ -150,7 +153,7 @@ plain_json = st.recursive(
     st.none()
     | st.booleans()
     | st.integers(-(2**80), 2**80)
-    | st.floats(allow_nan=False, allow_infinity=False)
+    | EXACT_FLOATS
     | st.text(st.characters(exclude_characters="\x00", codec="utf-8")),
     lambda inner: (
         st.lists(inner, max_size=4) | st.dictionaries(st.text("ab\u00e9\u2028'%.$", max_size=3), inner, max_size=4)
@@ -159,7 +162,8 @@ plain_json = st.recursive(
 )
 odd_leaves = st.one_of(
     odd_text,
-    st.floats(),
+    EXACT_FLOATS,
+    st.sampled_from([float("nan"), float("inf")]),
     st.binary(max_size=20),
     st.decimals(),
     st.datetimes(),

@@ -19,11 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import jobqueue
-from jobqueue import Done, payload
+from jobqueue import Done
 from jobqueue.compat import InvalidTask
 from jobqueue.exceptions import InvalidArguments, InvalidResult
 from jobqueue.models import InboxMessage, Task
 from jobqueue.records import FINAL, Status
+from jobqueue.serialization import json as payload
 from tests.actor.stage import AsyncPuppet, Puppet, parts
 from tests.executor.conftest import start  # noqa: F401 - a fixture
 from tests.executor.harness import Running, Start, gates, on_postgresql, wait_for

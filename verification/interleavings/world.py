@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from jobqueue.conf import parse
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import TaskFinished, TaskNotFound
-from jobqueue.ids import new_id
 from jobqueue.models import Counter, CounterDelta, Queue
 from jobqueue.records import (
     FINAL,
@@ -34,6 +33,7 @@ from jobqueue.records import (
     Status,
     StoredMessage,
 )
+from jobqueue.serialization.ids import new_id
 from verification.interleavings.stepper import Place, rest
 
 Decide = Callable[[ClaimedTask, Sequence[StoredMessage]], Outcome]

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from jobqueue.ids import new_id
 from jobqueue.records import ClaimedTask, Effects, NewMessage, NewTask, Outcome, Status, StoredMessage
+from jobqueue.serialization.ids import new_id
 from verification.interleavings.world import outcome
 
 QUEUES = ("a", "b", "c")

@@ -10,9 +10,9 @@ from django.db import transaction
 
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import TaskFinished, TaskNotFound
-from jobqueue.ids import new_id
 from jobqueue.models import Queue
 from jobqueue.records import FINAL, LIVE, CancelReport, NewTask, RequeueReport, Status
+from jobqueue.serialization.ids import new_id
 from verification.interleavings.world import ENDED_BADLY
 from verification.simulation import bodies
 from verification.simulation.actors import Session

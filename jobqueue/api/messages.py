@@ -17,8 +17,8 @@ from jobqueue.api.hints import after_commit, wake_and_tell
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import InvalidArguments, TaskNotFound
-from jobqueue.payload import check_dedupe_key, encode_message
 from jobqueue.records import NewMessage
+from jobqueue.serialization.json import check_dedupe_key, encode_message
 
 
 def send(

@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from django.http.request import UnreadablePostError
 
 from jobqueue.http.answers import MAX_PROBLEMS, Problem, Refused
-from jobqueue.payload import decode
+from jobqueue.serialization.json import decode
 
 TOO_SHORT = "The body ended before its Content-Length."
 ENVELOPE_BYTES = 16_384  # of a submission beside its arguments

@@ -14,8 +14,8 @@ from django.urls import reverse
 from django.views.decorators.csrf import csrf_exempt
 
 from jobqueue.exceptions import DuplicateKey
-from jobqueue.payload import cut
 from jobqueue.printable import printable
+from jobqueue.serialization.text import cut
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from jobqueue.api.hints import notify_after_commit
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.models import Executor
-from jobqueue.payload import is_text
 from jobqueue.records import Command
+from jobqueue.serialization.text import is_text
 from jobqueue.task_options import time_problems
 
 MOST_RUNNING = 1_000_000_000  # a limit, as far as a column goes

@@ -18,8 +18,8 @@ from jobqueue.compat import InvalidTask
 from jobqueue.http.answers import Problem
 from jobqueue.http.bodies import pointer, unknown_members
 from jobqueue.http.callers import Caller
-from jobqueue.payload import is_text
 from jobqueue.printable import printable
+from jobqueue.serialization.text import is_text
 
 MOST_IDEMPOTENCY_CHARACTERS = 255
 

@@ -1,0 +1,221 @@
+"""
+JSON text for rows, and values from rows.
+
+Values are normalized as Django's `normalize_json` does: sequences become lists, bytes become text. A value that
+a database cannot store, or that Python cannot read back, is rejected before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+import msgspec
+
+from jobqueue.exceptions import InvalidArguments, InvalidResult, PayloadTooLarge
+from jobqueue.serialization.text import UNSTORABLE, escape, is_text
+
+MAX_DEPTH = 64
+MAX_DEDUPE_KEY_CHARACTERS = 255
+# Python and msgspec read integers of at most 4,300 digits. msgspec counts the sign as one.
+MAX_INTEGER = 10**4300 - 1
+MIN_INTEGER = 1 - 10**4299
+ADVICE: Mapping[str, str] = {
+    "set": "pass a list",
+    "frozenset": "pass a list",
+    "datetime": "pass its isoformat()",
+    "date": "pass its isoformat()",
+    "time": "pass its isoformat()",
+    "timedelta": "pass its total_seconds()",
+    "UUID": "pass str() of it",
+    "Decimal": "pass str() of it",
+    "__proxy__": "pass str() of it",
+    "QuerySet": "pass a list of primary keys",
+}
+
+
+class Rejected(Exception):
+    """A value that cannot be stored. path: indexes and keys that lead to it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.path: list[Any] = []
+
+    def describe(self, place: str) -> str:
+        return f"{place}{''.join(f'[{step!a:.60}]' for step in self.path)}: {self}"
+
+
+class Oversized(Rejected):
+    """A value that takes more bytes than the limit."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"more than {max_bytes:,} bytes of JSON in all (MAX_PAYLOAD_BYTES); pass a reference")
+
+
+class Normalizer:
+    """
+    Copies values into JSON's own types. Raises Rejected for a value that cannot be stored.
+
+    escapes: write NUL characters and lone surrogates as escapes, in place of rejecting them.
+    """
+
+    __slots__ = ("_budget", "_escapes", "max_bytes")
+
+    def __init__(self, max_bytes: int, *, escapes: bool = False) -> None:
+        self.max_bytes = max_bytes
+        # Each value takes at least one byte. The budget ends endless iterators, and lists that contain each other
+        # many times, before memory runs out.
+        self._budget = max_bytes
+        self._escapes = escapes
+
+    def encode(self, value: Any) -> str:
+        """Return the JSON text of a value."""
+        text = msgspec.json.encode(self.normalize(value))
+        if len(text) > self.max_bytes:
+            raise Oversized(self.max_bytes)
+        return text.decode()
+
+    def normalize(self, value: Any, depth: int = MAX_DEPTH) -> Any:
+        self._budget -= 1
+        if self._budget < 0:
+            raise Oversized(self.max_bytes)
+        match value:
+            case str():
+                return self._text(str.__str__(value))
+            case None | bool():
+                return value
+            case int():
+                if not MIN_INTEGER <= value <= MAX_INTEGER:
+                    raise Rejected("an integer of more than 4300 digits cannot be read back")
+                return int.__int__(value)
+            case float():
+                if not isfinite(value):
+                    raise Rejected(f"{'NaN' if value != value else 'Infinity'} is not JSON")
+                return float.__float__(value)
+            case dict() | Mapping():
+                return self._members(value.items(), depth)
+            case list() | tuple():
+                return self._items(value, depth)
+            case bytes():
+                try:
+                    return self._text(value.decode())
+                except UnicodeDecodeError:
+                    raise Rejected("bytes that are not UTF-8 are not JSON; pass base64 text") from None
+            case Sequence():
+                return self._items(value, depth)
+        raise Rejected(_type_problem(value))
+
+    def _text(self, value: str) -> str:
+        self._budget -= len(value)
+        if self._budget < 0:
+            raise Oversized(self.max_bytes)
+        if ("\x00" in value or not value.isascii()) and UNSTORABLE.search(value):
+            if not self._escapes:
+                raise Rejected(
+                    "a NUL character cannot be stored" if "\x00" in value else "a lone surrogate is not text"
+                )
+            return escape(value)
+        return value
+
+    def _items(self, values: Iterable[Any], depth: int) -> list[Any]:
+        if depth == 0:
+            raise Rejected(f"nesting deeper than {MAX_DEPTH}")
+        items: list[Any] = []
+        try:
+            for value in values:
+                items.append(self.normalize(value, depth - 1))
+        except Rejected as rejected:
+            rejected.path.insert(0, len(items))
+            raise
+        return items
+
+    def _members(self, values: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:
+        if depth == 0:
+            raise Rejected(f"nesting deeper than {MAX_DEPTH}")
+        members: dict[str, Any] = {}
+        key: Any = None
+        try:
+            for key, value in values:
+                name = self.key(key)
+                if name in members:
+                    raise Rejected("two keys are the same once they are text")
+                members[name] = self.normalize(value, depth - 1)
+        except Rejected as rejected:
+            rejected.path.insert(0, key)
+            raise
+        return members
+
+    def key(self, key: Any) -> str:
+        """Return the text that a mapping's key becomes in JSON."""
+        match key:
+            case str():
+                return self._text(str.__str__(key))
+            case bytes() | int() | float() | None:
+                plain = self.normalize(key)
+                return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
+        raise Rejected(f"{type(key).__qualname__} is not a JSON key")
+
+
+def _type_problem(value: Any) -> str:
+    kind = type(value)
+    is_model = hasattr(kind, "_meta") and hasattr(value, "pk")
+    advice = "pass its primary key" if is_model else ADVICE.get(kind.__name__, "")
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    return f"{name} is not JSON" + (f"; {advice}" if advice else "")
+
+
+def encode(value: Any, *, place: str, max_bytes: int) -> str:
+    """Return the JSON text of a value. Raises InvalidArguments or PayloadTooLarge, which call the value `place`."""
+    try:
+        return Normalizer(max_bytes).encode(value)
+    except Oversized as oversized:
+        raise PayloadTooLarge(f"{place}: {oversized}") from None
+    except Rejected as rejected:
+        raise InvalidArguments(rejected.describe(place)) from None
+
+
+def encode_message(body: Any, *, max_bytes: int) -> str:
+    """Return the JSON text of a message's body: JSON, or what msgspec makes JSON of, such as a dataclass."""
+    return encode(plain(body), place="message", max_bytes=max_bytes)
+
+
+def check_dedupe_key(value: str | None) -> str | None:
+    """Return a message's dedupe key unchanged. Raises InvalidArguments for one that a row cannot store."""
+    limit = MAX_DEDUPE_KEY_CHARACTERS
+    if value is None or is_text(value, limit):
+        return value
+    raise InvalidArguments(f"message: dedupe_key must be a text of 1 to {limit} characters, not {value!r:.200}")
+
+
+def plain(value: Any) -> Any:
+    """Turn dataclasses, structs, datetimes and the like into JSON's own types. Return other values unchanged."""
+    try:
+        return msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return value
+
+
+def encode_result(value: Any, *, max_bytes: int) -> str:
+    """
+    Return the JSON text of a task's return value.
+
+    NUL characters and lone surrogates become escapes, because the work is done and its result matters.
+    Raises InvalidResult for every other value that JSON cannot represent, and for more than max_bytes.
+    """
+    try:
+        return Normalizer(max_bytes, escapes=True).encode(value)
+    except Oversized as oversized:
+        raise InvalidResult(f"The return value is too large: {oversized}") from None
+    except Rejected as rejected:
+        raise InvalidResult(f"The return value cannot be stored: {rejected.describe('result')}") from None
+    except Exception as error:
+        raise InvalidResult(f"The return value cannot be read: {error!r}") from error
+
+
+def decode(text: str) -> Any:
+    """Read stored JSON text. Raises ValueError for text that Python cannot read."""
+    try:
+        return msgspec.json.decode(text)
+    except RecursionError:
+        raise ValueError("JSON nested deeper than Python reads") from None
