@@ -156,7 +156,7 @@ class JobQueueBackend(BaseTaskBackend):
         return task
 
     def _insert(self, task: AnyTask, calls: Sequence[Call], *, numbered: bool = False) -> list[AnyResult]:
-        from jobqueue import api
+        from jobqueue.api import tasks as api
 
         rows = list(self._new_rows(task, calls, numbered))
         results: list[AnyResult] = []
@@ -217,7 +217,7 @@ class JobQueueBackend(BaseTaskBackend):
         return answers
 
     def _enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        from jobqueue import api
+        from jobqueue.api import tasks as api
         from jobqueue.engine import engine_for
 
         engine = engine_for(self.alias)

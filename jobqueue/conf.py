@@ -12,9 +12,9 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from jobqueue import tokens
+from jobqueue import http_tokens
 from jobqueue.backoff import Backoff
-from jobqueue.tokens import Token
+from jobqueue.http_tokens import Token
 
 DAY_SECONDS = 86_400.0
 LONGEST_RETENTION = 100 * 365 * DAY_SECONDS  # so long ago is a moment that databases know
@@ -114,7 +114,7 @@ def problems(raw: Any) -> Iterator[str]:
                 if not is_list or not all(isinstance(path, str) for path in value):
                     yield f"REDACT must be a list of argument paths, not {value!r}"
             case "HTTP_TOKENS":
-                yield from tokens.problems(value)
+                yield from http_tokens.problems(value)
             case "RETENTION":
                 yield from _retention_problems(value)
 
@@ -149,7 +149,7 @@ def parse(raw: Mapping[str, Any], alias: str = "default") -> Options:
         kept = {status: seconds(value) for status, value in values["retention"].items()}
         values["retention"] = default_retention() | kept
     if "http_tokens" in values:
-        values["http_tokens"] = tokens.parse(values["http_tokens"])
+        values["http_tokens"] = http_tokens.parse(values["http_tokens"])
     if "redact" in values:
         values["redact"] = tuple(values["redact"])
     return Options(**values)

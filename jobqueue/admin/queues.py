@@ -22,6 +22,7 @@ from jobqueue.admin import history, render
 from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.admin.listing import CAP
 from jobqueue.admin.words import duration
+from jobqueue.api.queues import MAX_RUNNING_LIMIT
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.models import Queue
@@ -44,7 +45,7 @@ class LimitForm(forms.Form):
     max_running = forms.IntegerField(
         label=gettext_lazy("Most tasks at once, in all executors together"),
         min_value=1,
-        max_value=api.MOST_RUNNING,
+        max_value=MAX_RUNNING_LIMIT,
         required=False,
         help_text=gettext_lazy("Empty: any number. To let none run, pause the queue."),
     )

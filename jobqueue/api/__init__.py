@@ -1,32 +1,24 @@
 """
-What code calls to change the queue: views, tasks, the admin, commands, the backend.
+Functions that change the queue, for views, tasks, the admin and commands.
 
-Each function takes the backend's alias where it matters; ids are UUIDs or their text. Changes are
-made in the caller's transaction, hints and wake-ups after its commit.
+`tasks` enqueues, cancels, requeues and wakes. `messages` sends. `queues` pauses and limits. `executors` commands.
+`notifications` does what follows a commit. `backends` finds the backend of an id.
+
+Each function takes the backend's alias where it matters. Ids are UUIDs or their text. Changes are made in the
+caller's transaction, notifications and wake-ups after its commit. `__all__` is public.
 """
 
-from jobqueue.api.backends import BATCH, aliases, declared_queues
-from jobqueue.api.hints import CANCEL_NOTICE, notices
-from jobqueue.api.mail import asend, asend_many, id_from, receivers, send, send_many
-from jobqueue.api.switches import MOST_RUNNING, alimit, apause, aresume, command, limit, pause, resume
-from jobqueue.api.tasks import (
-    acancel,
-    arequeue,
-    awake,
-    cancel,
-    enqueue,
-    enqueue_batches,
-    enqueue_once,
-    requeue,
-    wake,
-)
+from jobqueue.api.backends import aliases as aliases
+from jobqueue.api.backends import declared_queues as declared_queues
+from jobqueue.api.executors import command
+from jobqueue.api.messages import asend, asend_many, send, send_many
+from jobqueue.api.queues import alimit, apause, aresume, limit, pause, resume
+from jobqueue.api.tasks import acancel, arequeue, awake, cancel, requeue, wake
+from jobqueue.records import Command
 
 __all__ = [
-    "BATCH",
-    "CANCEL_NOTICE",
-    "MOST_RUNNING",
+    "Command",
     "acancel",
-    "aliases",
     "alimit",
     "apause",
     "arequeue",
@@ -36,15 +28,8 @@ __all__ = [
     "awake",
     "cancel",
     "command",
-    "declared_queues",
-    "enqueue",
-    "enqueue_batches",
-    "enqueue_once",
-    "id_from",
     "limit",
-    "notices",
     "pause",
-    "receivers",
     "requeue",
     "resume",
     "send",

@@ -27,7 +27,9 @@ def declared_queues(backend: str) -> set[str]:
     return set(settings.TASKS[backend].get("QUEUES", ["default"]))
 
 
-def shares(ids: Iterable[UUID | str] | UUID | str, backend: str | None) -> Iterator[tuple[Engine, list[UUID]]]:
+def group_by_backend(
+    ids: Iterable[UUID | str] | UUID | str, backend: str | None
+) -> Iterator[tuple[Engine, list[UUID]]]:
     """
     Share out ids among the backends that have them, in batches; those that nobody has go to the last.
 

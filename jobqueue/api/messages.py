@@ -13,7 +13,7 @@ from jobqueue import registry
 from jobqueue.actions import Send, Spawn
 from jobqueue.actor import ActorTask
 from jobqueue.api.backends import uuid_of
-from jobqueue.api.hints import after_commit, wake_and_tell
+from jobqueue.api.notifications import after_commit, wake_and_notify
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import InvalidArguments, TaskNotFound
@@ -65,7 +65,7 @@ def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, bac
         return []
     refuse_functions(engine, ids)
     sent = engine.send(rows)
-    after_commit(engine, partial(wake_and_tell, engine, frozenset(ids)))
+    after_commit(engine, partial(wake_and_notify, engine, frozenset(ids)))
     return sent
 
 

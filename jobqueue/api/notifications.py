@@ -1,4 +1,4 @@
-"""Hints after a commit: wake who has mail, and tell waiting executors of work. Nothing depends on them."""
+"""What runs after a commit: waking tasks, and NOTIFY to waiting executors. Polling finds the work without it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from django.db import transaction
 
 from jobqueue.engine.base import Engine
 
-# At most one notice per queue and process in this time; a woken executor looks again after it. With 20 ms, a task that
-# came within them waited for that look: of 50 tasks a second one in twenty for 22 ms.
-NOTICE_GAP_SECONDS = 0.005
-CANCEL_NOTICE = "!cancel"  # in place of a queue's name: look which running tasks are to be cancelled
+# Each process notifies a queue at most once in this time. A notified executor claims again after it. With 20 ms, one
+# task in twenty waited 22 ms longer, at 50 tasks a second.
+MIN_INTERVAL_SECONDS = 0.005
+CANCEL_NOTIFICATION = "!cancel"  # in place of a queue's name: a running task is to be cancelled
 
 
-class Notices:
-    """Notices to waiting executors, at most one per backend, queue and gap from this process."""
+class Notifier:
+    """Notifies waiting executors, at most once per backend, queue and MIN_INTERVAL_SECONDS."""
 
     def __init__(self) -> None:
         self._sent_at: dict[tuple[str, str], float] = {}
@@ -31,38 +31,38 @@ class Notices:
             due = [
                 queue
                 for queue in queues
-                if now - self._sent_at.get((engine.alias, queue), float("-inf")) >= NOTICE_GAP_SECONDS
+                if now - self._sent_at.get((engine.alias, queue), float("-inf")) >= MIN_INTERVAL_SECONDS
             ]
             self._sent_at.update(((engine.alias, queue), now) for queue in due)
         if due:
             engine.notify(due)
 
 
-notices = Notices()
+notifier = Notifier()
 
 
-def after_commit(engine: Engine, hint: Callable[[], object]) -> None:
-    """Do what saves others time; that it fails, say because the database is away, is logged and no more."""
+def after_commit(engine: Engine, action: Callable[[], object]) -> None:
+    """Run an action that only saves time after the commit. Its errors are logged, not raised."""
 
-    def give_hint() -> None:  # Django's log asks a hint that fails for its name, and a partial has none
-        hint()
+    def run_action() -> None:  # Django logs the name of a callback that fails, and a partial has none
+        action()
 
-    transaction.on_commit(give_hint, using=engine.database, robust=True)
+    transaction.on_commit(run_action, using=engine.database, robust=True)
 
 
 def notify_after_commit(engine: Engine, queues: set[str]) -> None:
     if queues and engine.options.notify:
-        # A notice takes a database-wide lock at commit, so it never travels in the user's transaction.
-        after_commit(engine, partial(notices.send, engine, queues))
+        # NOTIFY takes a database-wide lock at commit, so the caller's transaction never contains one.
+        after_commit(engine, partial(notifier.send, engine, queues))
 
 
-def wake_and_tell(engine: Engine, ids: frozenset[UUID]) -> None:
+def wake_and_notify(engine: Engine, ids: frozenset[UUID]) -> None:
     engine.wake_or_leave(ids)
-    tell_of(engine, ids)
+    notify_ready(engine, ids)
 
 
-def tell_of(engine: Engine, ids: Collection[UUID]) -> None:
-    """Send notices for those of these tasks that are READY."""
+def notify_ready(engine: Engine, ids: Collection[UUID]) -> None:
+    """Notify executors of those of these tasks that are READY."""
     if engine.options.notify:
         queues = engine.tasks.ready().filter(pk__in=ids).order_by().values_list("queue_name", flat=True).distinct()
-        notices.send(engine, set(queues))
+        notifier.send(engine, set(queues))

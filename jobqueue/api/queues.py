@@ -1,25 +1,19 @@
-"""Pause and limit queues, and tell executors what to do."""
+"""Pause and limit queues."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
-from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
 
-from jobqueue.api.hints import notify_after_commit
+from jobqueue.api.notifications import notify_after_commit
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
-from jobqueue.models import Executor
-from jobqueue.records import Command
 from jobqueue.serialization.text import is_text
 from jobqueue.task_options import time_problems
 
-MOST_RUNNING = 1_000_000_000  # a limit, as far as a column goes
+MAX_RUNNING_LIMIT = 1_000_000_000  # what the column can store
 
 
 def pause(
@@ -31,16 +25,16 @@ def pause(
     backend: str = "default",
 ) -> None:
     """
-    Keep executors from claiming tasks of a queue; what runs goes on. Seen within a second.
+    Keep executors from claiming tasks of a queue. Running tasks continue. Executors obey within a second.
 
-    until: when it runs again by itself, a moment or so long from now. Raises ValueError for one that has passed, or is
-    beyond the year 9000, and for a text that is longer than its column.
+    until: when the pause ends, a datetime or a timedelta from now. Raises ValueError if that is past or after the
+    year 9000, or if a text is longer than its column.
     """
     for problem in time_problems("until", until):
         raise ValueError(f"{problem}.")
-    for name, value, most in (("by", by, 150), ("reason", reason, 255)):
-        if value != "" and not is_text(value, most):
-            raise ValueError(f"{name} must be a text of at most {most} characters, not {value!r:.200}.")
+    for name, value, size in (("by", by, 150), ("reason", reason, 255)):
+        if value != "" and not is_text(value, size):
+            raise ValueError(f"{name} must be a text of at most {size} characters, not {value!r:.200}.")
     engine = engine_for(backend)
     now = engine.now()
     resume_at = now + until if isinstance(until, timedelta) else until
@@ -68,15 +62,16 @@ async def aresume(queue_name: str, **options: Any) -> None:
 
 def limit(queue_name: str, max_running: int | None, *, backend: str = "default") -> None:
     """
-    Let no more tasks of a queue run at once, in all executors together; None lets any number. Seen within a second.
+    Limit how many tasks of a queue run at once, in all executors together. None removes the limit.
 
-    What runs goes on, though it be more. Raises ValueError for less than 1: to let none run, pause the queue.
+    Executors obey within a second. Running tasks continue, even if they are more. Raises ValueError for less than 1:
+    to run none, pause the queue.
     """
     is_number = isinstance(max_running, int) and not isinstance(max_running, bool)
-    if max_running is not None and not (is_number and 0 < max_running <= MOST_RUNNING):
+    if max_running is not None and not (is_number and 0 < max_running <= MAX_RUNNING_LIMIT):
         raise ValueError(
-            f"max_running must be None or a whole number from 1 to {MOST_RUNNING:,}, not {max_running!r}; "
-            "pause() lets none run."
+            f"max_running must be None or a whole number from 1 to {MAX_RUNNING_LIMIT:,}, not {max_running!r}. "
+            "To run none, use pause()."
         )
     engine = engine_for(backend)
     _write_queue(engine, queue_name, max_running=max_running)
@@ -90,19 +85,5 @@ async def alimit(queue_name: str, max_running: int | None, **options: Any) -> No
 
 def _write_queue(engine: Engine, name: str, **columns: Any) -> None:
     if not is_text(name, 128):
-        raise ValueError(f"The name of a queue is a text of 1 to 128 characters, not {name!r:.200}.")
+        raise ValueError(f"A queue name must be a text of 1 to 128 characters, not {name!r:.200}.")
     engine.queues.update_or_create(backend=engine.alias, name=name, defaults=columns)
-
-
-def command(executor_ids: Iterable[UUID | str], command: Command, *, backend: str = "default") -> int:
-    """
-    Ask executors to claim nothing more (QUIET), to claim again (RESUME) or to stop gracefully (STOP).
-
-    Each hears it within a second or so, wherever it runs; its `state` says what it does. Written after the commit: a
-    transaction that held an executor's row would keep it from beating. Returns how many have not stopped already.
-    """
-    engine = engine_for(backend)
-    ids = [UUID(str(pk)) for pk in executor_ids]
-    there = engine.executors.filter(pk__in=ids).exclude(state=Executor.State.STOPPED).count()
-    transaction.on_commit(partial(engine.command, ids, Command(command)), using=engine.database)
-    return there

@@ -11,8 +11,14 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
-from jobqueue.api.backends import batches, shares
-from jobqueue.api.hints import CANCEL_NOTICE, after_commit, notify_after_commit, tell_of, wake_and_tell
+from jobqueue.api.backends import batches, group_by_backend
+from jobqueue.api.notifications import (
+    CANCEL_NOTIFICATION,
+    after_commit,
+    notify_after_commit,
+    notify_ready,
+    wake_and_notify,
+)
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.engine.enqueue import Hear
@@ -75,7 +81,7 @@ def cancel(
     """
     reports: list[CancelReport] = []
     busy: set[UUID] = set()
-    for engine, mine in shares(ids, backend):
+    for engine, mine in group_by_backend(ids, backend):
         again = partial(_cancel, engine, tree=tree, may=may)
         done = _patiently(again(mine), again)
         reports, busy = reports + done, busy | done[-1].busy
@@ -96,9 +102,9 @@ async def acancel(ids: Iterable[UUID | str] | UUID | str, **options: Any) -> Can
 def _cancel(engine: Engine, ids: Collection[UUID], *, tree: bool, may: Callable[[Task], bool] | None) -> CancelReport:
     report = engine.cancel(ids, tree=tree, wait=False, may=may)
     if report.parents:
-        after_commit(engine, partial(wake_and_tell, engine, report.parents))
+        after_commit(engine, partial(wake_and_notify, engine, report.parents))
     if report.requested:
-        notify_after_commit(engine, {CANCEL_NOTICE})
+        notify_after_commit(engine, {CANCEL_NOTIFICATION})
     return report
 
 
@@ -111,7 +117,7 @@ def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
     """
     reports: list[RequeueReport] = []
     busy: set[UUID] = set()
-    for engine, mine in shares(ids, backend):
+    for engine, mine in group_by_backend(ids, backend):
         done = _patiently(_requeue(engine, mine), partial(_requeue, engine))
         reports, busy = reports + done, busy | done[-1].busy
     return RequeueReport(
@@ -150,7 +156,7 @@ def wake(ids: Iterable[UUID | str] | UUID | str, *, backend: str = "default") ->
     engine, woken = engine_for(backend), 0
     for batch in batches(ids):
         if count := engine.wake(batch):
-            after_commit(engine, partial(tell_of, engine, batch))
+            after_commit(engine, partial(notify_ready, engine, batch))
             woken += count
     return woken
 

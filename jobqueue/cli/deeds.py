@@ -13,6 +13,7 @@ from uuid import UUID
 from django.core.management.base import CommandError
 
 from jobqueue import api
+from jobqueue.api.backends import BATCH
 from jobqueue.cli.audit import note, some
 from jobqueue.cli.choice import Choice
 from jobqueue.cli.console import Console
@@ -76,7 +77,7 @@ class Request:
     choice: Choice
     backend: str | None = None
     limit: int | None = None
-    batch: int = api.BATCH
+    batch: int = BATCH
     tree: bool = False
     is_dry: bool = False
     is_sure: bool = False

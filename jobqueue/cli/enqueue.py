@@ -11,6 +11,7 @@ from django.db import transaction
 
 from jobqueue import api, registry
 from jobqueue.actor import ActorTask
+from jobqueue.api.messages import id_from, receivers
 from jobqueue.cli.audit import note
 from jobqueue.cli.console import Console
 from jobqueue.cli.rows import engine_of, engines
@@ -50,7 +51,7 @@ def task_named(name: str) -> FunctionTask[..., Any]:
 def send(console: Console, to: str, body: Any, *, dedupe_key: str | None, backend: str | None) -> None:
     """Send a message to an actor; refused where its `Message` does not allow it: that would fail its polls."""
     engine = _engine_with(to, backend)
-    (pk,) = api.receivers(engine, [to], [dedupe_key])
+    (pk,) = receivers(engine, [to], [dedupe_key])
     actor = _refuse_for(engine, pk, body)
     with transaction.atomic(using=engine.database):
         number = api.send(pk, body, dedupe_key=dedupe_key, backend=engine.alias)
@@ -65,7 +66,7 @@ def send(console: Console, to: str, body: Any, *, dedupe_key: str | None, backen
 
 def _engine_with(to: str, backend: str | None) -> Engine:
     """Give the backend that has the receiver; a key is one of the backend that is named, or of the default one."""
-    pk = api.id_from(to)
+    pk = id_from(to)
     if pk is None:
         return engine_of(backend)
     for engine in engines(backend):

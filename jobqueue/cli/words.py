@@ -14,7 +14,7 @@ from django.conf import settings
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
 
-from jobqueue.api import MOST_RUNNING
+from jobqueue.api.queues import MAX_RUNNING_LIMIT
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 LONGEST_SECONDS = 100 * 365 * 86_400
@@ -39,7 +39,7 @@ def most(text: str) -> int | None:
     if text.lower() == "none":
         return None
     try:
-        return within(1, MOST_RUNNING)(text)
+        return within(1, MAX_RUNNING_LIMIT)(text)
     except ArgumentTypeError as error:
         hint = " (to let none run: manage.py jobqueue pause)" if text.strip() == "0" else ""
         raise ArgumentTypeError(f"{error}, or none{hint}") from None

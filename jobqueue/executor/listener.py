@@ -11,7 +11,7 @@ from uuid import uuid4
 import psycopg
 from django.db import connections
 
-from jobqueue.api import CANCEL_NOTICE
+from jobqueue.api.notifications import CANCEL_NOTIFICATION
 from jobqueue.engine.base import Engine
 from jobqueue.engine.statements import notify_from_elsewhere, statement
 from jobqueue.executor.errors import first_line_of
@@ -100,7 +100,7 @@ class Listener(threading.Thread):
         match payload.removeprefix(self._prefix):
             case self._probe:
                 self.is_listening = True
-            case name if name == CANCEL_NOTICE:
+            case name if name == CANCEL_NOTIFICATION:
                 self._on_cancel()
             case name if name == WAKE_NOTICE:
                 self._on_anything()

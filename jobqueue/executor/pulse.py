@@ -14,7 +14,7 @@ import django.db
 
 from jobqueue import registry
 from jobqueue.actor import ActorTask
-from jobqueue.api import notices
+from jobqueue.api.notifications import notifier
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import ClaimLost
 from jobqueue.executor import announce
@@ -201,7 +201,7 @@ class Pulse(threading.Thread):
         self._news |= self._room.to_tell(demand, claims)
         if self._news and self.engine.options.notify:
             news, self._news = self._news, set()
-            notices.send(self.engine, news)
+            notifier.send(self.engine, news)
         if self.is_abandoned:
             self.engine.release_strays(self.executor_id, self.left_behind)
             self.holds.clear()

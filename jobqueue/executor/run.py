@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from jobqueue import registry
 from jobqueue.actor import Actor, ActorTask, PollContext
-from jobqueue.api import receivers
+from jobqueue.api.messages import receivers
 from jobqueue.conf import Options
 from jobqueue.context import Context
 from jobqueue.engine import engine_for

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from jobqueue import registry
 from jobqueue.actions import Action, Disposition, Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
 from jobqueue.actor import Actor, ActorTask, Inbox, PollContext
-from jobqueue.api import id_from
+from jobqueue.api.messages import id_from
 from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from jobqueue.conf import Options, options_for
 from jobqueue.exceptions import InvalidActions, TaskNotFound, UndecodableMessage

@@ -1,4 +1,4 @@
-"""Who calls, and what they may do: a program with a token of HTTP_TOKENS, or somebody who is logged in."""
+"""Who sends a request, and what they may do: a program with a token of HTTP_TOKENS, or a logged-in user."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from django.middleware.csrf import CsrfViewMiddleware
 
 from jobqueue import api, registry
 from jobqueue.conf import options_for
-from jobqueue.http.answers import Problem, Refused
+from jobqueue.http.responses import HttpError
+from jobqueue.http.schemas import Problem
+from jobqueue.http_tokens import Token
 from jobqueue.models import Task
 from jobqueue.printable import printable
-from jobqueue.tokens import Token
 
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="jobqueue"'}
 SAFE = ("GET", "HEAD")
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """The bearer of a token: reaches the tasks that it might submit, and no others."""
+class TokenCaller:
+    """A program with a token. It may use the tasks that it may submit, and no others."""
 
     token: Token
     backend: str
@@ -52,12 +53,12 @@ class Program:
         is_own = backend == self.backend and (queue_name is None or self.token.allows_queue(queue_name))
         return is_own or self.token.metrics
 
-    def may_take_along(self, row: Task) -> bool:
-        """Whether it ends with an ancestor; `submit` is not asked, which is about what comes from outside."""
+    def may_cancel_descendant(self, row: Task) -> bool:
+        """Return whether a cancel of an ancestor may cancel this task, whether or not HTTP may submit it."""
         return self.problem_with(row.backend, row.task_type, row.queue_name) is None
 
     def problem_with(self, backend: str, task_type: str, queue_name: str | None) -> Problem | None:
-        """Say why it may not submit tasks of this type, to this queue if it is to be asked about; None when it may."""
+        """Return why the token may not submit such a task, or None. queue_name: None skips the check of the queue."""
         if not self.token.allows_task(task_type) or backend != self.backend:
             return Problem("The token does not allow this task.", "/task")
         if queue_name is not None and not self.token.allows_queue(queue_name):
@@ -66,8 +67,8 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
-    """A logged-in user: the permissions decide."""
+class UserCaller:
+    """A logged-in user. Permissions decide."""
 
     user: Any
 
@@ -91,49 +92,49 @@ class Person:
     def may_see_queue(self, backend: str, queue_name: str | None) -> bool:
         return True
 
-    def may_take_along(self, row: Task) -> bool:
+    def may_cancel_descendant(self, row: Task) -> bool:
         return True
 
     def problem_with(self, backend: str, task_type: str, queue_name: str | None) -> Problem | None:
         return None
 
 
-Caller: TypeAlias = Program | Person
+Caller: TypeAlias = TokenCaller | UserCaller
 
 
-def caller_of(request: HttpRequest, permission: str) -> Caller:
+def authenticate(request: HttpRequest, permission: str) -> Caller:
     """
-    Say who calls. Raises Refused: 401 for nobody, 403 without the permission or the CSRF token.
+    Return the caller of a request. Raises HttpError: 401 for an unknown one, 403 without permission or CSRF token.
 
-    An Authorization header of another scheme than Bearer is meant for somebody else, a proxy say.
+    An Authorization header with another scheme than Bearer is ignored: it may be for a proxy.
     """
     scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        program = _program(secret.strip())
-        if not program.may(permission):
-            raise Refused(403, "The token does not allow this.")
-        return program
+        token_caller = _token_caller(secret.strip())
+        if not token_caller.may(permission):
+            raise HttpError(403, "The token does not allow this.")
+        return token_caller
     user = getattr(request, "user", None)
     if user is None or not user.is_authenticated:
-        raise Refused(401, "Send a token, as `Authorization: Bearer ...`, or log in.", headers=CHALLENGE)
+        raise HttpError(401, "Send a token, as `Authorization: Bearer ...`, or log in.", headers=CHALLENGE)
     if request.method not in SAFE and (reason := _Csrf.problem(request)):
-        raise Refused(403, f"CSRF: {reason}")
-    person = Person(user)
-    if not person.may(permission):
-        raise Refused(403, f"You need the permission jobqueue.{permission}.")
-    return person
+        raise HttpError(403, f"CSRF: {reason}")
+    user_caller = UserCaller(user)
+    if not user_caller.may(permission):
+        raise HttpError(403, f"You need the permission jobqueue.{permission}.")
+    return user_caller
 
 
-def _program(secret: str) -> Program:
+def _token_caller(secret: str) -> TokenCaller:
     for alias in api.aliases():
         for token in options_for(alias).http_tokens:
             if token.has_secret(secret):
-                return Program(token, alias)
-    raise Refused(401, "This token is not known.", headers=CHALLENGE)
+                return TokenCaller(token, alias)
+    raise HttpError(401, "Unknown token.", headers=CHALLENGE)
 
 
 class _Csrf(CsrfViewMiddleware):
-    """Django's check, asked when it is known that a cookie, not a token, says who calls."""
+    """Django's check, for requests that a cookie authenticates, not a token."""
 
     def _reject(self, request: HttpRequest, reason: str) -> str:
         return reason

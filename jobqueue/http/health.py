@@ -13,8 +13,9 @@ from django.http import HttpRequest, HttpResponse
 
 from jobqueue import api
 from jobqueue.engine import engine_for
-from jobqueue.http.answers import RETRY_AFTER_SECONDS, Refused, answer, endpoint
-from jobqueue.http.callers import Caller, caller_of
+from jobqueue.http.auth import Caller, authenticate
+from jobqueue.http.responses import RETRY_AFTER_SECONDS, HttpError, endpoint, respond
+from jobqueue.http.schemas import Health, NotReady, Problem
 from jobqueue.printable import printable
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ _latest: tuple[float, list[Failing]] = (-math.inf, [])  # the time of the last c
 @endpoint("GET", "HEAD")
 def live(request: HttpRequest) -> HttpResponse:
     """Say that this process answers; without a look at the database, which restarts would not bring back."""
-    return answer({"status": "ok"})
+    return respond(Health())
 
 
 @endpoint("GET", "HEAD")
@@ -52,15 +53,15 @@ def ready(request: HttpRequest) -> HttpResponse:
     """Return 200 if the queues drain, otherwise 503. Show queue names only to callers that may see them."""
     found = _failing()
     if not found:
-        return answer({"status": "ok"})
+        return respond(Health())
     caller = _viewer(request)
     shown = [
-        {"where": one.where, "what": one.what}
-        for one in found
-        if caller is not None and caller.may_see_queue(one.backend, one.queue_name)
+        Problem(problem.what, problem.where)
+        for problem in found
+        if caller is not None and caller.may_see_queue(problem.backend, problem.queue_name)
     ]
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-    return answer({"status": "failing", "problems": shown}, 503, headers)
+    return respond(NotReady(shown), 503, headers)
 
 
 def _failing() -> list[Failing]:
@@ -100,6 +101,6 @@ def _look(alias: str) -> Iterator[Failing]:
 
 def _viewer(request: HttpRequest) -> Caller | None:
     try:
-        return caller_of(request, "view_task")
-    except (Refused, DatabaseError, InterfaceError):
+        return authenticate(request, "view_task")
+    except (HttpError, DatabaseError, InterfaceError):
         return None

@@ -10,7 +10,7 @@ from jobqueue.records import LIVE
 from jobqueue.tally import COUNTERS, Counted, Depth, Gauges
 
 OTHER = "other"
-MOST = 1000  # queues, and pairs of queue and task type; of each backend
+MAX_LABELS = 1000  # queues, and pairs of queue and task type; of each backend
 
 
 def bounded_queues(names: Iterable[str], first: Collection[str]) -> list[str]:
@@ -20,15 +20,15 @@ def bounded_queues(names: Iterable[str], first: Collection[str]) -> list[str]:
     The order is one in which newcomers only push others out: so what is counted for OTHER never falls.
     """
     ranked = sorted(names, key=lambda name: (name not in first, name))
-    return sorted({*ranked[:MOST], OTHER}) if len(ranked) > MOST else sorted(ranked)
+    return sorted({*ranked[:MAX_LABELS], OTHER}) if len(ranked) > MAX_LABELS else sorted(ranked)
 
 
 def bounded_counts(counted: Sequence[Counted], first: Collection[str]) -> Sequence[Counted]:
-    """Add up as OTHER what is counted of pairs beyond MOST, in the same order."""
-    if len(counted) <= MOST:
+    """Add up as OTHER what is counted of pairs beyond MAX_LABELS, in the same order."""
+    if len(counted) <= MAX_LABELS:
         return counted
     ranked = sorted(counted, key=lambda one: (one.queue_name not in first, one.queue_name, one.task_type))
-    kept, rest = ranked[:MOST], ranked[MOST:]
+    kept, rest = ranked[:MAX_LABELS], ranked[MAX_LABELS:]
     named_so = [one for one in kept if (one.queue_name, one.task_type) == (OTHER, OTHER)]
     return [*(one for one in kept if one not in named_so), _sum([*named_so, *rest])]
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.http import HttpRequest, HttpResponse
 
@@ -14,9 +14,10 @@ from jobqueue import api
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.engine.tallies import FOLD_BATCH
-from jobqueue.http.answers import Refused, answer, endpoint
-from jobqueue.http.callers import caller_of
-from jobqueue.http.labels import bounded_counts, bounded_gauges, bounded_queues
+from jobqueue.http.auth import authenticate
+from jobqueue.http.label_limits import bounded_counts, bounded_gauges, bounded_queues
+from jobqueue.http.responses import HttpError, endpoint, respond
+from jobqueue.http.schemas import BackendMetrics, Histogram, Metrics, QueueMetrics, TaskMetrics
 from jobqueue.records import LIVE
 from jobqueue.tally import COUNTERS, EDGES, Counted, Depth, Gauges
 
@@ -53,11 +54,11 @@ class Backend:
 @endpoint("GET", "HEAD")
 def text(request: HttpRequest) -> HttpResponse:
     """Give the metrics in the text format of Prometheus."""
-    caller_of(request, "view_metrics")
+    authenticate(request, "view_metrics")
     try:
         import prometheus_client
     except ImportError:
-        raise Refused(
+        raise HttpError(
             501, "Install the extra: pip install django-jobqueue[metrics]. metrics.json does without."
         ) from None
     registry = prometheus_client.CollectorRegistry(auto_describe=False)
@@ -72,24 +73,24 @@ def text(request: HttpRequest) -> HttpResponse:
 @endpoint("GET", "HEAD")
 def as_json(request: HttpRequest) -> HttpResponse:
     """Give the same numbers as JSON."""
-    caller_of(request, "view_metrics")
+    authenticate(request, "view_metrics")
     backends = read()
-    return answer(
-        {
-            "queues": [_queue(backend, name) for backend in backends for name in backend.queues],
-            "tasks": [_task(backend.name, counted) for backend in backends for counted in backend.counted],
-            "backends": [
-                {
-                    "backend": backend.name,
-                    "inflight": backend.gauges.in_flight,
-                    "active_workers": backend.gauges.active_workers,
-                    "slots": backend.gauges.slots,
-                    "executors": backend.gauges.executors,
-                    "oldest_snapshot_seconds": backend.gauges.oldest_snapshot_seconds,
-                }
+    return respond(
+        Metrics(
+            queues=[_queue(backend, name) for backend in backends for name in backend.queues],
+            tasks=[_task(backend.name, counted) for backend in backends for counted in backend.counted],
+            backends=[
+                BackendMetrics(
+                    backend=backend.name,
+                    inflight=backend.gauges.in_flight,
+                    active_workers=backend.gauges.active_workers,
+                    slots=backend.gauges.slots,
+                    executors=backend.gauges.executors,
+                    oldest_snapshot_seconds=backend.gauges.oldest_snapshot_seconds,
+                )
                 for backend in backends
             ],
-        }
+        )
     )
 
 
@@ -121,31 +122,31 @@ def _fold(engine: Engine) -> None:
         pass
 
 
-def _queue(backend: Backend, name: str) -> dict[str, Any]:
+def _queue(backend: Backend, name: str) -> QueueMetrics:
     depths = list(backend.depths(name))
-    return {
-        "backend": backend.name,
-        "queue": name,
+    return QueueMetrics(
+        backend=backend.name,
+        queue=name,
         **{depth.status.lower(): depth.number for depth in depths},
-        "estimated": [depth.status.lower() for depth in depths if depth.is_estimate],
-        "oldest_ready_seconds": backend.gauges.oldest_ready_seconds.get(name, 0.0),
-    }
+        estimated=[depth.status.lower() for depth in depths if depth.is_estimate],
+        oldest_ready_seconds=backend.gauges.oldest_ready_seconds.get(name, 0.0),
+    )
 
 
-def _task(backend: str, counted: Counted) -> dict[str, Any]:
-    return {
-        "backend": backend,
-        "queue": counted.queue_name,
-        "task_type": counted.task_type,
+def _task(backend: str, counted: Counted) -> TaskMetrics:
+    return TaskMetrics(
+        backend=backend,
+        queue=counted.queue_name,
+        task_type=counted.task_type,
         **{name: getattr(counted, name) for name in COUNTERS},
-        "wait": _histogram(counted.waits, counted.wait_seconds),
-        "run": _histogram(counted.runs, counted.run_seconds),
-    }
+        wait=_histogram(counted.waits, counted.wait_seconds),
+        run=_histogram(counted.runs, counted.run_seconds),
+    )
 
 
-def _histogram(counts: Sequence[int], seconds: float) -> dict[str, Any]:
+def _histogram(counts: Sequence[int], seconds: float) -> Histogram:
     below = dict(_buckets(counts))
-    return {"count": below.pop("+Inf"), "seconds": seconds, "at_most": below}
+    return Histogram(count=below.pop("+Inf"), seconds=seconds, at_most=below)
 
 
 def _buckets(counts: Sequence[int]) -> Iterable[tuple[str, int]]:

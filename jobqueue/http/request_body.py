@@ -2,89 +2,87 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from django.conf import settings
 from django.core.handlers.wsgi import WSGIRequest
 from django.http import HttpRequest
 from django.http.request import UnreadablePostError
 
-from jobqueue.http.answers import MAX_PROBLEMS, Problem, Refused
+from jobqueue.http.responses import HttpError
+from jobqueue.http.schemas import Problem, Request
 from jobqueue.serialization.json import decode
 
+RequestType = TypeVar("RequestType", bound=Request)
+
 TOO_SHORT = "The body ended before its Content-Length."
-ENVELOPE_BYTES = 16_384  # of a submission beside its arguments
+ENVELOPE_BYTES = 16_384  # of a submission without its arguments
+PLACE = re.compile(r" - at `\$\.(\w+)[^`]*`$")
+FIELD = re.compile(r"field `(.*)`$", re.DOTALL)
 
 
 def read_json(request: HttpRequest, *, max_bytes: int | None = None) -> Any:
-    """Give the body's value. Raises Refused: 415, or as read_body()."""
+    """Return the value of the body. Raises HttpError: 415, or as read_body()."""
     if request.content_type != "application/json":
-        raise Refused(415, "The body must be JSON, with Content-Type: application/json.")
+        raise HttpError(415, "The body must be JSON, with Content-Type: application/json.")
     if (request.encoding or "utf-8").lower() not in ("utf-8", "utf8", "us-ascii"):
-        raise Refused(415, "The body must be JSON in UTF-8.")
+        raise HttpError(415, "The body must be JSON in UTF-8.")
     try:
-        text = read_body(request, max_bytes=max_bytes).decode()
-    except UnicodeDecodeError as error:
-        raise Refused(400, f"The body is not UTF-8: {error}") from None
-    try:
-        return decode(text)
+        return decode(read_body(request, max_bytes=max_bytes).decode())
     except ValueError as error:
-        raise Refused(400, f"The body is not JSON that can be read: {error}") from None
+        raise HttpError(400, f"The body is not JSON in UTF-8: {error}") from None
+
+
+def read_request(request: HttpRequest, kind: type[RequestType], *, max_bytes: int) -> RequestType:
+    """Return the body as a request type. Raises HttpError as read_json()."""
+    value = read_json(request, max_bytes=max_bytes)
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise HttpError(400, problem_of(error)) from None
+
+
+def problem_of(error: msgspec.ValidationError) -> Problem:
+    """Turn an error of msgspec into a problem with a JSON pointer to the member."""
+    text = str(error)
+    found = PLACE.search(text) or FIELD.search(text)
+    return Problem(PLACE.sub("", text), pointer(found[1]) if found else "")
 
 
 def read_body(request: HttpRequest, *, max_bytes: int | None = None) -> bytes:
     """
-    Give the body, b"" where there is none. Raises Refused: 411, 413 or 400.
+    Return the body, b"" if there is none. Raises HttpError: 411, 413 or 400.
 
-    max_bytes: beside the site's DATA_UPLOAD_MAX_MEMORY_SIZE, which Django keeps to only where the length is said
-    before. Under WSGI it reads nothing of a body that comes in chunks.
+    max_bytes: a limit beside DATA_UPLOAD_MAX_MEMORY_SIZE, which Django applies only to bodies with a Content-Length.
+    Under WSGI, Django reads nothing of a chunked body.
     """
     length = request.META.get("CONTENT_LENGTH") or ""
     limits = [limit for limit in (max_bytes, settings.DATA_UPLOAD_MAX_MEMORY_SIZE) if limit is not None]
     if length:
-        _refuse_larger(_number(length), limits)
+        if not length.isdecimal():
+            raise HttpError(400, "Content-Length must be a number.")
+        _check_size(int(length), limits)
     elif isinstance(request, WSGIRequest) and "Transfer-Encoding" in request.headers:
-        raise Refused(411, "The body must come with its Content-Length, not in chunks.")
+        raise HttpError(411, "The body must come with its Content-Length, not in chunks.")
     try:
         body = request.body
     except UnreadablePostError:
-        raise Refused(400, TOO_SHORT) from None
-    if length and len(body) < _number(length):  # servers pass on what arrived before the caller disconnected
-        raise Refused(400, TOO_SHORT)
-    _refuse_larger(len(body), limits)
+        raise HttpError(400, TOO_SHORT) from None
+    if length and len(body) < int(length):  # servers pass on what arrived before the caller disconnected
+        raise HttpError(400, TOO_SHORT)
+    _check_size(len(body), limits)
     return body
 
 
-def _number(length: str) -> int:
-    if not length.isdecimal():
-        raise Refused(400, "Content-Length must be a number.")
-    return int(length)
-
-
-def _refuse_larger(length: int, limits: Iterable[int]) -> None:
+def _check_size(length: int, limits: Iterable[int]) -> None:
     for limit in limits:
         if length > limit:
-            raise Refused(413, f"The body has {length:,} bytes; at most {limit:,} are read.")
-
-
-def read_object(request: HttpRequest, known: set[str], *, max_bytes: int | None = None) -> dict[str, Any]:
-    """Give the body's object, which has no other members than these. Raises Refused as read_json()."""
-    value = read_json(request, max_bytes=max_bytes)
-    if not isinstance(value, dict):
-        raise Refused(400, "The body must be a JSON object.")
-    if problems := unknown_members(value, known):
-        raise Refused(400, *problems)
-    return value
-
-
-def unknown_members(value: dict[str, Any], known: set[str]) -> list[Problem]:
-    """Return the first unknown members, one more than an answer lists."""
-    unknown = islice((name for name in value if name not in known), MAX_PROBLEMS + 1)
-    return [Problem(f"unknown; known are {', '.join(sorted(known))}", pointer(name)) for name in unknown]
+            raise HttpError(413, f"The body has {length:,} bytes; at most {limit:,} are read.")
 
 
 def pointer(*parts: str | int) -> str:
-    """Write a JSON pointer (RFC 6901)."""
+    """Return a JSON pointer (RFC 6901)."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)

@@ -12,74 +12,67 @@ from jobqueue.backend import InvalidSubmissions, JobQueueBackend, Submission
 from jobqueue.compat import task_backends
 from jobqueue.conf import options_for
 from jobqueue.exceptions import DuplicateKey, PayloadTooLarge
-from jobqueue.http.answers import MAX_PROBLEMS, Problem, Refused, answer, endpoint, url_of
-from jobqueue.http.bodies import ENVELOPE_BYTES, pointer, read_json
-from jobqueue.http.callers import Caller, caller_of
-from jobqueue.http.submission import read
+from jobqueue.http.auth import Caller, authenticate
+from jobqueue.http.request_body import ENVELOPE_BYTES, pointer, read_json
+from jobqueue.http.responses import MAX_PROBLEMS, HttpError, endpoint, respond, task_url
+from jobqueue.http.schemas import MAX_BATCH, BatchItem, Problem, TaskLink
+from jobqueue.http.submission_parser import parse
 from jobqueue.records import Enqueued
 
 logger = logging.getLogger(__name__)
 
-MOST_IN_BATCH = 1000
-
 
 @endpoint("POST")
 def submit(request: HttpRequest) -> HttpResponse:
-    """Enqueue one task: 201, or 200 where its idempotency key was seen."""
-    caller = caller_of(request, "submit_task")
+    """Enqueue one task: 201, or 200 if its idempotency key exists."""
+    caller = authenticate(request, "submit_task")
     limit = max(options_for(alias).max_payload_bytes for alias in caller.backends)
     value = read_json(request, max_bytes=limit + ENVELOPE_BYTES)
     (enqueued,) = _submit(caller, [value], [""])
-    shown = _shown(request, enqueued)
-    if not enqueued.created:
-        return answer(shown)
-    return answer(shown, 201, {"Location": shown["url"]})
+    link = TaskLink(enqueued.id, enqueued.status, task_url(request, enqueued.id))
+    return respond(link, 201, {"Location": link.url}) if enqueued.created else respond(link)
 
 
 @endpoint("POST")
 def submit_batch(request: HttpRequest) -> HttpResponse:
-    """Enqueue a list of tasks, all or none: 201, or 200 where all idempotency keys were seen."""
-    caller = caller_of(request, "submit_task")
+    """Enqueue a list of tasks, all or none: 201, or 200 if all idempotency keys exist."""
+    caller = authenticate(request, "submit_task")
     values = read_json(request)
-    if not isinstance(values, list) or not 1 <= len(values) <= MOST_IN_BATCH:
-        raise Refused(400, f"The body must be a JSON array of 1 to {MOST_IN_BATCH:,} submissions.")
-    answers = _submit(caller, values, [pointer(place) for place in range(len(values))])
-    status = 201 if any(enqueued.created for enqueued in answers) else 200
-    return answer([_shown(request, enqueued) | {"created": enqueued.created} for enqueued in answers], status)
-
-
-def _shown(request: HttpRequest, enqueued: Enqueued) -> dict[str, Any]:
-    return {"id": str(enqueued.id), "status": str(enqueued.status), "url": url_of(request, enqueued.id)}
+    if not isinstance(values, list) or not 1 <= len(values) <= MAX_BATCH:
+        raise HttpError(400, f"The body must be a JSON array of 1 to {MAX_BATCH:,} submissions.")
+    results = _submit(caller, values, [pointer(place) for place in range(len(values))])
+    items = [BatchItem(one.id, one.status, task_url(request, one.id), one.created) for one in results]
+    return respond(items, 201 if any(item.created for item in items) else 200)
 
 
 def _submit(caller: Caller, values: Sequence[Any], places: Sequence[str]) -> list[Enqueued]:
-    """Enqueue what these values ask for; `places` says where each stands in the body. Raises Refused."""
+    """Enqueue submissions, all or none. places: JSON pointers to them. Raises HttpError."""
     submissions: list[Submission] = []
     forbidden: list[Problem] = []
-    wrong: list[Problem] = []
+    invalid: list[Problem] = []
     for value, place in zip(values, places, strict=True):
-        reading = read(value, caller)
-        forbidden += [Problem(one.what, place + one.where) for one in reading.forbidden]
-        wrong += [Problem(one.what, place + one.where) for one in reading.problems]
-        if reading.submission is not None:
-            submissions.append(reading.submission)
-        if len(forbidden) > MAX_PROBLEMS or len(wrong) > MAX_PROBLEMS:
+        parsed = parse(value, caller)
+        forbidden += [Problem(problem.what, place + problem.where) for problem in parsed.forbidden]
+        invalid += [Problem(problem.what, place + problem.where) for problem in parsed.problems]
+        if parsed.submission is not None:
+            submissions.append(parsed.submission)
+        if len(forbidden) > MAX_PROBLEMS or len(invalid) > MAX_PROBLEMS:
             break
-    for status, found in ((403, forbidden), (400, wrong)):
-        if found:
-            raise Refused(status, *found)
+    for status, problems in ((403, forbidden), (400, invalid)):
+        if problems:
+            raise HttpError(status, *problems)
     backend = _backend_of(submissions, places)
     try:
-        answers = backend.submit(submissions)
+        results = backend.submit(submissions)
     except InvalidSubmissions as error:
-        problems = (
-            Problem(str(refused), places[number] + _where(submissions[number], refused))
-            for number, refused in error.errors.items()
-        )
-        raise Refused(_status(error), *problems) from None
-    created = sum(enqueued.created for enqueued in answers)
-    logger.info("submitted by=%s created=%d seen=%d", caller, created, len(answers) - created)
-    return answers
+        refused = [
+            Problem(str(reason), places[number] + _where(submissions[number], reason))
+            for number, reason in error.errors.items()
+        ]
+        raise HttpError(_status(error), *refused) from None
+    created = sum(enqueued.created for enqueued in results)
+    logger.info("tasks.submitted by=%s created=%d repeated=%d", caller, created, len(results) - created)
+    return results
 
 
 def _backend_of(submissions: Sequence[Submission], places: Sequence[str]) -> JobQueueBackend:
@@ -90,7 +83,7 @@ def _backend_of(submissions: Sequence[Submission], places: Sequence[str]) -> Job
         if wanted.task.backend != first
     ]
     if others:
-        raise Refused(400, *others)
+        raise HttpError(400, *others)
     backend = task_backends[first]
     assert isinstance(backend, JobQueueBackend)
     return backend

@@ -12,17 +12,19 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
+from msgspec import UNSET
 
 from jobqueue import api, registry
 from jobqueue.actor import ActorTask
 from jobqueue.conf import options_for
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import InvalidArguments, PayloadTooLarge, TaskFinished, TaskNotFound
-from jobqueue.http.answers import Problem, Refused, answer, away, endpoint, url_of
-from jobqueue.http.bodies import ENVELOPE_BYTES, read_body, read_object
-from jobqueue.http.callers import Caller, Person, caller_of
+from jobqueue.http.auth import Caller, UserCaller, authenticate
+from jobqueue.http.request_body import ENVELOPE_BYTES, read_body, read_request
+from jobqueue.http.responses import HttpError, endpoint, respond, service_unavailable, task_url
+from jobqueue.http.schemas import Cancel, Cancelled, Message, Problem, Sent, TaskDetail, TaskError, TaskLink
 from jobqueue.models import Task
-from jobqueue.records import Status
+from jobqueue.records import FINAL, Status
 from jobqueue.redact import Secrets, argument_secrets, redact, redact_text, redact_texts
 from jobqueue.serialization.json import check_dedupe_key, decode, encode_message
 
@@ -33,87 +35,87 @@ JSON_COLUMNS = ("args", "kwargs", "errors", "return_value")
 
 @endpoint("GET", "HEAD")
 def show(request: HttpRequest, task_id: str) -> HttpResponse:
-    """Tell where a task stands, its result and its errors; redacted."""
-    caller = caller_of(request, "view_task")
-    row = _reach(caller, task_id)
-    return answer(_shown(request, row, with_result=caller.may("view_payload")))
+    """Return the state of a task, its result and its errors, redacted."""
+    caller = authenticate(request, "view_task")
+    row = _find(caller, task_id)
+    return respond(_detail(request, row, with_result=caller.may("view_payload")))
 
 
 @endpoint("POST")
 def cancel(request: HttpRequest, task_id: str) -> HttpResponse:
-    """Cancel a task: 200 where it ended at once, 202 where it runs and was told to stop."""
-    caller = caller_of(request, "cancel_task")
-    tree = _flag(request, "tree")
-    row = _reach(caller, task_id)
-    report = api.cancel(row.pk, tree=tree, backend=row.backend, may=caller.may_take_along)
+    """Cancel a task: 200 if it ended at once, 202 if it runs and was asked to stop."""
+    caller = authenticate(request, "cancel_task")
+    has_body = bool(read_body(request, max_bytes=ENVELOPE_BYTES))
+    tree = has_body and read_request(request, Cancel, max_bytes=ENVELOPE_BYTES).tree
+    row = _find(caller, task_id)
+    report = api.cancel(row.pk, tree=tree, backend=row.backend, may=caller.may_cancel_descendant)
     if row.pk in report.busy:
-        raise away("Another transaction has locked the task.")
+        raise service_unavailable("Another transaction has locked the task.")
     now = _status_of(row)
-    logger.info("cancel by=%s id=%s status=%s left=%d", caller, row.pk, now, len(report.left))
+    logger.info("task.cancelled by=%s id=%s status=%s not_allowed=%d", caller, row.pk, now, len(report.left))
     if not report.cancelled and not report.requested:
-        raise Refused(409, f"The task has ended: {now}.")
+        raise HttpError(409, f"The task has ended: {now}.")
     _write_history(request, caller, row, _("Cancel"))
-    is_told = now not in (Status.CANCELLED, Status.FAILED, Status.SUCCESSFUL)
-    # How many, not which: who may not touch them may not see them.
-    return answer({**_brief(request, row, now), "left": len(report.left)}, 202 if is_told else 200)
+    # The number of descendants, not their ids: a caller that may not cancel them may not see them.
+    return respond(
+        Cancelled(row.pk, now, task_url(request, row.pk), left=len(report.left)), 200 if now in FINAL else 202
+    )
 
 
 @endpoint("POST")
 def requeue(request: HttpRequest, task_id: str) -> HttpResponse:
     """Put a FAILED or CANCELLED task back in its queue."""
-    caller = caller_of(request, "requeue_task")
-    row = _reach(caller, task_id)
+    caller = authenticate(request, "requeue_task")
+    row = _find(caller, task_id)
     report = api.requeue(row.pk, backend=row.backend)
     if report.busy:
-        raise away("Another transaction has locked the task.")
+        raise service_unavailable("Another transaction has locked the task.")
     if report.key_taken:
-        raise Refused(409, "A live task holds the key of this one.")
+        raise HttpError(409, "A live task holds the key of this one.")
     now = _status_of(row)
     if not report.requeued:
-        raise Refused(409, f"Only FAILED and CANCELLED tasks are requeued; this one is {now}.")
-    logger.info("requeue by=%s id=%s", caller, row.pk)
+        raise HttpError(409, f"Only FAILED and CANCELLED tasks are requeued; this one is {now}.")
+    logger.info("task.requeued by=%s id=%s", caller, row.pk)
     _write_history(request, caller, row, _("Requeue"))
-    return answer(_brief(request, row, now))
+    return respond(TaskLink(row.pk, now, task_url(request, row.pk)))
 
 
 @endpoint("POST")
 def messages(request: HttpRequest, task_id: str) -> HttpResponse:
-    """Send a message to an actor: 201, or 200 where its dedupe_key was seen."""
-    caller = caller_of(request, "send_message")
-    row = _reach(caller, task_id)
+    """Send a message to an actor: 201, or 200 for a repeat."""
+    caller = authenticate(request, "send_message")
+    row = _find(caller, task_id)
     limit = options_for(row.backend).max_payload_bytes
-    given = read_object(request, {"body", "dedupe_key"}, max_bytes=limit + ENVELOPE_BYTES)
-    if "body" not in given:
-        raise Refused(400, Problem("is missing; a message that says nothing is null", "/body"))
+    message = read_request(request, Message, max_bytes=limit + ENVELOPE_BYTES)
     try:
-        dedupe_key = check_dedupe_key(given.get("dedupe_key"))
+        check_dedupe_key(message.dedupe_key)
     except InvalidArguments as error:
-        raise Refused(400, Problem(str(error), "/dedupe_key")) from None
+        raise HttpError(400, Problem(str(error), "/dedupe_key")) from None
     try:
-        _check_message(row, given["body"], limit)
-        sent = api.send(row.pk, given["body"], dedupe_key=dedupe_key, backend=row.backend)
+        _check_message(row, message.body, limit)
+        sent = api.send(row.pk, message.body, dedupe_key=message.dedupe_key, backend=row.backend)
     except PayloadTooLarge as error:
-        raise Refused(413, Problem(str(error), "/body")) from None
+        raise HttpError(413, Problem(str(error), "/body")) from None
     except InvalidArguments as error:
-        raise Refused(400, Problem(str(error), "/body")) from None
+        raise HttpError(400, Problem(str(error), "/body")) from None
     except TaskFinished as error:
-        raise Refused(409, str(error)) from None
+        raise HttpError(409, str(error)) from None
     except TaskNotFound:
         raise _not_found() from None
-    logger.info("message by=%s to=%s id=%s", caller, row.pk, sent)
-    return answer({"id": sent}, 200 if sent is None else 201)
+    logger.info("message.sent by=%s to=%s id=%s", caller, row.pk, sent)
+    return respond(Sent(sent), 200 if sent is None else 201)
 
 
 def _write_history(request: HttpRequest, caller: Caller, row: Task, what: str) -> None:
-    """Write who did it into the task's history in the admin, where somebody is logged in and there is an admin."""
-    if isinstance(caller, Person) and apps.is_installed("django.contrib.admin"):
+    """Write the action of a logged-in user into the task's history in the admin, if the admin is installed."""
+    if isinstance(caller, UserCaller) and apps.is_installed("django.contrib.admin"):
         from jobqueue.admin import history
 
         history.write(request, [row], what)
 
 
-def _reach(caller: Caller, task_id: str) -> Task:
-    """Find a task that the caller may reach. Raises Refused: 404, 403."""
+def _find(caller: Caller, task_id: str) -> Task:
+    """Return a task that the caller may use. Raises HttpError: 404, 403."""
     try:
         pk = UUID(task_id)
     except ValueError:
@@ -124,40 +126,27 @@ def _reach(caller: Caller, task_id: str) -> Task:
         row = engine_for(alias).tasks.filter(pk=pk).annotate(**texts).defer(*heavy).first()
         if row is not None:
             if not caller.may_see(row):
-                raise Refused(403, "The token does not allow this task.")
+                raise HttpError(403, "The token does not allow this task.")
             return row
     raise _not_found()
 
 
-def _not_found() -> Refused:
-    return Refused(404, "There is no such task.")
+def _not_found() -> HttpError:
+    return HttpError(404, "There is no such task.")
 
 
-def _status_of(row: Task) -> str:
-    statuses = engine_for(row.backend).tasks.filter(pk=row.pk).values_list("status", flat=True)
-    found: str | None = statuses.first()
-    if found is None:  # retention of 0 deletes at once
-        return str(Status.CANCELLED)
-    return found
-
-
-def _flag(request: HttpRequest, name: str) -> bool:
-    """Read a flag from the body, which may be missing."""
-    if not read_body(request, max_bytes=ENVELOPE_BYTES):
-        return False
-    value = read_object(request, {name}, max_bytes=ENVELOPE_BYTES).get(name, False)
-    if not isinstance(value, bool):
-        raise Refused(400, Problem("must be true or false", f"/{name}"))
-    return value
+def _status_of(row: Task) -> Status:
+    status = engine_for(row.backend).tasks.filter(pk=row.pk).values_list("status", flat=True).first()
+    return Status.CANCELLED if status is None else Status(status)  # a retention of 0 deletes at once
 
 
 def _check_message(row: Task, body: Any, limit: int) -> None:
-    """Refuse what the actor's `Message` does not allow: it would fail its polls."""
+    """Reject a body that the actor's `Message` does not allow, because it would fail the actor's polls."""
     task = registry.get(row.task_type)
     if task is None:
         return
     if not isinstance(task, ActorTask):
-        raise Refused(409, "The task runs a function, which reads no messages: actors do.")
+        raise HttpError(409, "The task runs a function. Only actors read messages.")
     text = encode_message(body, max_bytes=limit)
     try:
         task.actor.decode_body(text)
@@ -165,36 +154,32 @@ def _check_message(row: Task, body: Any, limit: int) -> None:
         raise InvalidArguments(f"{task.actor.__name__}.Message does not allow that: {error}") from error
 
 
-def _brief(request: HttpRequest, row: Task, status: str) -> dict[str, str]:
-    return {"id": str(row.pk), "status": status, "url": url_of(request, row.pk)}
-
-
-def _shown(request: HttpRequest, row: Task, *, with_result: bool) -> dict[str, Any]:
+def _detail(request: HttpRequest, row: Task, *, with_result: bool) -> TaskDetail:
     patterns = options_for(row.backend).redact
     secrets = _secrets(row, patterns)
     errors = redact(_read(row, "errors"), ())  # limits their nesting
-    shown: dict[str, Any] = {
-        **_brief(request, row, row.status),
-        "task": row.task_type,
-        "queue": row.queue_name,
-        "priority": row.priority,
-        "attempts": row.attempts,
-        "max_attempts": row.max_attempts,
-        "enqueued_at": row.enqueued_at,
-        "wake_at": row.wake_at,
-        "started_at": row.started_at,
-        "finished_at": row.finished_at,
-        "errors": [_error(entry, patterns, secrets) for entry in errors if isinstance(entry, dict)]
+    return TaskDetail(
+        id=row.pk,
+        status=Status(row.status),
+        url=task_url(request, row.pk),
+        task=row.task_type,
+        queue=row.queue_name,
+        priority=row.priority,
+        attempts=row.attempts,
+        max_attempts=row.max_attempts,
+        enqueued_at=row.enqueued_at,
+        wake_at=row.wake_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        errors=[_error(entry, patterns, secrets) for entry in errors if isinstance(entry, dict)]
         if isinstance(errors, list)
         else [],
-    }
-    if with_result:
-        shown["result"] = redact_texts(redact(_read(row, "return_value"), patterns), secrets)
-    return shown
+        result=redact_texts(redact(_read(row, "return_value"), patterns), secrets) if with_result else UNSET,
+    )
 
 
 def _read(row: Task, name: str) -> Any:
-    """Read a JSON column as far as Python can: one value that it cannot must not fail the request."""
+    """Return the value of a JSON column, or None if Python cannot read it: the request must not fail for it."""
     text: str | None = getattr(row, f"{name}_text")
     try:
         return None if text is None else decode(text)
@@ -203,16 +188,16 @@ def _read(row: Task, name: str) -> Any:
 
 
 def _secrets(row: Task, patterns: tuple[str, ...]) -> Secrets:
-    """Give the arguments that are masked, to mask them where an error or a result repeats them."""
+    """Return the masked arguments, to mask them in errors and results that repeat them."""
     args, kwargs = _read(row, "args"), _read(row, "kwargs")
     return argument_secrets(registry.parameters(row.task_type), args, kwargs, patterns)
 
 
-def _error(entry: Mapping[str, Any], patterns: tuple[str, ...], secrets: Secrets) -> dict[str, Any]:
-    """Show one failed attempt; its traceback, which holds more than can be masked, is for the admin."""
-    return {
-        "attempt": entry.get("attempt"),
-        "at": entry.get("at"),
-        "exception": str(entry.get("exception_class_path") or ""),
-        "message": redact_text(str(entry.get("message") or ""), patterns, secrets),
-    }
+def _error(entry: Mapping[str, Any], patterns: tuple[str, ...], secrets: Secrets) -> TaskError:
+    """Return one failed attempt without its traceback, in which not every secret can be masked."""
+    return TaskError(
+        attempt=entry.get("attempt"),
+        at=entry.get("at"),
+        exception=str(entry.get("exception_class_path") or ""),
+        message=redact_text(str(entry.get("message") or ""), patterns, secrets),
+    )

@@ -457,7 +457,7 @@ class TestExecutors:
 
     @pytest.mark.parametrize("by", ["name", "id", "all"])
     def test_who_does_not_answer_is_named(self, backend, run, by, monkeypatch) -> None:
-        monkeypatch.setattr("jobqueue.api.switches.transaction.on_commit", lambda call, **_: call())
+        monkeypatch.setattr("jobqueue.api.executors.transaction.on_commit", lambda call, **_: call())
         row = ExecutorFactory.create(backend=backend, using=backend, name="web-a")
         lost = ExecutorFactory.create(backend=backend, using=backend, lost=True, name="web-a")
         whom = {"name": "web-a", "id": str(row.pk), "all": "--all"}[by]

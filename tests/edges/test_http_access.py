@@ -232,7 +232,7 @@ def test_urls_may_lie_under_namespaces_of_the_site(client: Client) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_atomic_requests_of_the_site_do_not_wrap_ours(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """With them, a database that is away would answer before we do."""
-    from jobqueue import api
+    from jobqueue.api import tasks as api
 
     enqueue = api.enqueue_once
     seen = []

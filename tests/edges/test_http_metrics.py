@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from jobqueue import api, conf
 from jobqueue.engine import engine_for, gauges, postgresql
 from jobqueue.engine.base import Engine
-from jobqueue.http import labels, metrics
+from jobqueue.http import label_limits, metrics
 from jobqueue.models import CounterDelta, Task
 from jobqueue.records import Status
 from tests.engine.bench import ERROR, Bench, new, outcome
@@ -178,7 +178,7 @@ def test_deep_queue_says_that_it_is_estimated(scraper: Shop, monkeypatch: pytest
 
 def test_names_beyond_the_bound_are_one(scraper: Shop, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where QUEUES is unset, whoever may submit to any queue names as many as they like."""
-    monkeypatch.setattr(labels, "MOST", 4)
+    monkeypatch.setattr(label_limits, "MAX_LABELS", 4)
     monkeypatch.setattr(api, "declared_queues", lambda alias: {"z-declared"})
     names = ["a", "b", "other", *(f"q{number}" for number in range(5)), "z-declared"]
     bench.engine.enqueue([new(queue_name=name) for name in names])

@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError, transaction
 
 from jobqueue import send
-from jobqueue.api import notices
+from jobqueue.api.notifications import notifier
 from jobqueue.models import InboxMessage, Task
 from tests.actor.programs import Sleeper
 from tests.tasks import add
@@ -22,7 +22,7 @@ def no_notice_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise OperationalError("server closed the connection unexpectedly")
 
-    monkeypatch.setattr(notices, "send", fail)
+    monkeypatch.setattr(notifier, "send", fail)
 
 
 @pytest.mark.parametrize("is_in_transaction", [True, False])

@@ -24,7 +24,7 @@ VALUES = [
     "redact",
     "serialization",
     "tally",
-    "tokens",
+    "http_tokens",
 ]
 BODIES = ["actor", "context", "function", "registry", "results", "task_options"]
 LAYERS = [VALUES, ["models"], ["engine"], ["api", *BODIES], ["executor"]]  # the rest are edges
