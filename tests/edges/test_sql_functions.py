@@ -21,9 +21,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 
 from jobqueue.engine import engine_for
-from jobqueue.ids import new_id
 from jobqueue.models import CounterDelta, Executor, InboxMessage, Queue, Task
-from jobqueue.payload import decode
 from jobqueue.records import FINAL, Status
 from jobqueue.serialization.ids import new_id
 from jobqueue.serialization.json import decode
