@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import concurrent.futures.thread
 import contextlib
 import faulthandler
 import gc
-import logging
 import os
 import platform
 import signal
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable
 from typing import NoReturn
 from uuid import UUID, uuid4
 
@@ -25,7 +22,16 @@ from jobqueue import __version__
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import ShuttingDown
 from jobqueue.executor.errors import first_line_of
-from jobqueue.executor.health import Health
+from jobqueue.executor.exit_status import (
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_QUIT,
+    EXIT_REPLACE,
+    EXIT_UNAVAILABLE,
+    exit_now,
+)
+from jobqueue.executor.health.status import HealthMonitor, HealthReporter, HealthStatus, stall_limit
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.listener import Listener
@@ -34,19 +40,12 @@ from jobqueue.executor.outage import Line, Outage, connect_once
 from jobqueue.executor.pulse import Pulse, Shared
 from jobqueue.executor.run import Worker
 from jobqueue.executor.settings import ExecutorSettings
-from jobqueue.executor.signals import ORPHANED, Deaf, SignalPipe
-from jobqueue.executor.vitals import Reporter, Vitals, stall_limit
+from jobqueue.executor.signals import ORPHANED, SignalPipe, SignalPipeClosed
 from jobqueue.executor.watchdog import Watchdog
 from jobqueue.records import Command, ExecutorInfo
 
 STOP_SECONDS = 2.0  # for bodies to notice that they are told to stop, and for the database to take back what is left
 ABORT_SECONDS = 0.5  # the same after a second Ctrl-C
-LINGER_SECONDS = 2.0  # for threads that tasks have left
-FLUSH_SECONDS = 2.0  # for the last log lines; a reader of our output that hangs must not keep us
-
-EXIT_OK, EXIT_RELOAD, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_REPLACE = 0, 3, 69, 70, 75
-EXIT_DISMISSED = 76  # no exit code: a child's word to its supervisor
-EXIT_INTERRUPTED, EXIT_QUIT = 130, 131
 CTRL_C_AGAIN = "Stopping when the running tasks have ended. Press Ctrl-C again to release them now."
 
 
@@ -58,8 +57,7 @@ class ExecutorProcess:
     is_supervised: a repeated SIGTERM or SIGINT means no more than the first, since the terminal or the
     service manager may send what our supervisor passes on too; SIGQUIT is its word for "now".
     on_ready: called once, when others can see us and before anything is claimed.
-    on_health: called each second, as long as we move, with what may be wrong.
-    on_dismissed: called when we are told to stop by people who do not want another in our place.
+    report_health: called every second.
     """
 
     def __init__(
@@ -69,18 +67,19 @@ class ExecutorProcess:
         *,
         is_supervised: bool = False,
         on_ready: Callable[[], None] = lambda: None,
-        on_health: Callable[[Health], None] | None = None,
-        on_dismissed: Callable[[], None] = lambda: None,
+        report_health: Callable[[HealthStatus], None] | None = None,
     ) -> None:
         self.settings = settings
         self.engine = engine_for(settings.backend)
         self.executor_id: UUID = uuid4()  # fresh per start: a name may be used twice, an id never
         host = socket.gethostname()
         self.name = (settings.name or f"{host}.{os.getpid()}")[:200]
-        self.has_live_threads = False  # after run(): whether a thread lives on, so that only leave() ends the process
+        self.has_live_threads = (
+            False  # after run(): whether a thread lives on, so that only exit_now() ends the process
+        )
         self._host = host[:255]
         self._signals = signals or SignalPipe()
-        self._is_supervised, self._on_ready, self._on_dismissed = is_supervised, on_ready, on_dismissed
+        self._is_supervised, self._on_ready = is_supervised, on_ready
         self._holds: dict[UUID, Hold] = {}
         self._outage = Outage()
         limit = max(2.0, self.engine.options.heartbeat_timeout * 2 / 3)
@@ -111,8 +110,8 @@ class ExecutorProcess:
             self._on_pulse_end,
             self.obey,
         )
-        self.vitals = Vitals(self.name, self.pulse, self._heart, self._outage, stall_limit(self.engine.options))
-        self._reporter = Reporter(self.vitals, on_health) if on_health is not None else None
+        self.health = HealthMonitor(self.name, self.pulse, self._heart, self._outage, stall_limit(self.engine.options))
+        self._reporter = HealthReporter(self.health.status, report_health) if report_health is not None else None
         self.listener: Listener | None = None
         if self.engine.options.notify and connections[self.engine.database].vendor == "postgresql":
             self.listener = Listener(self.engine, self.pulse.notice, self._heart.kick, self.pulse.hurry, self._outage)
@@ -152,7 +151,7 @@ class ExecutorProcess:
             self._reporter.start()
         try:
             self._live()
-        except Deaf as error:
+        except SignalPipeClosed as error:
             self._on_failure(error)
         return self._end()
 
@@ -178,7 +177,7 @@ class ExecutorProcess:
             case Command.RESUME:
                 self.go_on()
             case Command.STOP:
-                self._on_dismissed()
+                self.health.was_stopped_on_request = True
                 self.stop()
 
     def quiet(self) -> None:
@@ -215,7 +214,7 @@ class ExecutorProcess:
 
     def _report(self) -> None:
         if self._reporter is not None:
-            self._reporter.kick()
+            self._reporter.wake()
 
     def _wait_for_database(self) -> bool:
         """
@@ -262,7 +261,7 @@ class ExecutorProcess:
 
     def _give_up(self) -> NoReturn:
         logger.error("executor.left %d tasks could not be handed back; a rescue will find them", len(self._holds))
-        leave(self._code())
+        exit_now(self._code())
 
     def _end(self) -> int:
         timeout = self._step_seconds / 2
@@ -313,7 +312,7 @@ class ExecutorProcess:
 
     def _on_failure(self, failure: BaseException) -> NoReturn:
         logger.critical("executor.failed %s", first_line_of(failure))
-        leave(EXIT_INTERNAL)
+        exit_now(EXIT_INTERNAL)
 
     def _handle(self, news: bytes) -> None:
         for number in news:
@@ -353,51 +352,3 @@ class ExecutorProcess:
             state = f"{now - hold.started_at:.1f} s" if hold.started_at is not None else "in line"
             out.write(f"{hold.id} {hold.claimed.task_type} {hold.claimed.queue_name} {state}\n")
         out.flush()
-
-
-def leave(code: int) -> NoReturn:
-    """End this process at once, whatever its threads do."""
-    try:
-        flush()
-    finally:
-        os._exit(code)
-
-
-def leave_behind(before: Collection[threading.Thread], code: int) -> None:
-    """
-    See to it that threads which bodies have started and left do not keep this program from ending.
-
-    The main thread is about to end, and Python waits for them then for ever: for daemons, such as what our threads
-    start is by default, only where they are of a pool. before: those that are none of theirs.
-    """
-    of_pools: Container[object] = getattr(concurrent.futures.thread, "_threads_queues", ())
-
-    def still() -> list[threading.Thread]:
-        started = [thread for thread in threading.enumerate() if thread not in before]
-        return [thread for thread in started if not thread.daemon or thread in of_pools]
-
-    def wait() -> None:
-        deadline = time.monotonic() + LINGER_SECONDS
-        for thread in still():
-            thread.join(max(0.0, deadline - time.monotonic()))
-        if left := still():
-            names = ", ".join(thread.name for thread in left)
-            logger.warning("executor.threads_left that tasks have started and left: %s; ending without them", names)
-            leave(code)
-
-    if still():
-        threading.Thread(target=wait, name="usher", daemon=True).start()
-
-
-def flush() -> None:
-    """Write out all that was said, as far as somebody reads it."""
-
-    def write() -> None:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        logging.shutdown()
-
-    writer = threading.Thread(target=write, name="flush", daemon=True)
-    writer.start()
-    writer.join(FLUSH_SECONDS)

@@ -13,13 +13,24 @@ from types import FrameType
 
 WAKE = 0  # look around
 ORPHANED = 255  # the supervisor is gone
+HANDLED = frozenset(
+    {
+        signal.SIGTERM,
+        signal.SIGINT,
+        signal.SIGHUP,
+        signal.SIGQUIT,
+        signal.SIGTSTP,
+        signal.SIGCONT,
+        signal.SIGUSR1,
+    }
+)
 
 _handled: set[int] = set()  # what a pipe of this process receives
 _mask = threading.local()
 
 
-class Deaf(Exception):
-    """A body has closed the pipe that signals come through; its number may be that of another file by now."""
+class SignalPipeClosed(Exception):
+    """A task has closed the pipe that signals come through. Its number may belong to another file now."""
 
 
 class SignalPipe:
@@ -29,8 +40,6 @@ class SignalPipe:
     The handlers do nothing else: an exception, a log line or a lock in a handler may hit the process
     in the middle of a COMMIT. lifeline: a pipe that the supervisor holds open as long as it lives.
     """
-
-    HANDLED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGTSTP", "SIGCONT", "SIGUSR1")
 
     def __init__(self, *, lifeline: int | None = None) -> None:
         self._reader, self._writer = os.pipe()
@@ -45,11 +54,12 @@ class SignalPipe:
         """Receive signals; outside of the main thread, which alone can, only what wake() brings."""
         before = {}
         if threading.current_thread() is threading.main_thread():
-            numbers = {getattr(signal, name) for name in self.HANDLED if hasattr(signal, name)} | {*more}
+            numbers = HANDLED | {*more}
             if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-                numbers.discard(signal.SIGHUP)  # nohup
+                numbers -= {signal.SIGHUP}  # nohup
             before = {number: signal.signal(number, self._write) for number in numbers}
             _handled.update(numbers)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # a supervisor starts us with them blocked
         try:
             yield self
         finally:
@@ -66,7 +76,7 @@ class SignalPipe:
             os.write(self._writer, bytes([number]))
 
     def read(self, timeout_seconds: float) -> bytes:
-        """Wait for news; b"" when none came. Raises Deaf where none can come any more."""
+        """Wait for news; b"" when none came. Raises SignalPipeClosed if none can come any more."""
         sources = [self._reader] if self._lifeline is None else [self._reader, self._lifeline]
         try:
             ready, _, _ = select.select(sources, [], [], timeout_seconds)
@@ -74,7 +84,7 @@ class SignalPipe:
                 raise OSError(errno.EBADF, "Its number is another file's")
             news = os.read(self._reader, 64) if self._reader in ready else b""
         except OSError as error:
-            raise Deaf(f"A task has closed the pipe that signals come through ({error.strerror})") from error
+            raise SignalPipeClosed(f"A task has closed the pipe for signals ({error.strerror})") from error
         if self._lifeline in ready:
             self._lifeline = None
             news += bytes([ORPHANED])
@@ -83,6 +93,16 @@ class SignalPipe:
     def close(self) -> None:
         os.close(self._reader)
         os.close(self._writer)
+
+
+@contextlib.contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Keep the signals that a SignalPipe handles pending in this thread, and in programs that it starts."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def file_of(descriptor: int) -> tuple[int, int]:

@@ -89,7 +89,7 @@ def test_executor_does_not_live_on_without_one_of_its_parts(fleet: Fleet, name: 
 def test_supervisor_replaces_a_child_that_failed(fleet: Fleet) -> None:
     supervisor = fleet.start("--processes", "2", heartbeat_timeout=3)
     break_thread.enqueue("heartbeat")
-    supervisor.output.wait_for(r"supervisor\.ended .* with code 70; again in")
+    supervisor.output.wait_for(r"process\.ended .* with code 70; again in")
     wait_until(lambda: Executor.objects.count() == 3, "the new child")
     tiny.enqueue_many([((), {}) for _ in range(20)])
     wait_for_end()

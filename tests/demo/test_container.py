@@ -9,7 +9,8 @@ from django.contrib.auth import authenticate, get_user_model
 from django.core.management import call_command
 
 from demo_project import probe
-from jobqueue.executor.health import Address, Complaint, Health, HealthServer, listen
+from jobqueue.executor.health.server import Address, HealthServer, listen
+from jobqueue.executor.health.status import HealthStatus, Problem
 
 
 @pytest.mark.django_db
@@ -27,7 +28,7 @@ def test_set_up_makes_the_admin_once_and_leaves_its_password_alone(monkeypatch):
 @pytest.mark.parametrize(("path", "code"), [("/livez", 0), ("/readyz", 1), ("/else", 1)])
 def test_probe_ends_with_0_only_where_all_is_well(path, code, capsys):
     listener = listen(Address("127.0.0.1", 0))
-    server = HealthServer(listener, lambda: Health(unready=(Complaint("web.1", "It is stopping."),)))
+    server = HealthServer(listener, lambda: HealthStatus(unready=(Problem("web.1", "It is stopping."),)))
     server.start()
 
     assert probe.main(str(listener.getsockname()[1]), path) == code

@@ -14,7 +14,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     started: list[Running] = []
     left: list[int] = []
     # An executor that cannot go on ends its process, which is that of the tests.
-    monkeypatch.setattr("jobqueue.executor.process.leave", left.append)
+    monkeypatch.setattr("jobqueue.executor.process.exit_now", left.append)
 
     def start(*, prepare: Callable[[Running], None] = lambda _: None, **settings: Any) -> Running:
         running = Running(**{"threads": 2, "shutdown_timeout": 10.0} | settings)

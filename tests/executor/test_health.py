@@ -14,9 +14,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from jobqueue.executor import health as module
-from jobqueue.executor.health import Address, Complaint, Health, HealthServer, Latest, listen, read_address
-from jobqueue.executor.systemd import Systemd
+from jobqueue.executor.health import server as module
+from jobqueue.executor.health.aggregator import HealthAggregator, StatusReader
+from jobqueue.executor.health.server import Address, HealthServer, listen, parse_address
+from jobqueue.executor.health.status import HealthStatus, Problem
+from jobqueue.executor.health.systemd import SystemdNotifier
 
 SECONDS = 120.0
 
@@ -33,7 +35,7 @@ SECONDS = 120.0
     ],
 )
 def test_address(text: str, address: Address) -> None:
-    assert read_address(text) == address
+    assert parse_address(text) == address
 
 
 @pytest.mark.parametrize(
@@ -41,17 +43,17 @@ def test_address(text: str, address: Address) -> None:
 )
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(ValueError, match=r"must be HOST:PORT, or a PORT|in brackets"):
-        read_address(text)
+        parse_address(text)
 
 
 @contextmanager
-def server_of(health: Health | threading.Event) -> Iterator[HealthServer]:
-    def answer() -> Health:
-        if isinstance(health, Health):
+def server_of(health: HealthStatus | threading.Event) -> Iterator[HealthServer]:
+    def answer() -> HealthStatus:
+        if isinstance(health, HealthStatus):
             return health
         asked.set()
         health.wait(3 * SECONDS)
-        return Health()
+        return HealthStatus()
 
     asked = threading.Event()
     with listen(Address("127.0.0.1", 0)) as listener:
@@ -71,8 +73,8 @@ def request(server: HealthServer, path: str, method: str = "GET") -> tuple[HTTPR
 
 
 def test_complaints_are_json_and_each_path_has_its_own() -> None:
-    away = Complaint("web.1", "The database is away.")
-    with server_of(Health(unready=(away,))) as server:
+    away = Problem("web.1", "The database is away.")
+    with server_of(HealthStatus(unready=(away,))) as server:
         live, _ = request(server, "/livez?verbose")
         ready, body = request(server, "/readyz")
         head, nothing = request(server, "/readyz", "HEAD")
@@ -128,8 +130,8 @@ def slow_callers(server: HealthServer, count: int, stack: ExitStack) -> list[soc
 
 
 def test_probe_is_answered_beside_more_slow_callers_than_there_is_room_for() -> None:
-    with server_of(Health()) as server, ExitStack() as stack:
-        slow_callers(server, module.MOST_AT_ONCE + 6, stack)
+    with server_of(HealthStatus()) as server, ExitStack() as stack:
+        slow_callers(server, module.MAX_CALLERS + 6, stack)
 
         for _ in range(20):
             response, _ = request(server, "/livez")
@@ -140,20 +142,20 @@ def test_probe_is_answered_beside_more_slow_callers_than_there_is_room_for() -> 
 
 def test_oldest_caller_is_dropped_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CALLER_SECONDS", 2 * SECONDS)
-    with server_of(Health()) as server, ExitStack() as stack:
-        callers = slow_callers(server, module.MOST_AT_ONCE, stack)
+    with server_of(HealthStatus()) as server, ExitStack() as stack:
+        callers = slow_callers(server, module.MAX_CALLERS, stack)
         request(server, "/livez")
 
         assert callers[0].recv(1) == b""
         callers[1].send(b"ET /livez HTTP/1.0\r\n\r\n")
         assert callers[1].recv(4096).startswith(b"HTTP/1.0 200")
-        assert threading.active_count() < 2 * module.MOST_AT_ONCE
+        assert threading.active_count() < 2 * module.MAX_CALLERS
         server.stop()
 
 
 def test_caller_who_sends_a_byte_now_and_then_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CALLER_SECONDS", 0.5)
-    with server_of(Health()) as server, ExitStack() as stack:
+    with server_of(HealthStatus()) as server, ExitStack() as stack:
         (caller,) = slow_callers(server, 1, stack)
         caller.settimeout(0.05)
         deadline = time.monotonic() + SECONDS / 3
@@ -175,8 +177,8 @@ def test_callers_for_whom_there_was_no_thread_are_not_counted_for_ever(monkeypat
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(module, "MOST_AT_ONCE", 1)
-    with server_of(Health()) as server:
+    monkeypatch.setattr(module, "MAX_CALLERS", 1)
+    with server_of(HealthStatus()) as server:
         with monkeypatch.context() as patch:
             patch.setattr(ThreadingHTTPServer, "process_request", refuse)
             with pytest.raises(OSError):  # noqa: PT011 - however the system words it
@@ -186,31 +188,85 @@ def test_callers_for_whom_there_was_no_thread_are_not_counted_for_ever(monkeypat
         server.stop()
 
 
-def test_health_travels_as_json() -> None:
-    health = Health((Complaint("a", "stands still"),), (Complaint("b", "„stops“"),), is_stopping=True)
-    assert Health.from_json(health.to_json()) == health
+@pytest.fixture
+def child() -> Iterator[tuple[socket.socket, StatusReader]]:
+    """Return a child's end of its socket, and what reads the other end."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield theirs, StatusReader(ours)
 
 
-def test_silence_is_a_complaint() -> None:
-    latest = Latest(limit_seconds=0.0)
-    latest.say(Health())
-    deadline = time.monotonic() + SECONDS
-    while not latest.health().stalled and time.monotonic() < deadline:
-        pass
-    assert [complaint.where for complaint in latest.health().stalled] == ["supervisor"]
-    assert latest.health().unready
+def test_status_reader_keeps_the_latest_whole_report(child: tuple[socket.socket, StatusReader]) -> None:
+    sender, reader = child
+    latest = HealthStatus((Problem("a", "stands still"),), (Problem("b", "„stops“"),), is_stopping=True)
+    text = latest.to_json()
+    sender.sendall(HealthStatus().to_json() + b"\n" + text[:9])
+    reader.read()
+    assert reader.status == HealthStatus()
+    sender.sendall(text[9:] + b"\n")
+    reader.read()
+    assert reader.status == latest
+
+
+@pytest.mark.parametrize("line", [b"", b"GET /", b"[]", b'{"stalled": 1}', b"\xff", b"null"])
+def test_status_reader_passes_over_invalid_reports(child: tuple[socket.socket, StatusReader], line: bytes) -> None:
+    sender, reader = child
+    sender.sendall(HealthStatus(is_stopping=True).to_json() + b"\n" + line + b"\n")
+    reader.read()
+    assert reader.status == HealthStatus(is_stopping=True)
+
+
+def test_last_report_of_a_child_that_has_ended_is_read(child: tuple[socket.socket, StatusReader]) -> None:
+    sender, reader = child
+    sender.sendall(HealthStatus(was_stopped_on_request=True).to_json() + b"\n")
+    sender.close()
+    reader.close()
+    assert reader.was_stopped_on_request
+
+
+def test_aggregator_is_ready_when_all_children_are(child: tuple[socket.socket, StatusReader]) -> None:
+    sender, reader = child
+    health = HealthAggregator(SECONDS, None)
+    assert health.status().unready == (Problem("supervisor", "It is starting."),)
+    health.update({7: reader}, 2, is_stopping=False)
+    assert health.status() == HealthStatus(
+        unready=(
+            Problem("process 7", "It is starting."),
+            Problem("supervisor", "Of 2 processes 1 are to be started."),
+        )
+    )
+    sender.sendall(HealthStatus().to_json() + b"\n")
+    health.update({7: reader}, 1, is_stopping=False)
+    assert health.status() == HealthStatus()
+    health.update({7: reader}, 1, is_stopping=True)
+    assert health.status() == HealthStatus((), (Problem("supervisor", "It is stopping."),), is_stopping=True)
+
+
+def test_silent_child_has_stalled(child: tuple[socket.socket, StatusReader]) -> None:
+    health = HealthAggregator(SECONDS, None)
+    child[1].parent_notified_at -= 2 * SECONDS
+    health.update({7: child[1]}, 1, is_stopping=False)
+    assert [problem.where for problem in health.status().stalled] == ["process 7"]
+
+
+def test_silent_supervisor_has_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    health = HealthAggregator(SECONDS, None)
+    later = time.monotonic() + 2 * SECONDS
+    monkeypatch.setattr("jobqueue.executor.health.aggregator.time.monotonic", lambda: later)
+    assert [problem.where for problem in health.status().stalled] == ["supervisor"]
+    assert len(health.status().unready) == 2
 
 
 def test_status_for_systemd_is_one_line() -> None:
     with TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(f"{folder}/notify")
-        systemd = Systemd.from_environment({"NOTIFY_SOCKET": f"{folder}/notify"})
+        systemd = SystemdNotifier.from_environment({"NOTIFY_SOCKET": f"{folder}/notify"})
         assert systemd is not None
-        systemd.tell(Health(unready=(Complaint("web\nREADY=1", "It is \udcff."),)))
+        systemd.notify(HealthStatus(unready=(Problem("web\nREADY=1", "It is \udcff."),)))
         assert manager.recv(4096) == b"WATCHDOG=1\nSTATUS=web READY=1: It is ?."
 
 
 def test_systemd_that_is_gone_is_nobodys_trouble() -> None:
-    systemd = Systemd("/nonexistent/notify")
-    systemd.tell(Health())
-    assert Systemd.from_environment({}) is None
+    systemd = SystemdNotifier("/nonexistent/notify")
+    systemd.notify(HealthStatus())
+    assert SystemdNotifier.from_environment({}) is None

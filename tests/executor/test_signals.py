@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from jobqueue.executor.signals import WAKE, Deaf, SignalPipe
+from jobqueue.executor.signals import WAKE, SignalPipe, SignalPipeClosed
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_news_arrive(pipe: SignalPipe) -> None:
 def test_closed_pipe_is_told_as_what_it_is(pipe: SignalPipe, end: int) -> None:
     os.close(pipe.descriptors[end])
 
-    with pytest.raises(Deaf, match="A task has closed the pipe"):
+    with pytest.raises(SignalPipeClosed, match="A task has closed the pipe"):
         pipe.read(0.0)
 
 
@@ -44,7 +44,7 @@ def test_what_others_write_is_not_taken_for_signals(end: int) -> None:
     os.write(writer, b"\x0f")  # SIGTERM, if it were a signal
     os.dup2(theirs, pipe.descriptors[end])
 
-    with pytest.raises(Deaf):
+    with pytest.raises(SignalPipeClosed):
         pipe.read(0.0)
 
     assert os.read(theirs, 9) == b"\x0f"

@@ -1,33 +1,85 @@
-"""A child of the supervisor is a child until its end."""
+"""When the supervisor replaces a child."""
 
+from __future__ import annotations
+
+import signal
+import socket
 import subprocess
 import sys
+import time
 
-SCRIPT = """
-import os
-import django
-from django.conf import settings
+import pytest
 
-settings.configure(INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "jobqueue"])
-django.setup()
+from jobqueue.executor.exit_status import EXIT_OK, EXIT_UNAVAILABLE
+from jobqueue.executor.health.aggregator import HealthAggregator, StatusReader
+from jobqueue.executor.health.status import HealthStatus
 from jobqueue.executor.signals import SignalPipe
-from jobqueue.executor.supervisor import Fork
+from jobqueue.executor.supervisor import Child, Supervisor
 
-def spoil(number, signals, on_dismissed):
-    os.closerange(3, 512)
-    return 7
-
-launch, supervisor = Fork(spoil, SignalPipe()), os.getpid()
-try:
-    child = launch(0)
-except OSError:
-    os._exit(1)
-print(os.getpid() == supervisor, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+SECONDS = 120.0
+CHILD = """
+import os, socket, sys
+socket.socket(fileno=int(sys.argv[1])).sendall(sys.argv[2].encode() + b"\\n")
+os._exit(int(sys.argv[3]))
 """
 
 
-def test_child_whose_descriptors_were_closed_ends_and_is_no_second_supervisor() -> None:
-    """It could not say why it ended, and went on in the supervisor's loop with children of its own."""
-    ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=True)
+class Rig:
+    """A supervisor whose children report a status and end with a code. The last start asks it to stop."""
 
-    assert ran.stdout == "True 7\n"
+    def __init__(self, processes: int, code: int, status: HealthStatus, *, max_starts: int, wait: float = 0.0) -> None:
+        self.started: list[int] = []
+        self._code, self._status, self._max_starts = code, status, max_starts
+        self._signals = SignalPipe()
+        health = HealthAggregator(SECONDS, None)
+        self.supervisor = Supervisor(
+            processes,
+            self._start,
+            self._signals,
+            health,
+            shutdown_timeout=SECONDS,
+            longest_wait_seconds=wait,
+            is_finite=True,
+        )
+
+    def run(self) -> int:
+        with self._signals.installed(signal.SIGCHLD):
+            code = self.supervisor.run()
+        self._signals.close()
+        return code
+
+    def _start(self, number: int) -> Child:
+        self.started.append(number)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            arguments = [str(theirs.fileno()), self._status.to_json().decode(), str(self._code)]
+            process = subprocess.Popen([sys.executable, "-c", CHILD, *arguments], pass_fds=[theirs.fileno()])
+        if len(self.started) == self._max_starts:
+            self._signals._write(signal.SIGTERM, None)
+        return Child(number, process, StatusReader(ours), time.monotonic())
+
+
+@pytest.mark.parametrize("code", [1, 3, 70, 75, 76])
+def test_child_is_replaced_whatever_its_exit_code(code: int) -> None:
+    rig = Rig(1, code, HealthStatus(), max_starts=3)
+    assert rig.run() in (EXIT_OK, 70)
+    assert rig.started == [0, 0, 0]
+
+
+def test_child_that_drained_the_queue_is_not_replaced() -> None:
+    rig = Rig(2, EXIT_OK, HealthStatus(), max_starts=3)
+    assert rig.run() == EXIT_OK
+    assert rig.started == [0, 1]
+
+
+@pytest.mark.parametrize("code", [EXIT_OK, 1, EXIT_UNAVAILABLE])
+def test_child_that_was_stopped_on_request_is_not_replaced(code: int) -> None:
+    rig = Rig(1, code, HealthStatus(was_stopped_on_request=True), max_starts=2)
+    assert rig.run() == EXIT_OK
+    assert rig.started == [0]
+
+
+def test_supervisor_ends_when_no_first_child_finds_the_database() -> None:
+    rig = Rig(2, EXIT_UNAVAILABLE, HealthStatus(), max_starts=3, wait=SECONDS)
+    assert rig.run() == EXIT_UNAVAILABLE
+    assert rig.started == [0, 1]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from jobqueue.compat import task_finished
+from jobqueue.executor.exit_status import EXIT_INTERNAL
 from jobqueue.executor.lane import ThreadLane
-from jobqueue.executor.process import EXIT_INTERNAL
 from jobqueue.executor.threads import Threads
 from jobqueue.records import Status
 from tests.executor import tasks
@@ -22,13 +22,13 @@ pytestmark = on_postgresql
 def exits(start: Start, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Give the codes with which the executor would have ended this process."""
     codes: list[int] = []
-    monkeypatch.setattr("jobqueue.executor.process.leave", codes.append)
+    monkeypatch.setattr("jobqueue.executor.process.exit_now", codes.append)
     return codes
 
 
 def problems(running: Running) -> tuple[set[str], set[str]]:
     """Give what /livez and /readyz complain of."""
-    health = running.process.vitals.health()
+    health = running.process.health.status()
     return {problem.what for problem in health.stalled}, {problem.what for problem in health.unready}
 
 

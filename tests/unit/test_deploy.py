@@ -18,7 +18,7 @@ from django.core.management import get_commands, load_command_class
 from django.test import Client
 from django.urls import resolve
 
-from jobqueue.executor.health import read_address
+from jobqueue.executor.health.server import parse_address
 from jobqueue.executor.settings import ExecutorSettings
 from tests.factories import ago, make_user
 from tests.http import TaskFactory
@@ -138,7 +138,7 @@ def test_kubernetes_probes_reach_the_executor() -> None:
     (container,) = MANIFESTS["Deployment"]["spec"]["template"]["spec"]["containers"]
     (health,) = [entry["value"] for entry in container["env"] if entry["name"] == "JOBQUEUE_HEALTH"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    address = read_address(health)
+    address = parse_address(health)
     assert address.host == "0.0.0.0"  # kubelet does not come over loopback
     for probe, path in (("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
         get = container[probe]["httpGet"]

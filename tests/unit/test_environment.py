@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobqueue.executor.environment import misspelt_variables
+from jobqueue.management.commands.run_executors import misspelt_variables
 
 FLAGS = {"JOBQUEUE_THREADS", "JOBQUEUE_QUEUE", "JOBQUEUE_SHUTDOWN_TIMEOUT"}
 

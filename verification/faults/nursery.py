@@ -1,7 +1,7 @@
 """
 Forks executors and senders off one process that has loaded Django.
 
-A start takes a second of processor time, a fork 20 ms; `run_executors --processes` forks its executors too. Orders
+A start takes a second of processor time, a fork 20 ms. Orders
 come in on stdin, one JSON object per line; pids and exit codes go out on stdout.
 """
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from django.conf import settings as django_settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.management.color import color_style, no_style
-from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
@@ -25,19 +25,23 @@ from jobqueue.api import declared_queues
 from jobqueue.cli.rows import engine_of
 from jobqueue.compat import PACKAGE
 from jobqueue.engine import engine_for
-from jobqueue.executor import banner, farewell, reload
-from jobqueue.executor.environment import misspelt_variables
-from jobqueue.executor.health import Address, listen, read_address, serving, url_of
-from jobqueue.executor.process import EXIT_REPLACE, ExecutorProcess, flush, leave, leave_behind
+from jobqueue.executor import banner
+from jobqueue.executor.exit_status import EXIT_REPLACE, exit_despite_threads, exit_now, flush
+from jobqueue.executor.health.aggregator import HealthAggregator
+from jobqueue.executor.health.server import Address, listen, parse_address, serving, url_of
+from jobqueue.executor.health.status import stall_limit
+from jobqueue.executor.health.systemd import SystemdNotifier
+from jobqueue.executor.process import ExecutorProcess
+from jobqueue.executor.reload import watch_code
 from jobqueue.executor.scribe import Lines, Scribe
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import SignalPipe
 from jobqueue.executor.standard_streams import copy_of_stderr
-from jobqueue.executor.supervisor import Fork, Supervisor
-from jobqueue.executor.systemd import Systemd
-from jobqueue.executor.vitals import stall_limit
-from jobqueue.executor.ward import Ward
+from jobqueue.executor.supervisor import CHILD_VARIABLE, Supervisor, SupervisorLink, start_child
 
+PREFIX = "JOBQUEUE_"  # of the environment's variables
+LONGEST_WAIT_SECONDS = 30.0  # before a child is replaced that failed again and again
+RELOAD_WAIT_SECONDS = 5.0  # with --reload: the code may be half saved
 LEVELS = {0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG, 3: logging.DEBUG}
 SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -58,7 +62,7 @@ def at_least(kind: Callable[[str], Any], low: float) -> Callable[[str], Any]:
 
 def address(text: str) -> Address:
     try:
-        return read_address(text)
+        return parse_address(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -72,6 +76,18 @@ def queue(text: str) -> tuple[str, int | None]:
             "is served by executors without --queue"
         )
     return name, int(limit) if colon else None
+
+
+def misspelt_variables(names: Iterable[str], flags: Collection[str]) -> str:
+    """Return one line about the variables that are almost flags, "" if there are none."""
+    endings = {flag.removeprefix(PREFIX): flag for flag in flags}
+    unknown = {name for name in names if name.startswith(PREFIX)} - set(flags)
+    found = [
+        f"{name} (did you mean {endings[ending]}?)"
+        for name in sorted(unknown)
+        for ending in difflib.get_close_matches(name.removeprefix(PREFIX).upper(), endings, 1, 0.6)
+    ]
+    return f"The environment has what run_executors does not read: {', '.join(found)}." if found else ""
 
 
 class Append(argparse.Action):
@@ -90,7 +106,7 @@ class Flags:
         self.variables: set[str] = set()
 
     def add(self, *names: str, default: Any = None, help: str, **options: Any) -> None:  # noqa: A002 - argparse's word
-        variable = "JOBQUEUE_" + names[-1].removeprefix("--").replace("-", "_").upper()
+        variable = PREFIX + names[-1].removeprefix("--").replace("-", "_").upper()
         self.variables.add(variable)
         if given := os.environ.get(variable, "").strip():
             try:
@@ -166,24 +182,24 @@ class Command(BaseCommand):
         )
         add("--reload", action="store_true", help="restart when code changes, for development")
 
+    def check(self, *args: Any, **options: Any) -> None:
+        if CHILD_VARIABLE not in os.environ:  # its supervisor has checked
+            super().check(*args, **options)
+
     def handle(self, *args: Any, **options: Any) -> None:
-        with SignalPipe().installed() as signals:
+        link = SupervisorLink.from_environment()
+        with SignalPipe(lifeline=link.connection.fileno() if link else None).installed() as signals:
             self._set_up_logging(options)
             settings = self._settings(options)
-            if not reload.is_child() and (misspelt := misspelt_variables(os.environ, self._variables)):
-                self.stderr.write(misspelt)
-            processes: int = options["processes"]
-            if options["reload"] and processes > 1:
-                raise CommandError("--reload works with one process; leave out --processes.")
-            if options["reload"] and not reload.is_child():
-                with signals.installed(signal.SIGCHLD):
-                    code = reload.supervise(signals)
-            else:
-                with self._listening(options["health"]) as listener:
-                    if processes > 1:
-                        code = self._supervise(settings, processes, signals, listener)
-                    else:
-                        code = self._run(settings, signals, listener, is_reloaded=options["reload"])
+            if link is not None:
+                self._run_child(link, settings, options, signals)
+            if line := misspelt_variables(os.environ, self._variables):
+                self.stderr.write(line)
+            with self._listening(options["health"]) as listener:
+                if options["processes"] > 1 or options["reload"]:
+                    code = self._supervise(settings, options, signals, listener)
+                else:
+                    code = self._run(settings, signals, listener)
         if code:
             sys.exit(code)
 
@@ -200,71 +216,65 @@ class Command(BaseCommand):
         with listener:
             yield listener
 
-    def _run(
-        self, settings: ExecutorSettings, signals: SignalPipe, listener: socket.socket | None, *, is_reloaded: bool
-    ) -> int:
-        if django_settings.DEBUG and not is_reloaded:
+    def _run(self, settings: ExecutorSettings, signals: SignalPipe, listener: socket.socket | None) -> int:
+        if django_settings.DEBUG:
             self.stderr.write("DEBUG is on: use --reload while developing, and DEBUG=False in production.")
-        systemd = Systemd.from_environment()
-        before = set(threading.enumerate())
+        systemd = SystemdNotifier.from_environment()
+        threads = set(threading.enumerate())
         executor = ExecutorProcess(
             settings,
             signals,
-            is_supervised=is_reloaded,
             on_ready=self._say_ready(settings),
-            on_health=systemd.tell if systemd is not None else None,
+            report_health=systemd.notify if systemd is not None else None,
         )
         self._print_banner(settings, executor.name, 1, listener)
-        say_farewell = farewell.receive()
-        if is_reloaded:
-            reload.watch(executor)
-        with serving(listener, executor.vitals.health):
+        with serving(listener, executor.health.status):
             code = executor.run()
-        say_farewell(code)
-        if code == EXIT_REPLACE and not is_reloaded:
-            # A thread does not stop: a new program in this process ends it, and goes on with the queue.
+        if code == EXIT_REPLACE:
+            # A thread does not stop: a new program in this process ends it, and continues with the queue.
             flush()
             os.execv(sys.executable, sys.orig_argv)
         if executor.has_live_threads:
-            leave(code)
+            exit_now(code)
         if getattr(self, "_called_from_command_line", False):  # else the program has more to do
-            leave_behind(before, code)
+            exit_despite_threads(threads, code)
         return code
 
     def _supervise(
-        self, settings: ExecutorSettings, processes: int, signals: SignalPipe, listener: socket.socket | None
+        self, settings: ExecutorSettings, options: dict[str, Any], signals: SignalPipe, listener: socket.socket | None
     ) -> int:
-        if django_settings.DEBUG:
+        if django_settings.DEBUG and not options["reload"]:
             self.stderr.write("DEBUG is on: its log of queries grows; use DEBUG=False in production.")
+        processes: int = options["processes"]
         self._print_banner(settings, settings.name or f"{socket.gethostname()}.{os.getpid()}", processes, listener)
-        for connection in connections.all(initialized_only=True):
-            connection.close()  # children must not share a socket
-            getattr(connection, "close_pool", lambda: None)()
-        say_ready, ward = self._say_ready(settings), None
-        systemd = Systemd.from_environment()
-        if listener is not None or systemd is not None:
-            ward = Ward(listener, systemd, stall_limit(engine_for(settings.backend).options))
-
-        def start(number: int, signals: SignalPipe, on_dismissed: Callable[[], None]) -> int:
-            name = settings.name and f"{settings.name}.{number + 1}"
-            if ward is not None:
-                ward.leave()
-            executor = ExecutorProcess(
-                replace(settings, name=name),
+        limit = stall_limit(engine_for(settings.backend).options)
+        health = HealthAggregator(limit, SystemdNotifier.from_environment())
+        with signals.installed(signal.SIGCHLD), serving(listener, health.status):
+            return Supervisor(
+                processes,
+                start_child,
                 signals,
-                is_supervised=True,
-                on_ready=say_ready if number == 0 else lambda: None,
-                on_health=ward.report if ward is not None else None,
-                on_dismissed=on_dismissed,
-            )
-            return executor.run()
+                health,
+                shutdown_timeout=settings.shutdown_timeout,
+                longest_wait_seconds=RELOAD_WAIT_SECONDS if options["reload"] else LONGEST_WAIT_SECONDS,
+                is_finite=settings.burst,
+            ).run()
 
-        launch = Fork(start, signals)
-        with signals.installed(signal.SIGCHLD):
-            supervisor = Supervisor(
-                processes, launch, settings.shutdown_timeout, signals, is_finite=settings.burst, ward=ward
-            )
-            return supervisor.run()
+    def _run_child(
+        self, link: SupervisorLink, settings: ExecutorSettings, options: dict[str, Any], signals: SignalPipe
+    ) -> NoReturn:
+        if settings.name and options["processes"] > 1:
+            settings = replace(settings, name=f"{settings.name}.{link.number + 1}")
+        executor = ExecutorProcess(
+            settings,
+            signals,
+            is_supervised=True,
+            on_ready=self._say_ready(settings) if link.number == 0 else lambda: None,
+            report_health=link.report,
+        )
+        if options["reload"]:
+            watch_code(executor)
+        exit_now(executor.run())
 
     def _settings(self, options: dict[str, Any]) -> ExecutorSettings:
         backend, queues = options["backend"], options["queue"]

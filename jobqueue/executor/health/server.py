@@ -1,4 +1,4 @@
-"""`--health HOST:PORT`: /livez and /readyz, for Kubernetes and whoever else restarts what does not move."""
+"""`--health HOST:PORT`: /livez and /readyz, for Kubernetes and other service managers."""
 
 from __future__ import annotations
 
@@ -13,39 +13,16 @@ from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from jobqueue.executor.health.status import HealthStatus, Problem
 from jobqueue.printable import printable
 
 logger = logging.getLogger("jobqueue.executor.health")
 
 LOOPBACK = "127.0.0.1"
 CALLER_SECONDS = 2.0  # from the connection of a caller to the end of its answer
-GRACE_SECONDS = 1.0  # that the requests of the last moment have, when the process is over
-LOOK_SECONDS = 0.25  # between looks whether to stop
-MOST_AT_ONCE = 64  # callers; a new one replaces the oldest
-
-
-@dataclass(frozen=True, slots=True)
-class Complaint:
-    where: str
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """stalled: why it should be restarted; unready: why nobody should count on it. Without complaints, all is well."""
-
-    stalled: tuple[Complaint, ...] = ()
-    unready: tuple[Complaint, ...] = ()
-    is_stopping: bool = False
-
-    def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def from_json(cls, text: bytes) -> Health:
-        value = json.loads(text)
-        stalled, unready = (tuple(Complaint(**each) for each in value[name]) for name in ("stalled", "unready"))
-        return cls(stalled, unready, value["is_stopping"])
+GRACE_SECONDS = 1.0  # for the requests of the last moment, at the end of the process
+POLL_SECONDS = 0.25  # how soon stop() is noticed
+MAX_CALLERS = 64  # a new one replaces the oldest
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +34,26 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def read_address(text: str) -> Address:
-    """Read HOST:PORT, [IPv6]:PORT, or a PORT of this machine alone. Raises ValueError."""
+def parse_address(text: str) -> Address:
+    """Read HOST:PORT, [IPv6]:PORT, or a PORT of 127.0.0.1. Raises ValueError."""
     host, _, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
         raise ValueError(f"put an IPv6 address in brackets, [{host}]:{port}, not {text!r}")
     if not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError(f"must be HOST:PORT, or a PORT of this machine alone, not {text!r}")
+        raise ValueError(f"must be HOST:PORT, or a PORT of 127.0.0.1, not {text!r}")
     return Address(host or LOOPBACK, int(port))
 
 
 def listen(address: Address) -> socket.socket:
-    """Take the port. Raises OSError."""
-    failure = OSError(f"{address.host} is no address")
+    """Bind the port. Raises OSError."""
+    failure = OSError(f"{address.host} is not an address")
     for family, _, _, _, where in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
         is_both = where[0] == "::" and socket.has_dualstack_ipv6()
         try:
             return socket.create_server(where[:2], family=family, backlog=128, dualstack_ipv6=is_both)
-        except OSError as error:  # of a name that means both, one may not be there
+        except OSError as error:  # a name may mean two addresses, of which one does not exist
             failure = error
     raise failure
 
@@ -91,20 +68,20 @@ class HealthServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # we wait for requests ourselves, and not for long
 
-    def __init__(self, listener: socket.socket, health: Callable[[], Health]) -> None:
+    def __init__(self, listener: socket.socket, status: Callable[[], HealthStatus]) -> None:
         self.address_family = listener.family
         super().__init__(listener.getsockname()[:2], Probe, bind_and_activate=False)
         self.socket.close()
-        self.socket, self.health = listener, health
+        self.socket, self.status = listener, status
         self._idle = threading.Condition()
         self._callers: dict[Any, float] = {}  # connection time by socket, the oldest first
-        self._thread = threading.Thread(target=self.serve_forever, args=(LOOK_SECONDS,), name="health", daemon=True)
+        self._thread = threading.Thread(target=self.serve_forever, args=(POLL_SECONDS,), name="health", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the requests that are here, as far as that takes no time."""
+        """Finish the requests that have come, within GRACE_SECONDS."""
         self.shutdown()
         with self._idle:
             self._idle.wait_for(lambda: not self._callers, GRACE_SECONDS)
@@ -112,13 +89,13 @@ class HealthServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._idle:
-            if len(self._callers) >= MOST_AT_ONCE:
+            if len(self._callers) >= MAX_CALLERS:
                 self._drop(next(iter(self._callers)))  # the oldest: a probe sends its request at once
             self._callers[request] = time.monotonic()
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Drop callers that take too long. serve_forever() calls this every LOOK_SECONDS."""
+        """Drop callers that take too long. serve_forever() calls this every POLL_SECONDS."""
         with self._idle:
             too_early = time.monotonic() - CALLER_SECONDS
             for request in [request for request, began_at in self._callers.items() if began_at < too_early]:
@@ -138,7 +115,7 @@ class HealthServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        logger.debug("health.error %s", client_address, exc_info=True)  # a caller that hangs up is no news
+        logger.debug("health.error %s", client_address, exc_info=True)  # usually a caller that hung up
 
 
 class Probe(BaseHTTPRequestHandler):
@@ -150,17 +127,17 @@ class Probe(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         match self.path.partition("?")[0]:
             case "/livez":
-                self._answer(self.server.health().stalled)
+                self._answer(self.server.status().stalled)
             case "/readyz":
-                self._answer(self.server.health().unready)
+                self._answer(self.server.status().unready)
             case _:
                 self._send(404, {"status": "unknown", "paths": ["/livez", "/readyz"]})
 
     do_HEAD = do_GET
 
-    def _answer(self, complaints: tuple[Complaint, ...]) -> None:
-        if complaints:
-            self._send(503, {"status": "failing", "problems": [asdict(complaint) for complaint in complaints]})
+    def _answer(self, problems: tuple[Problem, ...]) -> None:
+        if problems:
+            self._send(503, {"status": "failing", "problems": [asdict(problem) for problem in problems]})
         else:
             self._send(200, {"status": "ok"})
 
@@ -177,37 +154,19 @@ class Probe(BaseHTTPRequestHandler):
     def version_string(self) -> str:
         return "jobqueue"
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the standard library's word
-        logger.debug("health.asked %s", printable(self.requestline) if hasattr(self, "requestline") else "")
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the standard library
+        logger.debug("health.request %s", printable(self.requestline) if hasattr(self, "requestline") else "")
 
 
 @contextmanager
-def serving(listener: socket.socket | None, health: Callable[[], Health]) -> Iterator[None]:
-    """Answer probes for as long as the block lasts; nothing to do without a listener."""
+def serving(listener: socket.socket | None, status: Callable[[], HealthStatus]) -> Iterator[None]:
+    """Answer probes while the block runs. Do nothing without a listener."""
     if listener is None:
         yield
         return
-    server = HealthServer(listener, health)
+    server = HealthServer(listener, status)
     server.start()
     try:
         yield
     finally:
         server.stop()
-
-
-class Latest:
-    """What was last said of the health of others, by somebody who must not fall silent."""
-
-    def __init__(self, limit_seconds: float) -> None:
-        self._limit = limit_seconds
-        self._said_at, self._health = time.monotonic(), Health(unready=(Complaint("supervisor", "It is starting."),))
-
-    def say(self, health: Health) -> None:
-        self._said_at, self._health = time.monotonic(), health
-
-    def health(self) -> Health:
-        silent, health = time.monotonic() - self._said_at, self._health
-        if silent <= self._limit:
-            return health
-        complaint = Complaint("supervisor", f"It has not moved for {silent:.0f} s.")
-        return Health((complaint, *health.stalled), (complaint, *health.unready), health.is_stopping)
