@@ -1,8 +1,7 @@
-"""The executor's sign of life, and what executors do for each other: wake, rescue, sweep, prune, fold."""
+"""The heartbeat: it shows that this executor lives, and finds claims that are lost or to be cancelled."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,23 +13,13 @@ import django.db
 
 from jobqueue.engine.base import Engine
 from jobqueue.engine.schema import missing_migrations, missing_tables
-from jobqueue.engine.tallies import FOLD_BATCH
 from jobqueue.exceptions import ClaimLost, TaskCancelled
 from jobqueue.executor.errors import first_line_of
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.log import logger
 from jobqueue.executor.outage import Line, Outage, Patience
 from jobqueue.failpoints import reach
-from jobqueue.records import ExecutorInfo, OwnedTask, PendingWork, Status
-
-SWEEP_SECONDS = 1.0
-SWEEP_GAP_SECONDS = 0.02  # at least this long from a notice of mail to its sweep, which then serves many
-PRUNE_SECONDS = 30.0
-PRUNE_BATCH = 1000  # of each status
-PRUNE_GAP_SECONDS = 0.1  # between two batches where more is old: one executor deletes what the whole fleet has ended
-FOLD_SECONDS = 5.0
-RESCUE_BATCH = 100
-NEVER = float("inf")
+from jobqueue.records import ExecutorInfo, OwnedTask
 
 
 class Heart(threading.Thread):
@@ -223,64 +212,3 @@ class Heart(threading.Thread):
     def stop(self) -> None:
         self._over = True
         self._kicked.set()
-
-
-class Housekeeping:
-    """What any executor does for the whole queue, in the pulse's thread: rescue, sweep, prune, fold the tally."""
-
-    def __init__(self, engine: Engine, heart: Heart) -> None:
-        self._engine, self._heart = engine, heart
-        self._next_rescue_at = self._next_sweep_at = NEVER
-        self._swept_at = -NEVER
-        self._next_prune_at = time.monotonic() + PRUNE_SECONDS
-        self._next_fold_at = time.monotonic() + FOLD_SECONDS
-
-    @property
-    def due_in_seconds(self) -> float:
-        return max(0.0, min(self._next_rescue_at, self._next_sweep_at, self._next_prune_at) - time.monotonic())
-
-    def hurry(self) -> None:
-        """Sweep soon: a task may have mail. From any thread; the look that follows a wait sees it."""
-        self._next_sweep_at = min(self._next_sweep_at, time.monotonic() + SWEEP_GAP_SECONDS)
-
-    def expect(self, due: PendingWork) -> None:
-        """Somebody has looked what there may be to do."""
-        if due.has_running and self._heart.may_rescue:
-            self._next_rescue_at = time.monotonic()
-        if due.has_mail:
-            self._next_sweep_at = min(self._next_sweep_at, self._swept_at + SWEEP_SECONDS)
-
-    def run_if_due(self) -> bool:
-        """Do what is due; returns whether tasks may have become READY."""
-        now, changed = time.monotonic(), 0
-        if now >= self._next_rescue_at:
-            rescued = self._rescue() if self._heart.may_rescue else 0
-            # A full batch means more, and they were promised a start within two seconds.
-            self._next_rescue_at = now if rescued >= RESCUE_BATCH else NEVER
-            changed += rescued
-        if now >= self._next_sweep_at:
-            self._next_sweep_at, self._swept_at = NEVER, now
-            changed += self._engine.sweep()
-        if now >= self._next_prune_at:
-            pruned = self._engine.prune(PRUNE_BATCH)
-            self._next_prune_at = now + (PRUNE_GAP_SECONDS if pruned >= PRUNE_BATCH else PRUNE_SECONDS)
-        if now >= self._next_fold_at:
-            self._next_fold_at = now + (0.0 if self._engine.fold() >= FOLD_BATCH else FOLD_SECONDS)
-        return changed > 0
-
-    def _rescue(self) -> int:
-        rescued = self._engine.rescue(RESCUE_BATCH, self._heart.may_still_rescue)
-        for task in rescued:
-            level = logging.ERROR if task.status is Status.FAILED else logging.WARNING
-            logger.log(
-                level,
-                "task.rescued task id=%s type=%s status=%s losses=%d executor=%s silent for %.1f s",
-                task.id,
-                task.task_type,
-                task.status,
-                task.executor_losses,
-                task.executor_id,
-                task.silent_seconds,
-                extra={"task_id": str(task.id), "task": task.task_type, "executor": str(task.executor_id)},
-            )
-        return len(rescued)

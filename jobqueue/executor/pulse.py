@@ -24,12 +24,12 @@ from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.ledger import Counts, Ledger, is_work_for_others
 from jobqueue.executor.log import logger
+from jobqueue.executor.maintenance import AGAIN_SECONDS, Maintenance
 from jobqueue.executor.outage import Line, Outage, Patience
 from jobqueue.executor.room import Room
 from jobqueue.executor.run import Ended, Worker, not_started
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.suspects import Suspects
-from jobqueue.executor.upkeep import AGAIN_SECONDS, Upkeep
 from jobqueue.failpoints import reach
 from jobqueue.printable import printable
 from jobqueue.records import WAITING, ClaimedBatch, ClaimedTask, Command, CommitResult, Status, StoredMessage
@@ -89,7 +89,9 @@ class Pulse(threading.Thread):
         self._suspects = Suspects(engine.options.heartbeat_timeout)
         self._appetite = Appetite(engine, settings, self.executor_id, self.crew, self._suspects, self._in_hand)
         self._room = Room(self._appetite)
-        self._upkeep = Upkeep(engine, self.executor_id, self.heart, self._appetite, self._suspects, on_command)
+        self._maintenance = Maintenance(
+            engine, self.executor_id, self.heart, self._appetite, self._suspects, on_command
+        )
         self._ledger = Ledger(engine, worker)
         self._finished: deque[Ended] = deque()
         self._to_tell: list[tuple[Ended, Status]] = []
@@ -109,7 +111,7 @@ class Pulse(threading.Thread):
     def hurry(self) -> None:
         """Look for work now, and for mail."""
         self._appetite.hurry()
-        self._upkeep.hurry()
+        self._maintenance.sweep_soon()
         self._wakeup.set()
 
     def be_quiet(self, is_quiet: bool) -> None:
@@ -175,7 +177,7 @@ class Pulse(threading.Thread):
         self.outage.begin("pulse", error)
         self.line.drop(error)
         self._ledger.doubt()
-        self._upkeep.expect_strays()
+        self._maintenance.expect_unknown_claims()
 
     def _turn(self) -> None:
         """Go round once. Raises django.db.Error, and nothing in hand is lost by it."""
@@ -206,8 +208,8 @@ class Pulse(threading.Thread):
             self.engine.release_strays(self.executor_id, self.left_behind)
             self.holds.clear()
             self._has_handed_back = True
-        elif self._upkeep.due_in_seconds <= 0.0:
-            self._upkeep.look(list(self.holds), is_draining=self.is_draining)
+        elif self._maintenance.due_in_seconds <= 0.0:
+            self._maintenance.run_if_due(list(self.holds), is_draining=self.is_draining)
 
     def _fall_quiet(self) -> None:
         """Say so between two claims, not while one is under way."""
@@ -230,7 +232,7 @@ class Pulse(threading.Thread):
         if self._finished or self.is_abandoned:
             return 0.0
         waits = [
-            self._upkeep.due_in_seconds,
+            self._maintenance.due_in_seconds,
             self._appetite.wait_seconds(self._most(), is_alone=not self.holds),
         ]
         if len(self._ledger):
@@ -303,7 +305,7 @@ class Pulse(threading.Thread):
         self._room.made(hold.claimed.queue_name)
         self.counts.add(over, status)
         if status in WAITING:
-            self._upkeep.expect_alarm(over.outcome)
+            self._maintenance.expect_wake(over.outcome)
         if is_work_for_others(over.outcome, status):
             self._news |= {child.queue_name for child in over.outcome.effects.spawn}
             self._appetite.hurry()
@@ -341,7 +343,7 @@ class Pulse(threading.Thread):
             return True
         if self.holds.keys() - self.left_behind or len(self._ledger) or self._finished or self._untold:
             return False
-        if self._upkeep.may_leave_strays and self._patience.tries < LAST_TRIES:
+        if self._maintenance.may_have_unknown_claims and self._patience.tries < LAST_TRIES:
             return False
         if self.is_draining or self.counts.claimed == self.settings.max_tasks:
             return True

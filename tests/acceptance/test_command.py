@@ -86,7 +86,6 @@ def test_flags_may_come_from_the_environment(fleet: Fleet) -> None:
             "Queue 'mails' is not in QUEUES of TASKS['sqlite']: default, emails.",
         ),
         (["--backend", "other"], {}, 1, "TASKS has no jobqueue backend 'other'; it has default, sqlite"),
-        (["--reload", "-p", "2"], {}, 1, "--reload works with one process"),
         ([], {"TESTS_OPTIONS": '{"HEARTBEAT": 3}'}, 1, "unknown option 'HEARTBEAT'"),
         ([], {"TESTS_OPTIONS": '{"DATABASE": "nowhere"}'}, 1, "nowhere"),
     ],

@@ -110,9 +110,9 @@ def live(order: Mapping[str, Any]) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     match order["role"]:
         case "executor":
-            from jobqueue.executor import heartbeat
+            from jobqueue.executor import maintenance
 
-            heartbeat.PRUNE_SECONDS = order.get("prune_seconds", heartbeat.PRUNE_SECONDS)
+            maintenance.PRUNE_SECONDS = order.get("prune_seconds", maintenance.PRUNE_SECONDS)
             command = ["manage.py", "run_executors", "--skip-checks", "--name", order["name"], *order["flags"]]
             sys.orig_argv[:] = [sys.executable, *command]  # what it becomes when it has to be replaced
             execute_from_command_line(command)

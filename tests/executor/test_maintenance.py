@@ -1,4 +1,4 @@
-"""What any executor does for the whole queue: how soon it goes on where there is more to do."""
+"""When maintenance is due, and when an executor may rescue."""
 
 from __future__ import annotations
 
@@ -9,49 +9,48 @@ from typing import Any
 
 import pytest
 
-from jobqueue.executor.heartbeat import PRUNE_BATCH, PRUNE_GAP_SECONDS, PRUNE_SECONDS, Heart, Housekeeping
+from jobqueue.executor.heartbeat import Heart
+from jobqueue.executor.maintenance import PRUNE_BATCH, PRUNE_GAP_SECONDS, PRUNE_SECONDS, Maintenance
 from jobqueue.executor.outage import Outage
+from jobqueue.ids import new_id
+from jobqueue.records import PendingWork
 
 MORE_THAN_ALL = 1000.0
-
-
-@pytest.mark.parametrize(
-    ("pruned", "due", "again"),
-    [(PRUNE_BATCH, PRUNE_GAP_SECONDS, True), (PRUNE_BATCH - 1, PRUNE_SECONDS, False)],
-)
-def test_full_batch_of_what_is_old_is_followed_by_the_next_one_at_once(
-    monkeypatch: pytest.MonkeyPatch, pruned: int, due: float, again: bool
-) -> None:
-    now = [MORE_THAN_ALL]
-    monkeypatch.setattr("jobqueue.executor.heartbeat.time.monotonic", lambda: now[0])
-    asked: list[int] = []
-
-    def prune(limit: int) -> int:
-        asked.append(limit)
-        return pruned
-
-    engine: Any = SimpleNamespace(sweep=lambda: 0, fold=lambda: 0, prune=prune)
-    heart: Any = SimpleNamespace(may_rescue=False)
-    housekeeping = Housekeeping(engine, heart)
-    now[0] += PRUNE_SECONDS
-    housekeeping.run_if_due()
-
-    assert asked == [PRUNE_BATCH]
-    assert housekeeping.due_in_seconds == pytest.approx(due)
-    now[0] += PRUNE_GAP_SECONDS
-    housekeeping.run_if_due()
-    assert len(asked) == 1 + again
+NOTHING = PendingWork(alarm_seconds=None, has_running=False, has_mail=False, has_command=False, has_suspects=False)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("jobqueue.executor.heartbeat.time.monotonic", lambda: made.now)
+    monkeypatch.setattr("time.monotonic", lambda: made.now)
     return made
 
 
 class Clock:
     now = MORE_THAN_ALL
+
+
+@pytest.mark.parametrize(
+    ("pruned", "gap_seconds"), [(PRUNE_BATCH, PRUNE_GAP_SECONDS), (PRUNE_BATCH - 1, PRUNE_SECONDS)]
+)
+def test_prune_continues_soon_after_a_full_batch(clock: Clock, pruned: int, gap_seconds: float) -> None:
+    pruned_at: list[float] = []
+
+    def prune(limit: int) -> int:
+        assert limit == PRUNE_BATCH
+        pruned_at.append(clock.now)
+        return pruned
+
+    engine: Any = SimpleNamespace(prune=prune, fold=lambda: 0, pending_maintenance=lambda executor_id: NOTHING)
+    heart: Any = SimpleNamespace(sees_strays=False)
+    nobody: Any = SimpleNamespace(are_worth_a_look=lambda is_alone: False)
+    maintenance = Maintenance(engine, new_id(), heart, nobody, nobody, lambda command: None)
+    deadline = clock.now + 3 * PRUNE_SECONDS
+    while len(pruned_at) < 2 and clock.now < deadline:
+        clock.now += maintenance.due_in_seconds + 0.001
+        maintenance.run_if_due((), is_draining=False)
+
+    assert pruned_at[1] - pruned_at[0] == pytest.approx(gap_seconds, abs=0.6)
 
 
 def test_only_who_beats_in_time_may_rescue(clock: Clock) -> None:

@@ -1,0 +1,163 @@
+"""What every executor does for the whole queue between two claims: wake, sweep, rescue, prune, aggregate."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from uuid import UUID
+
+from jobqueue.engine.base import Engine
+from jobqueue.engine.tallies import FOLD_BATCH
+from jobqueue.executor.appetite import Appetite
+from jobqueue.executor.heartbeat import Heart
+from jobqueue.executor.log import logger
+from jobqueue.executor.suspects import Suspects
+from jobqueue.failpoints import reach
+from jobqueue.records import Command, Outcome, Status, WakeResult
+
+LOOK_SECONDS = 0.5  # between two queries for pending work: wake-ups that others set, commands, lost executors
+AGAIN_SECONDS = 0.05  # another session has locked a row that we want to write
+SWEEP_SECONDS = 1.0
+SWEEP_GAP_SECONDS = 0.02  # from a notification of a message to its sweep, which then serves many
+PRUNE_SECONDS = 30.0
+PRUNE_BATCH = 1000  # of each status
+PRUNE_GAP_SECONDS = 0.1  # after a full batch: one executor deletes what all executors have ended
+FOLD_SECONDS = 5.0
+RESCUE_BATCH = 100
+NEVER, NO_ALARM_SECONDS = float("inf"), 3600.0
+
+
+class Maintenance:
+    """
+    Decides what is due, and does it in the loop's thread. sweep_soon() may be called from any thread.
+
+    on_command: called with a command for this executor.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        executor_id: UUID,
+        heart: Heart,
+        appetite: Appetite,
+        suspects: Suspects,
+        on_command: Callable[[Command], None],
+    ) -> None:
+        self._engine, self._executor_id, self._heart = engine, executor_id, heart
+        self._appetite, self._suspects, self._on_command = appetite, suspects, on_command
+        now = time.monotonic()
+        self._look_at, self._prune_at, self._fold_at = now, now + PRUNE_SECONDS, now + FOLD_SECONDS
+        self._wake_at = self._sweep_at = self._rescue_at = NEVER
+        self._swept_at = -NEVER
+        self._unknown_until = now  # while a claim whose answer was lost may still be committed
+        self._may_have_suspects = True
+
+    @property
+    def due_in_seconds(self) -> float:
+        due_at = min(self._look_at, self._wake_at, self._sweep_at, self._rescue_at, self._prune_at)
+        return max(0.0, due_at - time.monotonic())
+
+    def sweep_soon(self) -> None:
+        """Look for tasks with messages, from any thread."""
+        self._sweep_at = min(self._sweep_at, time.monotonic() + SWEEP_GAP_SECONDS)
+
+    def expect_wake(self, outcome: Outcome) -> None:
+        """Note when a task of this executor wants to run again."""
+        self._wake_at = min(self._wake_at, time.monotonic() + seconds_until(outcome))
+
+    def expect_unknown_claims(self) -> None:
+        """Note that the connection was lost: the server may still commit a claim whose answer will not arrive."""
+        self._look_at, self._unknown_until = time.monotonic(), NEVER
+
+    @property
+    def may_have_unknown_claims(self) -> bool:
+        """Whether the connection was lost, and the server was not asked since which tasks this executor has."""
+        return self._unknown_until == NEVER
+
+    def run_if_due(self, known: Collection[UUID], *, is_draining: bool) -> None:
+        """Do what is due. known: the tasks that this process has claimed. Raises django.db.Error."""
+        now = time.monotonic()
+        if now < self._unknown_until or self._heart.sees_strays:
+            self._release_unknown(known)
+            # The time starts with the first answer, because the database may have been unreachable for long.
+            self._unknown_until = min(self._unknown_until, now + self._engine.options.heartbeat_timeout)
+        if now >= self._look_at:
+            self._look(now)
+        changed = self._wake(now) if now >= self._wake_at else 0
+        changed += self._rescue(now) if now >= self._rescue_at else 0
+        changed += self._sweep(now) if now >= self._sweep_at else 0
+        if now >= self._prune_at:
+            is_full = self._engine.prune(PRUNE_BATCH) >= PRUNE_BATCH
+            self._prune_at = now + (PRUNE_GAP_SECONDS if is_full else PRUNE_SECONDS)
+        if now >= self._fold_at:
+            self._fold_at = now + (0.0 if self._engine.fold() >= FOLD_BATCH else FOLD_SECONDS)
+        if changed:
+            self._appetite.hurry()
+            self._may_have_suspects = True
+        if not is_draining and self._suspects.are_worth_a_look(is_alone=not known):
+            self._suspects.seen(self._may_have_suspects and self._engine.has_suspects(self._appetite.serves()))
+
+    def _look(self, now: float) -> None:
+        """Ask the database what is due."""
+        due = self._engine.pending_maintenance(self._executor_id)
+        self._look_at = now + LOOK_SECONDS
+        self._wake_at = NEVER if due.alarm_seconds is None else now + due.alarm_seconds
+        self._may_have_suspects = due.has_suspects
+        if due.has_running and self._heart.may_rescue:
+            self._rescue_at = now
+        if due.has_mail:
+            self._sweep_at = min(self._sweep_at, self._swept_at + SWEEP_SECONDS)
+        if due.has_command and (command := self._engine.take_command(self._executor_id)):
+            self._on_command(command)
+
+    def _wake(self, now: float) -> int:
+        woken = self._engine.wake_due()
+        if woken.count:
+            reach("due.after")
+        self._wake_at = now + seconds_to_next_wake(woken)
+        return woken.count
+
+    def _sweep(self, now: float) -> int:
+        self._sweep_at, self._swept_at = NEVER, now
+        return self._engine.sweep()
+
+    def _rescue(self, now: float) -> int:
+        rescued = self._engine.rescue(RESCUE_BATCH, self._heart.may_still_rescue) if self._heart.may_rescue else ()
+        # A full batch means that there are more, and rescued tasks are promised a start within two seconds.
+        self._rescue_at = now if len(rescued) >= RESCUE_BATCH else NEVER
+        for task in rescued:
+            logger.log(
+                logging.ERROR if task.status is Status.FAILED else logging.WARNING,
+                "task.rescued task id=%s type=%s status=%s losses=%d executor=%s silent for %.1f s",
+                task.id,
+                task.task_type,
+                task.status,
+                task.executor_losses,
+                task.executor_id,
+                task.silent_seconds,
+                extra={"task_id": str(task.id), "task": task.task_type, "executor": str(task.executor_id)},
+            )
+        return len(rescued)
+
+    def _release_unknown(self, known: Collection[UUID]) -> None:
+        """Release tasks that the database has as ours and this process does not: the answer to a claim was lost."""
+        if count := self._engine.release_strays(self._executor_id, known):
+            logger.warning("task.released %d tasks whose claim was cut off", count)
+            self._appetite.hurry()
+
+
+def seconds_until(outcome: Outcome) -> float:
+    """Return how long a task waits before it may be due again, 0 if only the database can tell."""
+    if outcome.wake_at is not None:
+        return 0.0
+    waits = [wait for wait in (outcome.wake_after_seconds, outcome.look_after_seconds) if wait is not None]
+    return min(waits, default=NO_ALARM_SECONDS)
+
+
+def seconds_to_next_wake(woken: WakeResult) -> float:
+    if woken.next_seconds is None:
+        return NO_ALARM_SECONDS
+    if woken.next_seconds <= 0.0 and not woken.count:
+        return AGAIN_SECONDS  # a task is due, and another session has locked its row
+    return max(0.0, woken.next_seconds)
