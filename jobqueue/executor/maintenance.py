@@ -9,10 +9,8 @@ from uuid import UUID
 
 from jobqueue.engine.base import Engine
 from jobqueue.engine.tallies import FOLD_BATCH
-from jobqueue.executor.appetite import Appetite
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.log import logger
-from jobqueue.executor.suspects import Suspects
 from jobqueue.failpoints import reach
 from jobqueue.records import Command, Outcome, Status, WakeResult
 
@@ -32,7 +30,7 @@ class Maintenance:
     """
     Decides what is due, and does it in the loop's thread. sweep_soon() may be called from any thread.
 
-    on_command: called with a command for this executor.
+    on_ready: called when tasks may have become READY. on_command: called with a command for this executor.
     """
 
     def __init__(
@@ -40,18 +38,17 @@ class Maintenance:
         engine: Engine,
         executor_id: UUID,
         heart: Heart,
-        appetite: Appetite,
-        suspects: Suspects,
+        on_ready: Callable[[], None],
         on_command: Callable[[Command], None],
     ) -> None:
         self._engine, self._executor_id, self._heart = engine, executor_id, heart
-        self._appetite, self._suspects, self._on_command = appetite, suspects, on_command
+        self._on_ready, self._on_command = on_ready, on_command
         now = time.monotonic()
         self._look_at, self._prune_at, self._fold_at = now, now + PRUNE_SECONDS, now + FOLD_SECONDS
         self._wake_at = self._sweep_at = self._rescue_at = NEVER
         self._swept_at = -NEVER
         self._unknown_until = now  # while a claim whose answer was lost may still be committed
-        self._may_have_suspects = True
+        self.may_see_suspects = True
 
     @property
     def due_in_seconds(self) -> float:
@@ -75,7 +72,7 @@ class Maintenance:
         """Whether the connection was lost, and the server was not asked since which tasks this executor has."""
         return self._unknown_until == NEVER
 
-    def run_if_due(self, known: Collection[UUID], *, is_draining: bool) -> None:
+    def run_if_due(self, known: Collection[UUID]) -> None:
         """Do what is due. known: the tasks that this process has claimed. Raises django.db.Error."""
         now = time.monotonic()
         if now < self._unknown_until or self._heart.sees_strays:
@@ -93,17 +90,15 @@ class Maintenance:
         if now >= self._fold_at:
             self._fold_at = now + (0.0 if self._engine.fold() >= FOLD_BATCH else FOLD_SECONDS)
         if changed:
-            self._appetite.hurry()
-            self._may_have_suspects = True
-        if not is_draining and self._suspects.are_worth_a_look(is_alone=not known):
-            self._suspects.seen(self._may_have_suspects and self._engine.has_suspects(self._appetite.serves()))
+            self._on_ready()
+            self.may_see_suspects = True
 
     def _look(self, now: float) -> None:
         """Ask the database what is due."""
         due = self._engine.pending_maintenance(self._executor_id)
         self._look_at = now + LOOK_SECONDS
         self._wake_at = NEVER if due.alarm_seconds is None else now + due.alarm_seconds
-        self._may_have_suspects = due.has_suspects
+        self.may_see_suspects = due.has_suspects
         if due.has_running and self._heart.may_rescue:
             self._rescue_at = now
         if due.has_mail:
@@ -144,7 +139,7 @@ class Maintenance:
         """Release tasks that the database has as ours and this process does not: the answer to a claim was lost."""
         if count := self._engine.release_strays(self._executor_id, known):
             logger.warning("task.released %d tasks whose claim was cut off", count)
-            self._appetite.hurry()
+            self._on_ready()
 
 
 def seconds_until(outcome: Outcome) -> float:

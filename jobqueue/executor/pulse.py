@@ -89,9 +89,7 @@ class Pulse(threading.Thread):
         self._suspects = Suspects(engine.options.heartbeat_timeout)
         self._appetite = Appetite(engine, settings, self.executor_id, self.crew, self._suspects, self._in_hand)
         self._room = Room(self._appetite)
-        self._maintenance = Maintenance(
-            engine, self.executor_id, self.heart, self._appetite, self._suspects, on_command
-        )
+        self._maintenance = Maintenance(engine, self.executor_id, self.heart, self._appetite.hurry, on_command)
         self._ledger = Ledger(engine, worker)
         self._finished: deque[Ended] = deque()
         self._to_tell: list[tuple[Ended, Status]] = []
@@ -209,7 +207,10 @@ class Pulse(threading.Thread):
             self.holds.clear()
             self._has_handed_back = True
         elif self._maintenance.due_in_seconds <= 0.0:
-            self._maintenance.run_if_due(list(self.holds), is_draining=self.is_draining)
+            self._maintenance.run_if_due(list(self.holds))
+            if not self.is_draining and self._suspects.are_worth_a_look(is_alone=not self.holds):
+                is_seen = self._maintenance.may_see_suspects and self.engine.has_suspects(self._appetite.serves())
+                self._suspects.seen(is_seen)
 
     def _fall_quiet(self) -> None:
         """Say so between two claims, not while one is under way."""

@@ -43,12 +43,11 @@ def test_prune_continues_soon_after_a_full_batch(clock: Clock, pruned: int, gap_
 
     engine: Any = SimpleNamespace(prune=prune, fold=lambda: 0, pending_maintenance=lambda executor_id: NOTHING)
     heart: Any = SimpleNamespace(sees_strays=False)
-    nobody: Any = SimpleNamespace(are_worth_a_look=lambda is_alone: False)
-    maintenance = Maintenance(engine, new_id(), heart, nobody, nobody, lambda command: None)
+    maintenance = Maintenance(engine, new_id(), heart, lambda: None, lambda command: None)
     deadline = clock.now + 3 * PRUNE_SECONDS
     while len(pruned_at) < 2 and clock.now < deadline:
         clock.now += maintenance.due_in_seconds + 0.001
-        maintenance.run_if_due((), is_draining=False)
+        maintenance.run_if_due(())
 
     assert pruned_at[1] - pruned_at[0] == pytest.approx(gap_seconds, abs=0.6)
 
