@@ -6,7 +6,6 @@ import threading
 
 from django.utils import autoreload
 
-from jobqueue.executor.exit_status import EXIT_REPLACE
 from jobqueue.executor.process import ExecutorProcess
 
 
@@ -19,6 +18,6 @@ def watch_code(executor: ExecutorProcess) -> None:
         try:
             reloader.run_loop()
         except SystemExit:  # how it asks for a new process
-            executor.replace(EXIT_REPLACE)
+            executor.replace()
 
     threading.Thread(target=run, name="reloader", daemon=True).start()

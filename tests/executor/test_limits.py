@@ -98,7 +98,7 @@ def test_room_that_one_executor_cannot_fill_is_filled_by_the_other(start: Start)
     idle = start(threads=1, poll_interval=600.0)
     wait_for(lambda: idle.process.listener is not None and idle.process.listener.is_listening)
     second = tasks.add.using(queue_name="limited").enqueue(1)
-    busy.process.quiet()
+    busy.process.pause()
     wait_for(lambda: busy.process.pulse.is_quiet, "quiet")
 
     gates["first"].open()

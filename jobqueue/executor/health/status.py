@@ -106,19 +106,23 @@ def waits_for_database(thread: threading.Thread) -> bool:
 
 
 class HealthReporter(threading.Thread):
-    """Reports the status each second. A process that falls silent has stalled."""
+    """Reports the status each second, if a supervisor or systemd wants it."""
 
-    def __init__(self, status: Callable[[], HealthStatus], report: Callable[[HealthStatus], None]) -> None:
+    def __init__(self, status: Callable[[], HealthStatus], report: Callable[[HealthStatus], None] | None) -> None:
         super().__init__(name="reporter", daemon=True)
         self._status, self._report = status, report
         self._woken, self._is_stopped = threading.Event(), False
+
+    def start(self) -> None:
+        if self._report is not None:
+            super().start()
 
     def wake(self) -> None:
         """Report now, because the status has changed."""
         self._woken.set()
 
     def run(self) -> None:
-        while True:
+        while self._report is not None:
             is_last = self._is_stopped
             self._report(self._status())
             if is_last:
@@ -130,4 +134,5 @@ class HealthReporter(threading.Thread):
         """Report once more, and end."""
         self._is_stopped = True
         self._woken.set()
-        self.join(REPORT_SECONDS)
+        if self.is_alive():
+            self.join(REPORT_SECONDS)
