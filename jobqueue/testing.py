@@ -48,8 +48,6 @@ from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.maintenance import AGAIN_SECONDS
 from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, conclude, load, poll, refused_by_database
 from jobqueue.executor.sessions import Session
-from jobqueue.executor.upkeep import AGAIN_SECONDS
-from jobqueue.ids import new_id
 from jobqueue.models import Executor, InboxMessage, Queue, Task
 from jobqueue.records import ClaimedTask, ClaimRequest, Outcome, Status
 from jobqueue.serialization.ids import new_id

@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import api
-from jobqueue.admin.listing import CAP, Bounds, condition
+from jobqueue.admin.task_list import CAP, Bounds, condition
 from jobqueue.engine.clock import Clock
 from jobqueue.models import Task
 from jobqueue.records import LIVE, Status

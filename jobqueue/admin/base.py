@@ -9,7 +9,6 @@ from django.contrib.admin import ShowFacets
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
 from django.core.exceptions import (
     BadRequest,
-    ImproperlyConfigured,
     ObjectDoesNotExist,
     PermissionDenied,
     ValidationError,
@@ -21,7 +20,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from jobqueue import api
-from jobqueue.conf import Options, options_for
+from jobqueue.inspect.backends import databases, options_of
 
 Row = TypeVar("Row", bound=Model)
 
@@ -36,28 +35,10 @@ else:
             return cls
 
 
-def options_of(backend: str) -> Options:
-    """Give a backend's options; the defaults where TASKS knows it no more, so that its rows can be seen."""
-    try:
-        return options_for(backend)
-    except ImproperlyConfigured:
-        return Options()
-
-
-def databases() -> list[str]:
-    """Name the databases that hold queues, each once, the first backend's first."""
-    return list(dict.fromkeys(options_of(backend).database for backend in api.aliases())) or ["default"]
-
-
 def database_for(request: HttpRequest) -> str:
     """Give the database whose rows a list shows: that of the chosen backend, else the first backend's."""
     chosen = request.GET.get("backend", "")
     return options_of(chosen).database if chosen in api.aliases() else databases()[0]
-
-
-def backends_on(database: str) -> list[str]:
-    """Name the backends that share a database."""
-    return [backend for backend in api.aliases() if options_of(backend).database == database]
 
 
 class ReadOnlyAdmin(ModelAdmin[Row]):

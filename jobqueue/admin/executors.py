@@ -21,11 +21,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue import api
-from jobqueue.admin import history, render
-from jobqueue.admin.base import ReadOnlyAdmin, options_of
+from jobqueue.admin import render
+from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.admin.filters import BackendFilter
-from jobqueue.admin.listing import CappedPaginator
-from jobqueue.admin.words import duration, served, short_type
+from jobqueue.admin.task_list import CappedPaginator
+from jobqueue.inspect import audit_log
+from jobqueue.inspect.backends import options_of
+from jobqueue.inspect.formatting import duration, served, short_type
 from jobqueue.models import Executor, Task
 from jobqueue.records import Command
 
@@ -112,7 +114,7 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
                 messages.warning(request, text % {"name": row.name, "backend": row.backend})
         for backend in {row.backend for row in rows}:
             api.command([row.pk for row in rows if row.backend == backend], command, backend=backend)
-        history.write(request, rows, what)
+        audit_log.write(request, rows, what)
         said = _("Executors %(names)s: %(what)s Their state says when they do it, in a second or so.")
         if rows:
             messages.success(request, said % {"names": ", ".join(row.name for row in rows), "what": what})

@@ -15,11 +15,12 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue import registry
 from jobqueue.admin import render
-from jobqueue.admin.base import backends_on, database_for
-from jobqueue.admin.listing import condition
-from jobqueue.admin.words import short_id, short_type
+from jobqueue.admin.base import database_for
+from jobqueue.admin.task_list import condition
 from jobqueue.api import aliases, declared_queues
 from jobqueue.engine import engine_for
+from jobqueue.inspect.backends import backends_on
+from jobqueue.inspect.formatting import short_id, short_type
 from jobqueue.models import Queue, Task
 
 CHOICES = 200  # names a filter offers; one more can be written into the address

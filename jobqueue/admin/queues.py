@@ -18,13 +18,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import api
-from jobqueue.admin import history, render
+from jobqueue.admin import render
 from jobqueue.admin.base import ReadOnlyAdmin
-from jobqueue.admin.listing import CAP
-from jobqueue.admin.words import duration
+from jobqueue.admin.task_list import CAP
 from jobqueue.api.queues import MAX_RUNNING_LIMIT
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
+from jobqueue.inspect import audit_log
+from jobqueue.inspect.formatting import duration
 from jobqueue.models import Queue
 from jobqueue.records import QueueLatency
 
@@ -168,7 +169,7 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
         self._log(request, names, backend, _("Resumed."))
 
     def _log(self, request: HttpRequest, names: Sequence[str], backend: str, what: str) -> None:
-        history.write(request, engine_for(backend).queues.filter(name__in=names), what)
+        audit_log.write(request, engine_for(backend).queues.filter(name__in=names), what)
         # Django's page capitalizes the first word, so the queue's name must not come first.
         said = ngettext("Queue %(names)s: %(what)s", "Queues %(names)s: %(what)s", len(names))
         messages.success(request, said % {"names": ", ".join(names), "what": what})

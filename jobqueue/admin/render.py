@@ -9,7 +9,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
-from jobqueue.admin.words import duration, moment_in_words
+from jobqueue.inspect.formatting import duration, moment_in_words
 from jobqueue.models import Task
 
 # A shape beside the colour, for eyes that do not see the colour.

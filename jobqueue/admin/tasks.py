@@ -20,12 +20,13 @@ from django.utils.translation import gettext_lazy
 
 from jobqueue.admin import actions, render
 from jobqueue.admin.actions import CANCEL, REQUEUE, Deed, Forecast
-from jobqueue.admin.base import backends_on, database_for, options_of
+from jobqueue.admin.base import database_for
 from jobqueue.admin.filters import BackendFilter, ParentFilter, QueueFilter, StatusFilter, TaskFilter
-from jobqueue.admin.listing import CAP, ORDER, Bounds, TaskChangeList
-from jobqueue.admin.page import TaskPage
 from jobqueue.admin.search import Search
-from jobqueue.admin.words import headline, short_type, tries, when
+from jobqueue.admin.task_list import CAP, ORDER, Bounds, TaskChangeList
+from jobqueue.admin.task_page import TaskPage
+from jobqueue.inspect.backends import backends_on, options_of
+from jobqueue.inspect.formatting import headline, short_type, tries, when
 from jobqueue.models import Task
 
 

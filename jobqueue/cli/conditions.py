@@ -8,9 +8,9 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from jobqueue.cli.figures import Figures
-from jobqueue.cli.rows import CAP
-from jobqueue.cli.words import age
+from jobqueue.cli.argument_types import age
+from jobqueue.inspect.queries import CAP
+from jobqueue.inspect.stats import Figures
 from jobqueue.records import Status
 
 COMPARE: dict[str, Callable[[float, float], bool]] = {

@@ -15,12 +15,13 @@ from django.core.management.base import CommandError
 from jobqueue import api
 from jobqueue.api.backends import BATCH
 from jobqueue.cli.audit import note, some
-from jobqueue.cli.choice import Choice
+from jobqueue.cli.backends import check_queue_name, engine_of
 from jobqueue.cli.console import Console
-from jobqueue.cli.figures import Count
 from jobqueue.cli.progress import Progress, progress
-from jobqueue.cli.rows import CAP, ORDER, engine_of, of_status, refuse_unknown_queue, walk
 from jobqueue.engine.base import Engine
+from jobqueue.inspect.queries import CAP, ORDER, of_status, walk
+from jobqueue.inspect.stats import Count
+from jobqueue.inspect.task_filter import Choice
 from jobqueue.records import FINAL, LIVE, CancelReport, RequeueReport, Status
 
 LOOKED = 100_000  # rows looked at for a forecast
@@ -115,7 +116,7 @@ def perform(console: Console, request: Request) -> None:
     may_be_some = bool(expected.number) or expected.is_more
     if not may_be_some:
         for name in request.choice.queues:
-            refuse_unknown_queue(engine, name)
+            check_queue_name(engine, name)
     if request.is_dry:
         _report_dry(console, request, expected)
         return

@@ -14,7 +14,6 @@ from django.core import checks
 from django.core.management.base import CommandError
 from django.db import DatabaseError, connections
 
-from jobqueue.admin.words import duration
 from jobqueue.checks import (
     check_actors,
     check_task_names,
@@ -22,14 +21,16 @@ from jobqueue.checks import (
     encoding_problems,
     messages_of_backends,
 )
+from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console, first_line
-from jobqueue.cli.figures import Figures, figures
-from jobqueue.cli.rows import engines, of_status
-from jobqueue.cli.server import lock_findings, server_findings
+from jobqueue.cli.postgres_checks import lock_findings, server_findings
 from jobqueue.cli.tables import many
 from jobqueue.engine.base import Engine
 from jobqueue.engine.clock import bound
 from jobqueue.engine.schema import missing_migrations
+from jobqueue.inspect.formatting import duration
+from jobqueue.inspect.queries import of_status
+from jobqueue.inspect.stats import Figures, figures
 from jobqueue.printable import printable
 from jobqueue.records import FINAL, Status
 

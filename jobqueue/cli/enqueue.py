@@ -13,8 +13,8 @@ from jobqueue import api, registry
 from jobqueue.actor import ActorTask
 from jobqueue.api.messages import id_from, receivers
 from jobqueue.cli.audit import note
+from jobqueue.cli.backends import engine_of, engines
 from jobqueue.cli.console import Console
-from jobqueue.cli.rows import engine_of, engines
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import TaskNotFound
 from jobqueue.function import FunctionTask

@@ -10,12 +10,12 @@ from django.core.management.base import CommandError
 
 from jobqueue import api
 from jobqueue.cli.audit import note
+from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console
-from jobqueue.cli.figures import ExecutorFigures, executors_of
-from jobqueue.cli.rows import engines
 from jobqueue.cli.status import EXECUTORS, executor_as_json, executor_line
 from jobqueue.cli.tables import many
 from jobqueue.engine.base import Engine
+from jobqueue.inspect.stats import ExecutorFigures, executors_of
 from jobqueue.records import Command
 
 LOOK_SECONDS = 0.1

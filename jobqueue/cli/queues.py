@@ -10,8 +10,8 @@ from django.core.management.base import CommandError
 
 from jobqueue import api
 from jobqueue.cli.audit import note, user
+from jobqueue.cli.backends import check_queue_name, engine_of
 from jobqueue.cli.console import Console
-from jobqueue.cli.rows import engine_of, refuse_unknown_queue
 from jobqueue.cli.tables import many
 from jobqueue.engine.base import Engine
 from jobqueue.models import Queue
@@ -63,7 +63,7 @@ def limit(console: Console, name: str, most: int | None, backend: str | None) ->
 def _engine_for(names: Sequence[str], backend: str | None) -> Engine:
     engine = engine_of(backend)
     for name in names:
-        refuse_unknown_queue(engine, name)
+        check_queue_name(engine, name)
     return engine
 
 

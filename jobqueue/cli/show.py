@@ -12,12 +12,12 @@ from uuid import UUID
 
 from django.core.management.base import CommandError
 
-from jobqueue.admin.detail import describe, read_task
-from jobqueue.admin.tree import Branch
-from jobqueue.admin.values import Shown
-from jobqueue.admin.words import duration, local
+from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console
-from jobqueue.cli.rows import engines
+from jobqueue.inspect.formatting import duration, local
+from jobqueue.inspect.payload_display import Shown
+from jobqueue.inspect.task_detail import describe, read_task
+from jobqueue.inspect.tree import Branch
 from jobqueue.models import Task
 
 INDENT = "  "

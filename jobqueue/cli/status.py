@@ -8,13 +8,13 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from jobqueue.admin.words import duration, served
+from jobqueue.cli.backends import engines
 from jobqueue.cli.conditions import Condition, broken
 from jobqueue.cli.console import Console
-from jobqueue.cli.figures import Count, ExecutorFigures, Figures, QueueFigures, figures
 from jobqueue.cli.queues import state as queue_state
-from jobqueue.cli.rows import engines
 from jobqueue.cli.tables import Column
+from jobqueue.inspect.formatting import duration, served
+from jobqueue.inspect.stats import Count, ExecutorFigures, Figures, QueueFigures, figures
 from jobqueue.models import Queue
 from jobqueue.records import FINAL, LIVE, Status
 

@@ -8,15 +8,16 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from jobqueue.admin.base import options_of
-from jobqueue.admin.detail import listed
-from jobqueue.admin.values import raw, read, secrets_of
-from jobqueue.admin.words import attempt_number, duration, headline, local, short_type, tries
-from jobqueue.cli.choice import Choice
+from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console
-from jobqueue.cli.rows import engines, newest
 from jobqueue.cli.tables import shorten_end
 from jobqueue.engine.base import Engine
+from jobqueue.inspect.backends import options_of
+from jobqueue.inspect.formatting import attempt_number, duration, headline, local, short_type, tries
+from jobqueue.inspect.payload_display import raw, read, secrets_of
+from jobqueue.inspect.queries import newest
+from jobqueue.inspect.task_detail import listed
+from jobqueue.inspect.task_filter import Choice
 from jobqueue.models import Task
 from jobqueue.records import FINAL, Status
 from jobqueue.redact import redact_text

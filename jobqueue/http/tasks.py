@@ -109,9 +109,9 @@ def messages(request: HttpRequest, task_id: str) -> HttpResponse:
 def _write_history(request: HttpRequest, caller: Caller, row: Task, what: str) -> None:
     """Write the action of a logged-in user into the task's history in the admin, if the admin is installed."""
     if isinstance(caller, UserCaller) and apps.is_installed("django.contrib.admin"):
-        from jobqueue.admin import history
+        from jobqueue.inspect import audit_log
 
-        history.write(request, [row], what)
+        audit_log.write(request, [row], what)
 
 
 def _find(caller: Caller, task_id: str) -> Task:

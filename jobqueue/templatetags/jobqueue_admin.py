@@ -32,9 +32,9 @@ def moment(at: datetime | None, now: datetime | None = None) -> SafeString:
 
 @register.filter
 def short_type(task_type: str) -> str:
-    from jobqueue.admin import words
+    from jobqueue.inspect import formatting
 
-    return words.short_type(task_type)
+    return formatting.short_type(task_type)
 
 
 @register.filter
@@ -46,6 +46,6 @@ def breakable(name: str) -> SafeString:
 
 @register.filter
 def short_id(identifier: object) -> str:
-    from jobqueue.admin import words
+    from jobqueue.inspect import formatting
 
-    return words.short_id(identifier)
+    return formatting.short_id(identifier)

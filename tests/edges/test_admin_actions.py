@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from jobqueue import api
-from jobqueue.admin import actions, listing
+from jobqueue.admin import actions, task_list
 from jobqueue.models import Task
 from jobqueue.records import CancelReport
 from tests.factories import TaskFactory, ago, make_user, now
@@ -424,8 +424,8 @@ def test_nothing_to_do_is_said_and_not_logged(act, make):
 @pytest.fixture
 def window(monkeypatch):
     """Make the window of the list end at the third row."""
-    monkeypatch.setattr(listing, "WINDOW", 2)
-    monkeypatch.setattr(listing, "WINDOW_OF_STATUS", 2)
+    monkeypatch.setattr(task_list, "WINDOW", 2)
+    monkeypatch.setattr(task_list, "WINDOW_OF_STATUS", 2)
 
 
 def failed(make, count, **columns):

@@ -13,9 +13,11 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from jobqueue import Actor, Done, Suspend
-from jobqueue.admin import mail, tree
-from jobqueue.admin.tree import Child, choose, read_tree
+from jobqueue.admin import message_form
 from jobqueue.engine import engine_for
+from jobqueue.inspect import inbox as inbox_module
+from jobqueue.inspect import tree
+from jobqueue.inspect.tree import Child, choose, read_tree
 from jobqueue.models import InboxMessage, Task
 from jobqueue.redact import MASK
 from jobqueue.serialization.ids import new_id
@@ -142,7 +144,7 @@ def test_consumed_mail_that_stays_for_its_key_is_called_consumed(make, page, bac
 
 
 def test_long_mail_is_cut_and_more_mail_than_fits_is_left_out(make, page, backend, monkeypatch):
-    monkeypatch.setattr(mail, "UNREAD", 2)
+    monkeypatch.setattr(inbox_module, "UNREAD", 2)
     row = make()
     bodies = ["x" * 5000, "y" * 60_000, "z"]
     for body in bodies:
@@ -423,13 +425,13 @@ def test_an_ended_actor_takes_no_message(make, send):
 
 def test_an_actor_that_ends_in_the_same_moment_takes_no_message(make, send, monkeypatch, backend):
     row = make()
-    valid = mail.MessageForm.is_valid
+    valid = message_form.MessageForm.is_valid
 
     def end_first(form):
         Task.objects.using(backend).filter(pk=row.pk).update(status="CANCELLED", finished_at=now())
         return valid(form)
 
-    monkeypatch.setattr(mail.MessageForm, "is_valid", end_first)
+    monkeypatch.setattr(message_form.MessageForm, "is_valid", end_first)
 
     assert said(send(row, "1")) == ["Nothing was sent: it has ended meanwhile, and takes no messages."]
     assert inbox(row) == []
@@ -437,13 +439,13 @@ def test_an_actor_that_ends_in_the_same_moment_takes_no_message(make, send, monk
 
 def test_an_actor_pruned_in_the_same_moment_is_said_to_be_gone(make, send, monkeypatch, backend):
     row = make()
-    valid = mail.MessageForm.is_valid
+    valid = message_form.MessageForm.is_valid
 
     def prune_first(form):
         Task.objects.using(backend).filter(pk=row.pk)._raw_delete(backend)
         return valid(form)
 
-    monkeypatch.setattr(mail.MessageForm, "is_valid", prune_first)
+    monkeypatch.setattr(message_form.MessageForm, "is_valid", prune_first)
 
     response = send(row, "1")
 

@@ -12,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from jobqueue import task
-from jobqueue.admin import values
-from jobqueue.admin.values import SHOWN_CHARACTERS, UNREADABLE, read, show_arguments
+from jobqueue.inspect import payload_display as values
+from jobqueue.inspect.payload_display import SHOWN_CHARACTERS, UNREADABLE, read, show_arguments
 from jobqueue.models import Task
 from jobqueue.redact import MASK
 from tests.edges.cli import jobqueue

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobqueue.admin.explain import Surroundings, explain
+from jobqueue.inspect.explain import Surroundings, explain
 from jobqueue.models import Executor, Queue, Task
 from tests.factories import error
 

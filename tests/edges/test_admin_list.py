@@ -10,7 +10,7 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from jobqueue.admin import listing
+from jobqueue.admin import task_list
 from jobqueue.models import Task
 from jobqueue.redact import MASK
 from jobqueue.serialization.ids import new_id
@@ -257,7 +257,7 @@ def test_search_finds_the_holder_of_a_key_beyond_the_window(make, show, monkeypa
     holder = make(key="order:7")
     for _ in range(3):
         make()
-    monkeypatch.setattr(listing, "WINDOW", 1)
+    monkeypatch.setattr(task_list, "WINDOW", 1)
 
     assert listed(show(q="key:order:7")) == [holder.pk]
 
@@ -266,7 +266,7 @@ def test_search_finds_ended_tasks_of_a_key_beyond_the_window(make, show, monkeyp
     ended = make(failed=True, key="order:7")
     for _ in range(3):
         make()
-    monkeypatch.setattr(listing, "WINDOW", 1)
+    monkeypatch.setattr(task_list, "WINDOW", 1)
 
     response = show(q="key:order:7")
 
@@ -275,7 +275,7 @@ def test_search_finds_ended_tasks_of_a_key_beyond_the_window(make, show, monkeyp
 
 
 def test_a_key_of_more_tasks_than_are_counted_shows_the_newest(make, show, monkeypatch):
-    monkeypatch.setattr(listing, "CAP", 2)
+    monkeypatch.setattr(task_list, "CAP", 2)
     rows = [make(failed=True, key="nightly").pk for _ in range(4)]
 
     assert listed(show(q="key:nightly"))[0] == rows[-1]
@@ -295,7 +295,7 @@ def test_filter_without_an_index_looks_at_the_newest_rows_and_says_so(make, show
     make(queue_name="emails")
     newer = make(queue_name="emails")
     make()
-    monkeypatch.setattr(listing, "WINDOW", 1)
+    monkeypatch.setattr(task_list, "WINDOW", 1)
 
     response = show(queue="emails")
 
@@ -309,8 +309,8 @@ def test_filters_that_an_index_serves_look_at_every_row(make, show, monkeypatch)
     suspended = [make(suspended=True).pk for _ in range(2)]
     make(failed=True)
     make()
-    monkeypatch.setattr(listing, "WINDOW", 1)
-    monkeypatch.setattr(listing, "WINDOW_OF_STATUS", 1)
+    monkeypatch.setattr(task_list, "WINDOW", 1)
+    monkeypatch.setattr(task_list, "WINDOW_OF_STATUS", 1)
 
     of_a_task, asleep = show(status="FAILED", task="shop.tasks.other"), show(status="SUSPENDED")
 
@@ -331,7 +331,7 @@ def test_suspended_tasks_of_several_backends_in_one_database(client, settings):
 
 
 def test_count_is_capped(make, show, monkeypatch):
-    monkeypatch.setattr(listing, "CAP", 3)
+    monkeypatch.setattr(task_list, "CAP", 3)
     for _ in range(3):
         make()
     assert "3 tasks" in show().content.decode()

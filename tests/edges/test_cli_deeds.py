@@ -19,9 +19,9 @@ import pytest
 
 from jobqueue import api
 from jobqueue.cli import deeds, progress
-from jobqueue.cli.choice import Choice
-from jobqueue.cli.rows import walk
 from jobqueue.engine import engine_for
+from jobqueue.inspect.queries import walk
+from jobqueue.inspect.task_filter import Choice
 from jobqueue.models import Executor, InboxMessage, Queue, Task
 from jobqueue.records import Status
 from jobqueue.serialization.ids import new_id

@@ -12,11 +12,11 @@ from django.db import OperationalError, connections
 from django.db.migrations.recorder import MigrationRecorder
 
 from jobqueue import backend_checks, function
-from jobqueue.cli import server
-from jobqueue.cli.figures import figures
+from jobqueue.cli import postgres_checks as server
 from jobqueue.engine import engine_for, statements
 from jobqueue.engine.postgresql import PostgresEngine
 from jobqueue.executor.spare import MOST_AT_WORK
+from jobqueue.inspect.stats import figures
 from jobqueue.models import SpareHeartbeat
 from tests import tasks
 from tests.edges.cli import BOTH, jobqueue

@@ -18,10 +18,12 @@ from django.db import connections
 from django.http import HttpRequest
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.admin import history
-from jobqueue.cli import figures, rows
-from jobqueue.cli.choice import Choice
+from jobqueue.cli.backends import engine_of
 from jobqueue.cli.tables import Column, table
+from jobqueue.inspect import audit_log
+from jobqueue.inspect import queries as rows
+from jobqueue.inspect import stats as figures
+from jobqueue.inspect.task_filter import Choice
 from jobqueue.records import Status
 from jobqueue.serialization.ids import new_id
 from tests.edges.cli import BOTH, jobqueue
@@ -153,7 +155,7 @@ class TestShow:
         MessageFactory.create(using=backend, task_id=task.pk, sent_at=midnight)
         request = HttpRequest()
         request.user = make_user()
-        history.write(request, [task], "Requeue")
+        audit_log.write(request, [task], "Requeue")
         LogEntry.objects.update(action_time=midnight)
         settings.TIME_ZONE = "Asia/Tokyo"
 
@@ -312,6 +314,6 @@ def test_a_table_takes_from_the_widest_that_gives() -> None:
 def test_walking_skips_nothing_where_moments_are_equal(make) -> None:
     same: list[Any] = [make(failed=True, finished_at=ago(5)) for _ in range(1)]
     same += [make(failed=True, finished_at=same[0].finished_at) for _ in range(6)]
-    engine = rows.engine_of(same[0].backend)
+    engine = engine_of(same[0].backend)
     pages = rows.walk(rows.of_status(engine, Status.FAILED), ("finished_at",), Choice(), page=2)
     assert sorted(pk for _, ids in pages for pk in ids) == sorted(row.pk for row in same)

@@ -14,12 +14,13 @@ import pytest
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
-from jobqueue.cli import figures, rows
-from jobqueue.cli.choice import Choice
 from jobqueue.engine import claim_statements, gauges, postgresql
 from jobqueue.engine.clock import bound
 from jobqueue.engine.postgresql import PostgresEngine
 from jobqueue.engine.statements import statement
+from jobqueue.inspect import queries as rows
+from jobqueue.inspect import stats as figures
+from jobqueue.inspect.task_filter import Choice
 from jobqueue.models import Executor, Task
 from jobqueue.records import FINAL, Effects, NewMessage, Outcome, Status
 from tests.engine.bench import Bench, new, outcome

@@ -12,8 +12,8 @@ import pytest
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.maintenance import PRUNE_BATCH, PRUNE_GAP_SECONDS, PRUNE_SECONDS, Maintenance
 from jobqueue.executor.outage import Outage
-from jobqueue.ids import new_id
 from jobqueue.records import PendingWork
+from jobqueue.serialization.ids import new_id
 
 MORE_THAN_ALL = 1000.0
 NOTHING = PendingWork(alarm_seconds=None, has_running=False, has_mail=False, has_command=False, has_suspects=False)

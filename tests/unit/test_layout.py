@@ -27,7 +27,8 @@ VALUES = [
     "http_tokens",
 ]
 BODIES = ["actor", "context", "function", "registry", "results", "task_options"]
-LAYERS = [VALUES, ["models"], ["engine"], ["api", *BODIES], ["executor"]]  # the rest are edges
+LAYERS = [VALUES, ["models"], ["engine"], ["api", *BODIES], ["executor"], ["inspect"]]  # the rest are edges
+EDGES = {"admin", "cli", "http"}
 RUNS_TASKS = ["executor", "management", "testing"]
 
 
@@ -62,6 +63,7 @@ def test_imports_point_down(path: Path) -> None:
     for imported in set(imports(path)):
         assert layer(imported) <= layer(part), f"{part} imports {imported}"
         assert not (part in BODIES and imported == "engine"), "bodies do not know the engine"
+        assert not {part, imported} <= EDGES or part == imported, "edges share code through inspect"
         assert imported != "executor" or part in RUNS_TASKS, "a web process never imports the executor"
 
 

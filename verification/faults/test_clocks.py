@@ -13,8 +13,8 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from jobqueue.admin.detail import attempt
 from jobqueue.engine.clock import read_clock, written
+from jobqueue.inspect.task_detail import attempt
 from jobqueue.models import Executor, Task
 from tests.acceptance.harness import Fleet, Process, fleet_of, wait_until
 from tests.acceptance.tasks import book, compute, fail, hang, tiny

@@ -11,12 +11,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, no_translations
 from django.db import DatabaseError
 
-from jobqueue.cli import deeds, doctor, enqueue, executors, purge, queues, show, status, tail, words
-from jobqueue.cli.choice import Choice
+from jobqueue.cli import argument_types, deeds, doctor, enqueue, executors, prune, queues, show, status, tail
 from jobqueue.cli.conditions import EXAMPLE, condition
 from jobqueue.cli.console import Console, first_line
 from jobqueue.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask
 from jobqueue.exceptions import JobQueueError
+from jobqueue.inspect.task_filter import Choice
 from jobqueue.records import FINAL, Status
 from jobqueue.records import Command as Asked
 
@@ -65,11 +65,13 @@ class Command(BaseCommand):
             help=f"exit with 1 where this holds; repeat for more. Such as {EXAMPLE}",
         )  # fmt: skip
         one = self._add("show", _show, "All there is to know of one task.")
-        one.add_argument("id", type=words.task_id, help="id of a task")
+        one.add_argument("id", type=argument_types.task_id, help="id of a task")
         one = self._add("tail", _tail, "The last tasks that ended.")
         one.add_argument("-f", "--follow", action="store_true", help="go on with each that ends, until Ctrl-C")
-        one.add_argument("-n", "--lines", type=words.within(0, 500), default=10, help="how many to begin with (10)")
-        one.add_argument("--interval", type=words.age, default=1.0, help="time between two looks (1s)")
+        one.add_argument(
+            "-n", "--lines", type=argument_types.within(0, 500), default=10, help="how many to begin with (10)"
+        )
+        one.add_argument("--interval", type=argument_types.age, default=1.0, help="time between two looks (1s)")
         _add_choice(one, FINAL)
         self._add("doctor", _doctor, "Check what needs the database, and say what to do.")
 
@@ -79,7 +81,7 @@ class Command(BaseCommand):
             (deeds.CANCEL, "Cancel tasks that have not ended; running ones are told to stop."),
         ):
             one = self._add(deed.name, _deed(deed), text)
-            one.add_argument("ids", nargs="*", type=words.task_id, metavar="ID", help="id of a task")
+            one.add_argument("ids", nargs="*", type=argument_types.task_id, metavar="ID", help="id of a task")
             _add_choice(one, deed.statuses)
             if deed is deeds.REQUEUE:
                 one.add_argument(
@@ -87,7 +89,7 @@ class Command(BaseCommand):
                 )
             else:
                 one.add_argument("--tree", action="store_true", help="their children too, and theirs")
-            one.add_argument("--limit", type=words.within(1, 1_000_000_000), help="do it to so many at most")
+            one.add_argument("--limit", type=argument_types.within(1, 1_000_000_000), help="do it to so many at most")
             _add_care(one, most=10_000, default=1000)
 
     def _add_queues(self) -> None:
@@ -96,13 +98,17 @@ class Command(BaseCommand):
         one.add_argument("--reason", default="", type=_text(255), help="why, for others to read")
         one.add_argument("--by", type=_text(150), help="who (the user of the system)")
         end = one.add_mutually_exclusive_group()
-        end.add_argument("--until", type=words.later, metavar="WHEN", help="resumes then by itself: 2030-01-31T09:00")
-        end.add_argument("--for", type=words.length, dest="until", metavar="TIME", help="resumes after it: 30m, 2h")
+        end.add_argument(
+            "--until", type=argument_types.later, metavar="WHEN", help="resumes then by itself: 2030-01-31T09:00"
+        )
+        end.add_argument(
+            "--for", type=argument_types.length, dest="until", metavar="TIME", help="resumes after it: 30m, 2h"
+        )
         one = self._add("resume", _resume, "Let executors claim tasks of a paused queue again.")
         one.add_argument("queues", nargs="+", type=_text(128), metavar="QUEUE")
         one = self._add("limit", _limit, "Let no more tasks of a queue run at once, in all executors together.")
         one.add_argument("queue", type=_text(128), metavar="QUEUE")
-        one.add_argument("most", type=words.most, metavar="MOST", help="a number, or none")
+        one.add_argument("most", type=argument_types.most, metavar="MOST", help="a number, or none")
 
         one = self._add("executors", _executors, "Who runs the queue; or tell them to be quiet, to go on, or to stop.")
         one.add_argument(
@@ -111,35 +117,44 @@ class Command(BaseCommand):
         )  # fmt: skip
         one.add_argument("names", nargs="*", metavar="NAME", help="name or id of an executor")
         one.add_argument("--all", action="store_true", help="all that are alive, on every host")
-        one.add_argument("--wait", type=words.age, default=10.0, metavar="TIME", help="for their answer (10s)")
+        one.add_argument("--wait", type=argument_types.age, default=10.0, metavar="TIME", help="for their answer (10s)")
 
     def _add_new(self) -> None:
         one = self._add("submit", _submit, "Enqueue a task, and print its id.")
         one.add_argument("task", help="its name, or the last part of it")
         one.add_argument(
-            "--args", dest="task_args", type=words.json_of(list, '[1, "a"]'), default=[], metavar="JSON", help="a list"
+            "--args",
+            dest="task_args",
+            type=argument_types.json_of(list, '[1, "a"]'),
+            default=[],
+            metavar="JSON",
+            help="a list",
         )
         one.add_argument(
             "--kwargs",
             dest="task_kwargs",
-            type=words.json_of(dict, '{"a": 1}'),
+            type=argument_types.json_of(dict, '{"a": 1}'),
             default={},
             metavar="JSON",
             help="an object",
         )
         one.add_argument("--queue", metavar="NAME", help="queue (as declared)")
-        one.add_argument("--priority", type=words.within(TASK_MIN_PRIORITY, TASK_MAX_PRIORITY), help="-100 to 100")
-        one.add_argument("--run-after", type=words.later, metavar="WHEN", help="30m, or 2030-01-31T09:00")
-        one.add_argument("--max-attempts", type=words.within(1, 1_000_000), help="tries (as declared)")
+        one.add_argument(
+            "--priority", type=argument_types.within(TASK_MIN_PRIORITY, TASK_MAX_PRIORITY), help="-100 to 100"
+        )
+        one.add_argument("--run-after", type=argument_types.later, metavar="WHEN", help="30m, or 2030-01-31T09:00")
+        one.add_argument("--max-attempts", type=argument_types.within(1, 1_000_000), help="tries (as declared)")
         one.add_argument("--key", type=_text(255), help="at most one live task has it; gives that task's id, if any")
         one = self._add("send", _send, "Send a message to an actor.")
         one.add_argument("to", help="id or live key of the actor")
-        one.add_argument("body", type=words.as_json, nargs="?", default=None, metavar="JSON", help="the message (null)")
+        one.add_argument(
+            "body", type=argument_types.as_json, nargs="?", default=None, metavar="JSON", help="the message (null)"
+        )
         one.add_argument("--dedupe-key", help="a second message with this text does nothing")
 
     def _add_purge(self) -> None:
         one = self._add("purge", _purge, "Delete tasks that ended long ago.")
-        one.add_argument("--older-than", type=words.age, required=True, metavar="AGE", help="such as 14d, 12h")
+        one.add_argument("--older-than", type=argument_types.age, required=True, metavar="AGE", help="such as 14d, 12h")
         _add_status(one, FINAL)
         _add_care(one, most=100_000, default=5000)
 
@@ -187,7 +202,9 @@ def _add_choice(parser: CommandParser, statuses: tuple[Status, ...]) -> None:
 def _add_care(parser: CommandParser, *, most: int, default: int) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only say how many")
     parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--batch", type=words.within(1, most), default=default, help=f"per transaction ({default:,})")
+    parser.add_argument(
+        "--batch", type=argument_types.within(1, most), default=default, help=f"per transaction ({default:,})"
+    )
 
 
 def _statuses(options: dict[str, Any]) -> tuple[Status, ...]:
@@ -292,7 +309,7 @@ def _send(console: Console, options: dict[str, Any]) -> None:
 
 
 def _purge(console: Console, options: dict[str, Any]) -> None:
-    purge.purge(
+    prune.prune(
         console,
         options["backend"],
         _statuses(options),

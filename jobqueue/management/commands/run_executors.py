@@ -22,7 +22,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from jobqueue.api import declared_queues
-from jobqueue.cli.rows import engine_of
+from jobqueue.cli.backends import engine_of
 from jobqueue.compat import PACKAGE
 from jobqueue.engine import engine_for
 from jobqueue.executor import banner

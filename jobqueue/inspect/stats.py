@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from django.db.models import Max
 
 from jobqueue.api import declared_queues
-from jobqueue.cli.rows import CAP, of_status
 from jobqueue.engine.base import Engine
 from jobqueue.engine.clock import bound
+from jobqueue.inspect.queries import CAP, of_status
 from jobqueue.models import Executor, Queue, SpareHeartbeat, TaskQuerySet
 from jobqueue.records import FINAL, Status
 

@@ -11,11 +11,11 @@ from uuid import uuid4
 from django.db import DatabaseError, connections
 
 from jobqueue import registry
-from jobqueue.admin.words import duration
 from jobqueue.backend_checks import CONNECTIONS_BESIDE_SLOTS, CONNECTIONS_FOR_ASYNC_TASKS, pool_size
 from jobqueue.cli.console import first_line
-from jobqueue.cli.figures import Figures
 from jobqueue.engine.base import Engine
+from jobqueue.inspect.formatting import duration
+from jobqueue.inspect.stats import Figures
 from jobqueue.models import Executor, InboxMessage, Queue, Task
 
 if TYPE_CHECKING:

@@ -17,10 +17,12 @@ from django.utils.translation import gettext as _
 from jobqueue import api
 from jobqueue.admin import actions
 from jobqueue.admin.actions import CANCEL, CANCEL_TREE, REQUEUE, WAKE, Deed, Tally
-from jobqueue.admin.base import ReadOnlyAdmin, databases
-from jobqueue.admin.detail import describe, read_task
-from jobqueue.admin.mail import MessageForm, takes_messages
+from jobqueue.admin.base import ReadOnlyAdmin
+from jobqueue.admin.message_form import MessageForm
 from jobqueue.exceptions import JobQueueError, TaskFinished, TaskNotFound
+from jobqueue.inspect.backends import databases
+from jobqueue.inspect.inbox import takes_messages
+from jobqueue.inspect.task_detail import describe, read_task
 from jobqueue.models import Task
 
 View = Callable[[HttpRequest, Task], HttpResponse]

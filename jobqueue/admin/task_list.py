@@ -24,11 +24,11 @@ from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
-from jobqueue.admin.base import backends_on, options_of
-from jobqueue.admin.columns import Small, facts
 from jobqueue.admin.search import Search
-from jobqueue.admin.values import read, secrets_of
 from jobqueue.engine.clock import read_clock
+from jobqueue.inspect.annotations import Small, facts
+from jobqueue.inspect.backends import backends_on, options_of
+from jobqueue.inspect.payload_display import read, secrets_of
 from jobqueue.models import Executor, Task
 from jobqueue.redact import MASK, redact_text
 

@@ -10,7 +10,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobqueue.admin.words import class_name, duration, headline, moment_in_words, ready_since
+from jobqueue.inspect.formatting import class_name, duration, headline, moment_in_words, ready_since
 from jobqueue.models import LIVE, Executor, Queue, Task
 
 UNREAD = 100  # messages counted

@@ -6,18 +6,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from jobqueue.admin.words import duration
 from jobqueue.cli.audit import note
+from jobqueue.cli.backends import engine_of
 from jobqueue.cli.console import Console
-from jobqueue.cli.figures import Count, count_ended
 from jobqueue.cli.progress import Progress, progress
-from jobqueue.cli.rows import engine_of, of_status
 from jobqueue.engine.base import Engine
 from jobqueue.engine.clock import bound
+from jobqueue.inspect.formatting import duration
+from jobqueue.inspect.queries import of_status
+from jobqueue.inspect.stats import Count, count_ended
 from jobqueue.records import FINAL, Status
 
 
-def purge(
+def prune(
     console: Console,
     backend: str | None,
     statuses: Sequence[Status],

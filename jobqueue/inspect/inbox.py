@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-import msgspec
-from django import forms
-from django.core.exceptions import ValidationError
 from django.db.models import F
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
@@ -19,15 +15,12 @@ from django.utils.translation import gettext_lazy
 
 from jobqueue import registry
 from jobqueue.actor import Actor, ActorTask
-from jobqueue.admin.base import options_of
-from jobqueue.admin.columns import Small
-from jobqueue.admin.explain import UNREAD
-from jobqueue.admin.values import Shown, raw, read, secrets_of, show
 from jobqueue.api import aliases
-from jobqueue.exceptions import InvalidArguments
+from jobqueue.inspect.annotations import Small
+from jobqueue.inspect.explain import UNREAD
+from jobqueue.inspect.payload_display import Shown, raw, read, secrets_of, show
 from jobqueue.models import InboxMessage, Task
 from jobqueue.redact import MASK, NO_SECRETS, Secrets, redact, redact_texts
-from jobqueue.serialization.json import encode_message
 
 CONSUMED = 20
 BODY_CHARACTERS = 1000  # shown of each
@@ -142,54 +135,3 @@ def actor_of(task: Task) -> type[Actor[Any]] | None:
 def takes_messages(task: Task) -> bool:
     """Whether somebody may want to write to it: a living actor, of a backend in TASKS."""
     return not task.is_finished and actor_of(task) is not None and task.backend in aliases()
-
-
-class MessageForm(forms.Form):
-    """A message, refused where it is no JSON, or not what the actor's `Message` allows: that would fail its polls."""
-
-    body = forms.CharField(
-        label=gettext_lazy("Message"),
-        strip=False,
-        widget=forms.Textarea(attrs={"rows": 4, "class": "jq-json", "spellcheck": "false", "autocomplete": "off"}),
-        error_messages={"required": gettext_lazy("A message is JSON; one that says nothing is null.")},
-    )
-
-    def __init__(self, *args: Any, task: Task, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.task = task
-
-    @property
-    def schema(self) -> str:
-        """What the actor's `Message` allows, as JSON Schema; empty where it allows all, or cannot be told."""
-        actor = actor_of(self.task)
-        try:
-            schema = msgspec.json.schema(actor.Message) if actor else None
-        except (TypeError, ValueError, RuntimeError):  # some types say nothing of how their JSON looks
-            return ""
-        return json.dumps(schema, indent=2, ensure_ascii=False) if schema else ""
-
-    def clean_body(self) -> Any:
-        value = parse(self.cleaned_data["body"])
-        try:
-            text = encode_message(value, max_bytes=options_of(self.task.backend).max_payload_bytes)
-        except InvalidArguments as error:
-            raise ValidationError(str(error)) from error
-        if actor := actor_of(self.task):
-            try:
-                actor.decode_body(text)
-            except ValueError as error:
-                words = _("%(actor)s.Message does not allow that: %(error)s")
-                raise ValidationError(words % {"actor": actor.__name__, "error": error}) from error
-        return value
-
-
-def parse(text: str) -> Any:
-    """Read JSON as people write it. Raises ValidationError with the place of the mistake."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        words = _('That is no JSON: %(problem)s in line %(line)d, column %(column)d. Text wants quotes: "publish".')
-        values = {"problem": error.msg, "line": error.lineno, "column": error.colno}
-        raise ValidationError(words % values) from error
-    except (ValueError, RecursionError) as error:
-        raise ValidationError(_("That JSON cannot be read: %(problem)s") % {"problem": error}) from error

@@ -11,15 +11,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import CommandError
 from django.db.models import Q
 
-from jobqueue.api import aliases, declared_queues
-from jobqueue.cli.choice import Choice
-from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS
-from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
+from jobqueue.inspect.task_filter import Choice
 from jobqueue.models import TaskQuerySet
 from jobqueue.records import FINAL, Status
 
@@ -32,32 +27,6 @@ ORDER: dict[Status, tuple[str, ...]] = {
     Status.RUNNING: ("executor_id", "queue_name", "pk"),
     **dict.fromkeys(FINAL, ("finished_at",)),
 }
-
-
-def engines(alias: str | None) -> list[Engine]:
-    """Give the engine of a backend, or of all of ours. Raises CommandError."""
-    ours = aliases()
-    if (alias is not None and alias not in ours) or not ours:
-        raise CommandError(f"TASKS has no jobqueue backend {alias or ''!r}; it has {', '.join(ours) or 'none'}.")
-    try:
-        return [engine_for(name) for name in ([alias] if alias is not None else ours)]
-    except ImproperlyConfigured as error:
-        raise CommandError(str(error)) from error
-
-
-def engine_of(alias: str | None) -> Engine:
-    """Give the engine of a backend; that of the default one, else of the first of ours."""
-    ours = engines(alias)
-    return next((engine for engine in ours if engine.alias == DEFAULT_TASK_BACKEND_ALIAS), ours[0])
-
-
-def refuse_unknown_queue(engine: Engine, name: str) -> None:
-    """Raise CommandError for a slip of the finger; a queue that QUEUES names no more may be paused, or hold tasks."""
-    known = declared_queues(engine.alias)
-    if not known or name in known or engine.queues.filter(name=name).exists() or name in engine.queues_in_use():
-        return
-    names = ", ".join(sorted(known))
-    raise CommandError(f"Queue {name!r} is not in QUEUES of TASKS[{engine.alias!r}]: {names}.")
 
 
 def of_status(engine: Engine, status: Status) -> TaskQuerySet:

@@ -6,28 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from django.apps import apps
 from django.conf import settings
 from django.db.models.functions import Now
 from django.utils.timezone import make_naive
 
 from jobqueue import registry
-from jobqueue.admin.base import options_of
-from jobqueue.admin.explain import Surroundings, explain
-from jobqueue.admin.mail import actor_of, read_inbox
-from jobqueue.admin.tree import read_ancestors, read_tree
-from jobqueue.admin.values import raw, read, secrets_of, show, show_arguments, why_masked
-from jobqueue.admin.words import attempt_number, headline
+from jobqueue.inspect import audit_log
+from jobqueue.inspect.backends import options_of
+from jobqueue.inspect.explain import Surroundings, explain
+from jobqueue.inspect.formatting import attempt_number, headline
+from jobqueue.inspect.inbox import actor_of, read_inbox
+from jobqueue.inspect.payload_display import raw, read, secrets_of, show, show_arguments, why_masked
+from jobqueue.inspect.tree import read_ancestors, read_tree
 from jobqueue.models import Executor, Queue, Task
 from jobqueue.redact import Secrets, redact, redact_text
 
-if TYPE_CHECKING:
-    from django.contrib.admin.models import LogEntry
-
 RAW = ("args", "kwargs", "options", "metadata", "inner_state", "worker_ids", "errors", "return_value")
-LOGGED = 100  # log entries shown
 EXECUTORS = 1000  # living executors looked at
 
 
@@ -78,7 +74,7 @@ def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]
         "children": children,
         "inbox": inbox,
         "is_actor": actor_of(task) is not None,
-        "log": log_entries(task),
+        "log": audit_log.entries_of(task),
         "with_payload": with_payload,
         "options": show(values["options"], ()) if values["options"] else None,
         "attempt_number": attempt_number(task, starts),
@@ -165,15 +161,3 @@ def _moment(text: Any) -> datetime | None:
         return moment if settings.USE_TZ else make_naive(moment)
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-def log_entries(task: Task) -> list[LogEntry]:
-    """Who requeued or cancelled it by hand in the admin, where there is one; the newest first."""
-    if not apps.is_installed("django.contrib.admin"):
-        return []
-    from django.contrib.admin.models import LogEntry
-    from django.contrib.contenttypes.models import ContentType
-
-    kind = ContentType.objects.get_for_model(Task)
-    entries = LogEntry.objects.filter(content_type=kind, object_id=str(task.pk)).select_related("user")
-    return list(entries.order_by("-action_time")[:LOGGED])
