@@ -16,11 +16,11 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue import registry
 from jobqueue.admin import render
 from jobqueue.admin.base import database_for
-from jobqueue.admin.task_list import condition
 from jobqueue.api import aliases, declared_queues
 from jobqueue.engine import engine_for
 from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.formatting import short_id, short_type
+from jobqueue.inspect.queries import status_condition
 from jobqueue.models import Queue, Task
 
 CHOICES = 200  # names a filter offers; one more can be written into the address
@@ -43,7 +43,7 @@ class StatusFilter(Filter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
         status = self.value()
-        return queryset.filter(condition(status)) if status else queryset
+        return queryset.filter(status_condition(status)) if status else queryset
 
 
 class QueueFilter(Filter):

@@ -20,12 +20,12 @@ from django.utils.translation import gettext_lazy, ngettext
 from jobqueue import api
 from jobqueue.admin import render
 from jobqueue.admin.base import ReadOnlyAdmin
-from jobqueue.admin.task_list import CAP
 from jobqueue.api.queues import MAX_RUNNING_LIMIT
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.formatting import duration
+from jobqueue.inspect.queries import CAP
 from jobqueue.models import Queue
 from jobqueue.records import QueueLatency
 

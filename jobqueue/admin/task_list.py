@@ -10,7 +10,6 @@ few; and filters that no index serves look among the newest rows only, which the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -25,14 +24,14 @@ from django.http import HttpRequest
 from django.utils.functional import cached_property
 
 from jobqueue.admin.search import Search
-from jobqueue.engine.clock import read_clock
 from jobqueue.inspect.annotations import Small, facts
 from jobqueue.inspect.backends import backends_on, options_of
+from jobqueue.inspect.bulk import Bounds
 from jobqueue.inspect.payload_display import read, secrets_of
+from jobqueue.inspect.queries import CAP, Count, status_condition
 from jobqueue.models import Executor, Task
 from jobqueue.redact import MASK, redact_text
 
-CAP = 10_000  # rows counted; more are "10,000+"
 # How many of the newest rows a filter without an index looks at. Rows of one status lie far apart:
 # 58,000 FAILED ones are 58,000 pages, read in 0.35 s, where 100,000 neighbours take 0.03 s.
 WINDOW = 100_000
@@ -50,17 +49,6 @@ ALSO_SERVED: dict[str, dict[str, str]] = {
     Task.Status.SUSPENDED: {"backend": "backend"},
 }
 ORDER: dict[str, str] = {**dict.fromkeys(ENDED, "-finished_at"), Task.Status.SCHEDULED: "wake_at"}
-
-
-def condition(status: str) -> Q:
-    """Filter a status in the words of the partial index that serves it."""
-    match status:
-        case Task.Status.SUCCESSFUL | Task.Status.FAILED | Task.Status.CANCELLED:
-            return Q(status=status, finished_at__isnull=False)
-        case Task.Status.SCHEDULED:
-            return Q(status=status, wake_at__isnull=False)
-        case _:
-            return Q(status=status)
 
 
 if TYPE_CHECKING:
@@ -84,44 +72,6 @@ class CappedPaginator(AnyPaginator):
     @cached_property
     def count(self) -> int:
         return min(self.found, CAP)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """
-    Limits of the rows on a confirmation page, so that its action finds the same rows.
-
-    upto: the id of the newest task. asked_at: tasks that ended later are excluded. edge: the value of the order column
-    in the last row of the window, if there is a window.
-    """
-
-    upto: UUID
-    asked_at: datetime
-    edge: str | None = None
-
-    @classmethod
-    def now(cls, database: str, edge: str | None) -> Bounds | None:
-        """Return the bounds of the present rows, or None if there are no tasks."""
-        # The newest of all tasks, because finding the newest match would need a search instead of one index entry.
-        newest = Task.objects.using(database).order_by("-pk").values_list("pk", flat=True).first()
-        return cls(upto=newest, asked_at=read_clock(database), edge=edge) if newest else None
-
-    @classmethod
-    def parse(cls, text: str) -> Bounds | None:
-        """Parse the bounds in a form's field. Return None if they are missing or invalid."""
-        try:
-            upto, asked_at, edge = text.split(" ")
-            return cls(upto=UUID(upto), asked_at=datetime.fromisoformat(asked_at), edge=edge or None)
-        except ValueError:
-            return None
-
-    def __str__(self) -> str:
-        return f"{self.upto} {self.asked_at.isoformat()} {self.edge or ''}"
-
-    @property
-    def condition(self) -> Q:
-        """Return the condition for rows within the bounds. `TaskChangeList.get_queryset` applies the edge."""
-        return Q(pk__lte=self.upto) & (Q(finished_at__isnull=True) | Q(finished_at__lte=self.asked_at))
 
 
 class TaskChangeList(ChangeList):
@@ -177,10 +127,10 @@ class TaskChangeList(ChangeList):
         """Say what an index finds: the one filter it serves best, and what else that index holds."""
         chosen, ids = self.chosen, self.search.ids
         if "parent" in chosen:
-            return ids & (Q(parent_id=chosen["parent"]) if is_uuid(chosen["parent"]) else Q(pk__in=[]))
+            return ids & (Q(parent_id=chosen["parent"]) if to_uuid(chosen["parent"]) else Q(pk__in=[]))
         if not self.status:
             return ids
-        served = ids & condition(self.status)
+        served = ids & status_condition(self.status)
         for name, column in ALSO_SERVED.get(self.status, {}).items():
             served &= Q(**{column: chosen[name]}) if name in chosen else Q()
         return served
@@ -235,9 +185,9 @@ class TaskChangeList(ChangeList):
         return WINDOW if self.status in ("", Task.Status.SUCCESSFUL) else WINDOW_OF_STATUS
 
     @property
-    def window(self) -> int | None:
+    def window(self) -> Count | None:
         """Return how many rows were searched, or None if all were."""
-        return None if self.edge is None else self._window_size
+        return None if self.edge is None else Count(self._window_size)
 
     def _keys(self) -> QuerySet[Any, UUID] | list[UUID]:
         """
@@ -298,9 +248,8 @@ def mask_errors(database: str, page: Sequence[Task]) -> None:
             row.error_message = redact_text(str(row.error_message), patterns, secrets)
 
 
-def is_uuid(text: str | None) -> bool:
+def to_uuid(text: str | None) -> UUID | None:
     try:
-        UUID(text or "")
+        return UUID(text or "")
     except ValueError:
-        return False
-    return True
+        return None

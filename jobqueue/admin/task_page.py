@@ -15,18 +15,18 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 
 from jobqueue import api
-from jobqueue.admin import actions
-from jobqueue.admin.actions import CANCEL, CANCEL_TREE, REQUEUE, WAKE, Deed, Tally
 from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.admin.message_form import MessageForm
 from jobqueue.exceptions import JobQueueError, TaskFinished, TaskNotFound
+from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import databases
+from jobqueue.inspect.bulk import CANCEL, CANCEL_TREE, REQUEUE, WAKE, BulkAction, BulkRun
 from jobqueue.inspect.inbox import takes_messages
 from jobqueue.inspect.task_detail import describe, read_task
 from jobqueue.models import Task
 
 View = Callable[[HttpRequest, Task], HttpResponse]
-DEEDS = (WAKE, REQUEUE, CANCEL)
+ACTIONS = (WAKE, REQUEUE, CANCEL)
 
 
 class TaskPage(ReadOnlyAdmin[Task]):
@@ -41,8 +41,8 @@ class TaskPage(ReadOnlyAdmin[Task]):
         return None
 
     def get_urls(self) -> list[URLPattern]:
-        views = {deed.name: self._posted(f"{deed.name}_task", self._doer_of(deed)) for deed in DEEDS}
-        views["send"] = self._posted("send_message", self._send)
+        views = {one.name: self._post_view(f"{one.name}_task", self._action_view(one)) for one in ACTIONS}
+        views["send"] = self._post_view("send_message", self._send)
         return [
             path(f"<path:object_id>/{name}/", self.admin_site.admin_view(view), name=f"jobqueue_task_{name}")
             for name, view in views.items()
@@ -71,7 +71,7 @@ class TaskPage(ReadOnlyAdmin[Task]):
         context = {
             **self.admin_site.each_context(request),
             **describe(task, database, with_payload=request.user.has_perm("jobqueue.view_payload")),
-            "deeds": [deed for deed in DEEDS if self._allows(request, deed) and task.status in deed.statuses],
+            "actions": [one for one in ACTIONS if self._allows(request, one) and task.status in one.statuses],
             "may_cancel": self._allows(request, CANCEL),
             "form": form or (MessageForm(task=task) if may_send and takes_messages(task) else None),
             "opts": self.opts,
@@ -84,7 +84,7 @@ class TaskPage(ReadOnlyAdmin[Task]):
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/jobqueue/task/detail.html", context)
 
-    def _posted(self, permission: str, do: View) -> Any:
+    def _post_view(self, permission: str, do: View) -> Any:
         """Make a view that does something to one task, for those who may see it and have the permission."""
 
         def view(request: HttpRequest, object_id: str) -> HttpResponse:
@@ -97,22 +97,21 @@ class TaskPage(ReadOnlyAdmin[Task]):
 
         return view
 
-    def _doer_of(self, deed: Deed) -> View:
-        def do(request: HttpRequest, task: Task) -> HttpResponse:
-            chosen = CANCEL_TREE if deed is CANCEL and request.POST.get("tree") else deed
-            tally = Tally(chosen)
+    def _action_view(self, action: BulkAction) -> View:
+        def view(request: HttpRequest, task: Task) -> HttpResponse:
+            run = BulkRun(CANCEL_TREE if action is CANCEL and request.POST.get("tree") else action)
             try:
-                tally.perform([task.pk])
-            except OperationalError:  # the lock did not come in time
-                text = _("Nothing was done: somebody else's transaction holds the task. Try again in a moment.")
+                run.perform([task.pk])
+            except OperationalError:  # lock timeout
+                text = _("Nothing was changed: another transaction has locked the task. Try again in a moment.")
                 self.message_user(request, text, messages.ERROR)
                 return self._redirect("change", task.pk)
-            self._tell(request, tally)
-            if tally.changed:
-                actions.log_one(request, task, chosen.label)
+            self._report(request, run)
+            if run.result.affected:
+                audit_log.write(request, [task], str(run.action.label))
             return self._redirect("change", task.pk)
 
-        return do
+        return view
 
     def _send(self, request: HttpRequest, task: Task) -> HttpResponse:
         form = MessageForm(request.POST, task=task)
@@ -134,7 +133,7 @@ class TaskPage(ReadOnlyAdmin[Task]):
             return self._not_sent(request, task, str(error))
         self.message_user(request, _("Message %(number)s is in its inbox.") % {"number": number}, messages.SUCCESS)
         # Not what it says: whoever reads the history need not be one who may see messages.
-        actions.log_one(request, task, _("Send message %(number)s") % {"number": number})
+        audit_log.write(request, [task], _("Send message %(number)s") % {"number": number})
         return self._redirect("change", task.pk)
 
     def _not_sent(self, request: HttpRequest, task: Task, why: str) -> HttpResponse:
@@ -142,17 +141,17 @@ class TaskPage(ReadOnlyAdmin[Task]):
         return self._redirect("change", task.pk)
 
     def _gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        text = _("There is no task %(id)s. Ended tasks are pruned after a while.") % {"id": unquote(object_id)}
+        text = _("Unknown task %(id)s. Ended tasks are pruned after a while.") % {"id": unquote(object_id)}
         self.message_user(request, text, messages.WARNING)
         return self._redirect("changelist")
 
     def _redirect(self, name: str, *args: object) -> HttpResponse:
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_task_{name}", args=args))
 
-    def _allows(self, request: HttpRequest, deed: Deed) -> bool:
-        return bool(request.user.has_perm(f"jobqueue.{deed.name}_task"))
+    def _allows(self, request: HttpRequest, action: BulkAction) -> bool:
+        return bool(request.user.has_perm(f"jobqueue.{action.name}_task"))
 
-    def _tell(self, request: HttpRequest, tally: Tally) -> None:
-        level = messages.SUCCESS if tally.changed else messages.WARNING
-        words = _("%(done)s.") if tally.rest is None else _("%(done)s; there are more.")
-        self.message_user(request, words % {"done": tally}, level)
+    def _report(self, request: HttpRequest, run: BulkRun) -> None:
+        level = messages.SUCCESS if run.result.affected else messages.WARNING
+        text = str(run) if run.resume_at is None else _("%(result)s There are more.") % {"result": run}
+        self.message_user(request, text, level)

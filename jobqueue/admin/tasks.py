@@ -18,14 +18,25 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue.admin import actions, render
-from jobqueue.admin.actions import CANCEL, REQUEUE, Deed, Forecast
+from jobqueue.admin import render
 from jobqueue.admin.base import database_for
 from jobqueue.admin.filters import BackendFilter, ParentFilter, QueueFilter, StatusFilter, TaskFilter
 from jobqueue.admin.search import Search
-from jobqueue.admin.task_list import CAP, ORDER, Bounds, TaskChangeList
+from jobqueue.admin.task_list import ORDER, TaskChangeList, to_uuid
 from jobqueue.admin.task_page import TaskPage
+from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import backends_on, options_of
+from jobqueue.inspect.bulk import (
+    BUDGET_SECONDS,
+    CANCEL,
+    REQUEUE,
+    Bounds,
+    BulkAction,
+    Preview,
+    numbers_of,
+    perform_ids,
+    perform_matching,
+)
 from jobqueue.inspect.formatting import headline, short_type, tries, when
 from jobqueue.models import Task
 
@@ -67,7 +78,7 @@ class TaskAdmin(TaskPage):
         response = super().changelist_view(request, extra_context)
         context = getattr(response, "context_data", None)
         if context and "cl" in context and context["cl"].is_capped:
-            context["selection_note_all"] = _("All that match selected")
+            context["selection_note_all"] = _("All matching tasks selected")
         return response
 
     @admin.display(description=gettext_lazy("status"))
@@ -108,69 +119,65 @@ class TaskAdmin(TaskPage):
 
     @admin.action(description=REQUEUE.label_many, permissions=["requeue"])
     def requeue_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
-        return self._many(request, queryset, REQUEUE)
+        return self._perform(request, queryset, REQUEUE)
 
     @admin.action(description=CANCEL.label_many, permissions=["cancel"])
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
-        return self._many(request, queryset, CANCEL)
+        return self._perform(request, queryset, CANCEL)
 
-    def _many(self, request: HttpRequest, rows: QuerySet[Task], deed: Deed) -> HttpResponse | None:
+    def _perform(self, request: HttpRequest, rows: QuerySet[Task], action: BulkAction) -> HttpResponse | None:
         """
-        Do it to one task at once, to more after a confirmation.
+        Perform an action on one task at once, on more after a confirmation.
 
         The address (the list's filters) and the bounds identify the rows, not a list of ids. So the confirmation of a
         million tasks is as small as that of ten.
         """
         task_list: TaskChangeList = request.task_list  # type: ignore[attr-defined]
         is_across = request.POST.get("select_across") == "1"
-        ticked = [] if is_across else [pk for text in request.POST.getlist(ACTION_CHECKBOX_NAME) if (pk := _uuid(text))]
+        ticked = (
+            [] if is_across else [pk for text in request.POST.getlist(ACTION_CHECKBOX_NAME) if (pk := to_uuid(text))]
+        )
         if not is_across:  # even if the filters no longer match them
             rows = self.get_queryset(request).filter(pk__in=ticked)
         bounds = task_list.confirmed
         if bounds is None and len(ticked) != 1:
-            return self._confirm(request, rows, deed, ticked, Bounds.now(rows.db, task_list.edge))
-        if bounds is not None and is_across:
-            tally = actions.perform(deed, rows, bounds)
-        else:
-            tally = actions.perform_ticked(deed, ticked)
-        self._tell(request, tally)
-        if tally.changed:
-            actions.log(request, tally, rows.db)
-        if bounds is None or tally.rest is None:
+            return self._confirm(request, rows, action, ticked, Bounds.now(rows.db, task_list.edge))
+        is_filter = bounds is not None and is_across
+        run = perform_matching(action, rows, bounds) if bounds and is_across else perform_ids(action, ticked)
+        self._report(request, run)
+        if run.result.affected:
+            query = request.META.get("QUERY_STRING") or _("no filter")
+            audit_log.write_run(request, run, rows.db, query if is_filter else None)
+        if bounds is None or run.resume_at is None:
             return None
-        return self._confirm(request, rows, deed, ticked, replace(bounds, upto=tally.rest), is_rest=True)
+        return self._confirm(request, rows, action, ticked, replace(bounds, upto=run.resume_at), is_rest=True)
 
     def _confirm(
         self,
         request: HttpRequest,
         rows: QuerySet[Task],
-        deed: Deed,
+        action: BulkAction,
         ticked: list[UUID],
         bounds: Bounds | None,
         *,
         is_rest: bool = False,
     ) -> HttpResponse:
+        preview = Preview.of(action, rows, bounds)
         context = {
             **self.admin_site.each_context(request),
-            "deed": deed,
-            "action": f"{deed.name}_selected",
-            "forecast": Forecast.of(deed, rows, bounds),
+            "action": f"{action.name}_selected",
+            "preview": preview,
+            "forecast": action.forecast % numbers_of(preview.matching),
+            "button": action.button % numbers_of(preview.matching),
             "window": None if ticked else request.task_list.window,  # type: ignore[attr-defined]
-            "cap": CAP,
             "ticked": [str(pk) for pk in ticked] or ["all"],
             "is_across": not ticked,
             "is_rest": is_rest,
+            "budget_seconds": round(BUDGET_SECONDS),
             "checkbox_name": ACTION_CHECKBOX_NAME,
             "opts": self.opts,
             "media": self.media,
-            "title": _("%(deed)s tasks?") % {"deed": deed.label},
+            "title": _("%(action)s tasks?") % {"action": action.label},
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/jobqueue/task/confirm.html", context)
-
-
-def _uuid(text: str | None) -> UUID | None:
-    try:
-        return UUID(text or "")
-    except ValueError:
-        return None

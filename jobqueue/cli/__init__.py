@@ -1,1 +1,5 @@
-"""What `manage.py jobqueue` does and shows: data to stdout, talk to stderr."""
+"""
+`manage.py jobqueue`. Each module has the functions of one or two verbs; their parameters are named after the flags.
+
+console, tables and progress write; argument_types reads; audit logs who changed what; backends finds the engine.
+"""

@@ -1,4 +1,4 @@
-"""Who changed what by command, in the site's log: logger `jobqueue.cli`, INFO. No arguments of tasks, no messages."""
+"""Logs who changed what by command: logger `jobqueue.cli`, INFO. Arguments of tasks and messages are not logged."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Sequence
 
 logger = logging.getLogger(__name__.rpartition(".")[0])
 
-NAMED = 20  # ids in one line
+MAX_IDS = 20  # in one line
 
 
-def note(what: str, by: str | None = None, /, **facts: object) -> None:
-    """Write one line. by: whom the user of the system says to act for."""
-    who = f"shell user {user()}" if by is None else f"{by!r} (shell user {user()})"
-    said = "".join(f" {name}={fact!r}" for name, fact in facts.items() if fact not in (None, ""))
-    logger.info("%s by=%s%s", what, who, said)
+def log(event: str, by: str | None = None, /, **values: object) -> None:
+    """Log one line. by: the person for whom the system's user acts."""
+    user = f"shell user {shell_user()}" if by is None else f"{by!r} (shell user {shell_user()})"
+    pairs = "".join(f" {name}={value!r}" for name, value in values.items() if value not in (None, ""))
+    logger.info("%s by=%s%s", event, user, pairs)
 
 
-def some(ids: Sequence[object]) -> str:
-    """Name ids, the first of them where they are many."""
-    more = f" and {len(ids) - NAMED:,} more" if len(ids) > NAMED else ""
-    return ", ".join(map(str, ids[:NAMED])) + more
+def list_ids(ids: Sequence[object]) -> str:
+    """List the first ids, and the number of the others."""
+    more = f" and {len(ids) - MAX_IDS:,} more" if len(ids) > MAX_IDS else ""
+    return ", ".join(map(str, ids[:MAX_IDS])) + more
 
 
-def user() -> str:
-    """Give the user of the system; nothing where it has no name, as in some containers."""
+def shell_user() -> str:
+    """Return the system's user, or nothing if it has no name, as in some containers."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):

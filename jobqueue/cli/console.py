@@ -1,4 +1,4 @@
-"""Where a command writes: data to stdout, talk to stderr, nothing that could steer a terminal."""
+"""Output of a command: results to stdout, messages to stderr, control characters escaped."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from jobqueue.cli.tables import Column, table
 from jobqueue.printable import printable
 
 
+class UsageError(Exception):
+    """Flags that do not fit together."""
+
+
 @dataclass(frozen=True, slots=True)
 class Console:
-    """is_json: data is written as JSON, for programs."""
+    """is_json: results are written as JSON, for programs."""
 
     out: OutputWrapper
     err: OutputWrapper
@@ -33,7 +37,7 @@ class Console:
         self.err.write(writable(printable(line), self.err), style_func=str)  # not in the red of errors
 
     def write_json(self, value: Any, *, indent: int | None = 2) -> None:
-        # JSON's own escapes: those of write(), of DEL or of what an ASCII stdout lacks, no program reads.
+        # Escapes of JSON, which programs can read, in place of those of write().
         self.out.write(json.dumps(value, indent=indent, default=_plain).replace("\x7f", "\\u007f"))
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
@@ -44,23 +48,30 @@ class Console:
 
     @property
     def width(self) -> int | None:
-        """Characters in a line; None where nobody looks, so that `grep` finds whole names."""
+        """Characters in a line; None if stdout is not a terminal, so that `grep` finds whole names."""
         return shutil.get_terminal_size().columns if self.out.isatty() or "COLUMNS" in os.environ else None
 
-    def confirm(self, question: str, *, is_sure: bool) -> None:
-        """Ask before something large. Raises CommandError where the answer is no, or nobody can be asked."""
-        if is_sure:
+    def report(self, fields: Any, text: str) -> None:
+        """Write a result: fields as JSON, or text."""
+        if self.is_json:
+            self.write_json(fields)
+        else:
+            self.write(text)
+
+    def confirm(self, question: str, *, is_confirmed: bool) -> None:
+        """Ask for a confirmation. Raises CommandError if the answer is no, or stdin is not a terminal."""
+        if is_confirmed:
             return
         if not is_terminal(sys.stdin):
-            raise CommandError(f"{question} Say --yes where nobody can be asked, or look first with --dry-run.")
+            raise CommandError(f"{question} Not a terminal: pass --yes, or --dry-run to preview.")
         self.err.write(printable(f"{question} [y/N] "), style_func=str, ending="")
         self.err.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise CommandError("Nothing was done.")
+            raise CommandError("Nothing was changed.")
 
 
 def writable(text: str, stream: OutputWrapper) -> str:
-    """Write as escapes what the encoding of a stream lacks: cron's is often ASCII."""
+    """Escape characters that the encoding of a stream lacks: under cron it is often ASCII."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
@@ -79,4 +90,4 @@ def _plain(value: Any) -> Any:
             return value.isoformat()
         case UUID():
             return str(value)
-    raise TypeError(f"{type(value).__name__} is not for JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

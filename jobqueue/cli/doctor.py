@@ -1,4 +1,4 @@
-"""`doctor`: checks that need the database, each with what to do."""
+"""`doctor`: checks that need the database. Each finding says what to do."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from jobqueue.engine.clock import bound
 from jobqueue.engine.schema import missing_migrations
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.queries import of_status
-from jobqueue.inspect.stats import Figures, figures
+from jobqueue.inspect.stats import BackendStats, ExecutorState, read_stats
 from jobqueue.printable import printable
 from jobqueue.records import FINAL, Status
 
@@ -47,20 +47,20 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """advice: what to do; empty where all is well."""
+    """advice: what to do; empty if all is well."""
 
     level: Level
-    said: str
+    text: str
     advice: str = ""
 
 
-def doctor(console: Console, backend: str | None) -> None:
-    """Look, and say what to do. Raises CommandError, exit code 1, where something is an error."""
+def doctor(console: Console, *, backend: str | None) -> None:
+    """Print the findings. Raises CommandError, exit code 1, if one is an error."""
     found = list(_settings())
     if not any(one.level is Level.ERROR for one in found):
         found += [finding for engine in engines(backend) for finding in _backend(engine)]
     if console.is_json:
-        console.write_json([{"level": one.level, "said": one.said, "advice": one.advice} for one in found])
+        console.write_json([{"level": one.level, "text": one.text, "advice": one.advice} for one in found])
     else:
         _print(console, found)
     counts = Counter(one.level for one in found)
@@ -71,7 +71,7 @@ def doctor(console: Console, backend: str | None) -> None:
 def _print(console: Console, found: Sequence[Finding]) -> None:
     width, indent = console.width or 120, " " * 9
     for one in found:
-        lines = textwrap.wrap(printable(f"{one.level:<8} {one.said}"), width, subsequent_indent=indent)
+        lines = textwrap.wrap(printable(f"{one.level:<8} {one.text}"), width, subsequent_indent=indent)
         lines += textwrap.wrap(printable(one.advice), width, initial_indent=indent, subsequent_indent=indent)
         for line in lines:
             console.write(line)
@@ -91,14 +91,14 @@ def _as_findings(messages: Iterable[checks.CheckMessage]) -> Iterator[Finding]:
 
 
 def _backend(engine: Engine) -> Iterator[Finding]:
-    """Check one backend; what stands on something that failed is not looked at."""
+    """Check one backend. A failed check ends those that depend on it."""
     here = f"Backend {engine.alias}"
     try:
         connections[engine.database].ensure_connection()
     except DatabaseError as error:
         yield Finding(
             Level.ERROR,
-            f"{here}: database {engine.database!r} does not answer: {first_line(error)}",
+            f"{here}: database {engine.database!r} is unreachable: {first_line(error)}",
             f"Start it, or correct DATABASES[{engine.database!r}].",
         )
         return
@@ -113,18 +113,18 @@ def _backend(engine: Engine) -> Iterator[Finding]:
             f"manage.py migrate jobqueue --database {quote(engine.database)}",
         )
         return
-    yield Finding(Level.OK, f"{here}: database {engine.database!r} answers, tables are migrated.")
-    locks = [Finding(Level(level), f"{here}: {said}", advice) for level, said, advice in lock_findings(engine)]
+    yield Finding(Level.OK, f"{here}: database {engine.database!r} is reachable and migrated.")
+    locks = [Finding(Level(level), f"{here}: {text}", advice) for level, text, advice in lock_findings(engine)]
     yield from locks
-    if any(one.level is Level.ERROR for one in locks):  # further queries might wait for these locks
+    if any(one.level is Level.ERROR for one in locks):  # further queries could wait for these locks
         return
-    now = figures(engine)
+    stats = read_stats(engine)
     yield from (
-        Finding(Level(level), f"{here}: {said}", advice) for level, said, advice in server_findings(engine, now)
+        Finding(Level(level), f"{here}: {text}", advice) for level, text, advice in server_findings(engine, stats)
     )
     yield from _retention(engine)
-    yield from _queues(now)
-    yield from _executors(now)
+    yield from _queues(stats)
+    yield from _executors(stats)
 
 
 def _retention(engine: Engine) -> Iterator[Finding]:
@@ -134,69 +134,69 @@ def _retention(engine: Engine) -> Iterator[Finding]:
         if kept is None:
             yield Finding(
                 Level.WARNING,
-                f"{here}: {status} tasks are kept for ever: RETENTION[{status!r}] is None.",
-                f"Set it, or run manage.py jobqueue purge --status {status} --older-than 30d by a timer.",
+                f"{here}: {status} tasks are never pruned: RETENTION[{status!r}] is None.",
+                f"Set it, or run regularly: manage.py jobqueue prune --status {status} --older-than 30d",
             )
         elif of_status(engine, status).filter(finished_at__lte=bound(-kept - OVERDUE_SECONDS))[:1].exists():
             yield Finding(
                 Level.WARNING,
-                f"{here}: {status} tasks are older than RETENTION says: executors do not keep up, or none ran.",
-                f"Run one, or manage.py jobqueue purge --status {status} --older-than {kept:.0f}s",
+                f"{here}: {status} tasks are older than RETENTION allows: executors prune too slowly or do not run.",
+                f"Start an executor, or run: manage.py jobqueue prune --status {status} --older-than {kept:.0f}s",
             )
 
 
-def _queues(now: Figures) -> Iterator[Finding]:
-    starving = False
-    for queue in now.queues:
+def _queues(stats: BackendStats) -> Iterator[Finding]:
+    is_starving = False
+    for queue in stats.queues:
         ready, row = queue.counts[Status.READY], queue.row
         waited = duration(timedelta(seconds=queue.latency or 0.0))
         if queue.is_paused and row is not None and row.paused_at is not None:
-            since = now.now - row.paused_at
+            since = stats.now - row.paused_at
             if since.total_seconds() > PAUSED_LONG_SECONDS:
                 yield Finding(
                     Level.WARNING,
                     f"Queue {queue.name}: paused for {duration(since)}; {ready} READY.",
                     f"manage.py jobqueue resume {quote(queue.name)}",
                 )
-        elif ready.number and not queue.serving:
-            starving = True
+        elif ready.number and not queue.executors:
+            is_starving = True
             yield Finding(
                 Level.ERROR,
-                f"Queue {queue.name}: {ready} READY, the oldest for {waited}, and no executor serves it.",
-                f"manage.py run_executors --backend {quote(now.backend)} --queue {quote(queue.name)}",
+                f"Queue {queue.name}: {ready} READY, a latency of {waited}, and no executor serves it.",
+                f"manage.py run_executors --backend {quote(stats.backend)} --queue {quote(queue.name)}",
             )
-        elif now.serving and not queue.serving and any(queue.counts[one].number for one in LATER):
+        elif stats.alive and not queue.executors and any(queue.counts[one].number for one in LATER):
             later = " and ".join(f"{queue.counts[one]} {one}" for one in LATER)
             yield Finding(
                 Level.WARNING,
-                f"Queue {queue.name}: {later}, and no executor serves it for when they are due.",
-                f"manage.py run_executors --backend {quote(now.backend)} --queue {quote(queue.name)}",
+                f"Queue {queue.name}: {later}, and no executor will serve it when they are due.",
+                f"manage.py run_executors --backend {quote(stats.backend)} --queue {quote(queue.name)}",
             )
-    if not starving:
-        yield Finding(Level.OK, f"Backend {now.backend}: every queue with READY tasks is served, or paused.")
+    if not is_starving:
+        yield Finding(Level.OK, f"Backend {stats.backend}: every queue with READY tasks has executors or is paused.")
 
 
-def _executors(now: Figures) -> Iterator[Finding]:
-    lost = [executor for executor in now.executors if executor.state == "lost"]
-    for executor in (one for one in lost if one.busy):
+def _executors(stats: BackendStats) -> Iterator[Finding]:
+    silent = stats.in_state(ExecutorState.NOT_RESPONDING)
+    for executor in (one for one in silent if one.busy):
         yield Finding(
             Level.ERROR,
-            f"Executor {executor.row.name}: silent for {duration(timedelta(seconds=executor.silent_seconds))}, "
-            f"and still holds {many(executor.busy, 'task')}.",
-            "A living executor takes them over: see whether one runs. If this one's process still lives, restart it.",
+            f"Executor {executor.row.name} has sent no heartbeat for "
+            f"{duration(timedelta(seconds=executor.silent_seconds))}, and still has {many(executor.busy, 'task')}.",
+            "Another executor rescues them: check that one is running. If this one's process exists, restart it.",
         )
-    idle = [executor for executor in lost if not executor.busy]
+    idle = [executor for executor in silent if not executor.busy]
     if idle:
         yield Finding(
             Level.WARNING,
-            f"Backend {now.backend}: {many(len(idle), 'executor')} vanished within a day without saying so: "
+            f"Backend {stats.backend}: {many(len(idle), 'executor')} died without shutting down in the last 24 h: "
             f"{', '.join(executor.row.name for executor in idle[:3])}{'…' if len(idle) > 3 else ''}.",
-            "Their tasks were taken over. Look for kills: out of memory, or a grace period that is too short.",
+            "Their tasks were rescued. Look for kills: out of memory, or too short a grace period.",
         )
-    if now.serving:
-        yield Finding(Level.OK, f"Backend {now.backend}: {many(len(now.serving), 'executor')} alive.")
-    elif now.has_quiet:
-        said = f"Backend {now.backend}: executors are quiet, none claims anything."
-        yield Finding(Level.WARNING, said, "manage.py jobqueue executors resume --all")
+    if stats.alive:
+        yield Finding(Level.OK, f"Backend {stats.backend}: {many(len(stats.alive), 'executor')} alive.")
+    elif stats.in_state(ExecutorState.QUIET):
+        text = f"Backend {stats.backend}: all executors are quiet: they claim no tasks."
+        yield Finding(Level.WARNING, text, "manage.py jobqueue executors resume --all")
     else:
-        yield Finding(Level.WARNING, f"Backend {now.backend}: no executor is alive.", "manage.py run_executors")
+        yield Finding(Level.WARNING, f"Backend {stats.backend}: no executor is running.", "manage.py run_executors")

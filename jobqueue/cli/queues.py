@@ -1,4 +1,4 @@
-"""`pause`, `resume` and `limit`."""
+"""`pause`, `resume` and `limit`: executors do not claim tasks of a paused queue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from jobqueue import api
-from jobqueue.cli.audit import note, user
+from jobqueue.cli.audit import log, shell_user
 from jobqueue.cli.backends import check_queue_name, engine_of
 from jobqueue.cli.console import Console
 from jobqueue.cli.tables import many
@@ -19,45 +19,44 @@ from jobqueue.models import Queue
 
 def pause(
     console: Console,
-    names: Sequence[str],
-    backend: str | None,
     *,
+    queues: Sequence[str],
+    backend: str | None,
     by: str | None,
     reason: str,
-    until: timedelta | datetime | None = None,
+    until: timedelta | datetime | None,
 ) -> None:
-    """Keep executors from claiming tasks of some queues; all names are looked at before the first is paused."""
-    engine = _engine_for(names, backend)
-    for name in names:
+    """Pause queues. All names are checked before the first queue is paused."""
+    engine = _engine_for(queues, backend)
+    for name in queues:
         try:
-            api.pause(name, by=user() if by is None else by, reason=reason, until=until, backend=engine.alias)
+            api.pause(name, by=shell_user() if by is None else by, reason=reason, until=until, backend=engine.alias)
         except ValueError as error:
             raise CommandError(str(error)) from error
-        note("pause", by, queue=name, backend=engine.alias, reason=reason, until=until and str(until))
-    _report(console, engine, names)
+        log("pause", by, queue=name, backend=engine.alias, reason=reason, until=until and str(until))
+    _report(console, engine, queues)
 
 
-def resume(console: Console, names: Sequence[str], backend: str | None) -> None:
-    """Let executors claim tasks of some queues again."""
-    engine = _engine_for(names, backend)
-    paused = {row.name for row in _rows(engine, names) if row.is_paused_at(engine.now())}
-    for name in names:
+def resume(console: Console, *, queues: Sequence[str], backend: str | None) -> None:
+    engine = _engine_for(queues, backend)
+    paused = {row.name for row in _rows(engine, queues) if row.is_paused_at(engine.now())}
+    for name in queues:
         if name not in paused:
             console.say(f"{name} was not paused.")
         api.resume(name, backend=engine.alias)
-        note("resume", queue=name, backend=engine.alias)
-    _report(console, engine, names)
+        log("resume", queue=name, backend=engine.alias)
+    _report(console, engine, queues)
 
 
-def limit(console: Console, name: str, most: int | None, backend: str | None) -> None:
-    """Let no more tasks of a queue run at once."""
-    engine = _engine_for([name], backend)
+def limit(console: Console, *, queue: str, max_running: int | None, backend: str | None) -> None:
+    """Set the concurrency limit of a queue, or remove it."""
+    engine = _engine_for([queue], backend)
     try:
-        api.limit(name, most, backend=engine.alias)
+        api.limit(queue, max_running, backend=engine.alias)
     except ValueError as error:
         raise CommandError(str(error)) from error
-    note("limit", queue=name, backend=engine.alias, max_running="none" if most is None else most)
-    _report(console, engine, [name])
+    log("limit", queue=queue, backend=engine.alias, max_running="none" if max_running is None else max_running)
+    _report(console, engine, [queue])
 
 
 def _engine_for(names: Sequence[str], backend: str | None) -> Engine:
@@ -75,19 +74,19 @@ def _rows(engine: Engine, names: Sequence[str]) -> list[Queue]:
 def _report(console: Console, engine: Engine, names: Sequence[str]) -> None:
     rows, now = _rows(engine, names), engine.now()
     if console.is_json:
-        console.write_json({row.name: state(row, now) for row in rows})
+        console.write_json({row.name: as_json(row, now) for row in rows})
         return
     for row in rows:
-        most = "" if row.max_running is None else f", at most {many(row.max_running, 'task')} at once"
+        most = "" if row.max_running is None else f" with at most {many(row.max_running, 'task')} at once"
         if row.is_paused_at(now):
             until = f" until {row.resume_at:%Y-%m-%d %H:%M:%S %Z}" if row.resume_at else ""
-            console.write(f"{row.name} is paused{until}: executors claim nothing more of it, what runs goes on.")
+            console.write(f"{row.name} is paused{until}. Running tasks continue.")
         else:
-            console.write(f"{row.name} runs{most}.")
+            console.write(f"{row.name} is active{most}.")
 
 
-def state(row: Queue, now: datetime) -> dict[str, Any]:
-    """Say for programs what people have said of a queue."""
+def as_json(row: Queue, now: datetime) -> dict[str, Any]:
+    """Return the pause and the limit of a queue, for programs."""
     is_paused = row.is_paused_at(now)
     return {
         "is_paused": is_paused,

@@ -1,4 +1,4 @@
-"""`show`: what the admin's page of a task shows, as text. Arguments are masked as REDACT says."""
+"""`show`: the details of a task, as on its page in the admin. REDACT masks arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.core.management.base import CommandError
 from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console
 from jobqueue.inspect.formatting import duration, local
-from jobqueue.inspect.payload_display import Shown
+from jobqueue.inspect.payload_display import DisplayedValue
 from jobqueue.inspect.task_detail import describe, read_task
 from jobqueue.inspect.tree import Branch
 from jobqueue.models import Task
@@ -23,9 +23,9 @@ from jobqueue.models import Task
 INDENT = "  "
 
 
-def show(console: Console, pk: UUID, backend: str | None) -> None:
-    """Show a task, wherever it is. Raises CommandError where there is none."""
-    task, database = _find(pk, backend)
+def show(console: Console, *, id: UUID, backend: str | None) -> None:  # noqa: A002 - the argument's name
+    """Show a task of any backend. Raises CommandError if there is none."""
+    task, database = _find(id, backend)
     page = describe(task, database, with_payload=True)
     if console.is_json:
         console.write_json(_as_json(task, page))
@@ -41,32 +41,32 @@ def _find(pk: UUID, backend: str | None) -> tuple[Task, str]:
             return read_task(database, str(pk)), database
         except Task.DoesNotExist:
             continue
-    raise CommandError(f"There is no task {pk}; ended ones are deleted after RETENTION.")
+    raise CommandError(f"Unknown task {pk}. Ended tasks are deleted after RETENTION.")
 
 
 def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
     yield f"{task.task_type}  {task.status}"
     yield from textwrap.wrap(page["sentence"], width)
     yield ""
-    facts = [(name, value) for name, value in _facts(task, page) if value not in (None, "")]
-    longest = max(len(name) for name, _ in facts)
-    yield from (f"{name:<{longest}}  {value}" for name, value in facts)
+    details = [(name, value) for name, value in _details(task, page) if value not in (None, "")]
+    longest = max(len(name) for name, _ in details)
+    yield from (f"{name:<{longest}}  {value}" for name, value in details)
     yield from _values("Arguments", page["arguments"])
     if page["why_masked"]:
         yield from textwrap.wrap(f"({page['why_masked']})", width, initial_indent=INDENT, subsequent_indent=INDENT)
     for name in ("result", "state", "metadata", "options"):
         yield from _values(name.capitalize(), [page[name]] if page[name] else [])
     yield from _errors(page)
-    yield from _mail(page)
+    yield from _messages(page)
     yield from _children(page["children"])
     if page["log"]:
-        yield from ("", "Done by hand")
+        yield from ("", "Manual actions")
         yield from (
             f"{INDENT}{local(e.action_time):%Y-%m-%d %H:%M:%S} {e.user}: {e.get_change_message()}" for e in page["log"]
         )
 
 
-def _facts(task: Task, page: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _details(task: Task, page: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     now: datetime = task.now  # type: ignore[attr-defined]
     number: int | None = page["attempt_number"]
     yield "Id", task.pk
@@ -76,13 +76,13 @@ def _facts(task: Task, page: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "Key", task.key
     yield "Attempts", None if number is None else f"{number} of {task.max_attempts}"
     yield "Attempts started", page["starts"]
-    yield "Good polls", task.polls if page["is_actor"] or task.polls > 1 else None
-    yield "Executors lost", task.executor_losses or None
+    yield "Successful polls", task.polls if page["is_actor"] or task.polls > 1 else None
+    yield "Executor losses", task.executor_losses or None
     yield "Executor", page["executor"].name if page["executor"] else None
     yield "Enqueued", _moment(task.enqueued_at, now)
     yield "First started", _moment(task.started_at, now)
     yield "Last attempted", _moment(task.last_attempted_at, now)
-    yield "Wakes", _moment(task.wake_at, now)
+    yield "Next run", _moment(task.wake_at, now)
     yield "Expires", _moment(task.expires_at, now)
     yield "Cancel requested", _moment(task.cancel_requested_at, now)
     yield "Ended", _moment(task.finished_at, now)
@@ -98,7 +98,7 @@ def _moment(moment: datetime | None, now: datetime) -> str | None:
     return f"{local(moment):%Y-%m-%d %H:%M:%S %Z} ({words})".replace("  ", " ")
 
 
-def _values(title: str, values: Iterable[Shown]) -> Iterator[str]:
+def _values(title: str, values: Iterable[DisplayedValue]) -> Iterator[str]:
     found = list(values)
     if not found:
         return
@@ -119,17 +119,17 @@ def _errors(page: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"{INDENT}{line}" for line in attempt.traceback.rstrip().splitlines())
 
 
-def _mail(page: Mapping[str, Any]) -> Iterator[str]:
+def _messages(page: Mapping[str, Any]) -> Iterator[str]:
     inbox = page["inbox"]
     if not inbox:
         return
     yield from ("", "Messages")
-    for mail in inbox:
-        state = "undelivered" if mail.is_undelivered else "read" if mail.consumed_at else "unread"
-        sender = f" from {mail.sender_id}" if mail.sender_id else ""
-        yield f"{INDENT}{mail.id} {mail.kind}{sender}, {local(mail.sent_at):%Y-%m-%d %H:%M:%S}, {state}"
-        if mail.body is not None:
-            text = mail.body.text or f"({mail.body.note})"
+    for message in inbox:
+        state = "undelivered" if message.is_undelivered else "read" if message.consumed_at else "unread"
+        sender = f" from {message.sender_id}" if message.sender_id else ""
+        yield f"{INDENT}{message.id} {message.kind}{sender}, {local(message.sent_at):%Y-%m-%d %H:%M:%S}, {state}"
+        if message.body is not None:
+            text = message.body.text or f"({message.body.note})"
             yield from (f"{INDENT * 2}{line}" for line in text.splitlines())
     if inbox.has_more:
         yield f"{INDENT}and more"
@@ -175,16 +175,16 @@ def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
             for one in page["attempts"]
         ],
         "messages": [
-            {"id": mail.id, "kind": str(mail.kind), "sender": mail.sender_id, "sent_at": mail.sent_at,
-             "is_unread": mail.consumed_at is None, "body": _read(mail.body)}
-            for mail in page["inbox"]
+            {"id": message.id, "kind": str(message.kind), "sender": message.sender_id, "sent_at": message.sent_at,
+             "is_unread": message.consumed_at is None, "body": _read(message.body)}
+            for message in page["inbox"]
         ],
         "children": dict(page["children"].counts),
     }  # fmt: skip
 
 
-def _read(value: Shown | None) -> Any:
-    """Give a shown value as JSON; as text, with what is wrong, where it is not shown whole."""
+def _read(value: DisplayedValue | None) -> Any:
+    """Return a value as JSON, or as text with a note if it is not shown in full."""
     if value is None:
         return None
     return {"text": value.text, "note": str(value.note)} if value.note else json.loads(value.text)

@@ -2,88 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandError
 
 from jobqueue.cli.backends import engines
-from jobqueue.cli.conditions import Condition, broken
 from jobqueue.cli.console import Console
-from jobqueue.cli.queues import state as queue_state
-from jobqueue.cli.tables import Column
+from jobqueue.cli.queues import as_json as queue_as_json
+from jobqueue.cli.tables import Column, many
 from jobqueue.inspect.formatting import duration, served
-from jobqueue.inspect.stats import Count, ExecutorFigures, Figures, QueueFigures, figures
+from jobqueue.inspect.queries import Count
+from jobqueue.inspect.stats import BackendStats, ExecutorState, ExecutorStats, QueueStats, read_stats
 from jobqueue.models import Queue
 from jobqueue.records import FINAL, LIVE, Status
 
-SHOWN = 50  # executors
+MAX_EXECUTORS = 50  # shown
 QUEUES = (
-    Column("QUEUE", gives=True),
+    Column("QUEUE", is_flexible=True),
     *(Column(status, is_right=True) for status in (*LIVE, Status.FAILED)),
     Column("LATENCY", is_right=True),
-    Column("SERVED BY", is_right=True),
+    Column("EXECUTORS", is_right=True),
 )
 EXECUTORS = (
-    Column("EXECUTOR", gives=True),
+    Column("EXECUTOR", is_flexible=True),
     Column("STATE"),
     Column("TASKS/THREADS", is_right=True),  # async tasks use no thread
-    Column("QUEUES", gives=True),
-    Column("HOST", gives=True),
-    Column("LAST BEAT", is_right=True),
+    Column("QUEUES", is_flexible=True),
+    Column("HOST", is_flexible=True),
+    Column("LAST HEARTBEAT", is_right=True),
 )
 
 
-def status(console: Console, backend: str | None, conditions: Sequence[Condition]) -> None:
-    """Show every backend's figures. Raises CommandError, exit code 1, where a condition holds."""
-    everything = [figures(engine) for engine in engines(backend)]
+def status(console: Console, *, backend: str | None, max_latency: timedelta | None, min_executors: int | None) -> None:
+    """Show the figures of every backend. Raises CommandError, exit code 1, if they exceed a flag's bound."""
+    backends = [read_stats(engine) for engine in engines(backend)]
     if console.is_json:
-        console.write_json({"backends": [_as_json(one) for one in everything]})
+        console.write_json({"backends": [_as_json(stats) for stats in backends]})
     else:
-        for place, one in enumerate(everything):
+        for place, stats in enumerate(backends):
             if place:
                 console.write()
-            _show(console, one, has_title=len(everything) > 1)
-    if found := list(broken(conditions, everything)):
-        raise CommandError(f"--fail-if: {'; '.join(found)}")
+            _show(console, stats, has_title=len(backends) > 1)
+    if problems := list(_problems(backends, max_latency, min_executors)):
+        raise CommandError(" ".join(problems))
 
 
-def _show(console: Console, one: Figures, *, has_title: bool) -> None:
+def _problems(
+    backends: Sequence[BackendStats], max_latency: timedelta | None, min_executors: int | None
+) -> Iterator[str]:
+    if max_latency is not None:
+        for queue in (queue for stats in backends for queue in stats.queues):
+            if (queue.latency or 0.0) > max_latency.total_seconds():
+                yield f"Queue {queue.name} has a latency of {_latency(queue)}, more than {duration(max_latency)}."
+    alive = sum(len(stats.alive) for stats in backends)
+    if min_executors is not None and alive < min_executors:
+        yield f"{many(alive, 'executor')} alive, fewer than {min_executors}."
+
+
+def _show(console: Console, stats: BackendStats, *, has_title: bool) -> None:
     if has_title:
-        console.write(f"Backend {one.backend}")
-    console.table(QUEUES, [_queue_line(queue) for queue in one.queues])
-    for queue in one.queues:
+        console.write(f"Backend {stats.backend}")
+    console.table(QUEUES, [_queue_line(queue) for queue in stats.queues])
+    for queue in stats.queues:
         if queue.is_paused:
-            console.write(f"{queue.name} is paused{_by_whom(queue)}.")
+            console.write(f"{queue.name} is paused{_pause(queue)}.")
     console.write()
-    executors = [executor for executor in one.executors if executor.state != "stopped"]
+    executors = [executor for executor in stats.executors if executor.state != ExecutorState.STOPPED]
     if executors:
-        console.table(EXECUTORS, [executor_line(executor) for executor in executors[:SHOWN]])
-        if len(executors) > SHOWN:
-            console.write(f"and {len(executors) - SHOWN:,} more")
-    if not one.serving and one.has_quiet:
-        console.write("Executors are quiet, none claims anything: manage.py jobqueue executors resume --all.")
-    elif not one.serving:
-        console.write("No executor is alive: manage.py run_executors starts one.")
+        console.table(EXECUTORS, [executor_line(executor) for executor in executors[:MAX_EXECUTORS]])
+        if len(executors) > MAX_EXECUTORS:
+            console.write(f"and {len(executors) - MAX_EXECUTORS:,} more")
+    if not stats.alive and stats.in_state(ExecutorState.QUIET):
+        console.write("All executors are quiet: they claim no tasks. Run: manage.py jobqueue executors resume --all")
+    elif not stats.alive:
+        console.write("No executor is running. Run: manage.py run_executors")
     console.write()
-    console.write(f"Last minute  {_counts(one.last_minute)}")
-    console.write(f"Kept         {_counts(one.totals)}")
+    console.write(f"Last minute  {_counts(stats.last_minute)}")
+    console.write(f"Stored       {_counts(stats.totals)}")
 
 
 def _counts(counts: Mapping[Status, Count]) -> str:
     return ", ".join(f"{counts[status]} {status.lower()}" for status in FINAL)
 
 
-def _queue_line(queue: QueueFigures) -> list[object]:
-    latency = "–" if queue.latency is None else duration(timedelta(seconds=queue.latency))
+def _queue_line(queue: QueueStats) -> list[object]:
     counts = {status: str(count) for status, count in queue.counts.items()}
     if queue.row is not None and queue.row.max_running is not None:
         counts[Status.RUNNING] += f"/{queue.row.max_running:,}"
-    return [queue.name, *counts.values(), latency, "paused" if queue.is_paused else queue.serving]
+    return [queue.name, *counts.values(), _latency(queue), "paused" if queue.is_paused else queue.executors]
 
 
-def _by_whom(queue: QueueFigures) -> str:
+def _latency(queue: QueueStats) -> str:
+    return "–" if queue.latency is None else duration(timedelta(seconds=queue.latency))
+
+
+def _pause(queue: QueueStats) -> str:
     row = queue.row
     if row is None:
         return ""
@@ -92,14 +107,14 @@ def _by_whom(queue: QueueFigures) -> str:
     return by + until + (f": {row.pause_reason}" if row.pause_reason else "")
 
 
-def executor_line(executor: ExecutorFigures) -> list[object]:
+def executor_line(executor: ExecutorStats) -> list[object]:
     row = executor.row
     queues = ", ".join(served(row)) or "every"
-    beat = f"{duration(timedelta(seconds=executor.silent_seconds))} ago"
-    return [row.name, executor.state, f"{executor.busy}/{row.slots}", queues, row.host, beat]
+    heartbeat = f"{duration(timedelta(seconds=executor.silent_seconds))} ago"
+    return [row.name, executor.state, f"{executor.busy}/{row.slots}", queues, row.host, heartbeat]
 
 
-def executor_as_json(executor: ExecutorFigures) -> dict[str, Any]:
+def executor_as_json(executor: ExecutorStats) -> dict[str, Any]:
     row = executor.row
     return {
         "id": row.pk,
@@ -115,28 +130,28 @@ def executor_as_json(executor: ExecutorFigures) -> dict[str, Any]:
     }
 
 
-def _as_json(one: Figures) -> dict[str, Any]:
+def _as_json(stats: BackendStats) -> dict[str, Any]:
     return {
-        "backend": one.backend,
-        "now": one.now,
+        "backend": stats.backend,
+        "now": stats.now,
         "queues": [
             {
                 "name": queue.name,
                 **_plain(queue.counts),
                 "latency_seconds": queue.latency,
-                "executors": queue.serving,
-                **queue_state(queue.row or Queue(), one.now),
+                "executors": queue.executors,
+                **queue_as_json(queue.row or Queue(), stats.now),
             }
-            for queue in one.queues
+            for queue in stats.queues
         ],
-        "executors": [executor_as_json(executor) for executor in one.executors],
-        "totals": _plain(one.totals),
-        "last_minute": _plain(one.last_minute),
+        "executors": [executor_as_json(executor) for executor in stats.executors],
+        "totals": _plain(stats.totals),
+        "last_minute": _plain(stats.last_minute),
     }
 
 
 def _plain(counts: Mapping[Status, Count]) -> dict[str, Any]:
-    """Write counts as numbers, and name those that are more than that."""
+    """Return counts as numbers, and the statuses whose number is only a lower bound."""
     return {
         **{status.lower(): count.number for status, count in counts.items()},
         "at_least": [status.lower() for status, count in counts.items() if count.is_more],

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from jobqueue.inspect.queries import Count
+
 GAP = "  "
-LEAST = 8  # characters that a shortened column keeps
+MIN_WIDTH = 8  # of a shortened column
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """is_right: numbers. gives: may be shortened where the line is too long, in its middle."""
+    """is_right: numbers. is_flexible: shortened in the middle if the line is too long."""
 
     title: str
     is_right: bool = False
-    gives: bool = False
+    is_flexible: bool = False
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None) -> Iterator[str]:
-    """Give the lines of a table, headings first; width None: as wide as need be."""
+    """Yield the lines of a table, headings first. width None: as wide as necessary."""
     widths = [max(len(cell) for cell in cells) for cells in zip(*[[c.title for c in columns], *rows], strict=True)]
     if width is not None:
         widths = _fit(columns, widths, width)
@@ -32,18 +34,18 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
 
 
 def _fit(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[int]:
-    """Take from the widest of those that give until the line fits or nobody has more to give."""
+    """Shorten the widest flexible column until the line fits or all have MIN_WIDTH."""
     fitted = list(widths)
     while sum(fitted) + len(GAP) * (len(fitted) - 1) > width:
-        giving = [i for i, column in enumerate(columns) if column.gives and fitted[i] > LEAST]
-        if not giving:
+        flexible = [i for i, column in enumerate(columns) if column.is_flexible and fitted[i] > MIN_WIDTH]
+        if not flexible:
             break
-        fitted[max(giving, key=lambda i: fitted[i])] -= 1
+        fitted[max(flexible, key=lambda i: fitted[i])] -= 1
     return fitted
 
 
 def shorten(text: str, size: int) -> str:
-    """Cut the middle out: of a dotted name both ends tell most."""
+    """Replace the middle by an ellipsis: the ends of a dotted name are its telling parts."""
     if len(text) <= size:
         return text
     tail = (size - 1) * 2 // 3
@@ -54,6 +56,7 @@ def shorten_end(text: str, size: int) -> str:
     return text if len(text) <= size else f"{text[: size - 1]}…"
 
 
-def many(count: int, noun: str) -> str:
-    """Say how many: 1 executor, 2 executors."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def many(count: int | Count, noun: str) -> str:
+    """Return a number with its noun: 1 executor, 2 executors, 10,000+ tasks."""
+    shown = str(count) if isinstance(count, Count) else f"{count:,}"
+    return f"{shown} {noun}{'' if shown == '1' else 's'}"

@@ -17,48 +17,57 @@ from jobqueue.inspect.formatting import attempt_number, duration, headline, loca
 from jobqueue.inspect.payload_display import raw, read, secrets_of
 from jobqueue.inspect.queries import newest
 from jobqueue.inspect.task_detail import listed
-from jobqueue.inspect.task_filter import Choice
+from jobqueue.inspect.task_filter import TaskFilter
 from jobqueue.models import Task
 from jobqueue.records import FINAL, Status
 from jobqueue.redact import redact_text
 
-LATE = timedelta(seconds=10)  # a moment is written before its commit: a row may come to sight so much later
-LONGEST_READ = 500  # lines at a time
+LATE = timedelta(seconds=10)  # finished_at precedes the commit: a row may become visible this much later
+MAX_LINES = 500  # per query
 
 
 def tail(
-    console: Console, backend: str | None, choice: Choice, *, lines: int, follow: bool, interval_seconds: float
+    console: Console,
+    *,
+    backend: str | None,
+    status: Sequence[Status],
+    task: Sequence[str],
+    queue: Sequence[str],
+    lines: int,
+    follow: bool,
+    interval: timedelta,
 ) -> None:
-    """Show the last tasks that ended, then, with `follow`, each that ends, until Ctrl-C."""
-    queues = engines(backend)
-    started = {engine.alias: engine.now() for engine in queues}
+    """Show the last tasks that ended; with `follow` also those that end later, until Ctrl-C."""
+    task_filter = TaskFilter(tuple(dict.fromkeys(status)), tuple(queue), tuple(task))
+    backends = engines(backend)
+    started = {engine.alias: engine.now() for engine in backends}
     shown: dict[tuple[UUID, datetime], None] = {}
     try:
-        _print(console, _ended(queues, choice, dict.fromkeys(started), lines)[-lines:] if lines else [], shown)
+        _print(console, _ended(backends, task_filter, dict.fromkeys(started), lines)[-lines:] if lines else [], shown)
         since: Mapping[str, datetime | None] = started
         while follow:
-            time.sleep(interval_seconds)
-            since = {engine.alias: max(engine.now() - LATE, started[engine.alias]) for engine in queues}
-            if _print(console, _ended(queues, choice, since, LONGEST_READ), shown) >= LONGEST_READ:
-                console.say("… more have ended than are shown.")
+            time.sleep(interval.total_seconds())
+            since = {engine.alias: max(engine.now() - LATE, started[engine.alias]) for engine in backends}
+            if _print(console, _ended(backends, task_filter, since, MAX_LINES), shown) >= MAX_LINES:
+                console.say("… and more that are not shown.")
             _forget(shown)
     except KeyboardInterrupt:
         return
 
 
 def _forget(shown: dict[tuple[UUID, datetime], None]) -> None:
-    while len(shown) > 20 * LONGEST_READ:
+    while len(shown) > 20 * MAX_LINES:
         del shown[next(iter(shown))]
 
 
 def _ended(
-    queues: Iterable[Engine], choice: Choice, since: Mapping[str, datetime | None], limit: int
+    backends: Iterable[Engine], task_filter: TaskFilter, since: Mapping[str, datetime | None], limit: int
 ) -> list[tuple[datetime, Engine, UUID]]:
     found = [
         (at, engine, pk)
-        for engine in queues
-        for status in choice.statuses or FINAL
-        for at, pk in newest(engine, status, choice, since[engine.alias], limit)
+        for engine in backends
+        for status in task_filter.statuses or FINAL
+        for at, pk in newest(engine, status, task_filter, since[engine.alias], limit)
     ]
     return sorted(found, key=lambda one: (one[0], one[2]))
 
@@ -66,7 +75,7 @@ def _ended(
 def _print(
     console: Console, found: Sequence[tuple[datetime, Engine, UUID]], shown: dict[tuple[UUID, datetime], None]
 ) -> int:
-    """Print what was not shown before; how many these are."""
+    """Print the tasks that were not shown before, and return their number."""
     new = [one for one in found if (one[2], one[0]) not in shown]
     shown.update({(pk, at): None for at, _, pk in new})
     for task in _read(new):
@@ -80,7 +89,7 @@ def _print(
 
 
 def _read(found: Sequence[tuple[datetime, Engine, UUID]]) -> Iterator[Task]:
-    """Read rows in their order; one that was pruned or requeued meanwhile is left out."""
+    """Read rows in their order, without those that were pruned or requeued since."""
     by_id: dict[UUID, Task] = {}
     for engine in {engine.alias: engine for _, engine, _ in found}.values():
         rows = engine.among([pk for _, mine, pk in found if mine is engine])
@@ -91,7 +100,7 @@ def _read(found: Sequence[tuple[datetime, Engine, UUID]]) -> Iterator[Task]:
 
 
 def _lines(task: Task, width: int | None) -> Iterator[str]:
-    """Say all in one line for `grep`, in lines that fit for people."""
+    """Yield one long line for `grep`, or lines that fit a terminal."""
     at, error = task.finished_at, " ".join(_error(task).split())
     assert at is not None
     moment = local(at)

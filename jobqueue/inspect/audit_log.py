@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 from django.apps import apps
 from django.db.models import Model
 from django.http import HttpRequest
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from jobqueue.engine.clock import Clock
+from jobqueue.inspect.bulk import MAX_SINGLE, BulkRun, numbers_of
+from jobqueue.inspect.queries import Count
 from jobqueue.models import Task
 
 if TYPE_CHECKING:
@@ -41,6 +45,29 @@ def add_entries(request: HttpRequest, entries: Iterable[tuple[type[Model], objec
         )
         for model, pk, title, message in entries
     )
+
+
+def write_run(request: HttpRequest, run: BulkRun, database: str, chosen_by: str | None) -> None:
+    """
+    Log a bulk action: once for each changed task, or once for all of them if they had no batches of their own.
+
+    An entry each would double the size of a table that is never pruned, and a statement for a thousand tasks does not
+    return which of them it changed. chosen_by: the filter; None if the tasks were selected by hand.
+    """
+    if run.result.affected > len(run.changed_ids):
+        title = ngettext("%(number)s task", "%(number)s tasks", run.result.total) % numbers_of(Count(run.result.total))
+        if chosen_by is None:
+            message = _("%(action)s: %(result)s Selected by hand. One entry for all: they were more than %(limit)d.")
+        else:
+            message = _("%(action)s: %(result)s Filter: %(filter)s. One entry for all: they were more than %(limit)d.")
+        values = {"action": run.action.label, "result": run, "filter": chosen_by, "limit": MAX_SINGLE}
+        add_entries(request, [(Task, None, title, message % values)])
+        return
+    message = str(run.action.label)
+    if run.result.total > 1:
+        message = _("%(action)s (one of %(count)d selected tasks)") % {"action": message, "count": run.result.total}
+    rows = Task.objects.using(database).only("task_type").in_bulk(run.changed_ids)  # some may be pruned by now
+    add_entries(request, ((Task, pk, str(rows.get(pk, pk)), message) for pk in run.changed_ids))
 
 
 def entries_of(task: Task) -> list[LogEntry]:

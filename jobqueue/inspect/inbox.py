@@ -18,7 +18,7 @@ from jobqueue.actor import Actor, ActorTask
 from jobqueue.api import aliases
 from jobqueue.inspect.annotations import Small
 from jobqueue.inspect.explain import UNREAD
-from jobqueue.inspect.payload_display import Shown, raw, read, secrets_of, show
+from jobqueue.inspect.payload_display import DisplayedValue, raw, read, secrets_of, show
 from jobqueue.models import InboxMessage, Task
 from jobqueue.redact import MASK, NO_SECRETS, Secrets, redact, redact_texts
 
@@ -35,7 +35,7 @@ KINDS: dict[str | None, str | Promise] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mail:
+class InboxEntry:
     """One message in the task's inbox."""
 
     id: int
@@ -45,15 +45,15 @@ class Mail:
     consumed_at: datetime | None
     dedupe_key: str | None
     is_undelivered: bool
-    body: Shown | None
+    body: DisplayedValue | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inbox:
     """What is shown of an inbox. consumed: only those that stay for their dedupe_key."""
 
-    unread: list[Mail]
-    consumed: list[Mail]
+    unread: list[InboxEntry]
+    consumed: list[InboxEntry]
     has_more: bool
 
     @property
@@ -83,7 +83,7 @@ def read_inbox(database: str, task: Task, patterns: tuple[str, ...], with_payloa
     )
 
 
-def read_bodies(database: str, rows: Sequence[InboxMessage], patterns: tuple[str, ...]) -> dict[int, Shown]:
+def read_bodies(database: str, rows: Sequence[InboxMessage], patterns: tuple[str, ...]) -> dict[int, DisplayedValue]:
     """Read bodies, masked; in the end of a child, which may quote its arguments, also what is masked among those."""
     children = {row.sender_id for row in rows if row.child_status is not None and row.sender_id is not None}
     secrets = secrets_of_tasks(database, children, patterns) if children else {}
@@ -112,9 +112,9 @@ def secrets_of_tasks(database: str, ids: Iterable[UUID], patterns: tuple[str, ..
     return dict(found())
 
 
-def _shown(rows: Iterable[InboxMessage], task: Task, bodies: Mapping[int, Shown]) -> Iterator[Mail]:
+def _shown(rows: Iterable[InboxMessage], task: Task, bodies: Mapping[int, DisplayedValue]) -> Iterator[InboxEntry]:
     for row in rows:
-        yield Mail(
+        yield InboxEntry(
             id=row.pk,
             kind=KINDS.get(row.child_status) or _("child ended %(status)s") % {"status": row.child_status},
             sender_id=row.sender_id,

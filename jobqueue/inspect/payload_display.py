@@ -23,7 +23,7 @@ UNREADABLE = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class DisplayedValue:
     """text: to be escaped like any other. note: what is not shown, and why."""
 
     name: str = ""
@@ -54,7 +54,7 @@ def show(
     *path: str,
     secrets: Secrets | None = None,
     most: int = SHOWN_CHARACTERS,
-) -> Shown:
+) -> DisplayedValue:
     """
     Write a value as indented JSON, masked.
 
@@ -62,17 +62,17 @@ def show(
     """
     name = path[-1] if path else ""
     if value is UNREADABLE:
-        return Shown(name=name, note=_("Too large, or not to be read as JSON: not shown."))
+        return DisplayedValue(name=name, note=_("Too large, or not to be read as JSON: not shown."))
     masked = redact(value, patterns, *path)
     masked = masked if secrets is None else redact_texts(masked, secrets)
     text = json.dumps(masked, indent=2, ensure_ascii=False)
     if len(text) <= most:
-        return Shown(name=name, text=text)
+        return DisplayedValue(name=name, text=text)
     note = _("The first %(shown)d of %(whole)d characters.") % {"shown": most, "whole": len(text)}
-    return Shown(name=name, text=text[:most], note=note)
+    return DisplayedValue(name=name, text=text[:most], note=note)
 
 
-def show_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> list[Shown]:
+def show_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> list[DisplayedValue]:
     """
     Write the arguments one by one, under the names the task's function gives them.
 
@@ -84,7 +84,7 @@ def show_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[st
         show(MASK if is_hidden(one, patterns) else one.value, patterns, one.name) for one in islice(rest, MAX_ARGUMENTS)
     ]
     if more := sum(1 for _ in rest):
-        shown.append(Shown(note=_("%(count)d more arguments are not shown.") % {"count": more}))
+        shown.append(DisplayedValue(note=_("%(count)d more arguments are not shown.") % {"count": more}))
     return shown
 
 

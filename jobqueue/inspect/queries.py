@@ -1,25 +1,26 @@
 """
-Reading the task table, however large: every statement stops after a bounded number of rows.
+Reading the task table, however large: each statement stops after a bounded number of rows.
 
-Each status is read in the order of the index that serves it, which no statistics can talk the planner out of.
+Each status is read in the order of the index that serves it, so wrong statistics cannot lead the planner elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from jobqueue.engine.base import Engine
-from jobqueue.inspect.task_filter import Choice
+from jobqueue.inspect.task_filter import TaskFilter
 from jobqueue.models import TaskQuerySet
 from jobqueue.records import FINAL, Status
 
-CAP = 10_000  # rows counted; more are "10,000+"
-PAGE = 5000  # keys read at a time
+CAP = 10_000  # rows counted; more are shown as "10,000+"
+PAGE = 5000  # rows per query of walk()
 ORDER: dict[Status, tuple[str, ...]] = {
     Status.READY: ("queue_name", "rank", "pk"),
     Status.SCHEDULED: ("wake_at",),
@@ -29,40 +30,72 @@ ORDER: dict[Status, tuple[str, ...]] = {
 }
 
 
-def of_status(engine: Engine, status: Status) -> TaskQuerySet:
-    """Select a status in the words of the partial index that serves it, in its order."""
-    rows = engine.tasks.filter(status=status)
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number of tasks. is_more: counting stopped at that number."""
+
+    number: int = 0
+    is_more: bool = False
+
+    def __str__(self) -> str:
+        if self.is_more:
+            return f"{self.number:,}+" if self.number else "?"
+        return f"{self.number:,}"
+
+    def __add__(self, other: Count) -> Count:
+        return Count(self.number + other.number, self.is_more or other.is_more)
+
+    def __bool__(self) -> bool:
+        return self.number > 0 or self.is_more
+
+
+def capped(number: int) -> Count:
+    return Count(min(number, CAP), number > CAP)
+
+
+def count(rows: QuerySet[Any]) -> Count:
+    """Count rows up to CAP."""
+    return capped(rows[: CAP + 1].count())
+
+
+def status_condition(status: str) -> Q:
+    """Return the condition for a status in the words of the partial index that serves it."""
     if status in FINAL:
-        rows = rows.filter(finished_at__isnull=False)
-    if status is Status.SCHEDULED:
-        rows = rows.filter(wake_at__isnull=False)
-    return rows.order_by(*ORDER[status])
+        return Q(status=status, finished_at__isnull=False)
+    if status == Status.SCHEDULED:
+        return Q(status=status, wake_at__isnull=False)
+    return Q(status=status)
+
+
+def of_status(engine: Engine, status: Status) -> TaskQuerySet:
+    """Return the tasks of a status in the order of its index."""
+    return engine.tasks.filter(status_condition(status)).order_by(*ORDER[status])
 
 
 def walk(
-    rows: TaskQuerySet, columns: tuple[str, ...], choice: Choice, page: int = PAGE
+    rows: TaskQuerySet, columns: tuple[str, ...], task_filter: TaskFilter, page: int = PAGE
 ) -> Iterator[tuple[int, list[UUID]]]:
     """
-    Walk a status in the order of `columns`: how many rows were looked at, and the ids of those that are chosen.
+    Read a status in the order of `columns`. Yield the number of rows read and the ids of those that match the filter.
 
-    Queue and task are compared here and not by the database: for a rare one it would read all in one statement.
-    Those of one moment are told apart by their ids, not sorted by them: that made the planner read the whole status.
+    Python compares queue and task: a database would read the whole status in one statement to find rare ones. Rows
+    with equal columns are told apart by excluding their ids; sorting by id as well made the planner sort everything.
     """
     last: tuple[Any, ...] = ()
-    seen: set[UUID] = set()  # of those at `last`
+    seen: set[UUID] = set()  # ids of the rows at `last`
     while True:
         following = rows.filter(_from(columns, last)).exclude(pk__in=seen) if last else rows
         found = list(following.values_list(*columns, "pk", "queue_name", "task_type")[:page])
         if not found:
             return
-        yield len(found), [pk for *_, pk, queue, task_type in found if choice.wants(queue, task_type)]
+        yield len(found), [pk for *_, pk, queue, task_type in found if task_filter.matches(queue, task_type)]
         before, last = last, found[-1][: len(columns)]
         at_last = {row[len(columns)] for row in found if row[: len(columns)] == last}
         seen = seen | at_last if last == before else at_last
 
 
 def _from(columns: tuple[str, ...], last: tuple[Any, ...]) -> Q:
-    """Say what comes not before a row, in words whose first condition is where the index begins."""
+    """Return the condition for rows that do not precede `last`. It begins with where the index scan starts."""
     if len(columns) == 1:
         return Q(**{f"{columns[0]}__gte": last[0]})
     further = Q()
@@ -73,11 +106,11 @@ def _from(columns: tuple[str, ...], last: tuple[Any, ...]) -> Q:
 
 
 def newest(
-    engine: Engine, status: Status, choice: Choice, since: datetime | None, limit: int
+    engine: Engine, status: Status, task_filter: TaskFilter, since: datetime | None, limit: int
 ) -> list[tuple[datetime, UUID]]:
-    """Give the moments and ids of the last that ended so, among the newest CAP, newest first."""
+    """Return moments and ids of the tasks that ended last with a status, newest first, among the newest CAP."""
     rows = of_status(engine, status).order_by("-finished_at")
     rows = rows.filter(finished_at__gte=since) if since is not None else rows
-    size = CAP if choice.is_narrow else limit
+    size = CAP if task_filter.is_narrow else limit
     found = rows.values_list("finished_at", "pk", "queue_name", "task_type")[:size]
-    return [(at, pk) for at, pk, queue, task in found if at is not None and choice.wants(queue, task)][:limit]
+    return [(at, pk) for at, pk, queue, task in found if at is not None and task_filter.matches(queue, task)][:limit]

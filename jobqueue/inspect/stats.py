@@ -1,105 +1,110 @@
-"""The figures of `status`: how many, how old, who is alive. Counts are exact up to CAP."""
+"""Figures of queues and executors. Counts are exact up to CAP."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 from django.db.models import Max
 
 from jobqueue.api import declared_queues
 from jobqueue.engine.base import Engine
 from jobqueue.engine.clock import bound
-from jobqueue.inspect.queries import CAP, of_status
+from jobqueue.inspect.queries import CAP, Count, capped, count, of_status
 from jobqueue.models import Executor, Queue, SpareHeartbeat, TaskQuerySet
 from jobqueue.records import FINAL, Status
 
-EXECUTORS = 1000  # executors read
+MAX_EXECUTORS = 1000
 MINUTE_SECONDS = 60
-BY_QUEUE = (Status.SCHEDULED, Status.RUNNING, Status.SUSPENDED, Status.FAILED)  # READY ones by an index of queues
+BY_QUEUE = (Status.SCHEDULED, Status.RUNNING, Status.SUSPENDED, Status.FAILED)  # READY has an index by queue
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
-    """A number of tasks; at least so many where more were not looked at."""
+class ExecutorState(StrEnum):
+    """What an executor does. Heartbeats decide, not the state in its row."""
 
-    number: int = 0
-    is_more: bool = False
+    ALIVE = "alive"
+    QUIET = "quiet"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    NOT_RESPONDING = "not responding"
 
-    def __str__(self) -> str:
-        if self.is_more:
-            return f"{self.number:,}+" if self.number else "?"
-        return f"{self.number:,}"
-
-    def __add__(self, other: Count) -> Count:
-        return Count(self.number + other.number, self.is_more or other.is_more)
+    @classmethod
+    def of(cls, executor: Executor, silent_seconds: float, timeout_seconds: float) -> ExecutorState:
+        match executor.state:
+            case Executor.State.STOPPED:
+                return cls.STOPPED
+            case _ if silent_seconds > timeout_seconds:
+                return cls.NOT_RESPONDING
+            case Executor.State.QUIET:
+                return cls.QUIET
+            case Executor.State.RUNNING:
+                return cls.ALIVE
+            case _:
+                return cls.STOPPING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueFigures:
-    """latency: seconds that the oldest READY task has waited, None without one. serving: executors alive for it."""
+class QueueStats:
+    """latency: seconds that the oldest READY task has waited, None without one. executors: those that serve it."""
 
     name: str
     counts: Mapping[Status, Count]
     latency: float | None
-    serving: int
+    executors: int
     row: Queue | None
     is_paused: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutorFigures:
-    """busy: tasks that it holds."""
+class ExecutorStats:
+    """busy: its running tasks. silent_seconds: since its last heartbeat."""
 
     row: Executor
-    state: str
+    state: ExecutorState
     busy: int
     silent_seconds: float
 
-    @property
-    def is_serving(self) -> bool:
-        return self.state == "alive"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """One backend. last_minute: how many ended, and how."""
+class BackendStats:
+    """last_minute: tasks that ended, by status."""
 
     backend: str
     now: datetime
-    queues: Sequence[QueueFigures]
-    executors: Sequence[ExecutorFigures]
+    queues: Sequence[QueueStats]
+    executors: Sequence[ExecutorStats]
     totals: Mapping[Status, Count]
     last_minute: Mapping[Status, Count]
-    serving: Sequence[ExecutorFigures] = field(default=())
+
+    def in_state(self, state: ExecutorState) -> list[ExecutorStats]:
+        return [executor for executor in self.executors if executor.state == state]
 
     @property
-    def has_quiet(self) -> bool:
-        """Whether an executor lives that was told to claim nothing."""
-        return any(executor.state == "quiet" for executor in self.executors)
+    def alive(self) -> list[ExecutorStats]:
+        return self.in_state(ExecutorState.ALIVE)
 
 
-def figures(engine: Engine) -> Figures:
+def read_stats(engine: Engine) -> BackendStats:
     """Read the figures of one backend."""
     now = engine.now()
-    executors = list(executors_of(engine, now))
-    serving = [executor for executor in executors if executor.is_serving]
-    seen: dict[Status, Counter[str]] = {status: _by_queue(engine, status) for status in BY_QUEUE}
+    executors = list(read_executors(engine, now))
+    alive = [executor for executor in executors if executor.state == ExecutorState.ALIVE]
+    by_queue: dict[Status, Counter[str]] = {status: _by_queue(engine, status) for status in BY_QUEUE}
     rows = {row.name: row for row in engine.queues.all()}
     names = declared_queues(engine.alias) | rows.keys() | set(engine.queues_in_use())
-    names = names.union(*seen.values(), *(executor.row.queues for executor in serving))
-    queues = [_queue(engine, name, now, seen, serving, rows.get(name)) for name in sorted(names or {"default"})]
-    return Figures(
+    names = names.union(*by_queue.values(), *(executor.row.queues for executor in alive))
+    queues = [_queue(engine, name, now, by_queue, alive, rows.get(name)) for name in sorted(names or {"default"})]
+    return BackendStats(
         backend=engine.alias,
         now=now,
         queues=queues,
         executors=executors,
-        serving=serving,
         totals={
             Status.READY: sum((queue.counts[Status.READY] for queue in queues), Count()),
-            **{status: _capped(sum(counts.values())) for status, counts in seen.items()},
+            **{status: capped(counts.total()) for status, counts in by_queue.items()},
             **{status: count_ended(of_status(engine, status)) for status in FINAL if status is not Status.FAILED},
         },
         last_minute={
@@ -110,16 +115,12 @@ def figures(engine: Engine) -> Figures:
 
 
 def count_ended(rows: TaskQuerySet) -> Count:
-    """Count in the order of the index: without one, the planner reads the table where it expects many."""
-    return _capped(rows.order_by("-finished_at")[: CAP + 1].count())
-
-
-def _capped(number: int) -> Count:
-    return Count(min(number, CAP), number > CAP)
+    """Count in the order of the index. Without an order the planner may read the table."""
+    return count(rows.order_by("-finished_at"))
 
 
 def _by_queue(engine: Engine, status: Status) -> Counter[str]:
-    """Share out the first CAP + 1 of a status among their queues: no index knows both."""
+    """Count the first CAP + 1 tasks of a status by queue. No index has both."""
     rows = of_status(engine, status)
     rows = rows.order_by("-finished_at") if status in FINAL else rows
     return Counter(rows.values_list("queue_name", flat=True)[: CAP + 1])
@@ -129,52 +130,34 @@ def _queue(
     engine: Engine,
     name: str,
     now: datetime,
-    seen: Mapping[Status, Counter[str]],
-    serving: Sequence[ExecutorFigures],
+    by_queue: Mapping[Status, Counter[str]],
+    alive: Sequence[ExecutorStats],
     row: Queue | None,
-) -> QueueFigures:
+) -> QueueStats:
     ready = of_status(engine, Status.READY).filter(queue_name=name).order_by("rank", "pk")
     waiting = list(ready.values_list("rank", "priority", "enqueued_at")[: CAP + 1])
     aging = engine.options.aging
     since = min((max(rank + timedelta(seconds=aging * p), at) for rank, p, at in waiting), default=None)
-    counts = {Status.READY: _capped(len(waiting))}
-    for status, by_queue in seen.items():
-        counts[status] = Count(min(by_queue[name], CAP), by_queue.total() > CAP)
-    return QueueFigures(
+    counts = {Status.READY: capped(len(waiting))}
+    for status, numbers in by_queue.items():
+        counts[status] = Count(min(numbers[name], CAP), numbers.total() > CAP)
+    return QueueStats(
         name=name,
         counts=counts,
         latency=None if since is None else max(0.0, (now - since).total_seconds()),
-        serving=sum(not executor.row.queues or name in executor.row.queues for executor in serving),
+        executors=sum(not executor.row.queues or name in executor.row.queues for executor in alive),
         row=row,
         is_paused=row is not None and row.is_paused_at(now),
     )
 
 
-def executors_of(engine: Engine, now: datetime) -> Iterator[ExecutorFigures]:
-    """Give the executors of a backend, the last to beat first."""
-    held = Counter(of_status(engine, Status.RUNNING).values_list("executor_id", flat=True)[: CAP + 1])
+def read_executors(engine: Engine, now: datetime) -> Iterator[ExecutorStats]:
+    """Yield the executors of a backend, the last heartbeat first."""
+    busy = Counter(of_status(engine, Status.RUNNING).values_list("executor_id", flat=True)[: CAP + 1])
     spare = SpareHeartbeat.objects.using(engine.database).values_list("executor_id").annotate(Max("at"))
-    beside = dict(spare.filter(at__lt=bound(1.0)))  # a later one was written before the clock was set back
-    for row in engine.executors.order_by("-heartbeat")[:EXECUTORS]:
-        silent = (now - max(row.heartbeat, beside.get(row.pk, row.heartbeat))).total_seconds()
-        yield ExecutorFigures(
-            row=row,
-            state=_life(row, silent, engine.options.heartbeat_timeout),
-            busy=held[row.pk],
-            silent_seconds=max(0.0, silent),
-        )
-
-
-def _life(row: Executor, silent_seconds: float, timeout: float) -> str:
-    """Say whether it lives: by its beats, whatever it said last."""
-    match row.state:
-        case Executor.State.STOPPED:
-            return "stopped"
-        case _ if silent_seconds > timeout:
-            return "lost"
-        case Executor.State.QUIET:
-            return "quiet"
-        case Executor.State.RUNNING:
-            return "alive"
-        case _:
-            return "stopping"
+    spare_heartbeats = dict(spare.filter(at__lt=bound(1.0)))  # later ones were written before the clock was set back
+    for row in engine.executors.order_by("-heartbeat")[:MAX_EXECUTORS]:
+        heartbeat = max(row.heartbeat, spare_heartbeats.get(row.pk, row.heartbeat))
+        silent = max(0.0, (now - heartbeat).total_seconds())
+        state = ExecutorState.of(row, silent, engine.options.heartbeat_timeout)
+        yield ExecutorStats(row=row, state=state, busy=busy[row.pk], silent_seconds=silent)

@@ -31,7 +31,7 @@ def test_requeue_a_failed_task_by_its_button(admin: Browser) -> None:
 
     admin.click("button.jq-requeue")
 
-    admin.wait_for(lambda: "1 requeued." in admin.text(".messagelist"))
+    admin.wait_for(lambda: "Requeued 1 task." in admin.text(".messagelist"))
     assert "Ready" in admin.text(".jq-head .jq-badge")
     assert status(task) == "READY"
 
@@ -43,7 +43,7 @@ def test_cancel_a_queued_task_by_its_button(admin: Browser) -> None:
 
     admin.click("button.jq-cancel")
 
-    admin.wait_for(lambda: "1 cancelled." in admin.text(".messagelist"))
+    admin.wait_for(lambda: "Cancelled 1 task." in admin.text(".messagelist"))
     assert "Cancelled" in admin.text(".jq-head .jq-badge")
     assert status(task) == "CANCELLED"
 
@@ -57,10 +57,10 @@ def test_requeue_ticked_tasks_from_the_list(admin: Browser) -> None:
     admin.click('select[name="action"] option[value="requeue_selected"]')
 
     admin.click('button[name="index"]')
-    admin.wait_for(lambda: "3 FAILED or CANCELLED" in admin.text(".jq-forecast"))
+    admin.wait_for(lambda: "3 failed or cancelled" in admin.text(".jq-forecast"))
     admin.click('input[type="submit"].default')
 
-    admin.wait_for(lambda: "3 requeued." in admin.text(".messagelist"))
+    admin.wait_for(lambda: "Requeued 3 tasks." in admin.text(".messagelist"))
     assert {status(task) for task in tasks} == {"READY"}
     assert status(left) == "FAILED"
 
@@ -75,10 +75,10 @@ def test_requeue_all_that_match_beyond_the_page(admin: Browser) -> None:
     admin.click('select[name="action"] option[value="requeue_selected"]')
 
     admin.click('button[name="index"]')
-    admin.wait_for(lambda: "105 FAILED or CANCELLED" in admin.text(".jq-forecast"))
+    admin.wait_for(lambda: "105 failed or cancelled" in admin.text(".jq-forecast"))
     admin.click('input[type="submit"].default')
 
-    admin.wait_for(lambda: "105 requeued." in admin.text(".messagelist"))
+    admin.wait_for(lambda: "Requeued 105 tasks." in admin.text(".messagelist"))
     assert Task.objects.filter(queue_name="emails", status="READY").count() == 105
     assert status(other) == "FAILED"
 
@@ -128,7 +128,7 @@ def test_a_live_page_follows_its_task(admin: Browser) -> None:
     admin.wait_for(lambda: "Failed" in admin.text(".jq-head .jq-badge"))
     admin.wait_for(lambda: "it broke" in admin.text(".jq-errors summary"))
     admin.click("button.jq-requeue")
-    admin.wait_for(lambda: "1 requeued." in admin.text(".messagelist"))
+    admin.wait_for(lambda: "Requeued 1 task." in admin.text(".messagelist"))
 
 
 def test_a_live_list_shows_new_tasks_and_can_still_tick_them(admin: Browser) -> None:

@@ -87,7 +87,7 @@ def test_wake_now_lets_a_sleeper_be_polled(admin: Browser) -> None:
 
     admin.click("button.jq-wake")
 
-    admin.wait_for(lambda: "1 woken" in admin.text(".messagelist"))
+    admin.wait_for(lambda: "Woke 1 task" in admin.text(".messagelist"))
     assert "Ready" in admin.text(".jq-head .jq-badge")
     run_what_is_ready()
     assert (row_of(counter).status, row_of(counter).polls) == ("SUSPENDED", 2)
@@ -101,7 +101,7 @@ def test_cancel_takes_the_children_along_when_ticked(admin: Browser) -> None:
     admin.click('.jq-head input[name="tree"]')
     admin.click("button.jq-cancel")
 
-    admin.wait_for(lambda: "2 cancelled." in admin.text(".messagelist"))
+    admin.wait_for(lambda: "Cancelled 2 tasks." in admin.text(".messagelist"))
     assert Task.objects.get(pk=child.pk).status == "CANCELLED"
 
 

@@ -46,11 +46,6 @@ class Listener(Actor[Any]):
         return Done()
 
 
-@pytest.fixture(params=["default", "sqlite"])
-def backend(request):
-    return request.param
-
-
 @pytest.fixture
 def make(backend):
     defaults = {"task_type": Listener.task.task_type, "suspended": True}
@@ -449,7 +444,7 @@ def test_an_actor_pruned_in_the_same_moment_is_said_to_be_gone(make, send, monke
 
     response = send(row, "1")
 
-    assert "There is no task" in said(response)[0]
+    assert "Unknown task" in said(response)[0]
     assert response.url == "/admin/jobqueue/task/"
 
 
@@ -471,7 +466,7 @@ def test_wake_now_makes_a_suspended_task_ready(client, staff, make):
 
     response = client.post(url(row, "wake"))
 
-    assert said(response) == ["1 woken: polled as soon as an executor has a slot for it."]
+    assert said(response) == ["Woke 1 task. It runs as soon as an executor has a free slot."]
     assert status(row) == "READY"
     assert LogEntry.objects.get().change_message == "Wake now"
 
@@ -481,7 +476,7 @@ def test_wake_now_says_when_there_was_nothing_to_wake(client, staff, make):
 
     response = client.post(url(row, "wake"))
 
-    assert said(response) == ["1 skipped: not SUSPENDED."]
+    assert said(response) == ["Skipped 1 task: not suspended, or deleted."]
     assert not LogEntry.objects.exists()
 
 
@@ -500,7 +495,7 @@ def test_a_lock_that_does_not_come_is_said(client, staff, make, monkeypatch, bac
 
     response = client.post(url(row, "wake"))
 
-    assert said(response) == ["Nothing was done: somebody else's transaction holds the task. Try again in a moment."]
+    assert said(response) == ["Nothing was changed: another transaction has locked the task. Try again in a moment."]
     assert status(row) == "SUSPENDED"
 
 
@@ -512,12 +507,12 @@ def test_cancel_takes_the_children_along_only_where_that_was_ticked(client, staf
     child, spared = child_of(root), child_of(other)
     grandchild = child_of(child, running=True)
 
-    assert said(client.post(url(root, "cancel"), {"tree": "1"})) == ["2 cancelled, 1 running: told to stop."]
+    assert said(client.post(url(root, "cancel"), {"tree": "1"})) == ["Cancelled 2 tasks. Asked 1 running task to stop."]
     client.post(url(other, "cancel"))
 
     assert [status(row) for row in (root, child, other, spared)] == ["CANCELLED", "CANCELLED", "CANCELLED", "READY"]
     assert Task.objects.using(grandchild.backend).get(pk=grandchild.pk).cancel_requested_at is not None
-    assert {entry.change_message for entry in LogEntry.objects.all()} == {"Cancel with its children", "Cancel"}
+    assert {entry.change_message for entry in LogEntry.objects.all()} == {"Cancel with descendants", "Cancel"}
 
 
 def test_children_that_outlived_their_parent_can_be_cancelled_from_its_page(client, staff, make, child_of, page):
@@ -527,7 +522,7 @@ def test_children_that_outlived_their_parent_can_be_cancelled_from_its_page(clie
 
     response = client.post(url(root, "cancel"), {"tree": "1"})
 
-    assert said(response) == ["1 cancelled, 1 skipped: ended already."]
+    assert said(response) == ["Cancelled 1 task. Skipped 1 task: already ended, or deleted."]
     assert (status(root), status(child)) == ("SUCCESSFUL", "CANCELLED")
     assert "Cancel its children" not in page(root)
 
@@ -586,4 +581,4 @@ def test_forms_need_their_token(staff, make, name):
 def test_a_task_that_is_gone_is_said_to_be(client, staff, name):
     response = client.post(f"/admin/jobqueue/task/{uuid4()}/{name}/", {"body": "1"})
 
-    assert "There is no task" in said(response)[0]
+    assert "Unknown task" in said(response)[0]

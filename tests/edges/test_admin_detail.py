@@ -17,7 +17,7 @@ from jobqueue.inspect.payload_display import SHOWN_CHARACTERS, UNREADABLE, read,
 from jobqueue.models import Task
 from jobqueue.redact import MASK
 from tests.edges.cli import jobqueue
-from tests.factories import ExecutorFactory, MessageFactory, TaskFactory, ago, error, make_user
+from tests.factories import ExecutorFactory, MessageFactory, ago, error, make_user
 from tests.tasks import add_later
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -30,16 +30,6 @@ def log_in(name: str, password: str, *rest: str, next_page: str = "/") -> None: 
 
 @task(takes_context=True)
 def log_in_with_context(context, name: str, password: str) -> None: ...
-
-
-@pytest.fixture(params=["default", "sqlite"])
-def backend(request):
-    return request.param
-
-
-@pytest.fixture
-def make(backend):
-    return lambda **columns: TaskFactory.create(backend=backend, using=backend, **columns)
 
 
 def url(row, page="change"):
@@ -396,7 +386,7 @@ def test_unknown_task_leads_back_to_the_list(client, identifier):
     response = client.get(f"/admin/jobqueue/task/{identifier}/change/", follow=True)
 
     assert response.redirect_chain == [("/admin/jobqueue/task/", 302)]
-    assert "There is no task" in response.content.decode()
+    assert "Unknown task" in response.content.decode()
 
 
 def test_page_needs_the_permission_to_view(client, make):

@@ -18,11 +18,6 @@ pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 SCRIPT = "<script>alert(1)</script>"
 
 
-@pytest.fixture(params=["default", "sqlite"])
-def backend(request):
-    return request.param
-
-
 @pytest.fixture
 def make(backend):
     return lambda **columns: ExecutorFactory.create(backend=backend, using=backend, **columns)

@@ -18,9 +18,8 @@ from jobqueue.engine import claim_statements, gauges, postgresql
 from jobqueue.engine.clock import bound
 from jobqueue.engine.postgresql import PostgresEngine
 from jobqueue.engine.statements import statement
-from jobqueue.inspect import queries as rows
-from jobqueue.inspect import stats as figures
-from jobqueue.inspect.task_filter import Choice
+from jobqueue.inspect import queries, stats
+from jobqueue.inspect.task_filter import TaskFilter
 from jobqueue.models import Executor, Task
 from jobqueue.records import FINAL, Effects, NewMessage, Outcome, Status
 from tests.engine.bench import Bench, new, outcome
@@ -438,22 +437,23 @@ class TestCommandLine:
 
     @pytest.fixture(autouse=True)
     def few(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (figures, rows):
+        for module in (stats, queries):
             monkeypatch.setattr(module, "CAP", 1000)
 
     def test_status(self, bench: Bench, most_scheduled: int) -> None:
-        read(lambda: figures.figures(bench.engine), at_least=10, most_rows=most_scheduled)
+        read(lambda: stats.read_stats(bench.engine), at_least=10, most_rows=most_scheduled)
 
     @pytest.mark.parametrize("status", Status)
     def test_two_pages_of_a_status(self, bench: Bench, status: Status, most_scheduled: int) -> None:
-        pages = rows.walk(rows.of_status(bench.engine, status), rows.ORDER[status], Choice(), page=500)
+        pages = queries.walk(queries.of_status(bench.engine, status), queries.ORDER[status], TaskFilter(), page=500)
         most_rows = most_scheduled if status is Status.SCHEDULED else MOST_ROWS
         read(lambda: [next(pages, None), next(pages, None)], most_rows=most_rows)
 
     @pytest.mark.parametrize("status", FINAL)
     def test_tail(self, bench: Bench, status: Status) -> None:
-        read(lambda: rows.newest(bench.engine, status, Choice(tasks=("rare",)), None, 10))
-        read(lambda: rows.newest(bench.engine, status, Choice(), bench.engine.now() - timedelta(seconds=10), 500))
+        read(lambda: queries.newest(bench.engine, status, TaskFilter(tasks=("rare",)), None, 10))
+        since = bench.engine.now() - timedelta(seconds=10)
+        read(lambda: queries.newest(bench.engine, status, TaskFilter(), since, 500))
 
     @pytest.mark.parametrize("status", FINAL)
     def test_purge(self, bench: Bench, status: Status) -> None:

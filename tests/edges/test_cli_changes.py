@@ -1,4 +1,4 @@
-"""manage.py jobqueue requeue, cancel, purge, pause, resume, submit and send: what they change, and what they refuse."""
+"""manage.py jobqueue requeue, cancel, prune, pause, resume, limit, submit, send and executors: changes and refusals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import sys
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from io import StringIO
@@ -18,36 +17,21 @@ from typing import Any
 import pytest
 
 from jobqueue import api
-from jobqueue.cli import deeds, progress
+from jobqueue.cli import bulk, progress
 from jobqueue.engine import engine_for
-from jobqueue.inspect.queries import walk
-from jobqueue.inspect.task_filter import Choice
+from jobqueue.inspect.queries import Count, walk
 from jobqueue.models import Executor, InboxMessage, Queue, Task
-from jobqueue.records import Status
 from jobqueue.serialization.ids import new_id
+from tests.edges.admin import status_of
 from tests.edges.cli import BOTH, console, jobqueue
-from tests.factories import ExecutorFactory, MessageFactory, TaskFactory, ago, now
+from tests.factories import MessageFactory, TaskFactory, ago, now
 
 pytestmark = BOTH
 
 
-@pytest.fixture(params=["default", "sqlite"])
-def backend(request):
-    return request.param
-
-
-@pytest.fixture
-def make(backend):
-    return lambda **columns: TaskFactory.create(backend=backend, using=backend, **columns)
-
-
 @pytest.fixture
 def run(backend):
-    return lambda what, *words: jobqueue(what, "--backend", backend, *words)
-
-
-def status(row: Task) -> str:
-    return Task.objects.using(row.backend).get(pk=row.pk).status
+    return lambda verb, *words: jobqueue(verb, "--backend", backend, *words)
 
 
 def everything() -> list[Any]:
@@ -62,19 +46,16 @@ class TestRequeueAndCancel:
     def test_ids_are_found_in_every_backend(self, make) -> None:
         failed, live = make(failed=True), make()
         said = jobqueue("requeue", failed.pk, live.pk)
-        assert (said.code, said.out) == (0, "1 requeued, 1 skipped: not FAILED or CANCELLED, or not there\n")
-        assert status(failed) == "READY"
-        assert jobqueue("cancel", failed.pk, "--json").json == {
-            "cancelled": 1,
-            "requested": 0,
-            "skipped": 0,
-            "busy": 0,
-        }
+        assert said.code == 0
+        assert said.out == "Requeued 1 task. Skipped 1 task: not failed or cancelled, or deleted.\n"
+        assert status_of(failed) == "READY"
+        expected = {"cancelled": 1, "requested": 0, "skipped": 0, "busy": 0}
+        assert jobqueue("cancel", failed.pk, "--json").json == expected
 
-    def test_an_id_that_nobody_has_is_exit_code_1(self) -> None:
+    def test_unknown_id_is_exit_code_1(self) -> None:
         assert jobqueue("requeue", new_id()).code == 1
 
-    def test_the_chosen_are_requeued_and_no_others(self, make, run) -> None:
+    def test_filters_choose_the_requeued_tasks(self, make, run) -> None:
         chosen = [make(failed=True, queue_name="emails") for _ in range(5)]
         others = [
             make(failed=True),
@@ -82,124 +63,145 @@ class TestRequeueAndCancel:
             make(failed=True, queue_name="emails", task_type="shop.tasks.other"),
         ]
         said = run("requeue", "--failed", "--queue", "emails", "--task", "send_receipt", "--batch", 2, "--yes")
-        assert said.out == "5 requeued\n"
-        assert {status(row) for row in chosen} == {"READY"}
-        assert [status(row) for row in others] == ["FAILED", "CANCELLED", "FAILED"]
+        assert said.out == "Requeued 5 tasks.\n"
+        assert {status_of(row) for row in chosen} == {"READY"}
+        assert [status_of(row) for row in others] == ["FAILED", "CANCELLED", "FAILED"]
 
-    def test_what_ends_badly_meanwhile_is_not_requeued_again(self, make) -> None:
+    def test_task_that_fails_again_is_not_requeued_twice(self, make, run, monkeypatch) -> None:
         row = make(failed=True)
-        calls: list[Any] = []
+        requeue = api.requeue
 
-        def perform(ids: Any, **options: Any) -> Any:
-            calls.append(ids)
-            report = api.requeue(ids, **options)
+        def fail_again(ids: Any, **options: Any) -> Any:
+            report = requeue(ids, **options)
             Task.objects.using(row.backend).filter(pk__in=ids).update(status="FAILED", finished_at=ago(-60))
             return report
 
-        deed = replace(deeds.REQUEUE, perform=perform)
-        choice = Choice(statuses=(Status.FAILED,))
-        deeds.perform(console(), deeds.Request(deed=deed, ids=[], choice=choice, backend=row.backend, is_sure=True))
-        assert len(calls) == 1
+        monkeypatch.setattr(api, "requeue", fail_again)
+        assert run("requeue", "--failed", "--yes").out == "Requeued 1 task.\n"
 
-    def test_the_limit_is_kept(self, make, run) -> None:
+    def test_tasks_that_enter_after_the_question_are_not_changed(self, make, run, monkeypatch) -> None:
+        row, running, late = make(failed=True), make(running=True), []
+
+        class Stdin(StringIO):
+            def isatty(self) -> bool:
+                return True
+
+            def readline(self, *_: Any) -> str:  # type: ignore[override]
+                late.append(make(failed=True, finished_at=now()))
+                Task.objects.using(running.backend).filter(pk=running.pk).update(status="FAILED", finished_at=now())
+                return "y\n"
+
+        monkeypatch.setattr("sys.stdin", Stdin())
+        assert run("requeue", "--failed").out == "Requeued 1 task.\n"
+        assert [status_of(one) for one in (row, running, *late)] == ["READY", "FAILED", "FAILED"]
+
+    def test_limit_bounds_the_number_of_changes(self, make, run) -> None:
         made = [make() for _ in range(5)]
-        assert run("cancel", "--queue", "default", "--limit", 3, "--batch", 2, "--yes").out == "3 cancelled\n"
-        assert sorted(map(status, made)) == ["CANCELLED"] * 3 + ["READY"] * 2
+        assert run("cancel", "--queue", "default", "--limit", 3, "--batch", 2, "--yes").out == "Cancelled 3 tasks.\n"
+        assert sorted(map(status_of, made)) == ["CANCELLED"] * 3 + ["READY"] * 2
 
-    def test_cancel_takes_every_living_status(self, make, run) -> None:
+    def test_cancel_by_queue_takes_every_unfinished_status(self, make, run) -> None:
         made = [make(), make(scheduled=True), make(suspended=True)]
         running, ended = make(running=True), make(successful=True)
-        assert run("cancel", "--queue", "default", "--yes").out == "3 cancelled, 1 running: told to stop\n"
-        assert {status(row) for row in made} == {"CANCELLED"}
-        assert (status(running), status(ended)) == ("RUNNING", "SUCCESSFUL")
+        said = run("cancel", "--queue", "default", "--yes")
+        assert said.out == "Cancelled 3 tasks. Asked 1 running task to stop.\n"
+        assert {status_of(row) for row in made} == {"CANCELLED"}
+        assert (status_of(running), status_of(ended)) == ("RUNNING", "SUCCESSFUL")
 
-    def test_the_tree_goes_along(self, make) -> None:
+    def test_descendants_are_cancelled_too(self, make) -> None:
         parent = make()
         child = make(parent_id=parent.pk)
-        assert jobqueue("cancel", parent.pk, "--tree").out == "2 cancelled\n"
-        assert status(child) == "CANCELLED"
+        assert jobqueue("cancel", parent.pk, "--descendants").out == "Cancelled 2 tasks.\n"
+        assert status_of(child) == "CANCELLED"
 
-    def test_a_dry_run_only_counts(self, make, run) -> None:
+    def test_dry_run_only_counts(self, make, run) -> None:
         row = make(failed=True)
-        assert run("requeue", "--failed", "--dry-run").out == "Would requeue 1 FAILED tasks.\n"
-        assert status(row) == "FAILED"
+        assert run("requeue", "--failed", "--dry-run").out == "Would requeue 1 task (status FAILED).\n"
+        assert run("requeue", "--failed", "--dry-run", "--json").json == {"would_change": 1, "is_more": False}
+        assert status_of(row) == "FAILED"
 
-    def test_nothing_is_done_where_nobody_can_be_asked(self, make, run, monkeypatch) -> None:
+    def test_without_a_terminal_it_needs_yes(self, make, run, monkeypatch) -> None:
         row = make(failed=True)
         monkeypatch.setattr("sys.stdin", StringIO("y\n"))
         said = run("requeue", "--failed")
-        assert (said.code, status(row)) == (1, "FAILED")
+        assert (said.code, status_of(row)) == (1, "FAILED")
         assert "--yes" in said.err
 
-    def test_it_asks_too_where_the_first_is_behind_all_that_were_looked_at(self, make, run, monkeypatch) -> None:
+    def test_it_asks_when_the_first_match_is_beyond_the_preview(self, make, run, monkeypatch) -> None:
         for seconds in (30, 20):
             make(failed=True, finished_at=ago(seconds))
         row = make(failed=True, finished_at=ago(10), queue_name="emails")
-        monkeypatch.setattr(deeds, "LOOKED", 2)
-        monkeypatch.setattr(deeds, "walk", partial(walk, page=1))
+        monkeypatch.setattr(bulk, "MAX_READ", 2)
+        monkeypatch.setattr(bulk, "walk", partial(walk, page=1))
         monkeypatch.setattr("sys.stdin", StringIO("y\n"))
         said = run("requeue", "--failed", "--queue", "emails")
-        assert (said.code, status(row)) == (1, "FAILED")
-        assert "Requeue ? FAILED tasks in emails?" in said.err
+        assert (said.code, status_of(row)) == (1, "FAILED")
+        assert "Requeue ? tasks (status FAILED, queue emails)?" in said.err
 
     @pytest.mark.parametrize(("answer", "after"), [("y\n", "READY"), ("\n", "FAILED"), ("", "FAILED")])
-    def test_a_terminal_is_asked(self, make, run, monkeypatch, answer: str, after: str) -> None:
+    def test_terminal_is_asked(self, make, run, monkeypatch, answer: str, after: str) -> None:
         row = make(failed=True)
         stdin = StringIO(answer)
         monkeypatch.setattr(stdin, "isatty", lambda: True)
         monkeypatch.setattr("sys.stdin", stdin)
         said = run("requeue", "--failed")
-        assert "Requeue 1 FAILED tasks? [y/N]" in said.err
-        assert (status(row), said.code) == (after, 0 if after == "READY" else 1)
+        assert "Requeue 1 task (status FAILED)? [y/N]" in said.err
+        assert (status_of(row), said.code) == (after, 0 if after == "READY" else 1)
 
-    def test_ctrl_c_ends_it_after_the_batch_and_says_what_was_done(self, make, run, monkeypatch) -> None:
+    def test_ctrl_c_ends_after_the_batch_and_reports(self, make, run, monkeypatch) -> None:
         made = [make(failed=True) for _ in range(6)]
-        original = progress.Progress.add
+        original, done = progress.Progress.add, []
 
-        def add(self: progress.Progress, count: int) -> None:
-            original(self, count)
-            if self.done == 4:
+        def add(self: progress.Progress, count: int) -> bool:
+            done.append(count)
+            if sum(done) == 4:
                 os.kill(os.getpid(), signal.SIGINT)
+            return original(self, count)
 
         monkeypatch.setattr(progress.Progress, "add", add)
         before = signal.getsignal(signal.SIGINT)
 
         said = run("requeue", "--failed", "--yes", "--batch", 2)
 
-        assert (said.code, said.out) == (130, "4 requeued\n")
+        assert (said.code, said.out) == (130, "Requeued 4 tasks.\n")
         assert "Stopping after this batch" in said.err
-        assert sorted(map(status, made)) == ["FAILED"] * 2 + ["READY"] * 4
+        assert sorted(map(status_of, made)) == ["FAILED"] * 2 + ["READY"] * 4
         assert signal.getsignal(signal.SIGINT) is before
 
 
-class TestPurge:
-    def test_old_ones_go_with_their_mail(self, backend, make, run) -> None:
+class TestPrune:
+    def test_old_tasks_are_deleted_with_their_messages(self, backend, make, run) -> None:
         old = [make(successful=True, finished_at=ago(3 * 86_400)) for _ in range(5)]
         MessageFactory.create(using=backend, task_id=old[0].pk)
         young, failed, live = make(successful=True), make(failed=True, finished_at=ago(3 * 86_400)), make()
 
-        said = run("purge", "--older-than", "2d", "--status", "successful", "--batch", 2, "--yes")
+        said = run("prune", "--older-than", "2d", "--status", "successful", "--batch", 2, "--yes")
 
         assert said.out == "Deleted 5 tasks that ended more than 2 d ago: 5 successful.\n"
         left = set(Task.objects.using(backend).values_list("pk", flat=True))
         assert left == {young.pk, failed.pk, live.pk}
         assert not InboxMessage.objects.using(backend).exists()
 
-    def test_a_dry_run_deletes_nothing(self, backend, make, run) -> None:
+    def test_dry_run_deletes_nothing(self, backend, make, run) -> None:
         make(cancelled=True, finished_at=ago(7200))
-        said = run("purge", "--older-than", "1h", "--dry-run", "--json")
+        said = run("prune", "--older-than", "1h", "--dry-run", "--json")
         assert said.json == {"successful": 0, "failed": 0, "cancelled": 1}
         assert Task.objects.using(backend).count() == 1
 
     def test_it_asks(self, backend, make, run, monkeypatch) -> None:
         make(successful=True)
         monkeypatch.setattr("sys.stdin", StringIO(""))
-        assert run("purge", "--older-than", 0).code == 1
+        assert run("prune", "--older-than", "0s").code == 1
         assert Task.objects.using(backend).count() == 1
+
+    def test_engine_deletes_the_oldest_first(self, make, backend) -> None:
+        made = [make(failed=True, finished_at=ago(seconds)) for seconds in (50, 70, 60)]
+        assert engine_for(backend).purge("FAILED", 0, 2) == 2
+        assert Task.objects.using(backend).get().pk == made[0].pk
 
 
 class TestQueues:
-    def test_a_paused_queue_says_by_whom_and_why_until_it_runs_again(self, backend, run) -> None:
+    def test_pause_is_stored_until_the_resume(self, backend, run) -> None:
         said = run("pause", "emails", "--reason", "disk full", "--by", "anna")
         assert said.out.startswith("emails is paused")
         row = Queue.objects.using(backend).get(name="emails")
@@ -210,15 +212,15 @@ class TestQueues:
         row.refresh_from_db()
         assert row.paused_at is None
 
-    def test_resuming_what_runs_is_no_error(self, run) -> None:
+    def test_resume_of_an_active_queue_is_no_error(self, run) -> None:
         said = run("resume", "emails")
         assert (said.code, said.err) == (0, "emails was not paused.\n")
 
     @pytest.mark.parametrize("flag", ["--for", "--until"])
-    def test_a_pause_may_have_an_end(self, backend, run, flag) -> None:
+    def test_pause_may_have_an_end(self, backend, run, flag) -> None:
         end = "2h" if flag == "--for" else (now() + timedelta(hours=2)).isoformat()
         said = run("pause", "emails", "sms", flag, end)
-        assert re.match(r"emails is paused until 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC: executors", said.out)
+        assert re.match(r"emails is paused until 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC\. Running", said.out)
         for row in Queue.objects.using(backend):
             assert row.resume_at is not None
             assert timedelta(minutes=115) < row.resume_at - now() <= timedelta(hours=2)
@@ -228,19 +230,19 @@ class TestQueues:
     @pytest.mark.parametrize(
         ("end", "says"),
         [
-            (("--for", "0"), "has ended already"),
+            (("--for", "0s"), "has ended already"),
             (("--until", "2020-01-01T00:00"), "has ended already"),
             (("--until", "9999-12-31T23:59"), "until must lie between the years 1970 and 9000"),
         ],
     )
-    def test_a_pause_without_a_proper_end_is_refused(self, backend, run, end, says) -> None:
+    def test_pause_with_an_invalid_end_is_refused(self, backend, run, end, says) -> None:
         said = run("pause", "emails", *end)
         assert said.code == 1
         assert says in said.err
         assert not Queue.objects.using(backend).exists()
 
-    def test_a_limit_is_set_shown_and_taken_back(self, backend, run) -> None:
-        assert run("limit", "emails", 5).out == "emails runs, at most 5 tasks at once.\n"
+    def test_limit_is_set_shown_and_removed(self, backend, run) -> None:
+        assert run("limit", "emails", 5).out == "emails is active with at most 5 tasks at once.\n"
         assert Queue.objects.using(backend).get().max_running == 5
         assert re.search(r"^emails +0 +0 +0/5 ", run("status").out, re.MULTILINE)
         assert run("status", "--json").json["backends"][0]["queues"][0]["max_running"] == 5
@@ -249,40 +251,40 @@ class TestQueues:
         assert Queue.objects.using(backend).get().paused_at is not None
 
     @pytest.mark.parametrize("most", ["0", "-1", "many", "2.5"])
-    def test_a_limit_is_a_number_or_none(self, backend, run, most) -> None:
+    def test_limit_is_a_number_or_none(self, backend, run, most) -> None:
         said = run("limit", "emails", most)
-        assert said.code == 1
+        assert said.code == 2
         assert "or none" in said.err
         assert not Queue.objects.using(backend).exists()
 
-    def test_an_unknown_queue_pauses_none(self, settings) -> None:
+    def test_unknown_queue_pauses_none(self, settings) -> None:
         settings.TASKS = settings.TASKS | {"default": settings.TASKS["default"] | {"QUEUES": ["default", "emails"]}}
         said = jobqueue("pause", "emails", "emial")
         assert (said.code, Queue.objects.exists()) == (1, False)
         assert "default, emails" in said.err
 
-    def test_a_queue_that_the_settings_name_no_more_can_be_emptied(self, settings) -> None:
+    def test_queue_removed_from_settings_can_be_emptied(self, settings) -> None:
         settings.TASKS = settings.TASKS | {"default": settings.TASKS["default"] | {"QUEUES": ["default"]}}
         ready, later = TaskFactory.create(queue_name="old"), TaskFactory.create(queue_name="older", scheduled=True)
         assert jobqueue("pause", "old").code == 0
-        assert jobqueue("cancel", "--queue", "old", "--yes").out == "1 cancelled\n"
-        assert jobqueue("resume", "old").out == "old runs.\n"
-        assert jobqueue("cancel", "--queue", "older", "--yes").out == "1 cancelled\n"
-        assert {status(ready), status(later)} == {"CANCELLED"}
+        assert jobqueue("cancel", "--queue", "old", "--yes").out == "Cancelled 1 task.\n"
+        assert jobqueue("resume", "old").out == "old is active.\n"
+        assert jobqueue("cancel", "--queue", "older", "--yes").out == "Cancelled 1 task.\n"
+        assert {status_of(ready), status_of(later)} == {"CANCELLED"}
 
 
 class TestSubmitAndSend:
-    def test_a_task_is_enqueued_by_its_short_name(self, backend, run) -> None:
+    def test_submit_finds_task_by_short_name(self, backend, run) -> None:
         said = run("submit", "echo", "--kwargs", '{"value": 2}', "--run-after", "1h", "--priority", 5)
         row = Task.objects.using(backend).get(pk=said.out.strip())
         assert (row.task_type, row.args, row.kwargs) == ("tests.tasks.echo", [], {"value": 2})
         assert (row.status, row.priority, row.queue_name) == ("SCHEDULED", 5, "default")
 
-    def test_a_key_that_is_taken_gives_the_task_that_has_it(self, run) -> None:
+    def test_submit_with_a_taken_key_prints_that_task(self, run) -> None:
         first, second = (run("submit", "echo", "--key", "k", "--json").json["id"] for _ in range(2))
         assert first == second
 
-    def test_a_message_reaches_an_actor(self, backend, make, run) -> None:
+    def test_send_reaches_an_actor(self, backend, make, run) -> None:
         actor = make(task_type="tests.actors.Fibonacci", suspended=True, key="fib")
         said = run("send", "fib", "8", "--dedupe-key", "d")
         assert said.code == 0
@@ -311,9 +313,10 @@ class TestSubmitAndSend:
             ("requeue", "01900000-0000-7000-8000-000000000000", "--failed"),
             ("requeue", "--status", "SUCCESSFUL"),
             ("cancel", "--queue", "default", "--batch", "0"),
-            ("purge",),
-            ("purge", "--older-than", "soon", "--yes"),
-            ("purge", "--older-than", "1d", "--status", "READY", "--yes"),
+            ("prune",),
+            ("prune", "--older-than", "soon", "--yes"),
+            ("prune", "--older-than", "14", "--yes"),
+            ("prune", "--older-than", "1d", "--status", "READY", "--yes"),
             ("pause",),
             ("pause", "x" * 129),
             ("pause", "emails", "--reason", "x" * 256),
@@ -322,16 +325,17 @@ class TestSubmitAndSend:
         ],
         ids=" ".join,
     )
-    def test_what_is_wrong_is_said_in_one_line_and_nothing_is_written(self, words: tuple[str, ...]) -> None:
+    def test_wrong_usage_is_one_line_and_changes_nothing(self, words: tuple[str, ...]) -> None:
         TaskFactory.create(failed=True)
         TaskFactory.create()
         before = everything()
         said = jobqueue(*words)
-        assert (said.code, said.out) == (1, "")
+        assert said.code in (1, 2)
+        assert said.out == ""
         assert len(said.err.strip().splitlines()) == 1
         assert everything() == before
 
-    def test_a_message_that_the_actor_would_not_read_is_refused(self, make) -> None:
+    def test_message_to_a_function_is_refused(self, make) -> None:
         function = make(task_type="tests.tasks.add")
         said = jobqueue("send", function.pk, "1")
         assert said.code == 1
@@ -339,7 +343,7 @@ class TestSubmitAndSend:
 
 
 class TestLog:
-    """What people change by command stands in the site's log, with who did it, and without what tasks are given."""
+    """The site's log has who changed what, without arguments of tasks."""
 
     @pytest.fixture
     def log(self, caplog: pytest.LogCaptureFixture) -> Any:
@@ -354,12 +358,15 @@ class TestLog:
             (("resume", "emails"), "resume by={me} queue='emails' {b}"),
             (("limit", "emails", "5"), "limit by={me} queue='emails' {b} max_running=5"),
             (("limit", "emails", "none"), "limit by={me} queue='emails' {b} max_running='none'"),
-            (("cancel", "--queue", "default", "--yes"), "cancel by={me} tasks='SCHEDULED or ... {b} cancelled=2 "),
-            (("purge", "--older-than", "1h", "--yes"), "purge by={me} older_than='60 min' {b} successful=1 failed=0 "),
+            (
+                ("cancel", "--queue", "default", "--yes"),
+                "cancel by={me} tasks='status ... {b} cancelled=2 ",
+            ),
+            (("prune", "--older-than", "1h", "--yes"), "prune by={me} older_than='60 min' {b} successful=1 failed=0 "),
         ],
         ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
     )
-    def test_who_did_what(self, backend, make, run, log, words: tuple[str, ...], said: str) -> None:
+    def test_changes_are_logged_with_the_user(self, backend, make, run, log, words: tuple[str, ...], said: str) -> None:
         make(), make(), make(successful=True, finished_at=ago(7200))
         assert run(*words).code == 0
         me = f"shell user {getpass.getuser()}"
@@ -368,14 +375,14 @@ class TestLog:
         assert line.startswith(begin)
         assert end in line
 
-    def test_executors_are_named(self, backend, run, log) -> None:
-        row = ExecutorFactory.create(backend=backend, using=backend, name="web-a")
-        run("executors", "stop", "web-a", "--wait", 0)
+    def test_executors_are_logged_by_name(self, make_executor, run, log) -> None:
+        row = make_executor(name="web-a")
+        run("executors", "stop", "web-a", "--wait", "0s")
         (line,) = log()
         assert line.startswith("stop by=shell user ")
         assert f"executor='web-a' id='{row.pk}'" in line
 
-    def test_ids_are_named_and_arguments_are_not(self, make, run, log) -> None:
+    def test_ids_are_logged_and_arguments_are_not(self, make, run, log) -> None:
         failed = make(failed=True)
         run("requeue", failed.pk)
         pk = run("submit", "echo", "--kwargs", '{"value": "s3cret"}').out.strip()
@@ -388,67 +395,46 @@ class TestLog:
         assert "s3cret" not in submitted + sent
         assert "987654321" not in sent
 
-    def test_nothing_is_said_of_what_was_not_done(self, make, run, log) -> None:
+    def test_commands_without_a_change_are_not_logged(self, make, run, log) -> None:
         make(failed=True)
         run("requeue", "--failed", "--dry-run")
-        run("requeue", "--failed")  # nobody can be asked
-        run("pause", "emails", "--for", "0")
+        run("requeue", "--failed")  # no terminal to ask
+        run("pause", "emails", "--for", "0s")
         run("status")
         assert log() == []
 
 
 class TestProgress:
-    def test_a_line_is_said_every_ten_seconds(self, monkeypatch) -> None:
-        now = [100.0]
-        monkeypatch.setattr("jobqueue.cli.progress.time.monotonic", lambda: now[0])
-        err = StringIO()
-        with progress.progress(console(err), "deleted", 9000) as work:
-            for _ in range(9):
-                now[0] += 4.0
-                work.add(1000)
-        assert err.getvalue().splitlines() == [
-            "3,000 of 9,000 deleted, 250/s",
-            "6,000 of 9,000 deleted, 250/s",
-            "9,000 of 9,000 deleted, 250/s",
-        ]
-
     @pytest.mark.parametrize("is_terminal", [True, False])
-    def test_a_terminal_sees_a_bar_where_tqdm_is_installed(self, monkeypatch, is_terminal: bool) -> None:
+    def test_terminal_shows_a_bar_if_tqdm_is_installed(self, monkeypatch, is_terminal: bool) -> None:
         calls: list[Any] = []
         bar = SimpleNamespace(update=calls.append, close=lambda: calls.append("closed"))
 
-        def tqdm(**how: Any) -> Any:
-            calls.append((how["total"], how["desc"], how["file"]))
+        def tqdm(**options: Any) -> Any:
+            calls.append((options["total"], options["desc"], options["file"]))
             return bar
 
         monkeypatch.setitem(sys.modules, "tqdm", SimpleNamespace(tqdm=tqdm))
         err = StringIO()
         monkeypatch.setattr(err, "isatty", lambda: is_terminal)
         monkeypatch.setattr("sys.stderr", err)
-        with progress.progress(console(err), "deleted", 9000) as work:
+        with progress.progress(console(err), "deleted", Count(9000)) as work:
             work.add(1000)
         assert calls == ([(9000, "deleted", err), 1000, "closed"] if is_terminal else [])
+        assert err.getvalue() == ""
 
-    def test_a_second_ctrl_c_ends_it_at_once(self) -> None:
-        with progress.progress(console(), "deleted"):
+    def test_second_ctrl_c_ends_at_once(self) -> None:
+        with progress.progress(console(), "deleted", Count()):
             os.kill(os.getpid(), signal.SIGINT)
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_the_engine_purges_the_oldest_first(make, backend) -> None:
-    made = [make(failed=True, finished_at=ago(seconds)) for seconds in (50, 70, 60)]
-    assert engine_for(backend).purge("FAILED", 0, 2) == 2
-    assert Task.objects.using(backend).get().pk == made[0].pk
-
-
 class TestExecutors:
-    def test_they_are_listed(self, backend, run) -> None:
-        ExecutorFactory.create(
-            backend=backend, using=backend, name="web-a", queues=["emails"], queue_limits={"emails": 2}
-        )
-        ExecutorFactory.create(backend=backend, using=backend, name="web-b", state="QUIET")
-        ExecutorFactory.create(backend=backend, using=backend, name="web-c", state="STOPPED")
+    def test_running_executors_are_listed(self, make_executor, run) -> None:
+        make_executor(name="web-a", queues=["emails"], queue_limits={"emails": 2})
+        make_executor(name="web-b", state="QUIET")
+        make_executor(name="web-c", state="STOPPED")
         said = run("executors")
         assert re.search(r"^web-a +alive .*emails \(max 2\)", said.out, re.MULTILINE)
         assert re.search(r"^web-b +quiet ", said.out, re.MULTILINE)
@@ -456,13 +442,13 @@ class TestExecutors:
         assert {one["state"] for one in run("executors", "--json").json} == {"alive", "quiet"}
 
     @pytest.mark.parametrize("by", ["name", "id", "all"])
-    def test_who_does_not_answer_is_named(self, backend, run, by, monkeypatch) -> None:
+    def test_executor_that_does_not_answer_is_named(self, backend, make_executor, run, by, monkeypatch) -> None:
         monkeypatch.setattr("jobqueue.api.executors.transaction.on_commit", lambda call, **_: call())
-        row = ExecutorFactory.create(backend=backend, using=backend, name="web-a")
-        lost = ExecutorFactory.create(backend=backend, using=backend, lost=True, name="web-a")
+        row = make_executor(name="web-a")
+        lost = make_executor(lost=True, name="web-a")
         whom = {"name": "web-a", "id": str(row.pk), "all": "--all"}[by]
-        said = run("executors", "quiet", whom, "--wait", 0)
-        assert (said.code, said.out) == (1, "web-a was told to be quiet, and has not answered yet.\n")
+        said = run("executors", "quiet", whom, "--wait", "0s")
+        assert (said.code, said.out) == (1, "web-a has not answered the command quiet yet.\n")
         assert "1 executor did not answer within 0 s." in said.err
         told = dict(Executor.objects.using(backend).values_list("pk", "command"))
         assert told == {row.pk: "QUIET", lost.pk: ""}
@@ -471,8 +457,8 @@ class TestExecutors:
         "words",
         [("stop",), ("stop", "web-a", "--all"), ("stop", "web-a", "nobody"), ("dance", "web-a"), ("stop", "--all")],
     )
-    def test_unclear_words_tell_nobody(self, backend, run, words) -> None:
+    def test_unclear_arguments_send_no_command(self, backend, make_executor, run, words) -> None:
         if words[1:] != ("--all",):
-            ExecutorFactory.create(backend=backend, using=backend, name="web-a")
-        assert run("executors", *words).code == 1
+            make_executor(name="web-a")
+        assert run("executors", *words).code in (1, 2)
         assert not Executor.objects.using(backend).exclude(command="").exists()

@@ -1,0 +1,336 @@
+"""
+Bulk actions: requeue, cancel or wake some tasks by id, or all tasks of a filter, in batches.
+
+A filter is read again when the action runs. Bounds exclude tasks that were enqueued or that ended after the preview.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import datetime
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext_lazy
+
+from jobqueue import api
+from jobqueue.engine.clock import read_clock
+from jobqueue.inspect.queries import Count, count, status_condition
+from jobqueue.models import Task
+from jobqueue.records import FINAL, LIVE, Status
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise as Text
+else:
+    Text = str | Promise
+
+PAGE = 10_000  # ids per query
+BATCH = 1000  # ids per statement
+MAX_SINGLE = 100  # up to so many tasks, each is a batch and a log entry of its own: one page of the admin's list
+BUDGET_SECONDS = 10.0  # per request
+SAMPLES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkResult:
+    """
+    Numbers of tasks.
+
+    changed: requeued, cancelled at once, or woken. requested: running tasks that were asked to stop. key_taken: not
+    requeued, because an active task has their key. skipped: in another state, or deleted. busy: locked by others.
+    """
+
+    changed: int = 0
+    requested: int = 0
+    key_taken: int = 0
+    skipped: int = 0
+    busy: int = 0
+
+    def __add__(self, other: BulkResult) -> BulkResult:
+        return BulkResult(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+
+    @property
+    def affected(self) -> int:
+        return self.changed + self.requested
+
+    @property
+    def total(self) -> int:
+        return sum(asdict(self).values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkAction:
+    """
+    One action on many tasks.
+
+    statuses: the tasks it can change. participle: the name of `changed` for programs. label_many, button, forecast: of
+    the list and its confirmation page. sentences: by field of the result, in the order in which they are shown.
+    """
+
+    name: str
+    participle: str
+    label: Text
+    label_many: Text = ""
+    button: Text = ""
+    forecast: Text = ""
+    sentences: Mapping[str, Text]
+    statuses: tuple[Status, ...]
+    perform: Callable[[Sequence[UUID], str | None], BulkResult]
+
+    @property
+    def condition(self) -> Q:
+        """The tasks it can change, as the partial indexes state it."""
+        return reduce(or_, (status_condition(status) for status in self.statuses))
+
+    def describe(self, result: BulkResult) -> str:
+        numbers = {name: number for name in self.sentences if (number := getattr(result, name))}
+        shown = (str(self.sentences[name] % numbers_of(Count(number))) for name, number in numbers.items())
+        return " ".join(shown) or _("No task matched.")
+
+    def as_json(self, result: BulkResult) -> dict[str, int]:
+        return {self.participle if name == "changed" else name: getattr(result, name) for name in self.sentences}
+
+
+def numbers_of(number: Count) -> dict[str, object]:
+    """Return what a sentence with a plural needs: the number, and its text with separators."""
+    return {"count": number.number, "number": number}
+
+
+def _requeue(ids: Sequence[UUID], backend: str | None) -> BulkResult:
+    report = api.requeue(ids, backend=backend)
+    return BulkResult(
+        changed=report.requeued, key_taken=report.key_taken, skipped=report.skipped, busy=len(report.busy)
+    )
+
+
+def _cancel(ids: Sequence[UUID], backend: str | None, *, tree: bool = False) -> BulkResult:
+    report = api.cancel(ids, backend=backend, tree=tree)
+    return BulkResult(
+        changed=report.cancelled, requested=report.requested, skipped=report.skipped, busy=len(report.busy)
+    )
+
+
+def _cancel_tree(ids: Sequence[UUID], backend: str | None) -> BulkResult:
+    return _cancel(ids, backend, tree=True)
+
+
+def _wake(ids: Sequence[UUID], backend: str | None) -> BulkResult:
+    woken = sum(api.wake(ids, backend=alias) for alias in (api.aliases() if backend is None else [backend]))
+    return BulkResult(changed=woken, skipped=len(ids) - woken)
+
+
+BUSY = ngettext_lazy(
+    "Skipped %(number)s task: another transaction has locked it. Try again later.",
+    "Skipped %(number)s tasks: other transactions have locked them. Try again later.",
+    "count",
+)
+REQUEUE = BulkAction(
+    name="requeue",
+    participle="requeued",
+    label=gettext_lazy("Requeue"),
+    label_many=gettext_lazy("Requeue selected %(verbose_name_plural)s"),
+    button=ngettext_lazy("Requeue %(number)s task", "Requeue %(number)s tasks", "count"),
+    forecast=ngettext_lazy(
+        "%(number)s failed or cancelled task will be requeued with a fresh set of attempts.",
+        "%(number)s failed or cancelled tasks will be requeued with a fresh set of attempts.",
+        "count",
+    ),
+    sentences={
+        "changed": ngettext_lazy("Requeued %(number)s task.", "Requeued %(number)s tasks.", "count"),
+        "key_taken": ngettext_lazy(
+            "Skipped %(number)s task: an active task has the same key.",
+            "Skipped %(number)s tasks: active tasks have the same keys.",
+            "count",
+        ),
+        "skipped": ngettext_lazy(
+            "Skipped %(number)s task: not failed or cancelled, or deleted.",
+            "Skipped %(number)s tasks: not failed or cancelled, or deleted.",
+            "count",
+        ),
+        "busy": BUSY,
+    },
+    statuses=(Status.FAILED, Status.CANCELLED),
+    perform=_requeue,
+)
+CANCEL = BulkAction(
+    name="cancel",
+    participle="cancelled",
+    label=gettext_lazy("Cancel"),
+    label_many=gettext_lazy("Cancel selected %(verbose_name_plural)s"),
+    button=ngettext_lazy("Cancel %(number)s task", "Cancel %(number)s tasks", "count"),
+    forecast=ngettext_lazy(
+        "%(number)s unfinished task will be cancelled; if it is running, it is asked to stop.",
+        "%(number)s unfinished tasks will be cancelled; running ones are asked to stop.",
+        "count",
+    ),
+    sentences={
+        "changed": ngettext_lazy("Cancelled %(number)s task.", "Cancelled %(number)s tasks.", "count"),
+        "requested": ngettext_lazy(
+            "Asked %(number)s running task to stop.", "Asked %(number)s running tasks to stop.", "count"
+        ),
+        "skipped": ngettext_lazy(
+            "Skipped %(number)s task: already ended, or deleted.",
+            "Skipped %(number)s tasks: already ended, or deleted.",
+            "count",
+        ),
+        "busy": BUSY,
+    },
+    statuses=LIVE,
+    perform=_cancel,
+)
+CANCEL_TREE = replace(CANCEL, label=gettext_lazy("Cancel with descendants"), perform=_cancel_tree)
+WAKE = BulkAction(
+    name="wake",
+    participle="woken",
+    label=gettext_lazy("Wake now"),
+    sentences={
+        "changed": ngettext_lazy(
+            "Woke %(number)s task. It runs as soon as an executor has a free slot.",
+            "Woke %(number)s tasks. They run as soon as executors have free slots.",
+            "count",
+        ),
+        "skipped": ngettext_lazy(
+            "Skipped %(number)s task: not suspended, or deleted.",
+            "Skipped %(number)s tasks: not suspended, or deleted.",
+            "count",
+        ),
+        "busy": BUSY,
+    },
+    statuses=(Status.SUSPENDED,),
+    perform=_wake,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """
+    Limits of the tasks in a preview, so that its action finds the same tasks.
+
+    upto: the id of the newest task. asked_at: tasks that ended later are excluded. edge: the value of the order column
+    in the last row of the window, if the admin's list searched a window.
+    """
+
+    upto: UUID
+    asked_at: datetime
+    edge: str | None = None
+
+    @classmethod
+    def now(cls, database: str, edge: str | None = None) -> Bounds | None:
+        """Return the bounds of the present tasks, or None if there are none."""
+        # The newest of all tasks, because finding the newest match would need a search instead of one index entry.
+        newest = Task.objects.using(database).order_by("-pk").values_list("pk", flat=True).first()
+        return cls(upto=newest, asked_at=read_clock(database), edge=edge) if newest else None
+
+    @classmethod
+    def parse(cls, text: str) -> Bounds | None:
+        """Parse the bounds in a form's field. Return None if they are missing or invalid."""
+        try:
+            upto, asked_at, edge = text.split(" ")
+            return cls(upto=UUID(upto), asked_at=datetime.fromisoformat(asked_at), edge=edge or None)
+        except ValueError:
+            return None
+
+    def __str__(self) -> str:
+        return f"{self.upto} {self.asked_at.isoformat()} {self.edge or ''}"
+
+    @property
+    def condition(self) -> Q:
+        """Return the condition for tasks within the bounds. `TaskChangeList.get_queryset` applies the edge."""
+        return Q(pk__lte=self.upto) & (Q(finished_at__isnull=True) | Q(finished_at__lte=self.asked_at))
+
+    def condition_of(self, status: Status) -> Q:
+        """Return the condition for tasks of one status, which the index of the status can use."""
+        return Q(finished_at__lte=self.asked_at) if status in FINAL else Q(pk__lte=self.upto)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What an action will do. matching: tasks that it can change; other: tasks of the filter in other states."""
+
+    matching: Count
+    bounds: Bounds | None
+    other: Count = field(default_factory=Count)
+    samples: Sequence[Task] = ()
+
+    @classmethod
+    def of(cls, action: BulkAction, rows: QuerySet[Task], bounds: Bounds | None) -> Preview:
+        rows = rows.order_by().filter(bounds.condition) if bounds else rows.none()
+        return cls(
+            matching=count(rows.filter(action.condition)),
+            other=count(rows.exclude(status__in=action.statuses)),
+            samples=list(rows.filter(action.condition)[:SAMPLES]),
+            bounds=bounds,
+        )
+
+
+@dataclass(slots=True)
+class BulkRun:
+    """
+    An action on batches of tasks, and the sum of their results.
+
+    changed_ids: the tasks that were changed, if each was a batch of its own. resume_at: the newest task that was not
+    handled when the time was up.
+    """
+
+    action: BulkAction
+    backend: str | None = None
+    result: BulkResult = field(default_factory=BulkResult)
+    changed_ids: list[UUID] = field(default_factory=list)
+    resume_at: UUID | None = None
+
+    def perform(self, ids: Sequence[UUID]) -> None:
+        result = self.action.perform(ids, self.backend)
+        self.result += result
+        if len(ids) == 1 and result.affected:
+            self.changed_ids.append(ids[0])
+
+    def __str__(self) -> str:
+        return self.action.describe(self.result)
+
+
+def perform_ids(action: BulkAction, ids: Sequence[UUID]) -> BulkRun:
+    """Perform an action on tasks by id. Tasks that are left when locks have used up the time count as busy."""
+    run = BulkRun(action)
+    deadline = time.monotonic() + BUDGET_SECONDS
+    for batch in batches(ids, _batch_size(ids)):
+        if time.monotonic() > deadline and run.result.total:
+            run.result += BulkResult(busy=len(batch))
+        else:
+            run.perform(batch)
+    return run
+
+
+def perform_matching(action: BulkAction, rows: QuerySet[Task], bounds: Bounds) -> BulkRun:
+    """
+    Perform an action on all matching tasks within the bounds, newest first, until the time is up.
+
+    The engine checks each task's state again, so tasks that executors have changed since count as skipped.
+    """
+    run = BulkRun(action)
+    deadline = time.monotonic() + BUDGET_SECONDS
+    rows = rows.filter(bounds.condition, action.condition).order_by("-pk")
+    ids = list(rows.values_list("pk", flat=True)[:PAGE])
+    size = _batch_size(ids)
+    while ids:
+        for batch in batches(ids, size):
+            if time.monotonic() > deadline and run.result.total:
+                run.resume_at = batch[0]
+                return run
+            run.perform(batch)
+        ids = list(rows.filter(pk__lt=ids[-1]).values_list("pk", flat=True)[:PAGE])
+    return run
+
+
+def _batch_size(ids: Sequence[UUID]) -> int:
+    return 1 if len(ids) <= MAX_SINGLE else BATCH
+
+
+def batches(ids: Sequence[UUID], size: int) -> Iterator[Sequence[UUID]]:
+    return (ids[start : start + size] for start in range(0, len(ids), size))

@@ -1,0 +1,425 @@
+"""Requeue and cancel in the admin: permissions, POST only, true counts, the log."""
+
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.urls import reverse
+
+from jobqueue import api
+from jobqueue.admin import task_list
+from jobqueue.inspect import bulk
+from jobqueue.models import Task
+from jobqueue.records import CancelReport
+from tests.edges.admin import BOTH, LIST_URL, SCRIPT, messages_of, reload, status_of, task_url
+from tests.factories import TaskFactory, ago, make_user, now
+
+pytestmark = BOTH
+BOTH_ACTIONS = pytest.mark.parametrize(("action", "trait"), [("requeue", "failed"), ("cancel", "suspended")])
+BUSY = "another transaction has locked it. Try again later."
+
+
+@pytest.fixture
+def staff(client):
+    user = make_user("view_task", "requeue_task", "cancel_task")
+    client.force_login(user)
+    return user
+
+
+@pytest.fixture
+def act(client, staff, backend):
+    """POST an action of the list; `query` is the list's own address."""
+
+    def post(action, *ticked, query="", **data):
+        data = {"action": f"{action}_selected", "_selected_action": [row.pk for row in ticked], **data}
+        return client.post(f"{LIST_URL}?backend={backend}{query}", data)
+
+    return post
+
+
+@pytest.fixture
+def ask(act):
+    """Select all that match, and return the confirmation page."""
+
+    def post(action="requeue", query=""):
+        page = act(action, query=query, select_across="1", index="0", _selected_action=["all"])
+        assert page.status_code == 200
+        return page
+
+    return post
+
+
+@pytest.fixture
+def confirm(act):
+    def post(page, *ticked, action="requeue", query=""):
+        data = {} if ticked else {"select_across": "1", "_selected_action": ["all"]}
+        return act(action, *ticked, query=query, bounds=str(page.context["preview"].bounds), **data)
+
+    return post
+
+
+@pytest.fixture
+def window(monkeypatch):
+    """Let the window of the list end at the third row."""
+    monkeypatch.setattr(task_list, "WINDOW", 2)
+    monkeypatch.setattr(task_list, "WINDOW_OF_STATUS", 2)
+
+
+def fail_in_order(make, count):
+    """Create failed tasks of a queue, the newest first, each of which failed after the one before."""
+    return [make(failed=True, queue_name="emails", finished_at=ago(100 - n)) for n in range(count)][::-1]
+
+
+# --- one task, from its page
+
+
+@pytest.mark.parametrize(
+    ("action", "columns", "message", "status"),
+    [
+        ("requeue", {"failed": True}, "Requeued 1 task.", "READY"),
+        ("cancel", {}, "Cancelled 1 task.", "CANCELLED"),
+        ("cancel", {"running": True}, "Asked 1 running task to stop.", "RUNNING"),
+        ("requeue", {"successful": True}, "Skipped 1 task: not failed or cancelled, or deleted.", "SUCCESSFUL"),
+        ("cancel", {"failed": True}, "Skipped 1 task: already ended, or deleted.", "FAILED"),
+    ],
+)
+def test_task_page_performs_action_and_reports(client, staff, make, action, columns, message, status):
+    row = make(**columns)
+
+    response = client.post(task_url(row, action))
+
+    assert response.url == task_url(row)
+    assert messages_of(response) == [message]
+    assert status_of(row) == status
+    assert (reload(row).cancel_requested_at is not None) == (status in ("RUNNING", "CANCELLED"))
+    assert LogEntry.objects.count() == (not message.startswith("Skipped"))
+
+
+def test_task_page_lists_action_in_its_log(client, staff, make):
+    row = make(failed=True)
+
+    client.post(task_url(row, "requeue"))
+
+    entry = LogEntry.objects.get()
+    assert (entry.user, entry.object_id, entry.get_change_message()) == (staff, str(row.pk), "Requeue")
+    assert f"{staff}: Requeue" in client.get(task_url(row)).content.decode()
+
+
+def test_requeue_skips_task_whose_key_is_taken(client, staff, make):
+    row = make(failed=True, key="order:7")
+    make(key="order:7")
+
+    assert messages_of(client.post(task_url(row, "requeue"))) == ["Skipped 1 task: an active task has the same key."]
+    assert status_of(row) == "FAILED"
+
+
+@BOTH_ACTIONS
+def test_action_needs_post_and_csrf_token(client, staff, make, action, trait):
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(staff)
+    row = make(**{trait: True})
+    before = status_of(row)
+    data = {"action": f"{action}_selected", "_selected_action": [row.pk], "index": "0"}
+
+    assert client.get(task_url(row, action)).status_code == 405
+    assert strict.post(task_url(row, action)).status_code == 403
+    assert strict.post(LIST_URL, data).status_code == 403
+    assert status_of(row) == before
+
+
+@BOTH_ACTIONS
+@pytest.mark.parametrize("permissions", [["view_task", "change_task"], ["own"]], ids=" ".join)
+def test_action_needs_its_permission_and_view(client, make, action, trait, permissions):
+    other = {"requeue": "cancel_task", "cancel": "requeue_task"}[action]
+    client.force_login(make_user(*([f"{action}_task"] if permissions == ["own"] else [*permissions, other])))
+    row = make(**{trait: True})
+    before = status_of(row)
+
+    assert client.post(task_url(row, action)).status_code == 403
+    client.post(LIST_URL, {"action": f"{action}_selected", "_selected_action": [row.pk], "index": "0"})
+    assert status_of(row) == before
+
+
+def test_action_without_login_redirects_to_login(client, make):
+    row = make(failed=True)
+
+    assert "/login/" in client.post(task_url(row, "requeue")).url
+    assert status_of(row) == "FAILED"
+
+
+def test_task_page_buttons_follow_status_and_permissions(client, make):
+    failed, ready = make(failed=True), make()
+
+    def buttons(row, *permissions):
+        client.force_login(make_user("view_task", *permissions))
+        content = client.get(task_url(row)).content.decode()
+        return [action for action in ("requeue", "cancel") if f'action="{task_url(row, action)}"' in content]
+
+    assert buttons(failed, "requeue_task", "cancel_task") == ["requeue"]
+    assert buttons(ready, "requeue_task", "cancel_task") == ["cancel"]
+    assert buttons(ready, "requeue_task") == []
+
+
+@pytest.mark.parametrize("action", ["requeue", "cancel"])
+def test_action_on_unknown_task_redirects_to_list(client, staff, action):
+    response = client.post(f"/admin/jobqueue/task/{uuid4()}/{action}/")
+
+    assert response.url == LIST_URL
+    assert "Unknown task" in messages_of(response)[0]
+
+
+# --- many tasks, from the list
+
+
+@pytest.mark.parametrize(("page", "action"), [("task", "cancel_selected"), ("executor", "quiet_selected")])
+def test_list_action_on_invalid_id_is_bad_request(client, page, action):
+    client.force_login(make_user(is_superuser=True))
+    address = reverse(f"admin:jobqueue_{page}_changelist")
+
+    assert client.post(address, {"action": action, "_selected_action": "abc", "index": "0"}).status_code == 400
+
+
+def test_list_offers_permitted_actions(client):
+    client.force_login(make_user("view_task", "cancel_task"))
+    TaskFactory.create()
+
+    form = client.get(LIST_URL).context["action_form"]
+
+    assert [name for name, _ in form.fields["action"].choices] == ["", "cancel_selected"]
+
+
+def test_one_selected_task_needs_no_confirmation(act, make):
+    row = make(failed=True)
+
+    assert act("requeue", row, index="0").status_code == 302
+    assert status_of(row) == "READY"
+    assert LogEntry.objects.get().object_id == str(row.pk)
+
+
+def test_selected_tasks_are_confirmed_counted_and_logged(client, act, confirm, make, staff):
+    rows = [make(failed=True), make(failed=True), make(cancelled=True)]
+    others = [make(successful=True), make()]
+    bystander = make(failed=True)
+
+    page = act("requeue", *rows, *others, index="0")
+    assert {status_of(row) for row in rows} == {"FAILED", "CANCELLED"}
+    preview = page.context["preview"]
+    assert (preview.matching.number, preview.other.number) == (3, 2)
+    response = confirm(page, *rows, *others)
+
+    assert messages_of(response) == ["Requeued 3 tasks. Skipped 2 tasks: not failed or cancelled, or deleted."]
+    assert {status_of(row) for row in rows} == {"READY"}
+    assert status_of(bystander) == "FAILED"
+    logged = {entry.object_id: entry for entry in LogEntry.objects.all()}
+    assert logged.keys() == {str(row.pk) for row in rows}
+    assert {entry.user for entry in logged.values()} == {staff}
+    assert logged[str(rows[0].pk)].object_repr == str(rows[0])
+    assert f"{staff}: Requeue (one of 5 selected tasks)" in client.get(task_url(rows[0])).content.decode()
+
+
+def test_many_tasks_share_one_log_entry(act, confirm, make, monkeypatch):
+    monkeypatch.setattr(bulk, "MAX_SINGLE", 2)
+    rows = [*(make(failed=True) for _ in range(3)), make(successful=True)]
+
+    confirm(act("requeue", *rows, index="0"), *rows)
+
+    entry = LogEntry.objects.get()
+    assert (entry.object_id, entry.object_repr) == (None, "4 tasks")
+    assert entry.get_change_message().startswith("Requeue: Requeued 3 tasks. Skipped 1 task: ")
+    assert "Selected by hand." in entry.get_change_message()
+
+
+def test_locked_task_is_reported_as_locked(act, make, monkeypatch):
+    row = make()
+    monkeypatch.setattr(api, "cancel", lambda ids, **_: CancelReport(busy=frozenset(ids)))
+
+    assert messages_of(act("cancel", row, index="0")) == [f"Skipped 1 task: {BUSY}"]
+
+
+def test_locked_tasks_take_no_longer_than_the_budget(make, monkeypatch):
+    rows = [make() for _ in range(3)]
+    monkeypatch.setattr(bulk, "BUDGET_SECONDS", -1.0)
+
+    run = bulk.perform_ids(bulk.CANCEL, [row.pk for row in rows])
+
+    assert (run.result.changed, run.result.busy) == (1, 2)
+
+
+def test_cancelled_task_that_is_pruned_at_once_is_logged(act, make, monkeypatch):
+    row = make()
+
+    def cancel(ids, backend):
+        Task.objects.using(row.backend).filter(pk__in=ids).delete()
+        return bulk.BulkResult(changed=1)
+
+    monkeypatch.setattr("jobqueue.admin.tasks.CANCEL", replace(bulk.CANCEL, perform=cancel))
+
+    assert act("cancel", row, index="0").status_code == 302
+    assert LogEntry.objects.get().object_id == str(row.pk)
+
+
+def test_selected_task_that_left_the_filter_is_skipped(act, confirm, make):
+    rows = [make(failed=True), make(failed=True)]
+    page = act("requeue", *rows, query="&status=FAILED", index="0")
+    Task.objects.using(rows[0].backend).filter(pk=rows[0].pk).update(status="READY", finished_at=None)
+
+    (message,) = messages_of(confirm(page, *rows, query="&status=FAILED"))
+
+    assert message.startswith("Requeued 1 task. Skipped 1 task: ")
+
+
+def test_select_across_changes_all_that_match(ask, confirm, make):
+    rows = [make(failed=True, queue_name="emails") for _ in range(5)]
+    other, ready = make(failed=True), make(queue_name="emails")
+
+    response = confirm(ask(query="&queue=emails"), query="&queue=emails")
+
+    assert messages_of(response) == ["Requeued 5 tasks."]
+    assert {status_of(row) for row in rows} == {"READY"}
+    assert (status_of(other), status_of(ready)) == ("FAILED", "READY")
+    assert {entry.object_id for entry in LogEntry.objects.all()} == {str(row.pk) for row in rows}
+
+
+def test_cancel_across_ends_waiting_and_asks_running_tasks(ask, confirm, make):
+    waiting = [make(), make(scheduled=True), make(suspended=True)]
+    running, ended = make(running=True), make(successful=True)
+
+    response = confirm(ask("cancel"), action="cancel")
+
+    assert messages_of(response) == ["Cancelled 3 tasks. Asked 1 running task to stop."]
+    assert {status_of(row) for row in waiting} == {"CANCELLED"}
+    assert (status_of(running), status_of(ended)) == ("RUNNING", "SUCCESSFUL")
+
+
+def test_action_without_matching_tasks_is_not_logged(ask, confirm, make):
+    make(successful=True)
+
+    assert messages_of(confirm(ask("cancel"), action="cancel")) == ["No task matched."]
+    assert not LogEntry.objects.exists()
+
+
+def test_confirmation_is_small_and_says_what_will_happen(ask, make):
+    for _ in range(150):
+        make(failed=True)
+    make()
+
+    page = ask(query="&queue=default")
+    content = page.content.decode()
+
+    assert content.count('name="_selected_action"') == 1
+    assert "150 failed or cancelled tasks will be requeued with a fresh set of attempts." in content
+    assert "1 task in another state is not changed." in content
+    assert 'value="Requeue 150 tasks"' in content
+    assert "&amp;queue=default</code>" in content
+    assert len(page.context["preview"].samples) == 10
+
+
+def test_confirmation_of_selected_tasks_names_no_filter(act, make):
+    content = act("requeue", make(failed=True), make(failed=True), query="&status=FAILED", index="0").content.decode()
+
+    assert "Selected by hand." in content
+    assert "<code>backend=" not in content
+
+
+def test_tasks_that_enter_after_the_confirmation_are_not_changed(ask, confirm, make):
+    make(failed=True)
+    running = make(running=True)
+    page = ask()
+    late = make(failed=True)
+    Task.objects.using(running.backend).filter(pk=running.pk).update(status="FAILED", finished_at=now())
+
+    assert messages_of(confirm(page)) == ["Requeued 1 task."]
+    assert (status_of(late), status_of(running)) == ("FAILED", "FAILED")
+
+
+def test_large_selections_are_changed_in_batches(ask, confirm, make, monkeypatch):
+    for name, value in {"PAGE": 3, "BATCH": 2, "MAX_SINGLE": 1}.items():
+        monkeypatch.setattr(bulk, name, value)
+    rows = [make(failed=True) for _ in range(8)]
+
+    assert messages_of(confirm(ask())) == ["Requeued 8 tasks."]
+    assert {status_of(row) for row in rows} == {"READY"}
+
+
+def test_rest_is_offered_again_when_the_time_is_up(ask, confirm, make, monkeypatch):
+    for name, value in {"BATCH": 2, "MAX_SINGLE": 1, "BUDGET_SECONDS": -1.0}.items():
+        monkeypatch.setattr(bulk, name, value)
+    rows = [make(failed=True) for _ in range(5)]
+
+    first = confirm(ask())
+    assert messages_of(first) == ["Requeued 2 tasks. There are more."]
+    assert first.context["preview"].matching.number == 3
+    third = confirm(confirm(first))
+
+    assert third.status_code == 302
+    assert {status_of(row) for row in rows} == {"READY"}
+    assert LogEntry.objects.count() == 3
+
+
+WINDOWED = pytest.mark.parametrize("query", ["&queue=emails", "&status=FAILED&queue=emails"])
+
+
+@WINDOWED
+def test_list_confirmation_and_reply_give_one_number(client, ask, confirm, make, backend, window, monkeypatch, query):
+    monkeypatch.setattr("jobqueue.admin.tasks.TaskAdmin.list_per_page", 2)
+    *inside, outside, older = fail_in_order(make, 5)
+
+    listed = client.get(f"{LIST_URL}?backend={backend}{query}").content.decode()
+    page = ask(query=query)
+    content = page.content.decode()
+    late = [make(failed=True, queue_name="emails", finished_at=now()) for _ in range(3)]  # moves the window
+    response = confirm(page, query=query)
+
+    assert "among the newest 2 tasks only" in listed
+    assert "Select all 3 tasks" in listed
+    assert ">3 tasks<" in listed
+    assert "3 failed or cancelled tasks" in content
+    assert "Only the newest 2 tasks were searched" in content
+    assert messages_of(response) == ["Requeued 3 tasks."]
+    assert {status_of(row) for row in inside} == {"READY"}
+    assert {status_of(row) for row in (outside, older, *late)} == {"FAILED"}
+
+
+@WINDOWED
+def test_window_does_not_move_while_the_rest_is_offered(ask, confirm, make, window, monkeypatch, query):
+    for name, value in {"BATCH": 1, "MAX_SINGLE": 0, "BUDGET_SECONDS": -1.0}.items():
+        monkeypatch.setattr(bulk, name, value)
+    *inside, outside, older = fail_in_order(make, 5)
+
+    page, left = ask(query=query), []
+    while page.status_code == 200:
+        left.append(page.context["preview"].matching.number)
+        page = confirm(page, query=query)
+
+    assert left == [3, 2, 1]
+    assert {status_of(row) for row in inside} == {"READY"}
+    assert (status_of(outside), status_of(older)) == ("FAILED", "FAILED")
+
+
+@pytest.mark.parametrize("bounds", ["nonsense", "nonsense 2030-01-01 ", "00000000-0000-4000-8000-000000000000 never "])
+def test_invalid_bounds_confirm_nothing(act, make, bounds):
+    row = make(failed=True)
+
+    response = act("requeue", select_across="1", _selected_action=["all"], bounds=bounds)
+
+    assert response.context["preview"].matching.number == 1
+    assert status_of(row) == "FAILED"
+
+
+def test_edge_of_another_list_is_bad_request(act, make):
+    row = make(failed=True)
+    data = {"select_across": "1", "_selected_action": ["all"], "bounds": f"{row.pk} {now().isoformat()} {row.pk}"}
+
+    assert act("requeue", query="&status=FAILED", **data).status_code == 400
+    assert status_of(row) == "FAILED"
+
+
+def test_confirmation_escapes_values(act, make):
+    rows = [make(failed=True, task_type=SCRIPT) for _ in range(2)]
+
+    content = act("requeue", *rows, query=f"&task={SCRIPT}", index="0").content.decode()
+
+    assert "&lt;script&gt;" in content
+    assert SCRIPT not in content
