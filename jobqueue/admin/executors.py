@@ -1,4 +1,4 @@
-"""Who is alive, and what it runs."""
+"""Executors, and the tasks that they run."""
 
 from __future__ import annotations
 
@@ -27,16 +27,27 @@ from jobqueue.admin.filters import BackendFilter
 from jobqueue.admin.task_list import CappedPaginator
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import options_of
-from jobqueue.inspect.formatting import duration, served, short_type
+from jobqueue.inspect.formatting import Text, duration, served, short_type
+from jobqueue.inspect.stats import ExecutorState
 from jobqueue.models import Executor, Task
 from jobqueue.records import Command
 
-SHOWN = 5  # running tasks named per executor in the list
+SHOWN = 5  # running tasks per executor in the list
 READ = 2000  # running tasks read for a page
 
 
+# CSS class, shape, word
+BADGES: dict[ExecutorState, tuple[str, str, Text]] = {
+    ExecutorState.ALIVE: ("alive", "●", gettext_lazy("Alive")),
+    ExecutorState.QUIET: ("draining", "◌", gettext_lazy("Quiet")),
+    ExecutorState.STOPPING: ("draining", "◔", gettext_lazy("Stopping")),
+    ExecutorState.STOPPED: ("stopped", "■", gettext_lazy("Stopped")),
+    ExecutorState.NOT_RESPONDING: ("lost", "✗", gettext_lazy("Not responding")),
+}
+
+
 class ExecutorChangeList(ChangeList):
-    """One page of executors, each with what it runs, in one query more."""
+    """One page of executors, each with its running tasks, with one more query."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -46,11 +57,11 @@ class ExecutorChangeList(ChangeList):
 def with_tasks(rows: QuerySet[Executor]) -> list[Executor]:
     executors = list(rows)
     running = Task.objects.using(rows.db).running().filter(executor_id__in=[row.pk for row in executors])
-    held: dict[UUID | None, list[Task]] = defaultdict(list)
+    tasks_of: dict[UUID | None, list[Task]] = defaultdict(list)
     for task in running.only("task_type", "executor_id", "claimed_at")[:READ]:
-        held[task.executor_id].append(task)
+        tasks_of[task.executor_id].append(task)
     for row in executors:
-        row.tasks = held[row.pk]  # type: ignore[attr-defined]
+        row.tasks = tasks_of[row.pk]  # type: ignore[attr-defined]
     return executors
 
 
@@ -81,18 +92,18 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
     def has_command_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("jobqueue.command_executor"))
 
-    @admin.action(description=gettext_lazy("Quiet selected executors: claim nothing more"), permissions=["command"])
+    @admin.action(description=gettext_lazy("Quiet selected executors: claim no tasks"), permissions=["command"])
     def quiet_selected(self, request: HttpRequest, queryset: QuerySet[Executor]) -> None:
-        self._tell(request, queryset, Command.QUIET, _("Told to be quiet."))
+        self._command(request, queryset, Command.QUIET, _("Asked to go quiet."))
 
     @admin.action(description=gettext_lazy("Resume selected executors"), permissions=["command"])
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[Executor]) -> None:
-        self._tell(request, queryset, Command.RESUME, _("Told to resume."))
+        self._command(request, queryset, Command.RESUME, _("Asked to resume."))
 
     @admin.action(description=gettext_lazy("Stop selected executors gracefully"), permissions=["command"])
     def stop_selected(self, request: HttpRequest, queryset: QuerySet[Executor]) -> HttpResponse | None:
         if "confirmed" in request.POST:
-            self._tell(request, queryset, Command.STOP, _("Told to stop."))
+            self._command(request, queryset, Command.STOP, _("Asked to stop."))
             return None
         request.current_app = self.admin_site.name
         context = {
@@ -105,31 +116,34 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
         }
         return TemplateResponse(request, "admin/jobqueue/executor/stop.html", context)
 
-    def _tell(self, request: HttpRequest, queryset: QuerySet[Executor], command: Command, what: str) -> None:
-        there = list(queryset.exclude(state=Executor.State.STOPPED))
-        rows = [row for row in there if row.backend in api.aliases()]
-        for row in there:
-            if row not in rows:
-                text = _("%(name)s was not told: TASKS here has no backend %(backend)s.")
-                messages.warning(request, text % {"name": row.name, "backend": row.backend})
-        for backend in {row.backend for row in rows}:
-            api.command([row.pk for row in rows if row.backend == backend], command, backend=backend)
-        audit_log.write(request, rows, what)
-        said = _("Executors %(names)s: %(what)s Their state says when they do it, in a second or so.")
-        if rows:
-            messages.success(request, said % {"names": ", ".join(row.name for row in rows), "what": what})
-        elif not there:
-            messages.warning(request, _("They have stopped already."))
+    def _command(self, request: HttpRequest, queryset: QuerySet[Executor], command: Command, log_message: str) -> None:
+        """Send a command to executors that have not stopped, and log it."""
+        running = list(queryset.exclude(state=Executor.State.STOPPED))
+        known = [row for row in running if row.backend in api.aliases()]
+        for row in (row for row in running if row not in known):
+            text = _("Executor %(name)s received no command: TASKS of this site has no backend %(backend)s.")
+            messages.warning(request, text % {"name": row.name, "backend": row.backend})
+        for backend in {row.backend for row in known}:
+            api.command([row.pk for row in known if row.backend == backend], command, backend=backend)
+        audit_log.write(request, known, log_message)
+        if known:
+            text = _("Sent the command %(command)s to %(names)s. The state below updates within seconds.")
+            names = ", ".join(row.name for row in known)
+            messages.success(request, text % {"command": command.lower(), "names": names})
+        elif not running:
+            messages.warning(request, _("The selected executors have stopped already."))
 
     @admin.display(description=gettext_lazy("state"))
     def life(self, executor: Executor) -> SafeString:
-        shown = life(executor, executor.now)  # type: ignore[attr-defined]
-        if not executor.command or executor.state == Executor.State.STOPPED:
-            return shown
-        told = _("told to %(command)s") % {"command": executor.command.lower()}
-        return format_html('{} <span class="jq-quiet">{}</span>', shown, told)
+        silent_seconds = (executor.now - executor.heartbeat).total_seconds()  # type: ignore[attr-defined]
+        state = ExecutorState.of(executor, silent_seconds, options_of(executor.backend).heartbeat_timeout)
+        badge = render.shaped(*BADGES[state])
+        if not executor.command or state == ExecutorState.STOPPED:
+            return badge
+        text = _("command sent: %(command)s") % {"command": executor.command.lower()}
+        return format_html('{} <span class="jq-quiet">{}</span>', badge, text)
 
-    @admin.display(description=gettext_lazy("runs"))
+    @admin.display(description=gettext_lazy("running tasks"))
     def runs(self, executor: Executor) -> SafeString:
         now: datetime = executor.now  # type: ignore[attr-defined]
         tasks: list[Task] = executor.tasks  # type: ignore[attr-defined]
@@ -171,19 +185,6 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
     def started(self, executor: Executor) -> SafeString:
         return render.ago(executor.started_at, executor.now)  # type: ignore[attr-defined]
 
-    @admin.display(description=gettext_lazy("last beat"))
+    @admin.display(description=gettext_lazy("last heartbeat"))
     def beat(self, executor: Executor) -> SafeString:
         return render.ago(executor.heartbeat, executor.now)  # type: ignore[attr-defined]
-
-
-def life(executor: Executor, now: datetime) -> SafeString:
-    """Say whether it lives: by its beats and the database's clock, whatever it said last."""
-    if executor.state == Executor.State.STOPPED:
-        return render.shaped("stopped", "■", str(Executor.State.STOPPED.label))
-    if (now - executor.heartbeat).total_seconds() > options_of(executor.backend).heartbeat_timeout:
-        return render.shaped("lost", "✗", _("Lost"))
-    if executor.state == Executor.State.QUIET:
-        return render.shaped("draining", "◌", str(Executor.State.QUIET.label))
-    if executor.state == Executor.State.DRAINING:
-        return render.shaped("draining", "◔", str(Executor.State.DRAINING.label))
-    return render.shaped("alive", "●", _("Alive"))

@@ -19,13 +19,13 @@ from jobqueue.serialization.json import encode_message
 
 
 class MessageForm(forms.Form):
-    """A message, refused where it is no JSON, or not what the actor's `Message` allows: that would fail its polls."""
+    """A message. It must be JSON and a valid `Message` of the actor, because others fail its polls."""
 
     body = forms.CharField(
         label=gettext_lazy("Message"),
         strip=False,
         widget=forms.Textarea(attrs={"rows": 4, "class": "jq-json", "spellcheck": "false", "autocomplete": "off"}),
-        error_messages={"required": gettext_lazy("A message is JSON; one that says nothing is null.")},
+        error_messages={"required": gettext_lazy("A message is JSON. For an empty message write null.")},
     )
 
     def __init__(self, *args: Any, task: Task, **kwargs: Any) -> None:
@@ -34,11 +34,11 @@ class MessageForm(forms.Form):
 
     @property
     def schema(self) -> str:
-        """What the actor's `Message` allows, as JSON Schema; empty where it allows all, or cannot be told."""
+        """Return the JSON Schema of the actor's `Message`, or nothing if it has none."""
         actor = actor_of(self.task)
         try:
             schema = msgspec.json.schema(actor.Message) if actor else None
-        except (TypeError, ValueError, RuntimeError):  # some types say nothing of how their JSON looks
+        except (TypeError, ValueError, RuntimeError):  # some types have no schema
             return ""
         return json.dumps(schema, indent=2, ensure_ascii=False) if schema else ""
 
@@ -52,18 +52,18 @@ class MessageForm(forms.Form):
             try:
                 actor.decode_body(text)
             except ValueError as error:
-                words = _("%(actor)s.Message does not allow that: %(error)s")
+                words = _("Not a valid %(actor)s.Message: %(error)s")
                 raise ValidationError(words % {"actor": actor.__name__, "error": error}) from error
         return value
 
 
 def parse(text: str) -> Any:
-    """Read JSON as people write it. Raises ValidationError with the place of the mistake."""
+    """Parse JSON. Raises ValidationError with line and column of the error."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        words = _('That is no JSON: %(problem)s in line %(line)d, column %(column)d. Text wants quotes: "publish".')
+        words = _('Not valid JSON: %(problem)s in line %(line)d, column %(column)d. Strings need quotes: "publish".')
         values = {"problem": error.msg, "line": error.lineno, "column": error.colno}
         raise ValidationError(words % values) from error
     except (ValueError, RecursionError) as error:
-        raise ValidationError(_("That JSON cannot be read: %(problem)s") % {"problem": error}) from error
+        raise ValidationError(_("Unreadable JSON: %(problem)s") % {"problem": error}) from error

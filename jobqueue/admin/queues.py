@@ -1,4 +1,4 @@
-"""The queues of a backend: what waits and runs in each, and what people say about it."""
+"""The queues of a backend: ready and running tasks, pauses and limits."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from jobqueue.api.queues import MAX_RUNNING_LIMIT
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
 from jobqueue.inspect import audit_log
-from jobqueue.inspect.formatting import duration
-from jobqueue.inspect.queries import CAP
+from jobqueue.inspect.formatting import describe_pause, duration
+from jobqueue.inspect.queries import CAP, Count, capped, count
 from jobqueue.models import Queue
 from jobqueue.records import QueueLatency
 
@@ -33,22 +33,22 @@ SHOWN = 1000  # queues
 
 
 class PauseForm(forms.Form):
-    reason = forms.CharField(label=gettext_lazy("Why"), max_length=255, required=False)
+    reason = forms.CharField(label=gettext_lazy("Reason"), max_length=255, required=False)
     until = forms.DateTimeField(
-        label=gettext_lazy("Until"),
+        label=gettext_lazy("Resume at"),
         required=False,
-        help_text=gettext_lazy("It runs again by itself then; empty: when somebody resumes it."),
+        help_text=gettext_lazy("The queue resumes automatically then. Leave empty to resume it by hand."),
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
     )
 
 
 class LimitForm(forms.Form):
     max_running = forms.IntegerField(
-        label=gettext_lazy("Most tasks at once, in all executors together"),
+        label=gettext_lazy("Maximum running tasks (across all executors)"),
         min_value=1,
         max_value=MAX_RUNNING_LIMIT,
         required=False,
-        help_text=gettext_lazy("Empty: any number. To let none run, pause the queue."),
+        help_text=gettext_lazy("Leave empty for no limit. To run no tasks, pause the queue."),
     )
 
 
@@ -57,34 +57,34 @@ TITLES = {"pause": gettext_lazy("Pause queues"), "limit": gettext_lazy("Limit qu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One queue. ready, running: more than CAP where they are larger than it. oldest: how long a task has waited."""
+class QueueLine:
+    """One queue. latency: how long its oldest READY task has waited. pause: who paused it, and why."""
 
     row: Queue
-    ready: int
-    running: int
-    oldest: str
-    is_paused: bool
-    is_served: bool | None
+    ready: Count
+    running: Count
+    latency: str
+    pause: str
+    has_executors: bool
 
 
-def lines(engine: Engine) -> Iterator[Line]:
+def read_lines(engine: Engine) -> Iterator[QueueLine]:
     now = engine.now()
     rows = {row.name: row for row in engine.queues.order_by("name")[:SHOWN]}
-    draining = {queue.queue_name: queue for queue in engine.draining()}
+    latencies = {queue.queue_name: queue for queue in engine.draining()}
     running = Counter(engine.tasks.running().order_by("executor_id").values_list("queue_name", flat=True)[: CAP + 1])
-    names = api.declared_queues(engine.alias) | rows.keys() | draining.keys() | running.keys()
+    names = api.declared_queues(engine.alias) | rows.keys() | latencies.keys() | running.keys()
     for name in sorted(names)[:SHOWN]:
         row = rows.get(name) or Queue(backend=engine.alias, name=name)
-        queue: QueueLatency | None = draining.get(name)
-        ready = engine.tasks.ready().filter(queue_name=name).order_by("rank", "pk") if queue else None
-        yield Line(
+        found: QueueLatency | None = latencies.get(name)
+        ready = engine.tasks.ready().filter(queue_name=name).order_by("rank", "pk")
+        yield QueueLine(
             row=row,
-            ready=0 if ready is None else ready[: CAP + 1].count(),
-            running=running[name],
-            oldest=duration(timedelta(seconds=queue.oldest_seconds)) if queue and queue.oldest_seconds else "",
-            is_paused=row.is_paused_at(now),
-            is_served=None if queue is None else queue.is_served,
+            ready=Count() if found is None else count(ready),
+            running=capped(running[name]),
+            latency=duration(timedelta(seconds=found.oldest_seconds)) if found and found.oldest_seconds else "–",
+            pause=describe_pause(row) if row.is_paused_at(now) else "",
+            has_executors=found is None or found.is_served is not False,
         )
 
 
@@ -105,7 +105,7 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
         return bool(request.user.has_perm("jobqueue.pause_queue"))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show every queue, also those that nobody has said anything about and that have no row."""
+        """Show every queue in use, also those without a row."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         aliases = api.aliases()
@@ -114,24 +114,24 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
         if request.method == "POST":
             return self._act(request, backend)
         context = {
-            "lines": list(lines(engine_for(backend))) if backend else [],
-            "cap": CAP,
+            "lines": list(read_lines(engine_for(backend))) if backend else [],
             "backend": backend,
             "backends": aliases if len(aliases) > 1 else [],
+            "now": engine_for(backend).now() if backend else None,
             "may_pause": self.has_pause_permission(request),
             "title": _("Queues"),
         }
         return self._page(request, "change_list", context)
 
     def _act(self, request: HttpRequest, backend: str) -> HttpResponse:
-        """Pause, resume or limit what was ticked; the first POST asks, the second one does it."""
+        """Pause, resume or limit the selected queues. For pause and limit, the first POST asks."""
         if not self.has_pause_permission(request):
             raise PermissionDenied
         what, names = request.POST.get("action", ""), [name.replace("\0", "") for name in request.POST.getlist("queue")]
         if what not in ("resume", *FORMS) or not backend or any(len(name) > 128 for name in names):
             return HttpResponseBadRequest()
         if not names:
-            messages.warning(request, _("No queue was chosen."))
+            messages.warning(request, _("Select at least one queue."))
         elif what == "resume":
             self._resume(request, names, backend)
         else:
@@ -143,24 +143,24 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
         return HttpResponseRedirect(request.get_full_path())
 
     def _perform(self, request: HttpRequest, what: str, names: Sequence[str], backend: str, form: forms.Form) -> bool:
-        """Pause or limit queues; returns whether what the form says could be done."""
-        given = form.cleaned_data
+        """Pause or limit queues. Return False, with an error in the form, if the values are refused."""
+        values = form.cleaned_data
         try:
             for name in names:
                 if what == "limit":
-                    api.limit(name, given["max_running"], backend=backend)
+                    api.limit(name, values["max_running"], backend=backend)
                 else:
                     by = request.user.get_username()[:150]
-                    api.pause(name, by=by, reason=given["reason"], until=given["until"], backend=backend)
+                    api.pause(name, by=by, reason=values["reason"], until=values["until"], backend=backend)
         except ValueError as error:
             form.add_error(None, str(error))
             return False
         if what == "limit":
-            most = given["max_running"]
-            said = _("Limited to %(most)d at once.") % {"most": most} if most else _("Any number may run at once.")
+            limit = values["max_running"]
+            text = _("Limited to %(limit)d running tasks.") % {"limit": limit} if limit else _("Limit removed.")
         else:
-            said = _("Paused: %(reason)s") % {"reason": given["reason"]} if given["reason"] else _("Paused.")
-        self._log(request, names, backend, said)
+            text = _("Paused: %(reason)s") % {"reason": values["reason"]} if values["reason"] else _("Paused.")
+        self._log(request, names, backend, text)
         return True
 
     def _resume(self, request: HttpRequest, names: Sequence[str], backend: str) -> None:
@@ -171,8 +171,8 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
     def _log(self, request: HttpRequest, names: Sequence[str], backend: str, what: str) -> None:
         audit_log.write(request, engine_for(backend).queues.filter(name__in=names), what)
         # Django's page capitalizes the first word, so the queue's name must not come first.
-        said = ngettext("Queue %(names)s: %(what)s", "Queues %(names)s: %(what)s", len(names))
-        messages.success(request, said % {"names": ", ".join(names), "what": what})
+        text = ngettext("Queue %(names)s: %(what)s", "Queues %(names)s: %(what)s", len(names))
+        messages.success(request, text % {"names": ", ".join(names), "what": what})
 
     def _page(self, request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
         request.current_app = self.admin_site.name

@@ -9,7 +9,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
-from jobqueue.inspect.formatting import duration, moment_in_words
+from jobqueue.inspect.formatting import Text, duration, moment_in_words
 from jobqueue.models import Task
 
 # A shape beside the colour, for eyes that do not see the colour.
@@ -34,7 +34,7 @@ def badge(status: str) -> SafeString:
     )
 
 
-def shaped(kind: str, shape: str, word: str) -> SafeString:
+def shaped(kind: str, shape: str, word: Text) -> SafeString:
     return format_html(
         '<span class="jq-badge jq-{}"><span class="jq-shape" aria-hidden="true">{}</span>{}</span>', kind, shape, word
     )

@@ -1,4 +1,4 @@
-"""A task's page, and what is done to the task from it."""
+"""A task's page and its actions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ACTIONS = (WAKE, REQUEUE, CANCEL)
 
 
 class TaskPage(ReadOnlyAdmin[Task]):
-    """One task: GET shows it, a few POSTs do what their names say."""
+    """One task: GET shows it, POST performs one of the actions."""
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Task | None:
         for database in databases():
@@ -85,7 +85,7 @@ class TaskPage(ReadOnlyAdmin[Task]):
         return TemplateResponse(request, "admin/jobqueue/task/detail.html", context)
 
     def _post_view(self, permission: str, do: View) -> Any:
-        """Make a view that does something to one task, for those who may see it and have the permission."""
+        """Return a view of POST for one task. It needs the permission, and that to view tasks."""
 
         def view(request: HttpRequest, object_id: str) -> HttpResponse:
             if request.method != "POST":
@@ -116,28 +116,28 @@ class TaskPage(ReadOnlyAdmin[Task]):
     def _send(self, request: HttpRequest, task: Task) -> HttpResponse:
         form = MessageForm(request.POST, task=task)
         if task.is_finished:
-            return self._not_sent(request, task, _("it has ended, and takes no messages."))
+            return self._not_sent(request, task, _("Message not sent: the task has ended."))
         if not takes_messages(task):
-            return self._not_sent(request, task, _("this site knows no actor of its name."))
+            return self._not_sent(request, task, _("Message not sent: this site has no actor of this name."))
         if not form.is_valid():
             form.fields["body"].widget.attrs["autofocus"] = True
-            self.message_user(request, _("Nothing was sent: the message needs a change."), messages.ERROR)
+            self.message_user(request, _("Message not sent. Please correct the error below."), messages.ERROR)
             return self._page(request, task, form)
         try:
             number = api.send(task.pk, form.cleaned_data["body"], backend=task.backend)
         except TaskFinished:
-            return self._not_sent(request, task, _("it has ended meanwhile, and takes no messages."))
+            return self._not_sent(request, task, _("Message not sent: the task has ended."))
         except TaskNotFound:
             return self._gone(request, str(task.pk))
         except JobQueueError as error:
-            return self._not_sent(request, task, str(error))
-        self.message_user(request, _("Message %(number)s is in its inbox.") % {"number": number}, messages.SUCCESS)
-        # Not what it says: whoever reads the history need not be one who may see messages.
+            return self._not_sent(request, task, _("Message not sent: %(error)s") % {"error": error})
+        self.message_user(request, _("Message sent (no. %(number)s).") % {"number": number}, messages.SUCCESS)
+        # Without the body: readers of the log may lack the permission to see messages.
         audit_log.write(request, [task], _("Send message %(number)s") % {"number": number})
         return self._redirect("change", task.pk)
 
-    def _not_sent(self, request: HttpRequest, task: Task, why: str) -> HttpResponse:
-        self.message_user(request, _("Nothing was sent: %(why)s") % {"why": why}, messages.WARNING)
+    def _not_sent(self, request: HttpRequest, task: Task, text: str) -> HttpResponse:
+        self.message_user(request, text, messages.WARNING)
         return self._redirect("change", task.pk)
 
     def _gone(self, request: HttpRequest, object_id: str) -> HttpResponse:

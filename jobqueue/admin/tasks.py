@@ -47,7 +47,7 @@ class TaskAdmin(TaskPage):
     list_filter = (StatusFilter, QueueFilter, TaskFilter, BackendFilter, ParentFilter)
     list_per_page = 100
     search_fields = ("pk",)
-    search_help_text = gettext_lazy("An id or the beginning of one, or key: and a task's key.")
+    search_help_text = gettext_lazy("Task id (or its first characters), or key:<key>")
     ordering = ("-pk",)
     actions = ("requeue_selected", "cancel_selected")
     change_list_template = "admin/jobqueue/task/change_list.html"

@@ -100,5 +100,5 @@ def _check_message(engine: Engine, pk: Any, body: Any) -> str:
         try:
             task.actor.decode_body(text)
         except ValueError as error:
-            raise CommandError(f"{task.actor.__name__}.Message rejects this: {error}") from error
+            raise CommandError(f"Not a valid {task.actor.__name__}.Message: {error}") from error
     return task_type

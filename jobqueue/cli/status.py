@@ -12,7 +12,7 @@ from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console
 from jobqueue.cli.queues import as_json as queue_as_json
 from jobqueue.cli.tables import Column, many
-from jobqueue.inspect.formatting import duration, served
+from jobqueue.inspect.formatting import describe_pause, duration, served
 from jobqueue.inspect.queries import Count
 from jobqueue.inspect.stats import BackendStats, ExecutorState, ExecutorStats, QueueStats, read_stats
 from jobqueue.models import Queue
@@ -66,8 +66,8 @@ def _show(console: Console, stats: BackendStats, *, has_title: bool) -> None:
         console.write(f"Backend {stats.backend}")
     console.table(QUEUES, [_queue_line(queue) for queue in stats.queues])
     for queue in stats.queues:
-        if queue.is_paused:
-            console.write(f"{queue.name} is paused{_pause(queue)}.")
+        if queue.is_paused and queue.row is not None:
+            console.write(describe_pause(queue.row))
     console.write()
     executors = [executor for executor in stats.executors if executor.state != ExecutorState.STOPPED]
     if executors:
@@ -96,15 +96,6 @@ def _queue_line(queue: QueueStats) -> list[object]:
 
 def _latency(queue: QueueStats) -> str:
     return "–" if queue.latency is None else duration(timedelta(seconds=queue.latency))
-
-
-def _pause(queue: QueueStats) -> str:
-    row = queue.row
-    if row is None:
-        return ""
-    by = f" by {row.paused_by}" if row.paused_by else ""
-    until = f" until {row.resume_at:%Y-%m-%d %H:%M %Z}" if row.resume_at else ""
-    return by + until + (f": {row.pause_reason}" if row.pause_reason else "")
 
 
 def executor_line(executor: ExecutorStats) -> list[object]:

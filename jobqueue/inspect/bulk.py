@@ -12,24 +12,18 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
-from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from jobqueue import api
 from jobqueue.engine.clock import read_clock
+from jobqueue.inspect.formatting import Text
 from jobqueue.inspect.queries import Count, count, status_condition
 from jobqueue.models import Task
 from jobqueue.records import FINAL, LIVE, Status
-
-if TYPE_CHECKING:
-    from django_stubs_ext import StrOrPromise as Text
-else:
-    Text = str | Promise
 
 PAGE = 10_000  # ids per query
 BATCH = 1000  # ids per statement

@@ -1,4 +1,4 @@
-"""Why is this task where it is? One plain sentence, from values alone."""
+"""Why a task is in its state, and what happens next: a few plain sentences, computed from values alone."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobqueue.inspect.formatting import class_name, duration, headline, moment_in_words, ready_since
+from jobqueue.inspect.formatting import class_name, describe_pause, duration, headline, moment_in_words, ready_since
 from jobqueue.models import LIVE, Executor, Queue, Task
 
-UNREAD = 100  # messages counted
+MAX_UNREAD = 100  # messages counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """
-    What the sentence needs to know beside the task's row.
+    What the explanation needs beside the task's row.
 
-    serving: living executors that take tasks of its queue; slots, busy: theirs together. quiet: those that would, and
-    were told to claim nothing. running: tasks of its queue, counted as far as its limit goes. alive: living executors
-    of its backend. executor: the one that holds it. unread: messages in its inbox. live_children: children that have
-    not ended. is_orphan: its parent has.
+    serving: executors that claim tasks of its queue; slots, busy: their threads and running tasks together. quiet:
+    executors of its queue that were asked to claim nothing. running: tasks of its queue, counted up to the limit.
+    alive: living executors of its backend. executor: the one that runs it. unread: messages in its inbox.
+    live_children: children that have not ended. is_orphan: its parent has ended.
     """
 
     now: datetime
@@ -47,7 +47,7 @@ class Surroundings:
     def last_error(self) -> Mapping[str, Any]:
         return self.errors[-1] if self.errors else {}
 
-    def ago(self, moment: datetime | None) -> str:
+    def since(self, moment: datetime | None) -> str:
         return duration(self.now - moment) if moment is not None else "?"
 
     def until(self, moment: datetime) -> str:
@@ -55,228 +55,192 @@ class Surroundings:
 
 
 def explain(task: Task, around: Surroundings) -> str:
-    """Say in a sentence or two why the task is in its state, and what happens next."""
-    return " ".join([_why(task, around), *_besides(task, around)])
+    """Explain a task's state. Each sentence is translated as a whole."""
+    return " ".join([*_state(task, around), *_relatives(task, around)])
 
 
-def _why(task: Task, around: Surroundings) -> str:
+def _state(task: Task, around: Surroundings) -> Iterator[str]:
     match task.status:
         case Task.Status.READY:
-            return _ready(task, around)
+            since = around.since(ready_since(task, around.aging_seconds))
+            yield _("Ready for %(time)s.") % {"time": since}
+            yield from _why_not_started(task, around)
         case Task.Status.SCHEDULED:
-            return _scheduled(task, around)
+            yield from _scheduled(task, around)
         case Task.Status.RUNNING:
-            return _running(task, around)
+            yield from _running(task, around)
         case Task.Status.SUSPENDED:
-            return _suspended(task, around)
+            yield from _suspended(task, around)
         case Task.Status.SUCCESSFUL:
-            return _("Ended well %(ago)s ago; the last attempt took %(took)s.") % {
-                "ago": around.ago(task.finished_at),
-                "took": _took(task),
+            yield _("Succeeded %(time)s ago in %(duration)s.") % {
+                "time": around.since(task.finished_at),
+                "duration": _last_duration(task),
             }
         case Task.Status.FAILED:
-            return _failed(task, around)
+            yield _failed(task, around)
         case Task.Status.CANCELLED if task.started_at is None:
-            return _("Cancelled %(ago)s ago, before it was started.") % {"ago": around.ago(task.finished_at)}
+            yield _("Cancelled %(time)s ago, before it started.") % {"time": around.since(task.finished_at)}
         case Task.Status.CANCELLED:
-            return _("Cancelled %(ago)s ago, after it had been started.") % {"ago": around.ago(task.finished_at)}
-        case _:
-            return ""
+            yield _("Cancelled %(time)s ago, after it started.") % {"time": around.since(task.finished_at)}
 
 
-def _besides(task: Task, around: Surroundings) -> Iterator[str]:
-    """Say what is odd about its family and its mail."""
+def _relatives(task: Task, around: Surroundings) -> Iterator[str]:
+    """Explain what is unusual about parent, children and messages."""
     if task.status in LIVE:
         if around.is_orphan:
             yield _("Its parent has ended.")
         return
-    if around.live_children:
-        yield ngettext(
-            "%(count)d of its children lives on.", "%(count)d of its children live on.", around.live_children
-        ) % {"count": around.live_children}
+    yield from _live_children(around)
     if around.unread:
         yield ngettext(
-            "%(count)s message was not delivered.", "%(count)s messages were not delivered.", around.unread
-        ) % {"count": _many(around.unread)}
+            "%(number)s message was not delivered.", "%(number)s messages were not delivered.", around.unread
+        ) % {"number": _unread_number(around)}
 
 
-def _ready(task: Task, around: Surroundings) -> str:
-    since = around.ago(ready_since(task, around.aging_seconds))
-    return _("Ready for %(time)s: %(reason)s") % {"time": since, "reason": _why_not_started(task, around)}
-
-
-def _why_not_started(task: Task, around: Surroundings) -> str:
-    if task.expires_at is not None and task.expires_at <= around.now and task.polls == 0:
-        return _("it expired %(ago)s ago and will end FAILED as soon as an executor takes it up.") % {
-            "ago": around.ago(task.expires_at)
+def _live_children(around: Surroundings) -> Iterator[str]:
+    if around.live_children:
+        yield ngettext("%(count)d child has not ended.", "%(count)d children have not ended.", around.live_children) % {
+            "count": around.live_children
         }
-    if around.queue is not None and around.queue.is_paused_at(around.now):
-        return _paused(task, around.queue)
-    names = {"queue": task.queue_name}
-    if not around.serving and around.quiet:
-        return _("every executor of queue %(queue)s that is alive was told to claim nothing.") % names
-    if not around.serving:
-        return _("no executor of queue %(queue)s is alive.") % names
-    if task.executor_losses:
-        return ngettext(
-            "%(count)d executor was lost while it held the task; another one takes it up.",
-            "%(count)d executors were lost while they held the task; it waits for one that is free to run it alone.",
+
+
+def _unread_number(around: Surroundings) -> str:
+    return str(around.unread) if around.unread <= MAX_UNREAD else f"{MAX_UNREAD}+"
+
+
+def _why_not_started(task: Task, around: Surroundings) -> Iterator[str]:
+    queue = around.queue
+    name = {"queue": task.queue_name}
+    if task.expires_at is not None and task.expires_at <= around.now and task.polls == 0:
+        time = around.since(task.expires_at)
+        yield _("It expired %(time)s ago and will fail when an executor claims it.") % {"time": time}
+    elif queue is not None and queue.is_paused_at(around.now):
+        yield describe_pause(queue)
+    elif not around.serving and around.quiet:
+        yield _("All executors serving queue %(queue)s are quiet: they claim no tasks.") % name
+    elif not around.serving:
+        yield _("No executor is serving queue %(queue)s.") % name
+    elif task.executor_losses:
+        yield ngettext(
+            "%(count)d executor was lost while running it; another one will run it.",
+            "%(count)d executors were lost while running it; an idle one will run it alone.",
             task.executor_losses,
         ) % {"count": task.executor_losses}
-    if around.queue is not None and around.queue.max_running is not None and around.running >= around.queue.max_running:
-        return ngettext(
-            "%(count)d task of queue %(queue)s runs, and no more may.",
-            "%(count)d tasks of queue %(queue)s run, and no more may.",
-            around.queue.max_running,
-        ) % {"count": around.queue.max_running, **names}
-    if around.slots and around.busy >= around.slots:
-        return _("all %(slots)d slots that serve queue %(queue)s are busy.") % {"slots": around.slots, **names}
-    return _("it is started when its turn in queue %(queue)s comes.") % names
-
-
-def _paused(task: Task, queue: Queue) -> str:
-    sentence = _("queue %(queue)s is paused") % {"queue": task.queue_name}
-    if queue.paused_by:
-        sentence += _(" by %(user)s") % {"user": queue.paused_by}
-    if queue.resume_at is not None:
-        sentence += _(" until %(moment)s") % {"moment": moment_in_words(queue.resume_at)}
-    if queue.pause_reason:
-        sentence += _(" (%(reason)s)") % {"reason": queue.pause_reason}
-    return f"{sentence}."
-
-
-def _scheduled(task: Task, around: Surroundings) -> str:
-    wake_at = task.wake_at
-    name = class_name(around.last_error)
-    if wake_at is None:
-        return _("Scheduled, but for no moment: only a cancel ends this.")
-    is_due = wake_at <= around.now
-    moment = around.ago(wake_at) if is_due else around.until(wake_at)
-    if name == "UnknownTask":
-        sentence = _("No executor knows the task %(task)s") % {"task": task.task_type}
-        then = _("it is offered again since %(time)s") if is_due else _("it is offered again in %(time)s")
-    elif task.attempts:
-        sentence = _("Attempt %(attempt)d of %(most)d failed") % {
-            "attempt": task.attempts,
-            "most": task.max_attempts,
+    elif queue is not None and queue.max_running is not None and around.running >= queue.max_running:
+        yield _("The limit of queue %(queue)s is reached (%(count)d running).") % {**name, "count": queue.max_running}
+    elif around.slots and around.busy >= around.slots:
+        yield _("All %(slots)d slots of the executors serving queue %(queue)s are busy.") % {
+            **name,
+            "slots": around.slots,
         }
-        if name:
-            sentence += _(" with %(error)s") % {"error": name}
-        then = _("the next try is due since %(time)s") if is_due else _("next try in %(time)s")
-    elif name:
-        sentence = _("Handed back with %(error)s") % {"error": name}
-        then = _("the next try is due since %(time)s") if is_due else _("next try in %(time)s")
     else:
-        sentence = _("Scheduled for %(moment)s") % {"moment": moment_in_words(wake_at)}
-        then = _("it is due since %(time)s") if is_due else _("it becomes ready in %(time)s")
-    end = _(", but no executor is alive.") if is_due and not around.alive else "."
-    return f"{sentence}; {then % {'time': moment}}{end}"
+        yield _("Waiting for its turn in queue %(queue)s.") % name
 
 
-def _running(task: Task, around: Surroundings) -> str:
-    since = around.ago(task.claimed_at or task.last_attempted_at)
+def _scheduled(task: Task, around: Surroundings) -> Iterator[str]:
+    if task.wake_at is None:
+        yield _("Scheduled without a time; it will never run. Cancel it.")
+        return
+    is_due = task.wake_at <= around.now
+    time = {"time": around.since(task.wake_at) if is_due else around.until(task.wake_at)}
+    error = class_name(around.last_error)
+    values = {"error": error, "attempt": task.attempts, "max": task.max_attempts, "task": task.task_type}
+    if error == "UnknownTask":
+        yield _("No executor has code for the task %(task)s.") % values
+    elif task.attempts and error:
+        yield _("Attempt %(attempt)d of %(max)d failed with %(error)s.") % values
+    elif task.attempts:
+        yield _("Attempt %(attempt)d of %(max)d failed.") % values
+    elif error:
+        yield _("Returned to the queue because of %(error)s.") % values
+    else:
+        text = _("It was due %(time)s ago (%(moment)s).") if is_due else _("It becomes ready in %(time)s (%(moment)s).")
+        yield text % {**time, "moment": moment_in_words(task.wake_at)}
+    if error or task.attempts:
+        yield (_("Its next attempt was due %(time)s ago.") if is_due else _("Next attempt in %(time)s.")) % time
+    if is_due and not around.alive:
+        yield _("No executor is running.")
+
+
+def _running(task: Task, around: Surroundings) -> Iterator[str]:
+    values = {
+        "time": around.since(task.claimed_at or task.last_attempted_at),
+        "attempt": task.attempts + 1,
+        "max": task.max_attempts,
+    }
     if around.executor is None:
-        return _(
-            "Running for %(time)s on an executor that has no row: another one takes it over after %(timeout)s."
-        ) % {
-            "time": since,
-            "timeout": duration(timedelta(seconds=around.timeout_seconds)),
-        }
-    names = {"time": since, "executor": around.executor.name}
+        timeout = duration(timedelta(seconds=around.timeout_seconds))
+        yield _("Running for %(time)s on an executor that no longer exists.") % values
+        yield _("Another executor will rescue the task after %(timeout)s.") % {"timeout": timeout}
+        return
+    values["executor"] = around.executor.name
     silent = around.now - around.executor.heartbeat
     if silent.total_seconds() > around.timeout_seconds:
-        if not around.alive:
-            words = _("%(executor)s was last heard of %(silent)s ago, and no executor is alive to take the task over.")
-        else:
-            words = _("%(executor)s was last heard of %(silent)s ago: another executor takes the task over.")
-        return words % {**names, "silent": duration(silent)}
-    if task.cancel_requested_at is not None:
-        return _("Running for %(time)s on %(executor)s; told %(ago)s ago to cancel.") % {
-            **names,
-            "ago": around.ago(task.cancel_requested_at),
-        }
-    return _("Running for %(time)s on %(executor)s, attempt %(attempt)d of %(most)d.") % {
-        **names,
-        "attempt": task.attempts + 1,
-        "most": task.max_attempts,
-    }
+        values["silent"] = duration(silent)
+        yield _("Executor %(executor)s sent its last heartbeat %(silent)s ago.") % values
+        yield _("Another executor will rescue the task.") if around.alive else _("No executor is running to rescue it.")
+    elif task.cancel_requested_at is not None:
+        yield _("Running for %(time)s on %(executor)s.") % values
+        yield _("Cancellation was requested %(time)s ago.") % {"time": around.since(task.cancel_requested_at)}
+    else:
+        yield _("Running for %(time)s on %(executor)s (attempt %(attempt)d of %(max)d).") % values
 
 
-def _many(count: int) -> str:
-    return str(count) if count <= UNREAD else f"{UNREAD}+"
-
-
-def _suspended(task: Task, around: Surroundings) -> str:
+def _suspended(task: Task, around: Surroundings) -> Iterator[str]:
     is_due = task.wake_at is not None and task.wake_at <= around.now
     if around.unread and task.unread_polls and task.wake_at is not None and not is_due:
-        return _("Will look again in %(time)s at mail it left unread.") % {"time": around.until(task.wake_at)}
-    if around.unread:
-        sentence = ngettext(
-            "%(count)s unread message has come", "%(count)s unread messages have come", around.unread
-        ) % {"count": _many(around.unread)}
-        then = _("woken in a moment.") if around.alive else _("woken as soon as an executor is alive.")
-        return f"{sentence}: {then}"
-    if task.wake_at is not None and is_due:
-        end = "." if around.alive else _(", but no executor is alive.")
-        return (
-            _("Its sleep ended %(time)s ago; it becomes ready in a moment") % {"time": around.ago(task.wake_at)} + end
-        )
-    if task.wake_at is not None:
-        sentence = _("Suspended: waits for a message, or until %(moment)s, in %(time)s") % {
-            "moment": moment_in_words(task.wake_at),
-            "time": around.until(task.wake_at),
+        yield _("It will check its unread messages again in %(time)s.") % {"time": around.until(task.wake_at)}
+    elif around.unread:
+        yield ngettext("It has %(number)s unread message.", "It has %(number)s unread messages.", around.unread) % {
+            "number": _unread_number(around)
         }
-        return sentence + (_living_children(around) or ".")
-    sentence = _("Suspended for %(time)s with no timeout") % {
-        "time": around.ago(task.last_attempted_at or task.enqueued_at)
-    }
-    return sentence + (_living_children(around) or _(": only a message wakes it."))
-
-
-def _living_children(around: Surroundings) -> str:
-    if not around.live_children:
-        return ""
-    words = ngettext("; %(count)d child has not ended.", "; %(count)d children have not ended.", around.live_children)
-    return words % {"count": around.live_children}
+        yield _("It will be woken in a moment.") if around.alive else _("No executor is running to wake it.")
+    elif task.wake_at is not None and is_due:
+        yield _("Its wait ended %(time)s ago.") % {"time": around.since(task.wake_at)}
+        yield _("It becomes ready in a moment.") if around.alive else _("No executor is running to wake it.")
+    elif task.wake_at is not None:
+        values = {"moment": moment_in_words(task.wake_at), "time": around.until(task.wake_at)}
+        yield _("Waiting for a message, until %(moment)s (in %(time)s).") % values
+        yield from _live_children(around)
+    else:
+        since = around.since(task.last_attempted_at or task.enqueued_at)
+        yield _("Waiting for a message for %(time)s, without a timeout.") % {"time": since}
+        yield from _live_children(around)
 
 
 def _failed(task: Task, around: Surroundings) -> str:
     error = around.last_error
-    ago = around.ago(task.finished_at)
-    said = headline(error.get("exception_class_path"), error.get("message"))
     values = {
-        "ago": ago,
+        "time": around.since(task.finished_at),
         "attempt": task.attempts,
-        "most": task.max_attempts,
-        "said": said,
-        "lost": task.executor_losses,
+        "max": task.max_attempts,
+        "error": headline(error.get("exception_class_path"), error.get("message")),
+        "message": headline(None, error.get("message")),
+        "count": task.executor_losses,
     }
     match class_name(error):
         case "":
-            return _("Failed %(ago)s ago; no error was recorded.") % values
+            text = _("Failed %(time)s ago without a recorded error.")
         case "ExecutorLost":
-            return (
-                ngettext(
-                    "Failed %(ago)s ago: %(lost)d executor was lost while it held the task.",
-                    "Failed %(ago)s ago: %(lost)d executors were lost while they held the task.",
-                    task.executor_losses,
-                )
-                % values
+            text = ngettext(
+                "Failed %(time)s ago: %(count)d executor was lost while running it.",
+                "Failed %(time)s ago: %(count)d executors were lost while running it.",
+                task.executor_losses,
             )
         case "Expired":
-            return _("Failed %(ago)s ago: it was not started before it expired.") % values
+            text = _("Failed %(time)s ago: it expired before it started.")
         case "UndecodableTask":
-            return _("Failed %(ago)s ago, unstarted: its row cannot be read. %(said)s") % values
+            text = _("Failed %(time)s ago before it started, because its stored row is unreadable: %(message)s")
         case "GiveUp":
-            return _("Failed %(ago)s ago: it gave up. %(said)s") % values
+            text = _("Failed %(time)s ago: the task gave up: %(message)s")
         case _ if task.attempts >= task.max_attempts:
-            return _("Failed %(ago)s ago: attempt %(attempt)d of %(most)d, the last, ended with %(said)s") % values
+            text = _("Failed %(time)s ago on its last attempt (%(attempt)d of %(max)d): %(error)s")
         case _:
-            words = _("Failed %(ago)s ago: attempt %(attempt)d of %(most)d ended with what is not retried. %(said)s")
-            return words % values
+            text = _("Failed %(time)s ago on attempt %(attempt)d of %(max)d; this error is not retried: %(error)s")
+    return text % values
 
 
-def _took(task: Task) -> str:
+def _last_duration(task: Task) -> str:
     if task.finished_at is None or task.last_attempted_at is None:
         return "?"
     return duration(task.finished_at - task.last_attempted_at)

@@ -1,22 +1,30 @@
-"""Times and errors in words. Pure, but for the language in force."""
+"""Times, errors and names as text. Only the active language influences the results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.utils.formats import date_format
+from django.utils.functional import Promise
 from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
 
-from jobqueue.models import Executor, Task
+from jobqueue.models import Executor, Queue, Task
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
+
+    Text = StrOrPromise
+else:
+    Text = str | Promise
 
 HEADLINE_CHARACTERS = 200
 
 
 def duration(length: timedelta) -> str:
-    """Say a length of time in one unit: 250 ms, 40 s, 14 min, 3 h, 5 d."""
+    """Return a duration in one unit: 250 ms, 40 s, 14 min, 3 h, 5 d."""
     seconds = max(0.0, length.total_seconds())
     if seconds < 0.9995:
         return _("%(number)d ms") % {"number": round(seconds * 1000)}
@@ -30,7 +38,7 @@ def duration(length: timedelta) -> str:
 
 
 def moment_in_words(moment: datetime) -> str:
-    """Give date and time in the site's format and zone."""
+    """Return date and time in the site's format and zone."""
     return date_format(local(moment), "DATETIME_FORMAT")
 
 
@@ -43,13 +51,13 @@ def local(moment: datetime) -> datetime:
 
 
 def ready_since(task: Task, aging_seconds: float) -> datetime:
-    """Give the moment a READY task became ready, which its rank holds."""
+    """Return the moment when a READY task became ready. Its rank contains it."""
     since = task.rank + timedelta(seconds=task.priority * aging_seconds)
     return max(since, task.enqueued_at)
 
 
 def when(task: Task, now: datetime, aging_seconds: float, executor_name: str | None) -> tuple[str, datetime | None]:
-    """Say the time that matters in the task's state, and give the moment it speaks of."""
+    """Return the time that matters in the task's state: as text, and the moment itself."""
 
     def ago(moment: datetime) -> str:
         return duration(now - moment)
@@ -64,7 +72,7 @@ def when(task: Task, now: datetime, aging_seconds: float, executor_name: str | N
             words = _("retries in %(time)s") if task.attempts else _("runs in %(time)s")
             return words % {"time": duration(task.wake_at - now)}, task.wake_at
         case Task.Status.SUSPENDED if task.wake_at is not None:
-            return _("sleeps %(time)s more") % {"time": duration(task.wake_at - now)}, task.wake_at
+            return _("wakes in %(time)s") % {"time": duration(task.wake_at - now)}, task.wake_at
         case Task.Status.SUSPENDED:
             since = task.last_attempted_at or task.enqueued_at
             return _("suspended %(time)s") % {"time": ago(since)}, since
@@ -72,18 +80,14 @@ def when(task: Task, now: datetime, aging_seconds: float, executor_name: str | N
             since = task.claimed_at or task.last_attempted_at or task.enqueued_at
             words = _("running %(time)s on %(executor)s") if executor_name else _("running %(time)s")
             return words % {"time": ago(since), "executor": executor_name}, since
-        case Task.Status.SUCCESSFUL if task.finished_at is not None:
-            return _("done %(time)s ago") % {"time": ago(task.finished_at)}, task.finished_at
-        case Task.Status.FAILED if task.finished_at is not None:
-            return _("failed %(time)s ago") % {"time": ago(task.finished_at)}, task.finished_at
-        case Task.Status.CANCELLED if task.finished_at is not None:
-            return _("cancelled %(time)s ago") % {"time": ago(task.finished_at)}, task.finished_at
+        case Task.Status.SUCCESSFUL | Task.Status.FAILED | Task.Status.CANCELLED if task.finished_at is not None:
+            return _("%(time)s ago") % {"time": ago(task.finished_at)}, task.finished_at
         case _:
             return "", None
 
 
 def class_name(error: Mapping[str, Any]) -> str:
-    """Give the bare name of an error's class."""
+    """Return the name of an error's class without its module."""
     return str(error.get("exception_class_path") or "").rpartition(".")[2]
 
 
@@ -91,8 +95,8 @@ def attempt_number(task: Task, starts: int | None) -> int | None:
     """
     Return the number of the running or the last attempt, or None if the row does not show it.
 
-    The column counts failed ones only, and a good end resets it. starts: attempts started in the
-    task's whole life, which is the same until it is requeued or polled again.
+    The column counts failed attempts, and success resets it. starts: attempts started since the task was enqueued,
+    which is the attempt's number unless the task was requeued or polled again.
     """
     match task.status:
         case Task.Status.RUNNING:
@@ -112,7 +116,7 @@ def tries(task: Task, starts: int | None) -> str:
 
 
 def headline(class_path: str | None, message: str | None) -> str:
-    """Give an error's class and the first line of what it said."""
+    """Return an error's class and the first line of its message."""
     name = str(class_path or "").rpartition(".")[2]
     lines = str(message or "").strip().splitlines()
     text = ": ".join(part for part in (name, lines[0].strip() if lines else "") if part)
@@ -120,17 +124,32 @@ def headline(class_path: str | None, message: str | None) -> str:
 
 
 def short_type(task_type: str) -> str:
-    """Give the last part of a dotted task name."""
+    """Return the last component of a task's name."""
     return task_type.rpartition(".")[2] or task_type
 
 
 def short_id(identifier: object) -> str:
-    """Shorten a UUIDv7: its first part is the time, so the end tells neighbours apart."""
+    """Shorten a UUIDv7. It begins with the time, so the end distinguishes neighbours."""
     text = str(identifier)
     return f"{text[:8]}…{text[-4:]}"
 
 
 def served(executor: Executor) -> list[str]:
-    """Name the queues that an executor serves, with the limits of its own; none for every queue."""
+    """Return the queues of an executor, with its own limits; an empty list if it serves all."""
     limits = executor.queue_limits
     return [f"{name} (max {limits[name]})" if name in limits else name for name in executor.queues]
+
+
+def describe_pause(queue: Queue) -> str:
+    """Describe who paused a queue, why, and when it resumes."""
+    sentences = [
+        _("Queue %(queue)s is paused by %(user)s.") if queue.paused_by else _("Queue %(queue)s is paused."),
+        _("Reason: %(reason)s.") if queue.pause_reason else "",
+        _("It resumes automatically (%(moment)s).") if queue.resume_at is not None else "",
+    ]
+    return " ".join(filter(None, sentences)) % {
+        "queue": queue.name,
+        "user": queue.paused_by,
+        "reason": queue.pause_reason,
+        "moment": moment_in_words(queue.resume_at) if queue.resume_at is not None else "",
+    }

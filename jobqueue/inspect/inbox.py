@@ -1,4 +1,4 @@
-"""The inbox of a task as people see it, and the form that adds to it."""
+"""The inbox of a task, as it is shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobqueue import registry
 from jobqueue.actor import Actor, ActorTask
 from jobqueue.api import aliases
 from jobqueue.inspect.annotations import Small
-from jobqueue.inspect.explain import UNREAD
+from jobqueue.inspect.explain import MAX_UNREAD
 from jobqueue.inspect.payload_display import DisplayedValue, raw, read, secrets_of, show
 from jobqueue.models import InboxMessage, Task
 from jobqueue.redact import MASK, NO_SECRETS, Secrets, redact, redact_texts
@@ -28,7 +28,7 @@ READ_CHARACTERS = 50_000  # a larger body is not read: a hundred of them are on 
 
 KINDS: dict[str | None, str | Promise] = {
     None: gettext_lazy("message"),
-    Task.Status.SUCCESSFUL: gettext_lazy("child ended well"),
+    Task.Status.SUCCESSFUL: gettext_lazy("child succeeded"),
     Task.Status.FAILED: gettext_lazy("child failed"),
     Task.Status.CANCELLED: gettext_lazy("child was cancelled"),
 }
@@ -72,14 +72,14 @@ def read_inbox(database: str, task: Task, patterns: tuple[str, ...], with_payloa
     """Read the oldest unread messages, and the newest that were consumed."""
     rows = InboxMessage.objects.using(database).filter(task_id=task.pk).defer("body")
     rows = rows.annotate(body_text=raw("body", READ_CHARACTERS)) if with_payload else rows
-    unread = list(rows.filter(consumed_at__isnull=True).order_by("pk")[: UNREAD + 1])
+    unread = list(rows.filter(consumed_at__isnull=True).order_by("pk")[: MAX_UNREAD + 1])
     consumed = rows.filter(consumed_at__isnull=False).order_by("-pk")[:CONSUMED]
     bodies = read_bodies(database, unread, patterns) if with_payload else {}
     shown = list(_shown(unread, task, bodies))
     return Inbox(
-        unread=shown[:UNREAD],
+        unread=shown[:MAX_UNREAD],
         consumed=list(_shown(consumed, task, {})),
-        has_more=len(shown) > UNREAD,
+        has_more=len(shown) > MAX_UNREAD,
     )
 
 
@@ -116,7 +116,7 @@ def _shown(rows: Iterable[InboxMessage], task: Task, bodies: Mapping[int, Displa
     for row in rows:
         yield InboxEntry(
             id=row.pk,
-            kind=KINDS.get(row.child_status) or _("child ended %(status)s") % {"status": row.child_status},
+            kind=KINDS.get(row.child_status) or _("child ended with status %(status)s") % {"status": row.child_status},
             sender_id=row.sender_id,
             sent_at=row.sent_at,
             consumed_at=row.consumed_at,

@@ -39,7 +39,7 @@ def test_requeue_a_failed_task_by_its_button(admin: Browser) -> None:
 def test_cancel_a_queued_task_by_its_button(admin: Browser) -> None:
     task = TaskFactory.create()
     admin.open(page_of(task))
-    assert "no executor of queue default is alive" in admin.text(".jq-sentence")
+    assert "No executor is serving queue default" in admin.text(".jq-sentence")
 
     admin.click("button.jq-cancel")
 

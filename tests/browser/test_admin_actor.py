@@ -47,13 +47,13 @@ def test_a_message_from_the_page_changes_the_actors_state(admin: Browser) -> Non
     counter = Counter.enqueue()
     run_what_is_ready()
     admin.open(page_of(counter))
-    assert "with no timeout: only a message wakes it" in admin.text(".jq-sentence")
+    assert "without a timeout" in admin.text(".jq-sentence")
     assert '"total": 0' in admin.text('[data-live="state"] pre')
 
     admin.type(".jq-send textarea", "7")
     admin.click(".jq-send button")
 
-    admin.wait_for(lambda: "is in its inbox." in admin.text(".messagelist"))
+    admin.wait_for(lambda: "Message sent" in admin.text(".messagelist"))
     assert "unread" in admin.text(".jq-mail tbody")
     admin.click('.jq-live button[data-seconds="2"]')
     run_what_is_ready()
@@ -68,8 +68,8 @@ def test_a_wrong_message_comes_back_with_the_reason_and_the_text(admin: Browser)
     admin.type(".jq-send textarea", '{"number": 7,}')
     admin.click(".jq-send button")
 
-    admin.wait_for(lambda: "Nothing was sent" in admin.text(".messagelist"))
-    assert "That is no JSON" in admin.text(".jq-send .errorlist")
+    admin.wait_for(lambda: "Message not sent" in admin.text(".messagelist"))
+    assert "Not valid JSON" in admin.text(".jq-send .errorlist")
     assert admin.run("return document.activeElement.value") == '{"number": 7,}'
     # The page lies at another address now, and is refreshed all the same.
     admin.click('.jq-live button[data-seconds="2"]')
@@ -83,7 +83,7 @@ def test_wake_now_lets_a_sleeper_be_polled(admin: Browser) -> None:
     run_what_is_ready()
     Task.objects.filter(pk=counter.id).update(wake_at=now() + timedelta(days=3))
     admin.open(page_of(counter))
-    assert "waits for a message, or until" in admin.text(".jq-sentence")
+    assert "Waiting for a message, until" in admin.text(".jq-sentence")
 
     admin.click("button.jq-wake")
 

@@ -108,7 +108,7 @@ def test_state_is_shown_masked_and_its_absence_said(make, page):
     assert "&quot;total&quot;: 41" in shown
     assert MASK in shown
     assert "s1&quot;" not in shown
-    assert "None yet: no poll has ended well." in page(make(inner_state=None))
+    assert "No state yet: no poll has succeeded." in page(make(inner_state=None))
 
 
 def test_mail_says_its_kind_its_sender_and_its_body(make, page, backend):
@@ -120,11 +120,11 @@ def test_mail_says_its_kind_its_sender_and_its_body(make, page, backend):
 
     shown = page(row)
 
-    assert all(kind in shown for kind in ("message", "child ended well", "child failed", "child was cancelled"))
+    assert all(kind in shown for kind in ("message", "child succeeded", "child failed", "child was cancelled"))
     assert shown.count(reverse("admin:jobqueue_task_change", args=[sender])) == 3
     assert "outside" in shown
     assert shown.count("hello") == 4
-    assert "4 unread messages have come" in shown
+    assert "It has 4 unread messages." in shown
 
 
 def test_consumed_mail_that_stays_for_its_key_is_called_consumed(make, page, backend):
@@ -134,12 +134,12 @@ def test_consumed_mail_that_stays_for_its_key_is_called_consumed(make, page, bac
     shown = page(row)
 
     assert "webhook:7" in shown
-    assert "consumed" in shown
+    assert "read <time" in shown
     assert "unread" not in shown
 
 
 def test_long_mail_is_cut_and_more_mail_than_fits_is_left_out(make, page, backend, monkeypatch):
-    monkeypatch.setattr(inbox_module, "UNREAD", 2)
+    monkeypatch.setattr(inbox_module, "MAX_UNREAD", 2)
     row = make()
     bodies = ["x" * 5000, "y" * 60_000, "z"]
     for body in bodies:
@@ -149,7 +149,7 @@ def test_long_mail_is_cut_and_more_mail_than_fits_is_left_out(make, page, backen
 
     assert "The first 1000 of 5002 characters." in shown
     assert "y" * 100 not in shown
-    assert "Only the oldest 100 of the unread ones." in shown
+    assert "Only the 100 oldest unread messages are shown." in shown
     assert "&quot;z&quot;" not in shown
 
 
@@ -257,7 +257,7 @@ def test_of_many_children_the_failed_and_the_living_are_shown(make, page, child_
 
     assert url(failed) in shown
     assert url(ready) in shown
-    assert "3 are shown, failed and living ones first." in shown
+    assert "3 are shown, failed and unfinished ones first." in shown
     assert read_tree(backend, root.pk).counts == {"SUCCESSFUL": 3, "FAILED": 1, "READY": 1}
 
 
@@ -326,7 +326,7 @@ def test_a_message_arrives(make, send, state):
 
     assert response.url == url(row)
     (message,) = InboxMessage.objects.using(row.backend).filter(task_id=row.pk)
-    assert said(response) == [f"Message {message.pk} is in its inbox."]
+    assert said(response) == [f"Message sent (no. {message.pk})."]
     assert message.body == {"text": "publish", "n": [1, 2.5, None]}
     assert message.sender_id is None
 
@@ -353,14 +353,14 @@ def test_who_sent_is_logged_but_not_what(make, send, staff, page):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("publish", "That is no JSON: Expecting value in line 1, column 1."),
-        ('{"a": 1,}', "That is no JSON:"),
-        ("", "A message is JSON; one that says nothing is null."),
+        ("publish", "Not valid JSON: Expecting value in line 1, column 1."),
+        ('{"a": 1,}', "Not valid JSON:"),
+        ("", "A message is JSON. For an empty message write null."),
         ("[" * 100_000, "JSON"),
-        ("9" * 5000, "That JSON cannot be read:"),
+        ("9" * 5000, "Unreadable JSON:"),
         ("NaN", "message"),
         ('"\\u0000"', "message"),
-        (f'"{SCRIPT}"x', "That is no JSON: Extra data"),
+        (f'"{SCRIPT}"x', "Not valid JSON: Extra data"),
     ],
 )
 def test_what_is_no_json_is_sent_back_with_a_word_why(make, send, text, words):
@@ -387,7 +387,7 @@ def test_what_the_actor_could_not_decode_is_not_sent(make, send):
 
     shown = send(row, '{"number": "seven"}').content.decode()
 
-    assert "Counter.Message does not allow that: Expected `int`, got `str`" in shown
+    assert "Not a valid Counter.Message: Expected `int`, got `str`" in shown
     assert inbox(row) == []
     assert send(row, '{"number": 7}').status_code == 302
     assert inbox(row) == [{"number": 7}]
@@ -398,7 +398,7 @@ def test_what_the_code_of_the_actors_type_refuses_is_not_sent(make, send):
 
     shown = send(row, '{"article": "mug"}').content.decode()
 
-    assert "Checked.Message does not allow that: KeyError: &#x27;mug&#x27;" in shown
+    assert "Not a valid Checked.Message: KeyError: &#x27;mug&#x27;" in shown
     assert inbox(row) == []
 
 
@@ -406,15 +406,15 @@ def test_the_page_says_what_the_actor_takes(make, page, monkeypatch):
     typed, untyped = make(task_type=Counter.task.task_type), make()
 
     assert "&quot;number&quot;: {\n          &quot;type&quot;: &quot;integer&quot;" in page(typed)
-    assert "What it takes" not in page(untyped)
+    assert "Message schema" not in page(untyped)
     monkeypatch.setattr(Counter, "Message", Exception)  # has no schema
-    assert "What it takes" not in page(typed)
+    assert "Message schema" not in page(typed)
 
 
 def test_an_ended_actor_takes_no_message(make, send):
     row = make(suspended=False, successful=True)
 
-    assert said(send(row, "1")) == ["Nothing was sent: it has ended, and takes no messages."]
+    assert said(send(row, "1")) == ["Message not sent: the task has ended."]
     assert inbox(row) == []
 
 
@@ -428,7 +428,7 @@ def test_an_actor_that_ends_in_the_same_moment_takes_no_message(make, send, monk
 
     monkeypatch.setattr(message_form.MessageForm, "is_valid", end_first)
 
-    assert said(send(row, "1")) == ["Nothing was sent: it has ended meanwhile, and takes no messages."]
+    assert said(send(row, "1")) == ["Message not sent: the task has ended."]
     assert inbox(row) == []
 
 
@@ -454,7 +454,7 @@ def test_only_actors_are_written_to(make, page, send):
     assert "<textarea" in page(make())
     assert "<textarea" not in page(function)
     assert "<textarea" not in page(unknown)
-    assert said(send(unknown, "1")) == ["Nothing was sent: this site knows no actor of its name."]
+    assert said(send(unknown, "1")) == ["Message not sent: this site has no actor of this name."]
     assert inbox(unknown) == []
 
 
@@ -518,13 +518,13 @@ def test_cancel_takes_the_children_along_only_where_that_was_ticked(client, staf
 def test_children_that_outlived_their_parent_can_be_cancelled_from_its_page(client, staff, make, child_of, page):
     root = make(suspended=False, successful=True)
     child = child_of(root)
-    assert "Cancel its children" in page(root)
+    assert "Cancel its descendants" in page(root)
 
     response = client.post(url(root, "cancel"), {"tree": "1"})
 
     assert said(response) == ["Cancelled 1 task. Skipped 1 task: already ended, or deleted."]
     assert (status(root), status(child)) == ("SUCCESSFUL", "CANCELLED")
-    assert "Cancel its children" not in page(root)
+    assert "Cancel its descendants" not in page(root)
 
 
 def test_cancel_offers_the_children_where_some_live(make, page, child_of):
@@ -532,8 +532,8 @@ def test_cancel_offers_the_children_where_some_live(make, page, child_of):
     child_of(lonely, successful=True)
     child_of(parent)
 
-    assert "and its children" not in page(lonely)
-    assert "and its children" in page(parent)
+    assert "and its descendants" not in page(lonely)
+    assert "and its descendants" in page(parent)
 
 
 # --- who may

@@ -51,12 +51,12 @@ def show(client):
 def test_page_says_why_the_task_is_where_it_is(make, show):
     row = make(enqueued_at=ago(14 * 60))
 
-    assert "Ready for 14 min: no executor of queue default is alive." in show(row)
+    assert "Ready for 14 min. No executor is serving queue default." in show(row)
 
 
 def test_sentence_knows_of_executors_that_are_quiet(make, show, backend):
     ExecutorFactory.create(backend=backend, using=backend, state="QUIET")
-    assert "every executor of queue default that is alive was told to claim nothing." in show(make())
+    assert "All executors serving queue default are quiet: they claim no tasks." in show(make())
 
 
 def test_sentence_knows_the_executors_and_what_they_run(make, show, backend):
@@ -70,7 +70,7 @@ def test_sentence_knows_the_executors_and_what_they_run(make, show, backend):
 
     make(running=True, executor_id=web.pk)
 
-    assert "all 1 slots that serve queue emails are busy" in show(row)
+    assert "All 1 slots of the executors serving queue emails are busy" in show(row)
 
 
 def test_sentence_does_not_count_async_tasks_as_busy_threads(make, show, backend):
@@ -80,7 +80,7 @@ def test_sentence_does_not_count_async_tasks_as_busy_threads(make, show, backend
 
     make(running=True, executor_id=web.pk)
 
-    assert "all 1 slots" in show(make())
+    assert "All 1 slots" in show(make())
     assert "its turn in queue default" in show(make(task_type=add_later.task_type))
 
 
@@ -203,7 +203,7 @@ def test_parent_children_and_messages_are_linked(make, show, backend):
     assert url(child) in page
     assert str(sender) in page
     assert "unread" in page
-    assert "child ended well" in page
+    assert "child succeeded" in page
     assert url(parent) in show(child)
     assert "(pruned)" in show(make(parent_id=uuid4()))
     assert "a pruned task" in show(make(parent_id=uuid4()))

@@ -46,7 +46,7 @@ class TestStatus:
         assert all(len(line) <= 80 for line in said.out.splitlines())
         emails = next(line.split() for line in said.out.splitlines() if line.startswith("emails "))
         assert emails == ["emails", "1", "1", "0", "0", "0", "11", "min", "paused"]
-        assert "emails is paused by anna: disk full." in said.out
+        assert "Queue emails is paused by anna. Reason: disk full." in said.out
         assert ["web-7", "alive", "0/8", "emails"] in [line.split()[:4] for line in said.out.splitlines()]
 
     def test_status_json_has_the_same_numbers(self, backend, make) -> None:
