@@ -1,7 +1,7 @@
 """
-The rows of the queue. The engine alone changes them; everybody may read.
+The tables of the queue. Any code may read them; only `jobqueue.engine` writes them.
 
-Transitions are verbs of `jobqueue.engine`, never `save()`: see docs/design.md, "The idea".
+Columns are described in migrations/sql/comments.sql.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import models
-from django.db.models import Q, Value
+from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import records
@@ -22,7 +22,7 @@ FINAL = [str(status) for status in records.FINAL]
 
 
 class TaskQuerySet(models.QuerySet["Task"]):
-    """Filters named after states."""
+    """Filter tasks by state."""
 
     def ready(self) -> TaskQuerySet:
         return self.filter(status=Task.Status.READY)
@@ -56,7 +56,7 @@ TaskManager = models.Manager.from_queryset(TaskQuerySet)
 
 
 class Task(models.Model):
-    """One task: what to run, where it stands, and how it ended."""
+    """A task: what to run, its state and its result."""
 
     class Status(models.TextChoices):
         READY = records.Status.READY.value, _("Ready")
@@ -73,7 +73,7 @@ class Task(models.Model):
     task_type = models.CharField(_("task"), max_length=500)
     priority = models.SmallIntegerField(_("priority"), default=0)
     rank = models.DateTimeField(
-        _("rank"), help_text=_("When it became ready, less priority x AGING; lowest is claimed first.")
+        _("rank"), help_text=_("Time of becoming ready, minus priority x AGING. The lowest rank is claimed first.")
     )
 
     args = models.JSONField(_("arguments"), default=list)
@@ -84,7 +84,7 @@ class Task(models.Model):
     key = models.CharField(_("key"), max_length=255, null=True)
     idempotency_key = models.CharField(_("idempotency key"), max_length=255, null=True)
     idempotency_digest = models.CharField(_("idempotency digest"), max_length=64, null=True)
-    # No database constraint: a parent may be pruned before its children.
+    # No foreign key in the database: a parent may be pruned before its children.
     parent = models.ForeignKey(
         "self",
         models.DO_NOTHING,
@@ -96,20 +96,20 @@ class Task(models.Model):
     )
 
     status = models.CharField(_("status"), max_length=16, choices=Status.choices, default=Status.READY)
-    wake_at = models.DateTimeField(_("wakes at"), null=True)
+    wake_at = models.DateTimeField(_("next run"), null=True)
     expires_at = models.DateTimeField(_("expires at"), null=True)
     claimed_at = models.DateTimeField(_("claimed at"), null=True)
     claim_number = models.BigIntegerField(_("claim number"), default=0)
     executor_id = models.UUIDField(_("executor"), null=True)
     worker_ids = models.JSONField(_("workers"), default=list)
     attempts = models.IntegerField(_("attempts"), default=0)
-    max_attempts = models.IntegerField(_("most attempts"), default=1)
+    max_attempts = models.IntegerField(_("max attempts"), default=1)
     polls = models.BigIntegerField(_("polls"), default=0)
     unread_polls = models.IntegerField(_("unread polls"), default=0, db_default=0)
     stale_polls = models.IntegerField(_("stale polls"), default=0, db_default=0)
     timed_out = models.BooleanField(_("timed out"), default=False, db_default=False)
     timeout_at = models.DateTimeField(_("times out at"), null=True)
-    executor_losses = models.IntegerField(_("executors lost"), default=0)
+    executor_losses = models.IntegerField(_("executor losses"), default=0)
     cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
 
     errors = models.JSONField(_("errors"), default=list)
@@ -119,7 +119,7 @@ class Task(models.Model):
     started_at = models.DateTimeField(_("started at"), null=True)
     last_attempted_at = models.DateTimeField(_("last attempted at"), null=True)
     finished_at = models.DateTimeField(_("finished at"), null=True)
-    parent_notified_at = models.DateTimeField(_("parent told at"), null=True)
+    parent_notified_at = models.DateTimeField(_("parent notified at"), null=True)
 
     objects = TaskManager()
 
@@ -149,12 +149,13 @@ class Task(models.Model):
             models.Index(
                 fields=["executor_id", "queue_name", "id"], name="jobqueue_task_running", condition=Q(status="RUNNING")
             ),
-            # Two that are nearly empty or nearly still: what has to run alone, and where mail may be missed.
+            # Tasks that run alone, because they lost executors.
             models.Index(
                 fields=["backend", "queue_name", "rank", "id"],
                 name="jobqueue_task_suspects",
                 condition=Q(status="READY", executor_losses__gte=2),
             ),
+            # The sweep looks here for tasks with unread messages.
             models.Index(fields=["backend", "id"], name="jobqueue_task_suspended", condition=Q(status="SUSPENDED")),
             models.Index(
                 fields=["task_type", "finished_at"], name="jobqueue_task_failed", condition=Q(status="FAILED")
@@ -164,14 +165,14 @@ class Task(models.Model):
                 name="jobqueue_task_finished",
                 condition=Q(finished_at__isnull=False),
             ),
-            # For a message that is a repeat, to a key whose task has ended.
+            # A repeated message to a key is recognized after the task has ended.
             models.Index(
                 fields=["backend", "key"],
                 name="jobqueue_task_past_key",
                 condition=Q(finished_at__isnull=False, key__isnull=False),
             ),
             models.Index(fields=["parent"], name="jobqueue_task_children", condition=Q(parent__isnull=False)),
-            # To count them; what is READY or RUNNING is counted by the indexes above.
+            # Counts waiting tasks. READY and RUNNING ones are counted by the indexes above.
             models.Index(
                 fields=["backend", "queue_name", "status"],
                 name="jobqueue_task_waiting",
@@ -196,8 +197,8 @@ class Task(models.Model):
         return f"{self.task_type} {self.id}"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse: a row saved from values read earlier undoes what an executor did meanwhile."""
-        raise TypeError("Task rows are changed by jobqueue's verbs (enqueue, cancel, requeue, ...), never by save().")
+        """Raise TypeError: saving values that were read earlier would undo changes of an executor."""
+        raise TypeError("Task.save() is not allowed. Use jobqueue.cancel(), requeue(), wake() or another verb.")
 
     @property
     def is_finished(self) -> bool:
@@ -205,13 +206,13 @@ class Task(models.Model):
 
 
 class InboxMessage(models.Model):
-    """A message to a task; ids give the order of arrival."""
+    """A message to a task. The ids are the order of arrival."""
 
     id = models.BigAutoField(primary_key=True)
     task = models.ForeignKey(Task, models.CASCADE, related_name="inbox", db_index=False, verbose_name=_("task"))
     sender_id = models.UUIDField(_("sender"), null=True)
     body = models.JSONField(_("body"), null=True)
-    child_status = models.CharField(_("end of child"), max_length=16, null=True)
+    child_status = models.CharField(_("status of child"), max_length=16, null=True)
     dedupe_key = models.CharField(_("dedupe key"), max_length=255, null=True)
     sent_at = models.DateTimeField(_("sent at"))
     consumed_at = models.DateTimeField(_("consumed at"), null=True)
@@ -236,31 +237,8 @@ class InboxMessage(models.Model):
         return f"message {self.pk} to {self.task_id}"
 
 
-class FlatJSONField(models.JSONField):
-    """
-    A JSON list of strings, or a JSON object of strings and integers, depending on `default`.
-
-    Reading skips any other value, so that a row written by hand does not break a page.
-    """
-
-    def from_db_value(self, value: Any, expression: Any, connection: Any) -> list[str] | dict[str, str | int]:
-        try:
-            found = super().from_db_value(value, expression, connection)
-        except (ValueError, RecursionError):  # more digits or levels than Python reads
-            found = None
-        if self.default is list:
-            return [part for part in found if isinstance(part, str)] if isinstance(found, list) else []
-        members = found.items() if isinstance(found, dict) else ()
-        return {name: part for name, part in members if isinstance(part, str | int)}
-
-    def deconstruct(self) -> Any:
-        """Appear in migrations as JSONField, its type in the database."""
-        name, _, args, options = super().deconstruct()
-        return name, "django.db.models.JSONField", args, options
-
-
 class Executor(models.Model):
-    """One process that runs tasks: a fresh id per start, and its sign of life."""
+    """A process that runs tasks, with its last heartbeat. Each start has a new id."""
 
     class State(models.TextChoices):
         RUNNING = "RUNNING", _("Running")
@@ -273,12 +251,12 @@ class Executor(models.Model):
     name = models.CharField(_("name"), max_length=200)
     host = models.CharField(_("host"), max_length=255)
     pid = models.IntegerField(_("process"))
-    versions = FlatJSONField(_("versions"), default=dict)
-    queues = FlatJSONField(_("queues"), default=list)
-    queue_limits = FlatJSONField(_("most of a queue at once"), default=dict, db_default=Value({}, models.JSONField()))
+    versions = models.JSONField(_("versions"), default=dict)
+    queues = models.JSONField(_("queues"), default=list)
+    queue_limits = models.JSONField(_("concurrency limits"), default=dict)
     slots = models.IntegerField(_("slots"), default=0)
     started_at = models.DateTimeField(_("started at"))
-    heartbeat = models.DateTimeField(_("last beat"))
+    heartbeat = models.DateTimeField(_("last heartbeat"))
     state = models.CharField(_("state"), max_length=16, choices=State.choices, default=State.RUNNING)
     command = models.CharField(_("command"), max_length=16, default="", blank=True)
 
@@ -296,8 +274,7 @@ class SpareHeartbeat(models.Model):
     """
     A heartbeat of an executor whose row another session keeps locked.
 
-    Executors only insert these rows, so that no lock stops them. executor_id is not a foreign key, because checking one
-    would wait for the lock.
+    executor_id is not a foreign key, because checking one would wait for that lock.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -314,16 +291,16 @@ class SpareHeartbeat(models.Model):
 
 
 class Queue(models.Model):
-    """What a site says about one of its queues; a queue without a row runs freely."""
+    """Pause and concurrency limit of a queue. A queue without a row has neither."""
 
     id = models.BigAutoField(primary_key=True)
     backend = models.CharField(_("backend"), max_length=64, default="default")
     name = models.CharField(_("name"), max_length=128)
     paused_at = models.DateTimeField(_("paused at"), null=True, blank=True)
     paused_by = models.CharField(_("paused by"), max_length=150, default="", blank=True)
-    pause_reason = models.CharField(_("why"), max_length=255, default="", blank=True)
+    pause_reason = models.CharField(_("reason"), max_length=255, default="", blank=True)
     resume_at = models.DateTimeField(_("resumes at"), null=True, blank=True)
-    max_running = models.PositiveIntegerField(_("most running at once"), null=True, blank=True)
+    max_running = models.PositiveIntegerField(_("concurrency limit"), null=True, blank=True)
 
     class Meta:
         db_table = "jobqueue_queue"
@@ -341,12 +318,12 @@ class Queue(models.Model):
         return self.name
 
     def is_paused_at(self, now: datetime) -> bool:
-        """Whether it is paused; a pause may have ended by itself."""
+        """Whether the queue is paused and the pause has not ended by itself."""
         return self.paused_at is not None and (self.resume_at is None or self.resume_at > now)
 
 
 class Counter(models.Model):
-    """What happened to the tasks of one type in one queue: in one minute, or ever since where `minute` is null."""
+    """Counters of one task type in one queue: of one minute, or of all time if `minute` is null."""
 
     id = models.BigAutoField(primary_key=True)
     backend = models.CharField(_("backend"), max_length=64)
@@ -357,8 +334,8 @@ class Counter(models.Model):
     completed = models.BigIntegerField(_("completed"), default=0)
     failed = models.BigIntegerField(_("attempts failed"), default=0)
     retries = models.BigIntegerField(_("retries"), default=0)
-    dead = models.BigIntegerField(_("failed for good"), default=0)
-    lost = models.BigIntegerField(_("executors lost"), default=0)
+    dead = models.BigIntegerField(_("tasks failed"), default=0)
+    lost = models.BigIntegerField(_("executor losses"), default=0)
     wait_seconds = models.FloatField(_("seconds waited"), default=0.0)
     run_seconds = models.FloatField(_("seconds run"), default=0.0)
     waits = models.JSONField(_("waits"), default=list)
@@ -366,8 +343,8 @@ class Counter(models.Model):
 
     class Meta:
         db_table = "jobqueue_counter"
-        verbose_name = _("tally")
-        verbose_name_plural = _("tallies")
+        verbose_name = _("counter")
+        verbose_name_plural = _("counters")
         default_permissions = ()
         permissions = [("view_metrics", "Can see metrics over HTTP")]
         constraints = [
@@ -389,9 +366,9 @@ class Counter(models.Model):
 
 class CounterDelta(models.Model):
     """
-    What a transaction adds to the tally; only ever inserted, so that nobody waits for anybody. Executors fold it in.
+    What a transaction adds to the counters. Rows are only inserted, so that no transaction waits for another.
 
-    attempts: how many had these buckets. A column that says nothing is null, which is less to plan for than a default.
+    Executors add them up every few seconds. attempts: how many fell into these buckets. NULL means 0.
     """
 
     id = models.BigAutoField(primary_key=True)

@@ -1,8 +1,7 @@
 """
-Rows in any state, made without the engine.
+Factories of rows in any state, without the engine: `TaskFactory(failed=True)`.
 
-`TaskFactory(state="failed")` and its like; tasks are written by bulk_create, since Task.save() refuses.
-`using` names the database.
+They call bulk_create, because Task.save() raises. `using` is the database alias.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def ago(seconds: float) -> datetime:
 
 
 def error(message: str = "451 try again later", **changes: Any) -> dict[str, Any]:
-    """One entry of a task's `errors`."""
+    """Return one entry of a task's `errors`."""
     entry = {
         "attempt": 1,
         "at": ago(30).isoformat(),
@@ -43,7 +42,7 @@ def error(message: str = "451 try again later", **changes: Any) -> dict[str, Any
 
 
 class UsingFactory(factory.django.DjangoModelFactory[Row]):
-    """Rows on the database that `using` names."""
+    """Create rows in the database `using`."""
 
     class Meta:
         abstract = True
@@ -143,7 +142,7 @@ class MessageFactory(UsingFactory[InboxMessage]):
 
 
 def make_user(*permissions: str, is_superuser: bool = False) -> Any:
-    """Make a member of staff with permissions of the app, such as "view_task"."""
+    """Create a staff user with permissions of the app, such as "view_task"."""
     User = get_user_model()
     user = User.objects.create_user(
         f"user-{uuid4().hex[:8]}", password="secret", is_staff=True, is_superuser=is_superuser

@@ -1,4 +1,4 @@
-"""Whether a database has the tables that this code needs."""
+"""Which tables and migrations of ours a database lacks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ APP = "jobqueue"
 
 
 def missing_tables(database: str) -> list[str]:
-    """Name the tables of ours that a database does not have."""
-    there = set(connections[database].introspection.table_names())
-    ours = (model._meta.db_table for model in apps.get_app_config(APP).get_models())
-    return sorted(set(ours) - there)
+    """Return the names of our tables that the database does not have."""
+    existing = set(connections[database].introspection.table_names())
+    tables = {model._meta.db_table for model in apps.get_app_config(APP).get_models()}
+    return sorted(tables - existing)
 
 
 def missing_migrations(database: str) -> list[str]:
     """
-    Name the migrations of ours that a database has not seen.
+    Return the names of our migrations that are not applied to the database.
 
-    None where MIGRATION_MODULES leaves us out, or the list of what was applied is not for this role to read.
+    The list is empty if MIGRATION_MODULES disables ours, or if the role may not read django_migrations.
     """
     module, _ = MigrationLoader.migrations_module(APP)
     if module is None:

@@ -1,8 +1,4 @@
-"""
-What an administrator changes of the role that executors log in as, while they are at work.
-
-Limits of time, and how many connections it may have.
-"""
+"""Timeouts and connection limits of the role that executors log in as, changed while executors run."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ IDLED = "terminating connection due to idle-in-transaction timeout"
 
 
 class Role:
-    """Whom the executors of a test log in as."""
+    """The role that the executors of a test log in as."""
 
     def __init__(self, fleet: Fleet, environment: dict[str, str]) -> None:
         self._fleet = fleet
@@ -36,16 +32,16 @@ class Role:
         return self._fleet.start(*flags, environment=self._environment, **options)
 
     def alter(self, *changes: str) -> None:
-        """Change the role, and end its sessions, who would not hear of it."""
+        """Change the role, and end its sessions: they keep the settings of their start."""
         with connection.cursor() as cursor:
             for change in changes:
                 cursor.execute(f"ALTER ROLE {ROLE} {change}")
             cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [ROLE])
 
     def waits(self) -> bool:
-        """Whether one of its sessions waits for a lock."""
+        """Whether a session of the role waits for a lock."""
         with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_stat_clear_snapshot()")  # in a transaction it would stay as it was seen first
+            cursor.execute("SELECT pg_stat_clear_snapshot()")  # a transaction would keep its first snapshot
             cursor.execute("SELECT 1 FROM pg_stat_activity WHERE usename = %s AND wait_event_type = 'Lock'", [ROLE])
             return cursor.fetchone() is not None
 
@@ -65,22 +61,22 @@ def role(process_environment: dict[str, str], transactional_db: None) -> Iterato
             cursor.execute(f"DROP ROLE {ROLE}")
 
 
-def hold_back(role: Role, pk: str, then: Callable[[], None] = lambda: None) -> None:
-    """Hold a running task's row until an executor that wants to commit it has given up."""
+def lock_until_timeout(role: Role, pk: str, then: Callable[[], None] = lambda: None) -> None:
+    """Lock a running task's row until the executor gives up its commit."""
     wait_until(lambda: Task.objects.running().filter(pk=pk).exists(), "a running task")
     with transaction.atomic():
         Task.objects.select_for_update().get(pk=pk)
         wait_until(role.waits, "an executor to wait for the row")
         then()
-        wait_until(lambda: not role.waits(), "the end of its patience")
+        wait_until(lambda: not role.waits(), "the timeout of its commit")
 
 
 @pytest.mark.parametrize(("setting", "body"), [("statement_timeout", ByHand), ("lock_timeout", book)])
-def test_row_that_the_server_does_not_wait_for_spends_no_attempt(role: Role, setting: str, body: Any) -> None:
+def test_row_locked_beyond_timeout_costs_no_attempt(role: Role, setting: str, body: Any) -> None:
     process = role.start("--threads", "2")
     role.alter(f"SET {setting} = '2s'")
 
-    hold_back(role, body.using(max_attempts=1).enqueue(2.0).id)
+    lock_until_timeout(role, body.using(max_attempts=1).enqueue(2.0).id)
 
     assert wait_for_end() == {"SUCCESSFUL": 1}
     assert (Task.objects.get().attempts, Effect.objects.count()) == (0, 1)
@@ -88,17 +84,17 @@ def test_row_that_the_server_does_not_wait_for_spends_no_attempt(role: Role, set
     assert process.output.find(r"\(not counted\) .* Stale: The task's row was not to be had in time: canceling")
 
 
-def test_deadlock_with_others_spends_no_attempt(role: Role) -> None:
+def test_deadlock_costs_no_attempt(role: Role) -> None:
     process = role.start("--threads", "2")
-    role.alter("SET deadlock_timeout = '3s'")  # the other looks for a deadlock once, and we need to be there by then
+    role.alter("SET deadlock_timeout = '3s'")  # the executor checks once, after we have our lock
     result = book.using(max_attempts=1).enqueue(2.0)
 
-    def want_what_it_has() -> None:
+    def wait_for_its_lock() -> None:
         with connection.cursor() as cursor:
-            cursor.execute("SET LOCAL deadlock_timeout = '1min'")  # so that the other is chosen
+            cursor.execute("SET LOCAL deadlock_timeout = '1min'")  # the executor is the victim
             cursor.execute("LOCK TABLE tests_effect")
 
-    hold_back(role, result.id, want_what_it_has)
+    lock_until_timeout(role, result.id, wait_for_its_lock)
 
     assert wait_for_end() == {"SUCCESSFUL": 1}
     row = Task.objects.get()
@@ -107,7 +103,7 @@ def test_deadlock_with_others_spends_no_attempt(role: Role) -> None:
     assert process.output.find(r"\(not counted\) .* deadlock detected")
 
 
-def test_limits_that_nothing_of_ours_keeps_are_not_for_executors(role: Role) -> None:
+def test_short_timeouts_of_role_do_not_apply_to_executors(role: Role) -> None:
     process = role.start("--threads", "4", "-v", "0", heartbeat_timeout=6)
     tiny.enqueue_many([((number,), {}) for number in range(5_000)])
     role.alter("SET statement_timeout = '10ms'", "SET idle_in_transaction_session_timeout = '10ms'")
@@ -120,7 +116,7 @@ def test_limits_that_nothing_of_ours_keeps_are_not_for_executors(role: Role) -> 
     assert process.stop() == 0
 
 
-def test_body_that_idles_in_its_transaction_is_told_so_and_harms_nobody(role: Role) -> None:
+def test_body_idle_in_transaction_fails_alone(role: Role) -> None:
     process = role.start("--threads", "2")
     role.alter("SET idle_in_transaction_session_timeout = '300ms'")
     idler, quick = book.using(max_attempts=2).enqueue(0.6), book.enqueue()
@@ -132,11 +128,11 @@ def test_body_that_idles_in_its_transaction_is_told_so_and_harms_nobody(role: Ro
     assert process.stop() == 0
 
 
-def test_executor_that_finds_no_connection_free_waits_for_one(role: Role) -> None:
+def test_executor_without_free_connection_waits_for_one(role: Role) -> None:
     process = role.start(*HEALTH, "--threads", "4", heartbeat_timeout=2)
     wait_for_answer(process, "/readyz", 200)
     running = work.enqueue(0.5)
-    wait_until(Effect.objects.exists, "a task that runs")
+    wait_until(Effect.objects.exists, "a running task")
     role.alter("CONNECTION LIMIT 0")
     book.enqueue_many([((), {})] * 10)
     wait_for_answer(process, "/readyz", 503, "The database is away.")
@@ -153,8 +149,8 @@ def test_executor_that_finds_no_connection_free_waits_for_one(role: Role) -> Non
     assert process.stop() == 0
 
 
-def test_listener_leaves_the_last_connections_to_those_who_need_them(role: Role) -> None:
-    """Two are enough, whoever was quicker when they were given out."""
+def test_listener_leaves_last_connections_to_loop_and_heartbeat(role: Role) -> None:
+    """Two connections are enough, in whatever order the threads connect."""
     process = role.start(*HEALTH, "--threads", "4", "--poll-interval", "0.2", heartbeat_timeout=3)
     for _ in range(3):
         role.alter("CONNECTION LIMIT 2")

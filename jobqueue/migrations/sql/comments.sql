@@ -15,11 +15,11 @@ is the truth. Notifications (LISTEN jobqueue) only save time: polling finds work
                                 `- cancelled --> CANCELLED
 
 Claim: an executor takes the READY rows with the lowest rank, FOR NO KEY UPDATE SKIP LOCKED. The rank is the time when a
-task became ready, minus priority x AGING (60 seconds by default). It does not change while the task waits, so every task
-is reached.
+task became ready, minus priority x AGING (60 seconds by default). It does not change while the task waits, so every
+task is reached.
 Fencing: each claim adds 1 to claim_number, and a commit must present the number of its claim. An executor that lost its
 claim cannot change the row.
-Lost executors: heartbeats are stored in jobqueue_executor. If an executor is silent for too long, others take its tasks.
+Lost executors: heartbeats are stored in jobqueue_executor. Others take the tasks of an executor that is silent too long.
 Messages: sending inserts into jobqueue_inboxmessage. The commit of a SUSPENDED task locks its row, then looks for
 unread messages. Once a second an executor makes SUSPENDED tasks with unread messages READY.
 
@@ -53,7 +53,7 @@ COMMENT ON COLUMN jobqueue_task.claim_number IS 'Fencing token: number of claims
 COMMENT ON COLUMN jobqueue_task.executor_id IS 'Executor that runs the task, while RUNNING: jobqueue_executor.id.';
 COMMENT ON COLUMN jobqueue_task.worker_ids IS 'Executors of the attempts, newest last: JSON array, at most 100.';
 COMMENT ON COLUMN jobqueue_task.attempts IS 'Failed attempts since the last successful poll.';
-COMMENT ON COLUMN jobqueue_task.max_attempts IS 'Attempts before FAILED, known at creation. Options and code override it.';
+COMMENT ON COLUMN jobqueue_task.max_attempts IS 'Attempts before FAILED. Options and code override it.';
 COMMENT ON COLUMN jobqueue_task.polls IS 'Successful polls. A function has at most one.';
 COMMENT ON COLUMN jobqueue_task.unread_polls IS 'Polls in a row that left messages unread.';
 COMMENT ON COLUMN jobqueue_task.stale_polls IS 'Polls in a row that ended with Stale.';
@@ -123,7 +123,7 @@ submitted: tasks created. completed: tasks that ended SUCCESSFUL. failed: attemp
 that another attempt follows. dead: tasks that ended FAILED. lost: executor losses. wait_seconds: sum of the times from
 READY to the claim. run_seconds: sum of the times that attempts ran. waits, runs: histograms of both, JSON arrays.$$;
 COMMENT ON TABLE jobqueue_counterdelta IS
-    'What a transaction adds to jobqueue_counter. Rows are only inserted, so no transaction waits for another. NULL is 0. '
+    'What a transaction adds to jobqueue_counter. Rows are only inserted: no transaction waits for another. NULL is 0. '
     'attempts: how many fell into wait_bucket and run_bucket, which are indexes into waits and runs.';
 
 COMMENT ON FUNCTION {schema}.jobqueue_create_task IS

@@ -1,6 +1,6 @@
 -- Send a message to a task from SQL, in the caller's transaction: insert it, and nothing else.
--- Parameters: task_id: the receiver; from_id: the sender that the receiver sees, any id or NULL; message: its body, NULL
---   is JSON's null; notify: wake executors at the commit. Otherwise the sweep finds the message within two seconds.
+-- Parameters: task_id: the receiver; from_id: the sender that the receiver sees, any id or NULL; message: its body,
+--   NULL is JSON's null; notify: wake executors at the commit. The sweep finds the message within two seconds anyway.
 -- Raises no_data_found (P0002) if there is no such task; object_not_in_prerequisite_state (55000) if it has ended.
 -- Index: the primary key of tasks.
 -- Locks: the receiver FOR KEY SHARE, which blocks only its deletion. NOTIFY takes a database-wide lock at the commit.

@@ -1,7 +1,7 @@
 -- Set the storage parameters of queue tables: each row is written a few times, then deleted.
 -- Parameters: {schema}. Locks: each table SHARE UPDATE EXCLUSIVE, briefly. Reads and writes continue.
--- fillfactor: leaves room for the next version of a row on its page.
--- autovacuum: runs at 1 % of dead rows instead of 20 %, without pauses. Each claim leaves a dead row that later
+-- fillfactor: leave room for the next version of a row on its page.
+-- autovacuum: run at 1 % of dead rows instead of 20 %, without pauses. Each claim leaves a dead row that later
 --   claims have to skip. Statistics are renewed at 2 %, because those of a queue are soon outdated.
 -- statistics: a queue may hold one READY task in a thousand; without them estimates of its depth are far off.
 ALTER TABLE jobqueue_task SET (
