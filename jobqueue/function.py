@@ -15,7 +15,9 @@ from typing import (
     NamedTuple,
     ParamSpec,
     Protocol,
+    TypedDict,
     TypeVar,
+    Unpack,
     cast,
     overload,
 )
@@ -55,16 +57,48 @@ else:
             return Task
 
 
+class TaskOptions(TypedDict, total=False):
+    """Options of `@task`."""
+
+    priority: int
+    queue_name: str
+    backend: str
+    max_attempts: int | None
+    backoff: Backoff | None
+    retry_on: ExceptionClasses | None
+    give_up_on: ExceptionClasses
+    timeout: float | timedelta | None
+    atomic: bool
+    allow_http: bool
+    expires: datetime | timedelta | None
+    name: str
+
+
+class ChangedOptions(TypedDict, total=False):
+    """Options of `using()`."""
+
+    priority: int | None
+    queue_name: str | None
+    run_after: datetime | timedelta | None
+    backend: str | None
+    max_attempts: int | None
+    backoff: Backoff | None
+    timeout: float | timedelta | None
+    expires: datetime | timedelta | None
+    key: str | None
+    metadata: Mapping[str, Any] | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionTask(TaskOf[P, R], Generic[P, R]):
     """
-    A function to be run later, and how. None stands for the default of the backend's OPTIONS.
+    A function that executors run, with its options. None is the default of the backend's OPTIONS.
 
-    max_attempts: tries, the first included. timeout: seconds for one try. expires: not to be started
-    after this moment, or this long after it was enqueued. name: what rows call the task instead of its
-    dotted path, so that the function can move. retry_on, give_up_on: exceptions worth another try (all,
-    when None), and exceptions that are not; give_up_on wins. atomic: the function and its completion
-    are one transaction. key: at most one live task of the backend has it. allow_http: whether HTTP may submit it.
+    max_attempts: with the first one. timeout: seconds for one attempt. expires: the latest start, a datetime or
+    a timedelta from the enqueue. name: the task's name in rows in place of its dotted path, so that the function can
+    move. retry_on: exceptions that are retried; None for all. give_up_on: exceptions that are not retried; it wins.
+    atomic: the function and its completion are one transaction. submit: whether HTTP may submit the task.
+    key: at most one live task of the backend has it.
     """
 
     name: str = ""
@@ -79,10 +113,10 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     expires: datetime | timedelta | None = None
     key: str | None = None
     metadata: Mapping[str, Any] | None = field(default=None, hash=False)
-    # Derived: `name` where one was given. A copy made by using() must keep it.
+    # Derived from `name`. A copy made by using() keeps it.
     task_type: str = ""
 
-    # super() does not know the class that dataclass(slots=True) makes anew: hence Task.__post_init__(self).
+    # dataclass(slots=True) makes a second class, which super() does not know: hence Task.__post_init__(self).
     def __post_init__(self) -> None:
         if not is_importable(self.func):
             raise InvalidTask(
@@ -98,7 +132,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
             raise InvalidTask(f"{self.name!s:.200}: {problem}.")
         is_ours = issubclass(self.get_backend().task_class, FunctionTask)
         if isinstance(self.run_after, timedelta) and not is_ours:
-            # Other backends know moments only.
+            # Other backends take a datetime only.
             object.__setattr__(self, "run_after", timezone.now() + self.run_after)
         Task.__post_init__(self)
         declared.add(self)
@@ -108,53 +142,31 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
         return _rebuild, (type(self), self.module_path, {**values, "func": None})
 
     def get_backend(self) -> BaseTaskBackend:
-        """Give the backend. Raises InvalidTaskBackend when TASKS has none of that name."""
+        """Return the backend. Raises InvalidTaskBackend if TASKS has none of that name."""
         return backend_named(self.backend)
 
     def _taker(self) -> BaseTaskBackend:
-        """Give the backend that enqueue() hands the task to."""
+        """Return the backend that enqueue() uses."""
         return self.get_backend()
 
-    def using(
-        self,
-        *,
-        priority: int | None = None,
-        queue_name: str | None = None,
-        run_after: datetime | timedelta | None = None,
-        backend: str | None = None,
-        max_attempts: int | None = None,
-        backoff: Backoff | None = None,
-        timeout: float | timedelta | None = None,
-        expires: datetime | timedelta | None = None,
-        key: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> FunctionTask[P, R]:
+    def using(self, **options: Unpack[ChangedOptions]) -> FunctionTask[P, R]:
         """
-        Make a copy with other options; None leaves one as it is.
+        Return a copy with other options. None leaves an option unchanged.
 
-        run_after, expires: a moment, or a timedelta from the moment it is enqueued by the database's
-        clock. key: while a live task has it, enqueue() gives that task's result and adds nothing.
+        run_after, expires: a datetime, or a timedelta from the enqueue by the database's clock. key: while a live task
+        has it, enqueue() returns that task's result and adds nothing.
         """
-        given = {
-            "priority": priority,
-            "queue_name": queue_name,
-            "run_after": run_after,
-            "backend": backend,
-            "max_attempts": max_attempts,
-            "backoff": backoff,
-            "timeout": timeout,
-            "expires": expires,
-            "key": key,
-            "metadata": metadata,
-        }
-        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        for option in options.keys() - ChangedOptions.__annotations__.keys():
+            raise TypeError(f"using() takes no option {option!r}; it takes {', '.join(ChangedOptions.__annotations__)}")
+        changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         return replace(self, **changes)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]:
         """
         Add the task to its queue, in the caller's transaction.
 
-        Raises InvalidArguments, and nothing is written, when the arguments do not fit.
+        Raises InvalidArguments and writes nothing if the number or the names of the arguments do not fit the function,
+        or if an argument is not JSON. Types are checked by mypy only.
         """
         return cast("TaskResult[P, R]", self._taker().enqueue(self, args, kwargs))  # type: ignore[arg-type]
 
@@ -164,9 +176,9 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[P, R]]:
         """
-        Add one task per (args, kwargs), all or none, one statement per thousand; results come in order.
+        Add one task per (args, kwargs), all or none, with one statement per thousand. Results come in order.
 
-        Raises InvalidArguments, which says which call it was.
+        Raises InvalidArguments as enqueue(), with the number of the call.
         """
         backend = self._taker()
         enqueue_many = getattr(backend, "enqueue_many", None)
@@ -217,7 +229,7 @@ declared = Declarations()
 
 
 def backend_named(alias: str) -> BaseTaskBackend:
-    """Give a backend of TASKS. Raises InvalidTaskBackend, with the names that there are."""
+    """Return a backend of TASKS. Raises InvalidTaskBackend, which lists the configured names."""
     known = list(task_backends)
     if alias not in known:
         raise InvalidTaskBackend(f"TASKS has no backend {alias!r}; it has {', '.join(map(repr, known)) or 'none'}.")
@@ -225,7 +237,7 @@ def backend_named(alias: str) -> BaseTaskBackend:
 
 
 def is_importable(func: Any) -> bool:
-    """Whether executors can find a function by its module and name; Django lets a module's lambdas pass."""
+    """Return whether executors can import a function by its module and name. Django accepts a module's lambdas."""
     return inspect.isfunction(func) and "<" not in func.__qualname__  # <lambda>, <locals>
 
 
@@ -235,7 +247,7 @@ def _rebuild(cls: type[FunctionTask[P, R]], path: str, values: dict[str, Any]) -
 
 
 def changed(task: FunctionTask[P, R], **values: Any) -> FunctionTask[P, R]:
-    """Copy a task without the checks of a declaration: for rows whose queue TASKS may no longer name."""
+    """Copy a task without the checks of a declaration, because a row's queue may be gone from TASKS."""
     copy = object.__new__(type(task))
     for f in fields(task):
         object.__setattr__(copy, f.name, values[f.name] if f.name in values else getattr(task, f.name))
@@ -243,7 +255,7 @@ def changed(task: FunctionTask[P, R], **values: Any) -> FunctionTask[P, R]:
 
 
 class TaskDecorator(Protocol):
-    """What `task(...)` gives: makes a task of a function."""
+    """The decorator that `task(...)` returns."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> FunctionTask[P, R]: ...
@@ -252,7 +264,7 @@ class TaskDecorator(Protocol):
 
 
 class ContextTaskDecorator(Protocol):
-    """What `task(takes_context=True)` gives: the function's first parameter is the executor's to fill."""
+    """The decorator that `task(takes_context=True)` returns. The executor fills the function's first parameter."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /) -> FunctionTask[P, R]: ...
@@ -265,76 +277,33 @@ def task(function: Callable[P, Coroutine[Any, Any, R]], /) -> FunctionTask[P, R]
 @overload
 def task(function: Callable[P, R], /) -> FunctionTask[P, R]: ...
 @overload
-def task(
-    *,
-    takes_context: Literal[True],
-    priority: int = ...,
-    queue_name: str = ...,
-    backend: str = ...,
-    max_attempts: int | None = ...,
-    backoff: Backoff | None = ...,
-    retry_on: ExceptionClasses | None = ...,
-    give_up_on: ExceptionClasses = ...,
-    timeout: float | timedelta | None = ...,
-    atomic: bool = ...,
-    allow_http: bool = ...,
-    expires: datetime | timedelta | None = ...,
-    name: str = ...,
-) -> ContextTaskDecorator: ...
+def task(*, takes_context: Literal[True], **options: Unpack[TaskOptions]) -> ContextTaskDecorator: ...
 @overload
+def task(*, takes_context: Literal[False] = ..., **options: Unpack[TaskOptions]) -> TaskDecorator: ...
 def task(
-    *,
-    takes_context: Literal[False] = ...,
-    priority: int = ...,
-    queue_name: str = ...,
-    backend: str = ...,
-    max_attempts: int | None = ...,
-    backoff: Backoff | None = ...,
-    retry_on: ExceptionClasses | None = ...,
-    give_up_on: ExceptionClasses = ...,
-    timeout: float | timedelta | None = ...,
-    atomic: bool = ...,
-    allow_http: bool = ...,
-    expires: datetime | timedelta | None = ...,
-    name: str = ...,
-) -> TaskDecorator: ...
-def task(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    priority: int = DEFAULT_TASK_PRIORITY,
-    queue_name: str = DEFAULT_TASK_QUEUE_NAME,
-    backend: str = DEFAULT_TASK_BACKEND_ALIAS,
-    takes_context: bool = False,
-    **options: Any,
+    function: Callable[..., Any] | None = None, /, *, takes_context: bool = False, **options: Unpack[TaskOptions]
 ) -> Any:
     """
-    Declare a module-level function as a task; the options are those of FunctionTask.
+    Declare a module-level function as a task. FunctionTask describes the options.
 
-    Works under any backend of Django's task framework; only ours obeys the options that Django lacks.
+    Works with every backend of Django's task framework. Only JobQueueBackend applies the options that Django lacks.
     """
-    for option in options.keys() - DECLARED_OPTIONS:
-        raise TypeError(f"task() takes no option {option!r}; it takes {', '.join(sorted(DECLARED_OPTIONS))}")
+    for option in options.keys() - TaskOptions.__annotations__.keys():
+        raise TypeError(f"task() takes no option {option!r}; it takes {', '.join(TaskOptions.__annotations__)}")
 
     def declare(func: Callable[..., Any]) -> FunctionTask[..., Any]:
-        if options.get("name") == "":  # which stands for the dotted path from here on
+        if options.get("name") == "":  # "" stands for the dotted path
             raise InvalidTask(f"{func.__name__}: name must be a text of 1 to 500 characters; leave it out for none.")
-        task_class = backend_named(backend).task_class
-        chosen = task_class if issubclass(task_class, FunctionTask) else FunctionTask
         # Django 6.0's own fields have no defaults.
-        return chosen(
-            func=func,
-            priority=priority,
-            queue_name=queue_name,
-            backend=backend,
-            takes_context=takes_context,
-            run_after=None,
+        values: dict[str, Any] = {
+            "priority": DEFAULT_TASK_PRIORITY,
+            "queue_name": DEFAULT_TASK_QUEUE_NAME,
+            "backend": DEFAULT_TASK_BACKEND_ALIAS,
+            "run_after": None,
             **options,
-        )
+        }
+        task_class = backend_named(values["backend"]).task_class
+        chosen = task_class if issubclass(task_class, FunctionTask) else FunctionTask
+        return chosen(func=func, takes_context=takes_context, **values)
 
     return declare if function is None else declare(function)
-
-
-DECLARED_OPTIONS = frozenset(
-    {"max_attempts", "backoff", "retry_on", "give_up_on", "timeout", "atomic", "allow_http", "expires", "name"}
-)
