@@ -40,7 +40,6 @@ from jobqueue.actor import Actor, Inbox, PollContext
 from jobqueue.compat import TaskResult
 from jobqueue.engine import engine_for
 from jobqueue.engine.base import Engine
-from jobqueue.executor import announce
 from jobqueue.executor.aio import finish_in_thread, run_cancellably
 from jobqueue.executor.atomic import commit_with, poll_atomically
 from jobqueue.executor.hold import Hold
@@ -48,6 +47,7 @@ from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.maintenance import AGAIN_SECONDS
 from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, conclude, load, poll, refused_by_database
 from jobqueue.executor.sessions import Session
+from jobqueue.executor.telemetry import events
 from jobqueue.models import Executor, InboxMessage, Queue, Task
 from jobqueue.records import ClaimedTask, ClaimRequest, Outcome, Status
 from jobqueue.serialization.ids import new_id
@@ -227,14 +227,14 @@ class _Queue:
         if isinstance(over.error, KeyboardInterrupt):
             raise over.error
         if status is not None:
-            announce.ended(over, status, self._worker)
+            events.report_end(over, status, self._worker)
         return Polled(id=claimed.id, task_type=claimed.task_type, status=status, error=over.error)
 
     def _run(self, hold: Hold) -> Ended:
         loaded = load(hold, self._worker)
         if isinstance(loaded, Ended):
             return loaded
-        announce.started(hold, loaded, self._worker)
+        events.report_start(hold, loaded, self._worker)
         hold.start(None)
         if loaded.task.atomic:
             return poll_atomically(hold, loaded, self.engine, self._worker, self._session, durable=False)

@@ -78,23 +78,16 @@ TASKS = {
     },
 }
 
-if env.bool("TESTS_LOG_AS_JSON", default=False):
-    LOGGING = {
-        "version": 1,
-        "disable_existing_loggers": False,
-        "formatters": {"json": {"()": "tests.acceptance.as_json.AsJson"}},
-        "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "json"}},
-        "loggers": {"jobqueue": {"handlers": ["console"], "level": "INFO"}},
-    }
-elif "VERIFICATION_DIARY" in env:  # a process of verification/faults/rig.py
+if "VERIFICATION_DIARY" in env:  # a process of verification/faults/rig.py
     LOGGING = {
         "version": 1,
         "disable_existing_loggers": False,
         "handlers": {"logbook": {"class": "verification.faults.diary.Logbook"}},
         "loggers": {
             "jobqueue": {"handlers": ["logbook"], "level": "INFO", "propagate": False},
-            # As run_executors has it: they would tell each start and end a second time.
-            "django.tasks": {"level": "ERROR"},
-            "django_tasks": {"level": "ERROR"},
+            "jobqueue.executor.telemetry.events": {"level": "DEBUG"},
+            # As in run_executors: they would report each failure again.
+            "django.tasks": {"level": "CRITICAL"},
+            "django_tasks": {"level": "CRITICAL"},
         },
     }

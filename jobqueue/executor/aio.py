@@ -21,18 +21,21 @@ from jobqueue import registry
 from jobqueue.actor import ActorTask
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import Interrupted
-from jobqueue.executor import announce, sessions
+from jobqueue.executor import sessions
 from jobqueue.executor.atomic import commit_with
-from jobqueue.executor.errors import from_the_body
 from jobqueue.executor.forks import leave_if_forked, this_process
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
-from jobqueue.executor.masks import log_failure, subject
 from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, finish, load
 from jobqueue.executor.sessions import Session
 from jobqueue.executor.spare import OwnThread, SpareThreads
+from jobqueue.executor.telemetry import events
+from jobqueue.executor.telemetry.errors import from_the_body
+from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.executor.threads import OnStart, broken_off, nothing_left_open
 from jobqueue.records import Outcome
+
+logger = get_logger(__name__)
 
 WIND_UP_SECONDS = 0.5  # for cancelled bodies to go when the loop ends
 LIGHT = (type(None), bool, int, float, str)
@@ -114,7 +117,7 @@ class Loop:
                 leave_if_forked(self._process)
                 if self._loop.is_closed():
                     raise
-                log_failure("loop.error")
+                logger.exception("event_loop.failed")
             leave_if_forked(self._process)
         self._loop.set_task_factory(None)  # a body may have replaced it
         try:
@@ -159,7 +162,6 @@ class Loop:
         self, hold: Hold, engine: Engine, worker: Worker, on_start: OnStart, done: Callable[[Ended], None]
     ) -> None:
         async def run() -> None:
-            subject.set((hold.claimed, worker))
             try:
                 over = await poll_on_loop(hold, engine, worker, on_start, self.threads)
             except BaseException as error:
@@ -222,7 +224,7 @@ async def poll_on_loop(hold: Hold, engine: Engine, worker: Worker, on_start: OnS
     SyncToAsync.thread_sensitive_context.set(sensitive)
     is_actor = isinstance(registry.get(hold.claimed.task_type), ActorTask)
     try:
-        if is_actor or announce.is_start_received(hold.claimed):
+        if is_actor or events.is_start_received(hold.claimed):
             loaded = await sync_to_async(_begin, thread_sensitive=True)(hold, worker, on_start)
         else:
             loaded = _begin(hold, worker, on_start)

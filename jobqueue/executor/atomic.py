@@ -17,12 +17,9 @@ from msgspec.structs import replace
 
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import JobQueueError, Stale
-from jobqueue.executor.errors import first_line_of, from_the_body, message_of, traceback_of
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.ledger import undelivered
-from jobqueue.executor.log import logger
-from jobqueue.executor.masks import mask_of
 from jobqueue.executor.run import (
     Ended,
     Loaded,
@@ -37,9 +34,14 @@ from jobqueue.executor.run import (
     refused_by_database,
 )
 from jobqueue.executor.sessions import Session
+from jobqueue.executor.telemetry.errors import first_line_of, from_the_body, message_of, traceback_of
+from jobqueue.executor.telemetry.logger import get_logger
+from jobqueue.executor.telemetry.redaction_filter import mask_for
 from jobqueue.executor.turn import poll_again
 from jobqueue.failpoints import reach
 from jobqueue.records import Outcome, released
+
+logger = get_logger(__name__)
 
 IMPATIENT = ("57014", "55P03")  # statement_timeout, or somebody's pg_cancel_backend(); lock_timeout
 CONFLICTS = ("40001", "40P01")  # not to be serialized with another transaction, or chosen to end a deadlock
@@ -179,7 +181,7 @@ def _in_doubt(success: Ended, failure: Ended, worker: Worker) -> Ended:
     hold, error, said = success.hold, failure.error, ""
     if error is not None:
         # Of a hook after the commit nothing else tells: its task may be a success.
-        mask = mask_of(hold.claimed, worker)
+        mask = mask_for(hold.claimed, worker.options)
         where = "" if isinstance(error, django.db.Error) else f"\n{traceback_of(error, mask).rstrip()}"
         said = f"{first_line_of(error, mask)}{where}"
     logger.warning("task.commit_in_doubt task id=%s type=%s: %s", hold.id, hold.claimed.task_type, said)

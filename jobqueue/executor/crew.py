@@ -8,14 +8,14 @@ from functools import partial
 
 from jobqueue import registry
 from jobqueue.engine.base import Engine
-from jobqueue.executor import announce, sessions
+from jobqueue.executor import sessions
 from jobqueue.executor.aio import Loop
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.lane import LoopLane, ThreadLane
-from jobqueue.executor.masks import subject, watch_django
 from jobqueue.executor.run import Ended, Loaded, Worker
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.standard_streams import fill_standard_streams
+from jobqueue.executor.telemetry import events
 from jobqueue.executor.threads import Threads, broken_off, poll_in_thread, run_safely
 from jobqueue.executor.watchdog import LOOK_SECONDS
 from jobqueue.records import Status
@@ -38,7 +38,6 @@ class Crew:
         on_deadline: Callable[[], None],
         on_failure: Callable[[BaseException], object],
     ) -> None:
-        watch_django()
         self._engine, self._worker = engine, worker
         self._on_ended, self._on_deadline = on_ended, on_deadline
         self.in_threads = ThreadLane(settings.threads)
@@ -92,7 +91,6 @@ class Crew:
         return self.in_threads.take_back(waited_seconds) + self.on_loop.take_back(waited_seconds)
 
     def _poll_in_thread(self, hold: Hold) -> None:
-        subject.set((hold.claimed, self._worker))
         try:
             over = poll_in_thread(hold, self._engine, self._worker, self._on_start)
         except BaseException as error:  # noqa: BLE001 - not the body's error. The task must not stay RUNNING.
@@ -112,7 +110,7 @@ class Crew:
 
     def _on_start(self, hold: Hold, loaded: Loaded) -> None:
         """Tell that an attempt starts, then begin to count its time; receivers leave nothing behind either."""
-        announce.started(hold, loaded, self._worker)
+        events.report_start(hold, loaded, self._worker)
         sessions.tidy()  # a connection may have died since the last body
         timeout = loaded.limits.timeout
         hold.start(timeout)
@@ -125,7 +123,7 @@ class Crew:
         def tell() -> None:
             try:
                 for over, status in news:
-                    run_safely(partial(announce.ended, over, status, self._worker))
+                    run_safely(partial(events.report_end, over, status, self._worker))
                     sessions.current().tidy()
             finally:
                 then()

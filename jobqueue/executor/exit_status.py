@@ -12,7 +12,9 @@ import time
 from collections.abc import Collection, Container
 from typing import NoReturn
 
-from jobqueue.executor.log import logger
+from jobqueue.executor.telemetry.logger import get_logger
+
+logger = get_logger(__name__)
 
 EXIT_OK, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_QUIT = 0, 69, 70, 130, 131
 EXIT_REPLACE = 75  # of a child: start another in its place at once

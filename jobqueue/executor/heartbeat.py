@@ -14,12 +14,14 @@ import django.db
 from jobqueue.engine.base import Engine
 from jobqueue.engine.schema import missing_migrations, missing_tables
 from jobqueue.exceptions import ClaimLost, TaskCancelled
-from jobqueue.executor.errors import first_line_of
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.log import logger
 from jobqueue.executor.outage import Line, Outage, Patience
+from jobqueue.executor.telemetry.errors import first_line_of
+from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import reach
 from jobqueue.records import ExecutorInfo, OwnedTask
+
+logger = get_logger(__name__)
 
 
 class Heart(threading.Thread):

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 from jobqueue.exceptions import Interrupted
-from jobqueue.executor.errors import from_the_body
 from jobqueue.executor.forks import leave_if_forked
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.run import Raised, Returned
 from jobqueue.executor.sessions import Session
+from jobqueue.executor.telemetry.errors import from_the_body
 
 
 def run_interruptibly(hold: Hold, session: Session, body: Callable[[], Any]) -> Returned | Raised:

@@ -11,9 +11,11 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from jobqueue.engine.base import Engine
-from jobqueue.executor.log import logger
 from jobqueue.executor.run import Ended, Worker, refused_by_database
+from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.records import FINAL, NO_EFFECTS, CommitResult, Outcome, Status
+
+logger = get_logger(__name__)
 
 Conclusion = tuple[Ended, Status | None]  # None: the claim was lost, the outcome is dropped
 

@@ -14,9 +14,11 @@ from django.db import connections
 from jobqueue.api.notifications import CANCEL_NOTIFICATION
 from jobqueue.engine.base import Engine
 from jobqueue.engine.statements import notify_from_elsewhere, statement
-from jobqueue.executor.errors import first_line_of
-from jobqueue.executor.log import logger
 from jobqueue.executor.outage import Outage, Patience, drop
+from jobqueue.executor.telemetry.errors import first_line_of
+from jobqueue.executor.telemetry.logger import get_logger
+
+logger = get_logger(__name__)
 
 PROBE_SECONDS = 3.0
 LOOK_UP_SECONDS = 1.0  # between looks whether to stop

@@ -10,9 +10,11 @@ from uuid import UUID
 from jobqueue.engine.base import Engine
 from jobqueue.engine.tallies import FOLD_BATCH
 from jobqueue.executor.heartbeat import Heart
-from jobqueue.executor.log import logger
+from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import reach
 from jobqueue.records import Command, Outcome, Status, WakeResult
+
+logger = get_logger(__name__)
 
 LOOK_SECONDS = 0.5  # between two queries for pending work: wake-ups that others set, commands, lost executors
 AGAIN_SECONDS = 0.05  # another session has locked a row that we want to write

@@ -14,8 +14,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.engine.statements import make_own
 from jobqueue.executor.cut import cut_off
-from jobqueue.executor.errors import first_line_of
-from jobqueue.executor.log import logger
+from jobqueue.executor.telemetry.errors import first_line_of
+from jobqueue.executor.telemetry.logger import get_logger
+
+logger = get_logger(__name__)
 
 FIRST_WAIT_SECONDS = 0.05
 LONGEST_WAIT_SECONDS = 2.0  # so long after it is back at most, work goes on

@@ -21,7 +21,6 @@ from django.db import connections
 from jobqueue import __version__
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import ShuttingDown
-from jobqueue.executor.errors import first_line_of
 from jobqueue.executor.exit_status import (
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
@@ -35,14 +34,17 @@ from jobqueue.executor.health.status import HealthMonitor, HealthReporter, Healt
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.listener import Listener
-from jobqueue.executor.log import logger
 from jobqueue.executor.outage import Line, Outage, connect_once
 from jobqueue.executor.pulse import Pulse, Shared
 from jobqueue.executor.run import Worker
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import ORPHANED, SignalPipe, SignalPipeClosed
+from jobqueue.executor.telemetry.errors import first_line_of
+from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.executor.watchdog import Watchdog
 from jobqueue.records import Command, ExecutorInfo
+
+logger = get_logger(__name__)
 
 STEP_SECONDS = 2.0  # from one step of a stop that takes too long to the next
 ABORT_STEP_SECONDS = 0.5  # the same after a second Ctrl-C

@@ -17,22 +17,24 @@ from jobqueue.actor import ActorTask
 from jobqueue.api.notifications import notifier
 from jobqueue.engine.base import Engine
 from jobqueue.exceptions import ClaimLost
-from jobqueue.executor import announce
 from jobqueue.executor.appetite import Appetite
 from jobqueue.executor.crew import Crew
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.ledger import Counts, Ledger, is_work_for_others
-from jobqueue.executor.log import logger
 from jobqueue.executor.maintenance import AGAIN_SECONDS, Maintenance
 from jobqueue.executor.outage import Line, Outage, Patience
 from jobqueue.executor.room import Room
 from jobqueue.executor.run import Ended, Worker, not_started
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.suspects import Suspects
+from jobqueue.executor.telemetry.events import has_observers, task_fields
+from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import reach
 from jobqueue.printable import printable
 from jobqueue.records import WAITING, ClaimedBatch, ClaimedTask, Command, CommitResult, Status, StoredMessage
+
+logger = get_logger(__name__)
 
 TAKE_BACK_SECONDS = 1.0  # a task that waited in line for so long goes back for others to take
 DRAINED_SECONDS = 1.0  # --burst ends when nothing is due so soon
@@ -315,9 +317,9 @@ class Pulse(threading.Thread):
                 "task.outcome_dropped task id=%s type=%s: another claim holds it, or it has ended",
                 hold.id,
                 printable(hold.claimed.task_type),
-                extra=announce.keys(hold.claimed, self.worker),
+                extra=task_fields(hold.claimed, self.worker),
             )
-        elif announce.is_news(over, status):
+        elif has_observers(over, status):
             self._to_tell.append((over, status))
 
     def _announce(self) -> None:

@@ -43,8 +43,8 @@ from jobqueue.exceptions import (
     UndecodableTask,
     UnknownTask,
 )
-from jobqueue.executor.errors import error_text, message_of
 from jobqueue.executor.hold import Hold
+from jobqueue.executor.telemetry.errors import error_text, message_of
 from jobqueue.executor.turn import context_of, is_commit_function, outcome_of, poll_again
 from jobqueue.function import FunctionTask, changed
 from jobqueue.records import ClaimedTask, Outcome, Status, released

@@ -18,8 +18,10 @@ from psycopg.pq import TransactionStatus
 from jobqueue.executor.cursors import is_of_server, settings_of, tell
 from jobqueue.executor.cut import cut_off
 from jobqueue.executor.forks import leave_if_forked, this_process
-from jobqueue.executor.log import logger
 from jobqueue.executor.standard_streams import LAST_STANDARD_STREAM
+from jobqueue.executor.telemetry.logger import get_logger
+
+logger = get_logger(__name__)
 
 # What outlives its transaction, so that the next body would meet it. The connection is closed then: resetting it
 # under a library that remembers what it has set (a search_path, say) would be worse than leaving it.

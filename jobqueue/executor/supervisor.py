@@ -24,9 +24,11 @@ from jobqueue.executor.exit_status import (
 )
 from jobqueue.executor.health.aggregator import HealthAggregator, StatusReader
 from jobqueue.executor.health.status import HealthStatus
-from jobqueue.executor.log import logger
 from jobqueue.executor.process import CTRL_C_AGAIN
 from jobqueue.executor.signals import SignalPipe, signals_blocked
+from jobqueue.executor.telemetry.logger import get_logger
+
+logger = get_logger(__name__)
 
 CHILD_VARIABLE = "JOBQUEUE_CHILD"  # in a child's environment: its number, and the descriptor of its socket
 LOOP_SECONDS = 1.0

@@ -14,15 +14,20 @@ from django.db.transaction import TransactionManagementError
 from jobqueue.engine.base import Engine
 from jobqueue.executor import sessions
 from jobqueue.executor.atomic import commit_with, poll_atomically
-from jobqueue.executor.errors import is_starved
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.lane import ThreadLane
-from jobqueue.executor.masks import log_failure
 from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, conclude, load, poll
 from jobqueue.executor.sessions import Session
+from jobqueue.executor.telemetry.errors import is_starved
+from jobqueue.executor.telemetry.events import task_fields
+from jobqueue.executor.telemetry.logger import get_logger
+from jobqueue.executor.telemetry.redaction_filter import mask_for
 from jobqueue.executor.turn import poll_again
+from jobqueue.printable import printable
 from jobqueue.records import Outcome
+
+logger = get_logger(__name__)
 
 OnStart = Callable[[Hold, Loaded], None]
 Job = Callable[[], None]
@@ -130,8 +135,8 @@ def run_safely(job: Job) -> None:
     """Run a job in its own context, and log what it raises."""
     try:
         copy_context().run(job)
-    except BaseException:  # noqa: BLE001 - a job of ours that fails must not take its thread along
-        log_failure("worker.error")
+    except BaseException:
+        logger.exception("thread.failed")
 
 
 def broken_off(hold: Hold, error: BaseException, worker: Worker) -> Ended:
@@ -141,7 +146,13 @@ def broken_off(hold: Hold, error: BaseException, worker: Worker) -> Ended:
     No attempt is counted, because the cause is the executor, the site, or a neighbour that used up the memory.
     """
     if not is_starved(error):
-        log_failure("worker.error task id=%s type=%s", hold.id, hold.claimed.task_type)
+        logger.error(
+            "task.aborted task=%s id=%s",
+            printable(hold.claimed.task_type),
+            hold.id,
+            exc_info=error,
+            extra=task_fields(hold.claimed, worker) | {"mask": mask_for(hold.claimed, worker.options)},
+        )
     return Ended(hold=hold, outcome=poll_again(hold.claimed, worker.options.poll_interval), error=error)
 
 

@@ -10,8 +10,10 @@ from uuid import UUID
 from jobqueue.exceptions import ClaimLost, ShuttingDown, TaskTimeout
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.log import logger
 from jobqueue.executor.outage import Line
+from jobqueue.executor.telemetry.logger import get_logger
+
+logger = get_logger(__name__)
 
 LOOK_SECONDS = 0.5  # between looks when no deadline is nearer
 TELL_AGAIN_SECONDS = 10.0  # a body that swallowed the interruption hears it again

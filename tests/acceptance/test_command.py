@@ -142,7 +142,7 @@ def test_two_backends_are_isolated(fleet: Fleet) -> None:
 
 
 def test_log_lines_have_stable_keys(fleet: Fleet) -> None:
-    process = fleet.start("--name", "web", environment={"TESTS_LOG_AS_JSON": "1"})
+    process = fleet.start("--name", "web", "--log-format", "json")
     succeeds, fails = add.using(queue_name="sums").enqueue(1), fail.enqueue("no luck")
     assert wait_for_end() == {"SUCCESSFUL": 1, "FAILED": 1}
     assert process.stop() == 0
@@ -150,21 +150,16 @@ def test_log_lines_have_stable_keys(fleet: Fleet) -> None:
     of = {pk: [line for line in lines if line.get("task_id") == pk] for pk in (succeeds.id, fails.id)}
     keys = {"task_id", "task", "queue", "attempt", "wait_ms", "executor"}
     assert all(keys <= line.keys() and line["executor"] == "web" for found in of.values() for line in found)
-    assert [(line["level"], line["message"].split()[0], line["attempt"]) for line in of[succeeds.id]] == [
-        ("INFO", "started", 1),
-        ("INFO", "succeeded", 1),
+    assert [(line["level"], line["event"], line["attempt"]) for line in of[succeeds.id]] == [
+        ("INFO", "task.succeeded", 1),
     ]
-    # A retry is told by another thread than the one that may have begun it by then.
-    by_attempt = sorted(of[fails.id], key=lambda line: (line["attempt"], not line["message"].startswith("started")))
-    assert [(line["level"], line["message"].split()[0], line["attempt"]) for line in by_attempt] == [
-        ("INFO", "started", 1),
-        ("WARNING", "retry", 1),
-        ("INFO", "started", 2),
-        ("ERROR", "failed", 2),
+    assert [(line["level"], line["event"], line["attempt"]) for line in of[fails.id]] == [
+        ("WARNING", "task.retried", 1),
+        ("ERROR", "task.failed", 2),
     ]
-    ends = [line for found in of.values() for line in found if "started" not in line["message"]]
-    assert all(line["duration_ms"] >= 0 for line in ends)
+    assert all(line["duration_ms"] >= 0 for found in of.values() for line in found)
     assert "no luck" in of[fails.id][-1]["message"]
+    assert of[fails.id][-1]["traceback"].endswith("ValueError: no luck")
 
 
 @pytest.mark.parametrize(("level", "said"), [("0", False), ("1", True)])
@@ -172,7 +167,7 @@ def test_verbosity(fleet: Fleet, level: str, said: bool) -> None:
     compute.enqueue(0)
     process = fleet.launch("--burst", "-v", level)
     assert process.wait() == 0
-    assert bool(process.output.find("INFO .*succeeded tests.acceptance.tasks.compute")) is said
+    assert bool(process.output.find("INFO .*task.succeeded task=tests.acceptance.tasks.compute")) is said
 
 
 def test_highest_verbosity_shows_sql(fleet: Fleet) -> None:
@@ -186,7 +181,7 @@ def test_colors_follow_djangos_rules(fleet: Fleet, flags: list[str], colored: bo
     fail.using(max_attempts=1).enqueue()
     process = fleet.launch("--burst", *flags)
     assert process.wait() == 0
-    assert bool(process.output.find("\x1b\\[.*ERROR +failed tests.tasks.fail")) is colored
+    assert bool(process.output.find("\x1b\\[.*ERROR +task.failed task=tests.tasks.fail")) is colored
     assert bool(process.output.find("^[0-9:]+ ERROR +failed tests.tasks.fail")) is not colored
 
 

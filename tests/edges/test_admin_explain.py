@@ -162,7 +162,11 @@ SUSPENDED = [
         {"unread": 1},
         "It will check its unread messages again in 400 ms.",
     ),
-    ({"wake_at": before(1), "unread_polls": 3}, {"unread": 1}, "It has 1 unread message. It will be woken in a moment."),
+    (
+        {"wake_at": before(1), "unread_polls": 3},
+        {"unread": 1},
+        "It has 1 unread message. It will be woken in a moment.",
+    ),
     ({"wake_at": after(60)}, {"unread": 1}, "It has 1 unread message. It will be woken in a moment."),
     ({"wake_at": before(4)}, {}, "Its wait ended 4 s ago. It becomes ready in a moment."),
     (

@@ -77,7 +77,7 @@ def test_failure_outside_of_a_body_is_no_attempt(
 
     rows = [row_of(result) for result in results]
     assert [(row.status, row.errors) for row in rows] == [(Status.SUCCESSFUL, [])] * 3
-    assert caplog.text.count("worker.error task id=") == 5
+    assert caplog.text.count("task.aborted task=") == 5
 
 
 def async_threads() -> int:

@@ -34,11 +34,13 @@ PAID = '"paid"'  # the result of an atomic body
 UNSEEN = timedelta(seconds=0.3)
 
 ENDS = {"succeeded": "SUCCESSFUL", "failed": "FAILED"}  # as executors log them
-TOLD_END = re.compile(r"(succeeded|failed) \S+ (\S+) queue=")
+TOLD_END = re.compile(r"task\.(succeeded|failed) task=\S+ id=(\S+) queue=")
 TWO_ANSWERS = "InternalError: received 2 results"  # of psycopg, where the pooler's error follows the server's
-FAILURE = re.compile(rf"^(?:retry|failed) .* took=\d+ms ({TWO_ANSWERS}|\w+)")
-START = re.compile(r"started \S+ (\S+) queue=")
-END = re.compile(rf"(?:succeeded|retry|failed|released) \S+ (\S+) queue=.* took=\d+ms ?({TWO_ANSWERS}|\w*)")
+FAILURE = re.compile(rf"^task\.(?:retried|failed) .*? error=({TWO_ANSWERS}|\w+)")
+START = re.compile(r"task\.started task=\S+ id=(\S+) queue=")
+END = re.compile(
+    rf"task\.(?:succeeded|retried|failed|released) task=\S+ id=(\S+) queue=(?:.*? error=({TWO_ANSWERS}|\w*))?"
+)
 GRACE_SECONDS = 1.0  # after a fault, until each attempt that begins has to find a database
 OF_THE_DATABASE = {"OperationalError", "InterfaceError", TWO_ANSWERS}
 OF_BODIES = OF_THE_DATABASE | {"RuntimeError"}  # which they raise where they are asked to
@@ -241,6 +243,8 @@ def unexplained(history: History) -> Iterator[str]:
     poisoned = {note["task"] for note in history.said("poisoned")}
     for line in history.logs:
         words, error = line["message"], str(line.get("error", "")).rpartition(".")[2]
+        if words.startswith("task.failed "):  # its exception is the body's
+            error = ""
         failure = found[1] if (found := FAILURE.search(words)) else "RuntimeError"
         is_severe = line["level"] in ("ERROR", "CRITICAL") and not words.startswith(WHEN_STARVED)
         is_known = line["at"] >= min(hurt.get(line["who"], math.inf), away_at) or not poisoned.isdisjoint(

@@ -88,16 +88,19 @@ GOOD = History(
     logs=[
         logged(
             "INFO",
-            "started verification.faults.bodies.pay t queue=default attempt=1/1000 wait=1ms",
+            "task.started task=pay id=t queue=default attempt=1/1000",
             seconds=0.5,
             who="a",
         ),
         logged(
             "WARNING",
-            "retry verification.faults.bodies.stumble s queue=default attempt=1/9 took=5ms RuntimeError: as asked",
+            "task.retried task=stumble id=s queue=default attempt=1/9 error=RuntimeError: as asked",
         ),
         logged("ERROR", "executor.left 3 tasks could not be handed back", seconds=1.5, who="a"),  # it was hurt
-        logged("INFO", "succeeded verification.faults.bodies.pay t queue=default attempt=2/1000 took=1000ms"),
+        logged(
+            "INFO",
+            "task.succeeded task=pay id=t queue=default attempt=2/1000",
+        ),
     ],
 )
 
@@ -124,7 +127,10 @@ def test_error_that_a_fault_explains_passes() -> None:
 
 def test_attempt_that_a_fault_hits_passes() -> None:
     assert violations(look_fails_beside_a_fault(begins=4.5, fault_is_over=4.7)) == []
-    two = with_line("WARNING", "retry t u queue=default took=5ms InternalError: received 2 results from command X")
+    two = with_line(
+        "WARNING",
+        "task.retried task=t id=u queue=default error=InternalError: received 2 results from command X",
+    )
     assert violations(two) == []
     assert violations(look_fails_beside_a_fault(begins=6.5, fault_is_over=4.7, next_fault=6.7)) == []
     assert violations(look_fails_beside_a_fault(begins=4.5, fault_is_over=4.7, begins_again=6.5)) == []
@@ -133,12 +139,12 @@ def test_attempt_that_a_fault_hits_passes() -> None:
 def test_failure_shows_the_last_lines_of_who_and_what_it_names() -> None:
     task = "01a20507-6033-7ca8-a4f1-7bc1291d5f5a"
     logs = [logged("INFO", f"line {number}", seconds=number, who="2") for number in range(9)]
-    logs += [logged("INFO", f"started {task}", who="c"), logged("INFO", "of no interest", who="d")]
+    logs += [logged("INFO", f"task.started {task}", who="c"), logged("INFO", "of no interest", who="d")]
 
     told = last_lines(logs, f"stolen: task {task} from executor-2", each=2)
 
     assert [line.split(" ", 1)[1] for line in told.splitlines()] == [
-        f"executor-c INFO started {task}",
+        f"executor-c INFO task.started {task}",
         "executor-2 INFO line 7",
         "executor-2 INFO line 8",
     ]
@@ -253,13 +259,13 @@ FORGED: list[tuple[str, str, Callable[[], History]]] = [
     ("failed", "a poison that may kill once more", lambda: poisoned(replace(ended(5, 2, "b", 1), after="FAILED"))),
     ("lost", "a poison that is gone", lambda: replace(poisoned(), changes=[])),
     ("gainsaid", "an end that only its executor knows of", lambda: with_line(
-        "INFO", "succeeded verification.faults.bodies.pay u queue=default attempt=1/1000 took=1ms")),
+        "INFO", "task.succeeded task=pay id=u queue=default attempt=1/1000")),
     ("gainsaid", "an end that was another's", lambda: with_line(
-        "INFO", "succeeded verification.faults.bodies.pay t queue=default attempt=1/1000 took=1ms", who="a")),
+        "INFO", "task.succeeded task=pay id=t queue=default attempt=1/1000", who="a")),
     ("unexplained", "an error of ours", lambda: with_line(
         "WARNING", "pulse.died", error="builtins.KeyError", traceback="KeyError: 7", who="a", seconds=2.0)),
     ("unexplained", "a body that fails as nobody asked it to", lambda: with_line(
-        "WARNING", "retry verification.faults.bodies.pay t queue=default attempt=1/9 took=5ms AttributeError: no")),
+        "WARNING", "task.retried task=pay id=t queue=default attempt=1/9 error=AttributeError: no")),
     ("unexplained", "an executor that fails by itself", lambda: with_line("CRITICAL", "executor.failed")),
     ("unexplained", "an error before the fault", lambda: with_line("ERROR", "executor.left", who="a", seconds=0.7)),
     ("lingering", "an attempt that fails after the fault", lambda: look_fails_beside_a_fault(
@@ -276,16 +282,20 @@ def with_line(*args: Any, **more: Any) -> History:
 
 
 def look_fails_beside_a_fault(
-    *, begins: float, fault_is_over: float, begins_again: float = 0.0, next_fault: float = 90.0, word: str = "retry"
+    *, begins: float, fault_is_over: float, begins_again: float = 0.0, next_fault: float = 90.0, word: str = "retried"
 ) -> History:
     """An attempt begins and fails. begins_again: when the next one does, where that is logged before the failure."""
-    what = "verification.faults.bodies.look u queue=default attempt=1/9"
+    what = "task=look id=u queue=default attempt=1/9"
     starts = [begins, begins_again] if begins_again else [begins]
     failed_at = starts[-1] + 0.3
     logs = [
         *GOOD.logs,
-        *(logged("INFO", f"started {what} wait=1ms", seconds=start) for start in starts),
-        logged("WARNING", f"{word} {what} took=0ms OperationalError: the connection is closed", seconds=failed_at),
+        *(logged("INFO", f"task.started {what}", seconds=start) for start in starts),
+        logged(
+            "WARNING",
+            f"task.{word} {what} error=OperationalError: the connection is closed",
+            seconds=failed_at,
+        ),
     ]
     notes = [
         *GOOD.notes,

@@ -12,7 +12,7 @@ from django.db import connection
 import jobqueue
 from jobqueue import Actor, Done, InvalidArguments, PollContext, Suspend, task
 from jobqueue.compat import InvalidTask
-from jobqueue.executor.errors import TRACEBACK_CHARACTERS
+from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS
 from jobqueue.models import InboxMessage, Task
 from jobqueue.records import Status
 from tests.executor.conftest import options, start  # noqa: F401 - fixtures

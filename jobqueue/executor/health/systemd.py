@@ -7,7 +7,9 @@ import socket
 from collections.abc import Mapping
 
 from jobqueue.executor.health.status import HealthStatus
-from jobqueue.executor.log import logger
+from jobqueue.executor.telemetry.logger import get_logger
+
+logger = get_logger(__name__)
 
 
 class SystemdNotifier:

@@ -33,11 +33,11 @@ from jobqueue.executor.health.status import stall_limit
 from jobqueue.executor.health.systemd import SystemdNotifier
 from jobqueue.executor.process import ExecutorProcess
 from jobqueue.executor.reload import watch_code
-from jobqueue.executor.scribe import Lines, Scribe
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import SignalPipe
 from jobqueue.executor.standard_streams import copy_of_stderr
 from jobqueue.executor.supervisor import CHILD_VARIABLE, Supervisor, SupervisorLink, start_child
+from jobqueue.executor.telemetry.console_log import ConsoleHandler, JsonFormatter, TextFormatter
 
 PREFIX = "JOBQUEUE_"  # of the environment's variables
 LONGEST_WAIT_SECONDS = 30.0  # before a child is replaced that failed again and again
@@ -88,6 +88,12 @@ def misspelt_variables(names: Iterable[str], flags: Collection[str]) -> str:
         for ending in difflib.get_close_matches(name.removeprefix(PREFIX).upper(), endings, 1, 0.6)
     ]
     return f"The environment has what run_executors does not read: {', '.join(found)}." if found else ""
+
+
+def log_format(text: str) -> str:
+    if text not in ("text", "json"):
+        raise argparse.ArgumentTypeError(f"must be text or json, not {text!r}")
+    return text
 
 
 class Append(argparse.Action):
@@ -180,6 +186,7 @@ class Command(BaseCommand):
             metavar="HOST:PORT",
             help="answer /livez and /readyz there, all processes together; a PORT alone is 127.0.0.1's",
         )
+        add("--log-format", type=log_format, default="text", help="text or json, where LOGGING has no handler (text)")
         add("--reload", action="store_true", help="restart when code changes, for development")
 
     def check(self, *args: Any, **options: Any) -> None:
@@ -320,18 +327,22 @@ class Command(BaseCommand):
         return say
 
     def _set_up_logging(self, options: dict[str, Any]) -> None:
-        """Django's default LOGGING leaves INFO of other packages invisible: speak up unless the site decided."""
+        """Log to stderr unless the site's LOGGING has a handler: Django's default hides INFO of other packages."""
         logger = logging.getLogger("jobqueue")
         if logger.handlers or logging.getLogger().handlers:
             return
         verbosity: int = options["verbosity"]
         has_colors = options["force_color"] or (self.stderr.isatty() and not options["no_color"])
-        handler = Scribe(Lines(color_style(force_color=True) if has_colors else no_style()), copy_of_stderr())
+        style = color_style(force_color=True) if has_colors else no_style()
+        formatter = JsonFormatter() if options["log_format"] == "json" else TextFormatter(style)
+        handler = ConsoleHandler(formatter, copy_of_stderr())
         logger.addHandler(handler)
         logger.setLevel(LEVELS[verbosity])
         logger.propagate = False
-        # Django's own lines would tell each start and end a second time; of a failure they have the traceback.
-        logging.getLogger(PACKAGE).setLevel(logging.ERROR)
+        # Django logs failures, too. Without DEBUG it mails them to ADMINS, otherwise it would print them again.
+        framework = logging.getLogger(PACKAGE)
+        is_mailed = framework.hasHandlers() and not django_settings.DEBUG
+        framework.setLevel(logging.ERROR if is_mailed else logging.CRITICAL)
         if verbosity >= 3:
             sql = logging.getLogger("django.db.backends")
             sql.addHandler(handler)

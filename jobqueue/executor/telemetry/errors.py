@@ -16,7 +16,7 @@ from jobqueue.serialization.text import clean_text, escape
 TRACEBACK_CHARACTERS = 16_000
 MESSAGE_CHARACTERS = 2_000
 PATH_CHARACTERS = 500
-OURS = os.path.dirname(__file__) + os.sep
+EXECUTOR_FOLDER = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 Error = TypeVar("Error", bound=BaseException)
 Mask: TypeAlias = Callable[[str], str]  # before a text is cut: half a secret would not be found
@@ -30,7 +30,7 @@ def from_the_body(error: Error) -> Error:
     live until the next collection of garbage.
     """
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(OURS):
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(EXECUTOR_FOLDER):
         frames = frames.tb_next
     return error.with_traceback(frames)
 
@@ -82,10 +82,10 @@ def first_line_of(error: BaseException, mask: Mask = str) -> str:
 
 
 def traceback_of(error: BaseException, mask: Mask = str) -> str:
-    return clean_text(mask(printed(error)), TRACEBACK_CHARACTERS)
+    return clean_text(mask(full_traceback(error)), TRACEBACK_CHARACTERS)
 
 
-def printed(error: BaseException) -> str:
+def full_traceback(error: BaseException) -> str:
     """Give the whole traceback, with all causes."""
     try:
         return "".join(traceback.format_exception(error))

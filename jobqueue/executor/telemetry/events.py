@@ -1,0 +1,187 @@
+"""Report the start and the end of attempts: log lines, and the signals of django.tasks, after the commit."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from jobqueue import registry, results
+from jobqueue.compat import is_heard, is_received, task_backends, task_enqueued, task_finished, task_started
+from jobqueue.executor.hold import Hold
+from jobqueue.executor.run import Ended, Loaded, Worker
+from jobqueue.executor.telemetry.errors import Mask, first_line_of
+from jobqueue.executor.telemetry.logger import get_logger
+from jobqueue.executor.telemetry.redaction_filter import mask_for
+from jobqueue.function import changed
+from jobqueue.printable import printable
+from jobqueue.records import FINAL, ClaimedTask, Status
+from jobqueue.results import Result
+from jobqueue.serialization.json import decode
+
+logger = get_logger(__name__)
+
+EVENTS = {
+    Status.SUCCESSFUL: ("task.succeeded", logging.INFO),
+    Status.SCHEDULED: ("task.retried", logging.WARNING),
+    Status.FAILED: ("task.failed", logging.ERROR),
+    Status.CANCELLED: ("task.cancelled", logging.WARNING),
+    Status.READY: ("task.released", logging.WARNING),
+    Status.SUSPENDED: ("task.polled", logging.DEBUG),
+}
+ATTEMPT = "task=%s id=%s queue=%s attempt=%d/%d wait_ms=%.0f"
+
+
+def report_start(running: Hold, prepared: Loaded, identity: Worker) -> None:
+    """Report the first poll of an attempt: a line for debugging, and task_started."""
+    claimed = running.claimed
+    if claimed.polls:
+        return
+    if logger.isEnabledFor(logging.DEBUG):
+        fields = task_fields(claimed, identity)
+        logger.debug(
+            f"task.started {ATTEMPT}",
+            fields["task"],
+            fields["task_id"],
+            fields["queue"],
+            fields["attempt"],
+            prepared.limits.max_attempts,
+            fields["wait_ms"],
+            extra=fields,
+        )
+    if is_heard(task_started, logging.INFO):
+        _send(task_started, prepared.result, mask_for(claimed, identity.options))
+
+
+def is_start_received(claimed: ClaimedTask) -> bool:
+    """Whether a receiver, whose code may block, gets the start of this attempt."""
+    return claimed.polls == 0 and is_received(task_started)
+
+
+def report_end(completed: Ended, status: Status, identity: Worker) -> None:
+    """Report a committed outcome: one log line, task_enqueued for children, and task_finished for a final state."""
+    event, level = _event_of(completed, status)
+    is_line_enabled, is_end_received = logger.isEnabledFor(level), _is_end_received(completed, status)
+    if is_line_enabled:
+        _log_end(completed, status, event, level, identity)
+    if completed.outcome.effects.spawn and status is not Status.CANCELLED and _are_children_received():
+        _send_children(completed, identity)
+    if is_end_received and completed.loaded is not None:
+        _send_end(completed, completed.loaded.result, status, identity)
+
+
+def has_observers(completed: Ended, status: Status) -> bool:
+    """Whether report_end() would log or send anything. Most polls of actors that continue are not observed."""
+    if completed.loaded is None and completed.error is None and status is Status.READY:
+        return False  # released unchanged
+    if logger.isEnabledFor(_event_of(completed, status)[1]) or _is_end_received(completed, status):
+        return True
+    return bool(completed.outcome.effects.spawn) and _are_children_received()
+
+
+def task_fields(claimed: ClaimedTask, identity: Worker) -> dict[str, Any]:
+    """Return the `extra` of every log line about a task. Names come from outside and must not forge a line."""
+    return {
+        "task_id": str(claimed.id),
+        "task": printable(claimed.task_type),
+        "queue": printable(claimed.queue_name),
+        "attempt": claimed.attempts + 1,
+        "wait_ms": round(claimed.wait_seconds * 1000, 3),
+        "executor": identity.executor_name,
+    }
+
+
+def _log_end(completed: Ended, status: Status, event: str, level: int, identity: Worker) -> None:
+    claimed, outcome, error = completed.hold.claimed, completed.outcome, completed.error
+    fields = task_fields(claimed, identity)
+    if outcome.status is Status.FAILED:
+        fields["attempt"] = outcome.attempts  # 0 for a task that fails before its first attempt
+    fields["duration_ms"] = round(completed.seconds * 1000, 3)
+    fields["status"] = str(status)
+    details = "" if _is_attempt_counted(completed, status) else " counted=no"
+    if status is Status.SCHEDULED and outcome.wake_after_seconds is not None:
+        details += f" retry_in_s={outcome.wake_after_seconds:.1f}"
+    if error is not None:
+        fields["mask"] = mask_for(claimed, identity.options)
+        details += f" error={first_line_of(error, fields['mask'])}"
+    logger.log(
+        level,
+        f"{event} {ATTEMPT} duration_ms=%.0f%s",
+        fields["task"],
+        fields["task_id"],
+        fields["queue"],
+        fields["attempt"],
+        claimed.max_attempts if completed.loaded is None else completed.loaded.limits.max_attempts,
+        fields["wait_ms"],
+        fields["duration_ms"],
+        details,
+        extra=fields,
+        exc_info=error if status is Status.FAILED else None,
+    )
+
+
+def _event_of(completed: Ended, status: Status) -> tuple[str, int]:
+    """Return the name of the log event and its level."""
+    if _continues(completed, status):
+        return EVENTS[Status.SUSPENDED]
+    if status is Status.SCHEDULED and not _is_attempt_counted(completed, status):
+        return EVENTS[Status.READY]  # released, to be claimed a little later
+    return EVENTS[status]
+
+
+def _is_attempt_counted(completed: Ended, status: Status) -> bool:
+    """Whether an attempt was used up, or brought the task to its end."""
+    return (
+        status in FINAL or _continues(completed, status) or completed.outcome.attempts > completed.hold.claimed.attempts
+    )
+
+
+def _continues(completed: Ended, status: Status) -> bool:
+    """Whether this was a successful poll of an actor that has not ended."""
+    return completed.outcome.is_good_poll and status not in FINAL
+
+
+def _is_end_received(completed: Ended, status: Status) -> bool:
+    level = logging.INFO if status is Status.SUCCESSFUL else logging.ERROR
+    return status in FINAL and completed.loaded is not None and is_heard(task_finished, level)
+
+
+def _are_children_received() -> bool:
+    return is_heard(task_enqueued, logging.DEBUG)
+
+
+def _send_children(completed: Ended, identity: Worker) -> None:
+    now = completed.hold.now()
+    for child in completed.outcome.effects.spawn:
+        if (task := registry.get(child.task_type)) is not None:
+            result = results.enqueued(child, changed(task, backend=identity.backend), enqueued_at=now)
+            _send(task_enqueued, result, mask_for(child, identity.options))
+
+
+def _send_end(completed: Ended, running: Result, status: Status, identity: Worker) -> None:
+    outcome, error = completed.outcome, completed.error
+    result = results.finished(
+        running,
+        status=status,
+        finished_at=completed.hold.now(),
+        return_value=decode(outcome.return_value) if outcome.return_value is not None else None,
+        error=json.loads(outcome.error) if outcome.error is not None else None,
+    )
+    mask = mask_for(completed.hold.claimed, identity.options)
+    if error is None:
+        _send(task_finished, result, mask)
+        return
+    frames = error.__traceback__
+    try:
+        raise error
+    except BaseException:  # noqa: BLE001 - the framework's receiver reads sys.exc_info()
+        error.__traceback__ = frames  # without this function's frame, which refers to the error
+        _send(task_finished, result, mask)
+
+
+def _send(signal: Any, result: Result, mask: Mask) -> None:
+    """Send a signal of django.tasks. Errors of receivers are logged."""
+    try:
+        signal.send_robust(sender=type(task_backends[result.backend]), task_result=result)
+    except BaseException as error:
+        logger.error("receiver.failed task=%s id=%s", result.task.name, result.id, exc_info=error, extra={"mask": mask})

@@ -1,0 +1,146 @@
+"""The log of run_executors: one thread writes it, as text or JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.core.management.color import no_style
+
+from jobqueue.executor.telemetry.console_log import ConsoleHandler, JsonFormatter, TextFormatter
+
+FORGED = "x\n13:59:59 CRITICAL\x1b[2J\u2028"
+
+
+class Stream(io.StringIO):
+    """A terminal that remembers the threads that wrote to it, and can be made to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writers: set[threading.Thread] = set()
+        self.ready = threading.Event()
+        self.ready.set()
+
+    def write(self, text: str) -> int:
+        self.ready.wait()
+        self.writers.add(threading.current_thread())
+        return super().write(text)
+
+    @property
+    def lines(self) -> list[str]:
+        return [line.split()[-1] for line in self.getvalue().splitlines()]
+
+
+@pytest.fixture
+def stream() -> Stream:
+    return Stream()
+
+
+@pytest.fixture
+def logger(stream: Stream, request: pytest.FixtureRequest) -> Iterator[logging.Logger]:
+    handler = ConsoleHandler(getattr(request, "param", None) or TextFormatter(no_style()), stream)
+    logger = logging.Logger("test", logging.DEBUG)
+    logger.addHandler(handler)
+    yield logger
+    stream.ready.set()
+    handler.close()
+
+
+def test_records_are_written_in_order_by_one_other_thread(logger: logging.Logger, stream: Stream) -> None:
+    for number in range(1000):
+        logger.info("%d", number)
+
+    logger.handlers[0].flush()  # as logging.shutdown() does
+
+    assert stream.lines == [str(number) for number in range(1000)]
+    (writer,) = stream.writers
+    assert writer is not threading.current_thread()
+
+
+def test_logging_does_not_wait_for_a_blocked_terminal(logger: logging.Logger, stream: Stream) -> None:
+    stream.ready.clear()
+
+    for number in range(10):
+        logger.error("%d", number)
+
+    assert stream.getvalue() == ""
+    stream.ready.set()
+    logger.handlers[0].flush()
+    assert stream.lines == [str(number) for number in range(10)]
+
+
+def test_logging_continues_after_a_flush(logger: logging.Logger, stream: Stream) -> None:
+    for number in range(3):
+        logger.info("%d", number)
+        logger.handlers[0].flush()
+
+    assert stream.lines == ["0", "1", "2"]
+
+
+def test_forked_child_writes_its_own_records_once(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("a") as stream:
+        handler = ConsoleHandler(TextFormatter(no_style()), stream)
+        logger = logging.Logger("test", logging.DEBUG)
+        logger.addHandler(handler)
+        logger.info("parent")
+        handler.flush()
+        if (pid := os.fork()) == 0:
+            logger.info("child")
+            handler.flush()
+            os._exit(0)
+        assert os.waitpid(pid, 0) == (pid, 0)
+        handler.close()
+
+    assert [line.split()[-1] for line in path.read_text().splitlines()] == ["parent", "child"]
+
+
+def test_closed_stream_raises_nothing(
+    logger: logging.Logger, stream: Stream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream.close()
+
+    logger.warning("one %d", 1)
+    logger.handlers[0].flush()
+
+    assert "'one %d'" in capsys.readouterr().err
+
+
+def test_traceback_does_not_control_the_terminal(logger: logging.Logger, stream: Stream) -> None:
+    try:
+        raise ValueError("\x1b]0;pwned\x07\u2028")
+    except ValueError:
+        logger.exception("thread.failed")
+    logger.handlers[0].flush()
+
+    lines = stream.getvalue().split("\n")
+    assert lines[1] == "Traceback (most recent call last):"
+    assert lines[-2] == r"ValueError: \x1b]0;pwned\x07\u2028"
+
+
+@pytest.mark.parametrize("logger", [JsonFormatter()], indirect=True)
+def test_json_line_has_event_fields_and_traceback(logger: logging.Logger, stream: Stream) -> None:
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        logger.exception("task.failed task=%s", "shop.pay", extra={"task_id": "1", "attempt": 2})
+    logger.handlers[0].flush()
+
+    (line,) = stream.getvalue().splitlines()
+    entry = json.loads(line)
+    assert entry.pop("time").endswith("+00:00")
+    assert entry.pop("traceback").endswith(f"ValueError: {FORGED}")
+    assert entry == {
+        "level": "ERROR",
+        "logger": "test",
+        "event": "task.failed",
+        "message": "task.failed task=shop.pay",
+        "task_id": "1",
+        "attempt": 2,
+    }
