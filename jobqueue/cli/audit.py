@@ -15,7 +15,7 @@ def log(event: str, by: str | None = None, /, **values: object) -> None:
     """Log one line. by: the person for whom the system's user acts."""
     user = f"shell user {shell_user()}" if by is None else f"{by!r} (shell user {shell_user()})"
     pairs = "".join(f" {name}={value!r}" for name, value in values.items() if value not in (None, ""))
-    logger.info("%s by=%s%s", event, user, pairs)
+    logger.info("command.executed command=%s by=%s%s", event, user, pairs)
 
 
 def list_ids(ids: Sequence[object]) -> str:

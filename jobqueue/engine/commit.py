@@ -317,7 +317,7 @@ def refuse_taken_keys(children: Sequence[NewTask], answers: Sequence[Enqueued]) 
 
 def log_dropped(count: int) -> None:
     if count:
-        logger.info("message.dropped count=%d: yielded to parents that have ended", count)
+        logger.info("message.dropped count=%d reason=parent ended", count)
 
 
 def is_refusal(error: Exception) -> bool:

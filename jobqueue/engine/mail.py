@@ -182,7 +182,7 @@ class Mail(Ground):
         told = {receiver for _, receiver in self._insert([ending.message() for ending in endings])}
         for ending in endings:
             if ending.parent_id not in told:
-                logger.info("message.dropped task id=%s: its parent %s has ended", ending.child_id, ending.parent_id)
+                logger.info("message.dropped id=%s parent_id=%s reason=parent ended", ending.child_id, ending.parent_id)
         return told
 
     def _busy(self, ids: Collection[UUID]) -> set[UUID]:

@@ -256,8 +256,8 @@ class PostgresEngine(EnqueueStatements, ClaimStatements):
             return
         self.no_room_said_at = time.monotonic()
         logger.warning(
-            "notices.full backend=%s %.0f %% taken; executors poll every %.1f s meanwhile. Some session, of any"
-            " database of the server, has executed LISTEN and stays in a transaction: see pg_stat_activity",
+            "notify.queue_full backend=%s used_percent=%.0f poll_interval_s=%.1f "
+            "hint=A session that executed LISTEN stays in a transaction. Find it in pg_stat_activity.",
             self.alias,
             100 * taken,
             self.options.poll_interval,

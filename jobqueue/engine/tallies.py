@@ -80,7 +80,7 @@ class Tallies(Ground):
                 taken = self._take_deltas(limit)
                 self._add(tallies_of(taken))
         except IntegrityError as error:  # where nothing keeps two from folding at once, the other one was faster
-            logger.info("tally.not_folded now, in a few seconds again: %s", error)
+            logger.info("counters.deferred error=%s", error)
             return 0
         return sum(summed.deltas for summed in taken)
 

@@ -65,7 +65,7 @@ class Wake(Ground):
             self.wake(ids)
             reach("wake.after")
         except DatabaseError as error:
-            logger.info("wake.left_to_sweep backend=%s tasks=%d %s", self.alias, len(ids), error)
+            logger.info("wake.deferred backend=%s tasks=%d error=%s", self.alias, len(ids), error)
 
     def sweep(self, limit: int = 1000) -> int:
         """

@@ -34,11 +34,12 @@ from jobqueue.executor.run import (
     refused_by_database,
 )
 from jobqueue.executor.sessions import Session
-from jobqueue.executor.telemetry.errors import first_line_of, from_the_body, message_of, traceback_of
+from jobqueue.executor.telemetry.errors import first_line_of, from_the_body, message_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.executor.telemetry.redaction_filter import mask_for
 from jobqueue.executor.turn import poll_again
 from jobqueue.failpoints import reach
+from jobqueue.printable import printable
 from jobqueue.records import Outcome, released
 
 logger = get_logger(__name__)
@@ -178,13 +179,16 @@ def _in_doubt(success: Ended, failure: Ended, worker: Worker) -> Ended:
     success; where it did not, nothing happened: a failed attempt if the database said why, else the
     body runs again as if it had not run at all.
     """
-    hold, error, said = success.hold, failure.error, ""
-    if error is not None:
-        # Of a hook after the commit nothing else tells: its task may be a success.
-        mask = mask_for(hold.claimed, worker.options)
-        where = "" if isinstance(error, django.db.Error) else f"\n{traceback_of(error, mask).rstrip()}"
-        said = f"{first_line_of(error, mask)}{where}"
-    logger.warning("task.commit_in_doubt task id=%s type=%s: %s", hold.id, hold.claimed.task_type, said)
+    hold, error = success.hold, failure.error
+    mask = mask_for(hold.claimed, worker.options)
+    logger.warning(
+        "task.commit_in_doubt task=%s id=%s error=%s",
+        printable(hold.claimed.task_type),
+        hold.id,
+        "" if error is None else first_line_of(error, mask),
+        exc_info=None if isinstance(error, django.db.Error) else error,  # only the log has a failed hook of the commit
+        extra={"mask": mask},
+    )
     if not is_verdict(error):
         failure = replace(failure, outcome=replace(released(hold.claimed), worker_id=success.outcome.worker_id))
     return replace(failure, if_lost=success)

@@ -50,7 +50,7 @@ def exit_despite_threads(before: Collection[threading.Thread], code: int) -> Non
             thread.join(max(0.0, deadline - time.monotonic()))
         if left := remaining():
             names = ", ".join(thread.name for thread in left)
-            logger.warning("executor.threads_left that tasks have started and left: %s; ending without them", names)
+            logger.warning("executor.threads_abandoned threads=%s", names)
             exit_now(code)
 
     if remaining():

@@ -19,6 +19,7 @@ from jobqueue.executor.outage import Line, Outage, Patience
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import reach
+from jobqueue.printable import printable
 from jobqueue.records import ExecutorInfo, OwnedTask
 
 logger = get_logger(__name__)
@@ -93,7 +94,7 @@ class Heart(threading.Thread):
             if ahead <= self._timeout / 3 or self._unbroken_since is None:
                 return
             self._unbroken_since = ours
-        logger.warning("heartbeat.clock the database's clock went %.1f s ahead; rescuing nobody for a while", ahead)
+        logger.warning("clock.jumped ahead_s=%.1f hint=Rescues are suspended for a while.", ahead)
 
     @property
     def reaches_database(self) -> bool:
@@ -117,7 +118,7 @@ class Heart(threading.Thread):
                 try:
                     if not self.has_beaten and (missing := self._missing()):
                         if missing != said:
-                            logger.error("%s", missing)
+                            logger.error("schema.outdated hint=%s", missing)
                         said, wait = missing, patience.next_seconds()
                     else:
                         self.beat()
@@ -129,7 +130,7 @@ class Heart(threading.Thread):
                     self._line.drop()
                     wait = patience.next_seconds()
                 except MemoryError:  # a body has taken it all, and gives it back when it fails
-                    logger.warning("heartbeat.starved there was no memory for a beat; trying again")
+                    logger.warning("heartbeat.out_of_memory")
                     self._line.drop()
                     wait = patience.next_seconds()
                 self._kicked.wait(max(0.0, wait))
@@ -137,7 +138,7 @@ class Heart(threading.Thread):
             self._say_goodbye()
         except BaseException as failure:  # a process without a heart must not go on: the watchdog ends it
             self.failure = failure
-            logger.exception("heartbeat.died")
+            logger.exception("heartbeat.crashed")
         finally:
             self._line.drop()
 
@@ -187,7 +188,7 @@ class Heart(threading.Thread):
                 with self._line:
                     self._engine.heartbeat(replace(self._sign(), state="STOPPED"))
         except django.db.Error as error:
-            logger.debug("heartbeat.goodbye %s", first_line_of(error))
+            logger.debug("executor.deregister_failed error=%s", first_line_of(error))
 
     def _look_at(self, before: Mapping[UUID, Hold], held: Mapping[UUID, OwnedTask]) -> None:
         for pk, hold in before.items():
@@ -200,9 +201,9 @@ class Heart(threading.Thread):
                 case _ if hold.is_armed and hold.reason is None and hold.interrupt(ClaimLost):
                     # A body that has just ended and was committed is missing too, but is no longer armed.
                     logger.warning(
-                        "task.lost task id=%s type=%s: its claim is not ours any more",
+                        "task.claim_lost task=%s id=%s",
+                        printable(hold.claimed.task_type),
                         pk,
-                        hold.claimed.task_type,
                     )
 
     def _look_for_strays(self, held: Sequence[OwnedTask]) -> None:

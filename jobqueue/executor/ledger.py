@@ -154,7 +154,7 @@ def undelivered(engine: Engine, ended: Mapping[UUID, Ended], committed: CommitRe
     actors = [pk for pk, status in committed.done.items() if status in FINAL and is_actor(ended[pk])]
     unread = engine.count_unread(actors) if actors else {}
     for pk, count in unread.items():
-        logger.info("message.undelivered task id=%s count=%d: it ended without reading them", pk, count)
+        logger.info("message.undelivered id=%s count=%d", pk, count)
     return Counter(committed.dropped) + Counter(unread)
 
 

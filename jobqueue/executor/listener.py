@@ -67,7 +67,7 @@ class Listener(threading.Thread):
             except Exception as error:  # noqa: BLE001 - whatever it is, we can do without
                 if self.is_listening:
                     patience.reset()
-                    logger.info("listener.away, polling meanwhile: %s", first_line_of(error))
+                    logger.info("listener.disconnected error=%s", first_line_of(error))
                 self.is_listening = False
                 self._over.wait(patience.next_seconds())
             finally:
@@ -90,7 +90,7 @@ class Listener(threading.Thread):
                     self._pass_on(notice.payload)
             if not self.is_listening and time.monotonic() - since > PROBE_SECONDS:
                 logger.warning(
-                    "LISTEN does not work on this connection (a pooler in transaction mode?); polling every %.1f s",
+                    "listener.disabled poll_interval_s=%.1f hint=LISTEN does not work, perhaps because of a pooler.",
                     self._engine.options.poll_interval,
                 )
                 return False

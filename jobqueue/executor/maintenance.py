@@ -12,6 +12,7 @@ from jobqueue.engine.tallies import FOLD_BATCH
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import reach
+from jobqueue.printable import printable
 from jobqueue.records import Command, Outcome, Status, WakeResult
 
 logger = get_logger(__name__)
@@ -126,21 +127,21 @@ class Maintenance:
         for task in rescued:
             logger.log(
                 logging.ERROR if task.status is Status.FAILED else logging.WARNING,
-                "task.rescued task id=%s type=%s status=%s losses=%d executor=%s silent for %.1f s",
+                "task.rescued task=%s id=%s status=%s losses=%d executor=%s silent_s=%.1f",
+                printable(task.task_type),
                 task.id,
-                task.task_type,
                 task.status,
                 task.executor_losses,
                 task.executor_id,
                 task.silent_seconds,
-                extra={"task_id": str(task.id), "task": task.task_type, "executor": str(task.executor_id)},
+                extra={"task_id": str(task.id), "task": printable(task.task_type), "executor": str(task.executor_id)},
             )
         return len(rescued)
 
     def _release_unknown(self, known: Collection[UUID]) -> None:
         """Release tasks that the database has as ours and this process does not: the answer to a claim was lost."""
         if count := self._engine.release_strays(self._executor_id, known):
-            logger.warning("task.released %d tasks whose claim was cut off", count)
+            logger.warning("task.strays_released count=%d", count)
             self._on_ready()
 
 

@@ -50,12 +50,12 @@ class Outage:
             self.last_away_at = now = time.monotonic()
             if self._since is None and self._last_good_at.get(who, now) < self._last_over_at:
                 self._last_good_at[who] = now
-                logger.debug("database.back %s connects again: %s", who, first_line_of(error))
+                logger.debug("database.reconnected connection=%s error=%s", who, first_line_of(error))
                 return
             self._down.add(who)
             if self._since is None:
                 self._since = now
-                logger.warning("database.away, trying again until it is back: %s", first_line_of(error))
+                logger.warning("database.unreachable error=%s", first_line_of(error))
 
     def end(self, who: str) -> None:
         self._last_good_at[who] = time.monotonic()
@@ -65,7 +65,7 @@ class Outage:
             self._down.discard(who)
             if self._since is not None and not self._down:
                 self._last_over_at = time.monotonic()
-                logger.warning("database.back after %.1f s", self._last_over_at - self._since)
+                logger.warning("database.reconnected after_s=%.1f", self._last_over_at - self._since)
                 self._since = None
 
 
@@ -128,7 +128,7 @@ class Line:
         if self._prepares:
             raw.prepare_threshold = PREPARE_AT
         else:
-            logger.info("database.pooled %s prepares no statements: a pooler is before the server", self.name)
+            logger.info("database.pooler_detected connection=%s hint=Prepared statements are off.", self.name)
 
     def __exit__(self, *exc_info: object) -> None:
         self._busy = None
@@ -139,8 +139,7 @@ class Line:
         if getattr(getattr(error, "__cause__", None), "sqlstate", None) in STATEMENT_GONE and self._prepares:
             self._prepares = False
             logger.warning(  # a pooler that passes on the server's own numbers
-                "database.pooled prepared statements get lost on this connection (a pooler in transaction mode?); "
-                "%s goes on without them",
+                "database.pooler_detected connection=%s hint=Prepared statements were lost and are now off.",
                 self.name,
             )
         wrapper = connections[self.database]
@@ -160,16 +159,16 @@ class Line:
             return False
         self._busy = (time.monotonic(), busy[1])
         logger.error(
-            "database.hung %s waited %.0f s for an answer; cutting its connection",
+            "database.timed_out connection=%s after_s=%.0f hint=The connection is closed.",
             self.name,
             self.limit_seconds,
         )
         try:
             cut_off(raw)
         except OSError as error:
-            logger.warning("database.hung %s is not cut: %s", self.name, error)
+            logger.warning("connection.close_failed connection=%s error=%s", self.name, error)
         except Exception as error:  # noqa: BLE001 - it may be closed already, which is as good
-            logger.debug("database.hung %s: %s", self.name, first_line_of(error))
+            logger.debug("connection.close_failed connection=%s error=%s", self.name, first_line_of(error))
         return True
 
 
@@ -189,5 +188,5 @@ def drop(wrapper: BaseDatabaseWrapper) -> None:
     try:
         wrapper.close()
     except Exception as error:  # noqa: BLE001 - it is not used again
-        logger.debug("database.drop %s", first_line_of(error))
+        logger.debug("connection.close_failed error=%s", first_line_of(error))
         wrapper.connection = None

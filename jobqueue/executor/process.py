@@ -42,6 +42,7 @@ from jobqueue.executor.signals import ORPHANED, SignalPipe, SignalPipeClosed
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.executor.watchdog import Watchdog
+from jobqueue.printable import printable
 from jobqueue.records import Command, ExecutorInfo
 
 logger = get_logger(__name__)
@@ -158,7 +159,7 @@ class ExecutorProcess:
                     return True
                 problem = f"The heartbeat has the only connection that the server gives ({first_line_of(error)})"
             if time.monotonic() > give_up_at:
-                logger.error("%s for %g s; giving up.", problem, self.settings.connect_timeout)
+                logger.error("database.connect_timed_out after_s=%g error=%s", self.settings.connect_timeout, problem)
                 self._exit_code = EXIT_UNAVAILABLE
                 return False
             self._handle(self._signals.read(min(1.0, max(0.01, give_up_at - time.monotonic()))))
@@ -188,7 +189,7 @@ class ExecutorProcess:
         self.has_live_threads = not has_ended or self._heart.is_alive()
         counts = self.pulse.counts
         logger.info(
-            "executor.stopped %s finished=%d lost=%d undelivered=%d",
+            "executor.stopped executor=%s finished=%d lost=%d undelivered=%d",
             self.name,
             counts.finished,
             counts.lost,
@@ -207,7 +208,7 @@ class ExecutorProcess:
 
     def handle_command(self, command: Command) -> None:
         """Do what the admin or the command line asked for."""
-        logger.info("executor.told %s: %s", self.name, command.lower())
+        logger.info("executor.command_received executor=%s command=%s", self.name, command.lower())
         match command:
             case Command.QUIET:
                 self.pause()
@@ -264,7 +265,7 @@ class ExecutorProcess:
     def _interrupt_tasks(self) -> None:
         count = sum(hold.interrupt(ShuttingDown) for hold in list(self._holds.values()))
         if count:
-            logger.warning("executor.stopping %d tasks did not end in time and are handed back", count)
+            logger.warning("executor.interrupting tasks=%d", count)
 
     def _release_tasks(self) -> None:
         """Release the tasks that ignored the interruption, and close their connections first."""
@@ -272,7 +273,7 @@ class ExecutorProcess:
         self.pulse.abandon()
 
     def _give_up(self) -> NoReturn:
-        logger.error("executor.left %d tasks could not be handed back; a rescue will find them", len(self._holds))
+        logger.error("executor.release_failed tasks=%d hint=Other executors will rescue them.", len(self._holds))
         exit_now(self._code())
 
     # --- events
@@ -285,17 +286,16 @@ class ExecutorProcess:
         """Drain, and be replaced: only the end of the process ends a thread. The claim ends with the process."""
         if hold.id not in self.pulse.left_behind:
             logger.error(
-                "executor.stuck task id=%s type=%s does not stop when told; this process finishes its other tasks and "
-                "is replaced",
+                "executor.stuck task=%s id=%s hint=The task does not stop. This process will be replaced.",
+                printable(hold.claimed.task_type),
                 hold.id,
-                hold.claimed.task_type,
             )
         self.pulse.leave_behind(hold)
         self._is_replace_requested = True
         self._drain()
 
     def _on_failure(self, failure: BaseException) -> NoReturn:
-        logger.critical("executor.failed %s", first_line_of(failure))
+        logger.critical("executor.failed error=%s", first_line_of(failure))
         exit_now(EXIT_INTERNAL)
 
     def _handle(self, events: bytes) -> None:
@@ -308,7 +308,7 @@ class ExecutorProcess:
                 case signal.SIGINT if self._is_supervised:
                     self.stop()
                 case signal.SIGINT if not self._is_stop_requested:
-                    logger.warning(CTRL_C_AGAIN)
+                    logger.warning("executor.stopping hint=%s", CTRL_C_AGAIN)
                     self.stop()
                 case signal.SIGINT:
                     self.abort(EXIT_INTERRUPTED)
@@ -322,7 +322,7 @@ class ExecutorProcess:
                     with contextlib.suppress(OSError, ValueError):  # stderr is closed
                         self._print_threads_and_tasks()
                 case _ if number == ORPHANED:
-                    logger.error("The supervisor is gone; stopping.")
+                    logger.error("supervisor.lost hint=This executor stops.")
                     self.stop()
 
     def _print_threads_and_tasks(self) -> None:

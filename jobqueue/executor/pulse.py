@@ -167,7 +167,7 @@ class Pulse(threading.Thread):
                 self._wakeup.clear()
         except BaseException as failure:  # the process must not live on without its loop
             self.failure = failure
-            logger.exception("pulse.died")
+            logger.exception("executor.loop_crashed")
         finally:
             self.line.drop()
             self._on_end()
@@ -219,7 +219,7 @@ class Pulse(threading.Thread):
         if self.is_quiet is not self._is_to_be_quiet:
             self.is_quiet = self._is_to_be_quiet
             if self.is_quiet:
-                logger.info("executor.quiet claims nothing until SIGCONT or resume")
+                logger.info("executor.paused hint=No tasks are claimed until SIGCONT or resume.")
             self.heart.kick()  # people see it at once
 
     def _most(self) -> int:
@@ -314,9 +314,9 @@ class Pulse(threading.Thread):
             self._appetite.hurry()
         if status is None:
             logger.warning(
-                "task.outcome_dropped task id=%s type=%s: another claim holds it, or it has ended",
-                hold.id,
+                "task.commit_rejected task=%s id=%s",
                 printable(hold.claimed.task_type),
+                hold.id,
                 extra=task_fields(hold.claimed, self.worker),
             )
         elif has_observers(over, status):

@@ -73,7 +73,7 @@ class Session:
             try:
                 is_discarded = self._tidy(wrapper) or is_discarded
             except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is not used again
-                logger.debug("connection.discard %s", error)
+                logger.debug("connection.discarded error=%s", error)
                 discard(wrapper)
                 is_discarded = True
         self._wrappers = connections.all() if is_discarded else wrappers
@@ -235,7 +235,7 @@ def quietly(close: Callable[[], None]) -> None:
     try:
         close()
     except Exception as error:  # noqa: BLE001 - it may be closed already, which is as good
-        logger.debug("connection.close %s", error)
+        logger.debug("connection.close_failed error=%s", error)
 
 
 def _hear(cursor: Any, sql: Any) -> None:

@@ -143,13 +143,13 @@ class Supervisor:
                 child = self._start(number)
             except OSError as error:  # no memory or process numbers left
                 self._start_at[number] = now + self._wait_after_failure(number)
-                logger.error("process.start_failed process %d: %s", number, error)
+                logger.error("process.start_failed process=%d error=%s", number, error)
                 continue
             del self._start_at[number]
             self._children[child.process.pid] = child
             if self._is_paused:
                 child.process.send_signal(signal.SIGTSTP)
-            logger.info("process.started process %d pid=%d", number, child.process.pid)
+            logger.info("process.started process=%d pid=%d", number, child.process.pid)
 
     def _on_signal(self, number: int) -> None:
         if number in STOPPING:
@@ -162,7 +162,7 @@ class Supervisor:
             else:
                 self._kill_at += self._shutdown_timeout
                 if number == signal.SIGINT:
-                    logger.warning(CTRL_C_AGAIN)
+                    logger.warning("executor.stopping hint=%s", CTRL_C_AGAIN)
             self._send(number)
         elif number in (signal.SIGTSTP, signal.SIGCONT, signal.SIGUSR1):
             self._is_paused = number == signal.SIGTSTP or (self._is_paused and number != signal.SIGCONT)
@@ -180,7 +180,7 @@ class Supervisor:
                 self._exit_code = self._exit_code or EXIT_INTERNAL
         elif child.reports.was_stopped_on_request:
             self._first.discard(child.number)
-            self._log("process.not_restarted", child, code, "it was stopped on request", is_fine=code == EXIT_OK)
+            self._log("process.not_restarted", child, code, "", is_fine=code == EXIT_OK)
         elif code == EXIT_UNAVAILABLE and self._is_database_unavailable(child.number):
             # As a single process does: later on it waits for the database, at the start the settings may be wrong.
             self._exit_code = EXIT_UNAVAILABLE
@@ -201,13 +201,13 @@ class Supervisor:
             self._failures.pop(child.number, None)
         wait = 0.0 if is_fine else self._wait_after_failure(child.number)
         self._start_at[child.number] = time.monotonic() + wait
-        self._log("process.ended", child, code, f"again in {wait:.1f} s", is_fine=is_fine)
+        self._log("process.ended", child, code, f" restart_in_s={wait:.1f}", is_fine=is_fine)
 
     def _log(self, event: str, child: Child, code: int, consequence: str, *, is_fine: bool) -> None:
         reason = f"signal {-code}" if code < 0 else f"code {code}"
         level = logging.INFO if is_fine else logging.WARNING
         logger.log(
-            level, "%s process %d pid=%d with %s; %s", event, child.number, child.process.pid, reason, consequence
+            level, "%s process=%d pid=%d reason=%s%s", event, child.number, child.process.pid, reason, consequence
         )
 
     def _wait_after_failure(self, number: int) -> float:
@@ -217,7 +217,7 @@ class Supervisor:
     def _kill_overdue(self) -> None:
         if self._kill_at is not None and time.monotonic() > self._kill_at:
             for pid, child in self._children.items():
-                logger.error("process.killed process %d pid=%d did not end", child.number, pid)
+                logger.error("process.killed process=%d pid=%d", child.number, pid)
                 child.process.kill()
             self._exit_code = self._exit_code or EXIT_INTERNAL
             self._kill_at = time.monotonic() + KILL_AFTER_SECONDS

@@ -53,7 +53,7 @@ class Watchdog(threading.Thread):
                 self._kicked.wait(wait)
                 self._kicked.clear()
         except BaseException as failure:  # without it timeouts mean nothing, and a hung connection hangs for ever
-            logger.exception("watchdog.died")
+            logger.exception("watchdog.crashed")
             self._on_failure(failure)
 
     def _look(self) -> float:
@@ -89,7 +89,7 @@ class Watchdog(threading.Thread):
         fenced = self._heart.is_fenced()
         if fenced and not self._was_fenced:
             logger.error(
-                "executor.fenced no heartbeat reached the database for %.1f s; running tasks are told to stop",
+                "executor.fenced silent_s=%.1f hint=No heartbeat reached the database. Running tasks are interrupted.",
                 time.monotonic() - self._heart.last_good_at,
             )
             for hold in list(self._holds.values()):

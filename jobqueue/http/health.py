@@ -74,7 +74,7 @@ def _failing() -> list[Failing]:
         if found:
             more = f"; and {len(found) - MOST_LOGGED} more" if len(found) > MOST_LOGGED else ""
             said = "; ".join(f"{one.where}: {one.what}" for one in found[:MOST_LOGGED])
-            logger.warning("not ready: %s%s", printable(said), more)
+            logger.warning("readiness.failed problems=%s%s", printable(said), more)
     return found
 
 
@@ -85,7 +85,7 @@ def _look(alias: str) -> Iterator[Failing]:
         queues = engine.draining()
         quiet = [] if all(queue.is_served for queue in queues) else engine.quiet()
     except (DatabaseError, InterfaceError) as error:
-        logger.warning("database away backend=%s error=%s", alias, printable(str(error)))
+        logger.warning("database.unreachable backend=%s error=%s", alias, printable(str(error)))
         yield Failing(alias, "The database is away.")
         return
     for queue in queues:

@@ -71,7 +71,7 @@ def _submit(caller: Caller, values: Sequence[Any], places: Sequence[str]) -> lis
         ]
         raise HttpError(_status(error), *refused) from None
     created = sum(enqueued.created for enqueued in results)
-    logger.info("tasks.submitted by=%s created=%d repeated=%d", caller, created, len(results) - created)
+    logger.info("request.accepted action=submit by=%s created=%d existing=%d", caller, created, len(results) - created)
     return results
 
 

@@ -52,7 +52,9 @@ def cancel(request: HttpRequest, task_id: str) -> HttpResponse:
     if row.pk in report.busy:
         raise service_unavailable("Another transaction has locked the task.")
     now = _status_of(row)
-    logger.info("task.cancelled by=%s id=%s status=%s not_allowed=%d", caller, row.pk, now, len(report.left))
+    logger.info(
+        "request.accepted action=cancel by=%s id=%s status=%s not_allowed=%d", caller, row.pk, now, len(report.left)
+    )
     if not report.cancelled and not report.requested:
         raise HttpError(409, f"The task has ended: {now}.")
     _write_history(request, caller, row, _("Cancel"))
@@ -75,7 +77,7 @@ def requeue(request: HttpRequest, task_id: str) -> HttpResponse:
     now = _status_of(row)
     if not report.requeued:
         raise HttpError(409, f"Only FAILED and CANCELLED tasks are requeued; this one is {now}.")
-    logger.info("task.requeued by=%s id=%s", caller, row.pk)
+    logger.info("request.accepted action=requeue by=%s id=%s", caller, row.pk)
     _write_history(request, caller, row, _("Requeue"))
     return respond(TaskLink(row.pk, now, task_url(request, row.pk)))
 
@@ -102,7 +104,7 @@ def messages(request: HttpRequest, task_id: str) -> HttpResponse:
         raise HttpError(409, str(error)) from None
     except TaskNotFound:
         raise _not_found() from None
-    logger.info("message.sent by=%s to=%s id=%s", caller, row.pk, sent)
+    logger.info("request.accepted action=send by=%s id=%s message=%s", caller, row.pk, sent)
     return respond(Sent(sent), 200 if sent is None else 201)
 
 

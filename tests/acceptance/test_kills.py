@@ -37,12 +37,12 @@ def test_frozen_executor_does_not_overwrite_what_another_did_meanwhile(fleet: Fl
     other = fleet.start(heartbeat_timeout=timeout)
     wait_until(lambda: Effect.objects.count() == 2, "the rescue")
     frozen.send(signal.SIGCONT)
-    frozen.output.wait_for("task.(outcome_dropped|lost)")
+    frozen.output.wait_for("task.(commit_rejected|claim_lost)")
     assert wait_for_end() == {"SUCCESSFUL": 1}
     row = Task.objects.get(pk=result.id)
     assert row.return_value == other.pid
     assert (row.claim_number, row.executor_losses, row.attempts) == (2, 1, 0)
-    frozen.output.wait_for("task.outcome_dropped")
+    frozen.output.wait_for("task.commit_rejected")
     assert frozen.stop() == 0
     assert frozen.output.find(r"executor\.stopped .* lost=1")
     assert other.stop() == 0
@@ -57,6 +57,6 @@ def test_deaf_body_of_a_frozen_executor_ends_in_vain(fleet: Fleet) -> None:
     other = fleet.start(heartbeat_timeout=2.5)
     wait_until(lambda: Effect.objects.count() == 2, "the rescue")
     frozen.send(signal.SIGCONT)
-    frozen.output.wait_for("task.outcome_dropped")
+    frozen.output.wait_for("task.commit_rejected")
     wait_for_end()
     assert Task.objects.get(pk=result.id).worker_ids[-1] == str(other.row.pk)

@@ -30,7 +30,7 @@ def test_heart_and_watchdog_outlive_a_moment_without_memory(fleet: Fleet) -> Non
     process = fleet.start(heartbeat_timeout=1.5)
     for name in ("heartbeat", "watchdog"):
         starve_thread.enqueue(name)
-    process.output.wait_for("heartbeat.starved")
+    process.output.wait_for("heartbeat.out_of_memory")
     seen = process.row.heartbeat
     wait_until(lambda: process.row.heartbeat > seen, "a beat")
 

@@ -52,10 +52,10 @@ def test_lost_listener_comes_back_and_looks_for_what_it_missed(fleet: Fleet) -> 
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
     run(3)
-    process.output.wait_for("listener.away")
+    process.output.wait_for("listener.disconnected")
     assert wait_until(listeners, "LISTEN again") != [pid]
     run(10)
-    assert not process.output.find("database.away")
+    assert not process.output.find("database.unreachable")
     assert process.stop() == 0
 
 

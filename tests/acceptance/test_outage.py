@@ -47,7 +47,7 @@ def test_outage_beyond_the_timeout_takes_nothing_from_the_living(site: Site) -> 
         process.output.wait_for(r"executor\.fenced")
     site.start()
     for process in processes:
-        process.output.wait_for(r"database\.back")
+        process.output.wait_for(r"database\.reconnected")
     # Long enough for a thief: both have a full timeout of beats behind them again.
     back = {process.pid: process.row.heartbeat for process in processes}
     wait_until(
@@ -76,11 +76,11 @@ def test_server_that_is_stopped_in_each_way_is_waited_for_in_few_words(site: Sit
     for number, way in enumerate((signal.SIGINT, signal.SIGQUIT), start=1):  # fast, immediate
         site.stop(way)
         connection.close()
-        process.output.wait_for(r"database\.away", count=number)
+        process.output.wait_for(r"database\.unreachable", count=number)
         site.cluster.stop()  # return when it has
         time.sleep(AWAY_SECONDS if way is signal.SIGINT else 0)
         site.start()
-        process.output.wait_for(r"database\.back", count=number)
+        process.output.wait_for(r"database\.reconnected", count=number)
         book.enqueue()
         assert wait_for_end() == {"SUCCESSFUL": Task.objects.count()}
 
@@ -106,7 +106,7 @@ def test_terminated_sessions_of_an_idle_executor(site: Site) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
     wait_until(lambda: (process.row.heartbeat - seen).total_seconds() > 3, "beats")
-    assert len(process.output.find(r"database\.away")) <= 1
+    assert len(process.output.find(r"database\.unreachable")) <= 1
     tiny.enqueue()
     assert wait_for_end() == {"SUCCESSFUL": 1}
     assert process.stop() == 0
@@ -124,8 +124,8 @@ def test_hung_connections_are_cut(site: Site) -> None:
     try:
         tiny.enqueue()
         assert wait_for_end() == {"SUCCESSFUL": 2}
-        process.output.wait_for(r"database\.hung pulse")
-        process.output.wait_for(r"database\.hung heartbeat")
+        process.output.wait_for(r"database\.timed_out connection=pulse")
+        process.output.wait_for(r"database\.timed_out connection=heartbeat")
         seen = process.row.heartbeat
         wait_until(lambda: process.row.heartbeat > seen, "a beat")
     finally:
@@ -143,7 +143,7 @@ def test_stop_does_not_wait_for_hung_connections(site: Site) -> None:
         os.kill(pid, signal.SIGSTOP)
     try:
         assert process.stop() == 0
-        assert process.output.find(r"ERROR .*executor\.left 1 tasks could not be handed back")
+        assert process.output.find(r"ERROR .*executor\.release_failed tasks=1")
     finally:
         for pid in hung:
             os.kill(pid, signal.SIGCONT)
@@ -156,7 +156,7 @@ def test_sigterm_while_the_database_is_away(site: Site) -> None:
     wait_until(Effect.objects.exists, "a running task")
     site.kill()
     for each in (idle, process):
-        each.output.wait_for(r"database\.away")
+        each.output.wait_for(r"database\.unreachable")
     assert idle.stop() == 0
     assert process.stop() == 0
     site.start()
@@ -170,7 +170,7 @@ def test_start_waits_for_the_database(site: Site) -> None:
     tiny.enqueue()
     site.kill()
     process = site.fleet.launch()
-    process.output.wait_for(r"database\.away")
+    process.output.wait_for(r"database\.unreachable")
     site.start()
     assert wait_for_end() == {"SUCCESSFUL": 1}
     assert process.stop() == 0
@@ -182,5 +182,5 @@ def test_database_that_never_comes_is_told_by_the_exit_code(fleet: Fleet) -> Non
     single = fleet.launch("--connect-timeout", "1", environment=nowhere)
     supervisor = fleet.launch("--connect-timeout", "1", "--processes", "2", environment=nowhere)
     assert (single.wait(), supervisor.wait()) == (69, 69)
-    single.output.wait_for(r"ERROR .*No beat reached the database for 1 s")
-    assert len(single.output.find(r"database\.away")) == 1
+    single.output.wait_for(r"ERROR .*database.connect_timed_out after_s=1 error=No beat reached the database")
+    assert len(single.output.find(r"database\.unreachable")) == 1

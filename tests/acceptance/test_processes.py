@@ -87,7 +87,7 @@ def test_quiet_reaches_the_children(fleet: Fleet) -> None:
     supervisor = fleet.start(*TWO)
     wait_for_children(supervisor)
     supervisor.send(signal.SIGTSTP)
-    supervisor.output.wait_for(r"executor\.quiet", count=2)
+    supervisor.output.wait_for(r"executor\.paused", count=2)
     tiny.enqueue()
     supervisor.send(signal.SIGUSR1)
     supervisor.output.wait_for("Current thread", count=2)
@@ -101,11 +101,11 @@ def test_child_that_takes_the_place_of_a_quiet_one_is_quiet(fleet: Fleet) -> Non
     supervisor = fleet.start(*TWO)
     victim, _ = wait_for_children(supervisor)
     supervisor.send(signal.SIGTSTP)
-    supervisor.output.wait_for(r"executor\.quiet", count=2)
+    supervisor.output.wait_for(r"executor\.paused", count=2)
     tiny.enqueue()
 
     os.kill(victim, signal.SIGKILL)
-    supervisor.output.wait_for(r"executor\.quiet", count=3)
+    supervisor.output.wait_for(r"executor\.paused", count=3)
 
     assert Task.objects.ready().count() == 1
     supervisor.send(signal.SIGCONT)
@@ -118,7 +118,7 @@ def test_killed_child_is_replaced(fleet: Fleet) -> None:
     victim, survivor = wait_for_children(supervisor)
     os.kill(victim, signal.SIGKILL)
     assert survivor in wait_for_children(supervisor, but=victim)
-    assert supervisor.output.find(rf"WARNING .*pid={victim} with signal 9; again in 0\.\d s")
+    assert supervisor.output.find(rf"WARNING .*pid={victim} restart_in_s=0\.\d reason=signal 9")
     assert supervisor.stop() == 0
 
 

@@ -47,7 +47,7 @@ def test_longer_task_is_handed_back_at_once(fleet: Fleet, number: signal.Signals
     process = busy(fleet, "--shutdown-timeout", "0.3")
     assert process.stop(number) == 0
     assert_handed_back()
-    assert process.output.find(r"WARNING .*2 tasks did not end in time and are handed back")
+    assert process.output.find(r"WARNING .*executor.interrupting tasks=2")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_sigterm_at_any_moment_of_the_start(fleet: Fleet, line: str, flags: tupl
 def test_sigterm_before_it_is_ready(fleet: Fleet) -> None:
     tiny.enqueue()
     process = fleet.launch(environment={"DATABASE_URL": "postgresql://postgres@/jobqueue?host=/nonexistent"})
-    process.output.wait_for(r"database\.away")
+    process.output.wait_for(r"database\.unreachable")
     assert process.stop() == 0
     assert not process.output.find("^ready")
 
@@ -123,7 +123,7 @@ def test_sigterm_before_it_is_ready(fleet: Fleet) -> None:
 def test_quiet_executor_finishes_but_claims_nothing(fleet: Fleet) -> None:
     process = busy(fleet, seconds=3.0, heartbeat_timeout=3)
     process.send(signal.SIGTSTP)
-    process.output.wait_for(r"executor\.quiet")
+    process.output.wait_for(r"executor\.paused")
     wait_until(lambda: Task.objects.successful().count() == 2, "the end of what ran")
     # Several looks for work later it has still not claimed the third.
     seen = process.row.heartbeat
@@ -166,4 +166,4 @@ def test_thread_that_a_task_has_left_keeps_no_executor_from_ending(
     assert (process.wait() if "--burst" in flags else process.stop()) == 0
 
     if "--processes" not in flags:  # whose children leave whatever their threads do
-        process.output.wait_for(r"executor\.threads_left .*: left-behind.*; ending without them")
+        process.output.wait_for(r"executor\.threads_abandoned threads=.*left-behind")

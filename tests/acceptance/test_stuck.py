@@ -20,7 +20,7 @@ def test_stuck_body_costs_the_process_but_nobody_else(fleet: Fleet) -> None:
     neighbour = compute.enqueue(3.5)
     process = fleet.start(*GRACE, "--threads", "3", heartbeat_timeout=3)
     first = process.row
-    process.output.wait_for(r"executor\.stuck task id=" + result.id)
+    process.output.wait_for(r"executor\.stuck task=\S+ id=" + result.id)
     assert Task.objects.get(pk=result.id).status == "RUNNING"
     process.output.wait_for("^ready", count=2)
     assert process.is_alive
@@ -56,7 +56,7 @@ def test_blocked_event_loop_costs_the_process_but_nobody_else(fleet: Fleet) -> N
     process = fleet.start("--shutdown-timeout", "0.5", heartbeat_timeout=30)
     wait_until(lambda: Effect.objects.count() == 5, "running neighbours")
     guilty = block_loop.using(timeout=0.2).enqueue(DEAF_SECONDS)
-    process.output.wait_for(r"executor\.stuck task id=" + guilty.id)
+    process.output.wait_for(r"executor\.stuck task=\S+ id=" + guilty.id)
     wait_for_ended(5)
     rows = Task.objects.filter(pk__in=[neighbour.id for neighbour in neighbours])
     assert set(rows.values_list("status", "attempts", "executor_losses")) == {("SUCCESSFUL", 0, 0)}

@@ -231,7 +231,7 @@ def test_messages_that_nobody_will_read_are_counted(
     assert stage.status(pk) == Status.SUCCESSFUL
     assert stage.unread(pk) == ["left", "too late"]
     assert running.pulse.counts.undelivered == 2
-    assert f"message.undelivered task id={pk} count=2" in caplog.text
+    assert f"message.undelivered id={pk} count=2" in caplog.text
     assert "finished=1 lost=0 undelivered=2" in caplog.text
 
 

@@ -372,14 +372,14 @@ class TestLog:
         me = f"shell user {getpass.getuser()}"
         begin, _, end = said.format(me=me, b=f"backend='{backend}'").partition("...")
         (line,) = log()
-        assert line.startswith(begin)
+        assert line.startswith(f"command.executed command={begin}")
         assert end in line
 
     def test_executors_are_logged_by_name(self, make_executor, run, log) -> None:
         row = make_executor(name="web-a")
         run("executors", "stop", "web-a", "--wait", "0s")
         (line,) = log()
-        assert line.startswith("stop by=shell user ")
+        assert line.startswith("command.executed command=stop by=shell user ")
         assert f"executor='web-a' id='{row.pk}'" in line
 
     def test_ids_are_logged_and_arguments_are_not(self, make, run, log) -> None:

@@ -44,7 +44,7 @@ END = re.compile(
 GRACE_SECONDS = 1.0  # after a fault, until each attempt that begins has to find a database
 OF_THE_DATABASE = {"OperationalError", "InterfaceError", TWO_ANSWERS}
 OF_BODIES = OF_THE_DATABASE | {"RuntimeError"}  # which they raise where they are asked to
-WHEN_STARVED = ("database.hung", "executor.fenced")  # a machine that stands still for seconds is enough
+WHEN_STARVED = ("database.timed_out", "executor.fenced")  # a machine that stands still for seconds is enough
 TO_PROCESSES = {
     "kill_executor",
     "freeze_executor",

@@ -96,7 +96,7 @@ GOOD = History(
             "WARNING",
             "task.retried task=stumble id=s queue=default attempt=1/9 error=RuntimeError: as asked",
         ),
-        logged("ERROR", "executor.left 3 tasks could not be handed back", seconds=1.5, who="a"),  # it was hurt
+        logged("ERROR", "executor.release_failed tasks=3", seconds=1.5, who="a"),  # it was hurt
         logged(
             "INFO",
             "task.succeeded task=pay id=t queue=default attempt=2/1000",
@@ -120,7 +120,7 @@ def test_poison_that_fails_after_its_losses_passes() -> None:
 
 def test_error_that_a_fault_explains_passes() -> None:
     fault = {"kind": "fault", "deed": "kill_postmaster", "at": at(4).timestamp()}
-    torn = with_line("ERROR", "heartbeat.died", error="django.db.utils.OperationalError")
+    torn = with_line("ERROR", "heartbeat.crashed", error="django.db.utils.OperationalError")
     assert {violation.rule for violation in violations(torn)} == {"unexplained"}
     assert violations(replace(torn, notes=[*GOOD.notes, fault])) == []
 
@@ -160,14 +160,14 @@ def test_process_keeps_a_logbook_of_which_half_a_line_is_left_out(
     try:
         raise KeyError(7)
     except KeyError:
-        logger.exception("pulse.%s", "died")
+        logger.exception("executor.%s", "loop_crashed")
     with (tmp_path / "executor-1.jsonl").open("a") as book:
         book.write('{"kind": "log", "wh')
 
     (line,) = read_logs(str(tmp_path / "diary.jsonl"))
 
     assert (line["who"], line["level"], line["logger"]) == ("executor-1", "ERROR", "jobqueue.executor")
-    assert (line["message"], line["error"], line["pid"]) == ("pulse.died", "builtins.KeyError", os.getpid())
+    assert (line["message"], line["error"], line["pid"]) == ("executor.loop_crashed", "builtins.KeyError", os.getpid())
     assert "raise KeyError(7)" in line["traceback"]
 
 
@@ -263,11 +263,11 @@ FORGED: list[tuple[str, str, Callable[[], History]]] = [
     ("gainsaid", "an end that was another's", lambda: with_line(
         "INFO", "task.succeeded task=pay id=t queue=default attempt=1/1000", who="a")),
     ("unexplained", "an error of ours", lambda: with_line(
-        "WARNING", "pulse.died", error="builtins.KeyError", traceback="KeyError: 7", who="a", seconds=2.0)),
+        "WARNING", "executor.loop_crashed", error="builtins.KeyError", traceback="KeyError: 7", who="a", seconds=2.0)),
     ("unexplained", "a body that fails as nobody asked it to", lambda: with_line(
         "WARNING", "task.retried task=pay id=t queue=default attempt=1/9 error=AttributeError: no")),
     ("unexplained", "an executor that fails by itself", lambda: with_line("CRITICAL", "executor.failed")),
-    ("unexplained", "an error before the fault", lambda: with_line("ERROR", "executor.left", who="a", seconds=0.7)),
+    ("unexplained", "an error before the fault", lambda: with_line("ERROR", "executor.failed", who="a", seconds=0.7)),
     ("lingering", "an attempt that fails after the fault", lambda: look_fails_beside_a_fault(
         begins=6.5, fault_is_over=4.7)),
     ("lingering", "an attempt that is given back after the fault", lambda: look_fails_beside_a_fault(

@@ -102,7 +102,7 @@ def wait_until_all_notice(rig: Rig) -> None:
     sender = rig.start_sender(2, most_waiting=1_000_000)
     told = rig.wait_for(lambda: refusals(rig), "a refused sender")
     for member in rig.living():
-        rig.wait_for(lambda member=member: "database.away" in rig.log(member), f"{member.name} to notice")  # type: ignore[misc]
+        rig.wait_for(lambda member=member: "database.unreachable" in rig.log(member), f"{member.name} to notice")  # type: ignore[misc]
     sender.send(signal.SIGTERM)
     assert told[0].startswith("OperationalError: ")
 
@@ -115,7 +115,7 @@ def refusals(rig: Rig) -> list[str]:
 def judge(rig: Rig) -> None:
     """All executors of the beginning are there and end well; nothing was lost or done twice, nobody has failed."""
     for member in rig.living():
-        rig.wait_for(lambda member=member: "database.back" in rig.log(member), f"{member.name} to go on")  # type: ignore[misc]
+        rig.wait_for(lambda member=member: "database.reconnected" in rig.log(member), f"{member.name} to go on")  # type: ignore[misc]
     rig.wait_for_work(20)
     rig.finish()
     assert [member.code for member in rig.members if member.role == "executor"] == [0, 0]

@@ -57,7 +57,7 @@ def test_executor_waits_while_the_database_only_reads(fleet: Fleet, read_only: C
     running = work.enqueue(1.0)
     wait_until(lambda: Task.objects.running().exists(), "a task that runs")
     read_only(True)
-    process.output.wait_for("database.away")
+    process.output.wait_for("database.unreachable")
     for _ in range(10):
         book.enqueue()
     tiny.enqueue_many([((number,), {}) for number in range(10)])
@@ -70,7 +70,7 @@ def test_executor_waits_while_the_database_only_reads(fleet: Fleet, read_only: C
     read_only(False)
 
     assert wait_for_end() == {"SUCCESSFUL": 21}
-    process.output.wait_for("database.back")
+    process.output.wait_for("database.reconnected")
     assert Effect.objects.filter(kind="booked").count() == 10
     assert Task.objects.get(pk=running.id).executor_losses == 0
     assert process.stop() == 0
@@ -134,7 +134,7 @@ def test_numbers_beyond_four_bytes_are_as_good_as_small_ones(fleet: Fleet) -> No
         (FAR + 1, FAR + 1)
     }
     assert process.stop() == 0
-    assert not process.output.find("ERROR|WARNING (?!cancelled)")
+    assert not process.output.find("ERROR|WARNING (?!task.cancelled)")
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_no_room_for_notices_is_said_once_and_costs_nothing_else(
             engine_for("default").notify(["default"])
         assert wait_for_end()["SUCCESSFUL"] == Task.objects.count()
 
-    assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["notices.full"]
+    assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["notify.queue_full"]
     number.refresh()
     assert number.return_value == 8
     full_of_notices()
@@ -180,5 +180,5 @@ def test_no_room_for_notices_is_said_once_and_costs_nothing_else(
 
     wait_until(is_heard_again, "room for notices")
     assert process.stop() == 0
-    assert len(process.output.find("notices.full")) <= 1
-    assert not process.output.find("ERROR|database.away")
+    assert len(process.output.find("notify.queue_full")) <= 1
+    assert not process.output.find("ERROR|database.unreachable")

@@ -53,8 +53,8 @@ def test_executors_work_through_fewer_sessions_than_they_have_connections(fleet:
     said = run_burst(fleet, url)
 
     # Statements of one name are not the same on every session: none was prepared, and none went wrong.
-    assert sum("database.pooled pulse prepares no statements" in output for output in said) == SERVED
-    assert not [line for output in said for line in output.splitlines() if "database.away" in line]
+    assert sum("database.pooler_detected connection=pulse" in output for output in said) == SERVED
+    assert not [line for output in said for line in output.splitlines() if "database.unreachable" in line]
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity"
@@ -67,7 +67,7 @@ def test_executors_work_through_fewer_sessions_than_they_have_connections(fleet:
 def test_executor_says_that_notices_do_not_come_and_polls(fleet: Fleet, url: str) -> None:
     executor = fleet.start(environment={"DATABASE_URL": url}, poll_interval=0.3)
 
-    found = executor.output.wait_for(r"LISTEN does not work .* polling every 0\.3 s")
+    found = executor.output.wait_for(r"listener\.disabled poll_interval_s=0\.3")
 
     assert "WARNING" in found.string
     run_burst(fleet, url)

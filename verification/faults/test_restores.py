@@ -47,7 +47,7 @@ def test_no_claim_from_before_a_restore_is_committed_after_it() -> None:
         # The second takes them under the same numbers, while the first still has them in hand.
         made.wait_for(lambda: len(made.ask(HELD, second.name)) == SLOW, "slow tasks to run elsewhere")
         first.send(signal.SIGCONT)
-        made.wait_for(lambda: made.log(first).count("task.outcome_dropped") == SLOW, "old outcomes to be dropped")
+        made.wait_for(lambda: made.log(first).count("task.commit_rejected") == SLOW, "old outcomes to be dropped")
         end.touch()
         made.finish()
 

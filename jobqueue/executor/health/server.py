@@ -16,7 +16,7 @@ from typing import Any
 from jobqueue.executor.health.status import HealthStatus, Problem
 from jobqueue.printable import printable
 
-logger = logging.getLogger("jobqueue.executor.health")
+logger = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 CALLER_SECONDS = 2.0  # from the connection of a caller to the end of its answer
@@ -115,7 +115,7 @@ class HealthServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        logger.debug("health.error %s", client_address, exc_info=True)  # usually a caller that hung up
+        logger.debug("health.request_failed client=%s", client_address, exc_info=True)  # usually a caller that hung up
 
 
 class Probe(BaseHTTPRequestHandler):
@@ -155,7 +155,7 @@ class Probe(BaseHTTPRequestHandler):
         return "jobqueue"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the standard library
-        logger.debug("health.request %s", printable(self.requestline) if hasattr(self, "requestline") else "")
+        logger.debug("health.requested request=%s", printable(self.requestline) if hasattr(self, "requestline") else "")
 
 
 @contextmanager

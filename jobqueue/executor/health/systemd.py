@@ -55,4 +55,4 @@ class SystemdNotifier:
                 sender.settimeout(1.0)
                 sender.sendto(text.encode(errors="replace"), self._path)
         except OSError as error:
-            logger.debug("systemd.notify_failed %s", error)
+            logger.debug("systemd.notify_failed error=%s", error)

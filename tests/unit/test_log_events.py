@@ -1,0 +1,75 @@
+"""Every log event of the package is in the table of docs/reference.md, with its levels and fields."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+import jobqueue
+from jobqueue.executor.telemetry.events import EVENTS
+
+PACKAGE = Path(jobqueue.__file__).parent
+REFERENCE = PACKAGE.parent / "docs" / "reference.md"
+ROW = re.compile(r"^\| `(?P<name>[a-z_.]+)` \| (?P<levels>[A-Z, ]+) \| (?P<fields>.*?) \|.*\|.*\|$", re.MULTILINE)
+LEVELS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
+ANY_LEVEL = "LOG"
+
+
+@dataclass
+class Event:
+    levels: set[str] = field(default_factory=set)
+    fields: set[str] = field(default_factory=set)
+
+
+def calls(tree: ast.Module) -> list[tuple[str, str]]:
+    """Return the method and the text of each call of a module's logger."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS:
+            if not isinstance(node.func.value, ast.Name) or node.func.value.id != "logger":
+                continue
+            template = next(arg for arg in node.args if isinstance(arg, ast.Constant | ast.JoinedStr))
+            parts = template.values if isinstance(template, ast.JoinedStr) else [template]
+            constants = [str(part.value) for part in parts if isinstance(part, ast.Constant)]
+            found.append((node.func.attr, "".join(constants)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def events() -> dict[str, Event]:
+    found: dict[str, Event] = defaultdict(Event)
+    for name, _ in EVENTS.values():
+        found[name].levels.add(ANY_LEVEL)
+    for path in PACKAGE.rglob("*.py"):
+        for method, text in calls(ast.parse(path.read_text())):
+            if text.startswith(" "):  # the names in EVENTS
+                continue
+            event = found[text.partition(" ")[0]]
+            event.levels.add("ERROR" if method == "exception" else method.upper())
+            event.fields |= set(re.findall(r"(?<= )(\w+)=", text)) - {"hint"}
+    return found
+
+
+def test_event_names_follow_the_grammar(events: dict[str, Event]) -> None:
+    assert [name for name in events if not re.fullmatch(r"[a-z_]+\.[a-z_]+", name)] == []
+
+
+def test_reference_lists_every_event_and_no_other(events: dict[str, Event]) -> None:
+    rows = [row["name"] for row in ROW.finditer(REFERENCE.read_text())]
+
+    assert sorted(rows) == sorted(events)
+    assert rows == sorted(rows)
+
+
+def test_reference_has_the_levels_and_fields_of_each_event(events: dict[str, Event]) -> None:
+    for row in ROW.finditer(REFERENCE.read_text()):
+        event = events[row["name"]]
+        levels, fields = set(row["levels"].split(", ")), set(re.findall(r"`(\w+)`", row["fields"]))
+        assert event.levels - {ANY_LEVEL} <= levels, row["name"]
+        assert levels == event.levels or ANY_LEVEL in event.levels, row["name"]
+        assert event.fields <= fields, row["name"]
