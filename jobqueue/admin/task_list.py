@@ -30,7 +30,7 @@ from jobqueue.inspect.bulk import Bounds
 from jobqueue.inspect.payload_display import read, secrets_of
 from jobqueue.inspect.queries import CAP, Count, status_condition
 from jobqueue.models import Executor, Task
-from jobqueue.redact import MASK, redact_text
+from jobqueue.serialization.redaction import MASK, redact_text
 
 # How many of the newest rows a filter without an index looks at. Rows of one status lie far apart:
 # 58,000 FAILED ones are 58,000 pages, read in 0.35 s, where 100,000 neighbours take 0.03 s.

@@ -20,7 +20,7 @@ from jobqueue.inspect.task_detail import listed
 from jobqueue.inspect.task_filter import TaskFilter
 from jobqueue.models import Task
 from jobqueue.records import FINAL, Status
-from jobqueue.redact import redact_text
+from jobqueue.serialization.redaction import redact_text
 
 LATE = timedelta(seconds=10)  # finished_at precedes the commit: a row may become visible this much later
 MAX_LINES = 500  # per query

@@ -25,8 +25,8 @@ from jobqueue.http.responses import HttpError, endpoint, respond, service_unavai
 from jobqueue.http.schemas import Cancel, Cancelled, Message, Problem, Sent, TaskDetail, TaskError, TaskLink
 from jobqueue.models import Task
 from jobqueue.records import FINAL, Status
-from jobqueue.redact import Secrets, argument_secrets, redact, redact_text, redact_texts
 from jobqueue.serialization.json import check_dedupe_key, decode, encode_message
+from jobqueue.serialization.redaction import Secrets, argument_secrets, redact, redact_text, redact_texts
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from jobqueue.inspect.annotations import Small
 from jobqueue.inspect.explain import MAX_UNREAD
 from jobqueue.inspect.payload_display import DisplayedValue, raw, read, secrets_of, show
 from jobqueue.models import InboxMessage, Task
-from jobqueue.redact import MASK, NO_SECRETS, Secrets, redact, redact_texts
+from jobqueue.serialization.redaction import MASK, NO_SECRETS, Secrets, redact, redact_texts
 
 CONSUMED = 20
 BODY_CHARACTERS = 1000  # shown of each

@@ -13,7 +13,7 @@ from django.db.models.functions import Cast, Left
 from django.utils.translation import gettext as _
 
 from jobqueue import registry
-from jobqueue.redact import MASK, Argument, Secrets, argument_secrets, arguments, redact, redact_texts
+from jobqueue.serialization.redaction import MASK, Argument, Secrets, argument_secrets, arguments, redact, redact_texts
 
 SHOWN_CHARACTERS = 20_000
 MAX_ARGUMENTS = 100  # per task; further ones are counted

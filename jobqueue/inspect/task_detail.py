@@ -21,7 +21,7 @@ from jobqueue.inspect.inbox import actor_of, read_inbox
 from jobqueue.inspect.payload_display import raw, read, secrets_of, show, show_arguments, why_masked
 from jobqueue.inspect.tree import read_ancestors, read_tree
 from jobqueue.models import Executor, Queue, Task
-from jobqueue.redact import Secrets, redact, redact_text
+from jobqueue.serialization.redaction import Secrets, redact, redact_text
 
 RAW = ("args", "kwargs", "options", "metadata", "inner_state", "worker_ids", "errors", "return_value")
 EXECUTORS = 1000  # living executors looked at

@@ -19,8 +19,8 @@ from jobqueue.inspect import inbox as inbox_module
 from jobqueue.inspect import tree
 from jobqueue.inspect.tree import Child, choose, read_tree
 from jobqueue.models import InboxMessage, Task
-from jobqueue.redact import MASK
 from jobqueue.serialization.ids import new_id
+from jobqueue.serialization.redaction import MASK
 from tests.actor.actors import Checked
 from tests.factories import MessageFactory, TaskFactory, ago, make_user, now
 

@@ -15,7 +15,7 @@ from jobqueue import task
 from jobqueue.inspect import payload_display as values
 from jobqueue.inspect.payload_display import SHOWN_CHARACTERS, UNREADABLE, read, show_arguments
 from jobqueue.models import Task
-from jobqueue.redact import MASK
+from jobqueue.serialization.redaction import MASK
 from tests.edges.cli import jobqueue
 from tests.factories import ExecutorFactory, MessageFactory, ago, error, make_user
 from tests.tasks import add_later

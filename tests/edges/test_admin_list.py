@@ -12,8 +12,8 @@ from django.urls import reverse
 
 from jobqueue.admin import task_list
 from jobqueue.models import Task
-from jobqueue.redact import MASK
 from jobqueue.serialization.ids import new_id
+from jobqueue.serialization.redaction import MASK
 from tests.factories import ExecutorFactory, QueueFactory, TaskFactory, ago, error, make_user, now
 from tests.tasks import add
 

@@ -14,7 +14,7 @@ from django.test import Client
 from jobqueue import api
 from jobqueue.models import InboxMessage, Task
 from jobqueue.records import CancelReport, RequeueReport
-from jobqueue.redact import MASK
+from jobqueue.serialization.redaction import MASK
 from tests.factories import MessageFactory, error, make_user
 from tests.http import GREET, Shop, TaskFactory, tasks_setting, token, wheres
 

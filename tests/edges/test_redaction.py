@@ -20,7 +20,7 @@ from django.test import Client
 from jobqueue import Actor, Done, Spawn, Suspend, task
 from jobqueue.compat import task_enqueued, task_finished, task_started
 from jobqueue.models import InboxMessage, Task
-from jobqueue.redact import MASK
+from jobqueue.serialization.redaction import MASK
 from tests.edges.cli import jobqueue
 from tests.executor.conftest import burst, options, start  # noqa: F401 - fixtures
 from tests.executor.harness import Burst, Options

@@ -21,7 +21,6 @@ VALUES = [
     "failpoints",
     "records",
     "printable",
-    "redact",
     "serialization",
     "tally",
     "http_tokens",

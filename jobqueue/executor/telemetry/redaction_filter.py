@@ -10,8 +10,8 @@ from jobqueue.conf import Options
 from jobqueue.executor.telemetry.errors import Mask, full_traceback, name_of
 from jobqueue.printable import printable_lines
 from jobqueue.records import ClaimedTask, NewTask
-from jobqueue.redact import Secrets, argument_secrets, redact_text
 from jobqueue.serialization.json import decode
+from jobqueue.serialization.redaction import Secrets, argument_secrets, redact_text
 
 
 class RedactionFilter(logging.Filter):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import translate
 from functools import lru_cache
@@ -103,8 +102,8 @@ class Secrets:
     """
     Values to mask wherever a text repeats them.
 
-    An Aho-Corasick automaton finds all secrets in one pass. It reads each character of the secrets and of the text
-    once, so that neither long nor many secrets make it slow.
+    Each is searched with str.find(), which takes time in proportion to the text. The secrets of a task have at most
+    MAX_SECRET_CHARACTERS, so their number is limited, too.
 
     is_whole: texts are masked whole, because the secrets are unknown or have more than MAX_SECRET_CHARACTERS.
     """
@@ -112,93 +111,63 @@ class Secrets:
     def __init__(self, values: Iterable[Any] = (), *, is_whole: bool = False) -> None:
         """Collect the secrets. values: JSON; each string, number and name in it is a secret."""
         self.is_whole = is_whole
-        self._longest = 0
-        # For each state: the next state for each letter, the length of the longest secret that ends here, and the
-        # state to continue from if no secret has the next letter.
-        self._next: list[dict[str, int]] = [{}]
-        self._ends = [0]
-        self._back = [0]
-        forms: set[str] = set()
+        self._forms: set[str] = set()
         size = 0
         for text in _leaves(values):
-            if len(text) < SHORTEST_SECRET or text in forms:
+            if len(text) < SHORTEST_SECRET or text in self._forms:
                 continue
             added = _forms(text) if len(text) <= MAX_SECRET_CHARACTERS else {text}
             size += sum(map(len, added))
             if size > MAX_SECRET_CHARACTERS:
                 self.is_whole = True
                 return
-            forms |= added
-        for form in forms:
-            self._add(form)
-        self._link()
+            self._forms |= added
 
     def __bool__(self) -> bool:
-        return self.is_whole or self._longest > 0
+        return self.is_whole or bool(self._forms)
 
     def mask(self, text: str, limit: int = MAX_TEXT_CHARACTERS) -> str:
         """Mask the secrets in a text. The middle of a text longer than `limit` is neither searched nor returned."""
         if self.is_whole:
             return WHOLE if text else text
         if len(text) <= limit:
-            return self._part(text, 0, len(text)) if self else text
+            return self._mask_part(text, 0, len(text)) if self else text
         head, tail = limit // 2, len(text) - (limit - limit // 2)
-        return self._part(text, 0, head) + left_out(tail - head) + self._part(text, tail, len(text))
+        return self._mask_part(text, 0, head) + left_out(tail - head) + self._mask_part(text, tail, len(text))
 
     def are_in(self, text: str) -> bool:
         """Return whether a text contains a secret."""
-        return self.is_whole or any(True for _ in self._found(text))
+        return self.is_whole or any(form in text for form in self._forms)
 
-    def _add(self, secret: str) -> None:
-        state = 0
-        for letter in secret:
-            after = self._next[state].setdefault(letter, len(self._next))
-            if after == len(self._next):
-                self._next.append({})
-                self._ends.append(0)
-            state = after
-        self._ends[state] = len(secret)
-        self._longest = max(self._longest, len(secret))
-
-    def _link(self) -> None:
-        """Link each state, the shortest first, to the state of the longest proper suffix of its text."""
-        self._back = [0] * len(self._next)
-        line = deque(self._next[0].values())
-        while line:
-            state = line.popleft()
-            for letter, after in self._next[state].items():
-                back = self._back[after] = self._step(self._back[state], letter)
-                self._ends[after] = self._ends[after] or self._ends[back]
-                line.append(after)
-
-    def _step(self, state: int, letter: str) -> int:
-        while state and letter not in self._next[state]:
-            state = self._back[state]
-        return self._next[state].get(letter, 0)
-
-    def _found(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield start and end of the secrets in a text, by their ends; of several with one end, the longest."""
-        state, step, ends = 0, self._step, self._ends
-        for end, letter in enumerate(text, 1):
-            state = step(state, letter)
-            if ends[state]:
-                yield end - ends[state], end
-
-    def _part(self, text: str, start: int, end: int) -> str:
+    def _mask_part(self, text: str, start: int, end: int) -> str:
         """Return a part of a text, masked. A secret that crosses an edge of the part is masked, too."""
-        first = max(0, start - self._longest)
-        places: list[tuple[int, int]] = []  # the last first, none inside another
-        for left, right in reversed(list(self._found(text[first : end + self._longest]))):
+        longest = max(map(len, self._forms), default=0)
+        first = max(0, start - longest)
+        parts: list[str] = []
+        for left, right in self._merged(text[first : end + longest]):
             left, right = first + left, first + right
-            if places and right > places[-1][0]:
-                left, right = min(left, places[-1][0]), places.pop()[1]
-            places.append((left, right))
-        parts = []
-        for left, right in reversed(places):
             if start < right and left < end:
                 parts += [text[start:left], MASK]
                 start = right
         return "".join([*parts, text[start:end]])
+
+    def _merged(self, text: str) -> list[tuple[int, int]]:
+        """Return start and end of the parts of a text to mask, in order. Secrets that overlap are one part."""
+        merged: list[tuple[int, int]] = []
+        for left, right in sorted(place for form in self._forms for place in _places(form, text)):
+            if merged and left < merged[-1][1]:
+                merged[-1] = merged[-1][0], max(right, merged[-1][1])
+            else:
+                merged.append((left, right))
+        return merged
+
+
+def _places(form: str, text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each occurrence, of those that overlap, too."""
+    start = text.find(form)
+    while start >= 0:
+        yield start, start + len(form)
+        start = text.find(form, start + 1)
 
 
 NO_SECRETS = Secrets()
