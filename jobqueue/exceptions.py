@@ -12,7 +12,7 @@ class JobQueueError(Exception):
 
 
 class InvalidArguments(JobQueueError, ValueError):
-    """The arguments of a task are not what its function takes, or are not JSON."""
+    """The function does not take these arguments, or they are not JSON."""
 
 
 class PayloadTooLarge(InvalidArguments):
@@ -29,10 +29,9 @@ class TaskFinished(JobQueueError):
 
 class Retry(JobQueueError):
     """
-    The task asks to be tried again.
+    Raised by a body to be run again. It uses up an attempt, as any error does.
 
-    Raised by a body. Uses up an attempt, as any error does; `after` (seconds or a timedelta)
-    replaces the task's backoff. A moment that has passed is now.
+    after: seconds or a timedelta, in place of the task's backoff. A negative one means now.
     """
 
     def __init__(self, message: str | None = None, *, after: float | timedelta | None = None) -> None:
@@ -45,19 +44,19 @@ class Retry(JobQueueError):
 
 
 class GiveUp(JobQueueError):
-    """The task gave up: it ends FAILED, whatever attempts are left."""
+    """The task gave up. It ends FAILED, even if attempts are left."""
 
 
 class Stale(JobQueueError):
-    """What the poll saw is no longer true; poll again."""
+    """What the poll read has changed. The actor is polled again."""
 
 
 class DuplicateKey(JobQueueError):
-    """A live task that cannot be seen from here holds the key."""
+    """Another live task holds the key. This transaction cannot see it."""
 
 
 class MessageAlreadyConsumed(JobQueueError):
-    """A message of the inbox was consumed by somebody else; nothing was committed."""
+    """Another poll has consumed a message of the inbox. Nothing was committed."""
 
 
 class InvalidActions(JobQueueError, TypeError):
@@ -69,7 +68,7 @@ class UndecodableMessage(JobQueueError, ValueError):
 
 
 class UnknownTask(JobQueueError):
-    """No task of this name is known to the executor, which handed it back for later."""
+    """The executor knows no task of this name and has released it for later."""
 
 
 class Expired(JobQueueError):
@@ -77,7 +76,7 @@ class Expired(JobQueueError):
 
 
 class ExecutorLost(JobQueueError):
-    """Every executor that ran the task was lost while it held it."""
+    """Too many executors were lost while they ran the task."""
 
 
 class UndecodableTask(JobQueueError):
@@ -90,9 +89,9 @@ class InvalidResult(JobQueueError):
 
 class Interrupted(BaseException):
     """
-    The body was told to stop from outside.
+    The task was interrupted.
 
-    Not an `Exception`, so that a body's `except Exception` does not swallow it.
+    Not an `Exception`, so that a body's `except Exception` does not catch it.
     """
 
     def __str__(self) -> str:
@@ -108,7 +107,7 @@ class TaskCancelled(Interrupted):
 
 
 class ShuttingDown(Interrupted):
-    """The executor stops and hands the task back."""
+    """The executor stops and releases the task."""
 
 
 class ClaimLost(Interrupted):

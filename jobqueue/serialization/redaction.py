@@ -1,4 +1,4 @@
-"""Mask what OPTIONS["REDACT"] names, wherever people look at a task's values."""
+"""Mask the values that OPTIONS["REDACT"] names, on every page and in the log."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from jobqueue.serialization.arguments import Parameters
 from jobqueue.serialization.text import left_out
 
 MASK = "••••••"
-SHORTEST_SECRET = 4  # characters; a shorter one stands in every second text by chance
-MAX_STEPS = 100  # levels; deeper values are masked, and occur only in rows written by hand
+SHORTEST_SECRET = 4  # characters; shorter ones are in many texts by chance
+MAX_STEPS = 100  # levels; deeper values are masked
 MAX_PATH_CHARACTERS = 255  # values with longer paths are masked, if a pattern is for whole paths
 MAX_SECRET_CHARACTERS = 20_000  # of all secrets of a task; with more, its texts are masked whole
 MAX_READ_CHARACTERS = 500_000  # of either end of a text
@@ -29,11 +29,11 @@ LOGIN_IN_URL = re.compile(r"(://[^/\s:@]*+:)[^/\s@]++(?=@)")
 
 def redact(value: Any, patterns: Sequence[str], *path: str, masked: list[Any] | None = None) -> Any:
     """
-    Copy a JSON value with every part masked whose path matches a pattern; letter case does not count.
+    Return a copy of a JSON value in which the parts with a matching path are masked. Case is ignored.
 
-    A path is the names and list positions on the way, joined by dots: `user.password`, `rows.0.token`.
-    A pattern with a dot is matched against the whole path, one without also against a name alone;
-    `*` stands for anything, dots included. Values nested deeper than MAX_STEPS are always masked.
+    A path joins names and list positions by dots: `user.password`, `rows.0.token`. A pattern with a dot is compared
+    with the whole path, others also with single names. `*` matches anything, including dots. Values nested deeper
+    than MAX_STEPS are always masked.
     path: the path of `value` itself. masked: a list that receives the masked parts.
     """
     if path and (len(path) > MAX_STEPS or is_named(patterns, *path)):
@@ -174,19 +174,19 @@ NO_SECRETS = Secrets()
 
 
 class Argument(NamedTuple):
-    """One argument of a task, or all of `*args`. is_named: whether `name` is what its function calls it."""
+    """One argument of a task, or all of `*args`. is_named: whether `name` is the function's name for it."""
 
     name: str
     value: Any
     is_named: bool = True
 
     def is_hidden(self, patterns: Sequence[str]) -> bool:
-        """Whether it is masked because nobody can tell whether a pattern names it."""
+        """Whether it is masked because its name is unknown."""
         return bool(patterns) and not self.is_named
 
 
 def arguments(parameters: Parameters | None, args: Any, kwargs: Any) -> Iterator[Argument]:
-    """Tell arguments apart. parameters: of the task's function; None where no such task is known here."""
+    """Yield the arguments with their names. parameters: of the task's function; None if the task is unknown here."""
     if isinstance(args, list):
         names = parameters.positional if parameters else ()
         rest = args[len(names) :]
@@ -204,7 +204,7 @@ def arguments(parameters: Parameters | None, args: Any, kwargs: Any) -> Iterator
 
 
 def argument_secrets(parameters: Parameters | None, args: Any, kwargs: Any, patterns: Sequence[str]) -> Secrets:
-    """Give the arguments that are masked, to mask them where an error or a result repeats them."""
+    """Return the masked arguments, to mask them if an error or a result repeats them."""
     if not patterns:
         return NO_SECRETS
     if not isinstance(args, list) or not isinstance(kwargs, dict):  # too large or unreadable

@@ -1,4 +1,4 @@
-"""REDACT: an argument that it names is read nowhere, though the task's error quotes it."""
+"""REDACT: a masked argument is shown nowhere, even if the task's error quotes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.factories import TaskFactory, make_user
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SECRET = "hunter2-of-anna"
-BESIDE = "correct horse"  # not an argument: told by its name
+BESIDE = "correct horse"  # not an argument: found by its name
 
 
 @task(max_attempts=1)
@@ -99,7 +99,7 @@ def log_in_with_a_cause(name: str, password: str) -> None:
 
 
 class Porter(Actor, max_attempts=1):
-    """Lets a child log in, and does not read what came of it."""
+    """Lets a child log in, and does not read the outcome."""
 
     def poll(self, context: Any) -> Any:
         return (Spawn(log_in, "anna", SECRET), Suspend()) if not context.polls else Done()
@@ -107,7 +107,7 @@ class Porter(Actor, max_attempts=1):
 
 @pytest.fixture
 def failed(burst: Burst) -> list[UUID]:  # noqa: F811
-    """Tasks that have failed in an executor, and whose errors quote their password."""
+    """Tasks that failed in an executor with errors that quote their password."""
     log_in.enqueue("anna", SECRET)
     log_in_later.enqueue("anna", password=SECRET)
     burst()
@@ -160,7 +160,7 @@ def test_masked_argument_is_not_shown_by_the(failed: list[UUID], where: str) -> 
 
 
 @pytest.mark.parametrize("body", [log_in, log_in_later, log_in_with_a_cause], ids=lambda body: body.name)
-def test_masked_argument_is_not_in_the_executors_log(
+def test_secret_is_not_in_the_executors_log(
     caplog: pytest.LogCaptureFixture,
     burst: Burst,  # noqa: F811
     body: Any,
@@ -201,16 +201,16 @@ def test_error_without_a_secret_keeps_its_exception(
 
 
 class Refusal(BaseException):
-    """What Django's dispatcher does not catch."""
+    """An exception that Django's dispatcher does not catch."""
 
 
 @pytest.mark.parametrize("told", [task_enqueued, task_started, task_finished], ids=["enqueued", "started", "finished"])
-def test_masked_argument_is_not_logged_with_a_failing_receiver(
+def test_secret_is_not_logged_with_a_failing_receiver(
     caplog: pytest.LogCaptureFixture,
     burst: Burst,  # noqa: F811
     told: Signal,
 ) -> None:
-    """In an executor, which enqueues children, too; the parent has no arguments."""
+    """The executor enqueues the child, so it sends task_enqueued, too."""
 
     def receive(task_result: Any, **_: Any) -> None:
         if task_result.args:
@@ -229,7 +229,7 @@ def test_masked_argument_is_not_logged_with_a_failing_receiver(
     assert SECRET not in text
 
 
-def test_masked_argument_of_several_lines_is_masked_before_a_line_of_the_log_is_cut(
+def test_secret_of_several_lines_is_masked_before_the_log_line_is_cut(
     caplog: pytest.LogCaptureFixture,
     burst: Burst,  # noqa: F811
 ) -> None:
@@ -243,11 +243,11 @@ def test_masked_argument_of_several_lines_is_masked_before_a_line_of_the_log_is_
     assert SECRET not in line
 
 
-def test_an_error_that_repeats_many_masked_arguments_is_logged_soon(
+def test_error_that_repeats_many_secrets_is_logged_soon(
     caplog: pytest.LogCaptureFixture,
     burst: Burst,  # noqa: F811
 ) -> None:
-    """Once it took a minute of the thread that tells of what has ended, and of others after it."""
+    """An earlier search took a minute."""
     for _ in range(5):
         log_in_as_many.enqueue(*map(str, range(10_000_000, 10_020_000)))
     begun = time.process_time()
@@ -260,7 +260,7 @@ def test_an_error_that_repeats_many_masked_arguments_is_logged_soon(
     assert "10000000" not in executor_log(caplog)
 
 
-def test_masked_argument_is_not_logged_with_what_fails_after_the_commit(
+def test_secret_is_not_logged_with_a_failing_hook_of_the_commit(
     caplog: pytest.LogCaptureFixture,
     burst: Burst,  # noqa: F811
 ) -> None:
@@ -277,7 +277,7 @@ def test_masked_argument_is_not_logged_with_what_fails_after_the_commit(
 
 @pytest.mark.parametrize("where", ["admin's page", "show", "show --json"])
 @pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
-def test_masked_argument_of_a_child_is_not_shown_in_the_inbox_of_its_parent(
+def test_secret_of_a_child_is_not_shown_in_its_parents_inbox(
     burst: Burst,  # noqa: F811
     where: str,
     is_known: bool,
@@ -299,7 +299,7 @@ def test_masked_argument_of_a_child_is_not_shown_in_the_inbox_of_its_parent(
 
 @pytest.mark.parametrize("body", [remember, Keeper], ids=lambda body: body.__name__ if body is Keeper else "remember")
 @pytest.mark.parametrize("where", ["admin's page", "API", "show", "show --json"])
-def test_masked_argument_is_not_shown_in_a_result_or_state_that_repeats_it(
+def test_secret_is_not_shown_in_a_result_or_state_that_repeats_it(
     burst: Burst,  # noqa: F811
     where: str,
     body: Any,
@@ -317,7 +317,7 @@ def test_masked_argument_is_not_shown_in_a_result_or_state_that_repeats_it(
 NUMBER = 41111234
 
 
-def test_names_and_numbers_in_a_masked_argument_are_not_shown_where_an_error_quotes_them(
+def test_nested_names_and_numbers_are_masked_in_errors(
     caplog: pytest.LogCaptureFixture,
     burst: Burst,  # noqa: F811
 ) -> None:
@@ -332,7 +332,7 @@ def test_names_and_numbers_in_a_masked_argument_are_not_shown_where_an_error_quo
 
 
 @pytest.mark.parametrize("where", ["admin's page", "API", "show", "show --json"])
-def test_names_and_numbers_in_a_masked_argument_are_not_shown_in_a_result_that_repeats_them(
+def test_nested_names_and_numbers_are_masked_in_results(
     burst: Burst,  # noqa: F811
     where: str,
 ) -> None:
@@ -351,7 +351,7 @@ def test_names_and_numbers_in_a_masked_argument_are_not_shown_in_a_result_that_r
 
 @pytest.fixture
 def unknown(failed: list[UUID]) -> list[UUID]:
-    """The same tasks, where people look from a process whose code does not declare them."""
+    """The same tasks in a process that does not declare them."""
     Task.objects.update(task_type="shop.tasks.gone", return_value=f"anna comes with {SECRET}")
     return failed
 
@@ -366,7 +366,7 @@ def test_positional_arguments_of_an_unknown_task_are_masked(unknown: list[UUID])
 
 
 @pytest.mark.parametrize("where", ["admin's page", "show", "show --json"])
-def test_why_they_are_masked_is_said_by_the(where: str) -> None:
+def test_reason_for_masking_is_shown_by_the(where: str) -> None:
     why = "The task is not known here, so its arguments cannot be told apart"
     named = TaskFactory.create(task_type="shop.tasks.gone", kwargs={"name": "anna"})
     unnamed = TaskFactory.create(task_type="shop.tasks.gone", args=["anna", 4711])
@@ -379,7 +379,7 @@ def test_why_they_are_masked_is_said_by_the(where: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["admin's page", "show", "show --json"])
-def test_arguments_beyond_those_that_a_task_takes_here_are_masked_by_the(where: str) -> None:
+def test_surplus_arguments_are_masked_by_the(where: str) -> None:
     row = TaskFactory.create(task_type=remember.task_type, args=["anna", SECRET, "4711"])
 
     text = SHOWN[where](row.pk)
@@ -408,7 +408,7 @@ def test_arguments_of_a_masked_star_are_not_shown(burst: Burst) -> None:  # noqa
 
 
 @pytest.mark.parametrize("secret", ["a'b\"c\\d", "Grüße, Änne", "-----KEY-----\nabcdef\n"])
-def test_masked_argument_is_not_shown_where_an_error_quotes_it_with_escapes(burst: Burst, secret: str) -> None:  # noqa: F811
+def test_secret_is_not_shown_if_an_error_quotes_it_with_escapes(burst: Burst, secret: str) -> None:  # noqa: F811
     pk = UUID(quote.enqueue(secret).id)
     burst()
 

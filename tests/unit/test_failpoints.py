@@ -1,4 +1,4 @@
-"""Failpoints: nothing when off, and what was asked for, once, when on."""
+"""Failpoints do nothing when disabled, and the planned action once when enabled."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def disarmed() -> Iterator[None]:
     failpoints.arm("")
 
 
-def test_they_are_off_here() -> None:
+def test_failpoints_are_disabled_by_default() -> None:
     failpoints.arm("commit.before=raise")
     failpoints.reach("commit.before")
 
 
-def test_a_point_fails_the_nth_time_and_once() -> None:
+def test_point_acts_on_the_nth_pass_and_once() -> None:
     failpoints.arm("commit.before=raise@2, begin=delay:0")
     failpoints._reach("commit.before")
     with pytest.raises(OperationalError):
@@ -39,17 +39,17 @@ def test_a_point_fails_the_nth_time_and_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["commit.before", "commit.before=explode", "nowhere=kill", "begin=kill@x"])
-def test_what_it_does_not_know_is_refused(text: str) -> None:
+def test_unknown_point_or_action_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="JOBQUEUE_FAILPOINTS"):
         failpoints.arm(text)
 
 
-def test_environment_switches_them_on() -> None:
+def test_environment_enables_failpoints() -> None:
     code = "from jobqueue.failpoints import reach; reach('begin')"
     environment = os.environ | {failpoints.VARIABLE: "begin=kill"}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == -signal.SIGKILL
 
 
-def test_each_point_is_reached_somewhere_in_the_code() -> None:
+def test_code_reaches_each_point() -> None:
     calls = {name for path in PACKAGE.rglob("*.py") for name in re.findall(r'\breach\("([a-z.]+)"\)', path.read_text())}
     assert calls == set(failpoints.POINTS)

@@ -1,4 +1,4 @@
-"""Text from outside becomes one line, whatever it holds."""
+"""Text from outside becomes one line."""
 
 from __future__ import annotations
 
