@@ -1,4 +1,4 @@
-"""The heartbeat: it shows that this executor lives, and finds claims that are lost or to be cancelled."""
+"""The heartbeat thread: it keeps this executor's row fresh, and finds lost claims and requests to cancel."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ logger = get_logger(__name__)
 
 class Heart(threading.Thread):
     """
-    Beats every third of HEARTBEAT_TIMEOUT, on a connection of its own.
+    Sends a heartbeat every third of HEARTBEAT_TIMEOUT, on a connection of its own.
 
-    Each beat also tells which of our claims are still ours, and which tasks are to be cancelled.
+    The answer lists the tasks that the database has as ours, and which of them are to be cancelled.
     """
 
     def __init__(
@@ -46,28 +46,28 @@ class Heart(threading.Thread):
         self._on_first_beat = on_first_beat
         self._timeout = engine.options.heartbeat_timeout
         self._late_seconds = self._timeout / 2
-        self._kicked = threading.Event()
-        self._over = False
+        self._woken = threading.Event()
+        self._is_stopped = False
         self.has_beaten = False
         self.last_good_at = time.monotonic()
-        self.sees_strays = False  # whether two beats in a row saw a claim of ours that nobody here knows of
+        self.sees_strays = False  # two heartbeats in a row saw a claim of ours that this process does not know
         self._unknown: set[tuple[UUID, int]] = set()
-        self._unbroken_since: float | None = None
-        self._clock: tuple[datetime, float] | None = None  # the database's and ours at the last look
-        self._looking = threading.Lock()
+        self._punctual_since: float | None = None  # monotonic; None after a failure
+        self._clock: tuple[datetime, float] | None = None  # the database's time and ours at the last check
+        self._clock_lock = threading.Lock()
         self.failure: BaseException | None = None
-        self.moved_at: float | None = None  # monotonic: when it last began to beat
+        self.moved_at: float | None = None  # monotonic; start of the last heartbeat
 
     @property
     def may_rescue(self) -> bool:
         """
-        Whether a full timeout of punctual beats lies behind us: after an outage nobody steals from the living.
+        Return whether our heartbeats have been punctual for a full timeout.
 
-        Nor after a standstill of our own, which may have hidden one: a beat is late by half of what lies between two.
-        Nor before the next beat where another thread has met the outage first: a backup may have been restored, in
-        which all look silent.
+        Otherwise the database may have been unreachable, and living executors look silent, too. The same is true
+        if this process stood still, or if another thread has lost its connection since our last heartbeat: a backup
+        may have been restored.
         """
-        since, now = self._unbroken_since, time.monotonic()
+        since, now = self._punctual_since, time.monotonic()
         return (
             since is not None
             and now - self.last_good_at <= self._late_seconds
@@ -76,113 +76,110 @@ class Heart(threading.Thread):
         )
 
     def may_still_rescue(self) -> bool:
-        """The same, asked by who has just seen somebody silent: that may have been the clock. From any thread."""
-        self._look_at_clock()
+        """Check the database's clock, too: a silent executor may be the effect of a jump. From any thread."""
+        self._check_clock()
         return self.may_rescue
 
-    def _look_at_clock(self) -> None:
+    def _check_clock(self) -> None:
         """
-        See whether the database's clock was set forward since the last look, so that the living look silent.
+        Begin to count punctual heartbeats again if the database's clock was set forward.
 
-        Then punctual beats are counted anew: when they are enough, all have beaten by the clock as it is now.
+        After a full timeout all living executors have sent a heartbeat by the new time.
         """
         now, ours = self._engine.now(), time.monotonic()
-        with self._looking:
-            seen, seen_at = self._clock or (now, ours)
+        with self._clock_lock:
+            previous, previous_ours = self._clock or (now, ours)
             self._clock = now, ours
-            ahead = (now - seen).total_seconds() - (ours - seen_at)
-            if ahead <= self._timeout / 3 or self._unbroken_since is None:
+            ahead = (now - previous).total_seconds() - (ours - previous_ours)
+            if ahead <= self._timeout / 3 or self._punctual_since is None:
                 return
-            self._unbroken_since = ours
+            self._punctual_since = ours
         logger.warning("clock.jumped ahead_s=%.1f hint=Rescues are suspended for a while.", ahead)
 
     @property
     def reaches_database(self) -> bool:
-        """Whether the last beat was a good one, and is not old."""
-        return self._unbroken_since is not None and not self.is_fenced()
+        """Return whether the last heartbeat succeeded, and is not old."""
+        return self._punctual_since is not None and not self.is_fenced()
 
     def is_fenced(self) -> bool:
-        """Whether the last good beat is so old that others may soon take our tasks."""
+        """Return whether the last successful heartbeat is so old that other executors may soon rescue our tasks."""
         return self.has_beaten and time.monotonic() - self.last_good_at > self._timeout - min(5.0, self._timeout / 6)
 
     def kick(self) -> None:
-        """Beat now, to see a cancel that was just asked for."""
-        self._kicked.set()
+        """Send a heartbeat now, to see a request to cancel, or to show a new state."""
+        self._woken.set()
 
     def run(self) -> None:
         interval = self._timeout / 3
-        patience, said = Patience(longest_seconds=min(5.0, interval)), ""
+        backoff, logged = Patience(longest_seconds=min(5.0, interval)), ""
         try:
-            while not self._over:
+            while not self._is_stopped:
                 self.moved_at = time.monotonic()
                 try:
                     if not self.has_beaten and (missing := self._missing()):
-                        if missing != said:
+                        if missing != logged:
                             logger.error("schema.outdated hint=%s", missing)
-                        said, wait = missing, patience.next_seconds()
+                        logged, wait = missing, backoff.next_seconds()
                     else:
                         self.beat()
-                        patience.reset()
+                        backoff.reset()
                         wait = self.moved_at + interval - time.monotonic()
                 except django.db.Error as error:
-                    self._unbroken_since = None
+                    self._punctual_since = None
                     self._outage.begin("heartbeat", error)
                     self._line.drop()
-                    wait = patience.next_seconds()
-                except MemoryError:  # a body has taken it all, and gives it back when it fails
+                    wait = backoff.next_seconds()
+                except MemoryError:  # a task has used it up, and fails soon
                     logger.warning("heartbeat.out_of_memory")
                     self._line.drop()
-                    wait = patience.next_seconds()
-                self._kicked.wait(max(0.0, wait))
-                self._kicked.clear()
-            self._say_goodbye()
-        except BaseException as failure:  # a process without a heart must not go on: the watchdog ends it
+                    wait = backoff.next_seconds()
+                self._woken.wait(max(0.0, wait))
+                self._woken.clear()
+            self._mark_stopped()
+        except BaseException as failure:  # the watchdog ends a process without a heartbeat
             self.failure = failure
             logger.exception("heartbeat.crashed")
         finally:
             self._line.drop()
 
     def beat(self) -> None:
-        """Beat once. Raises django.db.Error when the database is away."""
+        """Send one heartbeat. Raises django.db.Error."""
         began, before = time.monotonic(), dict(self._holds)
         with self._line:
             reach("heartbeat.before")
             held = self._engine.heartbeat(self._sign())
             reach("heartbeat.after")
-            self._look_at_clock()
-        with self._looking:
-            if self._unbroken_since is None or began - self.last_good_at > self._late_seconds:
-                self._unbroken_since = began
+            self._check_clock()
+        with self._clock_lock:
+            if self._punctual_since is None or began - self.last_good_at > self._late_seconds:
+                self._punctual_since = began
             self.last_good_at = began
         self._outage.end("heartbeat")
         if not self.has_beaten:
             self.has_beaten = True
             self._on_first_beat()
-        self._look_at(before, {seen.id: seen for seen in held})
+        self._compare(before, {task.id: task for task in held})
         self._look_for_strays(held)
 
     def _missing(self) -> str:
         """
-        Say what has to be done to the database before the first beat, "" for nothing.
+        Return what to do to the database before the first heartbeat, "" if nothing.
 
-        On tables of older code a claim may work and its commit not: bodies would run again and again.
+        On tables of older code a claim may work and its commit may not. Tasks would then run again and again.
         """
         database = self._engine.database
         with self._line:
             tables, migrations = missing_tables(database), missing_migrations(database)
         where = "" if database == django.db.DEFAULT_DB_ALIAS else f" --database {database}"
         if tables:
-            what = f"table {tables[0]} is" if len(tables) == 1 else f"tables {', '.join(tables)} are"
-            return f"The {what} missing in the database {database!r}: run `manage.py migrate{where}`."
+            return f"The database {database!r} has no {', '.join(tables)}: run `manage.py migrate{where}`."
         if migrations:
-            what = (
-                f"migration {migrations[0]} is" if len(migrations) == 1 else f"migrations {', '.join(migrations)} are"
-            )
-            return f"The {what} not applied to the database {database!r}: run `manage.py migrate jobqueue{where}`."
+            names = ", ".join(migrations)
+            return f"The database {database!r} lacks migrations ({names}): run `manage.py migrate jobqueue{where}`."
         return ""
 
-    def _say_goodbye(self) -> None:
-        """Mark this executor as stopped; what it may still hold is left to a rescue."""
+    def _mark_stopped(self) -> None:
+        """Mark this executor as stopped. A rescue finds the tasks that it may still have."""
         try:
             if self.has_beaten:
                 with self._line:
@@ -190,7 +187,8 @@ class Heart(threading.Thread):
         except django.db.Error as error:
             logger.debug("executor.deregister_failed error=%s", first_line_of(error))
 
-    def _look_at(self, before: Mapping[UUID, Hold], held: Mapping[UUID, OwnedTask]) -> None:
+    def _compare(self, before: Mapping[UUID, Hold], held: Mapping[UUID, OwnedTask]) -> None:
+        """Interrupt tasks that are to be cancelled, and those whose claim is lost."""
         for pk, hold in before.items():
             match held.get(pk):
                 case OwnedTask(claim_number=number, is_cancel_requested=requested) if (
@@ -199,7 +197,7 @@ class Heart(threading.Thread):
                     if requested and hold.reason is None:
                         hold.interrupt(TaskCancelled)
                 case _ if hold.is_armed and hold.reason is None and hold.interrupt(ClaimLost):
-                    # A body that has just ended and was committed is missing too, but is no longer armed.
+                    # A task that was committed just now is missing, too, but is no longer armed.
                     logger.warning(
                         "task.claim_lost task=%s id=%s",
                         printable(hold.claimed.task_type),
@@ -207,11 +205,11 @@ class Heart(threading.Thread):
                     )
 
     def _look_for_strays(self, held: Sequence[OwnedTask]) -> None:
-        """What was claimed a moment ago may not be known yet; what two beats saw is a claim whose answer was lost."""
-        unknown = {(seen.id, seen.claim_number) for seen in held if seen.id not in self._holds}
+        """Find claims whose answer was lost. A claim that only one heartbeat saw may just be on its way."""
+        unknown = {(task.id, task.claim_number) for task in held if task.id not in self._holds}
         self.sees_strays = not unknown.isdisjoint(self._unknown)
         self._unknown = unknown
 
     def stop(self) -> None:
-        self._over = True
-        self._kicked.set()
+        self._is_stopped = True
+        self._woken.set()

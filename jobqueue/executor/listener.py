@@ -1,4 +1,4 @@
-"""LISTEN: notices that there is work, as a hint; polling finds it without."""
+"""The listener thread: PostgreSQL's notifications. They only save time, because polling finds the work, too."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from jobqueue.executor.telemetry.logger import get_logger
 logger = get_logger(__name__)
 
 PROBE_SECONDS = 3.0
-LOOK_UP_SECONDS = 1.0  # between looks whether to stop
-PROBE = "!probe-"  # in place of a queue's name: who has sent it hears whether notices come
+CHECK_SECONDS = 1.0  # how soon stop() is noticed
+PROBE = "!probe-"  # in place of a queue's name: a listener checks whether its own notification arrives
 WAKE_NOTICE = "!wake"  # in place of a queue's name: jobqueue_send_to_task() in SQL has sent a message
 
 
 class Listener(threading.Thread):
     """
-    Passes on notices: the name of a queue that has work, or that a running task is to be cancelled.
+    Passes on notifications. An error in this thread does not end the executor.
 
-    on_anything: notices may have been missed, or some task has mail. What goes wrong here ends no executor:
-    polling finds the work. outage: of those who cannot do without a connection; while one has none, we have none, for
-    this one may be the last that the server gives.
+    on_queue: called with the name of a queue that has work. on_cancel: a running task is to be cancelled.
+    on_anything: notifications may have been missed, or a task has a message. outage: while another thread has no
+    connection, the listener closes its own, because it may be the last one that the server gives.
     """
 
     def __init__(
@@ -47,48 +47,48 @@ class Listener(threading.Thread):
         self._engine = engine
         self._on_queue, self._on_cancel, self._on_anything = on_queue, on_cancel, on_anything
         self._outage = outage
-        self._over = threading.Event()
+        self._is_stopped = threading.Event()
         self._prefix = f"{engine.alias} "
         self._probe = f"{PROBE}{uuid4()}"
         self.is_listening = False
 
     def run(self) -> None:
-        patience = Patience()
-        is_useless = False
-        while not self._over.is_set() and not is_useless:
+        backoff = Patience()
+        can_listen = True
+        while can_listen and not self._is_stopped.is_set():
             if self._outage.is_on:
                 self.is_listening = False
-                self._over.wait(LOOK_UP_SECONDS)
+                self._is_stopped.wait(CHECK_SECONDS)
                 continue
             wrapper = connections[self._engine.database]
             try:
                 wrapper.ensure_connection()
-                is_useless = not self._listen(wrapper.connection)
-            except Exception as error:  # noqa: BLE001 - whatever it is, we can do without
+                can_listen = self._listen(wrapper.connection)
+            except Exception as error:  # noqa: BLE001 - polling goes on
                 if self.is_listening:
-                    patience.reset()
+                    backoff.reset()
                     logger.info("listener.disconnected error=%s", first_line_of(error))
                 self.is_listening = False
-                self._over.wait(patience.next_seconds())
+                self._is_stopped.wait(backoff.next_seconds())
             finally:
                 drop(wrapper)
 
     def _listen(self, connection: psycopg.Connection[object]) -> bool:
-        """Pass notices on until we are to stop, or the connection breaks; returns False when notices do not come."""
+        """Pass notifications on until stop(), or until the connection breaks. Return False if none can arrive."""
         connection.autocommit = True
         # psycopg's own statement: a channel's name cannot be a parameter.
         connection.execute(statement("listen"))
-        # A transaction pooler takes LISTEN without a word and delivers nothing.
+        # A pooler in transaction mode accepts LISTEN and delivers nothing.
         notify_from_elsewhere(self._engine.database, f"{self._prefix}{self._probe}")
         self._on_anything()
-        since = time.monotonic()
-        incoming = select.poll()  # psycopg looks ten times a second whether somebody has pressed Ctrl-C
+        began_at = time.monotonic()
+        incoming = select.poll()  # psycopg's own wait wakes up ten times a second
         incoming.register(connection.fileno(), select.POLLIN)
-        while not self._over.is_set() and not self._outage.is_on:
-            if incoming.poll(1000 * LOOK_UP_SECONDS):
-                for notice in connection.notifies(timeout=0.0):
-                    self._pass_on(notice.payload)
-            if not self.is_listening and time.monotonic() - since > PROBE_SECONDS:
+        while not self._is_stopped.is_set() and not self._outage.is_on:
+            if incoming.poll(1000 * CHECK_SECONDS):
+                for notification in connection.notifies(timeout=0.0):
+                    self._pass_on(notification.payload)
+            if not self.is_listening and time.monotonic() - began_at > PROBE_SECONDS:
                 logger.warning(
                     "listener.disabled poll_interval_s=%.1f hint=LISTEN does not work, perhaps because of a pooler.",
                     self._engine.options.poll_interval,
@@ -110,4 +110,4 @@ class Listener(threading.Thread):
                 self._on_queue(name)
 
     def stop(self) -> None:
-        self._over.set()
+        self._is_stopped.set()

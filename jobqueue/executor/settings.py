@@ -1,4 +1,4 @@
-"""What one executor process was asked to be."""
+"""The flags of `run_executors`, as a value."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorSettings:
     """
-    The flags of `run_executors`, as a value.
+    What one executor process was asked to do.
 
-    queues: None serves every queue of the backend. queue_limits: how many tasks of some of them this process runs
-    at once. max_tasks: stop after so many, None never. shutdown_timeout, connect_timeout, poll_interval: seconds; for
-    what runs at a stop, for the database at the start, and between two looks, None as the backend's POLL_INTERVAL.
+    queues: None serves every queue of the backend. queue_limits: how many tasks of a queue this process runs at once.
+    max_tasks: stop after so many, None for no limit. shutdown_timeout: seconds that running tasks get at a stop.
+    connect_timeout: seconds to wait for the database at the start. poll_interval: seconds between two claims of an
+    idle executor, None for the backend's POLL_INTERVAL.
     """
 
     backend: str = "default"

@@ -1,4 +1,4 @@
-"""A thread that waits for nobody: timeouts, hung connections, lost hearts, stuck bodies."""
+"""The watchdog thread: timeouts, hung connections, a lost heartbeat, tasks that ignore an interruption."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from jobqueue.executor.telemetry.logger import get_logger
 
 logger = get_logger(__name__)
 
-LOOK_SECONDS = 0.5  # between looks when no deadline is nearer
-TELL_AGAIN_SECONDS = 10.0  # a body that swallowed the interruption hears it again
+LOOK_SECONDS = 0.5  # between two checks, if no deadline is nearer
+REPEAT_SECONDS = 10.0  # until a task that swallowed the interruption is interrupted again
 
 
 class Watchdog(threading.Thread):
-    """Looks at everything that must not last too long. It never talks to the database."""
+    """Checks everything that must not last too long. It never talks to the database, so that nothing can block it."""
 
     def __init__(
         self,
@@ -35,59 +35,59 @@ class Watchdog(threading.Thread):
         self._holds, self._heart, self._lines = holds, heart, list(lines)
         self._grace = grace_seconds
         self._on_stuck, self._on_failure = on_stuck, on_failure
-        self._kicked = threading.Event()
-        self._over = False
+        self._woken = threading.Event()
+        self._is_stopped = False
         self._was_fenced = False
 
     def kick(self) -> None:
-        """A task with a timeout has started."""
-        self._kicked.set()
+        """Check now: a task with a short timeout has started."""
+        self._woken.set()
 
     def run(self) -> None:
         try:
-            while not self._over:
+            while not self._is_stopped:
                 try:
-                    wait = self._look()
-                except MemoryError:  # a body has taken it all; the next look finds what this one did not
+                    wait = self._check()
+                except MemoryError:  # a task has used it up; the next check finds what this one did not
                     wait = LOOK_SECONDS
-                self._kicked.wait(wait)
-                self._kicked.clear()
-        except BaseException as failure:  # without it timeouts mean nothing, and a hung connection hangs for ever
+                self._woken.wait(wait)
+                self._woken.clear()
+        except BaseException as failure:  # without a watchdog, timeouts have no effect and connections hang for ever
             logger.exception("watchdog.crashed")
             self._on_failure(failure)
 
-    def _look(self) -> float:
-        """Look once; returns the seconds until the next look."""
+    def _check(self) -> float:
+        """Check once. Return the seconds until the next check."""
         now = time.monotonic()
         wait = LOOK_SECONDS
         for hold in list(self._holds.values()):
             if not hold.is_armed:
                 continue
-            if hold.reason is None and hold.deadline_at is not None:
-                if hold.deadline_at <= now:
-                    hold.interrupt(TaskTimeout)
-                else:
-                    wait = min(wait, hold.deadline_at - now)
-            elif hold.reason is not None:
-                self._tell_again(hold, now)
-        self._look_at_heart()
+            if hold.reason is not None:
+                self._check_interrupted(hold, now)
+            elif hold.deadline_at is not None and hold.deadline_at <= now:
+                hold.interrupt(TaskTimeout)
+            elif hold.deadline_at is not None:
+                wait = min(wait, hold.deadline_at - now)
+        self._check_heartbeat()
         for line in self._lines:
             line.cut_if_hung()
         return wait
 
-    def _tell_again(self, hold: Hold, now: float) -> None:
-        # Who is only told that we are stopping is handed back when its time is over, deaf or not.
-        is_to_blame = hold.reason is not ShuttingDown
-        if is_to_blame and hold.told_first_at is not None and now - hold.told_first_at > self._grace:
+    def _check_interrupted(self, hold: Hold, now: float) -> None:
+        # A shutdown alone makes no task stuck: it is released when its time is over, whether it reacts or not.
+        if hold.reason is None or hold.told_first_at is None or hold.told_at is None:
+            return
+        if hold.reason is not ShuttingDown and now - hold.told_first_at > self._grace:
             self._on_stuck(hold)
-        elif hold.told_at is not None and now - hold.told_at > TELL_AGAIN_SECONDS and hold.reason is not None:
+        elif now - hold.told_at > REPEAT_SECONDS:
             hold.interrupt(hold.reason)
 
-    def _look_at_heart(self) -> None:
+    def _check_heartbeat(self) -> None:
         if self._heart.failure is not None:
             self._on_failure(self._heart.failure)
-        fenced = self._heart.is_fenced()
-        if fenced and not self._was_fenced:
+        is_fenced = self._heart.is_fenced()
+        if is_fenced and not self._was_fenced:
             logger.error(
                 "executor.fenced silent_s=%.1f hint=No heartbeat reached the database. Running tasks are interrupted.",
                 time.monotonic() - self._heart.last_good_at,
@@ -95,8 +95,8 @@ class Watchdog(threading.Thread):
             for hold in list(self._holds.values()):
                 if hold.is_armed and hold.reason is None:
                     hold.interrupt(ClaimLost)
-        self._was_fenced = fenced
+        self._was_fenced = is_fenced
 
     def stop(self) -> None:
-        self._over = True
-        self._kicked.set()
+        self._is_stopped = True
+        self._woken.set()

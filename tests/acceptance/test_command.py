@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -21,12 +19,11 @@ def test_banner_says_what_it_will_do(fleet: Fleet) -> None:
     assert process.stop() == 0
     banner = "\n".join(process.output.lines[:5])
     assert "executor web · django " in banner
-    major = connection.get_database_version()[0]
-    assert re.search(rf" · PostgreSQL {major}\.\d+ \(database 'default'\)$", process.output.lines[0])
+    assert process.output.lines[0].endswith(" · PostgreSQL (database 'default')")
     assert "queues      emails, reports " in banner
     assert "tasks registered" in banner
     assert "slots       1 × (3 threads + 7 async)" in banner
-    assert "shutdown    25 s grace on SIGTERM, Ctrl-C twice to hand back at once" in banner
+    assert "shutdown    25 s grace on SIGTERM, Ctrl-C twice to release tasks at once" in banner
     assert "ready, waiting for work (Ctrl-C to stop)" in banner
     row = Executor.objects.get()
     assert (row.name, row.queues, row.slots, row.pid) == ("web", ["emails", "reports"], 3, process.pid)
@@ -104,11 +101,11 @@ def test_missing_tables_are_named(fleet: Fleet, tmp_path: Path) -> None:
     environment = {"SQLITE_PATH": str(tmp_path / "empty.sqlite3")}
     process = fleet.launch("--backend", "sqlite", "--connect-timeout", "3", environment=environment)
     assert process.wait() == 69
-    assert process.output.find(rf" · SQLite {sqlite3.sqlite_version} \(database 'sqlite'\)$")
+    assert process.output.find(r" · SQLite \(database 'sqlite'\)$")
     said = [line for line in process.output.lines if "WARNING" in line or "ERROR" in line]
     assert len(said) == 2
-    assert "ERROR   schema.outdated hint=The tables jobqueue_executor, jobqueue_" in said[0]
-    assert "are missing in the database 'sqlite': run `manage.py migrate --database sqlite`." in said[0]
+    assert "ERROR   schema.outdated hint=The database 'sqlite' has no jobqueue_executor, jobqueue_" in said[0]
+    assert "run `manage.py migrate --database sqlite`." in said[0]
     assert "database.connect_timed_out after_s=3 " in said[1]
 
 
@@ -118,7 +115,7 @@ def test_one_missing_table_is_named(fleet: Fleet) -> None:
     try:
         process = fleet.launch()
         said = process.output.wait_for("WARNING|ERROR").string
-        assert "The table jobqueue_executor is missing in the database 'default': run `manage.py migrate`." in said
+        assert "The database 'default' has no jobqueue_executor: run `manage.py migrate`." in said
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE gone RENAME TO jobqueue_executor")

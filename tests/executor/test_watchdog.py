@@ -44,30 +44,30 @@ def rig() -> Rig:
 
 def test_body_is_told_when_its_time_is_over(rig: Rig) -> None:
     rig.hold.start(0.0)
-    rig.watchdog._look()
+    rig.watchdog._check()
     assert rig.told == [TaskTimeout]
 
 
 def test_next_look_is_no_later_than_the_next_timeout(rig: Rig) -> None:
-    assert rig.watchdog._look() == LOOK_SECONDS
+    assert rig.watchdog._check() == LOOK_SECONDS
     rig.hold.start(LOOK_SECONDS / 2)
-    assert rig.watchdog._look() <= LOOK_SECONDS / 2
+    assert rig.watchdog._check() <= LOOK_SECONDS / 2
     assert rig.told == []
 
 
 @pytest.mark.parametrize("reason", [TaskTimeout, TaskCancelled, ClaimLost])
 def test_body_that_does_not_stop_is_stuck(rig: Rig, reason: type[Interrupted]) -> None:
-    rig.told_long_ago(reason).watchdog._look()
+    rig.told_long_ago(reason).watchdog._check()
     assert rig.stuck == [rig.hold]
 
 
 def test_body_that_is_only_told_of_a_shutdown_is_not_to_blame(rig: Rig) -> None:
     """It may sit on an event loop that another body blocks; a loss would be counted against it."""
-    rig.told_long_ago(ShuttingDown).watchdog._look()
+    rig.told_long_ago(ShuttingDown).watchdog._check()
     assert rig.stuck == []
 
 
 def test_lost_heartbeat_tells_every_body(rig: Rig) -> None:
     rig.heart.is_fenced = lambda: True
-    rig.watchdog._look()
+    rig.watchdog._check()
     assert rig.told == [ClaimLost]

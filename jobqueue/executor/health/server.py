@@ -48,14 +48,10 @@ def parse_address(text: str) -> Address:
 
 def listen(address: Address) -> socket.socket:
     """Bind the port. Raises OSError."""
-    failure = OSError(f"{address.host} is not an address")
-    for family, _, _, _, where in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
-        is_both = where[0] == "::" and socket.has_dualstack_ipv6()
-        try:
-            return socket.create_server(where[:2], family=family, backlog=128, dualstack_ipv6=is_both)
-        except OSError as error:  # a name may mean two addresses, of which one does not exist
-            failure = error
-    raise failure
+    is_ipv6 = ":" in address.host
+    is_both = address.host == "::" and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
+    return socket.create_server((address.host, address.port), family=family, backlog=128, dualstack_ipv6=is_both)
 
 
 def url_of(listener: socket.socket) -> str:
