@@ -47,7 +47,7 @@ class Heart(threading.Thread):
         self._timeout = engine.options.heartbeat_timeout
         self._late_seconds = self._timeout / 2
         self._woken = threading.Event()
-        self._is_stopped = False
+        self._is_stopping = False
         self.has_beaten = False
         self.last_good_at = time.monotonic()
         self.sees_strays = False  # two heartbeats in a row saw a claim of ours that this process does not know
@@ -113,7 +113,7 @@ class Heart(threading.Thread):
         interval = self._timeout / 3
         backoff, logged = Patience(longest_seconds=min(5.0, interval)), ""
         try:
-            while not self._is_stopped:
+            while not self._is_stopping:
                 self.moved_at = time.monotonic()
                 try:
                     if not self.has_beaten and (missing := self._missing()):
@@ -211,5 +211,5 @@ class Heart(threading.Thread):
         self._unknown = unknown
 
     def stop(self) -> None:
-        self._is_stopped = True
+        self._is_stopping = True
         self._woken.set()

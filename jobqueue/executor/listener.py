@@ -47,7 +47,7 @@ class Listener(threading.Thread):
         self._engine = engine
         self._on_queue, self._on_cancel, self._on_anything = on_queue, on_cancel, on_anything
         self._outage = outage
-        self._is_stopped = threading.Event()
+        self._is_stopping = threading.Event()
         self._prefix = f"{engine.alias} "
         self._probe = f"{PROBE}{uuid4()}"
         self.is_listening = False
@@ -55,10 +55,10 @@ class Listener(threading.Thread):
     def run(self) -> None:
         backoff = Patience()
         can_listen = True
-        while can_listen and not self._is_stopped.is_set():
+        while can_listen and not self._is_stopping.is_set():
             if self._outage.is_on:
                 self.is_listening = False
-                self._is_stopped.wait(CHECK_SECONDS)
+                self._is_stopping.wait(CHECK_SECONDS)
                 continue
             wrapper = connections[self._engine.database]
             try:
@@ -69,7 +69,7 @@ class Listener(threading.Thread):
                     backoff.reset()
                     logger.info("listener.disconnected error=%s", first_line_of(error))
                 self.is_listening = False
-                self._is_stopped.wait(backoff.next_seconds())
+                self._is_stopping.wait(backoff.next_seconds())
             finally:
                 drop(wrapper)
 
@@ -84,7 +84,7 @@ class Listener(threading.Thread):
         began_at = time.monotonic()
         incoming = select.poll()  # psycopg's own wait wakes up ten times a second
         incoming.register(connection.fileno(), select.POLLIN)
-        while not self._is_stopped.is_set() and not self._outage.is_on:
+        while not self._is_stopping.is_set() and not self._outage.is_on:
             if incoming.poll(1000 * CHECK_SECONDS):
                 for notification in connection.notifies(timeout=0.0):
                     self._pass_on(notification.payload)
@@ -110,4 +110,4 @@ class Listener(threading.Thread):
                 self._on_queue(name)
 
     def stop(self) -> None:
-        self._is_stopped.set()
+        self._is_stopping.set()

@@ -36,7 +36,7 @@ class Watchdog(threading.Thread):
         self._grace = grace_seconds
         self._on_stuck, self._on_failure = on_stuck, on_failure
         self._woken = threading.Event()
-        self._is_stopped = False
+        self._is_stopping = False
         self._was_fenced = False
 
     def kick(self) -> None:
@@ -45,7 +45,7 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._is_stopped:
+            while not self._is_stopping:
                 try:
                     wait = self._check()
                 except MemoryError:  # a task has used it up; the next check finds what this one did not
@@ -98,5 +98,5 @@ class Watchdog(threading.Thread):
         self._was_fenced = is_fenced
 
     def stop(self) -> None:
-        self._is_stopped = True
+        self._is_stopping = True
         self._woken.set()

@@ -111,7 +111,7 @@ class HealthReporter(threading.Thread):
     def __init__(self, status: Callable[[], HealthStatus], report: Callable[[HealthStatus], None] | None) -> None:
         super().__init__(name="reporter", daemon=True)
         self._status, self._report = status, report
-        self._woken, self._is_stopped = threading.Event(), False
+        self._woken, self._is_stopping = threading.Event(), False
 
     def start(self) -> None:
         if self._report is not None:
@@ -123,7 +123,7 @@ class HealthReporter(threading.Thread):
 
     def run(self) -> None:
         while self._report is not None:
-            is_last = self._is_stopped
+            is_last = self._is_stopping
             self._report(self._status())
             if is_last:
                 return
@@ -132,7 +132,7 @@ class HealthReporter(threading.Thread):
 
     def stop(self) -> None:
         """Report once more, and end."""
-        self._is_stopped = True
+        self._is_stopping = True
         self._woken.set()
         if self.is_alive():
             self.join(REPORT_SECONDS)
