@@ -272,7 +272,7 @@ class Executor(models.Model):
 
 class SpareHeartbeat(models.Model):
     """
-    A heartbeat of an executor whose row another session keeps locked.
+    A heartbeat of an executor while another session keeps its row locked.
 
     executor_id is not a foreign key, because checking one would wait for that lock.
     """

@@ -1,4 +1,4 @@
-"""Tasks and messages from SQL: nothing but SQL on the sending side."""
+"""Tasks and messages created by the SQL functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 
 from jobqueue.engine import engine_for
-from jobqueue.models import CounterDelta, Executor, InboxMessage, Queue, Task
+from jobqueue.models import CounterDelta, InboxMessage, Task
 from jobqueue.records import FINAL, Status
 from jobqueue.serialization.ids import new_id
 from jobqueue.serialization.json import decode
@@ -46,7 +46,7 @@ def bench() -> Bench:
 
 
 def sql(text: str, *parameters: Any) -> Any:
-    """Run SQL on Django's connection; the first value it gives, if it gives any."""
+    """Run SQL on Django's connection. Return the first value of the first row, if any."""
     with connection.cursor() as cursor:
         cursor.execute(text, parameters or None)
         row = cursor.fetchone() if cursor.description else None
@@ -64,18 +64,18 @@ def send(receiver: UUID | None, message: str | None = "1", *, sender: UUID | Non
 
 
 @contextmanager
-def refused(sqlstate: str, says: str = "") -> Iterator[None]:
-    """Expect an error with this SQLSTATE; the transaction goes on."""
-    with pytest.raises(Exception) as caught, transaction.atomic():  # noqa: PT011 - the SQLSTATE tells them apart
+def refused(sqlstate: str, message: str = "") -> Iterator[None]:
+    """Expect an error with this SQLSTATE. The transaction continues."""
+    with pytest.raises(Exception) as caught, transaction.atomic():  # noqa: PT011 - the SQLSTATE is checked below
         yield
     error = caught.value.__cause__
     assert isinstance(error, psycopg.Error), caught.value
     assert error.sqlstate == sqlstate, error
-    assert says in str(error)
+    assert message in str(error)
 
 
 class Session:
-    """A connection that knows no Django, in a transaction until it commits; it waits for nobody for long."""
+    """A psycopg connection with an open transaction. It waits at most 20 s for a lock."""
 
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
         self.raw = raw
@@ -126,37 +126,37 @@ class TestCreate:
             (", run_after => '1999-01-01T00:00Z'", {"run_after": datetime(1999, 1, 1, tzinfo=UTC)}),
         ],
     )
-    def test_row_is_the_one_that_python_writes(self, more: str, options: dict[str, Any]) -> None:
-        ours = create(f", NULL, '[2]', '{{\"b\": 3}}'{more}")
-        Task.objects.filter(pk=ours).update(backend="elsewhere")  # its key is free again
-        theirs = tasks.add.using(**options).enqueue(2, b=3).id
+    def test_row_equals_one_that_python_enqueued(self, more: str, options: dict[str, Any]) -> None:
+        from_sql = create(f", NULL, '[2]', '{{\"b\": 3}}'{more}")
+        Task.objects.filter(pk=from_sql).update(backend="elsewhere")  # frees its key
+        from_python = tasks.add.using(**options).enqueue(2, b=3).id
 
-        rows: list[dict[str, Any]] = [{**Task.objects.filter(pk=pk).values().get()} for pk in (ours, theirs)]
+        rows: list[dict[str, Any]] = [{**Task.objects.filter(pk=pk).values().get()} for pk in (from_sql, from_python)]
         for row in rows:
             row["rank"] -= row["enqueued_at"]
             del row["id"], row["backend"], row["enqueued_at"]
         assert rows[0] == rows[1]
 
-    def test_ids_are_those_given(self) -> None:
+    def test_given_task_id_and_parent_id_are_used(self) -> None:
         parent = create()
 
         assert create(", %s", parent, task_id=ANY_ID) == ANY_ID
         assert Task.objects.get(pk=ANY_ID).parent_id == parent
 
-    def test_id_that_is_left_to_it_is_ordered_by_time(self) -> None:
+    def test_missing_task_id_becomes_a_uuid7_of_now(self) -> None:
         pk = create()
 
         assert (pk.version, pk.variant) == (7, new_id().variant)
         milliseconds = sql("SELECT extract(epoch FROM clock_timestamp()) * 1000")
         assert 0 <= milliseconds - (pk.int >> 80) < 60_000
 
-    def test_id_serves_once(self) -> None:
+    def test_task_id_that_is_taken_is_refused(self) -> None:
         create(task_id=ANY_ID)
 
         with refused(TAKEN):
             create(task_id=ANY_ID)
 
-    def test_backend_and_aging_are_those_given(self) -> None:
+    def test_given_backend_and_aging_are_used(self) -> None:
         row = Task.objects.get(pk=create(", backend => 'bulk', priority => 2, aging => '1 hour'"))
 
         assert row.backend == "bulk"
@@ -196,7 +196,7 @@ class TestCreate:
 
         assert sorted(calls) == [([1], {"b": 10}), ([2], {"b": 20})]
 
-    def test_parent_hears_of_its_end(self, bench: Bench) -> None:
+    def test_parent_gets_message_when_child_ends(self, bench: Bench) -> None:
         parent = bench.suspended()
         child = create(", %s", parent)
         (claimed,) = bench.claim()
@@ -207,7 +207,7 @@ class TestCreate:
         assert (message.sender_id, message.child_status, message.body) == (child, "SUCCESSFUL", 5)
 
     @pytest.mark.django_db(transaction=True)
-    def test_executors_run_it_like_any_other(self, process_environment: dict[str, str]) -> None:
+    def test_executor_runs_tasks_created_in_sql(self, process_environment: dict[str, str]) -> None:
         good = create(", args => '[2]', kwargs => '{\"b\": 3}'")
         coroutine = create(", args => '[20]', queue_name => 'other'", task_type="tests.tasks.add_later")
         bad = create(", max_attempts => 3", task_type="tests.tasks.fail")
@@ -227,7 +227,7 @@ class TestCreate:
 
 
 def burst(environment: dict[str, str]) -> None:
-    """Let a real executor run what there is."""
+    """Run an executor until no task is left."""
     ended = subprocess.run(
         [sys.executable, Path(__file__).parents[2] / "manage.py", "run_executors", "--burst"],
         env={key: value for key, value in environment.items() if not key.startswith("JOBQUEUE_")},
@@ -241,21 +241,21 @@ def burst(environment: dict[str, str]) -> None:
 
 
 class TestKey:
-    def test_live_holder_is_the_answer(self) -> None:
+    def test_duplicate_key_returns_the_live_task(self) -> None:
         first = create(", key => 'k'")
 
         assert create(", key => 'k'") == first
         assert create(", key => 'k', backend => 'bulk'") != first
         assert Task.objects.count() == 2
 
-    def test_key_is_free_when_its_holder_has_ended(self) -> None:
+    def test_key_of_ended_task_creates_a_new_one(self) -> None:
         TaskFactory(successful=True, key="k")
 
         pk = create(", key => 'k'")
 
         assert Task.objects.live().get().pk == pk
 
-    def test_holder_that_ends_during_the_call_leaves_the_key_free(self) -> None:
+    def test_key_freed_during_the_call_creates_the_task(self) -> None:
         """Triggers around the first insert: another task takes the key before it and ends after it."""
         sql(
             """
@@ -285,7 +285,7 @@ class TestKey:
 
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize("ending", [Session.commit, Session.rollback])
-    def test_parallel_creates_with_one_key_make_one_task(self, ending: Any) -> None:
+    def test_parallel_creates_with_one_key_create_one_task(self, ending: Any) -> None:
         with session() as first, ThreadPoolExecutor(8) as pool:
             holder = first.create("k")
             others = [pool.submit(create_and_commit, "k") for _ in range(8)]
@@ -297,23 +297,23 @@ class TestKey:
         assert (holder in answers) is (ending is Session.commit)
 
     @pytest.mark.django_db(transaction=True)
-    def test_holder_beyond_the_snapshot_is_a_serialization_failure(self) -> None:
-        with session() as ours:
-            ours.raw.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            ours.run("SELECT count(*) FROM jobqueue_task")
+    def test_key_of_invisible_task_is_a_serialization_failure(self) -> None:
+        with session() as own:
+            own.raw.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            own.run("SELECT count(*) FROM jobqueue_task")
             create_and_commit("k")
             with pytest.raises(psycopg.errors.SerializationFailure):
-                ours.create("k")
+                own.create("k")
 
 
 def create_and_commit(key: str) -> UUID:
-    with session() as ours:
-        pk = ours.create(key)
-        ours.commit()
+    with session() as own:
+        pk = own.create(key)
+        own.commit()
         return pk
 
 
-def test_created_tasks_are_counted_as_submitted() -> None:
+def test_created_tasks_are_counted_once() -> None:
     for _ in range(2):
         create(", key => 'k', queue_name => 'q'")
 
@@ -335,7 +335,7 @@ class TestRefusals:
             (", priority => 100, aging => '50 years'", "must lie between the years 1970 and 9000"),
         ],
     )
-    def test_what_python_could_not_read_is_refused(self, more: str, message: str) -> None:
+    def test_values_that_python_cannot_read_are_refused(self, more: str, message: str) -> None:
         with refused(REFUSED, message):
             create(more)
         assert not Task.objects.exists()
@@ -350,7 +350,7 @@ class TestRefusals:
             (", priority => 40000", "22003"),
         ],
     )
-    def test_what_the_columns_cannot_hold_is_refused(self, more: str, sqlstate: str) -> None:
+    def test_values_that_columns_cannot_hold_are_refused(self, more: str, sqlstate: str) -> None:
         with refused(sqlstate):
             create(more)
         assert not Task.objects.exists()
@@ -405,7 +405,7 @@ class TestRefusals:
 
 
 class TestSend:
-    def test_message_lies_in_the_inbox(self, bench: Bench) -> None:
+    def test_message_is_stored_with_its_sender(self, bench: Bench) -> None:
         receiver = create()
 
         send(receiver, '{"a": [1]}', sender=ANY_ID)
@@ -422,13 +422,13 @@ class TestSend:
         sql(
             """
             CREATE TABLE shop_payment (order_task uuid, amount integer);
-            CREATE FUNCTION shop_payment_told() RETURNS trigger LANGUAGE plpgsql AS $$
+            CREATE FUNCTION shop_payment_sent() RETURNS trigger LANGUAGE plpgsql AS $$
             BEGIN
                 PERFORM jobqueue_send_to_task(NEW.order_task, NULL, to_jsonb(NEW.amount));
                 RETURN NULL;
             END $$;
-            CREATE TRIGGER shop_payment_told AFTER INSERT ON shop_payment
-            FOR EACH ROW EXECUTE FUNCTION shop_payment_told();
+            CREATE TRIGGER shop_payment_sent AFTER INSERT ON shop_payment
+            FOR EACH ROW EXECUTE FUNCTION shop_payment_sent();
             """
         )
         with transaction.atomic():
@@ -439,13 +439,13 @@ class TestSend:
         assert bench.bodies(receiver) == [2, 3]
 
     @pytest.mark.parametrize("receiver", [ANY_ID, None])
-    def test_nobody_is_there(self, receiver: UUID | None) -> None:
+    def test_message_to_missing_task_is_refused(self, receiver: UUID | None) -> None:
         with refused(NOT_FOUND, f"There is no task {receiver or '<NULL>'} to send to."):
             send(receiver)
         assert not InboxMessage.objects.exists()
 
     @pytest.mark.parametrize("status", FINAL)
-    def test_receiver_has_ended(self, status: Status, bench: Bench) -> None:
+    def test_message_to_ended_task_is_refused(self, status: Status, bench: Bench) -> None:
         receiver = bench.ended(status)
 
         with refused(FINISHED, f"Task {receiver} has ended and takes no messages."):
@@ -453,7 +453,7 @@ class TestSend:
         assert not InboxMessage.objects.exists()
 
     @pytest.mark.django_db(transaction=True)
-    def test_long_transaction_blocks_nobody_and_its_receiver_is_swept_awake(self, bench: Bench) -> None:
+    def test_open_transaction_blocks_no_receiver_and_sweep_wakes_them(self, bench: Bench) -> None:
         sql("SET lock_timeout = '1s'")
         asleep, waiting = bench.suspended(), create()
         running = bench.running()
@@ -461,7 +461,7 @@ class TestSend:
             for receiver in (asleep, waiting, running.id):
                 long.send(receiver)
                 short.send(receiver)
-            short.run("DELETE FROM jobqueue_inboxmessage")  # to see what the other's alone does
+            short.run("DELETE FROM jobqueue_inboxmessage")  # leaves those of the other
             short.commit()
 
             assert bench.claim_ids() == [waiting]
@@ -475,7 +475,7 @@ class TestSend:
         assert [len(bench.inbox(pk)) for pk in (asleep, waiting, running.id)] == [1, 1, 1]
 
     @pytest.mark.django_db(transaction=True)
-    def test_executors_hear_of_mail_at_the_commit(self) -> None:
+    def test_notify_of_message_arrives_at_commit(self) -> None:
         receiver = create(", backend => 'bulk'")
         with session() as sender, session() as listener:
             listener.run("LISTEN jobqueue")
@@ -483,15 +483,15 @@ class TestSend:
             sender.send(receiver)
             sender.commit()
             sender.send(receiver, notify=True)
-            assert notices(listener, 0) == []
+            assert notifications(listener, 0) == []
             sender.rollback()
             sender.send(receiver, notify=True)
             sender.send(receiver, notify=True)
             sender.commit()
-            assert notices(listener, 1) == ["bulk !wake"]
+            assert notifications(listener, 1) == ["bulk !wake"]
 
     @pytest.mark.django_db(transaction=True)
-    def test_executors_hear_of_new_tasks_when_asked(self) -> None:
+    def test_notify_of_due_task_names_its_queue(self) -> None:
         with session() as sender, session() as listener:
             listener.run("LISTEN jobqueue")
             listener.commit()
@@ -500,10 +500,10 @@ class TestSend:
             sender.run("SELECT jobqueue_create_task(NULL, 't', queue_name => 'my queue', key => 'k', notify => true)")
             sender.run("SELECT jobqueue_create_task(NULL, 't', queue_name => 'another', key => 'k', notify => true)")
             sender.commit()
-            assert notices(listener, 1) == ["default my queue"]
+            assert notifications(listener, 1) == ["default my queue"]
 
     @pytest.mark.django_db(transaction=True)
-    def test_executors_wake_the_receiver(self, bench: Bench, process_environment: dict[str, str]) -> None:
+    def test_executor_wakes_receiver(self, bench: Bench, process_environment: dict[str, str]) -> None:
         receiver = bench.suspended()
         Task.objects.filter(pk=receiver).update(task_type="tests.tasks.add", args=[2])
         send(receiver)
@@ -513,9 +513,7 @@ class TestSend:
         assert bench.row(receiver).return_value == 3
 
     @pytest.mark.django_db(transaction=True)
-    def test_executors_wake_the_receiver_at_once_when_asked(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_executor_wakes_receiver_at_once_after_notify(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("jobqueue.executor.heartbeat.SWEEP_SECONDS", 10 * DEADLINE)
         receivers = [bench.suspended() for _ in range(3)]
         Task.objects.update(task_type="tests.tasks.add", args=[2])
@@ -525,21 +523,21 @@ class TestSend:
             wait_for(lambda: listener is not None and listener.is_listening, "LISTEN")
             for receiver in receivers:
                 send(receiver, notify=True)
-                wait_for(Task.objects.filter(pk=receiver, status="SUCCESSFUL").exists, "the end of the receiver")
+                wait_for(Task.objects.filter(pk=receiver, status="SUCCESSFUL").exists, "the receiver to succeed")
         finally:
             running.stop()
 
 
-def notices(listener: Session, count: int) -> list[str]:
-    """Wait for so many, and give what comes right after them too."""
-    came = list(listener.raw.notifies(timeout=DEADLINE, stop_after=count)) if count else []
-    return [notice.payload for notice in (*came, *listener.raw.notifies(timeout=0.3))]
+def notifications(listener: Session, count: int) -> list[str]:
+    """Wait for `count` notifications. Return them and those that follow within 0.3 s."""
+    first = list(listener.raw.notifies(timeout=DEADLINE, stop_after=count)) if count else []
+    return [notification.payload for notification in (*first, *listener.raw.notifies(timeout=0.3))]
 
 
 class TestInstallation:
-    """The functions and comments as the migration makes them."""
+    """What the migrations install."""
 
-    def test_schema_is_that_of_the_tables(self) -> None:
+    def test_functions_use_the_schema_of_the_tables(self) -> None:
         ours = """"O'Reilly's ""queue\""""
         sql(f"CREATE SCHEMA {ours}; CREATE SCHEMA theirs; SET LOCAL search_path = {ours}, theirs")
         migrate_here()
@@ -560,13 +558,13 @@ class TestInstallation:
         assert sql(f"SELECT count(*) FROM {ours}.jobqueue_inboxmessage") == 1
         assert sql("SELECT count(*) FROM public.jobqueue_task") == 0
 
-    def test_way_there_and_back(self) -> None:
+    def test_migrating_back_leaves_nothing(self) -> None:
         sql("CREATE SCHEMA apart; SET LOCAL search_path = apart")
 
         steps = migrate_here()
         names, comments = installed("apart")
         assert (names, comments) == installed("public")
-        assert ("jobqueue_create_task" in names, "jobqueue_send_to_task" in names, comments > 50) == (True, True, True)
+        assert ("jobqueue_create_task" in names, "jobqueue_send_to_task" in names, comments > 30) == (True, True, True)
 
         for migration, state in reversed(steps):
             with connection.schema_editor() as editor:
@@ -574,24 +572,18 @@ class TestInstallation:
         assert installed("apart") == ([], 0)
         assert sql("SELECT count(*) FROM pg_statistic_ext WHERE stxnamespace = 'apart'::regnamespace") == 0
 
-    def test_tables_and_columns_have_comments(self) -> None:
-        models = apps.get_app_config("jobqueue").get_models()
-        tables = {
-            model._meta.db_table: sql("SELECT obj_description(%s::regclass, 'pg_class')", model._meta.db_table)
-            for model in models
-        }
-        missing = [table for table, comment in tables.items() if not comment]
-        with connection.cursor() as cursor:
-            for model in (Task, InboxMessage, Executor, Queue):
-                columns = connection.introspection.get_table_description(cursor, model._meta.db_table)
-                missing += [f"{model._meta.db_table}.{column.name}" for column in columns if not column.comment]
+    def test_every_table_has_a_comment(self) -> None:
+        tables = [model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()]
+
+        missing = [table for table in tables if not sql("SELECT obj_description(%s::regclass, 'pg_class')", table)]
+
         assert not missing, "Add the comments to jobqueue/migrations/sql/comments.sql."
 
     @pytest.mark.parametrize("word", [*Status, "jobqueue_create_task", "jobqueue_send_to_task", "claim_number", "rank"])
-    def test_table_tells_the_story(self, word: str) -> None:
+    def test_comment_of_task_table_explains_the_queue(self, word: str) -> None:
         assert word in sql("SELECT obj_description('jobqueue_task'::regclass, 'pg_class')")
 
-    def test_role_of_its_own_needs_few_rights(self) -> None:
+    def test_role_with_documented_grants_can_create_and_send(self) -> None:
         if not sql("SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = current_user"):
             pytest.skip("may not create roles here")
         receiver = create()
@@ -611,7 +603,7 @@ class TestInstallation:
 
 
 def installed(schema: str) -> tuple[list[str], int]:
-    """Name our functions in a schema, and count our comments there."""
+    """Return the names of our functions in a schema, and the number of our comments."""
     names = sql(
         "SELECT array_agg(proname::text ORDER BY proname) FROM pg_proc"
         " WHERE pronamespace = %s::regnamespace AND proname LIKE %s",
@@ -628,7 +620,7 @@ def installed(schema: str) -> tuple[list[str], int]:
 
 
 def migrate_here() -> list[tuple[Migration, ProjectState]]:
-    """Make the app's tables in the first schema of search_path; each migration, and the state before it."""
+    """Apply our migrations in the first schema of search_path. Return each with the state before it."""
     loader, state, steps = MigrationLoader(None), ProjectState(), []
     (leaf,) = loader.graph.leaf_nodes("jobqueue")
     for node in loader.graph.forwards_plan(leaf):

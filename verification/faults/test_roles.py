@@ -150,7 +150,7 @@ def test_executor_without_free_connection_waits_for_one(role: Role) -> None:
 
 
 def test_listener_leaves_last_connections_to_loop_and_heartbeat(role: Role) -> None:
-    """Two connections are enough, in whatever order the threads connect."""
+    """Two connections are enough, regardless of the order in which the threads connect."""
     process = role.start(*HEALTH, "--threads", "4", "--poll-interval", "0.2", heartbeat_timeout=3)
     for _ in range(3):
         role.alter("CONNECTION LIMIT 2")

@@ -1,6 +1,6 @@
 -- Explain the queue in psql: \dt+ shows the comments of tables, \d+ of columns, \df+ of functions.
 -- Parameters: {schema}, of the tables. Locks: each table SHARE UPDATE EXCLUSIVE, briefly. Reads and writes continue.
--- tests/edges/test_sql_functions.py fails for a column without a comment.
+-- Columns with a self-explanatory name have no comment.
 COMMENT ON TABLE jobqueue_task IS
 $$One task of the queue (django-jobqueue): what to run, its state, and its result.
 
@@ -19,7 +19,7 @@ task became ready, minus priority x AGING (60 seconds by default). It does not c
 task is reached.
 Fencing: each claim adds 1 to claim_number, and a commit must present the number of its claim. An executor that lost its
 claim cannot change the row.
-Lost executors: heartbeats are stored in jobqueue_executor. Others take the tasks of an executor that is silent too long.
+Lost executors: heartbeats are stored in jobqueue_executor. Others take the tasks of an executor that stays silent.
 Messages: sending inserts into jobqueue_inboxmessage. The commit of a SUSPENDED task locks its row, then looks for
 unread messages. Once a second an executor makes SUSPENDED tasks with unread messages READY.
 
@@ -28,29 +28,22 @@ From SQL, in your own transaction or trigger:
   SELECT jobqueue_send_to_task('<id of a task>', NULL, '{"paid": true}');
 Reading is harmless: SELECT status, count(*) FROM jobqueue_task GROUP BY status;
 Do not change rows by hand. Executors hold some of them in memory, and a status must agree with finished_at, wake_at,
-heartbeat and executor_id. Write no infinite time, and none after the year 9000: Python cannot read it, and claims fail
-until the row is corrected.$$;
-COMMENT ON COLUMN jobqueue_task.id IS 'UUIDv7, made before the insert, so that a parent knows its child.';
+claimed_at and executor_id. Write no infinite time, and none after the year 9000: Python cannot read it, and claims fail
+until the row is corrected. All times are of the database's clock.$$;
 COMMENT ON COLUMN jobqueue_task.backend IS 'Alias in the TASKS setting. Each backend has its own queues and executors.';
-COMMENT ON COLUMN jobqueue_task.queue_name IS 'Queue within the backend.';
 COMMENT ON COLUMN jobqueue_task.task_type IS 'Registered name of the task, usually a dotted path.';
 COMMENT ON COLUMN jobqueue_task.priority IS '-100 to 100, higher first. One point is worth AGING seconds of waiting.';
 COMMENT ON COLUMN jobqueue_task.rank IS 'Claim order, lowest first: time of becoming ready minus priority x AGING.';
-COMMENT ON COLUMN jobqueue_task.args IS 'Positional arguments: JSON array. Never changed.';
-COMMENT ON COLUMN jobqueue_task.kwargs IS 'Keyword arguments: JSON object. Never changed.';
 COMMENT ON COLUMN jobqueue_task.options IS 'Options of this task that differ from its declaration: JSON object.';
-COMMENT ON COLUMN jobqueue_task.metadata IS 'The site''s own data: JSON object. Task code may change it.';
 COMMENT ON COLUMN jobqueue_task.inner_state IS 'State of an actor between its polls. NULL before the first.';
 COMMENT ON COLUMN jobqueue_task.key IS 'Unique among unfinished tasks of the backend. Also an address for messages.';
 COMMENT ON COLUMN jobqueue_task.idempotency_key IS 'Digest of owner and idempotency key. Unique among all tasks.';
 COMMENT ON COLUMN jobqueue_task.idempotency_digest IS 'Digest of the request that used the idempotency key.';
 COMMENT ON COLUMN jobqueue_task.parent_id IS 'Task that spawned this one. Not a foreign key: it may be pruned first.';
-COMMENT ON COLUMN jobqueue_task.status IS 'State of the task; see the comment of the table.';
 COMMENT ON COLUMN jobqueue_task.wake_at IS 'When a SCHEDULED or SUSPENDED task becomes READY. NULL in other states.';
 COMMENT ON COLUMN jobqueue_task.expires_at IS 'A task that has not started by then ends FAILED with Expired.';
 COMMENT ON COLUMN jobqueue_task.claimed_at IS 'When the task was claimed, while RUNNING.';
 COMMENT ON COLUMN jobqueue_task.claim_number IS 'Fencing token: number of claims. A commit with another number fails.';
-COMMENT ON COLUMN jobqueue_task.executor_id IS 'Executor that runs the task, while RUNNING: jobqueue_executor.id.';
 COMMENT ON COLUMN jobqueue_task.worker_ids IS 'Executors of the attempts, newest last: JSON array, at most 100.';
 COMMENT ON COLUMN jobqueue_task.attempts IS 'Failed attempts since the last successful poll.';
 COMMENT ON COLUMN jobqueue_task.max_attempts IS 'Attempts before FAILED. Options and code override it.';
@@ -60,14 +53,8 @@ COMMENT ON COLUMN jobqueue_task.stale_polls IS 'Polls in a row that ended with S
 COMMENT ON COLUMN jobqueue_task.timed_out IS 'Whether the timeout of a SUSPENDED task woke it.';
 COMMENT ON COLUMN jobqueue_task.timeout_at IS 'End of a wait, if wake_at is earlier to look at unread messages again.';
 COMMENT ON COLUMN jobqueue_task.executor_losses IS 'Executors lost while they ran this task. From 2 on it runs alone.';
-COMMENT ON COLUMN jobqueue_task.cancel_requested_at IS 'When a cancel was requested. Its executor sees it.';
 COMMENT ON COLUMN jobqueue_task.errors IS 'Errors of attempts, newest last: JSON array, at most 20.';
-COMMENT ON COLUMN jobqueue_task.return_value IS 'Return value: JSON. NULL until the task is SUCCESSFUL.';
-COMMENT ON COLUMN jobqueue_task.enqueued_at IS 'Time of creation. All times here are of the database''s clock.';
-COMMENT ON COLUMN jobqueue_task.started_at IS 'Time of the first claim.';
-COMMENT ON COLUMN jobqueue_task.last_attempted_at IS 'Time of the last claim.';
-COMMENT ON COLUMN jobqueue_task.finished_at IS 'Time of the end. RETENTION counts from here.';
-COMMENT ON COLUMN jobqueue_task.parent_notified_at IS 'When the parent got the message of this task''s end. It gets only one.';
+COMMENT ON COLUMN jobqueue_task.parent_notified_at IS 'When the parent got the only message of this task''s end.';
 
 COMMENT ON TABLE jobqueue_inboxmessage IS
 $$A message to a task. The sender is outside, another task, or a child that has ended.
@@ -76,28 +63,18 @@ jobqueue_send_to_task inserts it with the receiver locked FOR KEY SHARE, which b
 receiver's executor. Unread messages make a SUSPENDED receiver READY within two seconds. The receiver's commit deletes
 the messages that its poll consumed. Messages to an ended task stay unread until the task is pruned.$$;
 COMMENT ON COLUMN jobqueue_inboxmessage.id IS 'Order of arrival. Messages of one sender keep their order.';
-COMMENT ON COLUMN jobqueue_inboxmessage.task_id IS 'Receiver.';
 COMMENT ON COLUMN jobqueue_inboxmessage.sender_id IS 'Task that sent it, or any id or NULL from outside.';
 COMMENT ON COLUMN jobqueue_inboxmessage.body IS 'Content: JSON. From an ended child, its return value or its error.';
-COMMENT ON COLUMN jobqueue_inboxmessage.child_status IS 'Final status of the child that ended; NULL for other messages.';
+COMMENT ON COLUMN jobqueue_inboxmessage.child_status IS 'Final status of an ended child; NULL for other messages.';
 COMMENT ON COLUMN jobqueue_inboxmessage.dedupe_key IS 'Unique per receiver. The row stays, emptied, once consumed.';
-COMMENT ON COLUMN jobqueue_inboxmessage.sent_at IS 'Time of the insert.';
 COMMENT ON COLUMN jobqueue_inboxmessage.consumed_at IS 'When a message with a dedupe_key was consumed. NULL: unread.';
 
 COMMENT ON TABLE jobqueue_executor IS
     'A process that runs tasks (manage.py run_executors), or ran them recently. It writes its heartbeat 3 times per '
     'HEARTBEAT_TIMEOUT (30 s). When the heartbeat is older than the timeout, others take its tasks.';
-COMMENT ON COLUMN jobqueue_executor.id IS 'New at every start.';
-COMMENT ON COLUMN jobqueue_executor.backend IS 'Alias in TASKS.';
-COMMENT ON COLUMN jobqueue_executor.name IS 'Name for people: host and process id, or the value of --name.';
-COMMENT ON COLUMN jobqueue_executor.host IS 'Host name.';
-COMMENT ON COLUMN jobqueue_executor.pid IS 'Process id.';
-COMMENT ON COLUMN jobqueue_executor.versions IS 'Versions of Python, Django and jobqueue: JSON object.';
 COMMENT ON COLUMN jobqueue_executor.queues IS 'Queues that it serves: JSON array. An empty one is every queue.';
 COMMENT ON COLUMN jobqueue_executor.queue_limits IS 'Concurrency limits of queues in this process: JSON object.';
 COMMENT ON COLUMN jobqueue_executor.slots IS 'Number of threads for tasks.';
-COMMENT ON COLUMN jobqueue_executor.started_at IS 'Time of the start.';
-COMMENT ON COLUMN jobqueue_executor.heartbeat IS 'Time of the last heartbeat; see also jobqueue_spareheartbeat.';
 COMMENT ON COLUMN jobqueue_executor.state IS 'RUNNING; QUIET: paused; DRAINING: stops when its tasks end; STOPPED.';
 COMMENT ON COLUMN jobqueue_executor.command IS 'QUIET, RESUME or STOP. The executor empties it within about a second.';
 
@@ -106,12 +83,6 @@ COMMENT ON TABLE jobqueue_spareheartbeat IS
     'the two heartbeats counts. Rows are deleted after a day. executor_id is no foreign key: that would need the lock.';
 
 COMMENT ON TABLE jobqueue_queue IS 'Pauses and limits of queues. A queue without a row has neither.';
-COMMENT ON COLUMN jobqueue_queue.id IS 'Primary key.';
-COMMENT ON COLUMN jobqueue_queue.backend IS 'Alias in TASKS.';
-COMMENT ON COLUMN jobqueue_queue.name IS 'jobqueue_task.queue_name.';
-COMMENT ON COLUMN jobqueue_queue.paused_at IS 'When it was paused. NULL: not paused.';
-COMMENT ON COLUMN jobqueue_queue.paused_by IS 'User who paused it.';
-COMMENT ON COLUMN jobqueue_queue.pause_reason IS 'Reason of the pause.';
 COMMENT ON COLUMN jobqueue_queue.resume_at IS 'When the pause ends by itself. NULL: never.';
 COMMENT ON COLUMN jobqueue_queue.max_running IS 'Concurrency limit over all executors. NULL: no limit.';
 

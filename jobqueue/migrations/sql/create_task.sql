@@ -77,8 +77,8 @@ BEGIN
     LOOP  -- repeats only if the task that had the key ended before the SELECT below
         INSERT INTO {schema}.jobqueue_task (
             id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, key, parent_id,
-            status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls, executor_losses, errors,
-            enqueued_at
+            status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts, polls, executor_losses,
+            errors, enqueued_at
         )
         VALUES (
             task_id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, key, parent_id,

@@ -30,8 +30,8 @@ BEGIN
     inserted AS (
         INSERT INTO {schema}.jobqueue_task (
             id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, key, idempotency_key,
-            idempotency_digest, parent_id, status, wake_at, expires_at, claim_number, worker_ids, attempts, max_attempts,
-            polls, executor_losses, errors, enqueued_at
+            idempotency_digest, parent_id, status, wake_at, expires_at, claim_number, worker_ids, attempts,
+            max_attempts, polls, executor_losses, errors, enqueued_at
         )
         SELECT
             id, jobqueue_enqueue.backend, COALESCE(queue_name, 'default'), task_type, COALESCE(priority, 0),
