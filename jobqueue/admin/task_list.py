@@ -1,10 +1,15 @@
 """
-The task list, fast at millions of rows.
+The task list, fast at millions of rows. It first finds the keys of a page, then reads their rows.
 
-Measured at 3 million rows: walking the primary key for a rare status takes 0.5 to 0.7 s, and no
-statistics keep the planner from it. So each status is read in the order of an index that serves it;
-the few statuses whose index has another order are read whole and sorted here, as long as they are
-few; and filters that no index serves look among the newest rows only, which the page says.
+| strategy | used if | what is read |
+|---|---|---|
+| index order | one index has all filters and the order of the list | the keys up to the page |
+| all keys | an index has the filter in another order: READY, RUNNING, parent, key | at most CAP keys, sorted here |
+| window | a filter has no index | the newest WINDOW tasks, or WINDOW_OF_STATUS of the status; the page says so |
+
+A list with more than CAP keys falls back from the second strategy to the others. At 3 million rows, walking the primary
+key to find a rare status took 0.5 to 0.7 s, and no statistics kept the planner from it. So each status is read in the
+order of its own index.
 """
 
 from __future__ import annotations
@@ -18,22 +23,22 @@ from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import InvalidPage, Paginator
-from django.db.models import F, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
 from jobqueue.admin.search import Search
-from jobqueue.inspect.annotations import Small, facts
+from jobqueue.inspect.annotations import row_annotations
 from jobqueue.inspect.backends import backends_on, options_of
 from jobqueue.inspect.bulk import Bounds
-from jobqueue.inspect.payload_display import read, secrets_of
+from jobqueue.inspect.payload_display import secrets_of_tasks
 from jobqueue.inspect.queries import CAP, Count, status_condition
 from jobqueue.models import Executor, Task
 from jobqueue.serialization.redaction import MASK, redact_text
 
-# How many of the newest rows a filter without an index looks at. Rows of one status lie far apart:
-# 58,000 FAILED ones are 58,000 pages, read in 0.35 s, where 100,000 neighbours take 0.03 s.
+# The rows of one status are scattered: 58,000 FAILED tasks are on 58,000 pages, which take 0.35 s. The newest
+# 100,000 tasks are neighbours and take 0.03 s.
 WINDOW = 100_000
 WINDOW_OF_STATUS = 10_000
 
@@ -43,8 +48,8 @@ COLUMNS = (
 )  # fmt: skip
 
 ENDED = (Task.Status.SUCCESSFUL, Task.Status.FAILED, Task.Status.CANCELLED)
-# Of a status: the filters beside it that its index holds too, with their columns.
-ALSO_SERVED: dict[str, dict[str, str]] = {
+# By status: the other filters that its index contains, with their columns.
+ALSO_INDEXED: dict[str, dict[str, str]] = {
     Task.Status.FAILED: {"task": "task_type"},
     Task.Status.SUSPENDED: {"backend": "backend"},
 }
@@ -54,11 +59,11 @@ ORDER: dict[str, str] = {**dict.fromkeys(ENDED, "-finished_at"), Task.Status.SCH
 if TYPE_CHECKING:
     AnyPaginator = Paginator[Any]
 else:
-    AnyPaginator = Paginator  # takes no type in brackets under every Django
+    AnyPaginator = Paginator  # not subscriptable in every version of Django
 
 
 class CappedPaginator(AnyPaginator):
-    """Counts no further than CAP, which also bounds the OFFSET of the last page."""
+    """Counts at most CAP rows, which also bounds the OFFSET of the last page."""
 
     @cached_property
     def found(self) -> int:
@@ -75,7 +80,7 @@ class CappedPaginator(AnyPaginator):
 
 
 class TaskChangeList(ChangeList):
-    """One page of tasks, in a number of queries that does not depend on what they are."""
+    """One page of tasks. The number of queries does not depend on the tasks."""
 
     confirmed: Bounds | None = None  # of the confirmation page that was submitted
 
@@ -90,7 +95,7 @@ class TaskChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         self.paginator = CappedPaginator(self._keys(), self.list_per_page)
         self.result_count = self.paginator.count
-        self.full_result_count = self.result_count  # as if all were counted: else the search box says so again
+        self.full_result_count = self.result_count  # or the search box shows it again
         self.show_full_result_count = False
         self.show_admin_actions = True
         self.can_show_all = False
@@ -110,43 +115,43 @@ class TaskChangeList(ChangeList):
         return bool(self.paginator.is_capped)
 
     @property
-    def chosen(self) -> dict[str, str]:
-        """The filters in force."""
+    def active_filters(self) -> dict[str, str]:
+        """The filters that are set, by parameter."""
         specs = (spec for spec in self.filter_specs if isinstance(spec, SimpleListFilter) and spec.parameter_name)
         return {str(spec.parameter_name): value for spec in specs if (value := spec.value())}
 
     @property
     def status(self) -> str:
-        return self.chosen.get("status", "")
+        return self.active_filters.get("status", "")
 
     @cached_property
     def has_one_backend(self) -> bool:
-        return "backend" in self.chosen or len(backends_on(self.root_queryset.db)) == 1
+        return "backend" in self.active_filters or len(backends_on(self.root_queryset.db)) == 1
 
-    def _served(self) -> Q:
-        """Say what an index finds: the one filter it serves best, and what else that index holds."""
-        chosen, ids = self.chosen, self.search.ids
-        if "parent" in chosen:
-            return ids & (Q(parent_id=chosen["parent"]) if to_uuid(chosen["parent"]) else Q(pk__in=[]))
+    def _index_condition(self) -> Q:
+        """Return the condition that one index serves: the most selective filter, and what else its index contains."""
+        filters, ids = self.active_filters, self.search.ids
+        if "parent" in filters:
+            return ids & (Q(parent_id=filters["parent"]) if to_uuid(filters["parent"]) else Q(pk__in=[]))
         if not self.status:
             return ids
-        served = ids & status_condition(self.status)
-        for name, column in ALSO_SERVED.get(self.status, {}).items():
-            served &= Q(**{column: chosen[name]}) if name in chosen else Q()
-        return served
+        condition = ids & status_condition(self.status)
+        for name, column in ALSO_INDEXED.get(self.status, {}).items():
+            condition &= Q(**{column: filters[name]}) if name in filters else Q()
+        return condition
 
     @property
-    def is_filtered_further(self) -> bool:
-        """Whether a filter is in force that `served` leaves out."""
-        beside = {"parent"} if "parent" in self.chosen else {"status", *ALSO_SERVED.get(self.status, {})}
+    def has_unindexed_filter(self) -> bool:
+        """Whether a filter is set that `_index_condition` does not contain."""
+        indexed = {"parent"} if "parent" in self.active_filters else {"status", *ALSO_INDEXED.get(self.status, {})}
         if len(backends_on(self.root_queryset.db)) == 1:
-            beside.add("backend")
-        return bool(self.chosen.keys() - beside)
+            indexed.add("backend")
+        return bool(self.active_filters.keys() - indexed)
 
     @property
-    def is_read_whole(self) -> bool:
-        """Whether all keys are read, as long as they are few: no index gives them in the order of the list."""
-        if "parent" in self.chosen or self.status in (Task.Status.READY, Task.Status.RUNNING):
+    def needs_all_keys(self) -> bool:
+        """Whether no index has the filter in the order of the list."""
+        if "parent" in self.active_filters or self.status in (Task.Status.READY, Task.Status.RUNNING):
             return True
         return self.status == Task.Status.SUSPENDED and not self.has_one_backend
 
@@ -159,11 +164,11 @@ class TaskChangeList(ChangeList):
         return self.order.removeprefix("-")
 
     @cached_property
-    def _whole(self) -> list[UUID] | None:
-        """Return all keys that an index serves, if this list reads them all and they are at most CAP."""
-        if not self.is_read_whole:
+    def _all_keys(self) -> list[UUID] | None:
+        """Return all keys of the index condition if the list needs them and there are at most CAP."""
+        if not self.needs_all_keys:
             return None
-        keys = read_keys(self.root_queryset.filter(self._served()))
+        keys = read_keys(self.root_queryset.filter(self._index_condition()))
         return keys if len(keys) <= CAP else None
 
     @cached_property
@@ -171,13 +176,13 @@ class TaskChangeList(ChangeList):
         """Return where the window ends. A filter without an index searches only these newest rows."""
         if self.confirmed is not None:
             return self.confirmed.edge
-        if not self.is_filtered_further or self.search.key is not None or self._whole is not None:
+        if not self.has_unindexed_filter or self.search.key is not None or self._all_keys is not None:
             return None
-        # If the index does not hold the backend, ignore the backend: then the index answers without reading rows.
-        holds_backend = self.status and not (self.status == Task.Status.FAILED and "task" in self.chosen)
-        rows = self.root_queryset if holds_backend else Task.objects.using(self.root_queryset.db)
-        served = rows.filter(self._served()).order_by(self.order).values_list(self._column, flat=True)
-        value = served[self._window_size : self._window_size + 1].first()
+        # An index without the backend answers alone only if the query ignores the backend.
+        has_backend = self.status and not (self.status == Task.Status.FAILED and "task" in self.active_filters)
+        rows = self.root_queryset if has_backend else Task.objects.using(self.root_queryset.db)
+        ordered = rows.filter(self._index_condition()).order_by(self.order).values_list(self._column, flat=True)
+        value = ordered[self._window_size : self._window_size + 1].first()
         return value.isoformat() if isinstance(value, datetime) else value and str(value)
 
     @property
@@ -191,35 +196,39 @@ class TaskChangeList(ChangeList):
 
     def _keys(self) -> QuerySet[Any, UUID] | list[UUID]:
         """
-        Give the keys of what is listed, in order: all of them where they had to be read, else a query.
+        Return the keys of the list in its order: a list of them, or a query.
 
-        Keys first, rows afterwards: OFFSET would unpack the errors of every row it skips.
+        OFFSET over rows instead of keys would unpack the errors of every skipped row.
         """
-        if self.search.key is not None:  # one index holds the keys of live tasks, another those of ended ones
+        if self.search.key is not None:  # one index has the keys of live tasks, another those of ended ones
             keys = [pk for live in (True, False) for pk in read_keys(self.queryset.filter(finished_at__isnull=live))]
             if len(keys) <= CAP:
                 return sorted(keys, reverse=True)
-        elif self._whole is not None:
-            return sorted(read_keys(self.queryset) if self.is_filtered_further else self._whole, reverse=True)
+        elif self._all_keys is not None:
+            return sorted(read_keys(self.queryset) if self.has_unindexed_filter else self._all_keys, reverse=True)
         rows = self.queryset.values_list("pk", flat=True)
-        return list(rows[: CAP + 1]) if self.is_filtered_further else rows
+        return list(rows[: CAP + 1]) if self.has_unindexed_filter else rows
 
 
 def read_keys(rows: QuerySet[Task]) -> list[UUID]:
-    """Read keys in whatever order an index gives them, one more than are counted."""
+    """Read at most CAP + 1 keys in the order of an index."""
     return list(rows.order_by().values_list("pk", flat=True)[: CAP + 1])
 
 
 def read_rows(rows: QuerySet[Task], keys: list[UUID]) -> list[Task]:
-    """Read a page of tasks in the order of the keys, each with the name of the executor that holds it."""
-    found = rows.filter(pk__in=keys).only(*COLUMNS).annotate(now=Now(), **facts())
+    """Read a page of tasks in the order of the keys, each with the name of the executor that runs it."""
+    found = rows.filter(pk__in=keys).only(*COLUMNS).annotate(now=Now(), **row_annotations())
     by_key = {row.pk: row for row in found}
     page: list[Task] = [by_key[key] for key in keys if key in by_key]
     for row in page:
         if row.status == Task.Status.SUCCESSFUL:  # its errors are of earlier attempts
             row.error_class = row.error_message = None  # type: ignore[attr-defined]
-    held = {row.executor_id for row in page if row.status == Task.Status.RUNNING and row.executor_id}
-    names = dict(Executor.objects.using(rows.db).filter(pk__in=held).values_list("pk", "name")) if held else {}
+    executor_ids = {row.executor_id for row in page if row.status == Task.Status.RUNNING and row.executor_id}
+    names = (
+        dict(Executor.objects.using(rows.db).filter(pk__in=executor_ids).values_list("pk", "name"))
+        if executor_ids
+        else {}
+    )
     mask_errors(rows.db, page)
     for row in page:
         row.executor_name = names.get(row.executor_id) if row.executor_id else None  # type: ignore[attr-defined]
@@ -227,25 +236,13 @@ def read_rows(rows: QuerySet[Task], keys: list[UUID]) -> list[Task]:
 
 
 def mask_errors(database: str, page: Sequence[Task]) -> None:
-    """
-    Mask in the errors of a page what is masked among the arguments.
-
-    Only the arguments of tasks with an error are read, and only where they are small; else its message is left out.
-    """
-    said = {row.pk: row for row in page if row.error_message}  # type: ignore[attr-defined]
-    if not said:
-        return
-    texts = {"args_text": Small(F("args")), "kwargs_text": Small(F("kwargs"))}
-    for pk, args, kwargs in (
-        Task.objects.using(database).filter(pk__in=said).annotate(**texts).values_list("pk", *texts)
-    ):
-        row: Any = said[pk]
+    """Mask the secrets of the arguments in error messages. Without readable, small arguments mask the whole message."""
+    failed: list[Any] = [row for row in page if row.error_message]  # type: ignore[attr-defined]
+    secrets = secrets_of_tasks(database, [row.pk for row in failed])
+    for row in failed:
         patterns = options_of(row.backend).redact
-        if args is None or kwargs is None:
-            row.error_message = MASK
-        else:
-            secrets = secrets_of(row.task_type, read(args), read(kwargs), patterns)
-            row.error_message = redact_text(str(row.error_message), patterns, secrets)
+        found = secrets.get(row.pk)
+        row.error_message = MASK if found is None else redact_text(str(row.error_message), patterns, found)
 
 
 def to_uuid(text: str | None) -> UUID | None:

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
-from django.db.models import F
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -16,15 +14,14 @@ from django.utils.translation import gettext_lazy
 from jobqueue import registry
 from jobqueue.actor import Actor, ActorTask
 from jobqueue.api import aliases
-from jobqueue.inspect.annotations import Small
 from jobqueue.inspect.explain import MAX_UNREAD
-from jobqueue.inspect.payload_display import DisplayedValue, raw, read, secrets_of, show
+from jobqueue.inspect.payload_display import DisplayedValue, raw, read, secrets_of_tasks, show
 from jobqueue.models import InboxMessage, Task
-from jobqueue.serialization.redaction import MASK, NO_SECRETS, Secrets, redact, redact_texts
+from jobqueue.serialization.redaction import MASK, NO_SECRETS, redact, redact_texts
 
 CONSUMED = 20
-BODY_CHARACTERS = 1000  # shown of each
-READ_CHARACTERS = 50_000  # a larger body is not read: a hundred of them are on one page
+BODY_CHARACTERS = 1000  # shown per message
+READ_CHARACTERS = 50_000  # a larger body is not read, because a page has a hundred
 
 KINDS: dict[str | None, str | Promise] = {
     None: gettext_lazy("message"),
@@ -50,7 +47,7 @@ class InboxEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inbox:
-    """What is shown of an inbox. consumed: only those that stay for their dedupe_key."""
+    """The shown part of an inbox. consumed: only messages with a dedupe_key are kept."""
 
     unread: list[InboxEntry]
     consumed: list[InboxEntry]
@@ -58,7 +55,7 @@ class Inbox:
 
     @property
     def unread_seen(self) -> int:
-        """How many are unread; one more than are shown where there are more."""
+        """The number of unread messages; one more than are shown if there are more."""
         return len(self.unread) + self.has_more
 
     def __iter__(self) -> Any:
@@ -69,7 +66,7 @@ class Inbox:
 
 
 def read_inbox(database: str, task: Task, patterns: tuple[str, ...], with_payload: bool) -> Inbox:
-    """Read the oldest unread messages, and the newest that were consumed."""
+    """Read the oldest unread and the newest consumed messages."""
     rows = InboxMessage.objects.using(database).filter(task_id=task.pk).defer("body")
     rows = rows.annotate(body_text=raw("body", READ_CHARACTERS)) if with_payload else rows
     unread = list(rows.filter(consumed_at__isnull=True).order_by("pk")[: MAX_UNREAD + 1])
@@ -84,32 +81,19 @@ def read_inbox(database: str, task: Task, patterns: tuple[str, ...], with_payloa
 
 
 def read_bodies(database: str, rows: Sequence[InboxMessage], patterns: tuple[str, ...]) -> dict[int, DisplayedValue]:
-    """Read bodies, masked; in the end of a child, which may quote its arguments, also what is masked among those."""
+    """Read masked bodies. A child's last message may quote its arguments, so their secrets are masked, too."""
     children = {row.sender_id for row in rows if row.child_status is not None and row.sender_id is not None}
-    secrets = secrets_of_tasks(database, children, patterns) if children else {}
+    secrets = secrets_of_tasks(database, children)
     shown = {}
     for row in rows:
         body = read(row.body_text, READ_CHARACTERS)  # type: ignore[attr-defined]
         if row.child_status is not None:
             known = secrets.get(row.sender_id) if row.sender_id is not None else None
-            if known is None and isinstance(body, dict):  # nobody can tell what it quotes
+            if known is None and isinstance(body, dict):  # it may quote any argument
                 body |= dict.fromkeys(body.keys() & {"message", "traceback"}, MASK)
             body = redact_texts(redact(body, patterns), known or NO_SECRETS, patterns)
         shown[row.pk] = show(body, patterns, most=BODY_CHARACTERS)
     return shown
-
-
-def secrets_of_tasks(database: str, ids: Iterable[UUID], patterns: tuple[str, ...]) -> Mapping[UUID, Secrets]:
-    """Give what is masked among the arguments of tasks, but for those that are gone, or have large ones."""
-
-    def found() -> Iterator[tuple[UUID, Secrets]]:
-        texts = {"args_text": Small(F("args")), "kwargs_text": Small(F("kwargs"))}
-        rows = Task.objects.using(database).filter(pk__in=list(ids)).annotate(**texts)
-        for pk, task_type, args, kwargs in rows.values_list("pk", "task_type", *texts):
-            if args is not None and kwargs is not None:
-                yield pk, secrets_of(task_type, read(args), read(kwargs), patterns)
-
-    return dict(found())
 
 
 def _shown(rows: Iterable[InboxMessage], task: Task, bodies: Mapping[int, DisplayedValue]) -> Iterator[InboxEntry]:
@@ -127,11 +111,11 @@ def _shown(rows: Iterable[InboxMessage], task: Task, bodies: Mapping[int, Displa
 
 
 def actor_of(task: Task) -> type[Actor[Any]] | None:
-    """Give the actor that a task is, where this process knows it."""
+    """Return the task's actor class, if this process has it."""
     known = registry.get(task.task_type)
     return known.actor if isinstance(known, ActorTask) else None
 
 
 def takes_messages(task: Task) -> bool:
-    """Whether somebody may want to write to it: a living actor, of a backend in TASKS."""
+    """Whether the task is an unfinished actor of a backend in TASKS."""
     return not task.is_finished and actor_of(task) is not None and task.backend in aliases()

@@ -1,30 +1,34 @@
-"""A task's values as text to look at: masked, indented, bounded."""
+"""Payloads of tasks as text: masked, indented, cut."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+from uuid import UUID
 
-from django.db.models import Expression, TextField
+from django.db.models import Expression, F, TextField
 from django.db.models.functions import Cast, Left
 from django.utils.translation import gettext as _
 
 from jobqueue import registry
+from jobqueue.inspect.annotations import Small
+from jobqueue.inspect.backends import options_of
+from jobqueue.models import Task
 from jobqueue.serialization.redaction import MASK, Argument, Secrets, argument_secrets, arguments, redact, redact_texts
 
 SHOWN_CHARACTERS = 20_000
-MAX_ARGUMENTS = 100  # per task; further ones are counted
-READ_CHARACTERS = 2_000_000  # a larger value is not even read: it cannot be masked in parts
+MAX_ARGUMENTS = 100  # per task; the others are counted
+READ_CHARACTERS = 2_000_000  # larger values are not read, because a part cannot be masked reliably
 
 UNREADABLE = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisplayedValue:
-    """text: to be escaped like any other. note: what is not shown, and why."""
+    """text: not escaped for HTML. note: why something is not shown."""
 
     name: str = ""
     text: str = ""
@@ -37,7 +41,7 @@ def raw(column: str, most: int | None = None) -> Expression:
 
 
 def read(text: str | None, most: int | None = None) -> Any:
-    """Read a column selected with raw(); UNREADABLE where that cannot be."""
+    """Parse a column selected with raw(). Return UNREADABLE if it is too large or not JSON."""
     if text is None:
         return None
     if len(text) > (most or READ_CHARACTERS):
@@ -56,13 +60,13 @@ def show(
     most: int = SHOWN_CHARACTERS,
 ) -> DisplayedValue:
     """
-    Write a value as indented JSON, masked.
+    Return a value as indented JSON, masked.
 
-    path: the value's own path, for the patterns. secrets: masked in its texts, too. most: the characters to show.
+    path: the value's path, for the patterns. secrets: also masked in its texts. most: characters shown.
     """
     name = path[-1] if path else ""
     if value is UNREADABLE:
-        return DisplayedValue(name=name, note=_("Too large, or not to be read as JSON: not shown."))
+        return DisplayedValue(name=name, note=_("Not shown: too large, or not readable as JSON."))
     masked = redact(value, patterns, *path)
     masked = masked if secrets is None else redact_texts(masked, secrets)
     text = json.dumps(masked, indent=2, ensure_ascii=False)
@@ -74,9 +78,9 @@ def show(
 
 def show_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> list[DisplayedValue]:
     """
-    Write the arguments one by one, under the names the task's function gives them.
+    Return the arguments one by one, named after the parameters of the task's function.
 
-    Only the first MAX_ARGUMENTS are written. Arguments without a name have numbers. No pattern can match these, so they
+    Only the first MAX_ARGUMENTS are returned. Arguments without a name have numbers, which no pattern matches, so they
     are masked if there is any pattern.
     """
     rest = arguments(registry.parameters(task_type), args, kwargs)
@@ -89,20 +93,33 @@ def show_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[st
 
 
 def is_hidden(argument: Argument, patterns: Sequence[str]) -> bool:
-    """Whether an argument is masked for want of a name; one that was not read has nothing to show anyway."""
+    """Whether an argument is masked because it has no name."""
     return argument.value is not UNREADABLE and argument.is_hidden(patterns)
 
 
 def why_masked(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> str:
-    """Say why arguments are masked that no pattern names; nothing where there are none."""
+    """Explain why arguments without a name are masked; empty if none is."""
     parameters = registry.parameters(task_type)
     if not any(is_hidden(one, patterns) for one in arguments(parameters, args, kwargs)):
         return ""
     if parameters is None:
-        return _("The task is not known here, so its arguments cannot be told apart: those without a name are masked.")
-    return _("The task takes fewer arguments here, so those without a name cannot be told: they are masked.")
+        return _("Arguments without a name are masked, because the function of the task is unknown here.")
+    return _("Arguments without a name are masked, because the function of the task takes fewer.")
 
 
 def secrets_of(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> Secrets:
     """Return the masked arguments of a task."""
     return argument_secrets(registry.parameters(task_type), args, kwargs, patterns)
+
+
+def secrets_of_tasks(database: str, ids: Collection[UUID]) -> Mapping[UUID, Secrets]:
+    """Return the masked arguments of tasks, without tasks that are gone or have large arguments."""
+    found: dict[UUID, Secrets] = {}
+    texts = {"args_text": Small(F("args")), "kwargs_text": Small(F("kwargs"))}
+    if not ids:
+        return found
+    rows = Task.objects.using(database).filter(pk__in=ids).annotate(**texts)
+    for pk, backend, task_type, args, kwargs in rows.values_list("pk", "backend", "task_type", *texts):
+        if args is not None and kwargs is not None:
+            found[pk] = secrets_of(task_type, read(args), read(kwargs), options_of(backend).redact)
+    return found

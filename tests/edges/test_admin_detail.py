@@ -186,7 +186,7 @@ def test_errors_are_masked_whole_where_the_arguments_are_too_large_to_be_read(ma
 
     content = show(row)
 
-    assert "Too large" in content
+    assert "too large" in content
     assert "masked whole" in content
     assert "hunter2" not in content
 
@@ -283,7 +283,7 @@ def test_a_value_that_python_cannot_read_fails_alone(make, show, backend):
 
     content = show(row)
 
-    assert "not to be read as JSON: not shown" in content
+    assert "not readable as JSON" in content
     assert "9" * 100 not in content
 
 
