@@ -17,7 +17,7 @@ from demo_project.postgres import Cluster, throwaway_cluster  # noqa: E402
 
 REQUIRED = [
     "jobqueue/py.typed",
-    "jobqueue/engine/sql/*.sql",
+    "jobqueue/engine/postgres/sql/*.sql",
     "jobqueue/migrations/0001_*.py",
     "jobqueue/templates/admin/jobqueue/*.html",
     "jobqueue/static/jobqueue/*",

@@ -39,7 +39,7 @@ from jobqueue.actions import Kind, Message
 from jobqueue.actor import Actor, Inbox, PollContext
 from jobqueue.compat import TaskResult
 from jobqueue.engine import engine_for
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.executor.aio import finish_in_thread, run_cancellably
 from jobqueue.executor.atomic import commit_with, poll_atomically
 from jobqueue.executor.hold import Hold

@@ -22,7 +22,7 @@ from jobqueue.admin import render
 from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.api.queues import MAX_RUNNING_LIMIT
 from jobqueue.engine import engine_for
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.formatting import describe_pause, duration
 from jobqueue.inspect.queries import CAP, Count, capped, count

@@ -10,7 +10,7 @@ from django.conf import settings
 
 from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from jobqueue.engine import engine_for
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import TaskNotFound
 from jobqueue.function import FunctionTask
 
@@ -40,7 +40,7 @@ def group_by_backend(
     for batch in batches(ids):
         left = list(dict.fromkeys(batch))
         for engine in map(engine_for, others):
-            found = set(engine.among(left).values_list("pk", flat=True)) if left else set()
+            found = set(engine.by_ids(left).values_list("pk", flat=True)) if left else set()
             if found:
                 yield engine, [pk for pk in left if pk in found]
             left = [pk for pk in left if pk not in found]

@@ -15,7 +15,7 @@ from jobqueue.actor import ActorTask
 from jobqueue.api.backends import uuid_of
 from jobqueue.api.notifications import after_commit, wake_and_notify
 from jobqueue.engine import engine_for
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import InvalidArguments, TaskNotFound
 from jobqueue.records import NewMessage
 from jobqueue.serialization.json import check_dedupe_key, encode_message

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 
 # Each process notifies a queue at most once in this time. A notified executor claims again after it. With 20 ms, one
 # task in twenty waited 22 ms longer, at 50 tasks a second.

@@ -9,7 +9,7 @@ from asgiref.sync import sync_to_async
 
 from jobqueue.api.notifications import notify_after_commit
 from jobqueue.engine import engine_for
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.serialization.text import is_text
 from jobqueue.task_options import time_problems
 

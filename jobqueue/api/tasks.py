@@ -20,8 +20,8 @@ from jobqueue.api.notifications import (
     wake_and_notify,
 )
 from jobqueue.engine import engine_for
-from jobqueue.engine.base import Engine
-from jobqueue.engine.enqueue import Hear
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.portable.enqueue import Hear
 from jobqueue.models import Task
 from jobqueue.records import CancelReport, Enqueued, NewTask, RequeueReport, Status
 

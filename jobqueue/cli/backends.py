@@ -8,7 +8,7 @@ from django.core.management.base import CommandError
 from jobqueue.api import aliases, declared_queues
 from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS
 from jobqueue.engine import engine_for
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 
 
 def engines(alias: str | None) -> list[Engine]:

@@ -12,7 +12,7 @@ from jobqueue.cli.backends import check_queue_name, engine_of
 from jobqueue.cli.console import Console, UsageError
 from jobqueue.cli.progress import progress
 from jobqueue.cli.tables import many
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.inspect.bulk import CANCEL_TREE, Bounds, BulkAction, BulkRun, Preview, batches
 from jobqueue.inspect.queries import CAP, ORDER, Count, of_status, walk
 from jobqueue.inspect.task_filter import TaskFilter

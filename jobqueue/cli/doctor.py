@@ -25,8 +25,8 @@ from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console, first_line
 from jobqueue.cli.postgres_checks import lock_findings, server_findings
 from jobqueue.cli.tables import many
-from jobqueue.engine.base import Engine
 from jobqueue.engine.clock import bound
+from jobqueue.engine.engine import Engine
 from jobqueue.engine.schema import missing_migrations
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.queries import of_status

@@ -16,7 +16,7 @@ from jobqueue.api.messages import id_from, receivers
 from jobqueue.cli.audit import log
 from jobqueue.cli.backends import engine_of, engines
 from jobqueue.cli.console import Console
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import TaskNotFound
 from jobqueue.function import FunctionTask
 from jobqueue.serialization.json import encode_message
@@ -87,7 +87,7 @@ def _engine_with(to: str, backend: str | None) -> Engine:
     if pk is None:
         return engine_of(backend)
     for engine in engines(backend):
-        if engine.among([pk]).exists():
+        if engine.by_ids([pk]).exists():
             return engine
     raise TaskNotFound(f"Unknown task {pk}.")
 

@@ -15,7 +15,7 @@ from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console, UsageError
 from jobqueue.cli.status import EXECUTORS, executor_as_json, executor_line
 from jobqueue.cli.tables import many
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.inspect.stats import ExecutorState, ExecutorStats, read_executors
 from jobqueue.records import Command
 

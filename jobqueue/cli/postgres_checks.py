@@ -13,13 +13,13 @@ from django.db import DatabaseError, connections
 from jobqueue import registry
 from jobqueue.backend_checks import CONNECTIONS_BESIDE_SLOTS, CONNECTIONS_FOR_ASYNC_TASKS, pool_size
 from jobqueue.cli.console import first_line
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.stats import BackendStats
 from jobqueue.models import Executor, InboxMessage, Queue, Task
 
 if TYPE_CHECKING:
-    from jobqueue.engine.postgresql import PostgresEngine
+    from jobqueue.engine.postgres.engine import PostgresEngine
 
 PROBE_SECONDS = 3.0
 SNAPSHOT_LONG_SECONDS = 900.0
@@ -42,7 +42,7 @@ def lock_findings(engine: Engine) -> Iterator[Finding]:
         return
     executors = Executor._meta.db_table
     names = [executors, *(model._meta.db_table for model in (Task, Queue, InboxMessage))]
-    rows = cast("PostgresEngine", engine).rows(
+    rows = cast("PostgresEngine", engine).db.query(
         "lock_holders", names=names, executors=executors, seconds=LOCK_LONG_SECONDS
     )
     for what, mode, pid, role, name, state, lasted, asked in rows:
@@ -69,10 +69,10 @@ def server_findings(engine: Engine, stats: BackendStats) -> Iterator[Finding]:
     """Check durability, connections and notifications. SQLite has no server to check."""
     if connections[engine.database].vendor != "postgresql":
         return
-    from jobqueue.engine.postgresql import PostgresEngine
+    from jobqueue.engine.postgres.engine import PostgresEngine
 
     assert isinstance(engine, PostgresEngine)
-    settings = dict(engine.rows("server_settings", names=[*SAFETY, *LIMITS, IDLE]))
+    settings = dict(engine.db.query("server_settings", names=[*SAFETY, *LIMITS, IDLE]))
     yield from _durability(settings)
     yield from _tables(engine)
     yield from _snapshots(engine)
@@ -94,14 +94,14 @@ def _durability(settings: dict[str, str]) -> Iterator[Finding]:
 
 def _tables(engine: PostgresEngine) -> Iterator[Finding]:
     names = [model._meta.db_table for model in (Task, Queue, InboxMessage)]
-    unlogged = [name for (name,) in engine.rows("unlogged_tables", names=names)]
+    unlogged = [name for (name,) in engine.db.query("unlogged_tables", names=names)]
     for name in unlogged:
         yield "error", f"{name} is UNLOGGED: a crash of the server empties it.", f"ALTER TABLE {name} SET LOGGED;"
 
 
 def _snapshots(engine: PostgresEngine) -> Iterator[Finding]:
     """Find long transactions, such as reports: each claim steps over all rows claimed since they began."""
-    for pid, name, state, seconds in engine.rows("oldest_snapshot"):
+    for pid, name, state, seconds in engine.db.query("oldest_snapshot"):
         if seconds > SNAPSHOT_LONG_SECONDS:
             age = duration(timedelta(seconds=seconds))
             yield (
@@ -168,7 +168,7 @@ def _notifications(engine: Engine) -> Iterator[Finding]:
     """Send a notification. A pooler in transaction mode accepts LISTEN and delivers nothing."""
     from psycopg import Error
 
-    from jobqueue.engine.statements import notify_from_elsewhere, statement
+    from jobqueue.engine.postgres.connection import notify_from_elsewhere, statement
 
     poll = engine.options.poll_interval
     probe = f"{engine.alias} !doctor-{uuid4()}"

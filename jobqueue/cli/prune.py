@@ -11,8 +11,8 @@ from jobqueue.cli.backends import engine_of
 from jobqueue.cli.console import Console
 from jobqueue.cli.progress import progress
 from jobqueue.cli.tables import many
-from jobqueue.engine.base import Engine
 from jobqueue.engine.clock import bound
+from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.queries import Count, of_status
 from jobqueue.inspect.stats import count_ended

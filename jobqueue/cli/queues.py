@@ -13,7 +13,7 @@ from jobqueue.cli.audit import log, shell_user
 from jobqueue.cli.backends import check_queue_name, engine_of
 from jobqueue.cli.console import Console
 from jobqueue.cli.tables import many
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.models import Queue
 
 

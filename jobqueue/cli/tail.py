@@ -11,7 +11,7 @@ from uuid import UUID
 from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console
 from jobqueue.cli.tables import shorten_end
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.formatting import attempt_number, duration, headline, local, short_type, tries
 from jobqueue.inspect.payload_display import raw, read, secrets_of
@@ -92,7 +92,7 @@ def _read(found: Sequence[tuple[datetime, Engine, UUID]]) -> Iterator[Task]:
     """Read rows in their order, without those that were pruned or requeued since."""
     by_id: dict[UUID, Task] = {}
     for engine in {engine.alias: engine for _, engine, _ in found}.values():
-        rows = engine.among([pk for _, mine, pk in found if mine is engine])
+        rows = engine.by_ids([pk for _, mine, pk in found if mine is engine])
         columns = ("task_type", "queue_name", "status", "attempts", "max_attempts", "polls", "finished_at")
         texts = {f"{name}_text": raw(name) for name in ("errors", "worker_ids", "args", "kwargs")}
         by_id |= {row.pk: row for row in rows.only(*columns, "last_attempted_at", "backend").annotate(**texts)}

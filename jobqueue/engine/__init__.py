@@ -9,7 +9,7 @@ from django.core.signals import setting_changed
 from django.db import connections
 
 from jobqueue.conf import options_for
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 
 
 @cache
@@ -21,7 +21,7 @@ def engine_for(alias: str = "default") -> Engine:
     """
     options = options_for(alias)
     if connections[options.database].vendor == "postgresql":
-        from jobqueue.engine.postgresql import PostgresEngine
+        from jobqueue.engine.postgres.engine import PostgresEngine
 
         return PostgresEngine(alias, options)
     return Engine(alias, options)

@@ -19,7 +19,7 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
 from jobqueue import registry
 from jobqueue.actor import ActorTask
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import Interrupted
 from jobqueue.executor import sessions
 from jobqueue.executor.atomic import commit_with

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.executor.crew import Crew
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.settings import ExecutorSettings

@@ -15,7 +15,7 @@ import django.db
 from django.db import transaction
 from msgspec.structs import replace
 
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import JobQueueError, Stale
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from jobqueue import registry
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.executor import sessions
 from jobqueue.executor.aio import Loop
 from jobqueue.executor.hold import Hold

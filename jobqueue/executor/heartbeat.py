@@ -11,7 +11,7 @@ from uuid import UUID
 
 import django.db
 
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.engine.schema import missing_migrations, missing_tables
 from jobqueue.exceptions import ClaimLost, TaskCancelled
 from jobqueue.executor.hold import Hold

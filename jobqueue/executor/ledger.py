@@ -10,7 +10,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.executor.run import Ended, Worker, refused_by_database
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.records import FINAL, NO_EFFECTS, CommitResult, Outcome, Status

@@ -12,8 +12,8 @@ import psycopg
 from django.db import connections
 
 from jobqueue.api.notifications import CANCEL_NOTIFICATION
-from jobqueue.engine.base import Engine
-from jobqueue.engine.statements import notify_from_elsewhere, statement
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.postgres.connection import notify_from_elsewhere, statement
 from jobqueue.executor.outage import Outage, Patience, drop
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Collection
 from uuid import UUID
 
-from jobqueue.engine.base import Engine
-from jobqueue.engine.tallies import FOLD_BATCH
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.portable.counters import FOLD_BATCH
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import reach

@@ -12,7 +12,7 @@ import django.db
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.engine.statements import make_own
+from jobqueue.engine.postgres.connection import configure_session
 from jobqueue.executor.cut import cut_off
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
@@ -120,7 +120,7 @@ class Line:
         raw = wrapper.connection
         with wrapper.wrap_database_errors:
             try:
-                self._prepares = make_own(raw, self.limit_seconds)
+                self._prepares = configure_session(raw, self.limit_seconds)
             except BaseException:
                 raw.close()  # half of the limits may be set: no pool is to give it to others
                 raise

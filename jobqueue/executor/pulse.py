@@ -15,7 +15,7 @@ import django.db
 from jobqueue import registry
 from jobqueue.actor import ActorTask
 from jobqueue.api.notifications import notifier
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import ClaimLost
 from jobqueue.executor.appetite import Appetite
 from jobqueue.executor.crew import Crew

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 
 from django.db.transaction import TransactionManagementError
 
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.executor import sessions
 from jobqueue.executor.atomic import commit_with, poll_atomically
 from jobqueue.executor.hold import Hold

@@ -12,8 +12,8 @@ from django.http import HttpRequest, HttpResponse
 
 from jobqueue import api
 from jobqueue.engine import engine_for
-from jobqueue.engine.base import Engine
-from jobqueue.engine.tallies import FOLD_BATCH
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.portable.counters import FOLD_BATCH
 from jobqueue.http.auth import authenticate
 from jobqueue.http.label_limits import bounded_counts, bounded_gauges, bounded_queues
 from jobqueue.http.responses import HttpError, endpoint, respond

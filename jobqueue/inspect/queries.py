@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.inspect.task_filter import TaskFilter
 from jobqueue.models import TaskQuerySet
 from jobqueue.records import FINAL, Status

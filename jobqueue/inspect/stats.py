@@ -11,8 +11,8 @@ from enum import StrEnum
 from django.db.models import Max
 
 from jobqueue.api import declared_queues
-from jobqueue.engine.base import Engine
 from jobqueue.engine.clock import bound
+from jobqueue.engine.engine import Engine
 from jobqueue.inspect.queries import CAP, Count, capped, count, of_status
 from jobqueue.models import Executor, Queue, SpareHeartbeat, TaskQuerySet
 from jobqueue.records import FINAL, Status

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from jobqueue.engine.commit import Commit
+from jobqueue.engine import engine_for
+from jobqueue.engine.portable.commit import Committer
 from jobqueue.records import CommitResult, Outcome
 from tests.actor.stage import Stage, parts
 
@@ -37,19 +38,21 @@ def database(request: pytest.FixtureRequest, options: Options) -> str:
 
 
 @pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
+def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float | None]]:
     """Collect the seconds that each commit asks to wait, which no busy machine stretches."""
     asked: list[float | None] = []
-    commit = Commit.commit
+    commit = Committer.commit
 
-    def noted(engine: Commit, outcomes: Sequence[Outcome], **options: Any) -> CommitResult:
+    def noted(committer: Committer, outcomes: Sequence[Outcome], **options: Any) -> CommitResult:
         for outcome in outcomes:
             waits = [wait for wait in (outcome.wake_after_seconds, outcome.look_after_seconds) if wait is not None]
             asked.append(min(waits, default=None))
-        return commit(engine, outcomes, **options)
+        return commit(committer, outcomes, **options)
 
-    monkeypatch.setattr(Commit, "commit", noted)
-    return asked
+    monkeypatch.setattr(Committer, "commit", noted)
+    engine_for.cache_clear()  # an engine binds the methods of its parts when it is made
+    yield asked
+    engine_for.cache_clear()
 
 
 @pytest.fixture

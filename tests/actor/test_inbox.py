@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from django.utils import timezone
 
 from jobqueue import Done, Kind, PollContext, Sleep, Suspend, testing
 from jobqueue.actor import Inbox
-from jobqueue.engine.mail import Mail
+from jobqueue.engine import engine_for
 from jobqueue.records import Status
 from jobqueue.serialization.ids import new_id
 from tests.actor import actors
@@ -307,8 +308,8 @@ class TestLeftUnread:
     def test_mail_beyond_what_one_poll_reads_makes_it_run_again(
         self, stage: Stage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        read = Mail.read_messages
-        monkeypatch.setattr(Mail, "read_messages", lambda engine, ids: read(engine, ids, 2))
+        engine = engine_for("default")
+        monkeypatch.setattr(engine, "read_messages", partial(engine.read_messages, limit=2))
 
         def takes_all(context: PollContext[Any]) -> Any:
             context.inbox.take()
@@ -325,8 +326,8 @@ class TestLeftUnread:
     def test_what_it_waits_for_is_found_behind_more_mail_than_one_poll_reads(
         self, stage: Stage, monkeypatch: pytest.MonkeyPatch, count: int
     ) -> None:
-        read = Mail.read_messages
-        monkeypatch.setattr(Mail, "read_messages", lambda engine, ids: read(engine, ids, 4))
+        engine = engine_for("default")
+        monkeypatch.setattr(engine, "read_messages", partial(engine.read_messages, limit=4))
 
         def takes_what_it_waits_for(context: PollContext[Any]) -> Any:
             found = context.inbox.take(str)
@@ -345,8 +346,8 @@ class TestLeftUnread:
     def test_more_mail_than_one_poll_reads_is_no_hot_loop(
         self, stage: Stage, monkeypatch: pytest.MonkeyPatch, waits: list[float | None]
     ) -> None:
-        read = Mail.read_messages
-        monkeypatch.setattr(Mail, "read_messages", lambda engine, ids: read(engine, ids, 4))
+        engine = engine_for("default")
+        monkeypatch.setattr(engine, "read_messages", partial(engine.read_messages, limit=4))
         pk, seen = self.looks(stage, lambda context: Suspend())
         for n in range(9):
             stage.send(pk, n)

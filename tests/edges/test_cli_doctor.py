@@ -13,8 +13,9 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from jobqueue import backend_checks, function
 from jobqueue.cli import postgres_checks
-from jobqueue.engine import engine_for, statements
-from jobqueue.engine.postgresql import PostgresEngine
+from jobqueue.engine import engine_for
+from jobqueue.engine.postgres import connection
+from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.executor.spare import MOST_AT_WORK
 from jobqueue.inspect.stats import read_stats
 from jobqueue.models import SpareHeartbeat
@@ -300,7 +301,7 @@ class TestServer:
         ExecutorFactory.create(slots=8)
         engine = engine_for("default")
         assert isinstance(engine, PostgresEngine)
-        settings = dict(engine.rows("server_settings", names=[*postgres_checks.LIMITS]))
+        settings = dict(engine.db.query("server_settings", names=[*postgres_checks.LIMITS]))
         assert (settings["role_limit"], settings["database_limit"]) == ("-1", "-1")
         ((level, said, advice),) = postgres_checks._connections(settings | {"role_limit": "3"}, read_stats(engine))
         assert (level, "; the server allows 3." in said, "the role's CONNECTION LIMIT" in advice) == (
@@ -321,11 +322,11 @@ class TestServer:
         assert any("LISTEN/NOTIFY works" in text for text in said_of("default", "ok"))
 
     def test_a_pooler_that_swallows_notifications_is_found_out(self, monkeypatch) -> None:
-        real = statements.statement
+        real = connection.statement
 
         def pooled(name: str) -> Any:
             return "SELECT 1" if name == "listen" else real(name)
 
-        monkeypatch.setattr(statements, "statement", pooled)
+        monkeypatch.setattr(connection, "statement", pooled)
         monkeypatch.setattr(postgres_checks, "PROBE_SECONDS", 0.2)
         assert any("notifications do not arrive" in text for text in said_of("default", "warning"))

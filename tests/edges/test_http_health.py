@@ -11,8 +11,7 @@ from django.db import OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.engine.base import Engine
-from jobqueue.engine.postgresql import PostgresEngine
+from jobqueue.engine import engine_for
 from jobqueue.http import health
 from tests.factories import ExecutorFactory, QueueFactory, ago, make_user
 from tests.http import Shop, TaskFactory, tasks_setting, token
@@ -210,10 +209,10 @@ def test_people_who_may_see_tasks_see_the_names() -> None:
 
 
 def test_database_away(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(self: Engine) -> Any:
+    def away() -> Any:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr(PostgresEngine, "draining", away)
+    monkeypatch.setattr(engine_for("default"), "draining", away)
 
     response = shop.get("health/ready")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 from jobqueue import api, conf
-from jobqueue.engine import engine_for, gauges, postgresql
-from jobqueue.engine.base import Engine
+from jobqueue.engine import engine_for
+from jobqueue.engine.portable import queues as portable_queues
+from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.http import label_limits, metrics
 from jobqueue.models import CounterDelta, Task
 from jobqueue.records import Status
@@ -165,7 +167,7 @@ def test_queue_in_which_nothing_is_shows_zeros(scraper: Shop) -> None:
 
 
 def test_deep_queue_says_that_it_is_estimated(scraper: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (gauges, postgresql):
+    for module in (portable_queues, postgres_queues):
         monkeypatch.setattr(module, "COUNTED_MOST", 3)
     engine_for("default").enqueue([new() for _ in range(5)])
 
@@ -242,8 +244,8 @@ def test_numbers_are_read_without_any_executor(scraper: Shop, monkeypatch: pytes
     """More than one batch of them, too."""
     monkeypatch.setattr(metrics, "FOLD_BATCH", 2)
     monkeypatch.setattr(metrics, "FOLD_SECONDS", 60.0)
-    monkeypatch.setattr(Engine.fold, "__defaults__", (2,))
     engine = engine_for("default")
+    monkeypatch.setattr(engine, "fold", partial(engine.fold, 2))
     for _ in range(5):
         engine.enqueue([new()])
 
@@ -277,10 +279,10 @@ def test_strangers_do_not_hear_what_is_installed(client: Client, monkeypatch: py
 
 @pytest.mark.parametrize("path", PATHS)
 def test_database_away(scraper: Shop, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    def away(self: Engine) -> Any:
+    def away() -> Any:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr(Engine, "counted", away)
+    monkeypatch.setattr(engine_for("default"), "counted", away)
 
     response = scraper.get(path)
 

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Value
 
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.models import Executor, InboxMessage, Queue, SpareHeartbeat, Task
 from jobqueue.records import (
     ClaimedBatch,

@@ -3,8 +3,8 @@
 import pytest
 
 from jobqueue.conf import parse
-from jobqueue.engine.base import Engine
-from jobqueue.engine.postgresql import PostgresEngine
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.postgres.engine import PostgresEngine
 from tests.engine.bench import Bench
 
 ENGINES = {

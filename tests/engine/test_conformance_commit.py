@@ -11,8 +11,8 @@ import pytest
 from django.db import DatabaseError, OperationalError, connection, transaction
 from psycopg.errors import ProgramLimitExceeded
 
-from jobqueue.engine.commit import is_refusal
-from jobqueue.engine.ground import json_from
+from jobqueue.engine.portable.database import json_from
+from jobqueue.engine.portable.refusals import is_refusal
 from jobqueue.records import FINAL, ClaimedTask, CommitResult, Effects, NewMessage, Outcome, Status
 from jobqueue.serialization.ids import new_id
 from tests.engine.bench import ERROR, Bench, new, outcome
@@ -486,7 +486,7 @@ class TestRelease:
     def test_released_task_is_ready_as_before(self, bench: Bench) -> None:
         claimed = bench.running()
         bench.set(claimed.id, attempts=2)
-        (claimed,) = bench.engine._read_claimed([claimed.id])
+        (claimed,) = bench.engine.claimer.read_claimed([claimed.id])
 
         assert bench.engine.release([claimed]).done == {claimed.id: Status.READY}
         row = bench.row(claimed.id)

@@ -194,7 +194,7 @@ def test_rescue_counts_what_was_lost(bench: Bench) -> None:
 def test_refused_batch_counts_what_was_committed_of_it(bench: Bench) -> None:
     bench.engine.enqueue([new() for _ in range(4)])
     good, bad, *others = (outcome(task, worker_id="w", is_good_poll=True) for task in bench.claim())
-    bad = outcome(bench.engine._read_claimed([bad.task_id])[0], worker_id="w", return_value="{not JSON")
+    bad = outcome(bench.engine.claimer.read_claimed([bad.task_id])[0], worker_id="w", return_value="{not JSON")
 
     assert len(bench.commit(good, bad, *others).refused) == 1
     assert numbers(bench) == {"submitted": 4, "completed": 3}

@@ -222,7 +222,7 @@ class TestIdempotencyKey:
     def test_key_that_somebody_takes_between_look_and_insert(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        look, taken = bench.engine._seen, new(idempotency_key="order-1")
+        look, taken = bench.engine.enqueuer._seen, new(idempotency_key="order-1")
 
         def slow_look(keys):
             found = look(keys)
@@ -230,7 +230,7 @@ class TestIdempotencyKey:
                 bench.engine.enqueue([taken])
             return found
 
-        monkeypatch.setattr(bench.engine, "_seen", slow_look)
+        monkeypatch.setattr(bench.engine.enqueuer, "_seen", slow_look)
 
         (answer,) = bench.engine.enqueue_once([new(idempotency_key="order-1")])
 
@@ -238,7 +238,7 @@ class TestIdempotencyKey:
 
     def test_holder_that_cannot_be_seen(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         bench.add(idempotency_key="order-1")
-        monkeypatch.setattr(bench.engine, "_seen", lambda keys: {})
+        monkeypatch.setattr(bench.engine.enqueuer, "_seen", lambda keys: {})
 
         with pytest.raises(DuplicateKey):
             bench.engine.enqueue_once([new(idempotency_key="order-1")])

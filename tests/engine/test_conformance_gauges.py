@@ -6,7 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from jobqueue.engine import gauges, postgresql
+from jobqueue.engine.portable import queues as portable_queues
+from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.records import Status
 from jobqueue.tally import Depth, Gauges
 from tests.engine.bench import Bench, new
@@ -55,7 +56,7 @@ def test_depths_by_queue_and_live_state(bench: Bench) -> None:
 
 
 def test_deeper_than_is_counted_is_an_estimate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (gauges, postgresql):
+    for module in (portable_queues, postgres_queues):
         monkeypatch.setattr(module, "COUNTED_MOST", 3)
     bench.engine.enqueue([new() for _ in range(3)] + [new(queue_name="deep") for _ in range(5)])
 
@@ -68,7 +69,7 @@ def test_deeper_than_is_counted_is_an_estimate(bench: Bench, monkeypatch: pytest
 
 
 def test_more_running_than_are_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (gauges, postgresql):
+    for module in (portable_queues, postgres_queues):
         monkeypatch.setattr(module, "RUNNING_READ", 2)
     for _ in range(3):
         task(bench, "a", "running")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from jobqueue.engine import postgresql
-from jobqueue.engine.prune import EXECUTORS_KEPT_SECONDS
-from jobqueue.engine.statements import statement
+from jobqueue.engine.portable.prune import EXECUTORS_KEPT_SECONDS
+from jobqueue.engine.postgres import wake
+from jobqueue.engine.postgres.connection import statement
 from jobqueue.models import Executor, SpareHeartbeat
 from jobqueue.records import Command, CommitResult, Effects, NewMessage, RequeueReport, Status
 from tests.engine.bench import Bench, new, outcome
@@ -425,7 +425,7 @@ class TestWaiting:
         assert bench.status(claimed.id) == "CANCELLED"
 
     def test_wake_gives_up_after_a_while(self, fast_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(postgresql, "WAKE_LOCK_TIMEOUT", "10ms")
+        monkeypatch.setattr(wake, "WAKE_LOCK_TIMEOUT", "10ms")
         pk = fast_bench.suspended()
 
         with session() as stranger:
@@ -439,7 +439,7 @@ class TestWaiting:
     def test_wake_leaves_the_callers_transaction_its_patience(
         self, fast_bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(postgresql, "WAKE_LOCK_TIMEOUT", "10ms")
+        monkeypatch.setattr(wake, "WAKE_LOCK_TIMEOUT", "10ms")
         free, locked = fast_bench.suspended(), fast_bench.suspended()
 
         with session() as stranger, transaction.atomic(), connection.cursor() as cursor:

@@ -14,10 +14,13 @@ import pytest
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
-from jobqueue.engine import claim_statements, gauges, postgresql
 from jobqueue.engine.clock import bound
-from jobqueue.engine.postgresql import PostgresEngine
-from jobqueue.engine.statements import statement
+from jobqueue.engine.portable import queues as portable_queues
+from jobqueue.engine.postgres import claim as postgres_claim
+from jobqueue.engine.postgres import queues as postgres_queues
+from jobqueue.engine.postgres.connection import statement
+from jobqueue.engine.postgres.enqueue import PostgresEnqueuer
+from jobqueue.engine.postgres.messages import PostgresMessages
 from jobqueue.inspect import queries, stats
 from jobqueue.inspect.task_filter import TaskFilter
 from jobqueue.models import Executor, Task
@@ -27,7 +30,7 @@ from tests.engine.conftest import make_bench
 
 pytestmark = pytest.mark.django_db
 
-SQL_FILES = sorted(path.stem for path in (Path(__file__).parents[2] / "jobqueue/engine/sql").glob("*.sql"))
+SQL_FILES = sorted(path.stem for path in (Path(__file__).parents[2] / "jobqueue/engine/postgres/sql").glob("*.sql"))
 BIG = {"jobqueue_task", "jobqueue_inboxmessage", "jobqueue_counterdelta"}
 FUNCTION = "jobqueue_enqueue("  # EXPLAIN does not look into it; what it reads as it runs is counted all the same
 # A batch of 1,000 from each of five queues, and what lies around it; the 830,000 finished and the 100,000 scheduled
@@ -310,7 +313,7 @@ class TestBatches:
     def test_send_of_repeats_to_tasks_that_have_ended(self, bench: Bench, size: int) -> None:
         ids = list(Task.objects.successful().values_list("pk", flat=True)[:size])
         repeats = [NewMessage(task_id=pk, body="1", dedupe_key="k") for pk in ids]
-        bench.engine._insert_all(repeats)
+        PostgresMessages(bench.engine.db)._insert_all(repeats)
 
         assert read(lambda: bench.engine.send(repeats)) == []
 
@@ -325,7 +328,7 @@ class TestBatches:
 def test_find_seen(bench: Bench) -> None:
     pk = Task.objects.successful().values_list("pk", flat=True)[0]
     bench.set(pk, key="past")
-    bench.engine._insert_all([NewMessage(task_id=pk, body="1", dedupe_key="k")])
+    PostgresMessages(bench.engine.db)._insert_all([NewMessage(task_id=pk, body="1", dedupe_key="k")])
 
     assert read(lambda: bench.engine.find_seen({("past", "k"), ("past", "other")})) == {("past", "k"): pk}
 
@@ -333,10 +336,10 @@ def test_find_seen(bench: Bench) -> None:
 def test_last_holders_of_keys(bench: Bench) -> None:
     ended = Task.objects.successful().values_list("pk", flat=True)[0]
     bench.set(ended, key="past")
-    live, engine = bench.add(key="live"), bench.engine
-    assert isinstance(engine, PostgresEngine)
+    live, enqueuer = bench.add(key="live"), bench.engine.enqueuer
+    assert isinstance(enqueuer, PostgresEnqueuer)
 
-    holders = read(lambda: engine._last_holders_of({"past", "live", "never"}))
+    holders = read(lambda: enqueuer._last_holders_of({"past", "live", "never"}))
 
     assert {key: holder.id for key, holder in holders.items()} == {"past": ended, "live": live}
 
@@ -347,8 +350,8 @@ def test_claim_of_some_task_types(bench: Bench) -> None:
 
 @pytest.mark.parametrize("size", [10, 1000])
 def test_claim_looks_past_so_many_of_other_types(bench: Bench, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim_statements, "PAST", 1000)
-    monkeypatch.setattr(claim_statements, "PAST_OF_EACH", 1)
+    monkeypatch.setattr(postgres_claim, "PAST", 1000)
+    monkeypatch.setattr(postgres_claim, "PAST_OF_EACH", 1)
 
     assert not read(lambda: bench.claim(size, queues=QUEUES, only=["tests.other"]), most_rows=1100)
     assert len(read(lambda: bench.claim(size, queues=QUEUES, but=["tests.other"]))) == min(size, 1000)
@@ -373,7 +376,7 @@ def test_draining(bench: Bench) -> None:
 
 
 def test_gauges(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (gauges, postgresql):
+    for module in (portable_queues, postgres_queues):
         monkeypatch.setattr(module, "COUNTED_MOST", 500)
 
     found = read(lambda: bench.engine.gauges(), at_least=5)

@@ -9,7 +9,7 @@ import pytest
 from django.db import DatabaseError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.engine import enqueue_statements
+from jobqueue.engine.postgres import enqueue
 from jobqueue.models import CounterDelta, Task
 from jobqueue.serialization.ids import new_id
 from tests.engine.bench import Bench, new
@@ -62,10 +62,10 @@ def columns(bench: Bench, **values: Any) -> dict[str, Any]:
 )
 def test_both_make_the_same_row(bench: Bench, monkeypatch: pytest.MonkeyPatch, values: dict[str, Any]) -> None:
     CounterDelta.objects.all().delete()  # of tests that commit
-    monkeypatch.setattr(enqueue_statements, "YOUNG", 10**9)
+    monkeypatch.setattr(enqueue, "YOUNG", 10**9)
     by_statement = columns(bench, **values)
     Task.objects.all().delete()
-    monkeypatch.setattr(enqueue_statements, "YOUNG", -1)
+    monkeypatch.setattr(enqueue, "YOUNG", -1)
     by_function = columns(bench, **values)
 
     assert by_statement == by_function
@@ -78,11 +78,11 @@ def test_both_make_the_same_row(bench: Bench, monkeypatch: pytest.MonkeyPatch, v
 def test_a_connection_s_first_tasks_are_inserted_by_the_statement_that_is_planned_sooner(bench: Bench) -> None:
     connection.close()  # the next has asked for nothing yet
     with CaptureQueriesContext(connection) as queries:
-        for _ in range(enqueue_statements.YOUNG + 2):
+        for _ in range(enqueue.YOUNG + 2):
             bench.engine.enqueue([new()])
 
     by_function = ["jobqueue_enqueue(" in query["sql"] for query in queries]
-    assert by_function == [False] * enqueue_statements.YOUNG + [True] * 2
+    assert by_function == [False] * enqueue.YOUNG + [True] * 2
 
 
 TYPES = [
@@ -104,7 +104,7 @@ OPERATORS = ["+", "-", "*", "/", "<", "<=", "=", ">=", ">", "||"]
 @pytest.mark.parametrize("young", [10**9, -1], ids=["statement", "function"])
 def test_operators_of_other_roles_are_not_called(bench: Bench, monkeypatch: pytest.MonkeyPatch, young: int) -> None:
     """PostgreSQL prefers them, in any schema of the path, where it has none of its own for exactly these types."""
-    monkeypatch.setattr(enqueue_statements, "YOUNG", young)
+    monkeypatch.setattr(enqueue, "YOUNG", young)
     with connection.cursor() as cursor:
         for left in TYPES:
             for right in TYPES:

@@ -12,7 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.errors import DiskFull
 
 from jobqueue.compat import task_finished
-from jobqueue.engine.postgresql import PostgresEngine
+from jobqueue.engine import engine_for
 from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
@@ -190,7 +190,7 @@ def test_a_server_without_room_spends_no_attempt(burst: Burst, monkeypatch: pyte
     owner: Any
     owner, name = {
         "begin": (transaction.Atomic, "__enter__"),
-        "outcome": (PostgresEngine, "commit"),
+        "outcome": (engine_for("default"), "commit"),
         "COMMIT": (BaseDatabaseWrapper, "_commit"),
     }[place]
     original, left = getattr(owner, name), [no_room] * 2

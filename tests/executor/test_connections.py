@@ -154,7 +154,7 @@ def test_nothing_grows_with_the_number_of_tasks(
         logged.append(len(connections[backend].queries_log))
         return pulse(*arguments)
 
-    monkeypatch.setattr(running.process.engine, "pulse", count)
+    monkeypatch.setattr(running.process.engine, "commit_and_claim", count)
 
     def work_off(count: int) -> None:
         finished = running.pulse.counts.finished

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 import pytest
 from django.db import connection, transaction
 
-from jobqueue.engine.postgresql import PostgresEngine
+from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.executor.outage import PREPARE_AT, Line
 from jobqueue.records import Status
 from tests.engine.bench import outcome
@@ -39,7 +39,9 @@ def test_a_line_that_is_not_to_prepare_leaves_its_connection_alone() -> None:
 
 def test_behind_a_pooler_nothing_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number that a pooler gave at login is not that of the session which answers."""
-    monkeypatch.setattr("jobqueue.engine.statements.statement", lambda name: {"identify_session": "SELECT 0, ''"}[name])
+    monkeypatch.setattr(
+        "jobqueue.engine.postgres.connection.statement", lambda name: {"identify_session": "SELECT 0, ''"}[name]
+    )
 
     assert asked(Line("pulse", "default", 10.0, prepares=True)) == ("auto", None)
 
@@ -50,14 +52,14 @@ def test_claim_and_plain_commit_need_no_transaction_around_them_where_a_statemen
 ) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"SET default_transaction_isolation = '{level}'")
-    bench, begin = make_bench("postgresql"), PostgresEngine.transaction
+    bench, begin = make_bench("postgresql"), PostgresDatabase.transaction
     pk, begun = bench.add(), []
 
-    def count(engine: PostgresEngine) -> AbstractContextManager[None]:
-        begun.append(engine)
-        return begin(engine)
+    def count(db: PostgresDatabase) -> AbstractContextManager[None]:
+        begun.append(db)
+        return begin(db)
 
-    monkeypatch.setattr(PostgresEngine, "transaction", count)
+    monkeypatch.setattr(PostgresDatabase, "transaction", count)
     with Line("pulse", "default", 10.0, prepares=True):
         (claimed,) = bench.claim()
         assert bench.commit(outcome(claimed)).done == {pk: Status.SUCCESSFUL}

@@ -318,7 +318,7 @@ def test_a_process_whose_loop_dies_says_so(start: Start, caplog: pytest.LogCaptu
     def die(*_: Any) -> None:
         raise RuntimeError("a mistake of ours")
 
-    running.process.engine.pending_maintenance = die  # type: ignore[method-assign, assignment]
+    running.process.engine.pending_maintenance = die  # type: ignore[assignment]
     wait_for(lambda: running.exit_code is not None)
 
     assert running.exit_code == 70
@@ -349,15 +349,15 @@ def test_a_pooler_that_loses_prepared_statements_is_told_once_and_done_without(
     """What another client of a pooler in transaction mode does to the session that both use."""
     running = start(poll_interval=0.05)
     engine = running.pulse.engine
-    claim = engine._claim
+    take = engine.claimer.take
 
     def after_another_client(demand: Any) -> Any:
         connection.connection.pgconn.exec_(b"DEALLOCATE ALL")  # behind the back of psycopg
-        return claim(demand)
+        return take(demand)
 
     for number in range(3):
         wait_until(tasks.add.enqueue(number), Status.SUCCESSFUL)
-    with patch.object(engine, "_claim", after_another_client):
+    with patch.object(engine.claimer, "take", after_another_client):
         for number in range(5):
             wait_until(tasks.add.enqueue(number), Status.SUCCESSFUL)
 

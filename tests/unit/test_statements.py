@@ -7,9 +7,9 @@ from importlib.resources import files
 import pytest
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
-from jobqueue.engine.statements import statement
+from jobqueue.engine.postgres.connection import statement
 
-NAMES = sorted(path.name.removesuffix(".sql") for path in (files("jobqueue.engine") / "sql").iterdir())
+NAMES = sorted(path.name.removesuffix(".sql") for path in (files("jobqueue.engine.postgres") / "sql").iterdir())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from demo_project.postgres import throwaway_cluster
-from jobqueue.engine.postgresql import PostgresEngine
+from jobqueue.engine.postgres.engine import PostgresEngine
 from verification.faults import report
 from verification.interleavings import cases, catches
 from verification.interleavings.cases import Case

@@ -34,7 +34,7 @@ def say(**words: Any) -> None:
 def main() -> None:
     django.setup()
     # Loaded and checked once, for all children: in each of them it took three quarters of a start.
-    from jobqueue.engine import postgresql  # noqa: F401
+    from jobqueue.engine.postgres import engine  # noqa: F401
     from jobqueue.management.commands import run_executors  # noqa: F401
     from verification.faults import bodies, senders  # noqa: F401
 

@@ -13,7 +13,7 @@ from django.db.models import F
 
 import jobqueue
 from jobqueue.engine import engine_for
-from jobqueue.engine.statements import notify_from_elsewhere
+from jobqueue.engine.postgres.connection import notify_from_elsewhere
 from jobqueue.models import Executor, Task
 from tests.acceptance.harness import Fleet, fleet_of, wait_for_end, wait_until
 from tests.acceptance.tasks import book, tiny, work

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ProcessPoolExecutor
 
-from jobqueue.engine.base import Engine
-from jobqueue.engine.postgresql import PostgresEngine
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.postgres.engine import PostgresEngine
 from verification.interleavings import process
 from verification.interleavings.orders import Explored, Plan
 from verification.interleavings.scenarios import ON_PORTABLE, SCENARIOS

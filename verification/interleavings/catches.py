@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from verification.interleavings import mutants
 from verification.interleavings.invariants import (
     ENDED_FIRST,

@@ -8,8 +8,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 
 import pytest
 
-from jobqueue.engine.base import Engine
-from jobqueue.engine.postgresql import PostgresEngine
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.postgres.engine import PostgresEngine
 from verification.interleavings.cases import Case, begin, longest_first
 from verification.interleavings.orders import Explored, Plan
 from verification.interleavings.process import pool_of

@@ -15,13 +15,23 @@ from django.db.models import Exists, F, OuterRef, TextField
 from django.db.models.functions import Cast
 from msgspec import structs
 
-from jobqueue.engine.cancel import Cancelled
-from jobqueue.engine.claim import RAW
 from jobqueue.engine.clock import Clock, bound, rank_from
-from jobqueue.engine.commit import LockedRow, is_held
-from jobqueue.engine.mail import Ending
-from jobqueue.engine.postgresql import PostgresEngine
-from jobqueue.engine.statements import statement
+from jobqueue.engine.portable.cancel import Cancelled, LockedRow
+from jobqueue.engine.portable.claim import RAW
+from jobqueue.engine.portable.commit import is_held
+from jobqueue.engine.portable.messages import Ending
+from jobqueue.engine.portable.requeue import Requeuer
+from jobqueue.engine.postgres.cancel import PostgresCanceller
+from jobqueue.engine.postgres.claim import PostgresClaimer
+from jobqueue.engine.postgres.commit import PostgresCommitter
+from jobqueue.engine.postgres.connection import PostgresDatabase, statement
+from jobqueue.engine.postgres.engine import PostgresEngine
+from jobqueue.engine.postgres.enqueue import PostgresEnqueuer
+from jobqueue.engine.postgres.executors import PostgresExecutors
+from jobqueue.engine.postgres.limits import PostgresLimits
+from jobqueue.engine.postgres.messages import PostgresMessages
+from jobqueue.engine.postgres.prune import PostgresPruner
+from jobqueue.engine.postgres.wake import PostgresWaker
 from jobqueue.models import Task, TaskQuerySet
 from jobqueue.records import (
     ClaimedBatch,
@@ -48,353 +58,390 @@ class Asked(threading.local):
     with_mail: Collection[UUID] = ()
 
 
-class Broken(PostgresEngine):
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.asked = Asked()
-
-    def _commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
-        self.asked.outcomes, self.asked.kin = outcomes, None
-        return super()._commit(outcomes, holder=holder, wait=wait)
+asked = Asked()
 
 
-class LooksWhileLocking(Broken):
+class Committer(PostgresCommitter):
+    """Notes what it is asked to commit."""
+
+    def apply(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
+        asked.outcomes, asked.kin = outcomes, None
+        return super().apply(outcomes, holder=holder, wait=wait)
+
+
+class RewrittenDatabase(PostgresDatabase):
+    """Runs one statement with some of its words replaced."""
+
+    name = ""
+    words = ("", "")
+
+    def query_prepared(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+        return self.rewritten(parameters)[1] if name == self.name else super().query_prepared(name, **parameters)
+
+    def execute(self, name: str, /, **parameters: Any) -> int:
+        return self.rewritten(parameters)[0] if name == self.name else super().execute(name, **parameters)
+
+    def rewritten(self, parameters: dict[str, Any]) -> tuple[int, list[tuple[Any, ...]]]:
+        sql = statement(self.name)
+        assert self.words[0] in sql
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(sql.replace(*self.words), parameters)
+            return int(cursor.rowcount), list(cursor.fetchall()) if cursor.description else []
+
+
+class LooksWhileLocking(PostgresEngine):
     """Reads the inbox in the statement that locks: after a wait, in the snapshot from before it."""
 
-    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Any]:
-        unread = self.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
-        rows = {row.pk: row for row in self.lock(ids, wait=wait).annotate(has_mail=Exists(unread)).defer(*RAW)}
-        self.asked.with_mail = {pk for pk, row in rows.items() if getattr(row, "has_mail", False)}
-        return rows
+    class committer_class(Committer):
+        def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Any]:
+            unread = self.db.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
+            rows = {row.pk: row for row in self.db.lock(ids, wait=wait).annotate(has_mail=Exists(unread)).defer(*RAW)}
+            asked.with_mail = {pk for pk, row in rows.items() if getattr(row, "has_mail", False)}
+            return rows
 
-    def _with_mail(self, left: Mapping[UUID, int]) -> set[UUID]:
-        return set(left) & set(self.asked.with_mail)
+    class messages_class(PostgresMessages):
+        def with_more_unread(self, left: Mapping[UUID, int]) -> set[UUID]:
+            return set(left) & set(asked.with_mail)
 
 
 class NeverLooks(PostgresEngine):
     """Leaves it to the senders to wake what is about to sleep."""
 
-    def _with_mail(self, left: Mapping[UUID, int]) -> set[UUID]:
-        return set()
+    class messages_class(PostgresMessages):
+        def with_more_unread(self, left: Mapping[UUID, int]) -> set[UUID]:
+            return set()
 
 
 class WakesWithoutLocking(PostgresEngine):
     """Skips what is RUNNING in its snapshot, although that commit is about to suspend it."""
 
-    def wake(self, ids: Iterable[UUID]) -> int:
-        suspended = self.tasks.suspended().filter(pk__in=list(ids))
-        return suspended.update(status=Status.READY, rank=rank_from(Clock(), self.options.aging), wake_at=None)
+    class waker_class(PostgresWaker):
+        def wake(self, ids: Iterable[UUID]) -> int:
+            suspended = self.db.tasks.suspended().filter(pk__in=list(ids))
+            return suspended.update(status=Status.READY, rank=rank_from(Clock(), self.db.options.aging), wake_at=None)
 
 
 class ForgetsToWake(PostgresEngine):
     """Wakes the receivers that it could lock, and forgets those that somebody else had locked."""
 
-    def _commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
-        return replace(super()._commit(outcomes, holder=holder, wait=wait), wake=frozenset())
+    class committer_class(PostgresCommitter):
+        def apply(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
+            return replace(super().apply(outcomes, holder=holder, wait=wait), wake=frozenset())
 
 
-class IgnoresTheToken(Broken):
+class IgnoresTheToken(PostgresEngine):
     """Takes any RUNNING task for the one that was claimed."""
 
-    def hot_rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
-        if name != "commit":
-            return super().hot_rows(name, **parameters)
-        with connections[self.database].cursor() as cursor:
-            sql = statement("commit").replace(" AND locked.claim_number = given.claim_number", "")
-            cursor.execute(sql, parameters)
-            return list(cursor.fetchall())
+    class database_class(RewrittenDatabase):
+        name, words = "commit", (" AND locked.claim_number = given.claim_number", "")
 
-    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
-        rows = super()._lock_for_commit(ids, wait=wait)
-        for outcome in self.asked.outcomes:
-            if outcome.task_id in rows:
-                rows[outcome.task_id].claim_number = outcome.claim_number
-        return rows
+    class committer_class(Committer):
+        def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
+            rows = super()._lock_for_commit(ids, wait=wait)
+            for outcome in asked.outcomes:
+                if outcome.task_id in rows:
+                    rows[outcome.task_id].claim_number = outcome.claim_number
+            return rows
 
 
-class TellsBeforeItKnows(Broken):
+class TellsBeforeItKnows(PostgresEngine):
     """Tells the parent of a child's end although the claim may not hold any more."""
 
-    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
-        rows = super()._lock_for_commit(ids, wait=wait)
-        for outcome in self.asked.outcomes:
-            row = rows.get(outcome.task_id)
-            if row is not None and outcome.parent_id is not None and not is_held(outcome, row, None):
-                self._report([Ending(outcome.task_id, outcome.parent_id, outcome.status, outcome.return_value)])
-        return rows
+    class committer_class(Committer):
+        def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
+            rows = super()._lock_for_commit(ids, wait=wait)
+            for outcome in asked.outcomes:
+                row = rows.get(outcome.task_id)
+                if row is not None and outcome.parent_id is not None and not is_held(outcome, row, None):
+                    self.messages.report_ends(
+                        [Ending(outcome.task_id, outcome.parent_id, outcome.status, outcome.return_value)]
+                    )
+            return rows
 
 
 class ConsumesUpToTheLast(PostgresEngine):
     """Takes the ids of messages for the order of their commits."""
 
-    def _consume(self, outcomes: Sequence[Outcome]) -> None:
-        for outcome in outcomes:
-            if outcome.effects.consumed:
-                last = max(outcome.effects.consumed)
-                self.messages.filter(task_id=outcome.task_id, pk__lte=last)._raw_delete(self.database)
+    class committer_class(PostgresCommitter):
+        def _consume(self, outcomes: Sequence[Outcome]) -> None:
+            for outcome in outcomes:
+                if outcome.effects.consumed:
+                    last = max(outcome.effects.consumed)
+                    self.db.messages.filter(task_id=outcome.task_id, pk__lte=last)._raw_delete(self.db.using)
 
 
 class WaitsForReceivers(PostgresEngine):
     """Waits for the rows that it writes to, as for its own that it has locked before."""
 
-    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
-        return super()._lock_for_commit(ids, wait=True)
+    class committer_class(PostgresCommitter):
+        def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
+            return super()._lock_for_commit(ids, wait=True)
 
 
 class ClaimsWithoutLocking(PostgresEngine):
     """Looks for what is READY, and then takes it, whoever has taken it in between."""
 
-    def _take_best(self, demand: ClaimRequest) -> ClaimedBatch:
-        ready = self.tasks.ready().filter(queue_name__in=demand.queues).order_by("rank", "pk")
-        found = list(ready.values_list("pk", "claim_number")[: demand.limit])
-        for pk, number in found:
-            self.tasks.filter(pk=pk).update(
-                status=Status.RUNNING, claim_number=number + 1, executor_id=demand.executor_id, claimed_at=Clock()
-            )
-        return ClaimedBatch(self._read_claimed([pk for pk, _ in found]))
+    class claimer_class(PostgresClaimer):
+        def _take_best(self, demand: ClaimRequest) -> ClaimedBatch:
+            ready = self.db.tasks.ready().filter(queue_name__in=demand.queues).order_by("rank", "pk")
+            found = list(ready.values_list("pk", "claim_number")[: demand.limit])
+            for pk, number in found:
+                self.db.tasks.filter(pk=pk).update(
+                    status=Status.RUNNING, claim_number=number + 1, executor_id=demand.executor_id, claimed_at=Clock()
+                )
+            return ClaimedBatch(self.read_claimed([pk for pk, _ in found]))
 
 
 class CancelsWhatItSaw(PostgresEngine):
     """Decides by what it read, not by what it has locked."""
 
-    def lock(self, ids: Iterable[UUID], *, wait: bool = False) -> TaskQuerySet:
-        return self.tasks.filter(pk__in=list(ids)).order_by("pk") if wait else super().lock(ids)
+    class database_class(PostgresDatabase):
+        def lock(self, ids: Iterable[UUID], *, wait: bool = False) -> TaskQuerySet:
+            return self.tasks.filter(pk__in=list(ids)).order_by("pk") if wait else super().lock(ids)
 
 
-class LooksOnceForTheFamily(Broken):
+class LooksOnceForTheFamily(PostgresEngine):
     """Ends the children that it saw before it had locked their parents, and forgets those born meanwhile."""
 
-    def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
-        if self.asked.kin is None:
-            self.asked.kin = super().descendants(ids)
-        return set(self.asked.kin)
+    class canceller_class(PostgresCanceller):
+        def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
+            if asked.kin is None:
+                asked.kin = super().descendants(ids)
+            return set(asked.kin)
+
+    committer_class = Committer
 
 
 class PrunesWhatItSaw(PostgresEngine):
     """Deletes what had ended when it looked."""
 
-    def _purge(self, status: str, kept_seconds: float, limit: int) -> int:
-        ids = list(self.tasks.filter(status=status).values_list("pk", flat=True)[:limit])
-        self._delete_mail(ids)
-        self.tasks.filter(pk__in=ids)._raw_delete(self.database)
-        return len(ids)
+    class pruner_class(PostgresPruner):
+        def _purge(self, status: str, kept_seconds: float, limit: int) -> int:
+            ids = list(self.db.tasks.filter(status=status).values_list("pk", flat=True)[:limit])
+            self.messages.delete_of(ids)
+            self.db.tasks.filter(pk__in=ids)._raw_delete(self.db.using)
+            return len(ids)
 
 
 class RemembersNoRepeats(PostgresEngine):
     """Takes each message for a new one."""
 
-    def _insert(self, messages: Sequence[NewMessage], *, all_or_none: bool = False) -> list[tuple[int, UUID]]:
-        return super()._insert([structs.replace(one, dedupe_key=None) for one in messages], all_or_none=all_or_none)
+    class messages_class(PostgresMessages):
+        def insert(self, messages: Sequence[NewMessage], *, all_or_none: bool = False) -> list[tuple[int, UUID]]:
+            return super().insert([structs.replace(one, dedupe_key=None) for one in messages], all_or_none=all_or_none)
 
 
 # --- those that the simulation is for: one verb after the other is enough to see them
 
 
-class Rewritten(PostgresEngine):
-    """A statement of which some words are other ones."""
-
-    name = ""
-    words = ("", "")
-
-    def hot_rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
-        if name != self.name:
-            return super().hot_rows(name, **parameters)
-        sql = statement(name)
-        assert self.words[0] in sql
-        with connections[self.database].cursor() as cursor:
-            cursor.execute(sql.replace(*self.words), parameters)
-            return list(cursor.fetchall())
-
-
-class ClaimsUnderTheSameNumber(Rewritten):
+class ClaimsUnderTheSameNumber(PostgresEngine):
     """Hands a task out again under the number of the claim before."""
 
-    name, words = "claim", ("claim_number = task.claim_number + 1", "claim_number = GREATEST(1, task.claim_number)")
+    class database_class(RewrittenDatabase):
+        name, words = "claim", ("claim_number = task.claim_number + 1", "claim_number = GREATEST(1, task.claim_number)")
 
 
-class ClaimsWhatIsPaused(Rewritten):
+class ClaimsWhatIsPaused(PostgresEngine):
     """Does not look whether a queue is paused."""
 
-    name, words = "claim", ("queue.paused_at IS NOT NULL", "FALSE")
+    class database_class(RewrittenDatabase):
+        name, words = "claim", ("queue.paused_at IS NOT NULL", "FALSE")
 
 
-class SendsToWhoHasEnded(Rewritten):
+class SendsToWhoHasEnded(PostgresEngine):
     """Takes a message for a task that has ended badly, which nobody will read."""
 
-    name, words = "send", ("receiver.finished_at IS NULL OR given.child_status IS NOT NULL", "TRUE")
+    class database_class(RewrittenDatabase):
+        name, words = "send", ("receiver.finished_at IS NULL OR given.child_status IS NOT NULL", "TRUE")
 
 
-class ForgetsAttempts(Rewritten):
+class ForgetsAttempts(PostgresEngine):
     """Lets a task that fails try for ever."""
 
-    name, words = "commit", ("attempts = held.attempts", "attempts = task.attempts")
+    class database_class(RewrittenDatabase):
+        name, words = "commit", ("attempts = held.attempts", "attempts = task.attempts")
 
 
 class RingsBeforeItsTime(PostgresEngine):
     """Rings the alarms that are not due yet, together with one that is."""
 
-    def count(self, name: str, /, **parameters: Any) -> int:
-        words = "AND wake_at <= (SELECT clock_timestamp())"
-        if name != "wake_due":
-            return super().count(name, **parameters)
-        assert words in statement(name)
-        with connections[self.database].cursor() as cursor:
-            cursor.execute(statement(name).replace(words, ""), parameters)
-            return int(cursor.rowcount)
+    class database_class(RewrittenDatabase):
+        name, words = "wake_due", ("AND wake_at <= (SELECT clock_timestamp())", "")
 
 
 class ReleaseCountsAnAttempt(PostgresEngine):
     """Takes a task that is handed back for one that has failed."""
 
-    def _write_rows(
-        self, changes: Sequence[tuple[Outcome, Status]], holder: UUID | None = None
-    ) -> dict[UUID, Status | None]:
-        def failed(outcome: Outcome) -> Outcome:
-            is_released = outcome.status is Status.READY and not outcome.is_good_poll
-            return structs.replace(outcome, attempts=outcome.attempts + 1) if is_released else outcome
+    class committer_class(PostgresCommitter):
+        def _write_rows(
+            self, changes: Sequence[tuple[Outcome, Status]], holder: UUID | None = None
+        ) -> dict[UUID, Status | None]:
+            def failed(outcome: Outcome) -> Outcome:
+                is_released = outcome.status is Status.READY and not outcome.is_good_poll
+                return structs.replace(outcome, attempts=outcome.attempts + 1) if is_released else outcome
 
-        return super()._write_rows([(failed(outcome), entering) for outcome, entering in changes], holder)
+            return super()._write_rows([(failed(outcome), entering) for outcome, entering in changes], holder)
 
 
 class BeatsOnlyAtFirst(PostgresEngine):
     """Says that it lives once, and then only asks."""
 
-    def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
-        self._write_executor(sign)
-        rows = self.rows("tasks_of_executor", executor_id=sign.executor_id)
-        return [OwnedTask(id=pk, claim_number=number, is_cancel_requested=asked) for pk, number, asked in rows]
+    class executors_class(PostgresExecutors):
+        def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
+            self._write_executor(sign)
+            rows = self.db.query("tasks_of_executor", executor_id=sign.executor_id)
+            return [OwnedTask(id=pk, claim_number=number, is_cancel_requested=asked) for pk, number, asked in rows]
 
 
 class BeatsOnItsTasks(PostgresEngine):
     """Writes its beats on its tasks, as one would at first."""
 
-    def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
-        self.tasks.running().filter(executor_id=sign.executor_id).update(claimed_at=Clock())
-        return super().heartbeat(sign)
+    class executors_class(PostgresExecutors):
+        def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
+            self.db.tasks.running().filter(executor_id=sign.executor_id).update(claimed_at=Clock())
+            return super().heartbeat(sign)
 
 
 class BeatsWithoutNews(PostgresEngine):
     """Is not told what is to be cancelled."""
 
-    def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
-        return [replace(held, is_cancel_requested=False) for held in super().heartbeat(sign)]
+    class executors_class(PostgresExecutors):
+        def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
+            return [replace(held, is_cancel_requested=False) for held in super().heartbeat(sign)]
 
 
 class RescuesByAge(PostgresEngine):
     """Goes by how long ago a task was claimed, not by its executor's beats."""
 
-    def _silent_executors(self) -> dict[UUID, float]:
-        return {pk: seconds or 0.0 for pk, seconds in self._holders().items()}
+    class executors_class(PostgresExecutors):
+        def _silent_executors(self) -> dict[UUID, float]:
+            return {pk: seconds or 0.0 for pk, seconds in self._holders().items()}
 
-    def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
-        overdue = self.lock(ids).filter(status=Status.RUNNING, claimed_at__lt=bound(-self.options.heartbeat_timeout))
-        return list(overdue.annotate(**TEXTS).defer(*RAW))
+        def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
+            overdue = self.db.lock(ids).filter(
+                status=Status.RUNNING, claimed_at__lt=bound(-self.db.options.heartbeat_timeout)
+            )
+            return list(overdue.annotate(**TEXTS).defer(*RAW))
 
 
 class RescuesWhatItSaw(PostgresEngine):
     """Takes what was overdue when it looked, and does not look again when it has the lock."""
 
-    def _silent_executors(self) -> dict[UUID, float]:
-        return defaultdict(float, super()._silent_executors())  # also of nobody, who holds what is not held any more
+    class executors_class(PostgresExecutors):
+        def _silent_executors(self) -> dict[UUID, float]:
+            return defaultdict(
+                float, super()._silent_executors()
+            )  # also of nobody, who holds what is not held any more
 
-    def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
-        return list(self.lock(ids).annotate(**TEXTS).defer(*RAW))
+        def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
+            return list(self.db.lock(ids).annotate(**TEXTS).defer(*RAW))
 
 
 class RescueCountsAnAttempt(PostgresEngine):
     """Counts a lost executor as a failure of its task."""
 
-    def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
-        self.tasks.filter(pk=row.pk).update(attempts=F("attempts") + 1)
-        return super()._take_back(row, silent, now)
+    class executors_class(PostgresExecutors):
+        def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
+            self.db.tasks.filter(pk=row.pk).update(attempts=F("attempts") + 1)
+            return super()._take_back(row, silent, now)
 
 
 class RescueForgetsTheCancel(PostgresEngine):
     """Starts a task again of which somebody has asked that it end."""
 
-    def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
-        row.cancel_requested_at = None
-        return super()._take_back(row, silent, now)
+    class executors_class(PostgresExecutors):
+        def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
+            row.cancel_requested_at = None
+            return super()._take_back(row, silent, now)
 
 
 class RescueTellsNoParent(PostgresEngine):
     """Lets a parent wait for ever for a child that went down with its executors."""
 
-    def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
-        rescued, _ = super()._take_back(row, silent, now)
-        return rescued, None
+    class executors_class(PostgresExecutors):
+        def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
+            rescued, _ = super()._take_back(row, silent, now)
+            return rescued, None
 
 
 class CancelsUnderTheHands(PostgresEngine):
     """Ends what somebody is at work on, as if it were queued."""
 
-    def _cancel_locked(self, rows: Iterable[Any]) -> Cancelled:
-        all_rows = list(rows)
-        for row in all_rows:
-            if row.status == Status.RUNNING:
-                row.status = Status.READY
-        return super()._cancel_locked(all_rows)
+    class canceller_class(PostgresCanceller):
+        def cancel_locked(self, rows: Iterable[Any]) -> Cancelled:
+            all_rows = list(rows)
+            for row in all_rows:
+                if row.status == Status.RUNNING:
+                    row.status = Status.READY
+            return super().cancel_locked(all_rows)
 
 
 class CancelTellsNoParent(PostgresEngine):
     """Lets a parent wait for ever for a child that somebody has cancelled."""
 
-    def _cancel_locked(self, rows: Iterable[Any]) -> Cancelled:
-        all_rows = list(rows)
-        for row in all_rows:
-            row.parent_id = None
-        return super()._cancel_locked(all_rows)
+    class canceller_class(PostgresCanceller):
+        def cancel_locked(self, rows: Iterable[Any]) -> Cancelled:
+            all_rows = list(rows)
+            for row in all_rows:
+                row.parent_id = None
+            return super().cancel_locked(all_rows)
 
 
 class RequeueKeepsAttempts(PostgresEngine):
     """Gives a task that is requeued the tries that it has left: none, as a rule."""
 
-    def _requeue_locked(self, ids: Sequence[UUID]) -> int:
-        before = dict(self.tasks.filter(pk__in=ids).values_list("pk", "attempts"))
-        requeued = super()._requeue_locked(ids)
-        for pk, attempts in before.items():
-            self.tasks.filter(pk=pk).update(attempts=attempts)
-        return requeued
+    class requeuer_class(Requeuer):
+        def _requeue_locked(self, ids: Sequence[UUID]) -> int:
+            before = dict(self.db.tasks.filter(pk__in=ids).values_list("pk", "attempts"))
+            requeued = super()._requeue_locked(ids)
+            for pk, attempts in before.items():
+                self.db.tasks.filter(pk=pk).update(attempts=attempts)
+            return requeued
 
 
 class ForgetsKeys(PostgresEngine):
     """Enqueues one more task of a key that a live one holds."""
 
-    def _enqueue_batch(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        return super()._enqueue_batch([structs.replace(row, key=None) for row in rows])
+    class enqueuer_class(PostgresEnqueuer):
+        def _enqueue_batch(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+            return super()._enqueue_batch([structs.replace(row, key=None) for row in rows])
 
 
 class ForgetsIdempotencyKeys(PostgresEngine):
     """Enqueues one more task of an idempotency key that somebody has used since it looked."""
 
-    def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        seen = self._seen({row.idempotency_key for row in rows})
-        new = [row for row in rows if row.idempotency_key not in seen]
-        try:
-            with self.transaction():
-                born = self.enqueue(new)
-        except IntegrityError:
-            born = self.enqueue([structs.replace(row, idempotency_key=None) for row in new])
-        answers = {row.id: answer for row, answer in zip(new, born, strict=True)}
-        return [answers.get(row.id) or seen[row.idempotency_key] for row in rows]
+    class enqueuer_class(PostgresEnqueuer):
+        def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+            seen = self._seen({row.idempotency_key for row in rows})
+            new = [row for row in rows if row.idempotency_key not in seen]
+            try:
+                with self.db.transaction():
+                    born = self.enqueue(new)
+            except IntegrityError:
+                born = self.enqueue([structs.replace(row, idempotency_key=None) for row in new])
+            answers = {row.id: answer for row, answer in zip(new, born, strict=True)}
+            return [answers.get(row.id) or seen[row.idempotency_key] for row in rows]
 
 
 class IgnoresWhatRuns(PostgresEngine):
     """Grants each claim of a queue the whole of its limit."""
 
-    def _count_running(self, most: Mapping[str, int]) -> dict[str, int]:
-        return dict.fromkeys(most, 0)
+    class limits_class(PostgresLimits):
+        def count_running(self, most: Mapping[str, int]) -> dict[str, int]:
+            return dict.fromkeys(most, 0)
 
 
 class SweepsNobody(PostgresEngine):
     """Leaves those asleep whose wake-up was lost."""
 
-    def sweep(self, limit: int = 1000) -> int:
-        return 0
+    class waker_class(PostgresWaker):
+        def sweep(self, limit: int = 1000) -> int:
+            return 0
 
 
 class SweepsAllWhoSleep(PostgresEngine):
     """Wakes whoever is asleep, mail or not."""
 
-    def _asleep_with_mail(self, limit: int) -> list[UUID]:
-        return list(self.tasks.suspended().values_list("pk", flat=True)[:limit])
+    class waker_class(PostgresWaker):
+        def _asleep_with_mail(self, limit: int) -> list[UUID]:
+            return list(self.db.tasks.suspended().values_list("pk", flat=True)[:limit])

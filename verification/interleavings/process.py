@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
 import django
 
 if TYPE_CHECKING:
-    from jobqueue.engine.base import Engine
+    from jobqueue.engine.engine import Engine
     from verification.interleavings.orders import Explored, Plan
 
 P = ParamSpec("P")

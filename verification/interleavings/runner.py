@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 from django.db import connections
 
-from jobqueue.engine import postgresql
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.postgres import wake
 from verification.interleavings.invariants import Seen, drive_on, problems
 from verification.interleavings.orders import Explored, Plan, RunOne, estimate, explore
 from verification.interleavings.scenarios import SCENARIOS
@@ -46,7 +46,7 @@ def estimate_kinds(name: str, kind: type[Engine], descents: int) -> tuple[float,
 def world_of(kind: type[Engine]) -> Iterator[World]:
     world = World(kind)
     # An order may take its time; giving up is tested elsewhere.
-    with patch.object(postgresql, "WAKE_LOCK_TIMEOUT", "60s"):
+    with patch.object(wake, "WAKE_LOCK_TIMEOUT", "60s"):
         try:
             yield world
         finally:

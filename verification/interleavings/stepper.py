@@ -21,7 +21,7 @@ from typing import Any
 
 from django.db import connections
 
-from jobqueue.engine.statements import statement
+from jobqueue.engine.postgres.connection import statement
 
 DEADLINE_SECONDS = 120.0
 # For a statement to end before we ask whether it waits; doubled each time, or a busy machine does little but ask.
@@ -157,7 +157,7 @@ def rest(place: Place) -> None:
 
 @cache
 def named_statements() -> dict[str, str]:
-    names = [path.name.removesuffix(".sql") for path in (files("jobqueue.engine") / "sql").iterdir()]
+    names = [path.name.removesuffix(".sql") for path in (files("jobqueue.engine.postgres") / "sql").iterdir()]
     return {statement(name): name for name in names}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from verification.interleavings.cases import CASES, Case, name_of, report
 from verification.interleavings.conftest import Run
 

@@ -16,7 +16,7 @@ from django.db import connections, transaction
 from msgspec.structs import replace
 
 from jobqueue.conf import parse
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.models import Counter, CounterDelta, Queue
 from jobqueue.records import (

@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 
 from django.db import connections, transaction
 
-from jobqueue.engine.base import Engine
-from jobqueue.engine.statements import statement
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.postgres.connection import statement
 from jobqueue.records import ClaimedTask, ExecutorInfo, Outcome
 
 

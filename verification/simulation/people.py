@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.models import Queue
 from jobqueue.records import FINAL, LIVE, CancelReport, NewTask, RequeueReport, Status

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jobqueue.engine.base import Engine
+    from jobqueue.engine.engine import Engine
 
 MOVES = 40
 

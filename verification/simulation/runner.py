@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 from django.db import connections
 
-from jobqueue.engine import postgresql
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.postgres import wake
 from jobqueue.models import Counter, CounterDelta, Queue
 from verification.faults import history
 from verification.simulation.play import Play
@@ -30,7 +30,7 @@ def run(seeds: Sequence[int], moves: int, kind: type[Engine]) -> Played:
     began = time.process_time()
     for name in DATABASES[1:]:
         connections.databases.setdefault(name, connections.databases["default"].copy())
-    with patch.object(postgresql, "WAKE_LOCK_TIMEOUT", "20ms"), recording():
+    with patch.object(wake, "WAKE_LOCK_TIMEOUT", "20ms"), recording():
         for seed in seeds:
             play = Play(kind, seed, DATABASES)
             found = perform(play, moves)

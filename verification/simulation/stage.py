@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db import OperationalError, connections
 
 from jobqueue.conf import parse
-from jobqueue.engine.base import Engine
+from jobqueue.engine.engine import Engine
 from jobqueue.records import FINAL, ClaimedTask, CommitResult, NewTask, Outcome, Status
 from verification.interleavings.world import World
 from verification.simulation import bodies

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jobqueue.engine.postgresql import PostgresEngine
+from jobqueue.engine.postgres.engine import PostgresEngine
 from verification.interleavings.process import pool_of
 from verification.simulation import process
 

@@ -12,8 +12,8 @@ from django.db.models import F, Q, QuerySet, TextField
 from django.db.models.functions import Cast, Coalesce
 
 from jobqueue.engine.clock import Clock, bound
-from jobqueue.engine.ground import SUSPECT_LOSSES
-from jobqueue.engine.limits import Limits
+from jobqueue.engine.portable.database import SUSPECT_LOSSES, Database, Part
+from jobqueue.engine.portable.limits import Limits
 from jobqueue.failpoints import reach
 from jobqueue.models import Task
 from jobqueue.records import WAITING, ClaimedBatch, ClaimedTask, ClaimRequest, Status
@@ -22,7 +22,11 @@ from jobqueue.records import WAITING, ClaimedBatch, ClaimedTask, ClaimRequest, S
 RAW = ("args", "kwargs", "inner_state", "options", "metadata", "errors", "worker_ids")
 
 
-class Claim(Limits):
+class Claimer(Part):
+    def __init__(self, db: Database, limits: Limits) -> None:
+        super().__init__(db)
+        self.limits = limits
+
     def claim(self, demand: ClaimRequest) -> ClaimedBatch:
         """
         Hand READY tasks to an executor, at most `limit`, best rank first.
@@ -33,49 +37,49 @@ class Claim(Limits):
         """
         if demand.limit <= 0 or not demand.queues:
             return ClaimedBatch()
-        with self.transaction():
-            claimed = self._claim(demand)
+        with self.db.transaction():
+            claimed = self.take(demand)
             if claimed:
                 reach("claim.before")
             return claimed
 
-    def _claim(self, demand: ClaimRequest) -> ClaimedBatch:
+    def take(self, demand: ClaimRequest) -> ClaimedBatch:
         if not demand.limited:
             return self._take_best(demand)
-        demand, busy = self._within_limits(demand)
+        demand, busy = self.limits.within_limits(demand)
         claims = self._take_best(demand)
         claims.busy = busy
         return claims
 
     def _take_best(self, demand: ClaimRequest) -> ClaimedBatch:
-        unlocked = {*self.limited_queues()} - {*demand.limited}
-        open_queues = {*demand.queues} - self._paused() - unlocked
+        unlocked = {*self.limits.limited_queues()} - {*demand.limited}
+        open_queues = {*demand.queues} - self.limits.paused() - unlocked
         slices = [(open_queues - demand.most.keys(), demand.limit)]
         slices += [({name}, min(most, demand.limit)) for name, most in demand.most.items() if name in open_queues]
         found = [row for names, most in slices if names and most > 0 for row in self._best(demand, names)[:most]]
         best = sorted(found, key=itemgetter(0, 1))[: demand.limit]
         taken = [pk for _, pk, number in best if self._take(pk, number, demand.executor_id)]
-        return ClaimedBatch(self._read_claimed(taken))
+        return ClaimedBatch(self.read_claimed(taken))
 
     def _best(self, demand: ClaimRequest, queues: Collection[str]) -> QuerySet[Task, tuple[Any, ...]]:
         """Select what may be claimed of some queues in order of rank: rank, id, claim_number; locked."""
         losses = Q(executor_losses__gte=SUSPECT_LOSSES) if demand.suspects else Q(executor_losses__lt=SUSPECT_LOSSES)
-        candidates = self.tasks.ready().filter(losses, queue_name__in=queues)
+        candidates = self.db.tasks.ready().filter(losses, queue_name__in=queues)
         if demand.only is not None:
             candidates = candidates.filter(task_type__in=demand.only)
         if demand.but is not None:
             candidates = candidates.exclude(task_type__in=demand.but)
         candidates = candidates.order_by("rank", "pk")
-        if connections[self.database].features.supports_select_for_update_with_limit:
-            candidates = self.locking(candidates)
+        if connections[self.db.using].features.supports_select_for_update_with_limit:
+            candidates = self.db.with_lock(candidates)
         return candidates.values_list("rank", "pk", "claim_number")
 
     def claim_one(self, pk: UUID, executor_id: UUID) -> ClaimedTask | None:
         """Hand over one READY task out of turn; None when it is not READY. Locks: the row, waiting for others."""
-        with self.transaction():
-            number = self.tasks.filter(pk=pk).values_list("claim_number", flat=True).first()
+        with self.db.transaction():
+            number = self.db.tasks.filter(pk=pk).values_list("claim_number", flat=True).first()
             is_taken = number is not None and self._take(pk, number, executor_id)
-            return self._read_claimed([pk])[0] if is_taken else None
+            return self.read_claimed([pk])[0] if is_taken else None
 
     def hold(self, claimed: ClaimedTask, holder: UUID | None = None) -> bool:
         """
@@ -84,7 +88,7 @@ class Claim(Limits):
         holder: as in commit().
         Locks: the row FOR NO KEY UPDATE.
         """
-        rows = self.lock([claimed.id], wait=True).only("pk", "status", "claim_number", "executor_id")
+        rows = self.db.lock([claimed.id], wait=True).only("pk", "status", "claim_number", "executor_id")
         return any(
             row.status == Status.RUNNING
             and row.claim_number == claimed.claim_number
@@ -94,7 +98,7 @@ class Claim(Limits):
 
     def _take(self, pk: UUID, number: int, executor_id: UUID) -> bool:
         """Compare and set: where nothing could be locked, somebody else may have been faster."""
-        changed = self.tasks.ready().filter(pk=pk, claim_number=number)
+        changed = self.db.tasks.ready().filter(pk=pk, claim_number=number)
         return bool(
             changed.update(
                 status=Status.RUNNING,
@@ -107,12 +111,12 @@ class Claim(Limits):
             )
         )
 
-    def _read_claimed(self, ids: Sequence[UUID]) -> list[ClaimedTask]:
+    def read_claimed(self, ids: Sequence[UUID]) -> list[ClaimedTask]:
         if not ids:
             return []
         texts = {f"{name}_text": Cast(name, TextField()) for name in RAW}
-        rows = self.tasks.filter(pk__in=ids).annotate(**texts).defer(*RAW).order_by("rank", "pk")
-        now = self.now()
+        rows = self.db.tasks.filter(pk__in=ids).annotate(**texts).defer(*RAW).order_by("rank", "pk")
+        now = self.db.now()
         return [
             ClaimedTask(
                 id=row.pk,
@@ -135,7 +139,7 @@ class Claim(Limits):
                 enqueued_at=row.enqueued_at,
                 started_at=row.started_at,
                 claimed_at=row.claimed_at or now,
-                wait_seconds=max(0.0, (now - row.rank).total_seconds() - row.priority * self.options.aging),
+                wait_seconds=max(0.0, (now - row.rank).total_seconds() - row.priority * self.db.options.aging),
                 is_expired=row.expires_at is not None and row.expires_at <= now and row.polls == 0,
             )
             for row in rows
@@ -143,12 +147,12 @@ class Claim(Limits):
 
     def queues_in_use(self) -> list[str]:
         """Name the queues that hold READY tasks, for an executor that serves every queue."""
-        return sorted(self.tasks.ready().order_by().values_list("queue_name", flat=True).distinct())
+        return sorted(self.db.tasks.ready().order_by().values_list("queue_name", flat=True).distinct())
 
     def has_suspects(self, queues: Sequence[str]) -> bool:
         """Whether a READY task that lost executors, and so has to run alone, waits in a queue not paused or full."""
-        suspects = self.tasks.ready().filter(executor_losses__gte=SUSPECT_LOSSES)
-        return suspects.filter(queue_name__in={*queues} - self._paused() - self._full()).exists()
+        suspects = self.db.tasks.ready().filter(executor_losses__gte=SUSPECT_LOSSES)
+        return suspects.filter(queue_name__in={*queues} - self.limits.paused() - self.limits.full()).exists()
 
     def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
         """
@@ -156,8 +160,8 @@ class Claim(Limits):
 
         Nobody waits for what a paused queue holds, only for what of it is running.
         """
-        rows = self.tasks if queues is None else self.tasks.filter(queue_name__in=queues)
-        open_rows = rows.exclude(queue_name__in=self._paused())
+        rows = self.db.tasks if queues is None else self.db.tasks.filter(queue_name__in=queues)
+        open_rows = rows.exclude(queue_name__in=self.limits.paused())
         alarms = open_rows.filter(status__in=WAITING)
         soon = alarms.filter(wake_at__lte=bound(within_seconds))
         return not (open_rows.ready().exists() or rows.running().exists() or soon.exists())

@@ -14,7 +14,7 @@ from django.db.models import Count, TextField
 from django.db.models.functions import Cast
 
 from jobqueue.engine.clock import Clock
-from jobqueue.engine.ground import Ground, json_from
+from jobqueue.engine.portable.database import Part, json_from
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.models import InboxMessage
 from jobqueue.records import FINAL, NewMessage, Status, StoredMessage
@@ -41,7 +41,7 @@ class Ending:
         )
 
 
-class Mail(Ground):
+class Messages(Part):
     def send(self, messages: Sequence[NewMessage]) -> list[int]:
         """
         Insert messages in the caller's transaction; the receivers are woken after its commit.
@@ -50,40 +50,42 @@ class Mail(Ground):
         nothing and has no id in the answer, also when its receiver has ended since. Locks: the receivers
         FOR KEY SHARE, which blocks neither other senders nor their executors, only their deletion.
         """
-        with self.transaction():
-            return self._send(messages)
+        with self.db.transaction():
+            return self.insert_or_raise(messages)
 
-    def _send(self, messages: Sequence[NewMessage]) -> list[int]:
-        new = self._without_repeats(messages)
-        self._refuse_receivers(new)
+    def insert_or_raise(self, messages: Sequence[NewMessage]) -> list[int]:
+        new = self.without_repeats(messages)
+        self.check_receivers(new)
         # Without another look: to one that ends in this moment it goes undelivered, but not unseen.
         return [pk for pk, _ in self._insert_all(new)]
 
-    def _without_repeats(self, messages: Sequence[NewMessage]) -> list[NewMessage]:
+    def without_repeats(self, messages: Sequence[NewMessage]) -> list[NewMessage]:
         """Leave out messages whose dedupe_key their receiver has seen."""
         keys = {message.dedupe_key for message in messages} - {None}
         if not keys:
             return list(messages)
-        rows = self.messages.filter(task__backend=self.alias, task_id__in=receivers(messages), dedupe_key__in=keys)
+        rows = self.db.messages.filter(
+            task__backend=self.db.backend, task_id__in=receivers(messages), dedupe_key__in=keys
+        )
         seen = set(rows.values_list("task_id", "dedupe_key"))
         return [message for message in messages if (message.task_id, message.dedupe_key) not in seen]
 
-    def _refuse_receivers(self, messages: Sequence[NewMessage]) -> None:
+    def check_receivers(self, messages: Sequence[NewMessage]) -> None:
         """Raise for the first receiver that is unknown or has ended."""
-        found = dict(self.tasks.filter(pk__in=receivers(messages)).values_list("pk", "finished_at"))
+        found = dict(self.db.tasks.filter(pk__in=receivers(messages)).values_list("pk", "finished_at"))
         for message in messages:
             if message.task_id not in found:
                 raise TaskNotFound(f"There is no task {message.task_id} to send to.")
             if found[message.task_id] is not None:
                 raise TaskFinished(f"Task {message.task_id} has ended and takes no messages.")
 
-    def _insert(self, messages: Sequence[NewMessage]) -> list[tuple[int, UUID]]:
+    def insert(self, messages: Sequence[NewMessage]) -> list[tuple[int, UUID]]:
         """
         Insert what can be, in order: where the receiver lives and the dedupe_key is new. Id and receiver of each.
 
         The end of a child is kept for a parent that has ended badly too, unless that is just going.
         """
-        found = dict(self.tasks.filter(pk__in=receivers(messages)).values_list("pk", "status"))
+        found = dict(self.db.tasks.filter(pk__in=receivers(messages)).values_list("pk", "status"))
         living = {pk for pk, status in found.items() if status not in FINAL}
         parents = {message.task_id for message in messages if message.child_status is not None}
         unlucky = {pk for pk in parents - living if found.get(pk) in ENDED_BADLY}
@@ -91,7 +93,7 @@ class Mail(Ground):
         return self._insert_all([m for m in messages if m.task_id in living or (m.child_status and m.task_id in kept)])
 
     def _insert_all(self, messages: Sequence[NewMessage]) -> list[tuple[int, UUID]]:
-        now = self.now()
+        now = self.db.now()
         ids = [(self._insert_one(message, now), message.task_id) for message in messages]
         return [(pk, receiver) for pk, receiver in ids if pk is not None]
 
@@ -105,13 +107,13 @@ class Mail(Ground):
             sent_at=now,
         )
         if message.dedupe_key is None:
-            row.save(using=self.database, force_insert=True)
+            row.save(using=self.db.using, force_insert=True)
             return row.pk
         try:
-            with transaction.atomic(using=self.database):
-                row.save(using=self.database, force_insert=True)
+            with transaction.atomic(using=self.db.using):
+                row.save(using=self.db.using, force_insert=True)
         except IntegrityError:
-            if self.messages.filter(task_id=message.task_id, dedupe_key=message.dedupe_key).exists():
+            if self.db.messages.filter(task_id=message.task_id, dedupe_key=message.dedupe_key).exists():
                 return None
             raise
         return row.pk
@@ -127,7 +129,7 @@ class Mail(Ground):
         for letter in self._unread(ids, limit):
             mail.setdefault(letter.task_id, []).append(letter)
         full = [pk for pk, letters in mail.items() if len(letters) >= limit]
-        unread = self.tasks.filter(pk__in=full, unread_polls__gt=0).values_list("pk", "unread_polls") if full else ()
+        unread = self.db.tasks.filter(pk__in=full, unread_polls__gt=0).values_list("pk", "unread_polls") if full else ()
         for pk, unread_polls in unread:
             mail[pk] = self._unread([pk], limit << min(unread_polls, MOST_DOUBLINGS))
         return mail
@@ -136,42 +138,42 @@ class Mail(Ground):
         columns = ("pk", "task_id", "sender_id", "child_status", "text", "sent_at")
         found: list[tuple[Any, ...]] = []
         for task_id in ids:
-            rows = self.messages.filter(task_id=task_id, consumed_at__isnull=True).order_by("pk")
+            rows = self.db.messages.filter(task_id=task_id, consumed_at__isnull=True).order_by("pk")
             found += rows.annotate(text=Cast("body", TextField())).values_list(*columns)[:limit]
         return [letter(*row) for row in found]
 
     def count_unread(self, ids: Collection[UUID]) -> dict[UUID, int]:
         """Count the messages that wait for these tasks; a task without any is left out. Locks: none."""
-        unread = self.messages.filter(task_id__in=ids, consumed_at__isnull=True)
+        unread = self.db.messages.filter(task_id__in=ids, consumed_at__isnull=True)
         return dict(unread.values_list("task_id").annotate(count=Count("pk")).order_by())
 
     def find_keys(self, keys: Collection[str]) -> dict[str, UUID]:
         """Give the live tasks that hold these keys."""
-        rows = self.tasks.live().filter(key__in=keys).values_list("key", "pk") if keys else ()
+        rows = self.db.tasks.live().filter(key__in=keys).values_list("key", "pk") if keys else ()
         return {str(key): pk for key, pk in rows}
 
     def find_seen(self, sent: Collection[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
         """Give the tasks that have ended, by the key they had and a dedupe_key they have seen, of such pairs."""
         keys, dedupe_keys = {key for key, _ in sent}, {dedupe_key for _, dedupe_key in sent}
-        rows = self.tasks.finished().filter(key__in=keys, inbox__dedupe_key__in=dedupe_keys)
+        rows = self.db.tasks.finished().filter(key__in=keys, inbox__dedupe_key__in=dedupe_keys)
         found = rows.order_by("pk").values_list("key", "inbox__dedupe_key", "pk") if sent else ()
         return {(str(key), str(dedupe_key)): pk for key, dedupe_key, pk in found}
 
     def task_types(self, ids: Collection[UUID]) -> dict[UUID, str]:
         """Say what tasks run; one that is not there is left out. Locks: none."""
-        return dict(self.among(ids).values_list("pk", "task_type"))
+        return dict(self.db.by_ids(ids).values_list("pk", "task_type"))
 
-    def _report(self, endings: Sequence[Ending]) -> set[UUID]:
+    def report_ends(self, endings: Sequence[Ending]) -> set[UUID]:
         """
         Tell parents that children ended; `parent_notified_at` keeps a requeued child from doing it again.
 
         Returns the parents that were told.
         """
         if endings:
-            self.tasks.filter(pk__in=[ending.child_id for ending in endings]).update(parent_notified_at=Clock())
-        return self._tell_parents(endings)
+            self.db.tasks.filter(pk__in=[ending.child_id for ending in endings]).update(parent_notified_at=Clock())
+        return self.tell_parents(endings)
 
-    def _tell_parents(self, endings: Sequence[Ending]) -> set[UUID]:
+    def tell_parents(self, endings: Sequence[Ending]) -> set[UUID]:
         """
         Send one message for each end of a child; returns the parents that were told.
 
@@ -179,23 +181,27 @@ class Mail(Ground):
         """
         if not endings:
             return set()
-        told = {receiver for _, receiver in self._insert([ending.message() for ending in endings])}
+        told = {receiver for _, receiver in self.insert([ending.message() for ending in endings])}
         for ending in endings:
             if ending.parent_id not in told:
                 logger.info("message.dropped id=%s parent_id=%s reason=parent ended", ending.child_id, ending.parent_id)
         return told
 
-    def _busy(self, ids: Collection[UUID]) -> set[UUID]:
+    def delete_of(self, ids: Sequence[UUID]) -> None:
+        """Delete all messages of tasks that have ended."""
+        self.db.messages.filter(task_id__in=ids)._raw_delete(self.db.using)
+
+    def unreachable(self, ids: Collection[UUID]) -> set[UUID]:
         """Of receivers: those that nothing can be inserted for now. Here those that have ended and may be going."""
-        ended_badly = self.tasks.filter(pk__in=ids, status__in=ENDED_BADLY) if ids else self.tasks.none()
+        ended_badly = self.db.tasks.filter(pk__in=ids, status__in=ENDED_BADLY) if ids else self.db.tasks.none()
         return self._going(ended_badly.values_list("pk", flat=True))
 
     def _going(self, ids: Iterable[UUID]) -> set[UUID]:
         """Lock tasks that have ended; gives those that somebody else has locked, who may be pruning them."""
         ended = set(ids)
-        return ended - {row.pk for row in self.lock(ended).only("pk")} if ended else ended
+        return ended - {row.pk for row in self.db.lock(ended).only("pk")} if ended else ended
 
-    def _with_mail(self, left: Mapping[UUID, int]) -> set[UUID]:
+    def with_more_unread(self, left: Mapping[UUID, int]) -> set[UUID]:
         """Of locked tasks: those with more unread mail than was read and left, of which only they can take any."""
         return {pk for pk, count in self.count_unread(left).items() if count > left[pk]} if left else set()
 

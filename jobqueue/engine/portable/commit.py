@@ -6,44 +6,30 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db import DatabaseError, DataError, IntegrityError
+from django.db import DatabaseError
 from django.db.models import Case, F, TextField, Value, When
 from django.db.models.functions import Cast, Coalesce
 from django.db.models.lookups import LessThan
 from msgspec.structs import replace
 
-from jobqueue.engine.cancel import Cancel
 from jobqueue.engine.clock import Clock, from_now, rank_from
-from jobqueue.engine.enqueue import Enqueue
-from jobqueue.engine.ground import ERRORS_KEPT, WORKERS_KEPT, json_from
-from jobqueue.engine.mail import Ending
-from jobqueue.engine.tallies import Attempted, of_attempts
-from jobqueue.engine.wake import Wake
-from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
+from jobqueue.engine.portable.cancel import Canceller, LockedRow
+from jobqueue.engine.portable.counters import Attempted, Counters, of_attempts
+from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Database, Part, json_from, read_list
+from jobqueue.engine.portable.enqueue import Enqueuer
+from jobqueue.engine.portable.messages import Ending, Messages
+from jobqueue.engine.portable.refusals import REFUSALS, is_refusal
+from jobqueue.engine.portable.wake import Waker
+from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed
 from jobqueue.failpoints import reach
 from jobqueue.records import FINAL, WAITING, CommitResult, Enqueued, NewTask, Outcome, Status
-from jobqueue.serialization.json import decode
 
 logger = logging.getLogger(__name__)
 
-REFUSALS = (
-    DataError,
-    IntegrityError,
-    ValueError,
-    OverflowError,
-    TaskFinished,
-    TaskNotFound,
-    MessageAlreadyConsumed,
-    DuplicateKey,
-)
-# Where PostgreSQL says that there are no more transaction ids, or blocks in a file: no outcome can be written then.
-SERVER_LIMITS = ("varsup.c", "multixact.c", "bufmgr.c", "md.c")
 LOCKED_COLUMNS = (
     "pk",
     "status",
@@ -55,20 +41,23 @@ LOCKED_COLUMNS = (
 )
 
 
-@dataclass(slots=True)
-class LockedRow:
-    """What a commit looks at of a row; a model with its other fields deferred takes several times as long to make."""
+class Committer(Part):
+    def __init__(
+        self,
+        db: Database,
+        enqueuer: Enqueuer,
+        messages: Messages,
+        canceller: Canceller,
+        waker: Waker,
+        counters: Counters,
+    ) -> None:
+        super().__init__(db)
+        self.enqueuer = enqueuer
+        self.messages = messages
+        self.canceller = canceller
+        self.waker = waker
+        self.counters = counters
 
-    pk: UUID
-    status: str
-    claim_number: int
-    cancel_requested_at: datetime | None
-    parent_id: UUID | None
-    parent_notified_at: datetime | None
-    executor_id: UUID | None
-
-
-class Commit(Enqueue, Cancel, Wake):
     def commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None = None, wait: bool = False) -> CommitResult:
         """
         Perform what polls led to, all that can be in one transaction.
@@ -81,9 +70,9 @@ class Commit(Enqueue, Cancel, Wake):
         still name: after a backup was restored, claim numbers come a second time. Locks: the tasks, and
         of the receivers of their messages those that nobody holds; the others are to be woken after the commit.
         """
-        return self._halving(partial(self._commit_together, holder=holder, wait=wait), outcomes)
+        return self._commit_by_halves(partial(self._commit_together, holder=holder, wait=wait), outcomes)
 
-    def _halving(
+    def _commit_by_halves(
         self, perform: Callable[[Sequence[Outcome]], CommitResult], outcomes: Sequence[Outcome]
     ) -> CommitResult:
         if not outcomes:
@@ -96,29 +85,29 @@ class Commit(Enqueue, Cancel, Wake):
             if len(outcomes) == 1:
                 return CommitResult(refused={outcomes[0].task_id: error})
         half = len(outcomes) // 2
-        return merge([self._halving(perform, part) for part in (outcomes[:half], outcomes[half:])])
+        return merge([self._commit_by_halves(perform, part) for part in (outcomes[:half], outcomes[half:])])
 
     def _commit_together(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool) -> CommitResult:
-        with self.transaction():
-            committed = self._commit(outcomes, holder=holder, wait=wait)
+        with self.db.transaction():
+            committed = self.apply(outcomes, holder=holder, wait=wait)
             reach("commit.before")
             return committed
 
-    def _commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
+    def apply(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
         own = {outcome.task_id for outcome in outcomes}
         others = {pk for outcome in outcomes for pk in concerned(outcome)}
         heads = [outcome.task_id for outcome in outcomes if outcome.effects.cancel_children]
-        kin = self.descendants(heads)
+        kin = self.canceller.descendants(heads)
         locked = self._lock_for_commit(own, wait=True) if wait else {}
         if unlocked := (own | others | kin) - locked.keys():
             locked |= self._lock_for_commit(unlocked, wait=False)
         # A commit we met may have spawned: look again, now that nobody spawns who is locked.
-        while born := self.descendants(heads) - kin:
+        while born := self.canceller.descendants(heads) - kin:
             kin |= born
             locked |= self._lock_for_commit(born, wait=False)
-        family = {pk: self.descendants([pk]) for pk in heads}
-        gone = self.gone(own - locked.keys())
-        busy = self._busy(others - locked.keys())
+        family = {pk: self.canceller.descendants([pk]) for pk in heads}
+        gone = self.db.missing(own - locked.keys())
+        busy = self.messages.unreachable(others - locked.keys())
         held = [outcome for outcome in outcomes if is_held(outcome, locked.get(outcome.task_id), holder)]
         ready = [
             outcome
@@ -132,18 +121,18 @@ class Commit(Enqueue, Cancel, Wake):
         told = self._perform(ready, entering)
         # Whoever ends them together with their children has looked for these before they were born.
         barren = cancelled.union(heads)
-        self._cancel_queued([child.id for o in ready if o.task_id in barren for child in o.effects.spawn])
+        self.canceller.cancel_queued([child.id for o in ready if o.task_id in barren for child in o.effects.spawn])
         ends = [end for o in ready if (end := ending(o, entering[o.task_id], locked[o.task_id]))]
-        told |= self._tell_parents(ends)
+        told |= self.messages.tell_parents(ends)
         dropped = Counter(end.child_id for end in ends if end.parent_id not in told)
         dropped.update(o.task_id for o in ready for m in o.effects.send if m.is_droppable and m.task_id not in told)
         left = {o.task_id: len(o.effects.left) for o in ready if entering[o.task_id] is Status.SUSPENDED}
-        entering |= dict.fromkeys(self._with_mail(left), Status.READY)
+        entering |= dict.fromkeys(self.messages.with_more_unread(left), Status.READY)
         self._write([(outcome, entering[outcome.task_id]) for outcome in ready])
         if doomed:
-            told |= self._cancel_locked(locked[pk] for pk in doomed - entering.keys()).parents
+            told |= self.canceller.cancel_locked(locked[pk] for pk in doomed - entering.keys()).parents
         told -= entering.keys()
-        self._wake_locked(told & locked.keys())
+        self.waker.wake_locked(told & locked.keys())
         return CommitResult(
             done=entering,
             lost=frozenset(gone | (own & locked.keys()) - {outcome.task_id for outcome in held}),
@@ -153,7 +142,7 @@ class Commit(Enqueue, Cancel, Wake):
         )
 
     def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
-        return locked_rows(self.lock(ids, wait=wait).values_list(*LOCKED_COLUMNS))
+        return locked_rows(self.db.lock(ids, wait=wait).values_list(*LOCKED_COLUMNS))
 
     def _perform(self, outcomes: Sequence[Outcome], entering: Mapping[UUID, Status]) -> set[UUID]:
         """
@@ -169,14 +158,14 @@ class Commit(Enqueue, Cancel, Wake):
             for child in outcome.effects.spawn
         ]
         if children:
-            refuse_taken_keys(children, self._enqueue(children))
+            refuse_taken_keys(children, self.enqueuer.insert(children))
         unborn = {child.id for o in outcomes for child in o.effects.spawn} - {child.id for child in children}
         sent = [m for outcome in outcomes for m in outcome.effects.send if m.task_id not in unborn]
         told = {message.task_id for message in sent if not message.is_droppable}
         if strict := [message for message in sent if not message.is_droppable]:
-            self._send(strict)
+            self.messages.insert_or_raise(strict)
         if droppable := [message for message in sent if message.is_droppable]:
-            reached = [receiver for _, receiver in self._insert(droppable)]
+            reached = [receiver for _, receiver in self.messages.insert(droppable)]
             log_dropped(len(droppable) - len(reached))
             told.update(reached)
         return told - {child.id for child in children}
@@ -189,21 +178,21 @@ class Commit(Enqueue, Cancel, Wake):
         row, emptied, so that a late repeat of it stays harmless.
         """
         readers = {pk: outcome.task_id for outcome in outcomes for pk in outcome.effects.consumed}
-        if readers and self._take_away(readers) != len(readers):
+        if readers and self._delete_read(readers) != len(readers):
             raise MessageAlreadyConsumed
 
-    def _take_away(self, readers: Mapping[int, UUID]) -> int:
+    def _delete_read(self, readers: Mapping[int, UUID]) -> int:
         """Take away messages, given with the tasks that read them; returns how many were there."""
-        unread = self.messages.filter(pk__in=readers, consumed_at__isnull=True)
+        unread = self.db.messages.filter(pk__in=readers, consumed_at__isnull=True)
         if dict(unread.values_list("pk", "task_id")) != readers:
             return 0
         emptied = unread.filter(dedupe_key__isnull=False).update(consumed_at=Clock(), body=None)
-        return emptied + unread.filter(dedupe_key__isnull=True)._raw_delete(self.database)
+        return emptied + unread.filter(dedupe_key__isnull=True)._raw_delete(self.db.using)
 
     def _write(self, changes: Sequence[tuple[Outcome, Status]]) -> None:
         """Write outcomes into their own rows, which this transaction has locked."""
         before = self._before([outcome.task_id for outcome, _ in changes])
-        self._tally(of_attempts((outcome, entering, before[outcome.task_id][0]) for outcome, entering in changes))
+        self.counters.add(of_attempts((outcome, entering, before[outcome.task_id][0]) for outcome, entering in changes))
         for outcome, entering in changes:
             _, worker_ids, errors = before[outcome.task_id]
             columns: dict[str, Any] = {
@@ -224,7 +213,7 @@ class Commit(Enqueue, Cancel, Wake):
             if entering in WAITING:
                 columns["wake_at"] = next_look(outcome)
             if entering is Status.READY and not outcome.keeps_rank:
-                columns["rank"] = rank_from(Clock(), self.options.aging)
+                columns["rank"] = rank_from(Clock(), self.db.options.aging)
             if entering in FINAL:
                 columns["finished_at"] = Clock()
                 if outcome.parent_id is not None:
@@ -236,7 +225,7 @@ class Commit(Enqueue, Cancel, Wake):
             for name in ("return_value", "inner_state", "metadata"):
                 if (text := getattr(outcome, name)) is not None:
                     columns[name] = json_from(text)
-            self.tasks.running().filter(pk=outcome.task_id, claim_number=outcome.claim_number).update(**columns)
+            self.db.tasks.running().filter(pk=outcome.task_id, claim_number=outcome.claim_number).update(**columns)
 
     def _before(self, ids: Sequence[UUID]) -> Mapping[UUID, tuple[Attempted, list[Any], list[Any]]]:
         """Read of locked tasks what is counted, worker_ids and errors."""
@@ -248,13 +237,13 @@ class Commit(Enqueue, Cancel, Wake):
                     queue_name=queue_name,
                     task_type=task_type,
                     attempts=attempts,
-                    wait_seconds=max(0.0, (claimed_at - rank).total_seconds() - priority * self.options.aging),
+                    wait_seconds=max(0.0, (claimed_at - rank).total_seconds() - priority * self.db.options.aging),
                 ),
                 read_list(workers),
                 read_list(errors),
             )
             for pk, queue_name, task_type, attempts, claimed_at, rank, priority, workers, errors in (
-                self.tasks.filter(pk__in=ids).annotate(**texts).values_list(*columns)
+                self.db.tasks.filter(pk__in=ids).annotate(**texts).values_list(*columns)
             )
         }
 
@@ -318,30 +307,6 @@ def refuse_taken_keys(children: Sequence[NewTask], answers: Sequence[Enqueued]) 
 def log_dropped(count: int) -> None:
     if count:
         logger.info("message.dropped count=%d reason=parent ended", count)
-
-
-def is_refusal(error: Exception) -> bool:
-    """Whether the values are to blame; anything else is the database's trouble, and is tried again."""
-    if isinstance(error, REFUSALS):
-        return True
-    cause: Any = error.__cause__
-    match str(getattr(cause, "sqlstate", "") or "")[:2]:
-        case "54":  # program limit exceeded: a jsonb too large, say, arrives as an OperationalError
-            return cause.diag.source_file not in SERVER_LIMITS
-        case "P0":  # somebody's trigger raised
-            return True
-        case "":
-            return False
-    return type(error) is DatabaseError  # and this one a state of its own, which no driver knows
-
-
-def read_list(text: str) -> list[Any]:
-    """Decode a list column; one that cannot be read must not keep its task from ending."""
-    try:
-        value = decode(text)
-    except ValueError:
-        return []
-    return value if isinstance(value, list) else []
 
 
 def merge(parts: Iterable[CommitResult]) -> CommitResult:

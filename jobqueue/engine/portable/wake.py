@@ -10,36 +10,36 @@ from django.db import DatabaseError
 from django.db.models import Case, Exists, F, Min, OuterRef, Q, When
 
 from jobqueue.engine.clock import Clock, bound, rank_from
-from jobqueue.engine.ground import Ground
+from jobqueue.engine.portable.database import Part
 from jobqueue.failpoints import reach
 from jobqueue.records import WAITING, Status, WakeResult
 
 logger = logging.getLogger(__name__)
 
 
-class Wake(Ground):
+class Waker(Part):
     def wake_due(self, limit: int = 1000) -> WakeResult:
         """
         Make SCHEDULED and sleeping SUSPENDED tasks READY whose moment has come.
 
         They rank by the moment they asked for. Locks: the rows, skipping locked ones.
         """
-        alarms = self.tasks.filter(status__in=WAITING, wake_at__isnull=False)
+        alarms = self.db.tasks.filter(status__in=WAITING, wake_at__isnull=False)
         due = alarms.filter(wake_at__lte=bound())
         is_over = Q(timeout_at__isnull=True) | Q(timeout_at__lte=bound())
-        with self.transaction():
+        with self.db.transaction():
             ids = list(due.order_by("wake_at").values_list("pk", flat=True)[:limit])
-            locked = [row.pk for row in self.lock(ids).only("pk")] if ids else []
+            locked = [row.pk for row in self.db.lock(ids).only("pk")] if ids else []
             count = due.filter(pk__in=locked).update(
                 status=Status.READY,
-                rank=rank_from(F("wake_at"), self.options.aging),
+                rank=rank_from(F("wake_at"), self.db.options.aging),
                 wake_at=None,
                 timed_out=Case(When(is_over, status=Status.SUSPENDED, then=True), default=F("timed_out")),
             )
             if count:
                 reach("due.before")
         following = alarms.aggregate(at=Min("wake_at"))["at"]
-        seconds = None if following is None else (following - self.now()).total_seconds()
+        seconds = None if following is None else (following - self.db.now()).total_seconds()
         return WakeResult(count=count, next_seconds=seconds)
 
     def wake(self, ids: Iterable[UUID]) -> int:
@@ -49,14 +49,14 @@ class Wake(Ground):
         Locks first, in id order, waiting for commits in flight, and decides afterwards: one that is
         RUNNING in an older snapshot is then seen as its commit left it.
         """
-        with self.transaction():
-            return self._wake_locked([row.pk for row in self.lock(ids, wait=True).only("pk")])
+        with self.db.transaction():
+            return self.wake_locked([row.pk for row in self.db.lock(ids, wait=True).only("pk")])
 
-    def _wake_locked(self, ids: Collection[UUID]) -> int:
+    def wake_locked(self, ids: Collection[UUID]) -> int:
         if not ids:
             return 0
-        suspended = self.tasks.suspended().filter(pk__in=ids)
-        return suspended.update(status=Status.READY, rank=rank_from(Clock(), self.options.aging), wake_at=None)
+        suspended = self.db.tasks.suspended().filter(pk__in=ids)
+        return suspended.update(status=Status.READY, rank=rank_from(Clock(), self.db.options.aging), wake_at=None)
 
     def wake_or_leave(self, ids: Collection[UUID]) -> None:
         """Wake, or leave it to the sweep: for a verb whose own work is done."""
@@ -65,7 +65,7 @@ class Wake(Ground):
             self.wake(ids)
             reach("wake.after")
         except DatabaseError as error:
-            logger.info("wake.deferred backend=%s tasks=%d error=%s", self.alias, len(ids), error)
+            logger.info("wake.deferred backend=%s tasks=%d error=%s", self.db.backend, len(ids), error)
 
     def sweep(self, limit: int = 1000) -> int:
         """
@@ -77,11 +77,11 @@ class Wake(Ground):
         ids = self._asleep_with_mail(limit)
         if not ids:
             return 0
-        with self.transaction():
-            return self._wake_locked([row.pk for row in self.lock(ids).only("pk")])
+        with self.db.transaction():
+            return self.wake_locked([row.pk for row in self.db.lock(ids).only("pk")])
 
     def _asleep_with_mail(self, limit: int) -> list[UUID]:
-        mail = self.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
+        mail = self.db.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
         newer = mail.filter(sent_at__gt=OuterRef("last_attempted_at"))
-        stuck = self.tasks.suspended().filter(Q(Exists(mail), unread_polls=0) | Q(Exists(newer)))
+        stuck = self.db.tasks.suspended().filter(Q(Exists(mail), unread_polls=0) | Q(Exists(newer)))
         return list(stuck.order_by("pk").values_list("pk", flat=True)[:limit])

@@ -10,8 +10,8 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 from msgspec.structs import replace
 
-from jobqueue.engine.ground import json_from
-from jobqueue.engine.tallies import Tallies
+from jobqueue.engine.portable.counters import Counters
+from jobqueue.engine.portable.database import Database, Part, json_from
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import CounterDelta, Task, TaskQuerySet
 from jobqueue.records import Enqueued, NewTask, Status
@@ -23,7 +23,11 @@ ONCE_TRIES = 10  # of batches that share idempotency keys with as many others
 Hear = Callable[[Sequence[Enqueued]], object]
 
 
-class Enqueue(Tallies):
+class Enqueuer(Part):
+    def __init__(self, db: Database, counters: Counters) -> None:
+        super().__init__(db)
+        self.counters = counters
+
     def enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         """
         Insert tasks in the caller's transaction; answers come in the order of `rows`.
@@ -32,8 +36,8 @@ class Enqueue(Tallies):
         Raises DuplicateKey when the holder cannot be seen. Locks: the new rows, in the order of their keys, so that two
         callers with the same keys do not deadlock; waits for a concurrent insert of the same key.
         """
-        with self.transaction():
-            return self._enqueue(rows)
+        with self.db.transaction():
+            return self.insert(rows)
 
     def enqueue_batches(self, batches: Sequence[Sequence[NewTask]], hear: Hear) -> list[Enqueued]:
         """
@@ -42,9 +46,9 @@ class Enqueue(Tallies):
         What it does with them, it does while the server is at work on the next, where the engine can.
         """
         answers: list[Enqueued] = []
-        with self.transaction():
+        with self.db.transaction():
             for rows in batches:
-                answers += (some := self._enqueue(rows))
+                answers += (some := self.insert(rows))
                 hear(some)
         return answers
 
@@ -63,7 +67,7 @@ class Enqueue(Tallies):
                     firsts.setdefault(row.idempotency_key or row.id, row)
             in_order = sorted(firsts.values(), key=lambda row: row.idempotency_key or "")
             try:
-                with self.transaction():
+                with self.db.transaction():
                     born = self.enqueue(in_order)
             except IntegrityError:  # somebody else used a key meanwhile; the next look finds it
                 continue
@@ -74,18 +78,20 @@ class Enqueue(Tallies):
 
     def _seen(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
         """Give the tasks that have idempotency keys, whatever became of them."""
-        return self._as_holders(self.tasks.filter(idempotency_key__in=keys), "idempotency_key")
+        return self._as_holders(self.db.tasks.filter(idempotency_key__in=keys), "idempotency_key")
 
-    def _enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        now = self.now()
+    def insert(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        now = self.db.now()
         tasks = [self._new(row, now) for row in rows]
-        self.tasks.bulk_create([task for task in tasks if task.key is None], batch_size=ENQUEUE_BATCH)
+        self.db.tasks.bulk_create([task for task in tasks if task.key is None], batch_size=ENQUEUE_BATCH)
         answers = {task.pk: created(task) for task in tasks if task.key is None}
         keyed = sorted((task for task in tasks if task.key is not None), key=lambda task: task.key or "")
         for start in range(0, len(keyed), ENQUEUE_BATCH):
             answers |= self._enqueue_keyed(keyed[start : start + ENQUEUE_BATCH])
         born = Counter((row.queue_name, row.task_type) for row in rows if answers[row.id].created)
-        self._tally([CounterDelta(queue_name=queue, task_type=name, submitted=n) for (queue, name), n in born.items()])
+        self.counters.add(
+            [CounterDelta(queue_name=queue, task_type=name, submitted=n) for (queue, name), n in born.items()]
+        )
         return [answers[row.id] for row in rows]
 
     def _enqueue_keyed(self, tasks: Sequence[Task]) -> dict[UUID, Enqueued]:
@@ -96,8 +102,8 @@ class Enqueue(Tallies):
             first.setdefault(task.key, task)
         free = [task for key, task in first.items() if key not in holders]
         try:
-            with transaction.atomic(using=self.database):
-                self.tasks.bulk_create(free, batch_size=ENQUEUE_BATCH)
+            with transaction.atomic(using=self.db.using):
+                self.db.tasks.bulk_create(free, batch_size=ENQUEUE_BATCH)
         except IntegrityError:
             return {task.pk: self._enqueue_one(task) for task in tasks}
         born = {task.pk: created(task) for task in free}
@@ -109,8 +115,8 @@ class Enqueue(Tallies):
             if holder := self._holders_of({task.key}).get(task.key):
                 return holder
             try:
-                with transaction.atomic(using=self.database):
-                    self.tasks.bulk_create([task])
+                with transaction.atomic(using=self.db.using):
+                    self.db.tasks.bulk_create([task])
             except IntegrityError:  # somebody else took the key in between; the next look finds it
                 continue
             return created(task)
@@ -118,7 +124,7 @@ class Enqueue(Tallies):
 
     def _holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
         """Give the live tasks that hold keys."""
-        return self._as_holders(self.tasks.live().filter(key__in=keys), "key")
+        return self._as_holders(self.db.tasks.live().filter(key__in=keys), "key")
 
     def _as_holders(self, tasks: TaskQuerySet, column: str) -> dict[str | None, Enqueued]:
         rows = tasks.values_list(column, "pk", "enqueued_at", "status")
@@ -129,11 +135,11 @@ class Enqueue(Tallies):
         is_due = wake_at is None or wake_at <= now
         return Task(
             id=row.id,
-            backend=self.alias,
+            backend=self.db.backend,
             queue_name=row.queue_name,
             task_type=row.task_type,
             priority=row.priority,
-            rank=now - timedelta(seconds=row.priority * self.options.aging),
+            rank=now - timedelta(seconds=row.priority * self.db.options.aging),
             args=json_from(row.args),
             kwargs=json_from(row.kwargs),
             options=json_from(row.options),

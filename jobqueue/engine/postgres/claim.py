@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import starmap
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from jobqueue.engine.health import QUEUES_READ, TASKS_READ
-from jobqueue.engine.statements import Statements
-from jobqueue.records import ClaimedBatch, ClaimedTask, ClaimRequest, QueueLatency
+from jobqueue.engine.portable.claim import Claimer
+from jobqueue.engine.postgres.connection import PostgresDatabase
+from jobqueue.records import ClaimedBatch, ClaimedTask, ClaimRequest
 
 SURPLUS, SURPLUS_LEAST = 2, 20  # what a claim looks for in many queues, in tasks it wants: others may hold some
 FEW_LOCKS = 200  # a claim that would take no more than these for nothing does not look first
@@ -28,11 +28,13 @@ def wants_a_look(demand: ClaimRequest) -> bool:
     return (len(demand.queues) - SURPLUS) * demand.limit > FEW_LOCKS  # with 100 queues it was four times as slow
 
 
-class ClaimStatements(Statements):
+class PostgresClaimer(Claimer):
+    db: PostgresDatabase
+
     def claim(self, demand: ClaimRequest) -> ClaimedBatch:
         # BEGIN and COMMIT took two fifths of the worker's time for it.
         is_one_statement = demand.limit > 0 and demand.queues and not demand.limited and not wants_a_look(demand)
-        if is_one_statement and self.are_statements_transactions():
+        if is_one_statement and self.db.is_autocommit_safe():
             return self._take_up_to(NO_END, demand)
         return super().claim(demand)
 
@@ -67,7 +69,7 @@ class ClaimStatements(Statements):
         last_rank, last_id = last
         rows = self._asker(demand)(
             "claim",
-            aging=float(self.options.aging),
+            aging=float(self.db.options.aging),
             claim_limit=demand.limit,
             executor_id=demand.executor_id,
             last_rank=last_rank,
@@ -79,12 +81,12 @@ class ClaimStatements(Statements):
 
     def _asker(self, demand: ClaimRequest) -> Callable[..., list[tuple[Any, ...]]]:
         """Suspects are few, and have an index: planned for them, not for any, a statement uses it."""
-        return self.rows if demand.suspects else self.hot_rows
+        return self.db.query if demand.suspects else self.db.query_prepared
 
     def _claimable(self, demand: ClaimRequest) -> dict[str, Any]:
         """Say which tasks a demand is about."""
         return {
-            "backend": self.alias,
+            "backend": self.db.backend,
             "queues": list(demand.queues),
             "most": [demand.most.get(name) for name in demand.queues] if demand.most else [],
             "locked": list(demand.limited),
@@ -94,42 +96,19 @@ class ClaimStatements(Statements):
             "depth": max(PAST_OF_EACH, PAST // max(1, len(demand.queues))) if demand.is_picky else None,
         }
 
-    def _lock_queues(self, names: Collection[str]) -> dict[str, int | None]:
-        return dict(self.hot_rows("lock_queues", backend=self.alias, queues=list(names)))
-
-    def _count_running(self, most: Mapping[str, int]) -> dict[str, int]:
-        return dict(self.hot_rows("count_running", backend=self.alias, queues=list(most), most=list(most.values())))
-
     def queues_in_use(self) -> list[str]:
-        return sorted(name for (name,) in self.hot_rows("queues_in_use", backend=self.alias))
-
-    def limited_queues(self) -> list[str]:
-        return sorted(name for (name,) in self.hot_rows("limited_queues", backend=self.alias))
+        return sorted(name for (name,) in self.db.query_prepared("queues_in_use", backend=self.db.backend))
 
     def has_suspects(self, queues: Sequence[str]) -> bool:
-        open_queues = sorted({*queues} - self._full()) if queues else []
-        return bool(open_queues and self.rows("has_isolated", backend=self.alias, queues=open_queues))
+        open_queues = sorted({*queues} - self.limits.full()) if queues else []
+        return bool(open_queues and self.db.query("has_isolated", backend=self.db.backend, queues=open_queues))
 
     def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
-        ((is_drained,),) = self.rows(
+        ((is_drained,),) = self.db.query(
             "is_drained",
-            backend=self.alias,
+            backend=self.db.backend,
             queues=self.queues_in_use() if queues is None else list(queues),
             only_these=queues is not None,
             within_seconds=float(within_seconds),
         )
         return bool(is_drained)
-
-    def _draining(self) -> list[QueueLatency]:
-        rows = self.rows(
-            "queue_latency",
-            backend=self.alias,
-            aging=float(self.options.aging),
-            timeout=float(self.options.heartbeat_timeout),
-            queues=self.queues_in_use()[:QUEUES_READ],
-            task_limit=TASKS_READ,
-        )
-        return [
-            QueueLatency(queue_name=name, oldest_seconds=seconds, is_paused=is_paused, is_served=is_served)
-            for name, seconds, is_paused, is_served in rows
-        ]

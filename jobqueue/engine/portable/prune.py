@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from uuid import UUID
-
 from jobqueue.engine.clock import bound
-from jobqueue.engine.tallies import Tallies
+from jobqueue.engine.portable.counters import Counters
+from jobqueue.engine.portable.database import Database, Part
+from jobqueue.engine.portable.messages import Messages
 from jobqueue.failpoints import reach
 from jobqueue.models import SpareHeartbeat
 
 EXECUTORS_KEPT_SECONDS = 86_400
 
 
-class Prune(Tallies):
+class Pruner(Part):
+    def __init__(self, db: Database, messages: Messages, counters: Counters) -> None:
+        super().__init__(db)
+        self.messages = messages
+        self.counters = counters
+
     def prune(self, limit: int = 1000) -> int:
         """
         Delete ended tasks older than RETENTION, their messages first.
@@ -23,14 +27,14 @@ class Prune(Tallies):
         limit: per status. Nothing is done while somebody else is at it. Locks: the rows FOR UPDATE, skipping locked
         ones, so that a task that is being sent to stays until its sender has committed. Returns how many tasks went.
         """
-        with self.transaction():
+        with self.db.transaction():
             if not self._may_prune():
                 return 0
-            silent = self.unlocked(self.executors.filter(heartbeat__lt=bound(-EXECUTORS_KEPT_SECONDS)))
-            self.executors.filter(pk__in=[row.pk for row in silent.only("pk")]).delete()
-            SpareHeartbeat.objects.using(self.database).filter(at__lt=bound(-EXECUTORS_KEPT_SECONDS)).delete()
-            self._prune_minutes(limit)
-            kept = self.options.retention.items()
+            silent = self.db.lock_for_update(self.db.executors.filter(heartbeat__lt=bound(-EXECUTORS_KEPT_SECONDS)))
+            self.db.executors.filter(pk__in=[row.pk for row in silent.only("pk")]).delete()
+            SpareHeartbeat.objects.using(self.db.using).filter(at__lt=bound(-EXECUTORS_KEPT_SECONDS)).delete()
+            self.counters.prune_minutes(limit)
+            kept = self.db.options.retention.items()
             count = sum(self._purge(status, seconds, limit) for status, seconds in kept if seconds is not None)
             if count:
                 reach("prune.before")
@@ -40,7 +44,7 @@ class Prune(Tallies):
 
     def purge(self, status: str, kept_seconds: float, limit: int = 1000) -> int:
         """Delete tasks that ended so, and longer ago than that, the oldest first. Locks: as prune()."""
-        with self.transaction():
+        with self.db.transaction():
             return self._purge(status, kept_seconds, limit)
 
     def _may_prune(self) -> bool:
@@ -48,12 +52,9 @@ class Prune(Tallies):
         return True
 
     def _purge(self, status: str, kept_seconds: float, limit: int) -> int:
-        old = self.tasks.filter(status=status, finished_at__lte=bound(-kept_seconds)).order_by("finished_at")
-        ids = [row.pk for row in self.unlocked(old).only("pk")[:limit]]
+        old = self.db.tasks.filter(status=status, finished_at__lte=bound(-kept_seconds)).order_by("finished_at")
+        ids = [row.pk for row in self.db.lock_for_update(old).only("pk")[:limit]]
         if ids:
-            self._delete_mail(ids)
-            self.tasks.filter(pk__in=ids)._raw_delete(self.database)
+            self.messages.delete_of(ids)
+            self.db.tasks.filter(pk__in=ids)._raw_delete(self.db.using)
         return len(ids)
-
-    def _delete_mail(self, ids: Sequence[UUID]) -> None:
-        self.messages.filter(task_id__in=ids)._raw_delete(self.database)

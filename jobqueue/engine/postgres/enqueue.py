@@ -14,8 +14,8 @@ import msgspec
 from django.db import connections
 from psycopg import Connection, Pipeline
 
-from jobqueue.engine.enqueue import ENQUEUE_BATCH, KEY_TRIES, Hear, key_taken
-from jobqueue.engine.statements import Statements, as_json, sent, statement
+from jobqueue.engine.portable.enqueue import ENQUEUE_BATCH, KEY_TRIES, Enqueuer, Hear, key_taken
+from jobqueue.engine.postgres.connection import PostgresDatabase, as_json, flush, statement
 from jobqueue.records import Enqueued, NewTask, Status
 
 STATUSES = {status.value: status for status in Status}  # to call Status takes a microsecond
@@ -38,18 +38,20 @@ def _inserted(answers: Iterable[tuple[UUID, datetime, str]]) -> list[Enqueued]:
     return [Enqueued(pk, at, STATUSES[status], True) for pk, at, status in answers]
 
 
-class EnqueueStatements(Statements):
+class PostgresEnqueuer(Enqueuer):
+    db: PostgresDatabase
+
     def enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         if len(rows) > ENQUEUE_BATCH:
-            with self.transaction():
-                return self._enqueue(rows)
-        with self.waiting() if any(row.key is not None for row in rows) else nullcontext():
-            return self._enqueue(rows)
+            with self.db.transaction():
+                return self.insert(rows)
+        with self.db.read_committed() if any(row.key is not None for row in rows) else nullcontext():
+            return self.insert(rows)
 
     def enqueue_batches(self, batches: Sequence[Sequence[NewTask]], hear: Hear) -> list[Enqueued]:
         if not Pipeline.is_supported() or any(row.key is not None for rows in batches for row in rows):
             return super().enqueue_batches(batches, hear)
-        connection = connections[self.database]
+        connection = connections[self.db.using]
         connection.ensure_connection()
         raw = connection.connection
         answers: list[Enqueued] = []
@@ -59,12 +61,12 @@ class EnqueueStatements(Statements):
             answers.extend(some := _answers(*asked.pop()))
             hear(some)
 
-        with self.transaction(), connection.wrap_database_errors, raw.pipeline():
+        with self.db.transaction(), connection.wrap_database_errors, raw.pipeline():
             for rows in batches:
-                cursor = self._hot_cursor()
+                cursor = self.db.prepared_cursor()
                 cursor.execute(statement("enqueue"), self._rows_to_insert(rows))
                 raw.pgconn.send_flush_request()  # or its answer would come with that to the next
-                raw.wait(sent(raw.pgconn))
+                raw.wait(flush(raw.pgconn))
                 if asked:
                     listen()
                 asked.append((rows, cursor))
@@ -72,7 +74,7 @@ class EnqueueStatements(Statements):
                 listen()
         return answers
 
-    def _enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+    def insert(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         in_order = sorted(rows, key=lambda row: row.key or "")
         answers: list[Enqueued] = []
         for start in range(0, len(rows), ENQUEUE_BATCH):
@@ -102,7 +104,7 @@ class EnqueueStatements(Statements):
 
     def _last_holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
         """Return the last holder of each key, live or ended. See key_holders.sql."""
-        rows = self.hot_rows("key_holders", backend=self.alias, keys=list(keys))
+        rows = self.db.query_prepared("key_holders", backend=self.db.backend, keys=list(keys))
         return {key: Enqueued(pk, at, STATUSES[status], False) for key, pk, at, status in rows}
 
     def _insert_rows(self, rows: Sequence[NewTask]) -> list[Enqueued]:
@@ -110,16 +112,16 @@ class EnqueueStatements(Statements):
         if len(rows) == 1 and rows[0].key is None and self._is_young():
             columns = msgspec.structs.asdict(rows[0])
             del columns["key"]
-            aging = float(self.options.aging)
-            return _inserted(self.hot_rows("enqueue_one", backend=self.alias, aging=aging, **columns))
-        return _inserted(self.hot_rows("enqueue", **self._rows_to_insert(rows)))
+            aging = float(self.db.options.aging)
+            return _inserted(self.db.query_prepared("enqueue_one", backend=self.db.backend, aging=aging, **columns))
+        return _inserted(self.db.query_prepared("enqueue", **self._rows_to_insert(rows)))
 
     def _rows_to_insert(self, rows: Sequence[NewTask]) -> dict[str, Any]:
-        return {"backend": self.alias, "aging": float(self.options.aging), "rows": as_json(rows)}
+        return {"backend": self.db.backend, "aging": float(self.db.options.aging), "rows": as_json(rows)}
 
     def _is_young(self) -> bool:
         """Whether this connection may be closed before it pays to have the server plan the function of enqueue.sql."""
-        connection = connections[self.database]
+        connection = connections[self.db.using]
         connection.ensure_connection()
         asked = _asked[connection.connection] = _asked.get(connection.connection, 0) + 1
         return asked <= YOUNG

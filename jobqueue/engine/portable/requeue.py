@@ -8,13 +8,13 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 
 from jobqueue.engine.clock import Clock, rank_from
-from jobqueue.engine.ground import Ground
-from jobqueue.engine.mail import ENDED_BADLY
+from jobqueue.engine.portable.database import Part
+from jobqueue.engine.portable.messages import ENDED_BADLY
 from jobqueue.models import Task
 from jobqueue.records import RequeueReport, Status
 
 
-class Requeue(Ground):
+class Requeuer(Part):
     def requeue(self, ids: Collection[UUID], *, wait: bool = True) -> RequeueReport:
         """
         Put FAILED and CANCELLED tasks back READY, with all their attempts, their state and inbox.
@@ -22,9 +22,9 @@ class Requeue(Ground):
         A task whose key a live task holds stays as it is. Locks: the rows in id order; those that somebody else
         holds are left `busy` unless `wait`. Waits for a concurrent insert of the same key.
         """
-        with self.transaction():
-            seen = list(self.lock(ids, wait=wait).only("pk", "status", "key"))
-            busy = frozenset[UUID]() if wait else self.busy(ids, seen)
+        with self.db.transaction():
+            seen = list(self.db.lock(ids, wait=wait).only("pk", "status", "key"))
+            busy = frozenset[UUID]() if wait else self.db.locked_elsewhere(ids, seen)
             rows = [row for row in seen if row.status in ENDED_BADLY]
             free = self._with_free_keys(rows)
             requeued = self._requeue_free(free)
@@ -34,7 +34,7 @@ class Requeue(Ground):
     def _with_free_keys(self, rows: Sequence[Task]) -> list[UUID]:
         """Of tasks that ended: those without a key, and the first of each key that no live task holds."""
         keys = {row.key for row in rows if row.key is not None}
-        taken = set(self.tasks.live().filter(key__in=keys).values_list("key", flat=True)) if keys else set()
+        taken = set(self.db.tasks.live().filter(key__in=keys).values_list("key", flat=True)) if keys else set()
         free = []
         for row in rows:
             if row.key not in taken:
@@ -45,7 +45,7 @@ class Requeue(Ground):
     def _requeue_free(self, ids: Sequence[UUID]) -> int:
         """Requeue locked tasks. On a key conflict, retry in halves, so that only conflicting tasks stay unchanged."""
         try:
-            with transaction.atomic(using=self.database):
+            with transaction.atomic(using=self.db.using):
                 return self._requeue_locked(ids)
         except IntegrityError:
             if len(ids) == 1:
@@ -54,9 +54,9 @@ class Requeue(Ground):
         return self._requeue_free(ids[:half]) + self._requeue_free(ids[half:])
 
     def _requeue_locked(self, ids: Sequence[UUID]) -> int:
-        return self.tasks.filter(pk__in=ids, status__in=ENDED_BADLY).update(
+        return self.db.tasks.filter(pk__in=ids, status__in=ENDED_BADLY).update(
             status=Status.READY,
-            rank=rank_from(Clock(), self.options.aging),
+            rank=rank_from(Clock(), self.db.options.aging),
             attempts=0,
             executor_losses=0,
             wake_at=None,

@@ -20,7 +20,7 @@ from psycopg.pq import Format
 from psycopg.pq.abc import PGconn
 from psycopg.waiting import Ready, Wait
 
-from jobqueue.engine.base import Engine
+from jobqueue.engine.portable.database import Database
 from jobqueue.models import TaskQuerySet
 
 CHANNEL = "jobqueue"
@@ -35,11 +35,11 @@ def statement(name: str) -> str:
 
     psycopg parses one of more than 4,096 characters anew each time that it is executed: 10 us for commit.sql.
     """
-    text = (files("jobqueue.engine") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
+    text = (files("jobqueue.engine.postgres") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
     return "\n".join(line.strip() for line in text.splitlines() if not line.lstrip().startswith("--"))
 
 
-def make_own(connection: Connection, limit_seconds: float) -> bool:
+def configure_session(connection: Connection, limit_seconds: float) -> bool:
     """
     Set up an executor's session with the server; False behind a pooler, where others have a part in it.
 
@@ -65,7 +65,7 @@ def as_array(ids: Iterable[UUID | int]) -> str:
     return f"{{{','.join(map(str, ids))}}}"
 
 
-def sent(pgconn: PGconn) -> PQGen[None]:
+def flush(pgconn: PGconn) -> PQGen[None]:
     """Wait until all is on its way, as psycopg expects before it waits for an answer in a pipeline."""
     while pgconn.flush():
         ready = yield Wait.RW
@@ -101,26 +101,26 @@ class OneOf(Func):
     output_field = BooleanField()
 
 
-class Statements(Engine):
-    """Runs statements on PostgreSQL 14 and later."""
+class PostgresDatabase(Database):
+    """Runs statements from files on PostgreSQL 14 and later."""
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """
-        Open the verb's own transaction READ COMMITTED, or a savepoint in the caller's.
+        Open a READ COMMITTED transaction, or a savepoint in the caller's.
 
-        Under REPEATABLE READ there is one snapshot, and looking after locking would see the past.
+        REPEATABLE READ has one snapshot for the whole transaction: reading after locking would see the past.
         """
         if self.has_caller():
-            with transaction.atomic(using=self.database):
+            with transaction.atomic(using=self.using):
                 yield
             return
-        connection = connections[self.database]
+        connection = connections[self.using]
         raw = connection.connection
-        with connection.wrap_database_errors:  # somebody may have closed it under us, in place of a network that hangs
+        with connection.wrap_database_errors:  # the watchdog may have closed the connection
             site_default, raw.isolation_level = raw.isolation_level, IsolationLevel.READ_COMMITTED
         try:
-            with transaction.atomic(using=self.database):
+            with transaction.atomic(using=self.using):
                 yield
         finally:
             if not raw.closed:
@@ -128,52 +128,48 @@ class Statements(Engine):
                     raw.isolation_level = site_default
 
     def has_caller(self) -> bool:
-        """Whether a caller's transaction is open; its isolation is the caller's affair."""
-        connection = connections[self.database]
+        """Whether a caller's transaction is open. Its isolation is the caller's choice."""
+        connection = connections[self.using]
         return connection.in_atomic_block or not connection.get_autocommit()
 
-    def waiting(self) -> AbstractContextManager[None]:
-        """
-        Run one statement that may wait for somebody's insert, and has to see it then.
-
-        A statement is a transaction already, but of the site's isolation.
-        """
+    def read_committed(self) -> AbstractContextManager[None]:
+        """Run one statement READ COMMITTED: it may wait for another insert, and must see it then."""
         return nullcontext() if self.has_caller() else self.transaction()
 
-    def are_statements_transactions(self) -> bool:
-        """Whether a statement needs no transaction around it to be one that is READ COMMITTED."""
-        return connections[self.database].connection in _read_committed and not self.has_caller()
+    def is_autocommit_safe(self) -> bool:
+        """Whether a statement without a transaction around it runs in one of its own, READ COMMITTED."""
+        return connections[self.using].connection in _read_committed and not self.has_caller()
 
-    def rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+    def query(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run the statement of a file and fetch all its rows."""
-        with connections[self.database].cursor() as cursor:
+        with connections[self.using].cursor() as cursor:
             cursor.execute(statement(name), parameters)
             return cursor.fetchall() if cursor.description else []
 
-    def hot_rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+    def query_prepared(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         """
-        Do the same for statements that run all the time: bound by the server, answered in binary.
+        Run a frequent statement: the server binds its parameters and answers in binary.
 
-        They are prepared where the connection allows it (its prepare_threshold): planning takes 1.5 ms.
+        It is prepared if the connection has a prepare_threshold, because planning takes up to 1.5 ms.
         """
-        with self._hot_cursor() as cursor:
+        with self.prepared_cursor() as cursor:
             cursor.execute(statement(name), parameters)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
             return rows
 
-    def _hot_cursor(self) -> Any:
-        connection = connections[self.database]
+    def prepared_cursor(self) -> Any:
+        connection = connections[self.using]
         connection.ensure_connection()
         inner: Any = Cursor(connection.connection)
         # Only Django's loaders of text know naive times.
         inner.format = Format.BINARY if settings.USE_TZ else Format.TEXT
         return connection.make_debug_cursor(inner) if connection.queries_logged else connection.make_cursor(inner)
 
-    def count(self, name: str, /, **parameters: Any) -> int:
+    def execute(self, name: str, /, **parameters: Any) -> int:
         """Run the statement of a file and count the rows it changed."""
-        with connections[self.database].cursor() as cursor:
+        with connections[self.using].cursor() as cursor:
             cursor.execute(statement(name), parameters)
             return int(cursor.rowcount)
 
-    def among(self, ids: Iterable[UUID]) -> TaskQuerySet:
+    def by_ids(self, ids: Iterable[UUID]) -> TaskQuerySet:
         return self.tasks.filter(OneOf(F("pk"), Value(list(ids))))

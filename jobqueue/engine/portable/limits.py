@@ -6,24 +6,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from django.db import connections
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 
 from jobqueue.engine.clock import bound
-from jobqueue.engine.ground import Ground
-from jobqueue.models import Queue
+from jobqueue.engine.portable.database import Part
 from jobqueue.records import ClaimRequest
 
 
-class Limits(Ground):
-    @property
-    def queues(self) -> QuerySet[Queue]:
-        return Queue.objects.using(self.database).filter(backend=self.alias)
-
+class Limits(Part):
     def limited_queues(self) -> list[str]:
         """Name the queues that have a max_running."""
-        return sorted(self.queues.filter(max_running__isnull=False).values_list("name", flat=True))
+        return sorted(self.db.queues.filter(max_running__isnull=False).values_list("name", flat=True))
 
-    def _within_limits(self, demand: ClaimRequest) -> tuple[ClaimRequest, frozenset[str]]:
+    def within_limits(self, demand: ClaimRequest) -> tuple[ClaimRequest, frozenset[str]]:
         """
         Ask for no more of limited queues than still may run; also gives those that are left out.
 
@@ -32,34 +27,34 @@ class Limits(Ground):
         waits with his commits.
         Locks: the rows of limited queues FOR NO KEY UPDATE, in order of name, until the claim commits.
         """
-        rows = self._lock_queues(demand.limited)
+        rows = self.lock_queues(demand.limited)
         limits = {name: most for name, most in rows.items() if most is not None}
-        running = self._count_running(limits) if limits else {}
+        running = self.count_running(limits) if limits else {}
         free = {name: max(0, most - running.get(name, 0)) for name, most in limits.items()}
         most = {**demand.most, **{name: min(count, demand.most.get(name, count)) for name, count in free.items()}}
         return replace(demand, most=most, limited=list(rows)), frozenset(demand.limited) - rows.keys()
 
-    def _lock_queues(self, names: Collection[str]) -> dict[str, int | None]:
-        rows = self.queues.filter(name__in=names).order_by("name")
-        features = connections[self.database].features
+    def lock_queues(self, names: Collection[str]) -> dict[str, int | None]:
+        rows = self.db.queues.filter(name__in=names).order_by("name")
+        features = connections[self.db.using].features
         if features.has_select_for_update:
             rows = rows.select_for_update(
                 no_key=features.has_select_for_no_key_update, skip_locked=features.has_select_for_update_skip_locked
             )
         return dict(rows.values_list("name", "max_running"))
 
-    def _count_running(self, most: Mapping[str, int]) -> dict[str, int]:
+    def count_running(self, most: Mapping[str, int]) -> dict[str, int]:
         """Count what runs of some queues, of each no further than `most`."""
-        running = self.tasks.running()
+        running = self.db.tasks.running()
         return {name: running.filter(queue_name=name)[:limit].count() for name, limit in most.items()}
 
-    def _paused(self) -> set[str]:
+    def paused(self) -> set[str]:
         paused = Q(resume_at__isnull=True) | Q(resume_at__gt=bound()), Q(paused_at__isnull=False)
-        return set(self.queues.filter(*paused).values_list("name", flat=True))
+        return set(self.db.queues.filter(*paused).values_list("name", flat=True))
 
-    def _full(self) -> set[str]:
+    def full(self) -> set[str]:
         """Name the queues of which as many run as may."""
-        rows = self.queues.filter(max_running__isnull=False).values_list("name", "max_running")
+        rows = self.db.queues.filter(max_running__isnull=False).values_list("name", "max_running")
         limits = {name: most for name, most in rows if most is not None}
-        running = self._count_running(limits) if limits else {}
+        running = self.count_running(limits) if limits else {}
         return {name for name, most in limits.items() if running.get(name, 0) >= most}

@@ -14,7 +14,7 @@ from django.db import IntegrityError
 from django.db.models import Q
 
 from jobqueue.engine.clock import bound
-from jobqueue.engine.ground import Ground
+from jobqueue.engine.portable.database import Part
 from jobqueue.models import Counter, CounterDelta
 from jobqueue.records import Outcome, Status
 from jobqueue.tally import COUNTERS, EDGES, Counted, bucket
@@ -56,14 +56,14 @@ class Attempted:
     wait_seconds: float
 
 
-class Tallies(Ground):
-    def _tally(self, deltas: Sequence[CounterDelta]) -> None:
+class Counters(Part):
+    def add(self, deltas: Sequence[CounterDelta]) -> None:
         """Add to the tally in the caller's transaction. Locks: the new rows, which nobody waits for."""
         if deltas:
-            now = self.now()
+            now = self.db.now()
             for delta in deltas:
-                delta.backend, delta.at = self.alias, now
-            CounterDelta.objects.using(self.database).bulk_create(deltas)
+                delta.backend, delta.at = self.db.backend, now
+            CounterDelta.objects.using(self.db.using).bulk_create(deltas)
 
     def fold(self, limit: int = FOLD_BATCH) -> int:
         """
@@ -73,21 +73,21 @@ class Tallies(Ground):
         it. Locks: the deltas, and the rows that they add to.
         """
         # SQLite has one lock for all writers; exists() would drop the order that leads past what others took away.
-        if CounterDelta.objects.using(self.database).order_by("pk").values_list("pk").first() is None:
+        if CounterDelta.objects.using(self.db.using).order_by("pk").values_list("pk").first() is None:
             return 0
         try:
-            with self.transaction():
+            with self.db.transaction():
                 taken = self._take_deltas(limit)
-                self._add(tallies_of(taken))
+                self._add_up(tallies_of(taken))
         except IntegrityError as error:  # where nothing keeps two from folding at once, the other one was faster
             logger.info("counters.deferred error=%s", error)
             return 0
         return sum(summed.deltas for summed in taken)
 
     def _take_deltas(self, limit: int) -> list[Summed]:
-        deltas = list(CounterDelta.objects.using(self.database).select_for_update().order_by("pk")[:limit])
+        deltas = list(CounterDelta.objects.using(self.db.using).select_for_update().order_by("pk")[:limit])
         ids = [delta.pk for delta in deltas]
-        CounterDelta.objects.using(self.database).filter(pk__in=ids)._raw_delete(self.database)
+        CounterDelta.objects.using(self.db.using).filter(pk__in=ids)._raw_delete(self.db.using)
         return [
             Summed(
                 deltas=1,
@@ -102,11 +102,11 @@ class Tallies(Ground):
             for delta in deltas
         ]
 
-    def _add(self, tallies: Sequence[Counter]) -> None:
+    def _add_up(self, tallies: Sequence[Counter]) -> None:
         """Write rows anew, each with what was in it before."""
         if not tallies:
             return
-        rows = Counter.objects.using(self.database)
+        rows = Counter.objects.using(self.db.using)
         found = rows.filter(
             Q(minute__isnull=True) | Q(minute__in={tally.minute for tally in tallies if tally.minute}),
             queue_name__in={tally.queue_name for tally in tallies},
@@ -115,13 +115,13 @@ class Tallies(Ground):
         new = {key_of(tally): tally for tally in tallies}
         before = [row for row in found.select_for_update().order_by("pk") if key_of(row) in new]
         for row in before:
-            add(new[key_of(row)], row)
-        rows.filter(pk__in=[row.pk for row in before])._raw_delete(self.database)
+            add_row(new[key_of(row)], row)
+        rows.filter(pk__in=[row.pk for row in before])._raw_delete(self.db.using)
         rows.bulk_create(tallies)
 
     def counted(self) -> list[Counted]:
         """Give what was counted and added up of this backend's tasks, ever since. Locks: none."""
-        rows = Counter.objects.using(self.database).filter(backend=self.alias, minute__isnull=True)
+        rows = Counter.objects.using(self.db.using).filter(backend=self.db.backend, minute__isnull=True)
         return [
             Counted(
                 queue_name=row.queue_name,
@@ -131,11 +131,11 @@ class Tallies(Ground):
             for row in rows.order_by("queue_name", "task_type")
         ]
 
-    def _prune_minutes(self, limit: int) -> None:
+    def prune_minutes(self, limit: int) -> None:
         """Forget minutes long ago, which are in the rows of all time as well."""
-        rows = Counter.objects.using(self.database)
+        rows = Counter.objects.using(self.db.using)
         old = rows.filter(minute__isnull=False, minute__lt=bound(-MINUTES_KEPT_SECONDS)).order_by("minute")
-        rows.filter(pk__in=list(old.values_list("pk", flat=True)[:limit]))._raw_delete(self.database)
+        rows.filter(pk__in=list(old.values_list("pk", flat=True)[:limit]))._raw_delete(self.db.using)
 
 
 def of_attempts(changes: Iterable[tuple[Outcome, Status, Attempted]]) -> list[CounterDelta]:
@@ -192,7 +192,7 @@ def with_more(counts: Sequence[int], at: int | None, number: int) -> list[int]:
     return more
 
 
-def add(tally: Counter, row: Counter) -> None:
+def add_row(tally: Counter, row: Counter) -> None:
     for name in (*COUNTERS, "wait_seconds", "run_seconds"):
         setattr(tally, name, getattr(tally, name) + getattr(row, name))
     tally.waits = [new + old for new, old in zip_longest(tally.waits, row.waits, fillvalue=0)]

@@ -1,0 +1,1 @@
+"""Every verb on Django's ORM, correct on any database that Django supports."""

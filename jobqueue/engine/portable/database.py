@@ -1,0 +1,126 @@
+"""One backend's rows on one database: what every part of the engine reads, locks and writes through."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+from django.db import connections, transaction
+from django.db.models import Expression, JSONField, Model, QuerySet, TextField, Value
+from django.db.models.functions import Cast
+
+from jobqueue.conf import Options
+from jobqueue.engine.clock import read_clock
+from jobqueue.models import Executor, InboxMessage, Queue, Task, TaskQuerySet
+from jobqueue.serialization.json import decode
+
+ERRORS_KEPT = 20  # newest, per task
+WORKERS_KEPT = 100  # newest, per task
+SUSPECT_LOSSES = 2  # a task that lost this many executors runs alone in its process
+
+Row = TypeVar("Row", bound=Model)
+
+
+class Database:
+    """The rows of one backend, their locks, transactions and clock. using: Django's alias of the database."""
+
+    def __init__(self, backend: str, options: Options) -> None:
+        self.backend = backend
+        self.options = options
+        self.using = options.database
+
+    @property
+    def tasks(self) -> TaskQuerySet:
+        return Task.objects.using(self.using).filter(backend=self.backend)
+
+    @property
+    def messages(self) -> QuerySet[InboxMessage]:
+        return InboxMessage.objects.using(self.using)
+
+    @property
+    def executors(self) -> QuerySet[Executor]:
+        return Executor.objects.using(self.using).filter(backend=self.backend)
+
+    @property
+    def queues(self) -> QuerySet[Queue]:
+        return Queue.objects.using(self.using).filter(backend=self.backend)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """
+        Open a transaction, or a savepoint in the caller's.
+
+        With a savepoint, a caller who catches what a verb raises can go on.
+        """
+        with transaction.atomic(using=self.using):
+            yield
+
+    def now(self) -> datetime:
+        """Read the database's clock."""
+        return read_clock(self.using)
+
+    def by_ids(self, ids: Iterable[UUID]) -> TaskQuerySet:
+        return self.tasks.filter(pk__in=list(ids))
+
+    def lock(self, ids: Iterable[UUID], *, wait: bool = False) -> TaskQuerySet:
+        """
+        Select tasks by id, and lock them in id order; rows locked elsewhere are left out unless `wait`.
+
+        Locks: FOR NO KEY UPDATE, which does not conflict with a message being sent (FOR KEY SHARE).
+        """
+        return self.with_lock(self.by_ids(ids).order_by("pk"), wait=wait)
+
+    def with_lock(self, rows: TaskQuerySet, *, wait: bool = False) -> TaskQuerySet:
+        """Lock the selected tasks FOR NO KEY UPDATE, in the order of the query, if the database can."""
+        features = connections[self.using].features
+        if not features.has_select_for_update:
+            return rows
+        return rows.select_for_update(
+            no_key=features.has_select_for_no_key_update,
+            skip_locked=not wait and features.has_select_for_update_skip_locked,
+            of=("self",) if features.has_select_for_update_of else (),
+        )
+
+    def lock_for_update(self, rows: QuerySet[Row]) -> QuerySet[Row]:
+        """Lock the selected rows FOR UPDATE. Skip rows that others have locked, if the database can."""
+        features = connections[self.using].features
+        if not features.has_select_for_update:
+            return rows
+        return rows.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
+
+    def missing(self, ids: Collection[UUID]) -> set[UUID]:
+        """Return the ids that have no row."""
+        return set(ids) - set(self.by_ids(ids).values_list("pk", flat=True)) if ids else set()
+
+    def locked_elsewhere(self, ids: Collection[UUID], locked: Iterable[Task]) -> frozenset[UUID]:
+        """Return the ids whose rows exist, but are not among those that we locked."""
+        others = set(ids) - {row.pk for row in locked}
+        return frozenset(others - self.missing(others))
+
+
+class Part:
+    """A part of the engine: some verbs on one backend's rows."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
+
+def json_from(text: str) -> Expression:
+    """
+    Write JSON text into a JSON column as it is.
+
+    The database validates it. Python may be stricter, for example about the length of an integer.
+    """
+    return Cast(Value(text, TextField()), JSONField())
+
+
+def read_list(text: str) -> list[Any]:
+    """Decode a list column. An unreadable one counts as empty, so that its task can still end."""
+    try:
+        value = decode(text)
+    except ValueError:
+        return []
+    return value if isinstance(value, list) else []

@@ -1,0 +1,32 @@
+"""Executors as statements of PostgreSQL."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from jobqueue.engine.portable.executors import Executors
+from jobqueue.engine.postgres.connection import PostgresDatabase
+from jobqueue.records import ExecutorInfo, OwnedTask, PendingWork
+
+
+class PostgresExecutors(Executors):
+    db: PostgresDatabase
+
+    def pending_maintenance(self, executor_id: UUID) -> PendingWork:
+        ((alarm, running, mail, command, suspects),) = self.db.query_prepared(
+            "pending_maintenance", backend=self.db.backend, executor_id=executor_id
+        )
+        return PendingWork(
+            alarm_seconds=alarm, has_running=running, has_mail=mail, has_command=command, has_suspects=suspects
+        )
+
+    def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
+        if not self.db.query("heartbeat", executor_id=sign.executor_id, state=str(sign.state)):
+            self._write_executor(sign)
+        return [
+            OwnedTask(id=pk, claim_number=number, is_cancel_requested=requested)
+            for pk, number, requested in self.db.query("tasks_of_executor", executor_id=sign.executor_id)
+        ]
+
+    def _holders(self) -> dict[UUID, float | None]:
+        return dict(self.db.query_prepared("executors_with_running_tasks", backend=self.db.backend))

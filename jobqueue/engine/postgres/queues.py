@@ -1,0 +1,85 @@
+"""Queues as statements of PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable
+from uuid import UUID
+
+from django.db import OperationalError
+
+from jobqueue.engine.portable.queues import COUNTED_MOST, QUEUES_READ, RUNNING_READ, TASKS_READ, Queues
+from jobqueue.engine.postgres.connection import CHANNEL, PostgresDatabase
+from jobqueue.models import TaskQuerySet
+from jobqueue.records import QueueLatency, Status
+
+logger = logging.getLogger(__name__)
+
+NO_ROOM_FOR_NOTICES = "54000"  # program_limit_exceeded
+NO_ROOM_SAID_SECONDS = 300.0  # then again
+
+
+class PostgresQueues(Queues):
+    db: PostgresDatabase
+
+    def _oldest_snapshot_seconds(self) -> float:
+        return max((float(seconds) for *_, seconds in self.db.query("oldest_snapshot")), default=0.0)
+
+    def _running(self) -> Iterable[tuple[str, UUID | None, int]]:
+        rows = self.db.query("count_running_by_executor", backend=self.db.backend, running_limit=RUNNING_READ)
+        return [(queue_name, executor_id, number) for queue_name, executor_id, number in rows]
+
+    def _depths(self) -> Iterable[tuple[str, Status, int]]:
+        rows = self.db.query(
+            "queue_depths",
+            backend=self.db.backend,
+            queues=self.claimer.queues_in_use()[:QUEUES_READ],
+            depth_limit=COUNTED_MOST + 1,
+            queue_limit=QUEUES_READ,
+        )
+        return [(name, Status(status), number) for name, status, number in rows]
+
+    def _estimate(self, rows: TaskQuerySet) -> int:
+        (plan,) = json.loads(rows.order_by().explain(format="json"))
+        return int(plan["Plan"]["Plan Rows"])
+
+    def _draining(self) -> list[QueueLatency]:
+        rows = self.db.query(
+            "queue_latency",
+            backend=self.db.backend,
+            aging=float(self.db.options.aging),
+            timeout=float(self.db.options.heartbeat_timeout),
+            queues=self.claimer.queues_in_use()[:QUEUES_READ],
+            task_limit=TASKS_READ,
+        )
+        return [
+            QueueLatency(queue_name=name, oldest_seconds=seconds, is_paused=is_paused, is_served=is_served)
+            for name, seconds, is_paused, is_served in rows
+        ]
+
+    no_room_said_at = float("-inf")
+
+    def notify(self, queues: Iterable[str]) -> None:
+        try:
+            for queue in queues:
+                self.db.query("notify", channel=CHANNEL, payload=f"{self.db.backend} {queue}")
+        except OperationalError as error:
+            if getattr(error.__cause__, "sqlstate", None) != NO_ROOM_FOR_NOTICES:
+                raise
+            self._make_room_for_notices()
+
+    def _make_room_for_notices(self) -> None:
+        """Do without, which costs others up to POLL_INTERVAL; say so now and then."""
+        ((taken,),) = self.db.query("notification_queue_usage")
+        if time.monotonic() - self.no_room_said_at < NO_ROOM_SAID_SECONDS:
+            return
+        self.no_room_said_at = time.monotonic()
+        logger.warning(
+            "notify.queue_full backend=%s used_percent=%.0f poll_interval_s=%.1f "
+            "hint=A session that executed LISTEN stays in a transaction. Find it in pg_stat_activity.",
+            self.db.backend,
+            100 * taken,
+            self.db.options.poll_interval,
+        )
