@@ -43,7 +43,6 @@ AnyTask: TypeAlias = FunctionTask[..., Any]
 AnyResult: TypeAlias = "TaskResult[..., Any]"
 
 
-ROWS_PER_STATEMENT = 1000
 REUSED_KEY = (
     "This idempotency key was used for another request ({where}): its task, arguments, queue or options differ. "
     "Use a new key for a new request."
@@ -159,20 +158,10 @@ class JobQueueBackend(BaseTaskBackend):
         from jobqueue.api import tasks as api
 
         rows = list(self._new_rows(task, calls, numbered))
-        results: list[AnyResult] = []
-        waiting = iter(calls)
-
-        def show(some: Sequence[Enqueued]) -> None:
-            for answer, (args, kwargs) in zip(some, waiting, strict=False):  # which leaves those of the next batch
-                results.append(self._new_result(task, args, kwargs, answer))
-
-        if len(rows) <= ROWS_PER_STATEMENT:
-            answers = api.enqueue(self.alias, rows) if rows else []
-            show(answers)
-        else:
-            starts = range(0, len(rows), ROWS_PER_STATEMENT)
-            batches = [rows[start : start + ROWS_PER_STATEMENT] for start in starts]
-            answers = api.enqueue_batches(self.alias, batches, show)
+        answers = api.enqueue(self.alias, rows) if rows else []
+        results = [
+            self._new_result(task, args, kwargs, answer) for (args, kwargs), answer in zip(calls, answers, strict=True)
+        ]
         existing = self._rows([answer.id for answer in answers if not answer.created])
         has_receivers = is_heard(task_enqueued, logging.DEBUG)
         for place, answer in enumerate(answers):

@@ -21,7 +21,6 @@ from jobqueue.api.notifications import (
 )
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.portable.enqueue import Hear
 from jobqueue.models import Task
 from jobqueue.records import CancelReport, Enqueued, NewTask, RequeueReport, Status
 
@@ -39,12 +38,6 @@ def enqueue(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:
     """
     engine = engine_for(backend)
     return _told(engine, rows, engine.enqueue(rows))
-
-
-def enqueue_batches(backend: str, batches: Sequence[Sequence[NewTask]], hear: Hear) -> list[Enqueued]:
-    """Insert batches as enqueue(), all or none; `hear` gets the answers to each in its turn, before the commit."""
-    engine = engine_for(backend)
-    return _told(engine, list(chain.from_iterable(batches)), engine.enqueue_batches(batches, hear))
 
 
 def enqueue_once(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:

@@ -79,8 +79,7 @@ class Engine:
         self.is_drained = claimer.is_drained
 
         enqueuer = self.enqueuer = self.enqueuer_class(db, counters)
-        self.enqueue, self.enqueue_batches = enqueuer.enqueue, enqueuer.enqueue_batches
-        self.enqueue_once = enqueuer.enqueue_once
+        self.enqueue, self.enqueue_once = enqueuer.enqueue, enqueuer.enqueue_once
 
         canceller = self.canceller_class(db, messages)
         self.cancel, self.descendants = canceller.cancel, canceller.descendants

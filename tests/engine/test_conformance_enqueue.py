@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from django.db import connections
+from django.db import IntegrityError, connections
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.exceptions import DuplicateKey
@@ -108,6 +108,15 @@ def test_more_rows_than_a_statement_takes(bench: Bench) -> None:
 
     assert [answer.id for answer in answers] == [row.id for row in rows]
     assert bench.engine.tasks.count() == 1001
+
+
+def test_enqueue_of_more_rows_than_a_statement_takes_inserts_all_or_none(bench: Bench) -> None:
+    rows = [*(new() for _ in range(1000)), new(id=bench.add())]
+
+    with pytest.raises(IntegrityError):
+        bench.engine.enqueue(rows)
+
+    assert bench.engine.tasks.count() == 1
 
 
 def test_nothing_to_enqueue(bench: Bench) -> None:

@@ -403,8 +403,8 @@ class ForgetsKeys(PostgresEngine):
     """Enqueues one more task of a key that a live one holds."""
 
     class enqueuer_class(PostgresEnqueuer):
-        def _enqueue_batch(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-            return super()._enqueue_batch([structs.replace(row, key=None) for row in rows])
+        def _insert_batch(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+            return super()._insert_batch([structs.replace(row, key=None) for row in rows])
 
 
 class ForgetsIdempotencyKeys(PostgresEngine):

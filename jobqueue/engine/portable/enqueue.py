@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -19,8 +19,6 @@ from jobqueue.records import Enqueued, NewTask, Status
 ENQUEUE_BATCH = 1000  # rows per INSERT
 KEY_TRIES = 3  # a key's holder may come and go between the insert and the look
 ONCE_TRIES = 10  # of batches that share idempotency keys with as many others
-
-Hear = Callable[[Sequence[Enqueued]], object]
 
 
 class Enqueuer(Part):
@@ -38,19 +36,6 @@ class Enqueuer(Part):
         """
         with self.db.transaction():
             return self.insert(rows)
-
-    def enqueue_batches(self, batches: Sequence[Sequence[NewTask]], hear: Hear) -> list[Enqueued]:
-        """
-        Insert all batches in one transaction, as enqueue(), and call `hear` with the answers to each in its turn.
-
-        What it does with them, it does while the server is at work on the next, where the engine can.
-        """
-        answers: list[Enqueued] = []
-        with self.db.transaction():
-            for rows in batches:
-                answers += (some := self.insert(rows))
-                hear(some)
-        return answers
 
     def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         """

@@ -15,10 +15,7 @@ from django.conf import settings
 from django.db import connections, transaction
 from django.db.models import BooleanField, F, Func, Value
 from psycopg import Connection, Cursor, IsolationLevel
-from psycopg.abc import PQGen
 from psycopg.pq import Format
-from psycopg.pq.abc import PGconn
-from psycopg.waiting import Ready, Wait
 
 from jobqueue.engine.portable.database import Database
 from jobqueue.models import TaskQuerySet
@@ -63,14 +60,6 @@ def as_json(values: Sequence[msgspec.Struct]) -> str:
 def as_array(ids: Iterable[UUID | int]) -> str:
     """Write ids as PostgreSQL does: psycopg, which does it element by element, took a sixth of an actor's commit."""
     return f"{{{','.join(map(str, ids))}}}"
-
-
-def flush(pgconn: PGconn) -> PQGen[None]:
-    """Wait until all is on its way, as psycopg expects before it waits for an answer in a pipeline."""
-    while pgconn.flush():
-        ready = yield Wait.RW
-        if ready & Ready.R:
-            pgconn.consume_input()
 
 
 def notify_from_elsewhere(database: str, payload: str) -> None:
@@ -152,12 +141,12 @@ class PostgresDatabase(Database):
 
         It is prepared if the connection has a prepare_threshold, because planning takes up to 1.5 ms.
         """
-        with self.prepared_cursor() as cursor:
+        with self._prepared_cursor() as cursor:
             cursor.execute(statement(name), parameters)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
             return rows
 
-    def prepared_cursor(self) -> Any:
+    def _prepared_cursor(self) -> Any:
         connection = connections[self.using]
         connection.ensure_connection()
         inner: Any = Cursor(connection.connection)

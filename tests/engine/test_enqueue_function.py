@@ -1,0 +1,53 @@
+"""The function that inserts tasks: it calls no operators of other roles."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import DatabaseError, connection, transaction
+
+from tests.engine.bench import Bench, new
+from tests.engine.conftest import make_bench
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return make_bench("postgresql")
+
+
+TYPES = [
+    "smallint",
+    "int",
+    "bigint",
+    "float8",
+    "numeric",
+    "text",
+    "varchar",
+    "uuid",
+    "timestamptz",
+    "interval",
+    "jsonb",
+]
+OPERATORS = ["+", "-", "*", "/", "<", "<=", "=", ">=", ">", "||"]
+
+
+def test_operators_of_other_roles_are_not_called(bench: Bench) -> None:
+    """PostgreSQL prefers them, in any schema of the path, where it has none of its own for exactly these types."""
+    with connection.cursor() as cursor:
+        for left in TYPES:
+            for right in TYPES:
+                name = f"trap_{left}_{right}"
+                cursor.execute(
+                    f"CREATE FUNCTION {name}({left}, {right}) RETURNS {left} LANGUAGE plpgsql"
+                    f" AS $$ BEGIN RAISE '% was called', '{name}'; END $$"
+                )
+                for operator in OPERATORS:
+                    cursor.execute(
+                        f"CREATE OPERATOR public.{operator} (FUNCTION = {name}, LEFTARG = {left}, RIGHTARG = {right})"
+                    )
+        with pytest.raises(DatabaseError, match="was called"), transaction.atomic():
+            cursor.execute("SELECT 2::int * 2::float8")
+
+    row = new(priority=3, wake_after_seconds=5.0, expires_after_seconds=7.0, idempotency_key="k")
+    assert bench.engine.enqueue([row])[0].created
