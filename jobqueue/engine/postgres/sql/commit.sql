@@ -1,13 +1,13 @@
--- Commit plain outcomes: those that touch nothing but their own rows.
--- Parameters: outcomes: a JSON list of Outcome, what has its default left out; aging: seconds per point of priority;
---   edges: of the tally's buckets; holder: of the claims, NULL for any.
+-- Commit plain outcomes: those that change nothing but their own rows.
+-- Parameters: outcomes: a JSON list of Outcome, without the values that are the default; aging: seconds per point of
+--   priority; edges: of the counters' buckets; holder: the executor that made the claims, NULL for any.
 -- Index: the primary key.
--- Locks: the rows in id order FOR NO KEY UPDATE, skipping rows that somebody else holds: those are missing
---   from the answer and are committed again later. A row in the answer without a status is another claim's.
--- Trap: a thousand ids that the planner can count may make it read the whole table; behind a sub-select it cannot.
--- Trap: `AND status = 'RUNNING'` in the UPDATE's own WHERE lets the planner take the little partial index of
---   running tasks and join quadratically (6,000 jobs/s in place of 60,000 at batch 1,000).
-WITH given AS MATERIALIZED (
+-- Locks: the rows in id order FOR NO KEY UPDATE, skipping locked rows. Skipped rows are missing from the answer, and
+--   their outcomes are committed later. A row in the answer without a status belongs to another claim.
+-- Trap: with a thousand ids that the planner can count, it may read the whole table. It cannot count a sub-select.
+-- Trap: with `AND status = 'RUNNING'` in the UPDATE's own WHERE, the planner may join through the small partial index
+--   of running tasks, in quadratic time (6,000 instead of 60,000 tasks/s with batches of 1,000).
+WITH given AS (
     SELECT *
     FROM json_to_recordset(%(outcomes)s::json) AS given (
         task_id uuid, claim_number bigint, status text, attempts int, wake_after_seconds float8, wake_at timestamptz,
@@ -15,7 +15,7 @@ WITH given AS MATERIALIZED (
         run_seconds float8, return_value text, error text, inner_state text, metadata text, decided text
     )
 ),
-locked AS MATERIALIZED (
+locked AS (
     SELECT
         id, claim_number, status, executor_id, cancel_requested_at, backend, queue_name, task_type, attempts,
         GREATEST(0, date_part('epoch', claimed_at - rank) - priority * %(aging)s::float8) AS wait_seconds
@@ -24,12 +24,12 @@ locked AS MATERIALIZED (
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 ),
-held AS MATERIALIZED (
+held AS (
     SELECT given.*, backend, queue_name, task_type,
         given.attempts > locked.attempts AND given.status <> 'CANCELLED' AS has_failed,
         CASE WHEN worker_id IS NOT NULL THEN wait_seconds END AS waited,
         CASE WHEN worker_id IS NOT NULL THEN run_seconds END AS ran,
-        LEAST(wake_at, clock_timestamp() + make_interval(secs => wake_after_seconds)) AS asleep_until,
+        LEAST(wake_at, clock_timestamp() + make_interval(secs => wake_after_seconds)) AS wakes_at,
         COALESCE(decided, CASE
             WHEN cancel_requested_at IS NOT NULL AND given.status IN ('READY', 'SCHEDULED', 'SUSPENDED')
             THEN 'CANCELLED' ELSE given.status
@@ -46,12 +46,12 @@ written AS (
         timed_out = task.timed_out AND held.is_good_poll IS NOT TRUE,
         wake_at = CASE
             WHEN held.entering IN ('SCHEDULED', 'SUSPENDED')
-            THEN LEAST(held.asleep_until, clock_timestamp() + make_interval(secs => held.look_after_seconds))
+            THEN LEAST(held.wakes_at, clock_timestamp() + make_interval(secs => held.look_after_seconds))
         END,
         timeout_at = CASE
             WHEN held.is_good_poll IS NOT TRUE THEN task.timeout_at
             WHEN held.look_after_seconds IS NOT NULL AND held.entering IN ('READY', 'SUSPENDED')
-            THEN held.asleep_until
+            THEN held.wakes_at
         END,
         rank = CASE
             WHEN held.entering = 'READY' AND held.keeps_rank IS NOT TRUE
