@@ -1,8 +1,8 @@
 """
-What a poll of an actor returns: pure values, compared with == in a test without a database.
+The actions that a poll of an actor returns. They are values, which a test can compare without a database.
 
-Any number of effects (Spawn, Send, Yield), then at most one disposition (Sleep, Suspend, Done); without
-one the actor is polled again at once.
+A poll returns any number of effects (Spawn, Send, Yield) and at most one disposition (Sleep, Suspend, Done). Without
+a disposition the actor is polled again at once.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from jobqueue.serialization.ids import new_id
 @dataclass(frozen=True, slots=True, init=False)
 class Spawn:
     """
-    Start a child task: an actor, or a function task; its end arrives in our inbox as one message.
+    Start a child task, an actor or a function. Its end arrives in the parent's inbox as one message.
 
-    The poll fails with DuplicateKey when a live task holds the child's key.
+    The poll fails with DuplicateKey if a live task has the child's key.
 
-    `id` is there from the moment this is built, so that the state can remember the child; hence each is one
-    child, to be built in the poll that returns it, not kept in a module and spawned again. `using()` of the
-    target sets options, as in Spawn(make_thumbnail.using(priority=5), photo.pk).
+    `id` is the id of the child, so that the state can store it. So build each Spawn in the poll that returns it, and
+    use it once. `using()` of the target sets options: Spawn(make_thumbnail.using(priority=5), photo.pk).
     """
 
     target: Any
@@ -43,7 +42,7 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a message to a task: by its id, its live key, or its Spawn. The poll fails when the task has ended."""
+    """Send a message to a task by its id, its live key, or its Spawn. The poll fails if the task has ended."""
 
     to: UUID | str | Spawn
     body: Any = None
@@ -52,14 +51,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """Send a message to the parent, dropped when that has ended; the poll fails when there never was one."""
+    """Send a message to the parent. It is dropped if the parent has ended. The poll fails if there is no parent."""
 
     body: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Be polled again after a time or at a moment; a message ends it early."""
+    """Be polled again after a timedelta or at a datetime, or when a message comes."""
 
     until: timedelta | datetime
 
@@ -69,8 +68,8 @@ class Suspend:
     """
     Be polled again when a message comes, or after `timeout`.
 
-    Of polls in a row that take none of their mail, the first one's timeout stands; the poll that sees it end is
-    told so by `timed_out`, whatever mail it still leaves.
+    If several polls in a row consume no message, the timeout of the first one applies. The poll after it has
+    `timed_out` set, also if messages stay unread.
     """
 
     timeout: timedelta | None = None
@@ -78,7 +77,7 @@ class Suspend:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """End SUCCESSFUL. Living children live on, unless cancel_children."""
+    """End SUCCESSFUL. Living children continue, unless cancel_children."""
 
     result: Any = None
     cancel_children: bool = False
@@ -100,7 +99,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One unread message. `body` is decoded as the actor's `Message` type says, for kind MESSAGE."""
+    """One unread message. body: of the actor's `Message` type for kind MESSAGE."""
 
     id: int
     kind: Kind

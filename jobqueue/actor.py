@@ -1,4 +1,4 @@
-"""Actors: tasks that are polled many times over a long life, with typed state, an inbox and children."""
+"""Actors: tasks that are polled many times, with typed state, an inbox and children."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ PollResult = Actions | Callable[[], Actions]
 
 class Inbox:
     """
-    The unread messages of a poll, in order of arrival. What take() and popleft() give is consumed.
+    The unread messages of a poll, in order of arrival. take() and popleft() consume messages.
 
-    What is left unread makes the task run again: at once when something was consumed or newer mail
-    came, otherwise after a short wait that doubles.
+    If messages stay unread, the task runs again: at once if the poll consumed a message or a new one came, otherwise
+    after a short wait that doubles.
     """
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
@@ -60,21 +60,21 @@ class Inbox:
 
     @property
     def taken(self) -> tuple[Message, ...]:
-        """What this poll has consumed so far."""
+        """The messages that this poll has consumed."""
         return tuple(self._taken)
 
     def take(self, *wanted: Kind | type | UnionType) -> list[Message]:
         """
-        Consume the messages of these kinds, or of kind MESSAGE whose bodies are of these types; all without any.
+        Consume the messages of these kinds, or with bodies of these types. Without arguments, consume all.
 
-        Types are classes: raises TypeError for a TypedDict, or list[int], whose bodies are of dict and list.
+        Types are classes. Raises TypeError for others, such as a TypedDict or list[int]: pass dict or list.
         """
         kinds = tuple(w for w in wanted if isinstance(w, Kind))
         types = tuple(w for w in wanted if not isinstance(w, Kind))
         try:
-            isinstance(object(), types)  # whatever mail there is today
+            isinstance(object(), types)  # raises for an invalid type, also if the inbox is empty
         except TypeError as error:
-            raise TypeError(f"take() goes by Kind and by classes such as dict, not by {types!r}: {error}") from None
+            raise TypeError(f"take() needs a Kind or classes such as dict, not {types!r}: {error}") from None
         chosen = [
             m
             for m in self._unread
@@ -86,7 +86,7 @@ class Inbox:
         return chosen
 
     def popleft(self) -> Message:
-        """Consume the oldest message. Raises IndexError when there is none."""
+        """Consume the oldest message. Raises IndexError if there is none."""
         if not self._unread:
             raise IndexError("the inbox is empty")
         message = self._unread.pop(0)
@@ -97,11 +97,11 @@ class Inbox:
 @dataclass(slots=True, kw_only=True)
 class PollContext(Generic[S]):
     """
-    What a poll sees and changes.
+    The context of a poll.
 
-    state: mutated in place (or replaced); written when the poll's actions commit. timed_out: a Sleep or
-    a Suspend(timeout=...) has run its time, and no message came before. idempotency_key: the same for every
-    try of this poll. cancelled: whether the body was told to stop.
+    state: change it in place, or replace it. It is written when the poll's actions commit. timed_out: whether a Sleep
+    or a Suspend(timeout=...) ended before a message came. idempotency_key: the same for each attempt of this poll.
+    cancelled: whether the body should stop.
     """
 
     state: S
@@ -113,7 +113,7 @@ class PollContext(Generic[S]):
     polls: int = 0
     timed_out: bool = False
     should_stop: Callable[[], bool] = bool
-    make_result: Callable[[], Any] = lambda: None  # 7 us, so not before somebody asks
+    make_result: Callable[[], Any] = lambda: None  # takes 7 us, so only on demand
 
     @property
     def idempotency_key(self) -> str:
@@ -131,15 +131,15 @@ class PollContext(Generic[S]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorTask(FunctionTask[Any, Any]):
-    """An actor class as a task: `func` stands for its poll, with the parameters that enqueue() takes."""
+    """An actor class as a task. func: has the parameters of its poll, for enqueue()."""
 
     actor: type[Actor[Any]] = field(default=None, hash=False)  # type: ignore[assignment]
 
     def _taker(self) -> BaseTaskBackend:
         """
-        Give the backend. Raises InvalidTask for one that is not ours: it cannot poll.
+        Return the backend. Raises InvalidTask if it is not a jobqueue backend, because others cannot poll.
 
-        Not before the actor is enqueued: the settings of a site's tests may name Django's ImmediateBackend.
+        This is checked at the enqueue, because the settings of a site's tests may use Django's ImmediateBackend.
         """
         backend = self.get_backend()
         if not issubclass(backend.task_class, FunctionTask):
@@ -160,17 +160,16 @@ def _rebuild(cls: type[ActorTask], path: str, values: dict[str, Any]) -> ActorTa
 
 class Actor(Generic[S]):
     """
-    A pollable coroutine.
+    A task that is polled many times, with state and an inbox.
 
-    Write `poll(self, context, *args)`, plain or `async def`. `State`, a nested dataclass, TypedDict or msgspec
-    Struct, is its memory (any JSON object when there is none); `Message`, a type or union of types, decodes
-    the bodies of its messages: of a union, Structs are told apart by their tags, dataclasses by a field
-    `type: Literal["..."]`. Class keywords: name, queue_name, backend, priority, max_attempts, backoff,
-    retry_on, give_up_on, timeout, submit; subclasses have all but the name of them too, unless they say otherwise.
-    `abstract=True` makes a base of other actors that is none itself.
+    Write `poll(self, context, *args)`, plain or `async def`. `State` is the type of its state: a nested dataclass,
+    TypedDict or msgspec Struct. Without it, the state is any JSON object. `Message` is the type of the bodies of its
+    messages, or a union of types. In a union, Structs need tags and dataclasses a field `type: Literal["..."]`.
+    Class keywords: name, queue_name, backend, priority, max_attempts, backoff, retry_on, give_up_on, timeout,
+    allow_http. Subclasses inherit them, without the name. `abstract=True` makes a base class that is not a task.
 
-    A poll returns an action or several, or yields them; the last one decides. Or it returns a function, which
-    runs inside the committing transaction with the task's row locked, and returns the actions.
+    A poll returns or yields actions; the last one decides what comes next. Or it returns a function, which runs inside
+    the committing transaction with the task's row locked, and returns the actions.
     """
 
     State: ClassVar[Any] = dict
@@ -229,12 +228,12 @@ class Actor(Generic[S]):
         )
 
     def poll(self, context: PollContext[S], *args: Any, **kwargs: Any) -> PollResult | Awaitable[PollResult]:
-        """Do a bit of work; say what comes next."""
+        """Do a part of the work and return actions."""
         raise NotImplementedError(f"{type(self).__name__} has no poll().")
 
     @classmethod
     def using(cls, **options: Any) -> FunctionTask[Any, Any]:
-        """Make a task with other options, as FunctionTask.using()."""
+        """Return a task with other options, as FunctionTask.using()."""
         return cls.task.using(**options)
 
     @classmethod
@@ -259,7 +258,7 @@ class Actor(Generic[S]):
 
     @classmethod
     def get_result(cls, result_id: str) -> TaskResult[..., Any]:
-        """Give an actor's result by its id. Raises TaskResultDoesNotExist, TaskResultMismatch for another task's."""
+        """Return an actor's result. Raises TaskResultDoesNotExist, or TaskResultMismatch for another task's id."""
         return cls.task.get_result(result_id)
 
     @classmethod
@@ -269,18 +268,18 @@ class Actor(Generic[S]):
 
     @classmethod
     def decode_state(cls, text: str | None) -> Any:
-        """Give the state a row holds, or a fresh one. Raises ValueError when it does not fit `State`."""
+        """Return the state of a row, or a new one. Raises ValueError if it does not fit `State`."""
         if text is not None:
             return typed.decode(text, cls.State)
         return {} if _is_plain(cls.State) else cls.State()
 
     @classmethod
     def encode_state(cls, state: Any) -> Any:
-        """Give the state as JSON's own types. Raises ValueError when the next poll could not read it."""
+        """Return the state in JSON's own types. Raises ValueError if the next poll could not read it."""
         try:
             value = msgspec.to_builtins(state, str_keys=True)
         except RecursionError:
-            raise ValueError(f"{cls.__name__}: the state holds itself, or is nested too deep for JSON") from None
+            raise ValueError(f"{cls.__name__}: the state contains itself, or is nested too deep for JSON") from None
         except TypeError as error:
             raise ValueError(f"{cls.__name__}: the state is not JSON: {error}") from error
         try:
@@ -291,16 +290,16 @@ class Actor(Generic[S]):
 
     @classmethod
     def decode_body(cls, text: str) -> Any:
-        """Give the body of a message. Raises ValueError when it does not fit `Message`, whatever that type raised."""
+        """Return the body of a message. Raises ValueError if it does not fit `Message`."""
         try:
             return typed.decode(text, cls.Message)
         except ValueError:
             raise
-        except Exception as error:  # of a __post_init__, say
+        except Exception as error:  # for example of a __post_init__
             raise ValueError("".join(format_exception_only(error)).strip()) from error
 
 
-WITHOUT_KEYWORDS = (Actor, Generic, object)  # beside Actor's own; a mixin may have some
+WITHOUT_KEYWORDS = (Actor, Generic, object)  # a mixin may take keywords of its own
 
 
 def _is_plain(state: Any) -> bool:
@@ -319,17 +318,17 @@ def _check(cls: type[Actor[Any]]) -> None:
         match unreadable(cls, name):
             case NameError(name=missing) if missing in vars(cls):
                 raise InvalidTask(
-                    f"{cls.__name__}: {name} has an annotation {missing!r}, which Python looks for in the module, not "
+                    f"{cls.__name__}: {name} has an annotation {missing!r}, which Python searches in the module, not "
                     f"in the class: write '{cls.__name__}.{missing}'."
                 )
             case TypeError() as error:
-                raise InvalidTask(f"{cls.__name__}: {name} is no type that JSON can be read into: {error}") from error
+                raise InvalidTask(f"{cls.__name__}: {name} cannot be read from JSON: {error}") from error
     if not _is_plain(cls.State) and (missing := _missing(cls.State)):
-        raise InvalidTask(f"{cls.__name__}: a new actor remembers State(), so give its fields defaults: {missing}.")
+        raise InvalidTask(f"{cls.__name__}: a new actor starts with State(), so its fields need defaults: {missing}.")
 
 
 def unreadable(cls: type[Actor[Any]], name: str) -> TypeError | NameError | None:
-    """Say why State or Message cannot be read; a NameError may be cured further down in the module."""
+    """Return why State or Message cannot be read. A NameError may name a class further down in the module."""
     try:
         typed.reading_of(getattr(cls, name))
     except (TypeError, NameError) as error:
@@ -338,7 +337,7 @@ def unreadable(cls: type[Actor[Any]], name: str) -> TypeError | NameError | None
 
 
 def _missing(state: Any) -> str:
-    """Say why State() cannot be; empty where it can, or where nobody knows without a try."""
+    """Return why State() cannot be called, or an empty text."""
     try:
         signature_of(state).bind()
     except ValueError:  # a builtin
@@ -349,12 +348,10 @@ def _missing(state: Any) -> str:
 
 
 def _stand_in(cls: type[Actor[Any]]) -> Callable[..., Any]:
-    """Make the function that django.tasks takes for the task: poll's parameters, the class's name."""
+    """Return the function that django.tasks takes for the task, with poll's parameters and the class's name."""
 
     def stand_in(*args: Any, **kwargs: Any) -> Any:
-        raise TypeError(
-            f"{cls.__name__} is an actor: it is enqueued, and polled by an executor or by jobqueue.testing."
-        )
+        raise TypeError(f"{cls.__name__} is an actor. Enqueue it; an executor or jobqueue.testing polls it.")
 
     async def astand_in(*args: Any, **kwargs: Any) -> Any:
         return stand_in(*args, **kwargs)

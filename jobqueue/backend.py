@@ -1,4 +1,4 @@
-"""JobQueueBackend: the contract of Django's task framework, kept by rows."""
+"""JobQueueBackend: the backend of Django's task framework that stores tasks as rows."""
 
 from __future__ import annotations
 
@@ -71,19 +71,18 @@ class Submission:
 
 
 class InvalidSubmissions(InvalidArguments):
-    """Some submissions could not run as asked; `errors` tells why, by their places."""
+    """Some submissions are invalid. errors: the reason of each, by its index."""
 
     def __init__(self, errors: Mapping[int, Exception]) -> None:
-        super().__init__("; ".join(f"{place}: {error}" for place, error in errors.items()))
+        super().__init__("; ".join(f"{index}: {error}" for index, error in errors.items()))
         self.errors = errors
 
 
 class JobQueueBackend(BaseTaskBackend):
     """
-    Keeps tasks in the database named by OPTIONS["DATABASE"]; executors run them.
+    Stores tasks in the database named by OPTIONS["DATABASE"]. Executors run them.
 
-    Built while modules are imported, before the apps are ready: so no model and no database until a
-    task is enqueued.
+    Django creates the backend before the apps are ready, so models are imported when a task is enqueued.
     """
 
     task_class = FunctionTask
@@ -94,17 +93,17 @@ class JobQueueBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         queues = params.get("QUEUES", [])
-        if isinstance(queues, str):  # else each of its letters is a queue
+        if isinstance(queues, str):  # Django would take each letter for a queue
             raise ImproperlyConfigured(f"TASKS[{alias!r}]['QUEUES'] must be a list such as [{queues!r}], not a text.")
         super().__init__(alias, params)
 
     @cached_property
     def settings(self) -> conf.Options:
-        """OPTIONS as a value. Raises ImproperlyConfigured when they are wrong."""
+        """The parsed OPTIONS. Raises ImproperlyConfigured if they are invalid."""
         return conf.parse(self.options, self.alias)
 
     def validate_task(self, task: Task[..., Any]) -> None:
-        """Raise InvalidTask when this backend cannot run the task."""
+        """Raise InvalidTask if this backend cannot run the task."""
         if isinstance(task, FunctionTask) and isinstance(
             task.run_after, timedelta
         ):  # a word of ours, which Django would trip over
@@ -120,18 +119,18 @@ class JobQueueBackend(BaseTaskBackend):
 
     def enqueue(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> AnyResult:  # type: ignore[override]
         """
-        Insert the task in the caller's transaction and give its result.
+        Insert the task in the caller's transaction and return its result.
 
-        Raises InvalidArguments or InvalidTask, and writes nothing, when it could not run as asked.
+        Raises InvalidArguments or InvalidTask, and writes nothing, if the task or its arguments are invalid.
         """
         return self._insert(self._accepted(task), [(args, kwargs)])[0]
 
     def enqueue_many(self, task: Task[..., Any], calls: Iterable[Call]) -> list[AnyResult]:
-        """Insert one task per (args, kwargs), all or none; results come in order."""
+        """Insert one task per (args, kwargs), all or none. Results come in order."""
         return self._insert(self._accepted(task), list(calls), numbered=True)
 
     def get_result(self, result_id: str) -> AnyResult:
-        """Give a task's result by its id. Raises TaskResultDoesNotExist."""
+        """Return a task's result by its id. Raises TaskResultDoesNotExist."""
         pk = _parse_id(result_id)
         row = self._rows([pk]).get(pk) if pk is not None else None
         if row is None:
@@ -144,12 +143,12 @@ class JobQueueBackend(BaseTaskBackend):
         return self._shown(row)
 
     def check(self, **kwargs: Any) -> list[Any]:
-        """Give the system check messages about this backend's settings."""
+        """Return the system check messages about this backend's settings."""
         return list(backend_problems(self.alias, self.options))
 
     def _accepted(self, task: Task[..., Any]) -> AnyTask:
         if not isinstance(task, FunctionTask):
-            # Declared while another backend stood under this alias, say in a test.
+            # The alias had another backend when the task was declared.
             task = self.task_class(**{f.name: getattr(task, f.name) for f in fields(task)})
         self.validate_task(task)
         return task
@@ -173,10 +172,9 @@ class JobQueueBackend(BaseTaskBackend):
 
     def submit(self, submissions: Sequence[Submission]) -> list[Enqueued]:
         """
-        Insert one task per submission, all or none; one whose idempotency_key was seen is answered with its task.
+        Insert one task per submission, all or none. A repeated idempotency_key returns the first task.
 
-        Raises InvalidSubmissions with an error for each submission that cannot run as requested, or whose key was used
-        for another request.
+        Raises InvalidSubmissions with an error for each invalid submission, and for each key of another request.
         """
         rows, refused = [], {}
         for place, wanted in enumerate(submissions):
@@ -235,7 +233,7 @@ class JobQueueBackend(BaseTaskBackend):
         id: UUID,  # noqa: A002 - the column's name
         parent_id: UUID,
     ) -> NewTask:
-        """Make the row of a child without inserting it. Raises as enqueue() does."""
+        """Return the row of a child without inserting it. Raises as enqueue()."""
         columns = self._columns_of_child(task)
         return self._new_row(task, columns, args, kwargs, f"{task.name}()", id=id, parent_id=parent_id)
 
@@ -262,7 +260,7 @@ class JobQueueBackend(BaseTaskBackend):
         return NewTask(args=args_text, kwargs=kwargs_text, **own, **columns)
 
     def _columns(self, task: AnyTask) -> dict[str, Any]:
-        """Give what all rows of a task have in common."""
+        """Return the columns that all rows of a task share."""
         columns: dict[str, Any] = {
             "task_type": task.task_type,
             "queue_name": task.queue_name,
@@ -277,7 +275,7 @@ class JobQueueBackend(BaseTaskBackend):
         return columns | _moment("wake", task.run_after) | _moment("expires", task.expires)
 
     def _columns_of_child(self, task: AnyTask) -> Mapping[str, Any]:
-        """As _columns(), after the checks of enqueue(); remembered for tasks as they were declared, which stay so."""
+        """Return _columns() after the checks of enqueue(). They are cached for tasks without changed options."""
         known = self._of_declared.get(task.task_type)
         if known is not None and known[0] is task:
             return known[1]
@@ -325,7 +323,7 @@ class JobQueueBackend(BaseTaskBackend):
 
 def _checked_call(call: Any, name: str) -> Call:
     match call:
-        case (list() | tuple() as args, dict() | Mapping() as kwargs):  # Mapping() alone takes a microsecond to ask
+        case (list() | tuple() as args, dict() | Mapping() as kwargs):  # Mapping() alone takes a microsecond
             return args, kwargs
     raise InvalidArguments(f"{name}: must be a pair (args, kwargs) of a list or tuple and a dict")
 
@@ -340,7 +338,7 @@ def _moment(name: str, value: datetime | timedelta | None) -> dict[str, Any]:
 
 
 def _parse_id(text: Any) -> UUID | None:
-    """Read an id as it stands in TaskResult.id; UUID() alone takes braces, URNs and no hyphens too."""
+    """Parse an id in the form of TaskResult.id. UUID() alone accepts braces and URNs, too."""
     try:
         pk = UUID(text) if isinstance(text, str) and len(text) == 36 else None
     except ValueError:

@@ -13,13 +13,13 @@ from django.db import connections
 
 from jobqueue import conf
 
-CONNECTIONS_BESIDE_SLOTS = 4  # of an executor: pulse, heartbeat, listener, and one to look at notices
-CONNECTIONS_FOR_ASYNC_TASKS = 32  # that call the ORM; as executor/spare.py gives them
-CONNECTIONS_OF_AN_EXECUTOR = 8 + CONNECTIONS_BESIDE_SLOTS  # with the threads that it has by default
+CONNECTIONS_BESIDE_SLOTS = 4  # of an executor: loop, heartbeat, listener, and one that reads after a notification
+CONNECTIONS_FOR_ASYNC_TASKS = 32  # threads for async tasks that call the ORM
+CONNECTIONS_OF_AN_EXECUTOR = 8 + CONNECTIONS_BESIDE_SLOTS  # with the default number of threads
 
 
 def backend_problems(alias: str, options: Any) -> Iterator[checks.CheckMessage]:
-    """Yield the problems of one backend. options: its OPTIONS, of whatever type the settings hold."""
+    """Yield the problems of one backend. options: its OPTIONS, which may have any type."""
     here = f"TASKS[{alias!r}]"
     if not apps.is_installed("jobqueue"):
         yield checks.Error(
@@ -43,12 +43,12 @@ def backend_problems(alias: str, options: Any) -> Iterator[checks.CheckMessage]:
 
 
 def pool_size(pool: Any) -> int | None:
-    """Give the most connections of Django's OPTIONS["pool"]; None without a pool. psycopg's own default is 4."""
+    """Return the maximum size of Django's OPTIONS["pool"], None without a pool. The default of psycopg is 4."""
     match pool:
         case None | False:
             return None
-        case {"max_size": int(most)} | {"min_size": int(most)}:
-            return most
+        case {"max_size": int(size)} | {"min_size": int(size)}:
+            return size
         case _:
             return 4
 
@@ -68,30 +68,30 @@ def _database_problems(here: str, alias: str) -> Iterator[checks.CheckMessage]:
 
         if not is_psycopg3:
             yield checks.Error(
-                f"{here}: database {alias!r} is reached through psycopg2, and jobqueue needs psycopg 3.",
-                hint="pip install psycopg[binary]; Django takes it where both are installed.",
+                f"{here}: database {alias!r} uses psycopg2. jobqueue needs psycopg 3.",
+                hint="pip install psycopg[binary]. Django prefers it to psycopg2.",
                 id="jobqueue.E007",
             )
         most = pool_size(connection.settings_dict["OPTIONS"].get("pool"))
         if most is not None and most < CONNECTIONS_OF_AN_EXECUTOR:
             yield checks.Warning(
-                f"{here}: the pool of database {alias!r} gives {most} connections at most, an executor of 8 threads "
-                f"needs {CONNECTIONS_OF_AN_EXECUTOR}: its threads would wait for each other, its heartbeat for them.",
+                f"{here}: the pool of database {alias!r} has at most {most} connections. An executor of 8 threads "
+                f"needs {CONNECTIONS_OF_AN_EXECUTOR}: its threads and its heartbeat would wait for each other.",
                 hint=f"Set DATABASES[{alias!r}]['OPTIONS']['pool'] = {{'max_size': threads + 4}}, or no pool.",
                 id="jobqueue.W003",
             )
     elif connection.vendor == "sqlite":
         if connection.is_in_memory_db():
-            # A warning, since a site's own tests often run on such a database.
+            # Only a warning, because tests often use such a database.
             yield checks.Warning(
-                f"{here}: database {alias!r} is SQLite in memory, which no executor can see.",
+                f"{here}: database {alias!r} is SQLite in memory. Other processes cannot read it.",
                 hint="Use PostgreSQL, or a database file.",
                 id="jobqueue.W001",
             )
         elif connection.settings_dict["OPTIONS"].get("transaction_mode", "").upper() != "IMMEDIATE":
             yield checks.Warning(
-                f"{here}: transactions of the SQLite database {alias!r} begin without the write lock, "
-                "so that enqueueing beside an executor can fail with 'database is locked'.",
+                f"{here}: transactions of the SQLite database {alias!r} begin without the write lock. "
+                "Enqueueing beside an executor can fail with 'database is locked'.",
                 hint=f"Set DATABASES[{alias!r}]['OPTIONS']['transaction_mode'] = 'IMMEDIATE'.",
                 id="jobqueue.W002",
             )

@@ -1,4 +1,4 @@
-"""Attempt -> seconds to wait."""
+"""The wait before a retry."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ class Backoff:
     """
     Exponential backoff in seconds: base, base x factor, base x factor^2, ... up to cap.
 
-    jitter: at most this fraction is added on top, so that a retry never comes sooner than asked
-    and retries of one outage spread out.
+    jitter: up to this fraction is added, so that the retries after an outage spread out and none comes early.
     """
 
     base: float = 2.0
@@ -28,8 +27,8 @@ class Backoff:
                 raise ValueError(f"Backoff({name}=...) must be a finite number from {low} up, not {value!r}")
 
     def seconds(self, attempt: int, draw: Callable[[], float] = random.random) -> float:
-        """Give the wait after the attempt-th failure (1 is the first). draw: a number in [0, 1)."""
-        # Beyond factor**1000 a float overflows, and the cap was reached long before.
+        """Return the wait after a failed attempt, of which 1 is the first. draw: returns a number in [0, 1)."""
+        # factor**1000 exceeds any useful cap, and larger powers overflow.
         steps = min(max(attempt, 1) - 1, 1000)
         try:
             bare = min(self.cap, self.base * self.factor**steps)

@@ -1,4 +1,4 @@
-"""System checks, with ids that stay."""
+"""System checks. Their ids are public."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def register() -> None:
-    """Register the checks that no backend's check() makes."""
+    """Register the checks that are not part of a backend's check()."""
     checks.register(check_task_framework)
     checks.register(check_backends)
     checks.register(check_task_names)
@@ -27,7 +27,7 @@ def register() -> None:
 
 
 def check_task_framework(**_: Any) -> list[checks.CheckMessage]:
-    """Django 5.2 without the backport."""
+    """Check that Django 5.2 has the backport of the task framework."""
     try:
         from jobqueue import compat  # noqa: F401
     except ImproperlyConfigured as error:
@@ -37,7 +37,7 @@ def check_task_framework(**_: Any) -> list[checks.CheckMessage]:
 
 
 def check_backends(**_: Any) -> list[Any]:
-    """Run our backends' check() where the task framework does not: the backport does when it is an app."""
+    """Run our backends' check(), unless the framework does. The backport does if it is an installed app."""
     if check_task_framework():
         return []
     from jobqueue.compat import are_backends_checked
@@ -46,7 +46,7 @@ def check_backends(**_: Any) -> list[Any]:
 
 
 def messages_of_backends() -> list[Any]:
-    """Run check() of each backend of ours."""
+    """Run check() of each jobqueue backend."""
     return [message for backend in our_backends() for message in backend.check()]
 
 
@@ -58,15 +58,15 @@ def our_backends() -> list[JobQueueBackend]:
 
 
 def check_time_zones(**_: Any) -> list[checks.CheckMessage]:
-    """Moments without a zone."""
+    """Warn of datetimes without a time zone."""
     if settings.USE_TZ:
         return []
-    said = (
-        f"USE_TZ is False: run_after and expires are moments in TIME_ZONE ({settings.TIME_ZONE}). Where clocks are put "
-        "back, an hour is there twice, and a process with another TIME_ZONE reads them as other moments."
+    problem = (
+        f"USE_TZ is False: run_after and expires are in TIME_ZONE ({settings.TIME_ZONE}). When clocks are put back, an "
+        "hour exists twice, and a process with another TIME_ZONE reads other times."
     )
-    hint = "Set USE_TZ = True, or give timedeltas, which the database's clock counts."
-    return [checks.Warning(said, hint=hint, id="jobqueue.W004")]
+    hint = "Set USE_TZ = True, or pass timedeltas, which count from the database's clock."
+    return [checks.Warning(problem, hint=hint, id="jobqueue.W004")]
 
 
 def check_encodings(databases: Collection[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
@@ -94,7 +94,7 @@ def encoding_problems(database: str) -> Iterator[checks.CheckMessage]:
 
 
 def check_task_names(**_: Any) -> list[checks.CheckMessage]:
-    """Two functions under one name."""
+    """Check that no two functions have one task name."""
     if check_task_framework():
         return []
     from jobqueue import registry
@@ -102,7 +102,7 @@ def check_task_names(**_: Any) -> list[checks.CheckMessage]:
     return [
         checks.Error(
             f"The task {duplicate.task_type!r} is declared twice: {duplicate.first} and {duplicate.second}.",
-            hint="Rows hold this name, so it must lead to one function. Change one name=.",
+            hint="Rows contain this name, so it must belong to one function. Change one name=.",
             id="jobqueue.E002",
         )
         for duplicate in registry.duplicates()
@@ -110,7 +110,7 @@ def check_task_names(**_: Any) -> list[checks.CheckMessage]:
 
 
 def check_actors(**_: Any) -> list[checks.CheckMessage]:
-    """Annotations that name nothing, which only their last user would find: every poll."""
+    """Check that State and Message of each actor can be read from JSON. Otherwise every poll would fail."""
     if check_task_framework():
         return []
     from jobqueue import registry
@@ -119,8 +119,8 @@ def check_actors(**_: Any) -> list[checks.CheckMessage]:
     actors = [task.actor for task in registry.all().values() if isinstance(task, ActorTask)]
     return [
         checks.Error(
-            f"The actor {actor.task.task_type!r} cannot be polled: {name} is no type JSON can be read into: {error}.",
-            hint="Annotations are looked up in their module: not in a class, a function, or under TYPE_CHECKING.",
+            f"The actor {actor.task.task_type!r} cannot be polled: {name} cannot be read from JSON: {error}.",
+            hint="Annotations must be names of the module: not of a class, a function, or under TYPE_CHECKING.",
             id="jobqueue.E009",
         )
         for actor in actors

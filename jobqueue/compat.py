@@ -1,9 +1,8 @@
 """
-Django's task framework, wherever it lives.
+Django's task framework, or its backport.
 
-The only module that knows that Django 5.2 needs the `django-tasks` backport. The two class families
-are unrelated and may be installed side by side, so that everything else imports from here.
-Importing it raises ImproperlyConfigured where Django has no task framework and there is no backport.
+Only this module knows that Django 5.2 needs the `django-tasks` backport. Both may be installed, and their classes are
+unrelated, so all other modules import from here. The import raises ImproperlyConfigured if there is neither.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-# Type checkers read Django's own names, whichever version is installed.
+# Type checkers use Django's own names with both versions.
 if TYPE_CHECKING or find_spec("django.tasks") is not None:
     from django.tasks import task_backends
     from django.tasks.backends.base import BaseTaskBackend
@@ -105,7 +104,7 @@ __all__ = [
 
 
 def are_backends_checked() -> bool:
-    """Tell whether the framework itself runs each backend's check(); the backport does when it is an app."""
+    """Return whether the framework itself runs each backend's check(). The backport does if it is an app."""
     return f"{PACKAGE}.checks" in sys.modules
 
 
@@ -117,15 +116,15 @@ _own_receivers = {
 
 def is_heard(signal: Any, level: int) -> bool:
     """
-    Whether a signal has a receiver beside the framework's own, or that one's log lines, of this level, are wanted.
+    Return whether a signal has a receiver beside the framework's own, or the framework logs at this level.
 
-    What nobody hears need not be sent: a TaskResult and a signal take 13 us.
+    Signals without receivers are not sent: a TaskResult and a signal take 13 us.
     """
     return _logger.isEnabledFor(level) or is_received(signal)
 
 
 def is_received(signal: Any) -> bool:
-    """Whether a signal has a receiver beside the framework's own."""
+    """Return whether a signal has a receiver beside the framework's own."""
     for entry in signal.receivers:  # noqa: SIM110 - with any() it takes twice as long, twice per task
         if entry[0][0] not in _own_receivers:
             return True

@@ -1,4 +1,4 @@
-"""The OPTIONS of TASKS[alias] as one value. Units stand in the names and comments."""
+"""The OPTIONS of TASKS[alias]."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobqueue.backoff import Backoff
 from jobqueue.http_tokens import Token
 
 DAY_SECONDS = 86_400.0
-LONGEST_RETENTION = 100 * 365 * DAY_SECONDS  # so long ago is a moment that databases know
+LONGEST_RETENTION = 100 * 365 * DAY_SECONDS  # databases can store a moment so long ago
 
 
 def default_retention() -> dict[str, float | None]:
@@ -29,18 +29,18 @@ class Options:
     """OPTIONS of one backend; each key is the field's name in capitals."""
 
     database: str = "default"  # alias in DATABASES that holds the queue
-    heartbeat_timeout: float = 30.0  # seconds of silence after which an executor counts as lost
-    poll_interval: float = 1.0  # seconds; longest an idle executor sleeps without a notice
+    heartbeat_timeout: float = 30.0  # seconds without a heartbeat after which an executor is lost
+    poll_interval: float = 1.0  # seconds; longest sleep of an idle executor without a notification
     aging: float = 60.0  # seconds of waiting worth one point of priority
-    max_attempts: int = 4  # tries of one poll, the first included
-    backoff: Backoff = field(default_factory=Backoff)  # wait between tries
-    timeout: float | None = None  # seconds one try may take
-    max_executor_losses: int = 3  # executors a task may take down before it is FAILED
+    max_attempts: int = 4  # of a function or of one poll, with the first one
+    backoff: Backoff = field(default_factory=Backoff)  # wait between attempts
+    timeout: float | None = None  # seconds for one attempt
+    max_executor_losses: int = 3  # lost executors after which a task is FAILED
     max_payload_bytes: int = 1_048_576  # arguments, messages, results, each
     retention: Mapping[str, float | None] = field(
         default_factory=default_retention
     )  # seconds; None keeps, 0 deletes at once
-    notify: bool = True  # LISTEN/NOTIFY as a hint
+    notify: bool = True  # LISTEN/NOTIFY saves waiting for the next poll
     redact: tuple[str, ...] = (
         "*password*",
         "*passwd*",
@@ -56,11 +56,11 @@ class Options:
         "*signature*",
     )  # argument paths shown masked
     http_tokens: tuple[Token, ...] = ()  # programs that may submit tasks over HTTP
-    ready_age_limit: float | None = 300.0  # seconds a READY task may wait before health/ready says no
+    ready_age_limit: float | None = 300.0  # seconds that a READY task may wait before health/ready answers 503
 
 
 KEYS = {f.name.upper(): f.name for f in fields(Options)}
-# A rank is a moment less priority x AGING; a day keeps it far from the ends of the calendar.
+# A rank is a moment minus priority x AGING. A day keeps it far from the ends of the calendar.
 RANGES: Mapping[str, tuple[float, float]] = {
     "HEARTBEAT_TIMEOUT": (0.3, DAY_SECONDS),
     "POLL_INTERVAL": (0.01, 3600.0),
@@ -74,12 +74,12 @@ RANGES: Mapping[str, tuple[float, float]] = {
 
 
 def seconds(value: Any) -> Any:
-    """Durations may be given as timedelta; inside they are seconds."""
+    """Return a duration in seconds. Settings may use a timedelta."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def problems(raw: Any) -> Iterator[str]:
-    """Say what is wrong with the OPTIONS a site wrote, one sentence each."""
+    """Yield the problems of OPTIONS."""
     if not isinstance(raw, Mapping):
         yield f"must be a dict, not {raw!r}"
         return
@@ -137,13 +137,10 @@ def _retention_problems(value: Any) -> Iterator[str]:
 
 def parse(raw: Mapping[str, Any], alias: str = "default") -> Options:
     """
-    Turn the OPTIONS of TASKS[alias] into a value.
-
-    Raises ImproperlyConfigured with every problem named.
+    Parse the OPTIONS of TASKS[alias]. Raises ImproperlyConfigured, which lists all problems.
     """
-    found = list(problems(raw))
-    if found:
-        raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS']: " + "; ".join(found))
+    if invalid := list(problems(raw)):
+        raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS']: " + "; ".join(invalid))
     values = {KEYS[key]: seconds(value) for key, value in raw.items()}
     if "retention" in values:
         kept = {status: seconds(value) for status, value in values["retention"].items()}
@@ -157,7 +154,7 @@ def parse(raw: Mapping[str, Any], alias: str = "default") -> Options:
 
 @cache
 def options_for(alias: str) -> Options:
-    """Give the options of a backend of ours. Raises ImproperlyConfigured when TASKS has no such alias."""
+    """Return the options of a jobqueue backend. Raises ImproperlyConfigured if TASKS has no such alias."""
     from django.conf import settings
 
     tasks = getattr(settings, "TASKS", None) or {}

@@ -1,4 +1,4 @@
-"""What a task that takes a context receives."""
+"""The context of a task that takes one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from jobqueue.compat import TaskContext
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context(TaskContext):  # type: ignore[misc,type-arg]
     """
-    Django's TaskContext, and what a body needs to be a good citizen of this queue.
+    Django's TaskContext with an idempotency key and a cancel flag.
 
-    idempotency_key: the same for every try of one poll; hand it to systems that know such keys.
+    idempotency_key: the same for each attempt. Pass it to systems that accept such keys.
     """
 
     idempotency_key: str
@@ -21,5 +21,5 @@ class Context(TaskContext):  # type: ignore[misc,type-arg]
 
     @property
     def cancelled(self) -> bool:
-        """Whether the body was told to stop: cancelled, timed out, shutting down, or its claim is lost."""
+        """Whether the body should stop: cancelled, timed out, shutting down, or its claim is lost."""
         return self.should_stop()

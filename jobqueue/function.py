@@ -182,7 +182,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
         """
         backend = self._taker()
         enqueue_many = getattr(backend, "enqueue_many", None)
-        if enqueue_many is None:  # another backend, say in a test
+        if enqueue_many is None:  # not a jobqueue backend
             return [backend.enqueue(self, args, kwargs) for args, kwargs in calls]  # type: ignore[arg-type]
         return cast("list[TaskResult[P, R]]", enqueue_many(self, calls))
 

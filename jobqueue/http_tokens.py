@@ -1,4 +1,4 @@
-"""HTTP_TOKENS: what may be submitted, or read, over HTTP by whom. The settings hold hashes, never the secrets."""
+"""HTTP_TOKENS: the programs that may submit tasks or read metrics. The settings contain hashes, not the secrets."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Token:
     """
     A program that may submit tasks, or read metrics.
 
-    sha256: hexadecimal hash of its secret, which is random and long, so that it needs no slow hash.
-    tasks, queues: names, `*` for anything. metrics: whether it may read those, which are of all queues and backends.
+    sha256: hexadecimal hash of its secret. A long random secret needs no slow hash.
+    tasks, queues: names, in which `*` matches any text. metrics: whether it may read the metrics of all queues.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Token:
 
 
 def parse(raw: Mapping[str, Any]) -> tuple[Token, ...]:
-    """Read HTTP_TOKENS, in which problems() finds nothing."""
+    """Read HTTP_TOKENS for which problems() is empty."""
     return tuple(
         Token(
             name=name,
@@ -57,7 +57,7 @@ def parse(raw: Mapping[str, Any]) -> tuple[Token, ...]:
 
 
 def problems(raw: Any) -> Iterator[str]:
-    """Say what is wrong with HTTP_TOKENS; without its values, one of which may be a secret."""
+    """Yield the problems of HTTP_TOKENS, without its values, because one may be a secret."""
     if not isinstance(raw, Mapping):
         yield "HTTP_TOKENS must be a dict of names and dicts"
         return
@@ -79,13 +79,13 @@ def problems(raw: Any) -> Iterator[str]:
             for key in ("tasks", "queues"):
                 names = given[key]
                 if not isinstance(names, list | tuple) or not all(isinstance(part, str) for part in names):
-                    yield f"{here}[{key!r}] must be a list of names, in which * stands for anything"
+                    yield f"{here}[{key!r}] must be a list of names, in which * matches any text"
 
 
 def _misspelt(given: Any) -> str:
-    """Name a key that is nearly one of ours; any other may be a secret in the wrong place."""
+    """Return a hint for a misspelt key. Other keys are not shown: one may be a secret in the wrong place."""
     for key in given if isinstance(given, Mapping) else ():
         for near in get_close_matches(str(key), KEYS | OPTIONAL, n=1, cutoff=0.6):
             if near not in given:
-                return f" (did you mean {near!r} by {key!r}?)"
+                return f" (did you mean {near!r} instead of {key!r}?)"
     return ""

@@ -1,4 +1,4 @@
-"""Rows as django.tasks shows them: TaskResult and TaskError."""
+"""Rows as TaskResult and TaskError of django.tasks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def task_error(stored: Mapping[str, Any]) -> TaskError:
 
 
 def made(**values: Any) -> Result:
-    """Make a TaskResult whose arguments are JSON already; its own constructor looks through them all again."""
+    """Make a TaskResult from arguments that are JSON. Its own constructor would normalize them again."""
     result = object.__new__(TaskResult)
     for name, value in values.items():
         _put(result, name, value)
@@ -57,7 +57,7 @@ def made(**values: Any) -> Result:
 
 
 def as_stored(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Give arguments that were accepted as their row holds them."""
+    """Return accepted arguments in the form in which their row stores them."""
     if SCALARS.issuperset(map(type, args)) and SCALARS.issuperset(map(type, kwargs.values())):
         return list(args), dict(kwargs)
     stored: Any = normalize_json([args, kwargs])
@@ -65,7 +65,7 @@ def as_stored(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any]
 
 
 def from_row(row: models.Task, task: AnyTask) -> Result:
-    """Show a row; `task` is what its task_type is declared as."""
+    """Return a row as a TaskResult. task: the declaration of its task_type."""
     errors = [task_error(error) for error in row.errors]
     if row.status == Status.CANCELLED:
         errors.append(CANCELLED)
@@ -100,9 +100,9 @@ def from_claimed(
     claimed: ClaimedTask, task: AnyTask, args: list[Any], kwargs: dict[str, Any], *, worker_id: str
 ) -> Result:
     """
-    Show a claimed task in the attempt that starts now, so that `attempts` counts this one too.
+    Return a claimed task as a TaskResult. `attempts` includes the attempt that starts now.
 
-    Raises ValueError where the row holds something else.
+    Raises ValueError if the row's arguments are not a list and an object.
     """
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise ValueError("its arguments are not a list and an object")
@@ -125,7 +125,7 @@ def from_claimed(
 
 
 def enqueued(row: NewTask, task: AnyTask, *, enqueued_at: datetime) -> Result:
-    """Show a row that was just inserted, for task_enqueued; `task` is what its task_type is declared as."""
+    """Return an inserted row as a TaskResult, for task_enqueued. task: the declaration of its task_type."""
     return made(
         task=changed(task, queue_name=row.queue_name, priority=row.priority, run_after=row.wake_at, key=row.key),
         id=str(row.id),
@@ -150,7 +150,7 @@ def finished(
     return_value: Any = None,
     error: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Show how it ended, for task_finished. return_value: decoded. error: as in the `errors` column."""
+    """Return the result of an ended task, for task_finished. return_value: decoded. error: as in `errors`."""
     errors = [*result.errors, *([task_error(error)] if error else [])]
     if status is Status.CANCELLED:
         errors.append(CANCELLED)

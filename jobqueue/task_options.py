@@ -1,4 +1,4 @@
-"""The options of a task: which values make sense, and which of several hold for a row."""
+"""The options of a task: which values are valid, and which apply to a row."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ LONGEST = timedelta(days=365 * 1000)
 
 
 def as_classes(value: Any) -> Any:
-    """Give one exception class, or several in any collection, as a tuple."""
+    """Return one exception class, or a collection of them, as a tuple."""
     if isinstance(value, type):
         return (value,)
     return tuple(value) if isinstance(value, list | set | frozenset) else value
 
 
-# Any: the values come from code that no type checker may have seen.
+# Any: a type checker may not have checked the caller.
 def problems(task: Any) -> Iterator[str]:
-    """Say what is wrong with the options of a declared task, one sentence each."""
+    """Yield the problems of a declared task's options."""
     if not isinstance(task.priority, int | float) or task.priority != task.priority:
         yield f"priority must be a whole number, not {task.priority!r}"
     if task.max_attempts is not None and not _is_number("MAX_ATTEMPTS", task.max_attempts, int):
@@ -49,7 +49,7 @@ def problems(task: Any) -> Iterator[str]:
         if not isinstance(value, bool):
             yield f"{option} must be True or False, not {value!r}"
     if task.takes_context and not parameters_of(task.func, True).is_context_positional:
-        # Django looks at the name alone.
+        # Django checks the name only.
         yield "takes_context=True needs a first argument of 'context' that is given by position"
     if task.atomic is True and inspect.iscoroutinefunction(task.func):
         yield "atomic=True needs a plain function: Django has no transactions in async code"
@@ -75,7 +75,7 @@ def _is_exception_class(value: Any) -> bool:
 
 
 def time_problems(option: str, value: Any) -> Iterator[str]:
-    """Say what is wrong with a moment or a timedelta, None allowed."""
+    """Yield the problems of a datetime or timedelta. None is valid."""
     match value:
         case None:
             pass
@@ -83,10 +83,10 @@ def time_problems(option: str, value: Any) -> Iterator[str]:
             if abs(value) > LONGEST:
                 yield f"{option} must lie within a thousand years, not {value!r}"
         case datetime():
-            # Django itself refuses a naive run_after, in its own words.
+            # Django itself refuses a naive run_after.
             if option != "run_after" and settings.USE_TZ and timezone.is_naive(value):
                 yield f"{option} must be an aware datetime, not {value!r}"
-            # A row with a moment outside of Python's calendar, once ranks are computed, cannot be read.
+            # With later or earlier years, a rank could be outside of Python's calendar, and the row unreadable.
             elif not EARLIEST_YEAR <= value.year <= LATEST_YEAR:
                 yield f"{option} must lie between the years {EARLIEST_YEAR} and {LATEST_YEAR}, not {value!r}"
         case _:
@@ -105,7 +105,7 @@ class HasLimits(Protocol):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What holds for one task once its row, its declaration and the backend's OPTIONS have spoken; made per claim."""
+    """The limits of one claimed task, from its row, its declaration and the backend's OPTIONS."""
 
     max_attempts: int
     backoff: Backoff
@@ -126,9 +126,9 @@ def stored_options(task: HasLimits, declared: HasLimits | None) -> dict[str, Any
 
 def limits(task: HasLimits, stored: Mapping[str, Any], defaults: Options) -> Limits:
     """
-    Work out what holds for a row: its own options, else the declaration's, else the backend's.
+    Return the limits of a row: its own options, else the declaration's, else the backend's.
 
-    stored: the row's `options`, decoded. Raises ValueError or TypeError where somebody wrote nonsense there.
+    stored: the row's `options`, decoded. Raises ValueError or TypeError if they are invalid.
     """
 
     if not stored:

@@ -74,10 +74,10 @@ class Polled:
 
 def run_until_idle(*, limit: int = 1000, backend: str = "default") -> list[Polled]:
     """
-    Run tasks one after the other, best rank first, until none is READY or due; gives the polls in order.
+    Run tasks one after the other, best rank first, until none is READY or due. Return the polls in order.
 
-    What sleeps, or waits for its next try, is left to advance(). A failed poll raises nothing: see its `error`.
-    limit: raises AssertionError when tasks still want to run after so many polls, most likely for ever.
+    Tasks that sleep or wait for a retry need advance(). A failed poll raises nothing: see its `error`.
+    limit: raises AssertionError if tasks can still run after so many polls, because they may never end.
     """
     queue = _Queue(engine_for(backend))
     polls: list[Polled] = []
@@ -94,9 +94,9 @@ def run_until_idle(*, limit: int = 1000, backend: str = "default") -> list[Polle
 
 def poll_once(task: TaskResult[..., Any] | Task | UUID | str, *, backend: str | None = None) -> Polled:
     """
-    Run one task once, whatever else is in its queue: a function to its end, an actor for one poll.
+    Run one task once: a function to its end, an actor for one poll. Other tasks stay in the queue.
 
-    backend: only for a bare id, whose task is of another than the default one. Raises AssertionError when
+    backend: only for an id of another backend than the default one. Raises AssertionError when
     it is not READY: it has ended, or sleeps without mail, or its time has not come.
     """
     named = getattr(task, "backend", "default") if backend is None else backend
@@ -187,7 +187,7 @@ class _Queue:
         )
 
     def claim(self) -> ClaimedTask | None:
-        """Give the next task; wakes what is due, or has mail, when none is READY."""
+        """Return the next task. If none is READY, wake those that are due or have messages."""
         return self._claim_ready() or (self._claim_ready() if self.wake() else None)
 
     def _claim_ready(self) -> ClaimedTask | None:

@@ -1,4 +1,4 @@
-"""Which backends there are, which queues they declare, and which of them have which tasks."""
+"""The jobqueue backends, their queues, and which of them has a task."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ BATCH = 1000  # ids per statement
 
 
 def aliases() -> list[str]:
-    """Name the backends in TASKS that are ours, subclasses included."""
+    """Return the aliases of the jobqueue backends in TASKS, with subclasses."""
     return [alias for alias in task_backends if issubclass(task_backends[alias].task_class, FunctionTask)]
 
 
 def declared_queues(backend: str) -> set[str]:
-    """Give the QUEUES of a backend; none where a site lets every name pass."""
+    """Return the QUEUES of a backend, empty if every name is allowed."""
     return set(settings.TASKS[backend].get("QUEUES", ["default"]))
 
 
@@ -31,9 +31,9 @@ def group_by_backend(
     ids: Iterable[UUID | str] | UUID | str, backend: str | None
 ) -> Iterator[tuple[Engine, list[UUID]]]:
     """
-    Share out ids among the backends that have them, in batches; those that nobody has go to the last.
+    Group ids by the backend that has them, in batches. Unknown ids go to the last backend.
 
-    The default backend comes first and no further database is asked than need be: a TestCase may forbid it.
+    The default backend comes first. Other databases are asked only for ids not found yet: a TestCase may forbid them.
     """
     names = sorted(aliases(), key=lambda alias: alias != DEFAULT_TASK_BACKEND_ALIAS) if backend is None else [backend]
     *others, last = names or [DEFAULT_TASK_BACKEND_ALIAS]

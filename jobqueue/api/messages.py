@@ -30,7 +30,7 @@ def send(
     backend: str = "default",
 ) -> int | None:
     """
-    Send a message to an actor, by its id or its live key, in the caller's transaction; gives the message's id.
+    Send a message to an actor, by its id or its live key, in the caller's transaction. Return the message's id.
 
     The receiver is woken after the commit. dedupe_key: a second message with this text to the same task does nothing
     and gives None, which makes a repeated webhook harmless, also when that task has ended. Raises TaskNotFound,
@@ -43,9 +43,9 @@ def send(
 
 def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, backend: str = "default") -> list[int]:
     """
-    Send messages, all or none, in order; gives the ids of those that were not repeats.
+    Send messages, all or none, in order. Return the ids of those that were not repeats.
 
-    Locks its receivers in one order: several sends in one transaction may deadlock with another's, this not.
+    It locks the receivers in one order. Several calls of send() in a transaction may deadlock with another one.
     """
     engine = engine_for(backend)
     wanted = list(messages)
@@ -83,7 +83,7 @@ def receivers(engine: Engine, names: Sequence[UUID | str | Spawn], dedupe_keys: 
     """
     Turn ids, their texts, keys and Spawns into ids, in order. Raises TaskNotFound for an unknown key.
 
-    A key is that of a live task; for a message that is a repeat, also that of the task which has seen it and ended.
+    A key belongs to a live task. For a repeated message it may also belong to the ended task that received the first.
     """
     ids = [id_from(name) for name in names]
     wanted = list(zip(names, ids, dedupe_keys, strict=True))
@@ -98,15 +98,15 @@ def receivers(engine: Engine, names: Sequence[UUID | str | Spawn], dedupe_keys: 
 
 
 def refuse_functions(engine: Engine, ids: Collection[UUID]) -> None:
-    """Raise InvalidArguments for a receiver that reads no mail; one that no code here knows may be an actor's."""
+    """Raise InvalidArguments for a receiver that is a function. A task type unknown to this process is accepted."""
     for pk, task_type in engine.task_types(ids).items():
         task = registry.get(task_type)
         if task is not None and not isinstance(task, ActorTask):
-            raise InvalidArguments(f"Task {pk} runs {task_type}(), a function, which reads no messages: actors do.")
+            raise InvalidArguments(f"Task {pk} runs {task_type}(), a function. Only actors read messages.")
 
 
 def id_from(name: UUID | str | Spawn) -> UUID | None:
-    """Give the id that a receiver's name is; None where it must be a key."""
+    """Return the id of a receiver, or None if its name is a key."""
     match name:
         case UUID():
             return name

@@ -26,27 +26,27 @@ from jobqueue.records import CancelReport, Enqueued, NewTask, RequeueReport, Sta
 
 Report = TypeVar("Report", CancelReport, RequeueReport)
 
-LOCK_WAIT_SECONDS = 1.0  # for somebody else's transaction to let go of a row, once per batch
-LOCK_LOOK_SECONDS = 0.02  # between two looks
+LOCK_WAIT_SECONDS = 1.0  # how long a batch waits for rows that other transactions have locked
+LOCK_RETRY_SECONDS = 0.02
 
 
 def enqueue(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:
     """
-    Insert tasks in the caller's transaction, one statement per thousand; answers in the order of `rows`.
+    Insert tasks in the caller's transaction, with one statement per thousand. Results come in order.
 
-    After the commit, waiting executors are told.
+    After the commit, waiting executors are notified.
     """
     engine = engine_for(backend)
-    return _told(engine, rows, engine.enqueue(rows))
+    return _notify(engine, rows, engine.enqueue(rows))
 
 
 def enqueue_once(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:
-    """As enqueue(), where a row whose idempotency_key was seen is answered with the task that has it."""
+    """Insert as enqueue(). A row with an existing idempotency_key returns the task that has it."""
     engine = engine_for(backend)
-    return _told(engine, rows, engine.enqueue_once(rows))
+    return _notify(engine, rows, engine.enqueue_once(rows))
 
 
-def _told(engine: Engine, rows: Sequence[NewTask], answers: list[Enqueued]) -> list[Enqueued]:
+def _notify(engine: Engine, rows: Sequence[NewTask], answers: list[Enqueued]) -> list[Enqueued]:
     ready = {
         row.queue_name
         for row, answer in zip(rows, answers, strict=True)
@@ -64,19 +64,19 @@ def cancel(
     may: Callable[[Task], bool] | None = None,
 ) -> CancelReport:
     """
-    Cancel tasks: queued, scheduled and suspended ones end at once, running ones are told to stop.
+    Cancel tasks. READY, SCHEDULED and SUSPENDED tasks end at once. Running tasks are asked to stop.
 
-    tree: their living children go along, and theirs; they are counted too. backend: None looks in the default
-    one, then in each other of ours until all ids are found. A running function is stopped as soon as it can be;
-    one that returns a result all the same ends SUCCESSFUL. A running actor finishes its poll. What another
-    transaction has locked for longer than a second is left as it is, and named in `busy`. may: is asked about each
-    that lives, a row with its backend, task_type and queue_name; what it says no to goes on, named in `left`.
+    A running function is interrupted as soon as possible. If it returns a result before, it ends SUCCESSFUL. A running
+    actor finishes its poll. tree: cancel their living descendants, too. backend: None searches the default backend,
+    then the others. may: called with each living task, which has its backend, task_type and queue_name. Tasks for which
+    it returns False continue, and the report lists them in `left`. Tasks that another transaction has locked for
+    more than a second are not changed, and the report lists them in `busy`.
     """
     reports: list[CancelReport] = []
     busy: set[UUID] = set()
     for engine, mine in group_by_backend(ids, backend):
         again = partial(_cancel, engine, tree=tree, may=may)
-        done = _patiently(again(mine), again)
+        done = _retry_locked(again(mine), again)
         reports, busy = reports + done, busy | done[-1].busy
     return CancelReport(
         cancelled=sum(report.cancelled for report in reports),
@@ -105,13 +105,13 @@ def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
     """
     Put FAILED and CANCELLED tasks back in their queues, with all their attempts.
 
-    A task whose key a live task holds stays as it is, and is counted as key_taken. backend, and what another
-    transaction has locked: as for cancel().
+    A task whose key another live task has is not changed, and counted as key_taken. For backend and locked tasks, see
+    cancel().
     """
     reports: list[RequeueReport] = []
     busy: set[UUID] = set()
     for engine, mine in group_by_backend(ids, backend):
-        done = _patiently(_requeue(engine, mine), partial(_requeue, engine))
+        done = _retry_locked(_requeue(engine, mine), partial(_requeue, engine))
         reports, busy = reports + done, busy | done[-1].busy
     return RequeueReport(
         requeued=sum(report.requeued for report in reports),
@@ -134,18 +134,18 @@ def _requeue(engine: Engine, ids: Collection[UUID]) -> RequeueReport:
     return report
 
 
-def _patiently(first: Report, again: Callable[[Collection[UUID]], Report]) -> list[Report]:
-    """Do once more what somebody had locked, until a second is over; what the last report calls busy still is."""
+def _retry_locked(first: Report, again: Callable[[Collection[UUID]], Report]) -> list[Report]:
+    """Repeat an action for locked tasks, for a second at most. The last report lists those that are still locked."""
     reports = [first]
     deadline = time.monotonic() + LOCK_WAIT_SECONDS
     while reports[-1].busy and time.monotonic() < deadline:
-        time.sleep(LOCK_LOOK_SECONDS)
+        time.sleep(LOCK_RETRY_SECONDS)
         reports.append(again(reports[-1].busy))
     return reports
 
 
 def wake(ids: Iterable[UUID | str] | UUID | str, *, backend: str = "default") -> int:
-    """Wake SUSPENDED tasks now; returns how many woke. After the commit, waiting executors are told."""
+    """Wake SUSPENDED tasks and return how many woke. After the commit, waiting executors are notified."""
     engine, woken = engine_for(backend), 0
     for batch in batches(ids):
         if count := engine.wake(batch):

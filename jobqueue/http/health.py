@@ -1,4 +1,4 @@
-"""GET health/live, and health/ready: whether every queue in use drains."""
+"""GET health/live and health/ready. A site is ready if executors serve every queue in use in time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from jobqueue.printable import printable
 
 logger = logging.getLogger(__name__)
 
-NONE_ALIVE = "No executor is alive that serves this queue."
-ALL_QUIET = "Every executor alive that serves this queue was told to claim nothing."
-REMEMBERED_SECONDS = 1.0  # an answer is reused for all callers of this process
-MOST_LOGGED = 10  # queues in one line of the log
+NO_EXECUTOR = "No active executor serves this queue."
+ALL_PAUSED = "All active executors that serve this queue are paused."
+CACHE_SECONDS = 1.0  # a result is reused for all callers of this process
+MAX_LOGGED = 10  # queues in one log line
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
+class QueueProblem:
     """A problem of a queue, or of a backend as a whole."""
 
     backend: str
@@ -39,46 +39,46 @@ class Failing:
         return self.backend if self.queue_name is None else f"{self.backend}/{self.queue_name}"
 
 
-_latest: tuple[float, list[Failing]] = (-math.inf, [])  # the time of the last check, and its findings
+_latest: tuple[float, list[QueueProblem]] = (-math.inf, [])  # when the last check was, and its result
 
 
 @endpoint("GET", "HEAD")
 def live(request: HttpRequest) -> HttpResponse:
-    """Say that this process answers; without a look at the database, which restarts would not bring back."""
+    """Answer that this process works. The database is not asked, because a restart would not repair it."""
     return respond(Health())
 
 
 @endpoint("GET", "HEAD")
 def ready(request: HttpRequest) -> HttpResponse:
-    """Return 200 if the queues drain, otherwise 503. Show queue names only to callers that may see them."""
-    found = _failing()
-    if not found:
+    """Return 200 if all queues are served in time, otherwise 503. Show queue names only to callers with permission."""
+    problems = _problems()
+    if not problems:
         return respond(Health())
     caller = _viewer(request)
     shown = [
         Problem(problem.what, problem.where)
-        for problem in found
+        for problem in problems
         if caller is not None and caller.may_see_queue(problem.backend, problem.queue_name)
     ]
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     return respond(NotReady(shown), 503, headers)
 
 
-def _failing() -> list[Failing]:
-    """Return problems, up to REMEMBERED_SECONDS old, so that many callers cause few statements and log lines."""
+def _problems() -> list[QueueProblem]:
+    """Return problems, up to CACHE_SECONDS old, so that many callers cause few statements and log lines."""
     global _latest
-    looked_at, found = _latest
-    if time.monotonic() - looked_at >= REMEMBERED_SECONDS:
-        found = [one for alias in api.aliases() for one in _look(alias)]
-        _latest = time.monotonic(), found
-        if found:
-            more = f"; and {len(found) - MOST_LOGGED} more" if len(found) > MOST_LOGGED else ""
-            said = "; ".join(f"{one.where}: {one.what}" for one in found[:MOST_LOGGED])
-            logger.warning("readiness.failed problems=%s%s", printable(said), more)
-    return found
+    checked_at, problems = _latest
+    if time.monotonic() - checked_at >= CACHE_SECONDS:
+        problems = [problem for alias in api.aliases() for problem in _check(alias)]
+        _latest = time.monotonic(), problems
+        if problems:
+            more = f"; and {len(problems) - MAX_LOGGED} more" if len(problems) > MAX_LOGGED else ""
+            listed = "; ".join(f"{problem.where}: {problem.what}" for problem in problems[:MAX_LOGGED])
+            logger.warning("readiness.failed problems=%s%s", printable(listed), more)
+    return problems
 
 
-def _look(alias: str) -> Iterator[Failing]:
+def _check(alias: str) -> Iterator[QueueProblem]:
     engine = engine_for(alias)
     limit = engine.options.ready_age_limit
     try:
@@ -86,17 +86,17 @@ def _look(alias: str) -> Iterator[Failing]:
         quiet = [] if all(queue.is_served for queue in queues) else engine.quiet()
     except (DatabaseError, InterfaceError) as error:
         logger.warning("database.unreachable backend=%s error=%s", alias, printable(str(error)))
-        yield Failing(alias, "The database is away.")
+        yield QueueProblem(alias, "The database is unreachable.")
         return
     for queue in queues:
         name, waited = queue.queue_name, queue.oldest_seconds
-        if queue.is_paused:  # as somebody wants it
+        if queue.is_paused:
             continue
         if not queue.is_served:
             is_quiet = any(not names or name in names for names in quiet)
-            yield Failing(alias, ALL_QUIET if is_quiet else NONE_ALIVE, name)
+            yield QueueProblem(alias, ALL_PAUSED if is_quiet else NO_EXECUTOR, name)
         if limit is not None and waited > limit:
-            yield Failing(alias, f"A task has been ready for {waited:.0f} s; {limit:g} s is the limit.", name)
+            yield QueueProblem(alias, f"A task has been ready for {waited:.0f} s; {limit:g} s is the limit.", name)
 
 
 def _viewer(request: HttpRequest) -> Caller | None:

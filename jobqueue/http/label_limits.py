@@ -1,4 +1,4 @@
-"""A bound on the labels of metrics: names of queues may come from callers, and each is kept for ever by who scrapes."""
+"""Limits for the labels of metrics. Callers may invent queue names, and Prometheus keeps every label it has seen."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from jobqueue.records import LIVE
 from jobqueue.tally import COUNTERS, Counted, Depth, Gauges
 
 OTHER = "other"
-MAX_LABELS = 1000  # queues, and pairs of queue and task type; of each backend
+MAX_LABELS = 1000  # queues, and pairs of queue and task type, of each backend
 
 
 def bounded_queues(names: Iterable[str], first: Collection[str]) -> list[str]:
     """
-    Give the queues that keep their names, those of `first` before others.
+    Return the queues that keep their names, those of `first` before others.
 
-    The order is one in which newcomers only push others out: so what is counted for OTHER never falls.
+    A new queue can only push others out of this order, so the counters of OTHER never decrease.
     """
     ranked = sorted(names, key=lambda name: (name not in first, name))
     return sorted({*ranked[:MAX_LABELS], OTHER}) if len(ranked) > MAX_LABELS else sorted(ranked)
 
 
 def bounded_counts(counted: Sequence[Counted], first: Collection[str]) -> Sequence[Counted]:
-    """Add up as OTHER what is counted of pairs beyond MAX_LABELS, in the same order."""
+    """Add up the counts of pairs beyond MAX_LABELS as OTHER, in the same order."""
     if len(counted) <= MAX_LABELS:
         return counted
     ranked = sorted(counted, key=lambda one: (one.queue_name not in first, one.queue_name, one.task_type))
     kept, rest = ranked[:MAX_LABELS], ranked[MAX_LABELS:]
-    named_so = [one for one in kept if (one.queue_name, one.task_type) == (OTHER, OTHER)]
-    return [*(one for one in kept if one not in named_so), _sum([*named_so, *rest])]
+    others = [one for one in kept if (one.queue_name, one.task_type) == (OTHER, OTHER)]
+    return [*(one for one in kept if one not in others), _sum([*others, *rest])]
 
 
 def bounded_gauges(gauges: Gauges, queues: Collection[str]) -> Gauges:
-    """Add up as OTHER what stands in queues that do not keep their names."""
+    """Add up the numbers of queues that do not keep their names as OTHER."""
     if all(depth.queue_name in queues for depth in gauges.depths):
         return gauges
     own = [depth for depth in gauges.depths if depth.queue_name in queues and depth.queue_name != OTHER]
@@ -43,7 +43,7 @@ def bounded_gauges(gauges: Gauges, queues: Collection[str]) -> Gauges:
     for name, seconds in gauges.oldest_ready_seconds.items():
         label = name if name in queues else OTHER
         oldest[label] = max(seconds, oldest.get(label, 0.0))
-    together = [
+    total = [
         Depth(
             queue_name=OTHER,
             status=status,
@@ -52,7 +52,7 @@ def bounded_gauges(gauges: Gauges, queues: Collection[str]) -> Gauges:
         )
         for status in LIVE
     ]
-    return replace(gauges, depths=[*own, *together], oldest_ready_seconds=oldest)
+    return replace(gauges, depths=[*own, *total], oldest_ready_seconds=oldest)
 
 
 def _sum(several: Sequence[Counted]) -> Counted:

@@ -1,4 +1,4 @@
-"""GET metrics/ and metrics.json: what the whole fleet has done, and how it stands."""
+"""GET metrics/ and metrics.json: counters and gauges of all executors and queues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jobqueue.tally import COUNTERS, EDGES, Counted, Depth, Gauges
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-FOLD_SECONDS = 0.05  # for what executors have not added up yet; more than that is for the next look, or for them
+FOLD_SECONDS = 0.05  # per request; executors or the next request aggregate the rest
 WHAT = {
     "submitted": "Tasks created.",
     "completed": "Tasks that ended SUCCESSFUL.",
@@ -37,7 +37,7 @@ WHAT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """The numbers of one backend. queues: all that are known, whether or not anything is in them."""
+    """The numbers of one backend. queues: all known queues, also empty ones."""
 
     name: str
     queues: Sequence[str]
@@ -45,7 +45,7 @@ class Backend:
     gauges: Gauges
 
     def depths(self, queue_name: str) -> Iterator[Depth]:
-        """Give a depth for each live state, 0 where nothing is."""
+        """Yield a depth for each live state, also 0."""
         found = {depth.status: depth for depth in self.gauges.depths if depth.queue_name == queue_name}
         for status in LIVE:
             yield found.get(status) or Depth(queue_name=queue_name, status=status, number=0)
@@ -53,7 +53,7 @@ class Backend:
 
 @endpoint("GET", "HEAD")
 def text(request: HttpRequest) -> HttpResponse:
-    """Give the metrics in the text format of Prometheus."""
+    """Return the metrics in the text format of Prometheus."""
     authenticate(request, "view_metrics")
     try:
         import prometheus_client
@@ -72,7 +72,7 @@ def text(request: HttpRequest) -> HttpResponse:
 
 @endpoint("GET", "HEAD")
 def as_json(request: HttpRequest) -> HttpResponse:
-    """Give the same numbers as JSON."""
+    """Return the same numbers as JSON."""
     authenticate(request, "view_metrics")
     backends = read()
     return respond(
@@ -95,7 +95,7 @@ def as_json(request: HttpRequest) -> HttpResponse:
 
 
 def read() -> list[Backend]:
-    """Read the numbers of every backend of ours."""
+    """Read the numbers of each jobqueue backend."""
     backends = []
     for alias in api.aliases():
         engine = engine_for(alias)
@@ -116,7 +116,7 @@ def read() -> list[Backend]:
 
 
 def _fold(engine: Engine) -> None:
-    """Add up what executors have not, none of which may be alive."""
+    """Aggregate counters that executors have not aggregated yet, because there may be no active executor."""
     until = time.monotonic() + FOLD_SECONDS
     while engine.fold() >= FOLD_BATCH and time.monotonic() < until:
         pass
@@ -150,12 +150,12 @@ def _histogram(counts: Sequence[int], seconds: float) -> Histogram:
 
 
 def _buckets(counts: Sequence[int]) -> Iterable[tuple[str, int]]:
-    """Give a histogram as Prometheus has it: how many were at most so long."""
+    """Return a histogram in the form of Prometheus: how many took at most so long."""
     return zip([*map(str, EDGES), "+Inf"], accumulate(counts), strict=True)
 
 
 class Collector:
-    """What was read, as metrics of Prometheus; for a registry of its own, beside which a site may have another."""
+    """The numbers as metrics of Prometheus, for a registry of its own, because a site may have another one."""
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self._backends = backends
@@ -180,9 +180,9 @@ class Collector:
 
         names = ("backend", "queue", "task_type")
         waits = HistogramMetricFamily(
-            "jobqueue_wait_seconds", "From READY to the claim, of each attempt.", labels=names
+            "jobqueue_wait_seconds", "Time from READY to the claim, of each attempt.", labels=names
         )
-        runs = HistogramMetricFamily("jobqueue_run_seconds", "What the body took, of each attempt.", labels=names)
+        runs = HistogramMetricFamily("jobqueue_run_seconds", "Run time of the body, of each attempt.", labels=names)
         for labels, counted in self._tasks():
             waits.add_metric(labels, list(_buckets(counted.waits)), counted.wait_seconds)
             runs.add_metric(labels, list(_buckets(counted.runs)), counted.run_seconds)
@@ -221,10 +221,10 @@ class Collector:
         from prometheus_client.core import GaugeMetricFamily
 
         of: Mapping[str, tuple[str, str]] = {
-            "inflight": ("in_flight", "Tasks in the hands of executors."),
-            "active_workers": ("active_workers", "Slots of living executors that have a task."),
-            "worker_slots": ("slots", "Slots of living executors."),
-            "executors": ("executors", "Executors that are alive."),
+            "inflight": ("in_flight", "Tasks that executors have claimed."),
+            "active_workers": ("active_workers", "Slots of active executors that have a task."),
+            "worker_slots": ("slots", "Slots of active executors."),
+            "executors": ("executors", "Active executors."),
             "oldest_snapshot_seconds": (
                 "oldest_snapshot_seconds",
                 "Age of the oldest transaction that keeps dead rows.",

@@ -78,9 +78,9 @@ def _submit(caller: Caller, values: Sequence[Any], places: Sequence[str]) -> lis
 def _backend_of(submissions: Sequence[Submission], places: Sequence[str]) -> JobQueueBackend:
     first = submissions[0].task.backend
     others = [
-        Problem(f"is of backend {wanted.task.backend!r}, the first is of {first!r}: one batch, one backend", place)
-        for wanted, place in zip(submissions, (f"{place}/task" for place in places), strict=True)
-        if wanted.task.backend != first
+        Problem(f"has backend {submission.task.backend!r}, the first has {first!r}; a batch needs one backend", place)
+        for submission, place in zip(submissions, (f"{place}/task" for place in places), strict=True)
+        if submission.task.backend != first
     ]
     if others:
         raise HttpError(400, *others)
@@ -99,7 +99,7 @@ def _status(error: InvalidSubmissions) -> int:
 
 
 def _where(submission: Submission, error: Exception) -> str:
-    """Say which member is wrong; of arguments that do not fit it may be either, where both are given."""
+    """Return a pointer to the invalid member. If there are args and kwargs, either may be the one that does not fit."""
     if isinstance(error, DuplicateKey):
         return "/idempotency_key"
     if submission.args and submission.kwargs:

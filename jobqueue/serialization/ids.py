@@ -1,4 +1,4 @@
-"""Identifiers of tasks: UUIDv7 made in Python, so that a parent knows its child before the insert."""
+"""Ids of tasks: UUIDv7, made in Python, so that a parent knows its child's id before the insert."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 import time
 from uuid import UUID
 
-BLOCK = 512  # random numbers fetched at once: asking the kernel for each lets go of the interpreter's lock every time
+BLOCK = 512  # random numbers per call of the kernel, because each call releases the GIL
 
 _random: list[int] = []
 _last_ns = 0
@@ -17,7 +17,7 @@ def new_id() -> UUID:
     """
     Make a UUIDv7: ordered by time within a process, unique everywhere.
 
-    RFC 9562, 6.2, method 3: 20 bits of fraction behind the milliseconds, so that a nanosecond makes a difference.
+    RFC 9562, 6.2, method 3: 20 bits of fraction behind the milliseconds, which orders ids of different nanoseconds.
     """
     global _last_ns
     now = _last_ns = max(time.time_ns(), _last_ns + 1)
@@ -29,7 +29,7 @@ def new_id() -> UUID:
 
 
 def _next_random() -> int:
-    """Give 64 bits from the system's source, each to one caller only."""
+    """Return 64 random bits of the operating system, which no other call returns."""
     try:
         return _random.pop()
     except IndexError:

@@ -1,4 +1,4 @@
-"""How the types of an actor, its State and its Message, are read from JSON."""
+"""Read the State and the Message of an actor from JSON, by their types."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import msgspec
 
 
 class Reading(NamedTuple):
-    """How a type is read: dataclasses by their `type`, whatever is none of them as `other`, None where nothing is."""
+    """How to read a type. by_type: the dataclasses of a union by their `type`. other: all other members, or None."""
 
     by_type: dict[str, Any]
     other: Any
 
 
 class Typed(msgspec.Struct):
-    """What any JSON object says of itself."""
+    """The `type` of any JSON object."""
 
     type: Any = None
 
 
 def decode(text: str, kind: Any) -> Any:
-    """Give what the JSON holds. Raises ValueError when it does not fit the type."""
+    """Return the value of JSON text. Raises ValueError if it does not fit the type."""
     try:
         return msgspec.json.decode(text, type=member_for(text, kind))
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
@@ -32,7 +32,7 @@ def decode(text: str, kind: Any) -> Any:
 
 
 def member_for(text: str, kind: Any) -> Any:
-    """Give the member of a union of dataclasses that the JSON names; any other type is its only member."""
+    """Return the member of a union of dataclasses that the JSON names, or the type itself if it is no such union."""
     by_type, other = reading_of(kind)
     if not by_type:
         return other
@@ -49,7 +49,7 @@ def member_for(text: str, kind: Any) -> Any:
 
 @cache
 def reading_of(kind: Any) -> Reading:
-    """Say how a type is read. Raises TypeError for one that cannot be, NameError where a name is not defined yet."""
+    """Return how to read a type. Raises TypeError if that is impossible, NameError for a name not defined yet."""
     try:
         msgspec.json.Decoder(kind)
     except TypeError:  # msgspec knows no union of dataclasses
@@ -71,13 +71,13 @@ def reading_of(kind: Any) -> Reading:
 
 
 def names_of(member: Any) -> tuple[str, ...]:
-    """Name a dataclass as JSON does. Raises TypeError."""
+    """Return the values of a dataclass's `type`. Raises TypeError if it has no such field."""
     msgspec.json.Decoder(member)
     hint = get_type_hints(member).get("type")
     names = get_args(hint) if get_origin(hint) is Literal else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise TypeError(
-            f"the dataclasses of a union are told apart by a field such as `type: Literal['publish'] = 'publish'`, "
+            f"the dataclasses of a union need a field such as `type: Literal['publish'] = 'publish'`, "
             f"and {member.__name__} has none"
         )
     return names

@@ -106,4 +106,4 @@ def test_database_away() -> None:
     assert (submitted.status, submitted.headers["Retry-After"]) == (503, "5")
     assert "database is away" in problems[0]["what"]
     assert live.status == 200
-    assert (ready.status, failing["problems"][0]["what"]) == (503, "The database is away.")
+    assert (ready.status, failing["problems"][0]["what"]) == (503, "The database is unreachable.")

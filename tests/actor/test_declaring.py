@@ -191,7 +191,7 @@ class TestRefused:
     def test_state_that_cannot_be_made_fresh(self, state: Any, problem: str) -> None:
         def poll(self: Any, context: PollContext[Any]) -> Any: ...
 
-        with pytest.raises(InvalidTask, match=f"give its fields defaults: .*{problem}"):
+        with pytest.raises(InvalidTask, match=f"its fields need defaults: .*{problem}"):
             self.declare(poll=poll, State=state)
 
     def test_annotation_that_names_a_class_beside_the_state(self) -> None:
@@ -219,7 +219,9 @@ class TestRefused:
     def test_keyword_that_actors_do_not_take(self) -> None:
         def poll(self: Any, context: PollContext[Any]) -> Any: ...
 
-        with pytest.raises(TypeError, match=r"actor takes no keyword 'atomic'; it takes name, .*, submit, abstract"):
+        with pytest.raises(
+            TypeError, match=r"actor takes no keyword 'atomic'; it takes name, .*, allow_http, abstract"
+        ):
             type("Refused", (Actor,), {"__module__": __name__, "poll": poll}, atomic=True)
 
     def test_keyword_of_a_mixin(self) -> None:
@@ -234,11 +236,13 @@ class TestRefused:
     def test_messages_that_cannot_be_told_apart(self) -> None:
         def poll(self: Any, context: PollContext[Any]) -> Any: ...
 
-        with pytest.raises(InvalidTask, match=r"Message is no type .* a field such as .* and Item has none"):
+        with pytest.raises(
+            InvalidTask, match=r"Message cannot be read from JSON: .* a field such as .* and Item has none"
+        ):
             self.declare(poll=poll, Message=actors.Item | actors.WithDataclass.State)
         with pytest.raises(InvalidTask, match="Reject and Rejected have the same `type` 'refuse'"):
             self.declare(poll=poll, Message=actors.Reject | Rejected)
-        with pytest.raises(InvalidTask, match="Message is no type"):
+        with pytest.raises(InvalidTask, match="Message cannot be read from JSON"):
             self.declare(poll=poll, Message=actors.Approve | actors.Reject | dict | Untagged)
 
     def test_body_cannot_be_called(self) -> None:
@@ -257,7 +261,7 @@ def test_annotation_that_names_nothing_is_a_check_error(monkeypatch: pytest.Monk
 
     (error,) = check_actors()
     assert error.id == "jobqueue.E009"
-    assert "'tests.actor.actors.WithStruct' cannot be polled: State is no type JSON" in error.msg
+    assert "'tests.actor.actors.WithStruct' cannot be polled: State cannot be read from JSON" in error.msg
     assert "name 'Price' is not defined" in error.msg
 
 

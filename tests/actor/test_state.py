@@ -81,7 +81,7 @@ def test_state_that_holds_itself_is_a_failed_poll_that_says_so(stage: Stage) -> 
     pk = stage.enter(poll)
     stage.run()
 
-    assert stage.error(pk) == "ValueError: Puppet: the state holds itself, or is nested too deep for JSON"
+    assert stage.error(pk) == "ValueError: Puppet: the state contains itself, or is nested too deep for JSON"
 
 
 def test_state_may_be_replaced(stage: Stage) -> None:

@@ -339,7 +339,7 @@ class TestSubmitAndSend:
         function = make(task_type="tests.tasks.add")
         said = jobqueue("send", function.pk, "1")
         assert said.code == 1
-        assert "reads no messages" in said.err
+        assert "Only actors read messages" in said.err
 
 
 class TestLog:

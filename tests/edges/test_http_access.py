@@ -195,7 +195,7 @@ class TestSetting:
             ([], "must be a dict"),
             ({"shop": SECRET}, "must be a dict of sha256, tasks and queues"),
             ({"shop": {"sha256": "0" * 64}}, "must be a dict of sha256, tasks and queues"),
-            ({"shop": {"sha256": "0" * 64, "task": [], "queues": []}}, "(did you mean 'tasks' by 'task'?)"),
+            ({"shop": {"sha256": "0" * 64, "task": [], "queues": []}}, "(did you mean 'tasks' instead of 'task'?)"),
             ({"shop": {SECRET: [], "tasks": [], "queues": []}}, "and metrics if it may read those"),
             ({"shop": token() | {"sha256": SECRET}}, "64 hexadecimal digits"),
             ({"shop": token() | {"tasks": "*"}}, "must be a list of names"),

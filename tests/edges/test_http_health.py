@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 @pytest.fixture(autouse=True)
 def tasks(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.TASKS = tasks_setting()
-    monkeypatch.setattr(health, "REMEMBERED_SECONDS", 0.0)
+    monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
 
 
 def test_live_says_so_without_the_database(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_queue_that_nobody_serves(shop: Shop) -> None:
     assert response["Retry-After"]
     assert response.json() == {
         "status": "failing",
-        "problems": [{"where": "default/mail", "what": "No executor is alive that serves this queue."}],
+        "problems": [{"where": "default/mail", "what": "No active executor serves this queue."}],
     }
 
 
@@ -68,7 +68,7 @@ def test_queue_whose_executor_is_quiet(shop: Shop) -> None:
 
     (problem,) = shop.get("health/").json()["problems"]
 
-    assert problem["what"] == "Every executor alive that serves this queue was told to claim nothing."
+    assert problem["what"] == "All active executors that serve this queue are paused."
 
 
 @pytest.mark.parametrize("columns", [{"scheduled": True, "wake_at": ago(60)}, {"running": True}], ids=["due", "held"])
@@ -80,7 +80,7 @@ def test_queue_that_only_seems_empty_since_no_executor_is_alive(
 
     (problem,) = shop.get("health/").json()["problems"]
 
-    assert problem == {"where": "default/mail", "what": "No executor is alive that serves this queue."}
+    assert problem == {"where": "default/mail", "what": "No active executor serves this queue."}
     ExecutorFactory()
     assert shop.get("health/").status_code == 200
 
@@ -149,7 +149,7 @@ def test_answer_is_remembered_for_a_moment(
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_failing: bool
 ) -> None:
     client.get("/jobqueue/health/")  # what others left is forgotten
-    monkeypatch.setattr(health, "REMEMBERED_SECONDS", 3600.0)
+    monkeypatch.setattr(health, "CACHE_SECONDS", 3600.0)
     monkeypatch.setattr(health, "_latest", (-math.inf, []))
     if is_failing:
         TaskFactory()
@@ -162,7 +162,7 @@ def test_answer_is_remembered_for_a_moment(
     assert statuses == {503 if is_failing else 200}
     assert len(queries) == count
     assert len([record for record in caplog.records if record.name == "jobqueue.http.health"]) == int(is_failing)
-    monkeypatch.setattr(health, "REMEMBERED_SECONDS", 0.0)
+    monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
     ExecutorFactory()
     assert client.get("/jobqueue/health/").status_code == 200
 
@@ -174,7 +174,7 @@ def test_line_of_the_log_names_a_few_queues_only(client: Client, caplog: pytest.
     client.get("/jobqueue/health/")
 
     (line,) = [record.getMessage() for record in caplog.records if record.name == "jobqueue.http.health"]
-    assert line.endswith(f"; and {50 - health.MOST_LOGGED} more")
+    assert line.endswith(f"; and {50 - health.MAX_LOGGED} more")
     assert len(line) < 5000
 
 
@@ -217,7 +217,7 @@ def test_database_away(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     response = shop.get("health/ready")
 
     assert response.status_code == 503
-    assert response.json()["problems"] == [{"where": "default", "what": "The database is away."}]
+    assert response.json()["problems"] == [{"where": "default", "what": "The database is unreachable."}]
 
 
 @pytest.mark.parametrize("path", ["health/", "health/live", "health/ready", "openapi.json"])

@@ -20,7 +20,7 @@ from tests.factories import ExecutorFactory, TaskFactory, make_user
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
 
 AWAY = timedelta(minutes=10)
-NOBODY = "No executor is alive that serves this queue."
+NOBODY = "No active executor serves this queue."
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def let_time_pass() -> None:
 def test_fleet_that_comes_back_does_everything_in_order_of_rank(
     fleet: Fleet, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobqueue.http.health.REMEMBERED_SECONDS", 0.0)  # nor what another test has seen
+    monkeypatch.setattr("jobqueue.http.health.CACHE_SECONDS", 0.0)  # nor what another test has seen
     dead = ExecutorFactory.create()
     lost = TaskFactory.create(running=True, executor_id=dead.pk, task_type=work.task_type, args=[0.0])
     for priority in (0, 50, -50, 100, 0, -100):
