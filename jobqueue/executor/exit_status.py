@@ -1,4 +1,4 @@
-"""Exit codes of `run_executors`, and how a process ends whatever its threads do."""
+"""Exit codes of `run_executors`, and ways to end a process without waiting for its threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLUSH_SECONDS = 2.0  # for the last log lines; a reader of our output that hangs
 
 
 def exit_now(code: int) -> NoReturn:
-    """End this process at once, whatever its threads do."""
+    """End this process at once, without waiting for its threads."""
     try:
         flush()
     finally:

@@ -110,7 +110,7 @@ class Supervisor:
         self._children: dict[int, Child] = {}  # by process id
         self._start_at: dict[int, float] = dict.fromkeys(range(processes), 0.0)  # by number
         self._failures: dict[int, int] = {}  # in a row, by number
-        self._first = set(range(processes))  # numbers whose first process has not ended yet
+        self._first = set(range(processes))  # numbers of which the first process still runs
         self._unavailable = 0  # first processes that never found the database
         self._is_paused = False
         self._kill_at: float | None = None  # None while it does not stop

@@ -1,4 +1,4 @@
-"""The command line: flags, their environment, refusals, what is printed and logged."""
+"""The command line: flags, their environment, refusals, output and log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.acceptance.tasks import compute, tiny, work
 from tests.tasks import add, fail
 
 
-def test_banner_says_what_it_will_do(fleet: Fleet) -> None:
+def test_banner_shows_queues_slots_and_versions(fleet: Fleet) -> None:
     process = fleet.start("-q", "emails", "-q", "reports", "-t", "3", "--async-slots", "7", "--name", "web")
     assert process.stop() == 0
     banner = "\n".join(process.output.lines[:5])
@@ -88,7 +88,9 @@ def test_flags_may_come_from_the_environment(fleet: Fleet) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list | dict) else None,
 )
-def test_refusals(fleet: Fleet, flags: list[str], environment: dict[str, str], code: int, message: str) -> None:
+def test_wrong_usage_is_refused_with_the_reason(
+    fleet: Fleet, flags: list[str], environment: dict[str, str], code: int, message: str
+) -> None:
     process = fleet.launch(*flags, environment=environment, checks=True)
     assert process.wait() == code
     said = "\n".join(process.output.lines)
@@ -124,7 +126,7 @@ def test_one_missing_table_is_named(fleet: Fleet) -> None:
     assert not process.output.find("database.unreachable|database.reconnected")
 
 
-def test_serves_only_the_queues_it_was_asked_for(fleet: Fleet) -> None:
+def test_executor_serves_only_its_queues(fleet: Fleet) -> None:
     add.using(queue_name="emails").enqueue(1)
     add.using(queue_name="other").enqueue(1)
     assert fleet.launch("-q", "emails", "--burst").wait() == 0

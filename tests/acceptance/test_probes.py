@@ -1,4 +1,4 @@
-"""`--health` and systemd: what real executors say of themselves, to whoever restarts them."""
+"""`--health` and systemd: the health of real executors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OK: Answer = (200, "")
 
 
 def probe(process: Process, path: str) -> Answer:
-    """Ask an executor; returns the status and what it complains of."""
+    """Send a probe. Return the status and the problems."""
     match = process.output.wait_for(r"^health .*http://(.*):(\d+)/livez, /readyz$")
     connection = HTTPConnection(match[1].strip("[]"), int(match[2]), timeout=PATIENCE_SECONDS)
     try:
@@ -51,7 +51,7 @@ def wait_for_answer(process: Process, path: str, status: int, what: str = "") ->
 
 
 @PROCESSES
-def test_executor_that_waits_for_work_is_live_and_ready(fleet: Fleet, processes: tuple[str, ...]) -> None:
+def test_idle_executor_is_live_and_ready(fleet: Fleet, processes: tuple[str, ...]) -> None:
     process = fleet.start(*HEALTH, *processes)
     wait_for_answer(process, "/readyz", 200)
     assert probe(process, "/livez") == OK
@@ -71,7 +71,7 @@ def test_probes_are_answered_until_the_last_task_has_ended(fleet: Fleet, process
     assert process.stop(signal.SIGQUIT) == 131
 
 
-def test_caller_who_says_nothing_keeps_nobody_from_the_end(fleet: Fleet) -> None:
+def test_silent_caller_does_not_delay_the_end(fleet: Fleet) -> None:
     process = fleet.start(*HEALTH)
     match = process.output.wait_for(r"^health .*http://(.*):(\d+)/livez")
     with socket.create_connection((match[1], int(match[2]))) as silent:
@@ -79,7 +79,7 @@ def test_caller_who_says_nothing_keeps_nobody_from_the_end(fleet: Fleet) -> None
         assert process.stop() == 0
 
 
-def test_quiet_executor_is_live_but_not_ready(fleet: Fleet) -> None:
+def test_paused_executor_is_live_but_not_ready(fleet: Fleet) -> None:
     process = fleet.start(*HEALTH)
     wait_for_answer(process, "/readyz", 200)
     process.send(signal.SIGTSTP)
@@ -91,7 +91,7 @@ def test_quiet_executor_is_live_but_not_ready(fleet: Fleet) -> None:
 
 @PROCESSES
 @pytest.mark.parametrize("thread", ["pulse", "heartbeat"])
-def test_thread_that_stands_still_is_a_reason_to_restart(fleet: Fleet, thread: str, processes: tuple[str, ...]) -> None:
+def test_livez_fails_when_a_thread_stalls(fleet: Fleet, thread: str, processes: tuple[str, ...]) -> None:
     process = fleet.start(*HEALTH, *processes, heartbeat_timeout=6)
     wait_for_answer(process, "/livez", 200)
     stall_thread.enqueue(thread)
@@ -101,7 +101,7 @@ def test_thread_that_stands_still_is_a_reason_to_restart(fleet: Fleet, thread: s
 
 
 @PROCESSES
-def test_database_that_is_away_is_no_reason_to_restart(site: Site, processes: tuple[str, ...]) -> None:
+def test_livez_succeeds_when_the_database_is_unreachable(site: Site, processes: tuple[str, ...]) -> None:
     process = site.fleet.start(*HEALTH, *processes, heartbeat_timeout=3)
     wait_for_answer(process, "/readyz", 200)
     site.kill()
@@ -115,7 +115,7 @@ def test_database_that_is_away_is_no_reason_to_restart(site: Site, processes: tu
     assert process.stop() == 0
 
 
-def test_database_that_swallows_everything_is_no_reason_to_restart(fleet: Fleet) -> None:
+def test_livez_succeeds_when_the_database_never_answers(fleet: Fleet) -> None:
     """A connect to it neither fails nor succeeds, for minutes."""
     with socket.create_server(("127.0.0.1", 0)) as black_hole:
         url = f"postgresql://nobody@127.0.0.1:{black_hole.getsockname()[1]}/nothing"
@@ -126,7 +126,7 @@ def test_database_that_swallows_everything_is_no_reason_to_restart(fleet: Fleet)
             assert probe(process, "/livez") == OK
 
 
-def test_children_that_are_frozen_are_a_reason_to_restart(fleet: Fleet) -> None:
+def test_livez_fails_when_a_child_is_frozen(fleet: Fleet) -> None:
     supervisor = fleet.start(*HEALTH, *TWO, heartbeat_timeout=2)
     wait_for_answer(supervisor, "/readyz", 200)
     victim = Executor.objects.filter(pid__in=supervisor.children()).values_list("pid", flat=True)[0]
@@ -139,7 +139,7 @@ def test_children_that_are_frozen_are_a_reason_to_restart(fleet: Fleet) -> None:
     assert supervisor.stop() == 0
 
 
-def test_killed_child_is_not_ready_until_another_has_taken_its_place(fleet: Fleet) -> None:
+def test_readyz_succeeds_again_when_a_killed_child_is_replaced(fleet: Fleet) -> None:
     supervisor = fleet.start(*HEALTH, *TWO)
     wait_for_answer(supervisor, "/readyz", 200)
     victim = supervisor.children()[0]
@@ -161,7 +161,7 @@ def test_children_end_when_their_supervisor_is_killed(fleet: Fleet) -> None:
 
 
 @PROCESSES
-def test_port_that_is_taken_is_told_before_anything_is_claimed(fleet: Fleet, processes: tuple[str, ...]) -> None:
+def test_taken_port_is_reported_before_a_claim(fleet: Fleet, processes: tuple[str, ...]) -> None:
     tiny.enqueue()
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -172,7 +172,7 @@ def test_port_that_is_taken_is_told_before_anything_is_claimed(fleet: Fleet, pro
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
-def test_ipv6(fleet: Fleet) -> None:
+def test_probes_are_answered_over_ipv6(fleet: Fleet) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -220,9 +220,7 @@ def manager(request: pytest.FixtureRequest) -> Iterator[Manager]:
 
 @PROCESSES
 @pytest.mark.parametrize("manager", ["", "@"], ids=["a file", "abstract"], indirect=True)
-def test_systemd_hears_of_the_start_of_life_and_of_the_end(
-    fleet: Fleet, manager: Manager, processes: tuple[str, ...]
-) -> None:
+def test_systemd_gets_ready_watchdog_and_stopping(fleet: Fleet, manager: Manager, processes: tuple[str, ...]) -> None:
     compute.enqueue(0.01)
     process = fleet.start(*processes, environment={"NOTIFY_SOCKET": manager.path})
     manager.wait_for("READY=1")
@@ -235,7 +233,7 @@ def test_systemd_hears_of_the_start_of_life_and_of_the_end(
 
 
 @PROCESSES
-def test_systemd_hears_no_sign_of_life_of_a_loop_that_stands_still(
+def test_systemd_gets_no_watchdog_from_a_stalled_loop(
     fleet: Fleet, manager: Manager, processes: tuple[str, ...]
 ) -> None:
     process = fleet.start(*processes, environment={"NOTIFY_SOCKET": manager.path}, heartbeat_timeout=3)

@@ -45,7 +45,7 @@ def assert_handed_back() -> None:
     assert rows == [("READY", 0, 0, None)] * 2
 
 
-def test_children_have_names_and_identities_of_their_own(fleet: Fleet) -> None:
+def test_children_have_their_own_names_and_ids(fleet: Fleet) -> None:
     supervisor = fleet.start(*TWO, "--name", "web")
     wait_for_children(supervisor)
     assert sorted(Executor.objects.values_list("name", flat=True)) == ["web.1", "web.2"]
@@ -56,7 +56,7 @@ def test_children_have_names_and_identities_of_their_own(fleet: Fleet) -> None:
 @pytest.mark.parametrize("to_all", [False, True], ids=["to the supervisor", "to the whole group"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_lets_running_tasks_end(fleet: Fleet, number: signal.Signals, to_all: bool) -> None:
-    """A terminal or a service manager tells the children too what the supervisor passes on: no second signal."""
+    """A terminal or a service manager sends the children the same signal. It must not count as a second one."""
     supervisor, children = busy(fleet, seconds=3.0)
     (supervisor.send_to_group if to_all else supervisor.send)(number)
     assert supervisor.wait() == 0
@@ -65,7 +65,7 @@ def test_signal_lets_running_tasks_end(fleet: Fleet, number: signal.Signals, to_
 
 
 @pytest.mark.parametrize("to_all", [False, True], ids=["to the supervisor", "to the whole group"])
-def test_second_interrupt_hands_back_now(fleet: Fleet, to_all: bool) -> None:
+def test_second_interrupt_releases_tasks_at_once(fleet: Fleet, to_all: bool) -> None:
     supervisor, children = busy(fleet)
     send = supervisor.send_to_group if to_all else supervisor.send
     send(signal.SIGINT)
@@ -77,13 +77,13 @@ def test_second_interrupt_hands_back_now(fleet: Fleet, to_all: bool) -> None:
     assert not any(is_running(pid) for pid in children)
 
 
-def test_sigquit_hands_back_now(fleet: Fleet) -> None:
+def test_sigquit_releases_tasks_at_once(fleet: Fleet) -> None:
     supervisor, _ = busy(fleet)
     assert supervisor.stop(signal.SIGQUIT) == 131
     assert_handed_back()
 
 
-def test_quiet_reaches_the_children(fleet: Fleet) -> None:
+def test_pause_and_resume_reach_the_children(fleet: Fleet) -> None:
     supervisor = fleet.start(*TWO)
     wait_for_children(supervisor)
     supervisor.send(signal.SIGTSTP)
@@ -97,7 +97,7 @@ def test_quiet_reaches_the_children(fleet: Fleet) -> None:
     assert supervisor.stop() == 0
 
 
-def test_child_that_takes_the_place_of_a_quiet_one_is_quiet(fleet: Fleet) -> None:
+def test_child_that_replaces_a_paused_one_is_paused(fleet: Fleet) -> None:
     supervisor = fleet.start(*TWO)
     victim, _ = wait_for_children(supervisor)
     supervisor.send(signal.SIGTSTP)
@@ -122,7 +122,7 @@ def test_killed_child_is_replaced(fleet: Fleet) -> None:
     assert supervisor.stop() == 0
 
 
-def test_child_that_is_told_to_stop_alone_is_replaced(fleet: Fleet) -> None:
+def test_child_that_got_sigterm_alone_is_replaced(fleet: Fleet) -> None:
     supervisor = fleet.start(*TWO)
     victim, _ = wait_for_children(supervisor)
     os.kill(victim, signal.SIGTERM)
@@ -131,7 +131,7 @@ def test_child_that_is_told_to_stop_alone_is_replaced(fleet: Fleet) -> None:
     assert supervisor.stop() == 0
 
 
-def test_child_that_people_tell_to_stop_is_not_replaced_until_all_are_gone(fleet: Fleet) -> None:
+def test_children_stopped_by_command_are_not_replaced(fleet: Fleet) -> None:
     supervisor = fleet.start(*TWO)
     victim, survivor = wait_for_children(supervisor)
     ids = {pid: Executor.objects.get(pid=pid, state="RUNNING").pk for pid in (victim, survivor)}
@@ -147,7 +147,7 @@ def test_child_that_people_tell_to_stop_is_not_replaced_until_all_are_gone(fleet
     assert not supervisor.output.find("WARNING|ERROR")
 
 
-def test_child_that_people_tell_to_stop_is_not_replaced_when_it_is_killed_before_its_end(fleet: Fleet) -> None:
+def test_child_stopped_by_command_and_then_killed_is_not_replaced(fleet: Fleet) -> None:
     supervisor, (victim, survivor) = busy(fleet)
     row = Executor.objects.get(pid=victim, state="RUNNING")
     api.command([row.pk], Command.STOP)
@@ -201,7 +201,7 @@ def test_burst_survives_a_child_that_dies(fleet: Fleet) -> None:
     assert wait_for_end() == {"SUCCESSFUL": 20, "FAILED": 1}
 
 
-def test_body_that_exits_with_any_code_fails_and_its_process_is_replaced(fleet: Fleet) -> None:
+def test_task_that_exits_fails_and_its_process_is_replaced(fleet: Fleet) -> None:
     exit_with.enqueue(3)
     supervisor = fleet.start(*TWO, heartbeat_timeout=1)
     supervisor.output.wait_for(r"WARNING .*process\.ended .* with code 3; again in")

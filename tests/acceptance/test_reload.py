@@ -1,4 +1,4 @@
-"""--reload: new code, a terminal's Ctrl-C, and an editor that saves half a line."""
+"""`--reload`: new code, Ctrl-C in a terminal, and a module with a syntax error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def watched(tmp_path: Path) -> Path:
 
 
 def start(fleet: Fleet, watched: Path) -> tuple[Process, int]:
-    """An executor under --reload in the middle of a task; returns it and the process that runs the task."""
+    """Start an executor under --reload that runs a task. Return it and its child."""
     path = f"{watched.parent}:{fleet.environment()['PYTHONPATH']}"
     process = fleet.start("--reload", environment={"PYTHONPATH": path, "TESTS_IMPORT": watched.stem})
     work.enqueue(LONG_SECONDS)
@@ -42,7 +42,7 @@ def touch(path: Path, text: str) -> None:
     os.utime(path, (moment, moment))
 
 
-def test_changed_code_hands_back_and_starts_again(fleet: Fleet, watched: Path) -> None:
+def test_changed_code_releases_tasks_and_starts_again(fleet: Fleet, watched: Path) -> None:
     process, child = start(fleet, watched)
     touch(watched, "VALUE = 2\n")
     wait_until(lambda: Effect.objects.count() == 2, "the second start")
@@ -53,7 +53,7 @@ def test_changed_code_hands_back_and_starts_again(fleet: Fleet, watched: Path) -
 
 
 @pytest.mark.parametrize("to_all", [False, True], ids=["to the parent", "to the whole group"])
-def test_second_interrupt_hands_back(fleet: Fleet, watched: Path, to_all: bool) -> None:
+def test_second_interrupt_under_reload_releases_tasks(fleet: Fleet, watched: Path, to_all: bool) -> None:
     process, child = start(fleet, watched)
     send = process.send_to_group if to_all else process.send
     send(signal.SIGINT)
@@ -64,7 +64,7 @@ def test_second_interrupt_hands_back(fleet: Fleet, watched: Path, to_all: bool) 
     assert Task.objects.values_list("status", "attempts").get() == ("READY", 0)
 
 
-def test_broken_code_waits_for_better_code(fleet: Fleet, watched: Path) -> None:
+def test_broken_code_is_tried_again_until_it_works(fleet: Fleet, watched: Path) -> None:
     process, _ = start(fleet, watched)
     touch(watched, "VALUE = \n")
     process.output.wait_for("SyntaxError")

@@ -1,4 +1,4 @@
-"""Signals: nothing is lost, no attempt is spent, the exit code says how it ended."""
+"""Signals: no task is lost, no attempt is counted, and the exit code shows how it ended."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def assert_handed_back(count: int = 3) -> None:
     assert rows == [("READY", 0, 0, None)] * count
 
 
-def test_sigterm_lets_running_tasks_end_and_leaves_the_others(fleet: Fleet) -> None:
+def test_sigterm_lets_running_tasks_end_and_releases_others(fleet: Fleet) -> None:
     process = busy(fleet, seconds=3.0)
     assert process.stop() == 0
     found = sorted(Task.objects.values_list("status", "attempts"))
@@ -43,7 +43,7 @@ def test_sigterm_lets_running_tasks_end_and_leaves_the_others(fleet: Fleet) -> N
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_longer_task_is_handed_back_at_once(fleet: Fleet, number: signal.Signals) -> None:
+def test_longer_task_is_released_after_the_shutdown_timeout(fleet: Fleet, number: signal.Signals) -> None:
     process = busy(fleet, "--shutdown-timeout", "0.3")
     assert process.stop(number) == 0
     assert_handed_back()
@@ -59,7 +59,7 @@ def test_longer_task_is_handed_back_at_once(fleet: Fleet, number: signal.Signals
         (None, signal.SIGQUIT, 131),
     ],
 )
-def test_second_signal_hands_back_now(
+def test_second_signal_releases_tasks_at_once(
     fleet: Fleet, first: signal.Signals | None, second: signal.Signals, code: int
 ) -> None:
     process = busy(fleet)
@@ -70,7 +70,7 @@ def test_second_signal_hands_back_now(
     assert_handed_back()
 
 
-def test_deaf_task_is_handed_back_too(fleet: Fleet) -> None:
+def test_task_that_ignores_interruptions_is_released(fleet: Fleet) -> None:
     hang.enqueue(NOT_SOON)
     process = fleet.start("--shutdown-timeout", "0")
     wait_until(started, "a running task")
@@ -78,7 +78,7 @@ def test_deaf_task_is_handed_back_too(fleet: Fleet) -> None:
     assert_handed_back(1)
 
 
-def test_atomic_task_is_rolled_back_and_handed_back(fleet: Fleet) -> None:
+def test_atomic_task_is_rolled_back_and_released(fleet: Fleet) -> None:
     book.enqueue(NOT_SOON)
     process = fleet.start("--shutdown-timeout", "0")
     wait_until(lambda: Task.objects.running().exists(), "a running task")
@@ -87,7 +87,7 @@ def test_atomic_task_is_rolled_back_and_handed_back(fleet: Fleet) -> None:
     assert not Effect.objects.exists()
 
 
-def test_sigterm_in_the_middle_of_a_flood_leaves_nothing_in_its_hands(fleet: Fleet) -> None:
+def test_sigterm_under_load_leaves_no_running_task(fleet: Fleet) -> None:
     for _ in range(4):
         tiny.enqueue_many([((number,), {}) for number in range(3000)])  # so that some are left, however fast it was
         process = fleet.launch()
@@ -120,7 +120,7 @@ def test_sigterm_before_it_is_ready(fleet: Fleet) -> None:
     assert not process.output.find("^ready")
 
 
-def test_quiet_executor_finishes_but_claims_nothing(fleet: Fleet) -> None:
+def test_paused_executor_finishes_but_claims_nothing(fleet: Fleet) -> None:
     process = busy(fleet, seconds=3.0, heartbeat_timeout=3)
     process.send(signal.SIGTSTP)
     process.output.wait_for(r"executor\.paused")
@@ -134,7 +134,7 @@ def test_quiet_executor_finishes_but_claims_nothing(fleet: Fleet) -> None:
     assert process.stop() == 0
 
 
-def test_sigusr1_shows_what_runs_and_where(fleet: Fleet) -> None:
+def test_sigusr1_prints_threads_and_running_tasks(fleet: Fleet) -> None:
     process = busy(fleet)
     process.send(signal.SIGUSR1)
     process.output.wait_for(r"Thread 0x")
@@ -156,9 +156,7 @@ def test_ignored_hangup_stays_ignored(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("kind", ["thread", "pool"])
 @pytest.mark.parametrize("flags", [(), ("--burst",), ("--processes", "2")], ids=lambda flags: " ".join(flags))
-def test_thread_that_a_task_has_left_keeps_no_executor_from_ending(
-    fleet: Fleet, flags: tuple[str, ...], kind: str
-) -> None:
+def test_thread_left_by_a_task_does_not_delay_the_end(fleet: Fleet, flags: tuple[str, ...], kind: str) -> None:
     leave_a_thread.enqueue(kind)
     process = fleet.start(*flags)
     wait_for_ended(1)

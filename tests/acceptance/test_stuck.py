@@ -1,4 +1,4 @@
-"""Bodies that do not stop when told, and parts of the executor that fail."""
+"""Tasks that ignore an interruption, and threads of the executor that fail."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ DEAF_SECONDS = 600.0
 GRACE = ("--shutdown-timeout", "2")
 
 
-def test_stuck_body_costs_the_process_but_nobody_else(fleet: Fleet) -> None:
+def test_stuck_task_costs_its_process_but_no_other_task(fleet: Fleet) -> None:
     result = hang.using(timeout=0.5).enqueue(DEAF_SECONDS)
-    # Ends after the body counts as stuck (2.5 s), and before all are told to stop (4.5 s).
+    # Ends after the body counts as stuck (2.5 s), and before all tasks are interrupted (4.5 s).
     neighbour = compute.enqueue(3.5)
     process = fleet.start(*GRACE, "--threads", "3", heartbeat_timeout=3)
     first = process.row
@@ -37,7 +37,7 @@ def test_stuck_body_costs_the_process_but_nobody_else(fleet: Fleet) -> None:
     assert process.stop() == 0
 
 
-def test_stuck_body_ends_failed_after_three_losses(fleet: Fleet) -> None:
+def test_stuck_task_fails_after_three_losses(fleet: Fleet) -> None:
     result = doze.using(timeout=0.2).enqueue(DEAF_SECONDS)
     supervisor = fleet.start("--shutdown-timeout", "0", "--processes", "2", heartbeat_timeout=1)
     compute.enqueue_many([((0.05,), {}) for _ in range(40)])
@@ -51,7 +51,7 @@ def test_stuck_body_ends_failed_after_three_losses(fleet: Fleet) -> None:
     assert supervisor.stop() == 0
 
 
-def test_blocked_event_loop_costs_the_process_but_nobody_else(fleet: Fleet) -> None:
+def test_blocked_event_loop_costs_no_other_task(fleet: Fleet) -> None:
     neighbours = work_later.enqueue_many([((1.0,), {}) for _ in range(5)])
     process = fleet.start("--shutdown-timeout", "0.5", heartbeat_timeout=30)
     wait_until(lambda: Effect.objects.count() == 5, "running neighbours")
@@ -64,8 +64,8 @@ def test_blocked_event_loop_costs_the_process_but_nobody_else(fleet: Fleet) -> N
     assert process.stop() == 0
 
 
-def test_two_stuck_bodies_and_a_stop_in_between(fleet: Fleet) -> None:
-    """Asked to stop while it drains in order to be replaced, it ends, and does not start anew."""
+def test_stop_between_two_stuck_tasks_ends_the_process(fleet: Fleet) -> None:
+    """A stop while it drains in order to be replaced ends it for good."""
     for timeout in (0.2, 0.4):
         doze.using(timeout=timeout).enqueue(DEAF_SECONDS)
     compute.enqueue(DEAF_SECONDS)
@@ -74,12 +74,12 @@ def test_two_stuck_bodies_and_a_stop_in_between(fleet: Fleet) -> None:
     assert process.stop() == 0
     assert len(process.output.find("^ready")) == 1
     assert Task.objects.get(task_type__endswith="compute").status == "READY"
-    # Their threads were alive to the end: nobody may have their claims before a rescue.
+    # Their threads lived to the end, so only a rescue may take their claims.
     assert Task.objects.running().count() == 2
 
 
 @pytest.mark.parametrize("name", ["pulse", "heartbeat", "watchdog"])
-def test_executor_does_not_live_on_without_one_of_its_parts(fleet: Fleet, name: str) -> None:
+def test_executor_ends_with_any_of_its_threads(fleet: Fleet, name: str) -> None:
     process = fleet.start(heartbeat_timeout=3)
     break_thread.enqueue(name)
     assert process.wait() == 70

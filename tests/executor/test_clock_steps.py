@@ -1,4 +1,4 @@
-"""The server's clock is set forward: nothing is taken from who lives, and the dead are found all the same."""
+"""The server's clock is set forward: living executors keep their tasks, and lost ones are found."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CREATE FUNCTION set_clock.clock_timestamp() RETURNS timestamptz VOLATILE LANGUAG
 
 @pytest.fixture(autouse=True)
 def clock(transactional_db: None) -> Iterator[None]:
-    """A clock of the database that can be set."""
+    """Install a clock of the database that can be set."""
     execute(CLOCK)
     execute(f'ALTER DATABASE "{connection.settings_dict["NAME"]}" SET search_path = set_clock, public, pg_catalog')
     connection.close()
@@ -48,7 +48,7 @@ def set_clock(forward: timedelta) -> None:
 
 @on_postgresql
 @pytest.mark.parametrize("step", [timedelta(hours=1), timedelta(seconds=TIMEOUT)], ids=["an hour", "a timeout"])
-def test_only_the_dead_lose_their_tasks(start: Start, options: Options, step: timedelta) -> None:
+def test_clock_jump_rescues_only_from_lost_executors(start: Start, options: Options, step: timedelta) -> None:
     options(HEARTBEAT_TIMEOUT=TIMEOUT)
     running = [start(threads=2, poll_interval=0.1) for _ in range(2)]
     alive = list(Executor.objects.values_list("pk", flat=True))
@@ -71,7 +71,7 @@ def test_only_the_dead_lose_their_tasks(start: Start, options: Options, step: ti
 
 
 @on_postgresql
-def test_who_sees_the_step_rescues_nobody_for_a_timeout(start: Start, options: Options) -> None:
+def test_clock_jump_suspends_rescues_for_a_timeout(start: Start, options: Options) -> None:
     options(HEARTBEAT_TIMEOUT=TIMEOUT)
     heart = start(threads=1).process._heart
 

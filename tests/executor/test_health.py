@@ -1,4 +1,4 @@
-"""The port of probes by itself: addresses, answers, and an end that finishes what is there."""
+"""The health server and the aggregator by themselves."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ SECONDS = 120.0
         ("[::1]:0", Address("::1", 0)),
     ],
 )
-def test_address(text: str, address: Address) -> None:
+def test_parse_address_accepts_hosts_and_ports(text: str, address: Address) -> None:
     assert parse_address(text) == address
 
 
 @pytest.mark.parametrize(
     "text", ["", "localhost", "localhost:", "localhost:http", "::1:8081", "a:65536", "a:-1", "a:²"]
 )
-def test_what_is_no_address(text: str) -> None:
+def test_parse_address_refuses_other_text(text: str) -> None:
     with pytest.raises(ValueError, match=r"must be HOST:PORT, or a PORT|in brackets"):
         parse_address(text)
 
@@ -72,7 +72,7 @@ def request(server: HealthServer, path: str, method: str = "GET") -> tuple[HTTPR
     return response, body
 
 
-def test_complaints_are_json_and_each_path_has_its_own() -> None:
+def test_probe_answers_problems_as_json() -> None:
     away = Problem("web.1", "The database is away.")
     with server_of(HealthStatus(unready=(away,))) as server:
         live, _ = request(server, "/livez?verbose")
@@ -89,7 +89,7 @@ def test_complaints_are_json_and_each_path_has_its_own() -> None:
     assert said == b"501 Unsupported method ('POST')\n"
 
 
-def test_stop_finishes_the_request_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_stop_finishes_running_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GRACE_SECONDS", SECONDS)
     release, answers = threading.Event(), list[int]()
     with server_of(release) as server:
@@ -106,7 +106,7 @@ def test_stop_finishes_the_request_that_is_here(monkeypatch: pytest.MonkeyPatch)
     assert answers == [200]
 
 
-def test_stop_does_not_wait_for_a_request_that_never_ends() -> None:
+def test_server_stop_does_not_wait_for_an_endless_request() -> None:
     release = threading.Event()
     with server_of(release) as server:
         caller = threading.Thread(target=lambda: request(server, "/livez"))
@@ -129,7 +129,7 @@ def slow_callers(server: HealthServer, count: int, stack: ExitStack) -> list[soc
     return callers
 
 
-def test_probe_is_answered_beside_more_slow_callers_than_there_is_room_for() -> None:
+def test_server_answers_beside_too_many_slow_callers() -> None:
     with server_of(HealthStatus()) as server, ExitStack() as stack:
         slow_callers(server, module.MAX_CALLERS + 6, stack)
 
@@ -140,7 +140,7 @@ def test_probe_is_answered_beside_more_slow_callers_than_there_is_room_for() -> 
         server.stop()
 
 
-def test_oldest_caller_is_dropped_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_drops_the_oldest_of_too_many_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CALLER_SECONDS", 2 * SECONDS)
     with server_of(HealthStatus()) as server, ExitStack() as stack:
         callers = slow_callers(server, module.MAX_CALLERS, stack)
@@ -153,7 +153,7 @@ def test_oldest_caller_is_dropped_where_there_are_too_many(monkeypatch: pytest.M
         server.stop()
 
 
-def test_caller_who_sends_a_byte_now_and_then_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_drops_a_caller_that_sends_single_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CALLER_SECONDS", 0.5)
     with server_of(HealthStatus()) as server, ExitStack() as stack:
         (caller,) = slow_callers(server, 1, stack)
@@ -173,7 +173,7 @@ def test_caller_who_sends_a_byte_now_and_then_has_one_deadline(monkeypatch: pyte
         server.stop()
 
 
-def test_callers_for_whom_there_was_no_thread_are_not_counted_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_forgets_callers_that_got_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -209,14 +209,14 @@ def test_status_reader_keeps_the_latest_whole_report(child: tuple[socket.socket,
 
 
 @pytest.mark.parametrize("line", [b"", b"GET /", b"[]", b'{"stalled": 1}', b"\xff", b"null"])
-def test_status_reader_passes_over_invalid_reports(child: tuple[socket.socket, StatusReader], line: bytes) -> None:
+def test_status_reader_ignores_invalid_reports(child: tuple[socket.socket, StatusReader], line: bytes) -> None:
     sender, reader = child
     sender.sendall(HealthStatus(is_stopping=True).to_json() + b"\n" + line + b"\n")
     reader.read()
     assert reader.status == HealthStatus(is_stopping=True)
 
 
-def test_last_report_of_a_child_that_has_ended_is_read(child: tuple[socket.socket, StatusReader]) -> None:
+def test_status_reader_reads_the_last_report_of_an_ended_child(child: tuple[socket.socket, StatusReader]) -> None:
     sender, reader = child
     sender.sendall(HealthStatus(was_stopped_on_request=True).to_json() + b"\n")
     sender.close()
@@ -242,14 +242,14 @@ def test_aggregator_is_ready_when_all_children_are(child: tuple[socket.socket, S
     assert health.status() == HealthStatus((), (Problem("supervisor", "It is stopping."),), is_stopping=True)
 
 
-def test_silent_child_has_stalled(child: tuple[socket.socket, StatusReader]) -> None:
+def test_aggregator_reports_a_silent_child(child: tuple[socket.socket, StatusReader]) -> None:
     health = HealthAggregator(SECONDS, None)
     child[1].parent_notified_at -= 2 * SECONDS
     health.update({7: child[1]}, 1, is_stopping=False)
     assert [problem.where for problem in health.status().stalled] == ["process 7"]
 
 
-def test_silent_supervisor_has_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aggregator_reports_a_silent_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     health = HealthAggregator(SECONDS, None)
     later = time.monotonic() + 2 * SECONDS
     monkeypatch.setattr("jobqueue.executor.health.aggregator.time.monotonic", lambda: later)
@@ -257,7 +257,7 @@ def test_silent_supervisor_has_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(health.status().unready) == 2
 
 
-def test_status_for_systemd_is_one_line() -> None:
+def test_systemd_status_is_one_line() -> None:
     with TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(f"{folder}/notify")
         systemd = SystemdNotifier.from_environment({"NOTIFY_SOCKET": f"{folder}/notify"})
@@ -266,7 +266,7 @@ def test_status_for_systemd_is_one_line() -> None:
         assert manager.recv(4096) == b"WATCHDOG=1\nSTATUS=web READY=1: It is ?."
 
 
-def test_systemd_that_is_gone_is_nobodys_trouble() -> None:
+def test_systemd_notifier_ignores_a_missing_socket() -> None:
     systemd = SystemdNotifier("/nonexistent/notify")
     systemd.notify(HealthStatus())
     assert SystemdNotifier.from_environment({}) is None

@@ -52,8 +52,8 @@ def test_prune_continues_soon_after_a_full_batch(clock: Clock, pruned: int, gap_
     assert pruned_at[1] - pruned_at[0] == pytest.approx(gap_seconds, abs=0.6)
 
 
-def test_only_who_beats_in_time_may_rescue(clock: Clock) -> None:
-    """Who stood still knows nothing of an outage that passed meanwhile, after which the living look silent."""
+def test_rescue_needs_punctual_heartbeats(clock: Clock) -> None:
+    """A process that stood still may have missed an outage, after which living executors look silent."""
     options = SimpleNamespace(heartbeat_timeout=3.0)
     engine: Any = SimpleNamespace(options=options, heartbeat=lambda sign: [], now=datetime.now)
     sign: Any = SimpleNamespace(executor_id=None)

@@ -1,4 +1,4 @@
-"""The pipe that signals come through, after a body has closed what was not its own."""
+"""The pipe that signals come through, also after a task has closed it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pipe() -> Iterator[SignalPipe]:
             os.close(descriptor)
 
 
-def test_news_arrive(pipe: SignalPipe) -> None:
+def test_signal_pipe_delivers_events(pipe: SignalPipe) -> None:
     pipe.wake()
 
     assert pipe.read(60.0) == bytes([WAKE])
@@ -28,7 +28,7 @@ def test_news_arrive(pipe: SignalPipe) -> None:
 
 
 @pytest.mark.parametrize("end", [0, 1])
-def test_closed_pipe_is_told_as_what_it_is(pipe: SignalPipe, end: int) -> None:
+def test_signal_pipe_notices_that_it_was_closed(pipe: SignalPipe, end: int) -> None:
     os.close(pipe.descriptors[end])
 
     with pytest.raises(SignalPipeClosed, match="A task has closed the pipe"):
@@ -36,7 +36,7 @@ def test_closed_pipe_is_told_as_what_it_is(pipe: SignalPipe, end: int) -> None:
 
 
 @pytest.mark.parametrize("end", [0, 1, 2])
-def test_what_others_write_is_not_taken_for_signals(end: int) -> None:
+def test_signal_pipe_never_reads_a_file_that_reuses_its_number(end: int) -> None:
     """The next connection that is opened gets the number of what was closed."""
     lifeline, held = os.pipe()
     pipe = SignalPipe(lifeline=lifeline)

@@ -1,4 +1,4 @@
-"""A process without memory, or that may start no thread: what it cannot begin or end is no fault of the task's."""
+"""A process without memory or threads: a task that it cannot start or finish has not failed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = on_postgresql
     ],
     ids=["before it begins", "in a thread", "on the loop"],
 )
-def test_task_that_there_are_no_means_for_is_begun_again(
+def test_task_starts_again_after_a_lack_of_memory_or_threads(
     burst: Burst, monkeypatch: pytest.MonkeyPatch, body: Any, owner: Any, name: str, error: Exception
 ) -> None:
     original, left = getattr(owner, name), [error] * 2

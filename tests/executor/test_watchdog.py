@@ -1,4 +1,4 @@
-"""The thread that waits for nobody, looking once."""
+"""The watchdog, checking once."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def rig() -> Rig:
     return Rig()
 
 
-def test_body_is_told_when_its_time_is_over(rig: Rig) -> None:
+def test_watchdog_interrupts_a_task_at_its_timeout(rig: Rig) -> None:
     rig.hold.start(0.0)
     rig.watchdog._check()
     assert rig.told == [TaskTimeout]
 
 
-def test_next_look_is_no_later_than_the_next_timeout(rig: Rig) -> None:
+def test_watchdog_checks_again_before_the_next_timeout(rig: Rig) -> None:
     assert rig.watchdog._check() == LOOK_SECONDS
     rig.hold.start(LOOK_SECONDS / 2)
     assert rig.watchdog._check() <= LOOK_SECONDS / 2
@@ -56,18 +56,18 @@ def test_next_look_is_no_later_than_the_next_timeout(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("reason", [TaskTimeout, TaskCancelled, ClaimLost])
-def test_body_that_does_not_stop_is_stuck(rig: Rig, reason: type[Interrupted]) -> None:
+def test_watchdog_reports_a_task_that_ignores_interruptions(rig: Rig, reason: type[Interrupted]) -> None:
     rig.told_long_ago(reason).watchdog._check()
     assert rig.stuck == [rig.hold]
 
 
-def test_body_that_is_only_told_of_a_shutdown_is_not_to_blame(rig: Rig) -> None:
-    """It may sit on an event loop that another body blocks; a loss would be counted against it."""
+def test_watchdog_ignores_slow_tasks_during_a_shutdown(rig: Rig) -> None:
+    """Another task may block its event loop, and a loss would count against it."""
     rig.told_long_ago(ShuttingDown).watchdog._check()
     assert rig.stuck == []
 
 
-def test_lost_heartbeat_tells_every_body(rig: Rig) -> None:
+def test_watchdog_interrupts_all_tasks_without_heartbeats(rig: Rig) -> None:
     rig.heart.is_fenced = lambda: True
     rig.watchdog._check()
     assert rig.told == [ClaimLost]

@@ -1,4 +1,4 @@
-"""Variables that nearly are ours."""
+"""Environment variables that are almost flags."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLAGS = {"JOBQUEUE_THREADS", "JOBQUEUE_QUEUE", "JOBQUEUE_SHUTDOWN_TIMEOUT"}
         ("JOBQUEUE_SHUTDOWN_TIMEOUT_SECONDS", "(did you mean JOBQUEUE_SHUTDOWN_TIMEOUT?)."),
     ],
 )
-def test_what_is_almost_a_flag_is_named_with_the_flag(given: str, said: str) -> None:
+def test_misspelt_variables_are_named_with_the_flag(given: str, said: str) -> None:
     line = misspelt_variables(given.split(), FLAGS)
 
     assert line.endswith(said)

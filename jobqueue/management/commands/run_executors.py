@@ -1,4 +1,4 @@
-"""manage.py run_executors: parse flags, call; no logic."""
+"""`manage.py run_executors`: read the flags, and start an executor or a supervisor."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def log_format(text: str) -> str:
 
 
 class Append(argparse.Action):
-    """As "append", but what the command line says replaces what the environment says."""
+    """Like "append", but values from the command line replace those from the environment."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         items = getattr(namespace, self.dest)
@@ -105,13 +105,13 @@ class Append(argparse.Action):
 
 
 class Flags:
-    """Adds flags whose defaults may come from the environment."""
+    """Adds flags that take their defaults from the environment."""
 
     def __init__(self, parser: CommandParser) -> None:
         self._parser = parser
         self.variables: set[str] = set()
 
-    def add(self, *names: str, default: Any = None, help: str, **options: Any) -> None:  # noqa: A002 - argparse's word
+    def add(self, *names: str, default: Any = None, help: str, **options: Any) -> None:  # noqa: A002 - the name in argparse
         variable = PREFIX + names[-1].removeprefix("--").replace("-", "_").upper()
         self.variables.add(variable)
         if given := os.environ.get(variable, "").strip():
@@ -136,9 +136,9 @@ class Flags:
 
 class Command(BaseCommand):
     help = (
-        "Run the tasks of a queue until told to stop. SIGTERM, SIGHUP and Ctrl-C let running tasks end within "
-        "--shutdown-timeout and hand the others back unharmed; a second one, or SIGQUIT, hands back at once. SIGTSTP "
-        "stops claiming until SIGCONT; SIGUSR1 shows every thread and what runs. Exit codes: 0 done, 1 wrong "
+        "Run tasks until a stop is requested. SIGTERM, SIGHUP and Ctrl-C let running tasks end within "
+        "--shutdown-timeout and release the others unchanged. A second one, or SIGQUIT, releases all tasks at once. "
+        "SIGTSTP pauses until SIGCONT. SIGUSR1 prints all threads and running tasks. Exit codes: 0 done, 1 wrong "
         "configuration, 2 wrong usage, 69 no database at the start, 70 internal error, 130 after a second Ctrl-C, "
         "131 after SIGQUIT."
     )
@@ -176,7 +176,7 @@ class Command(BaseCommand):
         add(
             "--poll-interval",
             type=at_least(float, 0.01),
-            help="longest sleep without a notice, in seconds (POLL_INTERVAL)",
+            help="longest sleep without a notification, in seconds (POLL_INTERVAL)",
         )
         add("--backend", default="default", help="alias in TASKS (default)")
         add("--name", help="how logs and the admin call this executor (host.pid)")
@@ -212,7 +212,7 @@ class Command(BaseCommand):
 
     @contextmanager
     def _listening(self, where: Address | None) -> Iterator[socket.socket | None]:
-        """Take the port of --health before anything else is done."""
+        """Bind the port of --health before anything else is done."""
         if where is None:
             yield None
             return
@@ -320,11 +320,11 @@ class Command(BaseCommand):
     def _say_ready(self, settings: ExecutorSettings) -> Callable[[], None]:
         end = "ends when the queue is drained" if settings.burst else "Ctrl-C to stop"
 
-        def say() -> None:
+        def print_ready() -> None:
             self.stdout.write(f"ready, waiting for work ({end})")
             self.stdout.flush()
 
-        return say
+        return print_ready
 
     def _set_up_logging(self, options: dict[str, Any]) -> None:
         """Log to stderr unless the site's LOGGING has a handler: Django's default hides INFO of other packages."""
