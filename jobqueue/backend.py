@@ -264,6 +264,7 @@ class JobQueueBackend(BaseTaskBackend):
         columns: dict[str, Any] = {
             "task_type": task.task_type,
             "queue_name": task.queue_name,
+            "pool": registry.pool_for(task.func),
             "priority": int(task.priority),
             "max_attempts": task.max_attempts or self.settings.max_attempts,
             "options": msgspec.json.encode(stored_options(task, registry.get(task.task_type))).decode(),

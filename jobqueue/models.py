@@ -95,6 +95,10 @@ class Task(models.Model):
         verbose_name=_("parent"),
     )
 
+    # Where executors run it. One that finds the function in the other pool corrects it.
+    pool = models.CharField(
+        _("pool"), max_length=8, default=records.PoolName.THREADS.value, db_default=records.PoolName.THREADS.value
+    )
     status = models.CharField(_("status"), max_length=16, choices=Status.choices, default=Status.READY)
     wake_at = models.DateTimeField(_("next run"), null=True)
     expires_at = models.DateTimeField(_("expires at"), null=True)
@@ -137,7 +141,7 @@ class Task(models.Model):
         ]
         indexes = [
             models.Index(
-                fields=["backend", "queue_name", "rank", "id"],
+                fields=["backend", "queue_name", "pool", "rank", "id"],
                 name="jobqueue_task_ready",
                 condition=Q(status="READY"),
             ),

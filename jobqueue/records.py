@@ -33,6 +33,13 @@ WAITING = (Status.SCHEDULED, Status.SUSPENDED)  # for a moment, or for mail
 FINAL = (Status.SUCCESSFUL, Status.FAILED, Status.CANCELLED)
 
 
+class PoolName(StrEnum):
+    """Where an executor runs a task: in a worker thread, or on the event loop (`async def`)."""
+
+    THREADS = "threads"
+    ASYNC = "async"
+
+
 class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     A row to be enqueued. All checks are done; JSON columns are JSON text.
@@ -45,6 +52,7 @@ class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: UUID
     task_type: str
     queue_name: str = "default"
+    pool: PoolName = PoolName.THREADS
     priority: int = 0
     args: str = "[]"
     kwargs: str = "{}"
@@ -105,6 +113,7 @@ class ClaimedTask(Struct, frozen=True):
     stale_polls: int = 0
     timed_out: bool = False
     timeout_at: datetime | None = None
+    pool: str = PoolName.THREADS
 
 
 class NewMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -246,24 +255,30 @@ class Rescued:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
     """
-    What an executor asks a claim for. only, but: task types, None for no restriction.
+    What an executor asks a claim for: up to `limit` tasks of these queues.
 
-    most: how many of some of the queues. limited: those of the queues that are known to have a max_running;
-    one that has one and is not named here gives nothing.
+    pool_limits: the maximum for each pool; a pool without one is limited by `limit` alone.
+    most: the maximum for some of the queues. limited: those of the queues that are known to have a max_running. The
+    claim skips a queue that has one and is not named here. free_slots: for each pool, the maximum for a limited queue.
     """
 
     executor_id: UUID
     queues: Sequence[str]
     limit: int
-    only: Sequence[str] | None = None
-    but: Sequence[str] | None = None
-    suspects: bool = False  # only tasks that lost executors before, instead of only the others
+    pool_limits: Mapping[PoolName, int] = field(default_factory=dict)
     most: Mapping[str, int] = field(default_factory=dict)
     limited: Collection[str] = ()
+    free_slots: Mapping[PoolName, int] = field(default_factory=dict)
 
     @property
-    def is_picky(self) -> bool:
-        return self.only is not None or self.but is not None
+    def limits(self) -> dict[PoolName, int]:
+        """Return the maximum for each pool that is asked for anything."""
+        limits = {pool: min(self.limit, self.pool_limits.get(pool, self.limit)) for pool in PoolName}
+        return {pool: limit for pool, limit in limits.items() if limit > 0}
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.limits and self.queues)
 
 
 class ClaimedBatch(list[ClaimedTask]):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from django.utils.module_loading import autodiscover_modules
 
 from jobqueue import function
+from jobqueue.records import PoolName
 from jobqueue.serialization.arguments import Parameters, parameters_of
 
 if TYPE_CHECKING:
@@ -27,6 +30,17 @@ def parameters(task_type: str) -> Parameters | None:
 def all() -> dict[str, FunctionTask[..., Any]]:  # noqa: A001 - reads as registry.all()
     """Return every declared task by its task_type, sorted."""
     return dict(sorted(function.declared.tasks.items()))
+
+
+def pool_for(body: Callable[..., Any]) -> PoolName:
+    """Return the pool that runs a task's function."""
+    return PoolName.ASYNC if iscoroutinefunction(body) else PoolName.THREADS
+
+
+def pool_of(task_type: str) -> PoolName | None:
+    """Return the pool that runs a task, None when this process does not know it."""
+    task = get(task_type)
+    return None if task is None else pool_for(task.func)
 
 
 def generation() -> object:

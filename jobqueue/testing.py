@@ -191,17 +191,14 @@ class _Queue:
         return self._claim_ready() or (self._claim_ready() if self.wake() else None)
 
     def _claim_ready(self) -> ClaimedTask | None:
-        for suspects in (False, True):
-            demand = ClaimRequest(
-                executor_id=self._executor_id,
-                queues=self.engine.queues_in_use(),
-                limit=1,
-                suspects=suspects,
-                limited=self.engine.limited_queues(),
-            )
-            if claimed := self.engine.claim(demand):
-                return claimed[0]
-        return None
+        demand = ClaimRequest(
+            executor_id=self._executor_id,
+            queues=self.engine.queues_in_use(),
+            limit=1,
+            limited=self.engine.limited_queues(),
+        )
+        claimed = self.engine.claim(demand) or self.engine.claim_isolated(demand)
+        return claimed[0] if claimed else None
 
     def claim_one(self, pk: UUID) -> ClaimedTask:
         claimed = self.engine.claim_one(pk, self._executor_id)

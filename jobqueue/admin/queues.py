@@ -77,7 +77,7 @@ def read_lines(engine: Engine) -> Iterator[QueueLine]:
     for name in sorted(names)[:SHOWN]:
         row = rows.get(name) or Queue(backend=engine.alias, name=name)
         found: QueueLatency | None = latencies.get(name)
-        ready = engine.tasks.ready().filter(queue_name=name).order_by("rank", "pk")
+        ready = engine.tasks.ready().filter(queue_name=name).order_by("pool", "rank", "pk")
         yield QueueLine(
             row=row,
             ready=Count() if found is None else count(ready),

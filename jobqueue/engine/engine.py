@@ -75,6 +75,7 @@ class Engine:
 
         claimer = self.claimer = self.claimer_class(db, limits)
         self.claim, self.claim_one, self.hold = claimer.claim, claimer.claim_one, claimer.hold
+        self.claim_isolated, self.move_to_pool = claimer.claim_isolated, claimer.move_to_pool
         self.queues_in_use, self.has_suspects = claimer.queues_in_use, claimer.has_suspects
         self.is_drained = claimer.is_drained
 
@@ -126,7 +127,7 @@ class Engine:
 
     def commit_and_claim(self, outcomes: Sequence[Outcome], demand: ClaimRequest) -> tuple[CommitResult, ClaimedBatch]:
         """Commit outcomes and claim tasks in one transaction: the database writes its log to disk once for both."""
-        if outcomes and demand.limit > 0 and demand.queues:
+        if outcomes and not demand.is_empty:
             try:
                 with self.transaction():
                     committed = self.committer.apply(outcomes, holder=demand.executor_id)

@@ -26,13 +26,13 @@ from jobqueue.executor.atomic import commit_with
 from jobqueue.executor.forks import leave_if_forked, this_process
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
+from jobqueue.executor.pools.threads import OnStart, broken_off, nothing_left_open
 from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, call, conclude, finish, load
 from jobqueue.executor.sessions import Session
 from jobqueue.executor.spare import OwnThread, SpareThreads
 from jobqueue.executor.telemetry import events
 from jobqueue.executor.telemetry.errors import from_the_body
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.executor.threads import OnStart, broken_off, nothing_left_open
 from jobqueue.records import Outcome
 
 logger = get_logger(__name__)

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import JobQueueError, Stale
+from jobqueue.executor.completer import undelivered
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.interrupt import run_interruptibly
-from jobqueue.executor.ledger import undelivered
 from jobqueue.executor.run import (
     Ended,
     Loaded,

@@ -14,7 +14,7 @@ import django.db
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.schema import missing_migrations, missing_tables
 from jobqueue.exceptions import ClaimLost, TaskCancelled
-from jobqueue.executor.hold import Hold
+from jobqueue.executor.hold import Hold, RunningTasks
 from jobqueue.executor.outage import Line, Outage, Patience
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
@@ -36,7 +36,7 @@ class Heart(threading.Thread):
         self,
         engine: Engine,
         sign: Callable[[], ExecutorInfo],
-        holds: Mapping[UUID, Hold],
+        holds: RunningTasks,
         outage: Outage,
         line: Line,
         on_first_beat: Callable[[], None] = lambda: None,
@@ -144,7 +144,7 @@ class Heart(threading.Thread):
 
     def beat(self) -> None:
         """Send one heartbeat. Raises django.db.Error."""
-        began, before = time.monotonic(), dict(self._holds)
+        began, before = time.monotonic(), self._holds.snapshot()
         with self._line:
             reach("heartbeat.before")
             held = self._engine.heartbeat(self._sign())

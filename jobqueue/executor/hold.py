@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -116,3 +116,59 @@ class Hold:
 
     def should_stop(self) -> bool:
         return self.reason is not None
+
+
+class RunningTasks:
+    """The claimed tasks of this process, by id, behind one lock. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[UUID, Hold] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._tasks)
+
+    def __contains__(self, pk: UUID) -> bool:
+        with self._lock:
+            return pk in self._tasks
+
+    def get(self, pk: UUID) -> Hold | None:
+        with self._lock:
+            return self._tasks.get(pk)
+
+    def snapshot(self) -> dict[UUID, Hold]:
+        """Return a copy, to be read without the lock."""
+        with self._lock:
+            return dict(self._tasks)
+
+    def add(self, tasks: Iterable[Hold]) -> list[Hold]:
+        """
+        Add claimed tasks. Return the earlier claims that are no longer valid.
+
+        A claim whose number is not lower than that of a new one means that a backup was restored between the two.
+        """
+        with self._lock:
+            before = [(self._tasks.get(task.id), task) for task in tasks]
+            self._tasks.update((task.id, task) for _, task in before)
+        return [earlier for earlier, task in before if earlier is not None and is_of_restored_backup(earlier, task)]
+
+    def remove(self, task: Hold) -> None:
+        """Remove this claim; another claim of the same task stays."""
+        with self._lock:
+            if self._tasks.get(task.id) is task:
+                del self._tasks[task.id]
+
+    def is_superseded(self, task: Hold) -> bool:
+        """Whether a newer claim of the same task has the same number or a lower one."""
+        newer = self.get(task.id)
+        return newer is not None and is_of_restored_backup(task, newer)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._tasks.clear()
+
+
+def is_of_restored_backup(earlier: Hold, later: Hold) -> bool:
+    """Whether a backup was restored between two claims of one task, because the later number is not higher."""
+    return earlier is not later and earlier.claimed.claim_number >= later.claimed.claim_number

@@ -32,10 +32,10 @@ from jobqueue.executor.exit_status import (
 )
 from jobqueue.executor.health.status import HealthMonitor, HealthReporter, HealthStatus, stall_limit
 from jobqueue.executor.heartbeat import Heart
-from jobqueue.executor.hold import Hold
+from jobqueue.executor.hold import Hold, RunningTasks
 from jobqueue.executor.listener import Listener
+from jobqueue.executor.loop import ExecutorLoop, SharedState
 from jobqueue.executor.outage import Line, Outage, connect_once
-from jobqueue.executor.pulse import Pulse, Shared
 from jobqueue.executor.run import Worker
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import ORPHANED, SignalPipe, SignalPipeClosed
@@ -85,14 +85,14 @@ class ExecutorProcess:
 
     def _build_parts(self, report_health: Callable[[HealthStatus], None] | None) -> None:
         options, database = self.engine.options, self.engine.database
-        self._holds: dict[UUID, Hold] = {}
+        self._holds = RunningTasks()
         self._outage = Outage()
         limit = max(2.0, options.heartbeat_timeout * 2 / 3)
         lines = Line("pulse", database, limit, prepares=True), Line("heartbeat", database, limit / 2)
         self._heart = Heart(self.engine, self.executor_info, self._holds, self._outage, lines[1], self._signals.wake)
         grace = max(STEP_SECONDS, self.settings.shutdown_timeout)
         self._watchdog = Watchdog(self._holds, self._heart, lines, grace, self._on_stuck, self._on_failure)
-        self.pulse = Pulse(
+        self.pulse = ExecutorLoop(
             self.engine,
             self.settings,
             Worker(
@@ -101,7 +101,7 @@ class ExecutorProcess:
                 options=options,
                 backend=self.settings.backend,
             ),
-            Shared(holds=self._holds, heart=self._heart, outage=self._outage, line=lines[0]),
+            SharedState(running_tasks=self._holds, heart=self._heart, outage=self._outage, line=lines[0]),
             self._watchdog.kick,
             self._on_failure,
             self._on_loop_end,
@@ -263,7 +263,7 @@ class ExecutorProcess:
             next(self._steps)()
 
     def _interrupt_tasks(self) -> None:
-        count = sum(hold.interrupt(ShuttingDown) for hold in list(self._holds.values()))
+        count = sum(hold.interrupt(ShuttingDown) for hold in self._holds.snapshot().values())
         if count:
             logger.warning("executor.interrupting tasks=%d", count)
 
@@ -331,7 +331,7 @@ class ExecutorProcess:
             return
         faulthandler.dump_traceback(file=out, all_threads=True)
         now = time.monotonic()
-        for hold in list(self._holds.values()):
+        for hold in self._holds.snapshot().values():
             state = f"{now - hold.started_at:.1f} s" if hold.started_at is not None else "in line"
             out.write(f"{hold.id} {hold.claimed.task_type} {hold.claimed.queue_name} {state}\n")
         out.flush()

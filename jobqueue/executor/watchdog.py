@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from uuid import UUID
+from collections.abc import Callable, Iterable
 
 from jobqueue.exceptions import ClaimLost, ShuttingDown, TaskTimeout
 from jobqueue.executor.heartbeat import Heart
-from jobqueue.executor.hold import Hold
+from jobqueue.executor.hold import Hold, RunningTasks
 from jobqueue.executor.outage import Line
 from jobqueue.executor.telemetry.logger import get_logger
 
@@ -24,7 +23,7 @@ class Watchdog(threading.Thread):
 
     def __init__(
         self,
-        holds: Mapping[UUID, Hold],
+        holds: RunningTasks,
         heart: Heart,
         lines: Iterable[Line],
         grace_seconds: float,
@@ -60,7 +59,7 @@ class Watchdog(threading.Thread):
         """Check once. Return the seconds until the next check."""
         now = time.monotonic()
         wait = LOOK_SECONDS
-        for hold in list(self._holds.values()):
+        for hold in self._holds.snapshot().values():
             if not hold.is_armed:
                 continue
             if hold.reason is not None:
@@ -92,7 +91,7 @@ class Watchdog(threading.Thread):
                 "executor.fenced silent_s=%.1f hint=No heartbeat reached the database. Running tasks are interrupted.",
                 time.monotonic() - self._heart.last_good_at,
             )
-            for hold in list(self._holds.values()):
+            for hold in self._holds.snapshot().values():
                 if hold.is_armed and hold.reason is None:
                     hold.interrupt(ClaimLost)
         self._was_fenced = is_fenced

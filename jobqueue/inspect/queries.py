@@ -22,7 +22,7 @@ from jobqueue.records import FINAL, Status
 CAP = 10_000  # rows counted; more are shown as "10,000+"
 PAGE = 5000  # rows per query of walk()
 ORDER: dict[Status, tuple[str, ...]] = {
-    Status.READY: ("queue_name", "rank", "pk"),
+    Status.READY: ("queue_name", "pool", "rank", "pk"),
     Status.SCHEDULED: ("wake_at",),
     Status.SUSPENDED: ("pk",),
     Status.RUNNING: ("executor_id", "queue_name", "pk"),

@@ -15,7 +15,7 @@ from jobqueue.engine.clock import bound
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.queries import CAP, Count, capped, count, of_status
 from jobqueue.models import Executor, Queue, SpareHeartbeat, TaskQuerySet
-from jobqueue.records import FINAL, Status
+from jobqueue.records import FINAL, PoolName, Status
 
 MAX_EXECUTORS = 1000
 MINUTE_SECONDS = 60
@@ -134,8 +134,8 @@ def _queue(
     alive: Sequence[ExecutorStats],
     row: Queue | None,
 ) -> QueueStats:
-    ready = of_status(engine, Status.READY).filter(queue_name=name).order_by("rank", "pk")
-    waiting = list(ready.values_list("rank", "priority", "enqueued_at")[: CAP + 1])
+    ready = of_status(engine, Status.READY).filter(queue_name=name).values_list("rank", "priority", "enqueued_at")
+    waiting = [row for pool in PoolName for row in ready.filter(pool=pool).order_by("rank", "pk")[: CAP + 1]]
     aging = engine.options.aging
     since = min((max(rank + timedelta(seconds=aging * p), at) for rank, p, at in waiting), default=None)
     counts = {Status.READY: capped(len(waiting))}

@@ -178,6 +178,7 @@ class Migration(migrations.Migration):
                 ("key", models.CharField(max_length=255, null=True, verbose_name="key")),
                 ("idempotency_key", models.CharField(max_length=255, null=True, verbose_name="idempotency key")),
                 ("idempotency_digest", models.CharField(max_length=64, null=True, verbose_name="idempotency digest")),
+                ("pool", models.CharField(db_default="threads", default="threads", max_length=8, verbose_name="pool")),
                 (
                     "status",
                     models.CharField(
@@ -275,7 +276,7 @@ class Migration(migrations.Migration):
             model_name="task",
             index=models.Index(
                 condition=models.Q(("status", "READY")),
-                fields=["backend", "queue_name", "rank", "id"],
+                fields=["backend", "queue_name", "pool", "rank", "id"],
                 name="jobqueue_task_ready",
             ),
         ),

@@ -84,7 +84,7 @@ def test_sleep_ends(stage: Stage, start: Start, actor: type[Actor[Any]]) -> None
 def test_queue_that_nobody_used_is_seen_when_a_commit_wakes_somebody_there(
     stage: Stage, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobqueue.executor.appetite.QUEUES_SECONDS", 3600.0)
+    monkeypatch.setattr("jobqueue.executor.claim_policy.QUEUES_SECONDS", 3600.0)
 
     def poll(context: PollContext[Any]) -> Any:
         return Done("woken") if context.inbox.take() else Suspend()
@@ -207,7 +207,7 @@ def test_wake_by_hand_tells_waiting_executors(stage: Stage, start: Start) -> Non
     running = start(poll_interval=3600.0)
     wait_for(lambda: running.process.listener is not None and running.process.listener.is_listening)
     wait_until(stage, pk, Status.SUSPENDED)
-    wait_for(lambda: running.pulse._appetite.wait_seconds(1, is_alone=True) > 60, "rest")
+    wait_for(lambda: running.pulse._policy.wait_seconds(1) > 60, "rest")
 
     with transaction.atomic():
         assert api.wake(pk) == 1

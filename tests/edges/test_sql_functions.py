@@ -514,7 +514,7 @@ class TestSend:
 
     @pytest.mark.django_db(transaction=True)
     def test_executor_wakes_receiver_at_once_after_notify(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("jobqueue.executor.heartbeat.SWEEP_SECONDS", 10 * DEADLINE)
+        monkeypatch.setattr("jobqueue.executor.maintenance.SWEEP_SECONDS", 10 * DEADLINE)
         receivers = [bench.suspended() for _ in range(3)]
         Task.objects.update(task_type="tests.tasks.add", args=[2])
         running = Running(threads=1, shutdown_timeout=10.0).start()

@@ -72,6 +72,9 @@ class Bench:
     def claim_ids(self, limit: int = 100, **changes: Any) -> list[UUID]:
         return [claimed.id for claimed in self.claim(limit, **changes)]
 
+    def claim_isolated(self, **changes: Any) -> list[UUID]:
+        return [claimed.id for claimed in self.engine.claim_isolated(self.demand(1, **changes))]
+
     def running(self, **changes: Any) -> ClaimedTask:
         """Enqueue and claim a task of our own executor, alone."""
         self.beat()

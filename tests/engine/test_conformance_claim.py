@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from jobqueue.engine.clock import from_now
-from jobqueue.records import Status
+from jobqueue.records import PoolName, Status
 from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -126,13 +126,30 @@ def test_paused_queue_goes_on_at_the_moment_that_was_set(bench: Bench) -> None:
     assert bench.claim_ids() == [pk]
 
 
-def test_only_or_all_but_some_task_types(bench: Bench) -> None:
-    a, b, c = (bench.add(task_type=name) for name in "abc")
+def test_claim_takes_no_more_of_each_pool_than_asked_for(bench: Bench) -> None:
+    both = [bench.add(pool=pool) for pool in [PoolName.THREADS, PoolName.ASYNC] * 3]
 
-    assert bench.claim_ids(only=["b"]) == [b]
-    assert bench.claim_ids(but=["a"]) == [c]
-    assert bench.claim_ids(only=[]) == []
-    assert bench.claim_ids(but=[]) == [a]
+    assert bench.claim_ids(1) == both[:1]
+    assert bench.claim_ids(pool_limits={PoolName.THREADS: 0, PoolName.ASYNC: 2}) == [both[1], both[3]]
+    assert bench.claim_ids(2, pool_limits={PoolName.THREADS: 2, PoolName.ASYNC: 2}) == [both[2], both[4]]
+    assert bench.claim_ids(pool_limits=dict.fromkeys(PoolName, 0)) == []
+    (last,) = bench.claim(pool_limits={PoolName.THREADS: 5, PoolName.ASYNC: 5})
+    assert (last.id, last.pool) == (both[5], PoolName.ASYNC)
+
+
+def test_claim_for_both_pools_keeps_the_maximum_of_a_queue(bench: Bench) -> None:
+    both = [bench.add(pool=pool) for pool in [PoolName.ASYNC, PoolName.THREADS] * 3]
+
+    assert bench.claim_ids(most={"default": 3}) == both[:3]
+
+
+def test_task_moved_to_another_pool_is_claimed_for_that_pool(bench: Bench) -> None:
+    pk = bench.add()
+
+    bench.engine.move_to_pool([pk], PoolName.ASYNC)
+
+    assert bench.claim_ids(pool_limits={PoolName.ASYNC: 0}) == []
+    assert bench.claim_ids(pool_limits={PoolName.THREADS: 0}) == [pk]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +286,7 @@ class TestRank:
         assert bench.claim_ids() == [second, first]
 
 
-class TestSuspects:
+class TestIsolation:
     """A task that lost two executors runs alone in its process."""
 
     def test_suspect_is_claimed_only_when_asked_for(self, bench: Bench) -> None:
@@ -278,7 +295,7 @@ class TestSuspects:
         bench.set(twice, executor_losses=2)
 
         assert bench.claim_ids() == [harmless, once]
-        assert bench.claim_ids(suspects=True) == [twice]
+        assert bench.claim_isolated() == [twice]
 
     def test_suspects_are_seen_where_they_wait(self, bench: Bench) -> None:
         assert not bench.engine.has_suspects(["default"])
@@ -294,11 +311,11 @@ class TestSuspects:
         bench.pause("default")
 
         assert not bench.engine.has_suspects(["default"])
-        assert bench.claim_ids(suspects=True) == []
+        assert bench.claim_isolated() == []
 
     def test_running_suspect_is_none_that_waits(self, bench: Bench) -> None:
         bench.set(bench.add(), executor_losses=2)
-        bench.claim(suspects=True)
+        bench.claim_isolated()
 
         assert not bench.engine.has_suspects(["default"])
 

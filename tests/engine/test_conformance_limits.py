@@ -1,11 +1,12 @@
 """Queues with a max_running, on every engine."""
 
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.db import IntegrityError, transaction
 
-from jobqueue.records import Status
+from jobqueue.records import PoolName, Status
 from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -142,7 +143,26 @@ def test_suspects_of_a_full_queue_are_not_worth_making_room_for(bench: Bench) ->
     assert not bench.engine.has_suspects(["a"])
     bench.commit(outcome(running))
     assert bench.engine.has_suspects(["a"])
-    assert len(bench.claim(queues=["a"], limited=["a"], suspects=True)) == 1
+    assert len(bench.claim_isolated(queues=["a"], limited=["a"])) == 1
+
+
+@pytest.mark.parametrize(("waits", "count"), [({}, 5), ({"limited": ["a"]}, 2)])
+def test_claim_takes_of_limited_queue_what_starts_at_once(bench: Bench, waits: dict[str, Any], count: int) -> None:
+    add(bench, 5)
+    if waits:
+        bench.limit("a", 4)
+
+    assert len(bench.claim(queues=["a"], free_slots=dict.fromkeys(PoolName, 2), **waits)) == count
+
+
+def test_isolated_task_waits_for_room_in_its_queue(bench: Bench) -> None:
+    bench.limit("a", 1)
+    bench.set(bench.add(queue_name="a"), executor_losses=2)
+
+    assert bench.claim_isolated(queues=["a"]) == []
+    add(bench, 1)
+    bench.claim(queues=["a"], limited=["a"])
+    assert bench.claim_isolated(queues=["a"], limited=["a"]) == []
 
 
 def test_limit_of_nothing_is_refused(bench: Bench) -> None:

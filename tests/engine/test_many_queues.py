@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from jobqueue.models import Task
+from jobqueue.records import PoolName
 from tests.engine.bench import Bench, new
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import session
@@ -130,10 +131,12 @@ def test_no_more_of_a_queue_than_this_process_may_run(bench: Bench) -> None:
     assert {task.id for task in claims} == {*wanted[:97], *wanted[-3:]}
 
 
-def test_what_is_left_out_hides_nothing(bench: Bench) -> None:
-    bench.engine.enqueue([new(queue_name=QUEUES[n % 100], task_type="left.out", priority=50) for n in range(1000)])
+def test_tasks_of_the_other_pool_hide_nothing(bench: Bench) -> None:
+    bench.engine.enqueue([new(queue_name=QUEUES[n % 100], pool=PoolName.ASYNC, priority=50) for n in range(1000)])
     fill(bench, 500)
-    wanted = [task.pk for task in Task.objects.ready().exclude(task_type="left.out").order_by("rank", "pk")]
+    wanted = list(Task.objects.ready().filter(pool="threads").order_by("rank", "pk").values_list("pk", flat=True))
 
-    assert bench.claim_ids(100, queues=QUEUES, but=["left.out"]) == wanted[:100]
-    assert bench.claim_ids(100, queues=QUEUES, only=["tests.noop"]) == wanted[100:200]
+    assert bench.claim_ids(100, queues=QUEUES, pool_limits={PoolName.ASYNC: 0}) == wanted[:100]
+    both = bench.claim(150, queues=QUEUES, pool_limits={PoolName.THREADS: 100, PoolName.ASYNC: 50})
+    assert [task.id for task in both if task.pool == "threads"] == wanted[100:200]
+    assert len(both) == 150

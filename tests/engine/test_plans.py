@@ -16,7 +16,6 @@ from django.db.migrations.executor import MigrationExecutor
 
 from jobqueue.engine.clock import bound
 from jobqueue.engine.portable import queues as portable_queues
-from jobqueue.engine.postgres import claim as postgres_claim
 from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.engine.postgres.connection import statement
 from jobqueue.engine.postgres.enqueue import PostgresEnqueuer
@@ -24,7 +23,7 @@ from jobqueue.engine.postgres.messages import PostgresMessages
 from jobqueue.inspect import queries, stats
 from jobqueue.inspect.task_filter import TaskFilter
 from jobqueue.models import Executor, Task
-from jobqueue.records import FINAL, Effects, NewMessage, Outcome, Status
+from jobqueue.records import FINAL, Effects, NewMessage, Outcome, PoolName, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 
@@ -344,21 +343,23 @@ def test_last_holders_of_keys(bench: Bench) -> None:
     assert {key: holder.id for key, holder in holders.items()} == {"past": ended, "live": live}
 
 
-def test_claim_of_some_task_types(bench: Bench) -> None:
-    read(lambda: bench.claim(10, queues=QUEUES, only=["tests.noop"], but=["tests.other"]))
+def test_claim_for_one_pool_beside_tasks_of_the_other(bench: Bench) -> None:
+    Task.objects.ready().update(pool="async")
+
+    assert not read(lambda: bench.claim(10, queues=QUEUES, pool_limits={PoolName.ASYNC: 0}))
+    assert len(read(lambda: bench.claim(10, queues=QUEUES))) == 10
 
 
-@pytest.mark.parametrize("size", [10, 1000])
-def test_claim_looks_past_so_many_of_other_types(bench: Bench, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_claim, "PAST", 1000)
-    monkeypatch.setattr(postgres_claim, "PAST_OF_EACH", 1)
-
-    assert not read(lambda: bench.claim(size, queues=QUEUES, only=["tests.other"]), most_rows=1100)
-    assert len(read(lambda: bench.claim(size, queues=QUEUES, but=["tests.other"]))) == min(size, 1000)
+def test_claim_isolated(bench: Bench) -> None:
+    assert len(read(lambda: bench.claim_isolated(queues=QUEUES), at_least=3)) == 1
 
 
-def test_claim_of_suspects(bench: Bench) -> None:
-    assert len(read(lambda: bench.claim(10, queues=QUEUES, suspects=True))) == 10
+def test_move_to_pool(bench: Bench) -> None:
+    ids = list(Task.objects.ready().values_list("pk", flat=True)[:100])
+
+    read(lambda: bench.engine.move_to_pool(ids, PoolName.ASYNC))
+
+    assert Task.objects.filter(pool="async").count() == 100
 
 
 def test_has_suspects(bench: Bench) -> None:

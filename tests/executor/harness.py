@@ -10,10 +10,10 @@ from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 
+from jobqueue.executor.loop import ExecutorLoop
 from jobqueue.executor.process import ExecutorProcess
-from jobqueue.executor.pulse import Pulse
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.models import Task
 from jobqueue.records import FINAL, ClaimedTask, Status
@@ -65,12 +65,12 @@ class Running:
         self._thread = threading.Thread(target=self._run, name="executor-under-test", daemon=True)
 
     @property
-    def pulse(self) -> Pulse:
+    def pulse(self) -> ExecutorLoop:
         return self.process.pulse
 
     @property
     def holds(self) -> dict[Any, Any]:
-        return self.process.pulse.holds
+        return self.process.pulse.running_tasks.snapshot()
 
     def start(self) -> Running:
         self._thread.start()
@@ -173,12 +173,12 @@ def in_line(start: Start) -> tuple[Running, Any]:
     # Imported late: the tasks wait at our gates.
     from tests.executor import tasks
 
-    def expect_short_tasks(running: Running) -> None:
-        running.pulse.crew.in_threads._mean_seconds = 0.001
-
-    tasks.wait_at.using(priority=1).enqueue("long")
-    result = tasks.wait_at.enqueue("in line")
-    running = start(threads=1, prepare=expect_short_tasks)
+    running = start(threads=1)
+    tasks.add.enqueue_many([((number,), {}) for number in range(50)])
+    wait_for(lambda: running.pulse.counts.finished == 50)  # it expects short tasks now
+    with transaction.atomic():
+        tasks.wait_at.using(priority=1).enqueue("long")
+        result = tasks.wait_at.enqueue("in line")
     gates["long"].wait_for()
     assert len(running.holds) == 2
     return running, result

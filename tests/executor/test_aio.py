@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from jobqueue.compat import task_started
-from jobqueue.executor import aio, crew
+from jobqueue.executor import aio
+from jobqueue.executor.pools import threads
 from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
@@ -57,7 +58,10 @@ def test_a_body_that_blocks_in_its_thread_holds_up_nobody(start: Start) -> None:
 
 @pytest.mark.parametrize(
     ("body", "ours"),
-    [(tasks.add, "jobqueue.executor.crew.poll_in_thread"), (tasks.add_later, "jobqueue.executor.aio.poll_on_loop")],
+    [
+        (tasks.add, "jobqueue.executor.pools.threads.poll_in_thread"),
+        (tasks.add_later, "jobqueue.executor.aio.poll_on_loop"),
+    ],
 )
 def test_failure_outside_of_a_body_is_no_attempt(
     burst: Burst, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, body: Any, ours: str
@@ -65,7 +69,7 @@ def test_failure_outside_of_a_body_is_no_attempt(
     results = body.using(max_attempts=1).enqueue_many([((number,), {}) for number in range(3)])
     failures = [RuntimeError("a mistake of ours") for _ in range(5)]
     *_, name = ours.rpartition(".")
-    poll = getattr(aio if "aio" in ours else crew, name)
+    poll = getattr(aio if "aio" in ours else threads, name)
 
     def mistake(*arguments: Any) -> Any:
         if failures:

@@ -38,7 +38,7 @@ def test_quiet_executor_claims_nothing_and_runs_what_it_has_until_it_is_resumed(
     after = tasks.add.using(backend=backend).enqueue(1)
     gates["gate"].open()
     wait_until(before, Status.SUCCESSFUL)
-    assert running.pulse._most() == 0
+    assert running.pulse._claim_budget() == 0
     assert not running.pulse.engine.draining()[0].is_served
 
     tell(running, Command.RESUME, backend)

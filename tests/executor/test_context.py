@@ -211,8 +211,8 @@ def test_receivers_of_other_tasks_wait_for_no_body(start: Start, told: Told) -> 
 def test_with_too_many_left_to_tell_nothing_more_is_claimed(
     start: Start, slow_receiver: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobqueue.executor.pulse.UNTOLD_MOST", 2)
-    monkeypatch.setattr("jobqueue.executor.lane.AHEAD_MOST", 0)  # or one claim brings them all
+    monkeypatch.setattr("jobqueue.executor.callbacks.MAX_BACKLOG", 2)
+    monkeypatch.setattr("jobqueue.executor.pools.buffer.MAX_PREFETCH", 0)  # or one claim brings them all
     tasks.add_later.enqueue_many([((number,), {}) for number in range(12)])
 
     running = start(async_slots=2, burst=True)

@@ -61,7 +61,7 @@ def test_a_loop_rests_while_a_suspect_waits_for_our_tasks_to_end(start: Start) -
     gates["long"].wait_for()
     TaskFactory.create(task_type=tasks.add.task_type, args=[1], executor_losses=2)
     tasks.add.enqueue_many([((number,), {}) for number in range(10)])
-    wait_for(lambda: running.pulse._suspects.is_waiting)
+    wait_for(lambda: running.pulse._isolation.is_waiting)
 
     assert turns_of(running) < MOST_TURNS
 

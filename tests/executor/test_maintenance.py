@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jobqueue.executor.heartbeat import Heart
+from jobqueue.executor.hold import RunningTasks
 from jobqueue.executor.maintenance import PRUNE_BATCH, PRUNE_GAP_SECONDS, PRUNE_SECONDS, Maintenance
 from jobqueue.executor.outage import Outage
 from jobqueue.records import PendingWork
@@ -59,7 +60,7 @@ def test_rescue_needs_punctual_heartbeats(clock: Clock) -> None:
     sign: Any = SimpleNamespace(executor_id=None)
     line: Any = nullcontext()
     outage = Outage()
-    heart = Heart(engine, lambda: sign, {}, outage, line)
+    heart = Heart(engine, lambda: sign, RunningTasks(), outage, line)
 
     def may_rescue(*, beats_after: tuple[float, ...] = (), later: float = 0.0) -> bool:
         for gap_seconds in beats_after:

@@ -169,7 +169,7 @@ def test_an_outage_longer_than_the_timeout_leaves_no_claim_behind(
     """Also where the next try comes late: we wait up to five seconds between two."""
     options(HEARTBEAT_TIMEOUT=1)
     monkeypatch.setattr(Heart, "_look_for_strays", lambda *_: None)
-    monkeypatch.setattr("jobqueue.executor.pulse.Patience.next_seconds", lambda *_: 1.5)
+    monkeypatch.setattr("jobqueue.executor.loop.Patience.next_seconds", lambda *_: 1.5)
     running = start()
     trouble = Trouble(running)
     trouble.after("commit_and_claim", when=lambda answer, *_: bool(answer[1]))

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from jobqueue.executor import aio, crew, run
+from jobqueue.executor import aio, run
+from jobqueue.executor.pools import threads
 from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, on_postgresql, row_of
@@ -18,7 +19,7 @@ pytestmark = on_postgresql
     ("body", "owner", "name", "error"),
     [
         (tasks.add, run, "decode", MemoryError()),
-        (tasks.add, crew, "poll_in_thread", MemoryError()),
+        (tasks.add, threads, "poll_in_thread", MemoryError()),
         (tasks.add_later, aio, "poll_on_loop", RuntimeError("can't start new thread")),
     ],
     ids=["before it begins", "in a thread", "on the loop"],

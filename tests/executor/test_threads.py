@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from jobqueue.compat import task_finished
+from jobqueue.executor.callbacks import ResultCallbacks
 from jobqueue.executor.exit_status import EXIT_INTERNAL
-from jobqueue.executor.lane import ThreadLane
-from jobqueue.executor.threads import Threads
+from jobqueue.executor.pools.buffer import TaskBuffer
 from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Running, Start, gates, on_postgresql, wait_for, wait_until
@@ -33,19 +33,19 @@ def problems(running: Running) -> tuple[set[str], set[str]]:
 
 
 def end_a_worker(monkeypatch: pytest.MonkeyPatch) -> str:
-    def fail(lane: ThreadLane) -> None:
+    def fail(buffer: TaskBuffer) -> None:
         raise SystemError("in a worker thread")
 
-    monkeypatch.setattr(ThreadLane, "next", fail)
+    monkeypatch.setattr(TaskBuffer, "wait_and_take", fail)
     return "jobqueue-worker-0"
 
 
 def end_callbacks(monkeypatch: pytest.MonkeyPatch) -> str:
-    def fail(threads: Threads) -> None:
-        raise SystemError("in the thread for callbacks")
+    def fail(callbacks: ResultCallbacks) -> None:
+        callbacks._on_failure(SystemError("in the thread for callbacks"))
 
-    monkeypatch.setattr(Threads, "_do_chores", fail)
-    return "jobqueue-chores"
+    monkeypatch.setattr(ResultCallbacks, "_work", fail)
+    return "jobqueue-callbacks"
 
 
 def end_the_loop(monkeypatch: pytest.MonkeyPatch) -> str:
@@ -79,7 +79,7 @@ def test_process_ends_where_an_async_task_cannot_be_finished(
             failed.append(name)
             raise SystemError("after a body")
 
-    monkeypatch.setattr("jobqueue.executor.crew.fill_standard_streams", fail)
+    monkeypatch.setattr("jobqueue.executor.pools.async_pool.fill_standard_streams", fail)
     start(shutdown_timeout=0.1)
     tasks.add_later.enqueue(1)
 
@@ -91,13 +91,13 @@ def test_readyz_knows_of_a_blocked_event_loop(start: Start) -> None:
     blocked = tasks.block_the_loop.enqueue("blocked")
     gates["blocked"].wait_for()
 
-    (what,) = wait_for(lambda: [*running.pulse.crew.blocked(0.05)])
+    (what,) = wait_for(lambda: [*running.pulse.blocked(0.05)])
     assert what.startswith("The event loop has not moved for")
     assert not problems(running)[0]
 
     gates["blocked"].open()
     wait_until(blocked, Status.SUCCESSFUL)
-    wait_for(lambda: not [*running.pulse.crew.blocked(0.05)], "an answer of the loop")
+    wait_for(lambda: not [*running.pulse.blocked(0.05)], "an answer of the loop")
 
 
 def test_readyz_knows_of_a_receiver_that_hangs(start: Start) -> None:
@@ -112,7 +112,7 @@ def test_readyz_knows_of_a_receiver_that_hangs(start: Start) -> None:
         tasks.add_later.enqueue(1)
         gates["receiver"].wait_for()
 
-        (what,) = wait_for(lambda: [*running.pulse.crew.blocked(0.05)])
+        (what,) = wait_for(lambda: [*running.pulse.blocked(0.05)])
         assert what.startswith("A receiver of task signals has been running for")
     finally:
         gates.open_all()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from jobqueue.exceptions import ClaimLost, Interrupted, ShuttingDown, TaskCancelled, TaskTimeout
-from jobqueue.executor.hold import Hold
+from jobqueue.executor.hold import Hold, RunningTasks
 from jobqueue.executor.watchdog import LOOK_SECONDS, Watchdog
 from tests.executor.harness import make_claim
 
@@ -21,8 +21,10 @@ class Rig:
         self.heart = SimpleNamespace(failure=None, last_good_at=time.monotonic(), is_fenced=lambda: False)
         self.told: list[type[Interrupted]] = []
         self.stuck: list[Hold] = []
+        running_tasks = RunningTasks()
+        running_tasks.add([self.hold])
         self.watchdog = Watchdog(
-            {self.hold.id: self.hold},
+            running_tasks,
             self.heart,  # type: ignore[arg-type]
             [],
             GRACE_SECONDS,

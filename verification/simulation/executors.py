@@ -32,29 +32,31 @@ MOST_BORN = 20
 class Executors(Stage):
     def claim_some(self, member: Member) -> None:
         demand = self.demand(member)
+        is_idle = not member.hands and not member.pending
+        is_isolated = is_idle and self.chance.random() < 0.3
         with self.not_waiting():
-            claims = self.engine.claim(demand)
-        self.take_claims(member, demand, claims)
+            claims = self.engine.claim_isolated(demand) if is_isolated else self.engine.claim(demand)
+        self.take_claims(member, demand, claims, is_isolated=is_isolated)
 
     def demand(self, member: Member) -> ClaimRequest:
         queues = [name for name in bodies.QUEUES if self.chance.random() < 0.8] or list(bodies.QUEUES)
-        is_idle = not member.hands and not member.pending
         return ClaimRequest(
             executor_id=member.id,
             queues=queues,
             limit=self.chance.randint(1, SLOTS - 1),
-            suspects=is_idle and self.chance.random() < 0.3,
             limited=sorted(self.limits),
         )
 
-    def take_claims(self, member: Member, demand: ClaimRequest, claims: Sequence[ClaimedTask]) -> None:
+    def take_claims(
+        self, member: Member, demand: ClaimRequest, claims: Sequence[ClaimedTask], *, is_isolated: bool = False
+    ) -> None:
         self.note(f"{member.name} claims {', '.join(self.name(one.id) for one in claims) or 'nothing'}")
         for one in claims:
             claim = (one.id, one.claim_number)
             self.ledger.claims.append(claim)
             self.holders[claim], self.claimed[claim] = member, one
             is_allowed = one.queue_name in demand.queues and one.queue_name not in self.paused
-            if not is_allowed or one.id in self.asked or (one.executor_losses >= SUSPECT_LOSSES) != demand.suspects:
+            if not is_allowed or one.id in self.asked or (one.executor_losses >= SUSPECT_LOSSES) != is_isolated:
                 raise Wrong(f"{CLAIMED_RIGHT}: {self.name(one.id)}, {one}, by {demand}, paused {self.paused}")
             was, right = (one.claim_number, one.attempts, one.executor_losses), self.right_counts(one)
             if was != right:

@@ -193,9 +193,10 @@ class Play(Executors, People):
         self.rescue_some(member)
         self.sweep_all(member)
         self.ring(member)
-        for suspects in (False, True):
-            demand = ClaimRequest(executor_id=member.id, queues=bodies.QUEUES, limit=100, suspects=suspects)
-            self.take_claims(member, demand, self.engine.claim(demand))
+        demand = ClaimRequest(executor_id=member.id, queues=bodies.QUEUES, limit=100)
+        self.take_claims(member, demand, self.engine.claim(demand))
+        while claims := self.engine.claim_isolated(demand):
+            self.take_claims(member, demand, claims, is_isolated=True)
         for one in [one for one in self.awake if one.hands or one.pending]:
             self.session.call_itself(one.name)
             one.pending += [bodies.last(claimed, self.read(claimed.id), one.id) for claimed in one.hands]

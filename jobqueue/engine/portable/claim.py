@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import F, Q, QuerySet, TextField
+from django.db.models import F, QuerySet, TextField
 from django.db.models.functions import Cast, Coalesce
 
 from jobqueue.engine.clock import Clock, bound
@@ -16,10 +17,11 @@ from jobqueue.engine.portable.database import SUSPECT_LOSSES, Database, Part
 from jobqueue.engine.portable.limits import Limits
 from jobqueue.failpoints import reach
 from jobqueue.models import Task
-from jobqueue.records import WAITING, ClaimedBatch, ClaimedTask, ClaimRequest, Status
+from jobqueue.records import WAITING, ClaimedBatch, ClaimedTask, ClaimRequest, PoolName, Status
 
 # Read as text and decoded per task, so that one undecodable row does not strand its batch in RUNNING.
 RAW = ("args", "kwargs", "inner_state", "options", "metadata", "errors", "worker_ids")
+ISOLATED_READ = 10  # others may have locked the first ones
 
 
 class Claimer(Part):
@@ -31,11 +33,11 @@ class Claimer(Part):
         """
         Hand READY tasks to an executor, at most `limit`, best rank first.
 
-        Paused queues are left out, and of a queue with a max_running no more is handed over than may run. Each task
-        carries the claim_number that its commit must present.
+        Skips paused queues, and hands over no more of a queue with a max_running than may run. Each task carries the
+        claim_number that its commit must present. Skips tasks that have to run alone: see claim_isolated().
         Locks: the rows of the limited queues, then those of the tasks, skipping locked ones.
         """
-        if demand.limit <= 0 or not demand.queues:
+        if demand.is_empty:
             return ClaimedBatch()
         with self.db.transaction():
             claimed = self.take(demand)
@@ -43,36 +45,70 @@ class Claimer(Part):
                 reach("claim.before")
             return claimed
 
+    def claim_isolated(self, demand: ClaimRequest) -> ClaimedBatch:
+        """
+        Hand the best READY task that has to run alone to an executor, whatever its pool.
+
+        Locks: as claim().
+        """
+        with self.db.transaction():
+            if demand.limited:
+                demand, _ = self.limits.within_limits(demand)
+            full = {name for name, most in demand.most.items() if most <= 0}
+            unlocked = {*self.limits.limited_queues()} - {*demand.limited}
+            for pk in self._isolated({*demand.queues} - full - unlocked):
+                for number in self.db.lock([pk]).values_list("claim_number", flat=True):
+                    if self._take(pk, number, demand.executor_id):
+                        reach("claim.before")
+                        return ClaimedBatch(self.read_claimed([pk]))
+        return ClaimedBatch()
+
     def take(self, demand: ClaimRequest) -> ClaimedBatch:
         if not demand.limited:
             return self._take_best(demand)
-        demand, busy = self.limits.within_limits(demand)
+        demand, locked = self.limits.within_limits(demand)
         claims = self._take_best(demand)
-        claims.busy = busy
+        claims.busy = locked
         return claims
 
     def _take_best(self, demand: ClaimRequest) -> ClaimedBatch:
         unlocked = {*self.limits.limited_queues()} - {*demand.limited}
-        open_queues = {*demand.queues} - self.limits.paused() - unlocked
-        slices = [(open_queues - demand.most.keys(), demand.limit)]
-        slices += [({name}, min(most, demand.limit)) for name, most in demand.most.items() if name in open_queues]
-        found = [row for names, most in slices if names and most > 0 for row in self._best(demand, names)[:most]]
-        best = sorted(found, key=itemgetter(0, 1))[: demand.limit]
-        taken = [pk for _, pk, number in best if self._take(pk, number, demand.executor_id)]
+        queues = {*demand.queues} - self.limits.paused() - unlocked
+        restricted = queues & {*demand.most, *demand.limited}
+        found: list[tuple[Any, ...]] = []
+        for pool, limit in demand.limits.items():
+            found += self._best(pool, queues - restricted)[:limit]
+            for name in restricted:
+                free = demand.free_slots.get(pool, limit) if name in demand.limited else limit
+                found += self._best(pool, {name})[: max(0, min(limit, free, demand.most.get(name, limit)))]
+        of_queue: Counter[str] = Counter(demand.most)
+        of_pool: Counter[str] = Counter({str(pool): limit for pool, limit in demand.limits.items()})
+        taken: list[UUID] = []
+        for _, pk, number, name, pool_name in sorted(found, key=itemgetter(0, 1)):
+            has_room = of_pool[pool_name] > 0 and (name not in demand.most or of_queue[name] > 0)
+            if has_room and len(taken) < demand.limit and self._take(pk, number, demand.executor_id):
+                taken.append(pk)
+                of_pool[pool_name] -= 1
+                of_queue[name] -= 1
         return ClaimedBatch(self.read_claimed(taken))
 
-    def _best(self, demand: ClaimRequest, queues: Collection[str]) -> QuerySet[Task, tuple[Any, ...]]:
-        """Select what may be claimed of some queues in order of rank: rank, id, claim_number; locked."""
-        losses = Q(executor_losses__gte=SUSPECT_LOSSES) if demand.suspects else Q(executor_losses__lt=SUSPECT_LOSSES)
-        candidates = self.db.tasks.ready().filter(losses, queue_name__in=queues)
-        if demand.only is not None:
-            candidates = candidates.filter(task_type__in=demand.only)
-        if demand.but is not None:
-            candidates = candidates.exclude(task_type__in=demand.but)
+    def _best(self, pool: PoolName, queues: Collection[str]) -> QuerySet[Task, tuple[Any, ...]]:
+        """Select what may be claimed of some queues, best rank first, and lock it."""
+        candidates = self.db.tasks.ready().filter(executor_losses__lt=SUSPECT_LOSSES, queue_name__in=queues, pool=pool)
         candidates = candidates.order_by("rank", "pk")
         if connections[self.db.using].features.supports_select_for_update_with_limit:
             candidates = self.db.with_lock(candidates)
-        return candidates.values_list("rank", "pk", "claim_number")
+        return candidates.values_list("rank", "pk", "claim_number", "queue_name", "pool")
+
+    def move_to_pool(self, ids: Iterable[UUID], pool: PoolName) -> None:
+        """
+        Correct the stored pool of tasks whose function runs in another one.
+
+        Such a task was enqueued by SQL, or by code in which the function was not yet, or still, `async def`.
+        Locks: the rows, skipping locked ones.
+        """
+        with self.db.transaction():
+            self.db.by_ids([row.pk for row in self.db.lock(ids)]).update(pool=pool)
 
     def claim_one(self, pk: UUID, executor_id: UUID) -> ClaimedTask | None:
         """Hand over one READY task out of turn; None when it is not READY. Locks: the row, waiting for others."""
@@ -140,6 +176,7 @@ class Claimer(Part):
                 started_at=row.started_at,
                 claimed_at=row.claimed_at or now,
                 wait_seconds=max(0.0, (now - row.rank).total_seconds() - row.priority * self.db.options.aging),
+                pool=row.pool,
                 is_expired=row.expires_at is not None and row.expires_at <= now and row.polls == 0,
             )
             for row in rows
@@ -149,10 +186,17 @@ class Claimer(Part):
         """Name the queues that hold READY tasks, for an executor that serves every queue."""
         return sorted(self.db.tasks.ready().order_by().values_list("queue_name", flat=True).distinct())
 
-    def has_suspects(self, queues: Sequence[str]) -> bool:
+    def has_suspects(self, queues: Collection[str]) -> bool:
         """Whether a READY task that lost executors, and so has to run alone, waits in a queue not paused or full."""
-        suspects = self.db.tasks.ready().filter(executor_losses__gte=SUSPECT_LOSSES)
-        return suspects.filter(queue_name__in={*queues} - self.limits.paused() - self.limits.full()).exists()
+        open_queues = {*queues} - self.limits.full() if queues else set()
+        return bool(open_queues and self._isolated(open_queues))
+
+    def _isolated(self, queues: Collection[str]) -> list[UUID]:
+        """Find READY tasks that have to run alone, best rank first, in queues that are not paused."""
+        tasks = self.db.tasks.ready().filter(
+            executor_losses__gte=SUSPECT_LOSSES, queue_name__in={*queues} - self.limits.paused()
+        )
+        return list(tasks.order_by("rank", "pk").values_list("pk", flat=True)[:ISOLATED_READ])
 
     def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
         """

@@ -122,6 +122,7 @@ class Enqueuer(Part):
             id=row.id,
             backend=self.db.backend,
             queue_name=row.queue_name,
+            pool=row.pool,
             task_type=row.task_type,
             priority=row.priority,
             rank=now - timedelta(seconds=row.priority * self.db.options.aging),

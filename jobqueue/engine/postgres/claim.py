@@ -1,8 +1,9 @@
-"""Claim as statements of PostgreSQL: one in the rule, after a look where there are many queues."""
+"""Claim as statements of PostgreSQL: one as a rule, after a search where there are many queues."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import starmap
 from operator import attrgetter
@@ -11,20 +12,18 @@ from uuid import UUID
 
 from jobqueue.engine.portable.claim import Claimer
 from jobqueue.engine.postgres.connection import PostgresDatabase
-from jobqueue.records import ClaimedBatch, ClaimedTask, ClaimRequest
+from jobqueue.records import ClaimedBatch, ClaimedTask, ClaimRequest, PoolName
 
-SURPLUS, SURPLUS_LEAST = 2, 20  # what a claim looks for in many queues, in tasks it wants: others may hold some
-FEW_LOCKS = 200  # a claim that would take no more than these for nothing does not look first
+SURPLUS, MIN_SURPLUS = 2, 20  # a search in many queues reads so many times its limit: others may hold some of them
+FEW_LOCKS = 200  # a claim that would lock no more than these for nothing does not search first
 DEEPER = 4
-PAST = 100_000  # so many tasks of other kinds a picky claim looks past, 30 ms: the executor does nothing else meanwhile
-PAST_OF_EACH = 1_000  # at least, however many queues there are
 
 Place = tuple[str, UUID]  # in the order of claiming: rank, id
-NO_END: Place = ("infinity", UUID(int=2**128 - 1))
+END: Place = ("infinity", UUID(int=2**128 - 1))
 
 
-def wants_a_look(demand: ClaimRequest) -> bool:
-    """Whether a claim that does not look first locks too many: of each queue as many as it wants of all."""
+def needs_horizon(demand: ClaimRequest) -> bool:
+    """Whether a claim without a search locks too many rows: of each queue as many as it wants of all."""
     return (len(demand.queues) - SURPLUS) * demand.limit > FEW_LOCKS  # with 100 queues it was four times as slow
 
 
@@ -33,75 +32,86 @@ class PostgresClaimer(Claimer):
 
     def claim(self, demand: ClaimRequest) -> ClaimedBatch:
         # BEGIN and COMMIT took two fifths of the worker's time for it.
-        is_one_statement = demand.limit > 0 and demand.queues and not demand.limited and not wants_a_look(demand)
+        is_one_statement = not (demand.is_empty or demand.limited or needs_horizon(demand))
         if is_one_statement and self.db.is_autocommit_safe():
-            return self._take_up_to(NO_END, demand)
+            return self._claim_up_to(END, demand)
         return super().claim(demand)
 
     def _take_best(self, demand: ClaimRequest) -> ClaimedBatch:
-        if not wants_a_look(demand):
-            return self._take_up_to(NO_END, demand)
-        wanted, held = SURPLUS * demand.limit + SURPLUS_LEAST, 0
+        if not needs_horizon(demand):
+            return self._claim_up_to(END, demand)
+        claims = ClaimedBatch()
+        for pool, limit in demand.limits.items():
+            taken = Counter(claimed.queue_name for claimed in claims)
+            most = {name: count - taken[name] for name, count in demand.most.items()}
+            limit = min(limit, demand.limit - len(claims))
+            if limit > 0:
+                pool_limits = {**dict.fromkeys(PoolName, 0), pool: limit}
+                found = self._claim_from_many(replace(demand, limit=limit, pool_limits=pool_limits, most=most), pool)
+                claims.is_cut |= found.is_cut
+                claims += found
+        return claims
+
+    def _claim_from_many(self, demand: ClaimRequest, pool: PoolName) -> ClaimedBatch:
+        """Claim for one pool from many queues: first find how far down in rank the best reach."""
+        passed, wanted = 0, SURPLUS * demand.limit + MIN_SURPLUS
         while True:
-            near, last, names = self._look(demand, wanted, held + demand.limit)
-            asked = replace(demand, queues=names)
-            # All that a claim looks at it locks, also what it leaves: to others it is as good as gone meanwhile.
-            claims = self._take_up_to(near, asked) if names and not demand.most else ClaimedBatch()
-            if names and len(claims) < demand.limit and (last != near or demand.most):
-                claims += self._take_up_to(last, replace(asked, limit=demand.limit - len(claims)))
-            claims.is_cut = last != NO_END and len(claims) < demand.limit
-            if claims or last == NO_END:
+            first, near, last = self._horizon(demand, pool, (1, passed + demand.limit, wanted))
+            if first == END:
+                return ClaimedBatch()
+            # The claim locks all that it looks at, and others skip it: it goes no further than it has to.
+            claims = ClaimedBatch() if demand.most or demand.limited else self._claim_up_to(near, demand)
+            if len(claims) < demand.limit and (last != near or not claims):
+                claims += self._claim_up_to(last, replace(demand, limit=demand.limit - len(claims)))
+            claims.is_cut = last != END and len(claims) < demand.limit
+            if claims or last == END:
                 return claims
-            held, wanted = wanted, DEEPER * wanted  # others hold all that was seen
+            passed, wanted = wanted, DEEPER * wanted  # others hold all that was seen
 
-    def _look(self, demand: ClaimRequest, wanted: int, near: int) -> tuple[Place, Place, list[str]]:
-        """Find how far down in rank `near` of the best reach, and all that are seen, and in which queues they are."""
-        ((near_rank, near_id, rank, pk, names),) = self._asker(demand)(
+    def _horizon(self, demand: ClaimRequest, pool: PoolName, places: Sequence[int]) -> list[Place]:
+        """Find which tasks are in these places in the order of rank."""
+        rows = self.db.query_prepared(
             "claim_horizon",
-            wanted=wanted,
-            near=near,
-            glance=wanted // len(demand.queues) + 2,
-            **self._claimable(demand),
+            pool=pool,
+            places=list(places),
+            wanted=places[-1],
+            sample_size=places[-1] // len(demand.queues) + 2,
+            free_slots=demand.free_slots.get(pool),
+            **self._queues_of(demand),
         )
-        return NO_END if near_id is None else (near_rank, near_id), NO_END if pk is None else (rank, pk), names
+        return [END if pk is None else (rank, pk) for rank, pk in rows]
 
-    def _take_up_to(self, last: Place, demand: ClaimRequest) -> ClaimedBatch:
-        last_rank, last_id = last
-        rows = self._asker(demand)(
+    def _claim_up_to(self, last: Place, demand: ClaimRequest) -> ClaimedBatch:
+        limits = demand.limits
+        rows = self.db.query_prepared(
             "claim",
             aging=float(self.db.options.aging),
             claim_limit=demand.limit,
             executor_id=demand.executor_id,
-            last_rank=last_rank,
-            last_id=last_id,
-            **self._claimable(demand),
+            pools=list(limits),
+            pool_limits=list(limits.values()),
+            free_slots=[demand.free_slots.get(pool) for pool in limits],
+            last_rank=last[0],
+            last_id=last[1],
+            **self._queues_of(demand),
         )
         # RETURNING has no order.
         return ClaimedBatch(sorted(starmap(ClaimedTask, rows), key=attrgetter("rank", "id")))
 
-    def _asker(self, demand: ClaimRequest) -> Callable[..., list[tuple[Any, ...]]]:
-        """Suspects are few, and have an index: planned for them, not for any, a statement uses it."""
-        return self.db.query if demand.suspects else self.db.query_prepared
-
-    def _claimable(self, demand: ClaimRequest) -> dict[str, Any]:
-        """Say which tasks a demand is about."""
+    def _queues_of(self, demand: ClaimRequest) -> dict[str, Any]:
         return {
             "backend": self.db.backend,
             "queues": list(demand.queues),
             "most": [demand.most.get(name) for name in demand.queues] if demand.most else [],
-            "locked": list(demand.limited),
-            "only": None if demand.only is None else list(demand.only),
-            "but": None if demand.but is None else list(demand.but),
-            "suspects": demand.suspects,
-            "depth": max(PAST_OF_EACH, PAST // max(1, len(demand.queues))) if demand.is_picky else None,
+            "limited": list(demand.limited),
         }
+
+    def _isolated(self, queues: Collection[str]) -> list[UUID]:
+        # Few tasks have to run alone. Planned for these parameters, the statement uses their index.
+        return [pk for (pk,) in self.db.query("isolated_tasks", backend=self.db.backend, queues=list(queues))]
 
     def queues_in_use(self) -> list[str]:
         return sorted(name for (name,) in self.db.query_prepared("queues_in_use", backend=self.db.backend))
-
-    def has_suspects(self, queues: Sequence[str]) -> bool:
-        open_queues = sorted({*queues} - self.limits.full()) if queues else []
-        return bool(open_queues and self.db.query("has_isolated", backend=self.db.backend, queues=open_queues))
 
     def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
         ((is_drained,),) = self.db.query(

@@ -12,8 +12,8 @@ import msgspec
 
 from jobqueue.conf import Options
 from jobqueue.executor.heartbeat import Heart
+from jobqueue.executor.loop import ExecutorLoop
 from jobqueue.executor.outage import Outage
-from jobqueue.executor.pulse import Pulse
 
 REPORT_SECONDS = 1.0
 MIN_STALL_SECONDS = 5.0  # a busy machine may be slow, even if HEARTBEAT_TIMEOUT is short
@@ -57,7 +57,7 @@ def stall_limit(options: Options) -> float:
 class HealthMonitor:
     """Looks at the threads of one executor. A thread that waits for the database has not stalled."""
 
-    def __init__(self, name: str, pulse: Pulse, heart: Heart, outage: Outage, limit_seconds: float) -> None:
+    def __init__(self, name: str, pulse: ExecutorLoop, heart: Heart, outage: Outage, limit_seconds: float) -> None:
         self._name, self._pulse, self._heart, self._outage = name, pulse, heart, outage
         self._limit = limit_seconds
         self.was_stopped_on_request = False
@@ -76,13 +76,13 @@ class HealthMonitor:
             if moved_at is not None and not thread.is_alive() and not self._pulse.is_draining:
                 yield f"The {what} has ended."
         if not self._pulse.is_draining:
-            yield from self._pulse.crew.stalled()
+            yield from self._pulse.stalled()
 
     def _unready(self) -> Iterator[str]:
         if self._pulse.is_draining:
             yield "It is stopping."
         else:
-            yield from self._pulse.crew.blocked(self._limit)
+            yield from self._pulse.blocked(self._limit)
         if self._pulse.is_quiet:
             yield "It is quiet: it claims nothing."
         if not self._heart.has_beaten:

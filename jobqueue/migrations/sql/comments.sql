@@ -31,6 +31,7 @@ Do not change rows by hand. Executors hold some of them in memory, and a status 
 claimed_at and executor_id. Write no infinite time, and none after the year 9000: Python cannot read it, and claims fail
 until the row is corrected. All times are of the database's clock.$$;
 COMMENT ON COLUMN jobqueue_task.backend IS 'Alias in the TASKS setting. Each backend has its own queues and executors.';
+COMMENT ON COLUMN jobqueue_task.pool IS 'Where executors run it: threads, or async for an async def function.';
 COMMENT ON COLUMN jobqueue_task.task_type IS 'Registered name of the task, usually a dotted path.';
 COMMENT ON COLUMN jobqueue_task.priority IS '-100 to 100, higher first. One point is worth AGING seconds of waiting.';
 COMMENT ON COLUMN jobqueue_task.rank IS 'Claim order, lowest first: time of becoming ready minus priority x AGING.';

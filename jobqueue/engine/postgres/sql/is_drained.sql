@@ -15,7 +15,7 @@ SELECT
             SELECT task.id
             FROM jobqueue_task AS task
             WHERE task.backend = %(backend)s AND task.queue_name = asked.name AND task.status = 'READY'
-            ORDER BY task.rank, task.id
+            ORDER BY task.backend, task.queue_name
             LIMIT 1
         ) AS ready
         WHERE asked.name <> ALL (COALESCE((SELECT names FROM paused), '{}'))

@@ -23,7 +23,7 @@ SELECT in_use.queue_name, 'READY', (
     SELECT count(*) FROM (
         SELECT FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.queue_name = in_use.queue_name AND task.status = 'READY'
-        ORDER BY task.backend, task.queue_name, task.rank, task.id LIMIT %(depth_limit)s
+        ORDER BY task.backend, task.queue_name LIMIT %(depth_limit)s
     ) AS ready
 )
 FROM unnest(%(queues)s::text[]) AS in_use (queue_name)

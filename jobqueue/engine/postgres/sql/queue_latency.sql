@@ -1,7 +1,7 @@
 -- Say of each of these queues that holds READY tasks how long the oldest of the next ones has been ready, in seconds,
 -- whether it is paused, and whether a living executor serves it.
 -- Parameters: backend, queues; aging: seconds per point of priority; timeout: seconds without a beat after which an
---   executor is not alive; task_limit: how many tasks of each queue are read.
+--   executor is not alive; task_limit: how many tasks of each queue and pool are read.
 -- Index: jobqueue_task_ready. Locks: none.
 WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 alive AS MATERIALIZED (
@@ -24,9 +24,14 @@ CROSS JOIN unnest(%(queues)s::text[]) AS in_use (queue_name)
 CROSS JOIN LATERAL (
     SELECT min(head.rank + make_interval(secs => head.priority * %(aging)s::float8)) AS ready_at
     FROM (
-        SELECT task.rank, task.priority FROM jobqueue_task AS task
-        WHERE task.backend = %(backend)s AND task.queue_name = in_use.queue_name AND task.status = 'READY'
-        ORDER BY task.backend, task.queue_name, task.rank, task.id LIMIT %(task_limit)s
+        SELECT slice.rank, slice.priority
+        FROM (VALUES ('threads'), ('async')) AS pool (name)
+        CROSS JOIN LATERAL (
+            SELECT task.rank, task.priority FROM jobqueue_task AS task
+            WHERE task.backend = %(backend)s AND task.queue_name = in_use.queue_name AND task.pool = pool.name
+                AND task.status = 'READY'
+            ORDER BY task.backend, task.queue_name, task.pool, task.rank, task.id LIMIT %(task_limit)s
+        ) AS slice
     ) AS head
 ) AS oldest
 WHERE oldest.ready_at IS NOT NULL

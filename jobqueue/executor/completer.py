@@ -1,4 +1,4 @@
-"""Outcomes on their way into the database, each until its row says what became of it."""
+"""Completed attempts, each until the database has confirmed what became of its task."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from jobqueue.records import FINAL, NO_EFFECTS, CommitResult, Outcome, Status
 
 logger = get_logger(__name__)
 
-Conclusion = tuple[Ended, Status | None]  # None: the claim was lost, the outcome is dropped
+Confirmed = tuple[Ended, Status | None]  # the state that the task entered; None where its claim was lost
 
 
 @dataclass(slots=True)
-class Counts:
+class Counters:
     """
-    What this process did; read by its end's log line and by tests.
+    What this process did, for its last log line and for tests.
 
-    claimed: what was not handed back unstarted. polled: polls of actors that went on. undelivered: messages that
-    nobody will read. turns: of the loop.
+    claimed: without tasks that were released before they started. polled: polls of actors that did not end.
+    undelivered: messages that no task will read. turns: of the loop.
     """
 
     claimed: int = 0
@@ -39,7 +39,7 @@ class Counts:
     turns: int = 0
 
     def add(self, over: Ended, status: Status | None) -> None:
-        """Count one conclusion."""
+        """Count one confirmed attempt. status: the state that its task entered, None where the claim was lost."""
         self.undelivered += over.undelivered
         if status is None:
             self.lost += 1
@@ -62,59 +62,64 @@ class _Row(NamedTuple):
     polls: int
 
 
-class Ledger:
-    """What has ended and is not settled. Belongs to the pulse's thread."""
+class Completer:
+    """Keeps completed attempts until the database has confirmed them. Belongs to the loop's thread."""
 
     def __init__(self, engine: Engine, worker: Worker) -> None:
         self._engine, self._worker = engine, worker
-        self._open: dict[UUID, Ended] = {}
+        self._completed: dict[UUID, Ended] = {}
         self._in_doubt: set[UUID] = set()
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._completed)
 
     def __contains__(self, pk: UUID) -> bool:
-        return pk in self._open
+        return pk in self._completed
 
-    def outcomes(self) -> list[Outcome]:
-        return [over.outcome for over in self._open.values()]
+    def pending(self) -> list[Outcome]:
+        """Return the outcomes to commit."""
+        return [over.outcome for over in self._completed.values()]
 
     def add(self, over: Ended) -> Ended | None:
         """
-        Take an outcome in. Returns the one that is lost by it, if any.
+        Keep a completed attempt. Return the one whose claim was lost, if there are two of one task.
 
-        A claim that we lost, say in an outage, may have come back to us while its first body still ran.
+        A claim that was lost, as in an outage, may have come back to this process while its first body still ran.
         """
-        before = self._open.get(over.hold.id)
+        before = self._completed.get(over.hold.id)
         if before is None:
-            self._open[over.hold.id] = over
+            self._completed[over.hold.id] = over
             return None
         older, newer = sorted((before, over), key=lambda ended: ended.hold.claimed.claim_number)
-        self._open[over.hold.id] = newer
+        self._completed[over.hold.id] = newer
         return older
 
-    def doubt(self) -> None:
-        """The database went away: any outcome may have been committed, without an answer."""
-        self._in_doubt |= self._open.keys()
+    def mark_in_doubt(self) -> None:
+        """The connection failed: any outcome may have been committed without an answer."""
+        self._in_doubt |= self._completed.keys()
 
-    def settle(self, committed: CommitResult) -> list[Conclusion]:
-        """Strike out what the database answered for. Raises django.db.Error, and nothing is struck out then."""
-        rows = self._rows(pk for pk in committed.lost if self._is_doubtful(pk))
-        counts = undelivered(self._engine, self._open, committed)
-        conclusions: list[Conclusion] = [
-            (replace(self._open[pk], undelivered=counts[pk]) if counts[pk] else self._open[pk], status)
-            for pk, status in committed.done.items()
+    def confirm(self, result: CommitResult) -> list[Confirmed]:
+        """
+        Return what is decided now, and forget it. What is undecided will be committed again.
+
+        Raises django.db.Error, and forgets nothing then.
+        """
+        rows = self._rows(pk for pk in result.lost if self._is_doubtful(pk))
+        counts = undelivered(self._engine, self._completed, result)
+        confirmed: list[Confirmed] = [
+            (replace(self._completed[pk], undelivered=counts[pk]) if counts[pk] else self._completed[pk], status)
+            for pk, status in result.done.items()
         ]
-        conclusions += [self._explain(pk, rows.get(pk)) for pk in committed.lost]
-        for over, _ in conclusions:
-            self._open.pop(over.hold.id)
-        for pk, error in committed.refused.items():
-            self._open[pk] = refused_by_database(self._open[pk], error, self._worker)
-        self._in_doubt &= self._open.keys()
-        return conclusions
+        confirmed += [self._explain(pk, rows.get(pk)) for pk in result.lost]
+        for over, _ in confirmed:
+            self._completed.pop(over.hold.id)
+        for pk, error in result.refused.items():
+            self._completed[pk] = refused_by_database(self._completed[pk], error, self._worker)
+        self._in_doubt &= self._completed.keys()
+        return confirmed
 
     def _is_doubtful(self, pk: UUID) -> bool:
-        return pk in self._in_doubt or self._open[pk].if_lost is not None
+        return pk in self._in_doubt or self._completed[pk].if_lost is not None
 
     def _rows(self, ids: Iterable[UUID]) -> dict[UUID, _Row]:
         asked = list(ids)
@@ -123,9 +128,9 @@ class Ledger:
         rows = self._engine.tasks.filter(pk__in=asked).values_list("pk", *_Row._fields)
         return {pk: _Row(*values) for pk, *values in rows}
 
-    def _explain(self, pk: UUID, row: _Row | None) -> Conclusion:
+    def _explain(self, pk: UUID, row: _Row | None) -> Confirmed:
         """Find out whether an outcome that counts as lost was committed before, and the answer was lost."""
-        over = self._open[pk]
+        over = self._completed[pk]
         if not self._is_doubtful(pk):
             return over, None
         claimed, success = over.hold.claimed, over.if_lost

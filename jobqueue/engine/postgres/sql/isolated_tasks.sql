@@ -1,11 +1,11 @@
--- Whether a READY task of some queues lost executors before: one row, or none; paused queues are left out.
+-- Find the best READY task of each queue that lost executors before, and has to run alone. Skips paused queues.
 -- Parameters: backend, queues.
--- Index: jobqueue_task_suspects, one step per queue; a walk along the ready index would read every task that waits.
+-- Index: jobqueue_task_suspects, one step per queue; the claim's index would read every task that waits.
 -- Locks: none.
-SELECT TRUE
+SELECT suspect.id
 FROM unnest(%(queues)s::text[]) AS asked (name)
 CROSS JOIN LATERAL (
-    SELECT task.id
+    SELECT task.id, task.rank
     FROM jobqueue_task AS task
     WHERE task.backend = %(backend)s AND task.queue_name = asked.name AND task.status = 'READY' AND task.executor_losses >= 2
     ORDER BY task.rank, task.id
@@ -16,4 +16,4 @@ WHERE NOT EXISTS (
     WHERE queue.backend = %(backend)s AND queue.name = asked.name AND queue.paused_at IS NOT NULL
         AND (queue.resume_at IS NULL OR queue.resume_at > clock_timestamp())
 )
-LIMIT 1
+ORDER BY suspect.rank, suspect.id

@@ -1,0 +1,435 @@
+"""The executor's loop: commit what has completed, claim what fits, start it, then wait for an event."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import django.db
+
+from jobqueue import registry
+from jobqueue.actor import ActorTask
+from jobqueue.api.notifications import notifier
+from jobqueue.engine.engine import Engine
+from jobqueue.exceptions import ClaimLost
+from jobqueue.executor.callbacks import ResultCallbacks
+from jobqueue.executor.claim_policy import ClaimPolicy
+from jobqueue.executor.completer import Completer, Counters, is_work_for_others
+from jobqueue.executor.heartbeat import Heart
+from jobqueue.executor.hold import Hold, RunningTasks
+from jobqueue.executor.isolation import Isolation
+from jobqueue.executor.maintenance import AGAIN_SECONDS, Maintenance
+from jobqueue.executor.outage import Line, Outage, Patience
+from jobqueue.executor.pools.async_pool import AsyncPool
+from jobqueue.executor.pools.base import Pool, PoolContext
+from jobqueue.executor.pools.threads import ThreadPool
+from jobqueue.executor.run import Ended, Worker, not_started
+from jobqueue.executor.settings import ExecutorSettings
+from jobqueue.executor.telemetry.events import has_observers, task_fields
+from jobqueue.executor.telemetry.logger import get_logger
+from jobqueue.failpoints import reach
+from jobqueue.printable import printable
+from jobqueue.records import WAITING, ClaimedBatch, ClaimRequest, Command, CommitResult, Outcome, PoolName, Status
+
+logger = get_logger(__name__)
+
+EVICT_SECONDS = 1.0  # a task that waited for a slot for so long is released, for other executors
+DRAINED_SECONDS = 1.0  # --burst ends when no task is due so soon
+BURST_CHECK_SECONDS = 0.1  # how often --burst checks whether other executors are still at work
+LAST_TRIES = 6  # of a stop, to release the last claims while the database is unreachable: some three seconds
+UNLIMITED = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedState:
+    """What the loop has in common with the process's other threads."""
+
+    running_tasks: RunningTasks
+    heart: Heart
+    outage: Outage
+    line: Line
+
+
+class ExecutorLoop(threading.Thread):
+    """
+    Owns one connection, and every claim of this process until its commit.
+
+    on_deadline: a body with a short timeout has started. on_failure: called, in any thread, if a thread that runs
+    bodies ends unexpectedly. It ends the process. on_end: called once, when the loop has ended. on_command: receives,
+    in this thread, the commands for this executor.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: ExecutorSettings,
+        worker: Worker,
+        shared: SharedState,
+        on_deadline: Callable[[], None],
+        on_failure: Callable[[BaseException], object],
+        on_end: Callable[[], None] = lambda: None,
+        on_command: Callable[[Command], None] = lambda command: None,
+    ) -> None:
+        super().__init__(name="loop", daemon=True)
+        self.engine, self.settings, self.worker, self._on_end = engine, settings, worker, on_end
+        self.running_tasks, self.heart = shared.running_tasks, shared.heart
+        self.outage, self.line = shared.outage, shared.line
+        self.executor_id = UUID(worker.executor_id)
+        self.counts = Counters()
+        self.failure: BaseException | None = None
+        self.moved_at: float | None = None  # monotonic: when the last turn began
+        self.is_draining = False
+        self.is_quiet = False  # paused, and no claim is under way
+        self.is_abandoned = False
+        self.left_behind: set[UUID] = set()
+        context = PoolContext(
+            engine=engine, worker=worker, on_completed=self.finish, on_deadline=on_deadline, on_failure=on_failure
+        )
+        self.pools: dict[PoolName, Pool] = {
+            PoolName.THREADS: ThreadPool(settings.threads, context),
+            PoolName.ASYNC: AsyncPool(settings.async_slots, context),
+        }
+        self.callbacks = ResultCallbacks(worker, self._on_callbacks_progress, on_failure)
+        self._completer = Completer(engine, worker)
+        self._policy = ClaimPolicy(engine, settings, self.executor_id, self.pools, self._uncompleted)
+        self._isolation = Isolation(engine.options.heartbeat_timeout)
+        self._maintenance = Maintenance(engine, self.executor_id, self.heart, self._policy.poke, on_command)
+        self._backoff = Patience()
+        self._completed: deque[Ended] = deque()  # from the pools
+        self._announcements: list[tuple[Ended, Status]] = []
+        self._queues_with_work: set[str] = set()  # of which other executors are to be notified
+        self._misplaced: dict[UUID, PoolName] = {}
+        self._is_to_be_quiet = False
+        self._has_released_all = False
+        self._wakeup = threading.Event()
+        self._stop_requested = threading.Event()  # ends a wait for the database
+
+    # --- the loop
+
+    def run(self) -> None:
+        try:
+            while not self._is_over():
+                self.moved_at = time.monotonic()
+                try:
+                    with self.line:
+                        self._run_once()
+                except django.db.Error as error:
+                    self._on_connection_lost(error)
+                    if self.is_abandoned and self._backoff.tries >= LAST_TRIES:
+                        break
+                    self._stop_requested.wait(self._backoff.next_seconds())
+                    self._stop_requested.clear()
+                    continue
+                self.outage.end("pulse")
+                self._backoff.reset()
+                self._wakeup.wait(self._idle_seconds())
+                self._wakeup.clear()
+        except BaseException as failure:  # the process must not live on without its loop
+            self.failure = failure
+            logger.exception("executor.loop_crashed")
+        finally:
+            self.line.drop()
+            self._on_end()
+
+    def _run_once(self) -> None:
+        """Run one turn. Raises django.db.Error, and loses no task and no outcome then."""
+        self.counts.turns += 1
+        self._update_pause()
+        self._collect_completed()
+        self._evict_waiting()
+        outcomes = self._completer.pending()
+        request = self._policy.request(self._claim_budget(), with_commit=bool(outcomes))
+        result, claims = self._commit_and_claim(outcomes, request)
+        self._submit(claims)
+        self._confirm(result)
+        self._announce()
+        self._notify_others(request, claims)
+        self._correct_pools()
+        if self.is_abandoned:
+            self._release_all()
+        else:
+            self._maintain()
+
+    def _commit_and_claim(
+        self, outcomes: Sequence[Outcome], request: ClaimRequest
+    ) -> tuple[CommitResult, ClaimedBatch]:
+        if not outcomes and request.limit == 0:
+            return CommitResult(), self._claim_isolated()
+        began_at = time.monotonic()
+        result, claims = self.engine.commit_and_claim(outcomes, request)
+        if result.done:
+            reach("commit.after")
+        self._policy.claimed(request, claims, began_at)
+        return result, claims
+
+    def _maintain(self) -> None:
+        if self._maintenance.due_in_seconds > 0.0:
+            return
+        running = self.running_tasks.snapshot()
+        self._maintenance.run_if_due(list(running))
+        if not self.is_draining and self._isolation.should_check(is_idle=not running):
+            may_wait = self._maintenance.may_see_suspects
+            self._isolation.checked(may_wait and self.engine.has_suspects(self._policy.queues()))
+
+    def _idle_seconds(self) -> float:
+        """Return how long to wait for an event."""
+        if self._completed or self.is_abandoned or self._is_turn_of_isolated():
+            return 0.0
+        waits = [self._maintenance.due_in_seconds, self._policy.wait_seconds(self._claim_budget())]
+        if len(self._completer):
+            waits.append(AGAIN_SECONDS)
+        if self.settings.burst and not self.running_tasks:
+            waits.append(BURST_CHECK_SECONDS)
+        return max(0.0, min(waits))
+
+    def _on_connection_lost(self, error: Exception) -> None:
+        """What was under way may have been committed all the same, an outcome or a claim."""
+        self.outage.begin("pulse", error)
+        self.line.drop(error)
+        self._completer.mark_in_doubt()
+        self._maintenance.expect_unknown_claims()
+
+    # --- from other threads
+
+    def notice(self, queue: str) -> None:
+        """A queue has work."""
+        if self._policy.on_notification(queue):
+            self._wakeup.set()
+
+    def hurry(self) -> None:
+        """Look for work now, and for messages."""
+        self._policy.poke()
+        self._maintenance.sweep_soon()
+        self._wakeup.set()
+
+    def be_quiet(self, is_quiet: bool) -> None:
+        """Stop claiming, or claim again. `is_quiet` tells when no claim is under way any more."""
+        self._is_to_be_quiet = is_quiet
+        self.hurry()
+
+    def drain(self) -> None:
+        """Claim nothing more, finish what runs, release the rest, end."""
+        self.is_draining = True
+        self._stop_requested.set()
+        self._wakeup.set()
+
+    def abandon(self) -> None:
+        """Release now whatever is left, and end."""
+        self.is_abandoned = True
+        self.drain()
+
+    def leave_behind(self, hold: Hold) -> None:
+        """Wait no longer for a body that does not stop; its claim ends with this process."""
+        self.left_behind.add(hold.id)
+        self._wakeup.set()
+
+    def finish(self, over: Ended) -> None:
+        """A pool has completed a task."""
+        self._completed.append(over)
+        if not self._wakeup.is_set():
+            self._wakeup.set()
+
+    def _on_callbacks_progress(self) -> None:
+        if self.callbacks.backlog or len(self.running_tasks) <= len(
+            self.left_behind
+        ):  # else the end of a body wakes us
+            self._wakeup.set()
+
+    def cut_connections(self) -> None:
+        """Close the database connections of bodies that still run."""
+        for pool in self.pools.values():
+            pool.cut_connections()
+        self.callbacks.cut_connections()
+
+    def stalled(self) -> Iterator[str]:
+        """Name the threads that have ended unexpectedly. The process should be restarted."""
+        for pool in self.pools.values():
+            for name in pool.ended_threads():
+                yield f"The thread {name} has ended."
+        if self.callbacks.has_ended:
+            yield "The thread jobqueue-callbacks has ended."
+
+    def blocked(self, limit_seconds: float) -> Iterator[str]:
+        """Name what the site's code has blocked for longer than the limit."""
+        if (seconds := self.pools[PoolName.ASYNC].blocked_seconds()) > limit_seconds:
+            yield f"The event loop has not moved for {seconds:.0f} s: an async task blocks it."
+        if (seconds := self.callbacks.blocked_seconds()) > limit_seconds:
+            yield f"A receiver of task signals has been running for {seconds:.0f} s."
+
+    # --- claims
+
+    def _update_pause(self) -> None:
+        """Pause or resume between two claims, so that none is under way."""
+        if self.is_quiet is not self._is_to_be_quiet:
+            self.is_quiet = self._is_to_be_quiet
+            if self.is_quiet:
+                logger.info("executor.paused hint=No tasks are claimed until SIGCONT or resume.")
+            self.heart.kick()  # people see it at once
+
+    def _claim_budget(self) -> int:
+        """Return how many tasks this process may claim now, apart from isolated ones."""
+        return 0 if self._isolation.is_active else self._remaining_tasks()
+
+    def _remaining_tasks(self) -> int:
+        """Return how many tasks this process may still claim."""
+        if self.is_draining or self.is_quiet or self.heart.is_fenced() or self.callbacks.is_full:
+            return 0
+        return UNLIMITED if self.settings.max_tasks is None else max(0, self.settings.max_tasks - self.counts.claimed)
+
+    def _is_turn_of_isolated(self) -> bool:
+        return self._isolation.is_waiting and not self.running_tasks and self._remaining_tasks() > 0
+
+    def _claim_isolated(self) -> ClaimedBatch:
+        """Claim a task that has to run alone, once nothing else runs."""
+        if not self._is_turn_of_isolated():
+            return ClaimedBatch()
+        queues = self._policy.queues()
+        request = ClaimRequest(
+            executor_id=self.executor_id, queues=queues, limit=1, limited=self._policy.limited(queues)
+        )
+        claims = self.engine.claim_isolated(request)
+        self._isolation.claimed(bool(claims))
+        return claims
+
+    def _submit(self, claims: ClaimedBatch) -> None:
+        """Give claimed tasks to their pools. A task that is stored with another pool goes back when it does not fit."""
+        if not claims:
+            return
+        reach("claim.after")
+        actors = [claimed.id for claimed in claims if isinstance(registry.get(claimed.task_type), ActorTask)]
+        # After the claim: a message that comes later makes the actor run again.
+        messages = self.engine.read_messages(actors) if actors else {}
+        self.counts.claimed += len(claims)
+        tasks = [Hold(claimed, messages.get(claimed.id, ())) for claimed in claims]
+        reach("begin")
+        for earlier in self.running_tasks.add(tasks):
+            earlier.interrupt(ClaimLost)
+        placed: dict[PoolName, list[Hold]] = {name: [] for name in self.pools}
+        misplaced: dict[PoolName, list[Hold]] = {name: [] for name in self.pools}
+        for task in tasks:
+            stored = PoolName(task.claimed.pool)
+            right = registry.pool_of(task.claimed.task_type) or stored
+            (placed if right is stored else misplaced)[right].append(task)
+        for name, pool in self.pools.items():
+            pool.submit(placed[name])
+            room = pool.capacity()
+            pool.submit(misplaced[name][:room])
+            self._release(misplaced[name][room:])
+            self._misplaced |= {task.id: name for task in misplaced[name]}
+
+    def _correct_pools(self) -> None:
+        """Store the right pool of tasks that were enqueued by SQL, or by code in which their function was another."""
+        for name in self.pools if self._misplaced else ():
+            self.engine.move_to_pool([pk for pk, pool in self._misplaced.items() if pool is name], name)
+        self._misplaced.clear()
+
+    def _evict_waiting(self) -> None:
+        """Release tasks that wait too long for a slot, and all of them for a stop or an isolated task."""
+        seconds = 0.0 if self.is_draining or self._isolation.is_waiting else EVICT_SECONDS
+        for pool in self.pools.values():
+            self._release(pool.evict(seconds))
+
+    def _release(self, tasks: Iterable[Hold]) -> None:
+        for task in tasks:
+            self._complete(not_started(task))
+            self._wakeup.set()
+
+    def _release_all(self) -> None:
+        self.engine.release_strays(self.executor_id, self.left_behind)
+        self.running_tasks.clear()
+        self._has_released_all = True
+
+    # --- outcomes
+
+    def _uncompleted(self) -> Iterator[Hold]:
+        return (task for task in self.running_tasks.snapshot().values() if task.id not in self._completer)
+
+    def _collect_completed(self) -> None:
+        while self._completed:
+            over = self._completed.popleft()
+            if over.is_committed:
+                self._forget(over, over.outcome.status)
+                self._wake(over.wake)
+            else:
+                self._complete(over)
+
+    def _complete(self, over: Ended) -> None:
+        lost = over if self.running_tasks.is_superseded(over.hold) else self._completer.add(over)
+        if lost is not None:
+            self._forget(lost, None)
+
+    def _confirm(self, result: CommitResult) -> None:
+        for over, status in self._completer.confirm(result):
+            self._forget(over, status)
+        self._wake(result.wake)
+
+    def _wake(self, ids: frozenset[UUID]) -> None:
+        if ids:
+            self.engine.wake_or_leave(ids)
+
+    def _forget(self, over: Ended, status: Status | None) -> None:
+        """Let go of a task. status: the state it entered, None where its claim was lost."""
+        task = over.hold
+        self.running_tasks.remove(task)
+        self._isolation.ended()
+        self._policy.freed(task.claimed.queue_name)
+        self.counts.add(over, status)
+        if status in WAITING:
+            self._maintenance.expect_wake(over.outcome)
+        if is_work_for_others(over.outcome, status):
+            self._queues_with_work |= {child.queue_name for child in over.outcome.effects.spawn}
+            self._policy.poke()
+        if status is None:
+            logger.warning(
+                "task.commit_rejected task=%s id=%s",
+                printable(task.claimed.task_type),
+                task.id,
+                extra=task_fields(task.claimed, self.worker),
+            )
+        elif has_observers(over, status):
+            self._announcements.append((over, status))
+
+    def _announce(self) -> None:
+        if self._announcements:
+            announcements, self._announcements = self._announcements, []
+            self.callbacks.submit(announcements)
+
+    def _notify_others(self, request: ClaimRequest, claims: ClaimedBatch) -> None:
+        self._queues_with_work |= self._policy.queues_with_free_slots(request, claims)
+        if self._queues_with_work and self.engine.options.notify:
+            queues, self._queues_with_work = self._queues_with_work, set()
+            notifier.send(self.engine, queues)
+
+    # --- the end
+
+    def _is_over(self) -> bool:
+        if self._has_released_all:
+            return True
+        is_busy = self.running_tasks.snapshot().keys() - self.left_behind or self._completed or self.callbacks.backlog
+        if is_busy or len(self._completer):
+            return False
+        if self._maintenance.may_have_unknown_claims and self._backoff.tries < LAST_TRIES:
+            return False
+        if self.is_draining or self.counts.claimed == self.settings.max_tasks:
+            return True
+        return self.settings.burst and self._policy.is_satisfied and self._is_drained()
+
+    def _is_drained(self) -> bool:
+        try:
+            with self.line:
+                is_drained = self.engine.is_drained(self.settings.queues, DRAINED_SECONDS)
+        except django.db.Error:
+            return False  # the next turn meets the same outage, and waits for its end
+        if not is_drained:
+            self._policy.poke()
+        return is_drained
+
+    def close(self, timeout_seconds: float) -> bool:
+        """Stop the threads. Return whether all have ended."""
+        return all(
+            [pool.close(timeout_seconds) for pool in self.pools.values()] + [self.callbacks.close(timeout_seconds)]
+        )

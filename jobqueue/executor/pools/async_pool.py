@@ -1,0 +1,43 @@
+"""The event loop as a pool: `async def` tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from jobqueue.executor.aio import Loop
+from jobqueue.executor.hold import Hold
+from jobqueue.executor.pools.base import Pool, PoolContext
+from jobqueue.executor.run import Ended
+from jobqueue.executor.standard_streams import fill_standard_streams
+
+
+class AsyncPool(Pool):
+    """One event loop in a thread of its own. It starts tasks as slots become free."""
+
+    def __init__(self, slots: int, context: PoolContext) -> None:
+        super().__init__(slots, context)
+        self._loop = Loop("jobqueue", context.on_failure)
+
+    def submit(self, tasks: Sequence[Hold]) -> None:
+        self._buffer.put(tasks)
+        self._start_tasks()
+
+    def _start_tasks(self) -> None:
+        context = self._context
+        while (task := self._buffer.take()) is not None:
+            self._loop.submit(task, context.engine, context.worker, context.on_start, self._finish)
+
+    def _finish(self, over: Ended) -> None:
+        fill_standard_streams()
+        self._buffer.release(over.hold)
+        self._start_tasks()  # without waiting for the executor's loop
+        self._context.on_completed(over)
+
+    def ended_threads(self) -> Iterator[str]:
+        return iter(self._loop.ended)
+
+    def blocked_seconds(self) -> float:
+        return self._loop.silent_seconds()
+
+    def close(self, timeout_seconds: float) -> bool:
+        return self._loop.close(timeout_seconds)

@@ -1,0 +1,214 @@
+"""Pools: long tasks of one kind delay no task of the other, and no more is claimed than starts soon."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from jobqueue.exceptions import TaskCancelled
+from jobqueue.executor.hold import Hold
+from jobqueue.executor.pools.buffer import MAX_PREFETCH, TaskBuffer
+from jobqueue.models import Task
+from jobqueue.records import PoolName, Status
+from tests.executor import tasks
+from tests.executor.harness import (
+    Running,
+    Start,
+    gates,
+    in_line,
+    make_claim,
+    on_both_databases,
+    on_postgresql,
+    row_of,
+    wait_for,
+    wait_until,
+)
+from tests.factories import TaskFactory
+
+
+def wait_for_turns(running: Running) -> None:
+    turns = running.pulse.counts.turns
+    wait_for(lambda: running.pulse.counts.turns > turns + 3)
+
+
+def running_tasks(count: int) -> list[Hold]:
+    return [Hold(make_claim()) for _ in range(count)]
+
+
+def test_buffer_gives_slots_in_order() -> None:
+    buffer, given = TaskBuffer(2), running_tasks(5)
+    buffer.put(given)
+
+    assert [buffer.take(), buffer.take(), buffer.take()] == [*given[:2], None]
+    assert buffer.free() == -3
+    buffer.release(given[1])
+    assert (buffer.take(), buffer.free()) == (given[2], -2)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "count"), [(0.001, 200), (0.01, 20), (0.05, 4), (0.06, 0), (10.0, 0), (0.0, MAX_PREFETCH)]
+)
+def test_buffer_prefetches_what_starts_soon(monkeypatch: pytest.MonkeyPatch, seconds: float, count: int) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("jobqueue.executor.pools.buffer.time.monotonic", lambda: now[0])
+    buffer = TaskBuffer(2)
+    assert buffer.prefetch() == 0, "nothing is known yet"
+    for task in running_tasks(10):
+        buffer.put([task])
+        assert buffer.take() is task
+        now[0] += seconds
+        buffer.release(task)
+
+    assert buffer.prefetch() == pytest.approx(count, abs=1)
+    buffer.put(running_tasks(2))
+    assert buffer.take()
+    assert buffer.take()
+    now[0] += 0.2
+    assert buffer.prefetch() == 0, "both slots are busy for long"
+
+
+def test_buffer_evicts_cancelled_tasks() -> None:
+    buffer, given = TaskBuffer(1), running_tasks(3)
+    buffer.put(given)
+    assert buffer.take() is given[0]
+    given[2].interrupt(TaskCancelled)
+
+    assert buffer.evict(1.0) == [given[2]]
+    assert buffer.evict() == [given[1]], "but not the one that runs"
+
+
+def test_closed_buffer_gives_what_waits_and_then_nothing() -> None:
+    buffer, given = TaskBuffer(1), running_tasks(1)
+    buffer.put(given)
+    buffer.close()
+
+    assert [buffer.wait_and_take(), buffer.wait_and_take()] == [given[0], None]
+
+
+@on_both_databases
+@pytest.mark.parametrize(("long", "short"), [(tasks.wait_at, tasks.add_later), (tasks.wait_later, tasks.add)])
+def test_pool_full_of_long_tasks_delays_no_task_of_the_other(start: Start, long: Any, short: Any, backend: str) -> None:
+    long.using(backend=backend).enqueue_many([(("long",), {})] * 10)
+    start(threads=2, async_slots=2, backend=backend)
+    gates["long"].wait_for(2)
+
+    for number in range(5):
+        wait_until(short.using(backend=backend).enqueue(number), Status.SUCCESSFUL)
+
+
+@on_postgresql
+def test_backlog_of_the_other_pool_delays_no_task(start: Start) -> None:
+    tasks.wait_at.using(priority=10).enqueue_many([(("long", number), {}) for number in range(2000)])
+    tasks.add_later.enqueue_many([((number,), {}) for number in range(200)])
+
+    start(threads=2, poll_interval=600.0)
+
+    wait_for(lambda: Task.objects.successful().count() == 200, "the end of all async tasks")
+
+
+@on_postgresql
+def test_backlog_is_worked_off_without_polls(start: Start) -> None:
+    tasks.wait_at.using(priority=1).enqueue_many([(("first",), {})] * 2)
+    tasks.add.enqueue_many([((number,), {}) for number in range(500)])
+    running = start(threads=2, poll_interval=600.0)
+    gates["first"].wait_for(2)
+    wait_for_turns(running)
+
+    gates["first"].open()
+
+    wait_for(lambda: running.pulse.counts.finished == 502)
+
+
+@on_postgresql
+def test_no_more_long_tasks_are_claimed_than_start_at_once(start: Start) -> None:
+    long = tasks.wait_at.enqueue_many([(("long",), {})] * 10)
+    later = tasks.wait_later.enqueue_many([(("long",), {})] * 10)
+    running = start(threads=3, async_slots=4, poll_interval=0.05)
+    gates["long"].wait_for(7)
+    wait_for_turns(running)
+
+    assert sorted(row_of(result).claim_number for result in long) == [0] * 7 + [1] * 3
+    assert sorted(row_of(result).claim_number for result in later) == [0] * 6 + [1] * 4
+
+
+@on_postgresql
+def test_task_that_waits_too_long_for_a_slot_is_released(start: Start) -> None:
+    running, result = in_line(start)
+    rank = row_of(result).rank
+
+    row = wait_until(result, Status.READY)
+
+    assert (row.rank, row.attempts, row.worker_ids, row.executor_id) == (rank, 0, [], None)
+    wait_for_turns(running)  # its slot is known to be busy now: this executor does not claim it again
+    assert row_of(result).claim_number == 1
+    gates["in line"].open()
+    gates["long"].open()
+    assert wait_until(result, Status.SUCCESSFUL).claim_number == 2
+
+
+@on_postgresql
+def test_short_task_does_not_wait_behind_a_long_one_while_a_thread_is_idle(start: Start) -> None:
+    tasks.add.enqueue_many([((number,), {}) for number in range(400)])
+    running = start(threads=3)
+    wait_for(lambda: running.pulse.counts.finished == 400)
+
+    tasks.wait_at.using(priority=1).enqueue_many([(("long",), {})] * 2)
+    short = tasks.add.enqueue_many([((number,), {}) for number in range(50)])
+    gates["long"].wait_for(2)
+
+    for result in short:
+        wait_until(result, Status.SUCCESSFUL)
+
+
+# --- the stored pool
+
+
+@on_both_databases
+@pytest.mark.parametrize(("body", "pool"), [(tasks.add, PoolName.THREADS), (tasks.add_later, PoolName.ASYNC)])
+def test_pool_is_stored_with_the_task(backend: str, body: Any, pool: PoolName) -> None:
+    assert row_of(body.using(backend=backend).enqueue(1)).pool == pool
+
+
+@on_both_databases
+@pytest.mark.parametrize(
+    ("body", "stored", "right"),
+    [(tasks.add_later, PoolName.THREADS, PoolName.ASYNC), (tasks.add, PoolName.ASYNC, PoolName.THREADS)],
+)
+def test_tasks_stored_with_the_wrong_pool_run_in_the_right_one(
+    start: Start, backend: str, body: Any, stored: PoolName, right: PoolName
+) -> None:
+    for number in range(20):
+        TaskFactory.create(using=backend, backend=backend, task_type=body.task_type, args=[number], pool=stored)
+
+    start(threads=2, async_slots=2, backend=backend)
+
+    rows = Task.objects.using(backend)
+    wait_for(lambda: rows.successful().count() == 20)
+    assert set(rows.values_list("pool", flat=True)) == {right}
+
+
+@on_postgresql
+def test_wrongly_stored_tasks_are_claimed_once_beyond_the_room(start: Start) -> None:
+    """They go back corrected, so that the executor does not claim and release them again and again."""
+    for _ in range(30):
+        TaskFactory.create(task_type=tasks.wait_later.task_type, args=["long"], pool=PoolName.THREADS)
+
+    running = start(threads=4, async_slots=2, poll_interval=0.05)
+    gates["long"].wait_for(2)
+    wait_for(lambda: not Task.objects.filter(pool=PoolName.THREADS).exists())
+    wait_for_turns(running)
+
+    assert Task.objects.running().count() == 2
+    assert max(Task.objects.values_list("claim_number", flat=True)) == 1
+
+
+@on_postgresql
+def test_async_task_created_by_sql_runs(start: Start) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT jobqueue_create_task(NULL, %s, args => '[1]')", [tasks.add_later.task_type])
+
+    start()
+
+    wait_for(lambda: Task.objects.successful().exists())
