@@ -38,16 +38,16 @@ class Counters:
     undelivered: int = 0
     turns: int = 0
 
-    def add(self, over: Ended, status: Status | None) -> None:
+    def add(self, attempt: Ended, status: Status | None) -> None:
         """Count one confirmed attempt. status: the state that its task entered, None where the claim was lost."""
-        self.undelivered += over.undelivered
+        self.undelivered += attempt.undelivered
         if status is None:
             self.lost += 1
         elif status in FINAL:
             self.finished += 1
-        elif over.hold.started_at is None:
+        elif attempt.hold.started_at is None:
             self.claimed -= 1
-        elif over.outcome.is_good_poll:
+        elif attempt.outcome.is_good_poll:
             self.polled += 1
         elif status is Status.READY:
             self.released += 1
@@ -78,20 +78,20 @@ class Completer:
 
     def pending(self) -> list[Outcome]:
         """Return the outcomes to commit."""
-        return [over.outcome for over in self._completed.values()]
+        return [attempt.outcome for attempt in self._completed.values()]
 
-    def add(self, over: Ended) -> Ended | None:
+    def add(self, attempt: Ended) -> Ended | None:
         """
         Keep a completed attempt. Return the one whose claim was lost, if there are two of one task.
 
         A claim that was lost, as in an outage, may have come back to this process while its first body still ran.
         """
-        before = self._completed.get(over.hold.id)
+        before = self._completed.get(attempt.hold.id)
         if before is None:
-            self._completed[over.hold.id] = over
+            self._completed[attempt.hold.id] = attempt
             return None
-        older, newer = sorted((before, over), key=lambda ended: ended.hold.claimed.claim_number)
-        self._completed[over.hold.id] = newer
+        older, newer = sorted((before, attempt), key=lambda ended: ended.hold.claimed.claim_number)
+        self._completed[attempt.hold.id] = newer
         return older
 
     def mark_in_doubt(self) -> None:
@@ -111,8 +111,8 @@ class Completer:
             for pk, status in result.done.items()
         ]
         confirmed += [self._explain(pk, rows.get(pk)) for pk in result.lost]
-        for over, _ in confirmed:
-            self._completed.pop(over.hold.id)
+        for attempt, _ in confirmed:
+            self._completed.pop(attempt.hold.id)
         for pk, error in result.refused.items():
             self._completed[pk] = refused_by_database(self._completed[pk], error, self._worker)
         self._in_doubt &= self._completed.keys()
@@ -122,39 +122,36 @@ class Completer:
         return pk in self._in_doubt or self._completed[pk].if_lost is not None
 
     def _rows(self, ids: Iterable[UUID]) -> dict[UUID, _Row]:
-        asked = list(ids)
-        if not asked:
-            return {}
-        rows = self._engine.tasks.filter(pk__in=asked).values_list("pk", *_Row._fields)
+        rows = self._engine.tasks.filter(pk__in=list(ids)).values_list("pk", *_Row._fields)
         return {pk: _Row(*values) for pk, *values in rows}
 
     def _explain(self, pk: UUID, row: _Row | None) -> Confirmed:
-        """Find out whether an outcome that counts as lost was committed before, and the answer was lost."""
-        over = self._completed[pk]
+        """Find out whether an outcome that counts as lost was committed before, in a transaction without an answer."""
+        attempt = self._completed[pk]
         if not self._is_doubtful(pk):
-            return over, None
-        claimed, success = over.hold.claimed, over.if_lost
+            return attempt, None
+        claimed, success = attempt.hold.claimed, attempt.if_lost
         if row is None:  # a task that has ended may have been pruned by now
-            pruned = success or over
-            return (pruned, pruned.outcome.status) if pruned.outcome.status in FINAL else (over, None)
+            pruned = success or attempt
+            return (pruned, pruned.outcome.status) if pruned.outcome.status in FINAL else (attempt, None)
         is_ours = row.claim_number == claimed.claim_number
         # A claim ends by a commit of its holder, or by a rescue, which counts a loss.
         is_rescued = row.executor_losses > claimed.executor_losses
         is_taken = is_rescued or (is_ours and row.status == Status.RUNNING)
-        # What has ended for good is claimed again only if somebody requeues it, which forgets its losses.
+        # A task that has ended is claimed again only after a requeue, which forgets its losses.
         is_of_another = success is not None and success.outcome.status in FINAL and is_rescued and not is_ours
         if success is not None and row.polls > claimed.polls and not is_of_another:
-            over = success
+            attempt = success
         elif is_taken or pk not in self._in_doubt:
-            return over, None
-        return over, Status.CANCELLED if is_ours and row.status == Status.CANCELLED else over.outcome.status
+            return attempt, None
+        return attempt, Status.CANCELLED if is_ours and row.status == Status.CANCELLED else attempt.outcome.status
 
 
 def undelivered(engine: Engine, ended: Mapping[UUID, Ended], committed: CommitResult) -> Counter[UUID]:
     """
-    Count the messages that nobody will read: unread by actors that have ended, or dropped by a parent that had.
+    Count the messages that no task will read: left by an actor that has ended, or sent to a parent that had ended.
 
-    Looks after the commit. What is sent in a transaction that commits still later is seen by the admin only.
+    Counts after the commit. It misses a message whose transaction commits later; the admin shows that one, too.
     """
     actors = [pk for pk, status in committed.done.items() if status in FINAL and is_actor(ended[pk])]
     unread = engine.count_unread(actors) if actors else {}
@@ -163,13 +160,13 @@ def undelivered(engine: Engine, ended: Mapping[UUID, Ended], committed: CommitRe
     return Counter(committed.dropped) + Counter(unread)
 
 
-def is_actor(over: Ended) -> bool:
-    return over.loaded is not None and over.loaded.context is not None
+def is_actor(attempt: Ended) -> bool:
+    return attempt.loaded is not None and attempt.loaded.context is not None
 
 
 def is_work_for_others(outcome: Outcome, status: Status | None) -> bool:
     """Whether a commit made tasks READY, its own or others."""
     if status is None:
         return False
-    has_told_parent = outcome.parent_id is not None and status in FINAL
-    return has_told_parent or outcome.effects is not NO_EFFECTS or (outcome.is_good_poll and status is Status.READY)
+    has_notified_parent = outcome.parent_id is not None and status in FINAL
+    return has_notified_parent or outcome.effects is not NO_EFFECTS or (outcome.is_good_poll and status is Status.READY)

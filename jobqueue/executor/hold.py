@@ -1,4 +1,4 @@
-"""The claims in this process's hands, and how a running body is told to stop."""
+"""The tasks that this process has claimed, and how to interrupt a running body."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobqueue.records import ClaimedTask, StoredMessage
 
 Stopper = Callable[[type[Interrupted]], None]
 
-TELL_GAP_SECONDS = 1.0  # sooner than this, a body hears nothing twice, whoever wants it to stop
+TELL_GAP_SECONDS = 1.0  # a body is interrupted at most once in this time
 
 
 class Hold:
@@ -22,7 +22,7 @@ class Hold:
     One claimed task, from the claim to the commit of its outcome.
 
     Between arm() and disarm() its body runs and may be interrupted; the lock keeps an interruption
-    from arriving once the body is over and its commit begins.
+    from arriving once the body has ended and its commit begins.
     """
 
     __slots__ = (
@@ -43,12 +43,12 @@ class Hold:
     def __init__(self, claimed: ClaimedTask, mail: Sequence[StoredMessage] = ()) -> None:
         self.claimed = claimed
         self.mail = mail  # unread when it was claimed
-        self.process = this_process()  # of the process that has the claim; a forked copy does not have it
+        self.process = this_process()  # the process that has the claim; a forked copy does not have it
         self.finishes_when_cancelled = False  # a poll of an actor is short, and ends before its task does
         self.claimed_at = time.monotonic()
         self.started_at: float | None = None
-        self.deadline_at: float | None = None  # monotonic; when its timeout is over
-        self.told_first_at: float | None = None  # monotonic; when its body was first told to stop, and last
+        self.deadline_at: float | None = None  # monotonic; when its timeout ends
+        self.told_first_at: float | None = None  # monotonic; when its body was first interrupted, and last
         self.told_at: float | None = None
         self.reason: type[Interrupted] | None = None
         self._stopper: Stopper | None = None
@@ -59,7 +59,7 @@ class Hold:
         return self.claimed.id
 
     def now(self) -> datetime:
-        """Give the database's time without asking it: that of the claim, and what has passed since we heard of it."""
+        """Return the database's time without asking it: the time of the claim, and what has passed since."""
         return self.claimed.claimed_at + timedelta(seconds=time.monotonic() - self.claimed_at)
 
     @property
@@ -73,7 +73,7 @@ class Hold:
             self.deadline_at = self.started_at + timeout_seconds
 
     def arm(self, stopper: Stopper) -> None:
-        """From here on the body may be interrupted. Raises what it was told before, if it was."""
+        """Let the body be interrupted from here on. Raises the reason of an earlier interruption."""
         with self._lock:
             if self.reason is not None and not self._may_finish(self.reason):
                 raise self.reason
@@ -81,9 +81,9 @@ class Hold:
 
     def disarm(self, clear: Callable[[], None] = lambda: None) -> None:
         """
-        The body is over. `clear` takes back an interruption that has not arrived yet.
+        End the time in which the body may be interrupted. `clear` revokes an interruption that has not arrived yet.
 
-        It may arrive in here, in the thread that it is meant for: then call again, until it returns.
+        The interruption may arrive in this method, in the body's thread. Call it again then, until it returns.
         """
         # Not `with`: an exception right behind acquire() would leave the lock taken for ever. Here the
         # next call takes it once more, and gives it back as often.
@@ -94,11 +94,11 @@ class Hold:
         while True:
             try:
                 self._lock.release()
-            except RuntimeError:  # not ours any more
+            except RuntimeError:  # released
                 return
 
     def interrupt(self, reason: type[Interrupted]) -> bool:
-        """Tell the body to stop; the first reason stands. Returns whether a body was there to be told."""
+        """Interrupt the body. The first reason counts. Return whether a body was running."""
         with self._lock:
             if self.reason is None:
                 self.reason = reason

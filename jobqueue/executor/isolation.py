@@ -1,7 +1,7 @@
 """
 Isolation: a task that lost two executors runs alone in its process.
 
-So a task that kills executors is the only one whose losses its death counts, and its neighbours do not end FAILED.
+A task that kills executors then reaches MAX_EXECUTOR_LOSSES alone. Other tasks do not end FAILED because of it.
 """
 
 from __future__ import annotations

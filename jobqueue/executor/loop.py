@@ -187,7 +187,7 @@ class ExecutorLoop(threading.Thread):
         return max(0.0, min(waits))
 
     def _on_connection_lost(self, error: Exception) -> None:
-        """What was under way may have been committed all the same, an outcome or a claim."""
+        """Expect that a claim or a commit without an answer may have succeeded."""
         self.outage.begin("pulse", error)
         self.line.drop(error)
         self._completer.mark_in_doubt()
@@ -207,7 +207,7 @@ class ExecutorLoop(threading.Thread):
         self._wakeup.set()
 
     def be_quiet(self, is_quiet: bool) -> None:
-        """Stop claiming, or claim again. `is_quiet` tells when no claim is under way any more."""
+        """Pause or resume. The attribute `is_quiet` says whether no claim is under way any more."""
         self._is_to_be_quiet = is_quiet
         self.hurry()
 
@@ -218,7 +218,7 @@ class ExecutorLoop(threading.Thread):
         self._wakeup.set()
 
     def abandon(self) -> None:
-        """Release now whatever is left, and end."""
+        """Release all remaining tasks now, and end."""
         self.is_abandoned = True
         self.drain()
 
@@ -227,16 +227,16 @@ class ExecutorLoop(threading.Thread):
         self.left_behind.add(hold.id)
         self._wakeup.set()
 
-    def finish(self, over: Ended) -> None:
+    def finish(self, attempt: Ended) -> None:
         """A pool has completed a task."""
-        self._completed.append(over)
+        self._completed.append(attempt)
         if not self._wakeup.is_set():
             self._wakeup.set()
 
     def _on_callbacks_progress(self) -> None:
         if self.callbacks.backlog or len(self.running_tasks) <= len(
             self.left_behind
-        ):  # else the end of a body wakes us
+        ):  # otherwise the end of a body wakes it
             self._wakeup.set()
 
     def cut_connections(self) -> None:
@@ -350,38 +350,38 @@ class ExecutorLoop(threading.Thread):
 
     def _collect_completed(self) -> None:
         while self._completed:
-            over = self._completed.popleft()
-            if over.is_committed:
-                self._forget(over, over.outcome.status)
-                self._wake(over.wake)
+            attempt = self._completed.popleft()
+            if attempt.is_committed:
+                self._forget(attempt, attempt.outcome.status)
+                self._wake(attempt.wake)
             else:
-                self._complete(over)
+                self._complete(attempt)
 
-    def _complete(self, over: Ended) -> None:
-        lost = over if self.running_tasks.is_superseded(over.hold) else self._completer.add(over)
+    def _complete(self, attempt: Ended) -> None:
+        lost = attempt if self.running_tasks.is_superseded(attempt.hold) else self._completer.add(attempt)
         if lost is not None:
             self._forget(lost, None)
 
     def _confirm(self, result: CommitResult) -> None:
-        for over, status in self._completer.confirm(result):
-            self._forget(over, status)
+        for attempt, status in self._completer.confirm(result):
+            self._forget(attempt, status)
         self._wake(result.wake)
 
     def _wake(self, ids: frozenset[UUID]) -> None:
         if ids:
             self.engine.wake_or_leave(ids)
 
-    def _forget(self, over: Ended, status: Status | None) -> None:
+    def _forget(self, attempt: Ended, status: Status | None) -> None:
         """Let go of a task. status: the state it entered, None where its claim was lost."""
-        task = over.hold
+        task = attempt.hold
         self.running_tasks.remove(task)
         self._isolation.ended()
         self._policy.freed(task.claimed.queue_name)
-        self.counts.add(over, status)
+        self.counts.add(attempt, status)
         if status in WAITING:
-            self._maintenance.expect_wake(over.outcome)
-        if is_work_for_others(over.outcome, status):
-            self._queues_with_work |= {child.queue_name for child in over.outcome.effects.spawn}
+            self._maintenance.expect_wake(attempt.outcome)
+        if is_work_for_others(attempt.outcome, status):
+            self._queues_with_work |= {child.queue_name for child in attempt.outcome.effects.spawn}
             self._policy.poke()
         if status is None:
             logger.warning(
@@ -390,8 +390,8 @@ class ExecutorLoop(threading.Thread):
                 task.id,
                 extra=task_fields(task.claimed, self.worker),
             )
-        elif has_observers(over, status):
-            self._announcements.append((over, status))
+        elif has_observers(attempt, status):
+            self._announcements.append((attempt, status))
 
     def _announce(self) -> None:
         if self._announcements:

@@ -1,4 +1,4 @@
-"""The loop: it rests when there is nothing to do, and forgets nobody when there is much."""
+"""The loop: it rests when there is nothing to do, and forgets no task when there is much."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claim: READY tasks go into the hands of an executor; and what there is to claim."""
+"""Claim READY tasks for an executor, and find what there is to claim."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jobqueue.failpoints import reach
 from jobqueue.models import Task
 from jobqueue.records import WAITING, ClaimedBatch, ClaimedTask, ClaimRequest, PoolName, Status
 
-# Read as text and decoded per task, so that one undecodable row does not strand its batch in RUNNING.
+# Read as text and decoded per task, so that one undecodable row does not leave its batch RUNNING.
 RAW = ("args", "kwargs", "inner_state", "options", "metadata", "errors", "worker_ids")
 ISOLATED_READ = 10  # others may have locked the first ones
 
@@ -31,9 +31,9 @@ class Claimer(Part):
 
     def claim(self, demand: ClaimRequest) -> ClaimedBatch:
         """
-        Hand READY tasks to an executor, at most `limit`, best rank first.
+        Claim at most `limit` READY tasks for an executor, best rank first.
 
-        Skips paused queues, and hands over no more of a queue with a max_running than may run. Each task carries the
+        Skips paused queues, and claims no more of a queue with a max_running than may run. Each task has the
         claim_number that its commit must present. Skips tasks that have to run alone: see claim_isolated().
         Locks: the rows of the limited queues, then those of the tasks, skipping locked ones.
         """
@@ -47,7 +47,7 @@ class Claimer(Part):
 
     def claim_isolated(self, demand: ClaimRequest) -> ClaimedBatch:
         """
-        Hand the best READY task that has to run alone to an executor, whatever its pool.
+        Claim the best READY task that has to run alone, for either pool.
 
         Locks: as claim().
         """
@@ -111,7 +111,7 @@ class Claimer(Part):
             self.db.by_ids([row.pk for row in self.db.lock(ids)]).update(pool=pool)
 
     def claim_one(self, pk: UUID, executor_id: UUID) -> ClaimedTask | None:
-        """Hand over one READY task out of turn; None when it is not READY. Locks: the row, waiting for others."""
+        """Claim one READY task out of turn. Return None when it is not READY. Locks: the row, waiting for others."""
         with self.db.transaction():
             number = self.db.tasks.filter(pk=pk).values_list("claim_number", flat=True).first()
             is_taken = number is not None and self._take(pk, number, executor_id)
@@ -119,7 +119,7 @@ class Claimer(Part):
 
     def hold(self, claimed: ClaimedTask, holder: UUID | None = None) -> bool:
         """
-        Lock a claimed task in the caller's transaction, waiting for others; False when the claim is lost.
+        Lock a claimed task in the caller's transaction, waiting for others. Return False when the claim is lost.
 
         holder: as in commit().
         Locks: the row FOR NO KEY UPDATE.
@@ -133,7 +133,7 @@ class Claimer(Part):
         )
 
     def _take(self, pk: UUID, number: int, executor_id: UUID) -> bool:
-        """Compare and set: where nothing could be locked, somebody else may have been faster."""
+        """Compare and set: where the database cannot lock rows, another executor may have been faster."""
         changed = self.db.tasks.ready().filter(pk=pk, claim_number=number)
         return bool(
             changed.update(
@@ -202,7 +202,7 @@ class Claimer(Part):
         """
         Whether nothing of these queues (None: of any) is ready, running, or due so soon.
 
-        Nobody waits for what a paused queue holds, only for what of it is running.
+        Of a paused queue only the running tasks count.
         """
         rows = self.db.tasks if queues is None else self.db.tasks.filter(queue_name__in=queues)
         open_rows = rows.exclude(queue_name__in=self.limits.paused())

@@ -1,4 +1,4 @@
-"""Limits: how many tasks of a queue run at once, in all executors together."""
+"""How many tasks of a queue may run at once, in all executors together."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Limits(Part):
 
     def within_limits(self, demand: ClaimRequest) -> tuple[ClaimRequest, frozenset[str]]:
         """
-        Ask for no more of limited queues than still may run; also gives those that are left out.
+        Ask for no more of limited queues than may still run. Return the queues that are skipped, too.
 
-        The row of a queue is locked first and its tasks are counted afterwards, in a later statement: in one, two
-        executors would count what ran before either claimed. Rows that somebody holds are left out, so that nobody
-        waits with his commits.
+        Locks the row of a queue first, and counts its running tasks in a later statement. In a single statement, two
+        executors would count what ran before either claimed. Skips rows that others have locked, so that no executor
+        delays the commits of another.
         Locks: the rows of limited queues FOR NO KEY UPDATE, in order of name, until the claim commits.
         """
         rows = self.lock_queues(demand.limited)
@@ -44,7 +44,7 @@ class Limits(Part):
         return dict(rows.values_list("name", "max_running"))
 
     def count_running(self, most: Mapping[str, int]) -> dict[str, int]:
-        """Count what runs of some queues, of each no further than `most`."""
+        """Count the running tasks of some queues, up to a maximum for each."""
         running = self.db.tasks.running()
         return {name: running.filter(queue_name=name)[:limit].count() for name, limit in most.items()}
 
@@ -53,7 +53,7 @@ class Limits(Part):
         return set(self.db.queues.filter(*paused).values_list("name", flat=True))
 
     def full(self) -> set[str]:
-        """Name the queues of which as many run as may."""
+        """Name the queues that have reached their max_running."""
         rows = self.db.queues.filter(max_running__isnull=False).values_list("name", "max_running")
         limits = {name: most for name, most in rows if most is not None}
         running = self.count_running(limits) if limits else {}

@@ -27,11 +27,11 @@ class AsyncPool(Pool):
         while (task := self._buffer.take()) is not None:
             self._loop.submit(task, context.engine, context.worker, context.on_start, self._finish)
 
-    def _finish(self, over: Ended) -> None:
+    def _finish(self, attempt: Ended) -> None:
         fill_standard_streams()
-        self._buffer.release(over.hold)
+        self._buffer.release(attempt.hold)
         self._start_tasks()  # without waiting for the executor's loop
-        self._context.on_completed(over)
+        self._context.on_completed(attempt)
 
     def ended_threads(self) -> Iterator[str]:
         return iter(self._loop.ended)

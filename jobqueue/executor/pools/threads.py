@@ -1,4 +1,4 @@
-"""Worker threads: bodies of plain functions."""
+"""Worker threads, and how a plain function runs in one."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class ThreadPool(Pool):
     def _run(self, task: Hold) -> None:
         engine, worker = self._context.engine, self._context.worker
         try:
-            over = poll_in_thread(task, engine, worker, self._context.on_start)
+            attempt = poll_in_thread(task, engine, worker, self._context.on_start)
         except BaseException as error:  # noqa: BLE001 - not the body's error. The task must not stay RUNNING.
-            over = broken_off(task, error, worker)
+            attempt = broken_off(task, error, worker)
         fill_standard_streams()
         # The slot comes first: the transaction that commits this task then claims another one for it.
         self._buffer.release(task)
-        self._context.on_completed(over)
+        self._context.on_completed(attempt)
 
     def cut_connections(self) -> None:
         for session in list(self._sessions):
@@ -88,9 +88,9 @@ class ThreadPool(Pool):
 
 def broken_off(hold: Hold, error: BaseException, worker: Worker) -> Ended:
     """
-    Release a task whose poll failed outside its body, however often that happens.
+    Release a task whose poll failed outside its body.
 
-    No attempt is counted, because the cause is the executor, the site, or a neighbour that used up the memory.
+    This counts no attempt, because the cause is the executor, the site, or another task that used up the memory.
     """
     if not is_starved(error):
         logger.error(
@@ -104,7 +104,7 @@ def broken_off(hold: Hold, error: BaseException, worker: Worker) -> Ended:
 
 
 def nothing_left_open(ending: Returned | Raised, session: Session) -> Returned | Raised:
-    """A body that left a transaction open has failed: what it wrote there is undone."""
+    """Turn the end of a body that left a transaction open into a failure, because the executor rolls it back."""
     if isinstance(ending, Returned):
         try:
             session.check()
@@ -114,7 +114,7 @@ def nothing_left_open(ending: Returned | Raised, session: Session) -> Returned |
 
 
 def poll_in_thread(hold: Hold, engine: Engine, worker: Worker, on_start: OnStart) -> Ended:
-    """Run one claimed task to its outcome, on connections that nobody left anything open on."""
+    """Run one claimed task to its outcome, on connections without open transactions."""
     session = sessions.current()
     loaded = load(hold, worker)
     if isinstance(loaded, Ended):
@@ -127,8 +127,8 @@ def poll_in_thread(hold: Hold, engine: Engine, worker: Worker, on_start: OnStart
         match nothing_left_open(ending, session):
             case Returned(value) if not isinstance(value, Outcome):
                 return commit_with(hold, loaded, engine, worker, value, session)
-            case over:
-                return conclude(hold, loaded, over, worker)
+            case attempt:
+                return conclude(hold, loaded, attempt, worker)
     finally:
         if hold.reason is not None:
             session.close()
