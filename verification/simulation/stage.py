@@ -33,7 +33,8 @@ OPTIONS = parse(
 )
 ADVANCE = """
     UPDATE jobqueue_task
-    SET rank = rank - %(by)s, wake_at = wake_at - %(by)s, claimed_at = claimed_at - %(by)s, timeout_at = timeout_at - %(by)s,
+    SET rank = rank - %(by)s, wake_at = wake_at - %(by)s, claimed_at = claimed_at - %(by)s,
+        timeout_at = timeout_at - %(by)s,
         enqueued_at = enqueued_at - %(by)s, last_attempted_at = last_attempted_at - %(by)s,
         finished_at = finished_at - %(by)s
     WHERE backend = %(backend)s;
