@@ -20,6 +20,3 @@ class PostgresLimits(Limits):
                 "count_running", backend=self.db.backend, queues=list(most), most=list(most.values())
             )
         )
-
-    def limited_queues(self) -> list[str]:
-        return sorted(name for (name,) in self.db.query_prepared("limited_queues", backend=self.db.backend))

@@ -46,11 +46,8 @@ class PostgresMessages(Messages):
     def count_unread(self, ids: Collection[UUID]) -> dict[UUID, int]:
         return dict(self.db.query_prepared("count_unread", ids=as_array(ids)))
 
-    def task_types(self, ids: Collection[UUID]) -> dict[UUID, str]:
-        return dict(self.db.query("task_types", backend=self.db.backend, ids=list(ids)))
-
     def unreachable(self, ids: Collection[UUID]) -> set[UUID]:
-        """Share-lock receivers; busy are those that somebody locked FOR UPDATE, which an insert would wait for."""
+        """Share-lock the receivers. Return those that are locked FOR UPDATE, for which an insert would wait."""
         if not ids:
             return set()
         unreached = set(ids) - {pk for (pk,) in self.db.query("lock_receivers_for_share", ids=list(ids))}

@@ -1,9 +1,9 @@
--- Take away messages that were read, and count them; one with a dedupe key keeps its row, emptied, so that a late repeat
--- of it stays harmless.
--- Parameters: arrays, one element per message: ids, and task_ids, the tasks that read them.
+-- Delete the messages that a poll consumed, and count them. A message with a dedupe key keeps an empty row, so that a
+-- late repeat of it inserts nothing.
+-- Parameters: ids and task_ids: arrays with one element per message; a task id is the task that read the message.
 -- Index: the messages' primary key.
--- Locks: the messages, which nobody else touches: their tasks are locked.
--- Trap: ids are no order of commits; `id <= last` would lose mail.
+-- Locks: the messages. No other session changes them, because their tasks are locked.
+-- Trap: ids are not in the order of commits. `id <= last` would lose messages.
 WITH read AS MATERIALIZED (
     SELECT message.id, message.dedupe_key
     FROM jobqueue_inboxmessage AS message

@@ -1,7 +1,7 @@
--- Count what runs of some queues, of each no further than a number: a loose index scan, one step per executor that holds
--- tasks, and for each queue one more.
+-- Count the running tasks of some queues, up to a number for each. A loose index scan: one step per executor with tasks,
+-- and one more per queue.
 -- Parameters: backend, queues, most: how far to count each. Index: jobqueue_task_running. Locks: none.
--- An index by queue would be one more to write with every claim, 2 us in 30, for whoever has no limits too.
+-- An index by queue would add 2 us to the 30 us of every claim, also without limits.
 WITH RECURSIVE holder AS (
     (
         SELECT executor_id FROM jobqueue_task

@@ -1,4 +1,4 @@
--- Say how many tasks of which queue each executor holds.
+-- Count the running tasks by queue and executor.
 -- Parameters: backend, running_limit: how many tasks are read. Index: jobqueue_task_running. Locks: none.
 SELECT queue_name, executor_id, count(*)
 FROM (

@@ -1,4 +1,4 @@
--- Count the unread messages of some tasks; a task without any has no row.
+-- Count the unread messages of some tasks. A task without any has no row.
 -- Parameters: ids. Index: jobqueue_inbox_unread, one step per task. Locks: none.
 SELECT asked.id, mail.count
 FROM unnest(%(ids)s::uuid[]) AS asked (id)

@@ -1,7 +1,6 @@
 -- Delete the messages of tasks that are pruned.
--- Parameters: ids: of the tasks, locked by this transaction. Index: jobqueue_inbox_task.
--- Locks: the messages, which nobody else touches once their task has ended.
--- Trap: the planner, when it sees how many ids there are and believes that there are few receivers, reads the whole
---   table; behind the sub-select it cannot count them.
+-- Parameters: ids: of tasks that this transaction has locked. Index: jobqueue_inbox_task.
+-- Locks: the messages. No other session changes them after their task has ended.
+-- Trap: if the planner can count the ids, it may read the whole table. It cannot count a sub-select.
 DELETE FROM jobqueue_inboxmessage
 WHERE task_id = ANY(ARRAY(SELECT unnest(%(ids)s::uuid[])))

@@ -1,6 +1,6 @@
--- Name the living tasks below others: their children and theirs, also below those that have ended.
--- Parameters: ids; backend. Index: jobqueue_task_children, one step per task. Locks: none.
--- Trap: OFFSET 0 keeps the planner from joining, for which it read the whole table below a hundred parents.
+-- Return the live tasks below others: children, their children, and so on, also below tasks that have ended.
+-- Parameters: backend, ids. Index: jobqueue_task_children, one step per task. Locks: none.
+-- Trap: OFFSET 0 prevents a join, for which the planner read the whole table below a hundred parents.
 WITH RECURSIVE below AS (
     SELECT asked.id, FALSE AS is_alive
     FROM unnest(%(ids)s::uuid[]) AS asked (id)

@@ -1,5 +1,5 @@
--- Name the executors that hold RUNNING tasks, with the seconds since their last beat (NULL: they have no row):
--- a loose index scan, one step per executor.
+-- Return the executors that hold RUNNING tasks, with the seconds since their last heartbeat (NULL: the executor has no
+-- row). A loose index scan, one step per executor.
 -- Parameters: backend. Index: jobqueue_task_running, jobqueue_spareheartbeat_last. Locks: none.
 -- A spare heartbeat in the future does not count: it was written before the clock was set back.
 WITH RECURSIVE holder AS (

@@ -1,3 +1,3 @@
--- Ask for notices that there is work.
--- Parameters: none. Locks: none.
+-- Receive notifications of new work.
+-- Parameters: none. Index: none. Locks: none.
 LISTEN jobqueue

@@ -1,4 +1,4 @@
--- Seconds until the next alarm of a backend; no row when none is set.
+-- Return the seconds until the next wake_at of a backend. There is no row if no task has one.
 -- Parameters: backend. Index: jobqueue_task_alarms. Locks: none.
 SELECT EXTRACT(EPOCH FROM wake_at - clock_timestamp())::float8
 FROM jobqueue_task

@@ -1,4 +1,4 @@
--- Hint to waiting executors that a queue has work; sent after the commit, never in a hot transaction, since it
--- takes a database-wide lock at commit.
--- Parameters: channel, payload. Locks: the notification queue at commit.
+-- Tell waiting executors that a queue has work. Sent after the commit, because a transaction that notifies takes a
+-- database-wide lock when it commits.
+-- Parameters: channel, payload. Index: none. Locks: the notification queue at commit.
 SELECT pg_notify(%(channel)s, %(payload)s)

@@ -1,5 +1,5 @@
--- Find the transaction that has kept dead rows of this database from being cleaned away for the longest time: its process,
--- its application's name, its state and seconds. Of other roles' sessions only pg_read_all_stats sees that they have one.
+-- Find the transaction that has kept dead rows of this database from being removed for the longest time: its process,
+-- application name, state and seconds. Only pg_read_all_stats sees the transactions of other roles.
 -- Parameters: none. Index: none. Locks: none.
 SELECT pid, application_name, state, EXTRACT(EPOCH FROM clock_timestamp() - xact_start)::float8
 FROM pg_stat_activity

@@ -1,11 +1,10 @@
--- Say in one row what upkeep may find to do: asked twice a second by executors that have nothing else to do.
+-- Return in one row what maintenance may find to do. Idle executors ask twice a second.
 -- Parameters: backend, executor_id.
--- Answer: seconds until the next alarm, NULL where none is set; whether any task is RUNNING, perhaps at an executor that was
---   lost; whether there is unread mail, and somebody asleep whose it may be; whether this executor was asked something;
---   whether suspects are READY.
--- Index: jobqueue_task_alarms, jobqueue_task_running, jobqueue_inbox_unread, jobqueue_task_suspended, the executor's primary key,
---   jobqueue_task_suspects; one entry of each. Locks: none.
--- Trap: EXISTS drops the ORDER BY that leads the planner to the index, and with it goes the whole table.
+-- Answer: seconds until the next wake_at, or NULL; whether any task is RUNNING; whether there are unread messages and
+--   SUSPENDED tasks; whether this executor has a command; whether READY tasks wait to run in isolation.
+-- Index: jobqueue_task_alarms, jobqueue_task_running, jobqueue_inbox_unread, jobqueue_task_suspended, the executor's
+--   primary key, jobqueue_task_suspects; one entry of each. Locks: none.
+-- Trap: EXISTS drops the ORDER BY that leads the planner to the index. It then reads the whole table.
 SELECT
     (
         SELECT EXTRACT(EPOCH FROM wake_at - clock_timestamp())::float8

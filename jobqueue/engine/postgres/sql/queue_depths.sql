@@ -1,8 +1,7 @@
--- Count the tasks that wait, of each queue and state, as far as so many.
+-- Count the waiting tasks by queue and state, up to a limit.
 -- Parameters: backend; queues: those that hold READY tasks; depth_limit, queue_limit.
--- Index: jobqueue_task_ready; jobqueue_task_waiting, which also says by leaps which queues it holds.
--- Locks: none.
--- Trap: count() drops the ORDER BY that leads the planner to the index, unless a LIMIT comes between.
+-- Index: jobqueue_task_ready; jobqueue_task_waiting, also to find its queues, one step per queue. Locks: none.
+-- Trap: count() drops the ORDER BY that leads the planner to the index, unless there is a LIMIT in between.
 WITH RECURSIVE waiting AS (
     (
         SELECT queue_name, status FROM jobqueue_task

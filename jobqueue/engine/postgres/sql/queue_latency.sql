@@ -1,7 +1,7 @@
--- Say of each of these queues that holds READY tasks how long the oldest of the next ones has been ready, in seconds,
--- whether it is paused, and whether a living executor serves it.
--- Parameters: backend, queues; aging: seconds per point of priority; timeout: seconds without a beat after which an
---   executor is not alive; task_limit: how many tasks of each queue and pool are read.
+-- Return for each queue that holds READY tasks how many seconds the oldest of the next ones has been ready, whether the
+-- queue is paused, and whether a live executor serves it.
+-- Parameters: backend, queues; aging: seconds per point of priority; timeout: an executor without a heartbeat for so many
+--   seconds is not alive; task_limit: how many tasks of each queue and pool are read.
 -- Index: jobqueue_task_ready. Locks: none.
 WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 alive AS MATERIALIZED (

@@ -1,6 +1,5 @@
--- Name the queues of a backend that hold READY tasks: a loose index scan, one step per queue.
--- Parameters: backend.
--- Index: jobqueue_task_ready. Locks: none.
+-- Return the queues of a backend that hold READY tasks. A loose index scan, one step per queue.
+-- Parameters: backend. Index: jobqueue_task_ready. Locks: none.
 WITH RECURSIVE step AS (
     (
         SELECT queue_name FROM jobqueue_task

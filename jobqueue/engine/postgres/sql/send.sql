@@ -1,14 +1,13 @@
--- Insert messages for living tasks, in the caller's transaction, with ids in the order given; a message whose dedupe key
--- was seen is left out of the answer. The end of a child is kept for a parent that has ended badly too, which may be
+-- Insert messages for live tasks in the caller's transaction, with ids in the given order. A message whose dedupe key was
+-- used before is missing from the answer. The end of a child is also kept for a FAILED or CANCELLED parent, which may be
 -- requeued.
--- Parameters: backend; messages: a JSON list of NewMessage, what has its default left out (bodies are JSON text);
---   all_or_none: insert nothing where a receiver has ended or is unknown, instead of leaving out its messages; but for
---   repeats, which may come when it has.
+-- Parameters: backend; messages: a JSON list of NewMessage, without the values that are the default; all_or_none: insert
+--   nothing if a receiver has ended or is unknown. Repeats are accepted even then.
 -- Index: the tasks' primary key; unique jobqueue_inbox_dedupe decides the conflict.
--- Locks: the receivers FOR KEY SHARE, which blocks neither other senders nor their executors, only their deletion.
--- Trap: two senders of the same dedupe keys in other orders would wait for each other: ids are given in the order of the
---   messages, and rows inserted in the order of the keys.
--- Trap: as NOT EXISTS, the planner may look for repeats by reading all messages.
+-- Locks: the receivers FOR KEY SHARE. This blocks their deletion, but neither other senders nor their executors.
+-- Trap: two senders of the same dedupe keys in different orders would deadlock. So ids follow the order of the messages,
+--   but rows are inserted in the order of the keys.
+-- Trap: with NOT EXISTS, the planner may look for repeats by reading all messages.
 WITH given AS MATERIALIZED (
     SELECT *
     FROM ROWS FROM (

@@ -1,4 +1,4 @@
--- Read a server's settings and its number of connections, for `manage.py jobqueue doctor`. The limits of the role and
+-- Read settings of the server and its number of connections, for `manage.py jobqueue doctor`. The limits of the role and
 -- of the database are -1 if none is set.
 -- Parameters: names. Index: none. Locks: none.
 SELECT name, setting FROM pg_settings WHERE name = ANY(%(names)s)

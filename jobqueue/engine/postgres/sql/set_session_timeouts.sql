@@ -1,5 +1,5 @@
--- Let the server end what this session does when its executor would give it up anyway, and not sooner: with a role's
--- statement_timeout of 20 ms, a batch that took longer was tried again and again, and nothing was committed any more.
+-- Let the server cancel a statement when its executor would give up, and not before: with a role's statement_timeout of
+-- 20 ms, a larger batch was retried again and again and never committed.
 -- Parameters: limit: text with a unit. Index: none. Locks: none.
 SELECT
     set_config('statement_timeout', given.limit, FALSE),

@@ -1,7 +1,6 @@
--- Name SUSPENDED tasks that have unread mail, by leaps: the next sleeper from the last mailbox on, then the next
--- mailbox from that sleeper on. So 300,000 sleepers with 10 letters among them cost about 20 steps, and so do 10
--- sleepers with 300,000 letters to others.
--- One whose last poll left its mail unread looks again by itself: it is named for newer mail only.
+-- Find SUSPENDED tasks with unread messages. The search alternates: from a receiver to the next SUSPENDED task, from that
+-- to the next receiver. So 300,000 suspended tasks with 10 messages cost about 20 steps, and so does the reverse.
+-- A task whose last poll left its messages unread wakes by its wake_at; it is returned only for newer messages.
 -- Parameters: backend, sweep_limit. Index: jobqueue_task_suspended, jobqueue_inbox_unread. Locks: none.
 WITH RECURSIVE leap AS (
     SELECT sleeper.id AS sleeper, sleeper.unread_polls, sleeper.last_attempted_at, mailbox.task_id AS mailbox

@@ -1,6 +1,6 @@
--- Take the oldest deltas of the tally away, added up; nothing while somebody else folds.
+-- Delete the oldest counter deltas and return their sums. Does nothing while another session aggregates.
 -- Parameters: delta_limit. Index: the primary key, from its beginning.
--- Locks: an advisory one that is the table's, until the transaction ends and without waiting for it; the deltas.
+-- Locks: an advisory lock of the counters' table until the transaction ends, without waiting for it; the deltas.
 WITH guard AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock('jobqueue_counter'::regclass::oid::int, 0) AS is_ours
 ),

@@ -1,4 +1,4 @@
--- Whether this transaction may delete what is old: nobody else is at it for this backend.
+-- Return whether this transaction may prune this backend, because no other session does.
 -- Parameters: backend. Index: none.
--- Locks: an advisory one of executors and the backend, until the transaction ends and without waiting for it.
+-- Locks: an advisory lock of the executors' table and the backend until the transaction ends, without waiting for it.
 SELECT pg_try_advisory_xact_lock('jobqueue_executor'::regclass::oid::int, hashtext(%(backend)s))

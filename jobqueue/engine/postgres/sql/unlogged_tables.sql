@@ -1,4 +1,4 @@
--- Which of these tables a crash of the server empties, for `manage.py jobqueue doctor`.
+-- Return which of these tables are emptied if the server crashes, for `manage.py jobqueue doctor`.
 -- Parameters: names. Index: none. Locks: none.
 SELECT listed.name
 FROM unnest(%(names)s::text[]) WITH ORDINALITY AS listed (name, place)

@@ -1,7 +1,7 @@
--- Make SUSPENDED tasks READY, of those that this transaction has locked, and name them.
+-- Make SUSPENDED tasks READY, of those that this transaction has locked, and return their ids.
 -- Parameters: ids; aging: seconds per point of priority.
 -- Index: the primary key. Locks: the rows, which are locked already.
--- Trap: `AND status = 'SUSPENDED'` in the UPDATE's own WHERE lets the planner walk the partial index of all sleepers.
+-- Trap: with `AND status = 'SUSPENDED'` in the UPDATE's own WHERE, the planner may read the index of all SUSPENDED tasks.
 WITH locked AS MATERIALIZED (
     SELECT id, status
     FROM jobqueue_task

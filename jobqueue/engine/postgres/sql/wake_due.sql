@@ -1,7 +1,7 @@
--- Make tasks READY whose moment has come; they rank by the moment they asked for.
+-- Make tasks READY whose wake_at has passed. They rank by their wake_at.
 -- Parameters: backend, wake_limit; aging: seconds per point of priority.
 -- Index: jobqueue_task_alarms. Locks: the rows, skipping locked ones.
--- Trap: no index is searched by a volatile function; without the SELECT around the clock every alarm was read.
+-- Trap: a volatile function cannot search an index. Without the SELECT around the clock, every wake_at was read.
 WITH due AS MATERIALIZED (
     SELECT id
     FROM jobqueue_task
