@@ -136,7 +136,7 @@ class StoredMessage:
     """
     One unread message of a claimed task. `body` is raw JSON text.
 
-    child_status: as the row has it, which is for whoever reads the message to understand.
+    child_status: the value of the column; the reader of the message decodes it.
     """
 
     id: int
@@ -217,7 +217,7 @@ class CommitResult:
     What became of a batch of outcomes, by task id.
 
     done: the status that each task entered. lost: locked and held by another claim, or ended, or
-    gone; the outcome is dropped. unknown: the row was locked by somebody else; commit again.
+    gone; the outcome is dropped. unknown: another session has locked the row; commit again.
     refused: the database refused the values; the error says why. wake: receivers still to be woken.
     dropped: how many messages went to a parent that had ended, by the task whose commit it was.
     """
@@ -304,10 +304,10 @@ class WakeResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingWork:
     """
-    What upkeep may find to do; where nobody can tell beforehand, all of it.
+    What maintenance may find to do. The portable engine cannot tell beforehand, and says everything.
 
     alarm_seconds: until the next alarm, None when no alarm is set. has_running: any task, perhaps at an executor that
-    was lost. has_mail: for somebody who sleeps, perhaps. has_command: for the executor that asked.
+    was lost. has_mail: unread messages, perhaps of SUSPENDED tasks. has_command: for the executor that asked.
     """
 
     alarm_seconds: float | None = 0.0
@@ -334,7 +334,8 @@ class QueueLatency:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelReport:
     """
-    cancelled: ended at once. requested: running, told at the next heartbeat. skipped: had ended, or unknown.
+    cancelled: ended at once. requested: running; their executors read the request at the next heartbeat.
+    skipped: had ended, or unknown.
 
     busy: left as they were, because another transaction has locked them; cancel them again when it is over.
     left: living ones that `may` did not allow.

@@ -15,7 +15,7 @@ from jobqueue.engine.engine import Engine
 @cache
 def engine_for(alias: str = "default") -> Engine:
     """
-    Give the engine of a backend; the only place that asks for the database's vendor.
+    Return the engine of a backend. Only this function chooses by the database's vendor.
 
     Raises ImproperlyConfigured when TASKS has no such alias or its OPTIONS are wrong.
     """

@@ -59,7 +59,7 @@ def test_a_tree_is_found_below_a_head_that_has_ended(bench: Bench) -> None:
 
 
 def test_a_family_of_more_than_one_statement_takes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobqueue.engine.portable.cancel.PARENTS_PER_LOOK", 2)
+    monkeypatch.setattr("jobqueue.engine.portable.cancel.PARENTS_PER_QUERY", 2)
     head = bench.running()
     children = [bench.add(parent_id=head.id) for _ in range(5)]
     grandchildren = [bench.add(parent_id=pk) for pk in children]

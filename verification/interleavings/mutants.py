@@ -443,5 +443,5 @@ class SweepsAllWhoSleep(PostgresEngine):
     """Wakes whoever is asleep, mail or not."""
 
     class waker_class(PostgresWaker):
-        def _asleep_with_mail(self, limit: int) -> list[UUID]:
+        def _suspended_with_messages(self, limit: int) -> list[UUID]:
             return list(self.db.tasks.suspended().values_list("pk", flat=True)[:limit])

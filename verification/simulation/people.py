@@ -67,7 +67,8 @@ class People(Stage):
         is_repeat = (receiver, dedupe_key) in self.seen
         token = ("message", body)
         self.ledger.to[token] = receiver
-        told = f"a sender tells {self.name(receiver)} ({status}), dedupe key {dedupe_key}"
+        repeat = f" with the dedupe key {dedupe_key}" if dedupe_key else ""
+        told = f"a sender tells {self.name(receiver)} ({status}){repeat}"
         try:
             with transaction.atomic(using=engine.database):
                 ids = engine.send([bodies.message(receiver, body, dedupe_key=dedupe_key)])

@@ -1,4 +1,4 @@
-"""Cancel: live tasks end by hand, at once or as soon as their executor hears of it."""
+"""Cancel: live tasks end on request, at once or as soon as their executor reads the request."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from jobqueue.engine.portable.messages import Ending, Messages
 from jobqueue.models import Task
 from jobqueue.records import FINAL, CancelReport, Status
 
-PARENTS_PER_LOOK = 1000  # whose children one statement looks for
-# What cancelling looks at, and whoever says what may be cancelled.
+PARENTS_PER_QUERY = 1000
+# What cancel() and its `may` read of a task.
 CANCEL_COLUMNS = (
     "pk", "status", "parent_id", "parent_notified_at", "cancel_requested_at", "backend", "task_type", "queue_name"
 )  # fmt: skip
@@ -37,7 +37,7 @@ class LockedRow:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """What became of locked rows: ended, or told; and the parents that were told of an end."""
+    """Locked rows that were cancelled or whose executors were asked to cancel, and the parents that got a message."""
 
     ended: frozenset[UUID]
     asked: frozenset[UUID]
@@ -58,28 +58,28 @@ class Canceller(Part):
         may: Callable[[Task], bool] | None = None,
     ) -> CancelReport:
         """
-        Cancel live tasks: queued ones end at once, running ones are told at the next heartbeat.
+        Cancel live tasks. Queued tasks end at once, running tasks at the next heartbeat of their executor.
 
-        tree: their living children, and theirs, go along; one that was told before is not counted again. may: says of
-        each whether it may be cancelled; one that may not is `left`, and its own children are asked for nevertheless.
-        `parents` of the answer are to be woken after the commit. Locks: the rows in id order; those that
-        somebody else holds are left `busy` unless `wait`.
+        tree: cancel all live descendants, too. A descendant that was asked before is not counted again. may: whether
+        a task may be cancelled. If not, the task is `left`; its descendants are asked for nevertheless. The caller
+        wakes `parents` of the answer after the commit. Locks: the rows in id order. Rows locked by other sessions
+        are `busy` unless `wait`.
         """
         named = set(ids)
         with self.db.transaction():
             everyone = named | self.descendants(named) if tree else named
             rows = list(self.db.lock(everyone, wait=wait).only(*CANCEL_COLUMNS))
-            # A commit we waited for may have spawned; the ids of its children are later ones, so the order stays.
+            # A commit that held a lock may have spawned children. Their ids are later, so the order of locks holds.
             while tree and (born := self.descendants(named) - everyone):
                 everyone |= born
                 rows += self.db.lock(born, wait=wait).only(*CANCEL_COLUMNS)
             busy = frozenset[UUID]() if wait else self.db.locked_elsewhere(everyone, rows)
-            told_before = {row.pk for row in rows if row.cancel_requested_at is not None} - named
+            asked_before = {row.pk for row in rows if row.cancel_requested_at is not None} - named
             left = frozenset(row.pk for row in rows if may is not None and row.status not in FINAL and not may(row))
             done = self.cancel_locked([row for row in rows if row.pk not in left])
         return CancelReport(
             cancelled=len(done.ended),
-            requested=len(done.asked - told_before),
+            requested=len(done.asked - asked_before),
             skipped=len(named - done.ended - done.asked - busy - left),
             parents=done.parents,
             busy=busy,
@@ -87,12 +87,12 @@ class Canceller(Part):
         )
 
     def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
-        """Give the living tasks below these: their children and theirs, also below those that have ended."""
+        """Return the live descendants of these tasks, also below tasks that have ended."""
         living: set[UUID] = set()
         seen: set[UUID] = set()
         above = list(ids)
         while above:
-            some, above = above[:PARENTS_PER_LOOK], above[PARENTS_PER_LOOK:]
+            some, above = above[:PARENTS_PER_QUERY], above[PARENTS_PER_QUERY:]
             below = dict(self.db.tasks.filter(parent_id__in=some).values_list("pk", "finished_at"))
             living |= {pk for pk, finished_at in below.items() if finished_at is None}
             above += below.keys() - seen
@@ -100,7 +100,7 @@ class Canceller(Part):
         return living
 
     def cancel_locked(self, rows: Iterable[Task | LockedRow]) -> Cancelled:
-        """End locked rows that nobody runs, tell the executors of the others."""
+        """End the locked rows that are not RUNNING, and ask the executors of the others."""
         live = {row.pk: row for row in rows if row.status not in FINAL}
         running = {pk for pk, row in live.items() if row.status == Status.RUNNING}
         queued = live.keys() - running
@@ -115,7 +115,7 @@ class Canceller(Part):
         return Cancelled(frozenset(queued), frozenset(running), frozenset(self.messages.report_ends(ends)))
 
     def cancel_queued(self, ids: Collection[UUID]) -> None:
-        """End tasks that are locked, or that nobody else sees yet."""
+        """End tasks that are locked, or that this transaction has inserted."""
         if ids:
             self.db.tasks.filter(pk__in=ids).update(
                 status=Status.CANCELLED, cancel_requested_at=Clock(), finished_at=Clock(), wake_at=None

@@ -1,4 +1,4 @@
-"""Commit: what polls led to is performed, a whole batch in one transaction."""
+"""Commit: perform the outcomes of attempts, a whole batch in one transaction."""
 
 from __future__ import annotations
 
@@ -60,15 +60,14 @@ class Committer(Part):
 
     def commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None = None, wait: bool = False) -> CommitResult:
         """
-        Perform what polls led to, all that can be in one transaction.
+        Perform outcomes, in one transaction if possible.
 
-        Three rules: lock every row first, in id order; look into inboxes only in later statements;
-        present the claim_number. Rows that somebody else holds are left `unknown`; with `wait`, the
-        tasks' own rows are waited for, never those of others, so that a caller who holds rows already
-        deadlocks with nobody. When the database refuses a value, the batch is halved until the guilty
-        outcome is alone and `refused`. holder: the executor that made the claims, which the rows must
-        still name: after a backup was restored, claim numbers come a second time. Locks: the tasks, and
-        of the receivers of their messages those that nobody holds; the others are to be woken after the commit.
+        Three rules: lock all rows first, in id order; read inboxes only in later statements; present the claim
+        number. Outcomes whose rows other sessions have locked are `unknown`. wait: wait for the locks of the tasks' own
+        rows, but never for others, so that a caller with locks cannot deadlock. If the database refuses a value, the
+        batch is halved until the bad outcome is alone, and `refused`. holder: the executor that made the claims. The
+        rows must still name it, because claim numbers repeat after a backup was restored. Locks: the tasks, and those
+        receivers of their messages that are not locked. The caller wakes the other receivers after the commit.
         """
         return self._commit_by_halves(partial(self._commit_together, holder=holder, wait=wait), outcomes)
 
@@ -95,13 +94,13 @@ class Committer(Part):
 
     def apply(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
         own = {outcome.task_id for outcome in outcomes}
-        others = {pk for outcome in outcomes for pk in concerned(outcome)}
+        others = {pk for outcome in outcomes for pk in other_tasks_of(outcome)}
         heads = [outcome.task_id for outcome in outcomes if outcome.effects.cancel_children]
         kin = self.canceller.descendants(heads)
         locked = self._lock_for_commit(own, wait=True) if wait else {}
         if unlocked := (own | others | kin) - locked.keys():
             locked |= self._lock_for_commit(unlocked, wait=False)
-        # A commit we met may have spawned: look again, now that nobody spawns who is locked.
+        # A concurrent commit may have spawned children. Search again: locked tasks cannot spawn any more.
         while born := self.canceller.descendants(heads) - kin:
             kin |= born
             locked |= self._lock_for_commit(born, wait=False)
@@ -112,32 +111,32 @@ class Committer(Part):
         ready = [
             outcome
             for outcome in held
-            if busy.isdisjoint(concerned(outcome)) and family.get(outcome.task_id, set()) <= locked.keys()
+            if busy.isdisjoint(other_tasks_of(outcome)) and family.get(outcome.task_id, set()) <= locked.keys()
         ]
 
         doomed = {pk for outcome in ready for pk in family.get(outcome.task_id, ())}
         cancelled = doomed | {pk for pk, row in locked.items() if row.cancel_requested_at is not None}
-        entering = {o.task_id: entered(o, is_cancelled=o.task_id in cancelled) for o in ready}
-        told = self._perform(ready, entering)
-        # Whoever ends them together with their children has looked for these before they were born.
+        entering = {o.task_id: final_status(o, is_cancelled=o.task_id in cancelled) for o in ready}
+        notified = self._perform(ready, entering)
+        # A task that ends together with its children has searched for them before these were inserted.
         barren = cancelled.union(heads)
         self.canceller.cancel_queued([child.id for o in ready if o.task_id in barren for child in o.effects.spawn])
         ends = [end for o in ready if (end := ending(o, entering[o.task_id], locked[o.task_id]))]
-        told |= self.messages.tell_parents(ends)
-        dropped = Counter(end.child_id for end in ends if end.parent_id not in told)
-        dropped.update(o.task_id for o in ready for m in o.effects.send if m.is_droppable and m.task_id not in told)
+        notified |= self.messages.notify_parents(ends)
+        dropped = Counter(end.child_id for end in ends if end.parent_id not in notified)
+        dropped.update(o.task_id for o in ready for m in o.effects.send if m.is_droppable and m.task_id not in notified)
         left = {o.task_id: len(o.effects.left) for o in ready if entering[o.task_id] is Status.SUSPENDED}
         entering |= dict.fromkeys(self.messages.with_more_unread(left), Status.READY)
         self._write([(outcome, entering[outcome.task_id]) for outcome in ready])
         if doomed:
-            told |= self.canceller.cancel_locked(locked[pk] for pk in doomed - entering.keys()).parents
-        told -= entering.keys()
-        self.waker.wake_locked(told & locked.keys())
+            notified |= self.canceller.cancel_locked(locked[pk] for pk in doomed - entering.keys()).parents
+        notified -= entering.keys()
+        self.waker.wake_locked(notified & locked.keys())
         return CommitResult(
             done=entering,
             lost=frozenset(gone | (own & locked.keys()) - {outcome.task_id for outcome in held}),
             unknown=frozenset((own - locked.keys() - gone) | {o.task_id for o in held} - entering.keys()),
-            wake=frozenset(told - locked.keys()),
+            wake=frozenset(notified - locked.keys()),
             dropped=dropped,
         )
 
@@ -146,9 +145,9 @@ class Committer(Part):
 
     def _perform(self, outcomes: Sequence[Outcome], entering: Mapping[UUID, Status]) -> set[UUID]:
         """
-        Consume, spawn and send; returns who got messages, other than the children just born.
+        Consume, spawn and send. Return the receivers of messages, except for new children.
 
-        A cancelled task has no more children.
+        A cancelled task spawns no children.
         """
         self._consume(outcomes)
         children = [
@@ -161,28 +160,28 @@ class Committer(Part):
             refuse_taken_keys(children, self.enqueuer.insert(children))
         unborn = {child.id for o in outcomes for child in o.effects.spawn} - {child.id for child in children}
         sent = [m for outcome in outcomes for m in outcome.effects.send if m.task_id not in unborn]
-        told = {message.task_id for message in sent if not message.is_droppable}
+        notified = {message.task_id for message in sent if not message.is_droppable}
         if strict := [message for message in sent if not message.is_droppable]:
             self.messages.insert_or_raise(strict)
         if droppable := [message for message in sent if message.is_droppable]:
             reached = [receiver for _, receiver in self.messages.insert(droppable)]
             log_dropped(len(droppable) - len(reached))
-            told.update(reached)
-        return told - {child.id for child in children}
+            notified.update(reached)
+        return notified - {child.id for child in children}
 
     def _consume(self, outcomes: Sequence[Outcome]) -> None:
         """
-        Take away the messages that were read, by their exact ids.
+        Delete the messages that were consumed, by their exact ids.
 
-        Ids are no order of commits: `id <= last` would lose mail. One with a dedupe_key keeps its
-        row, emptied, so that a late repeat of it stays harmless.
+        Ids are not in the order of commits: `id <= last` would lose messages. A message with a dedupe_key keeps an
+        empty row, so that a late repeat of it inserts nothing.
         """
         readers = {pk: outcome.task_id for outcome in outcomes for pk in outcome.effects.consumed}
         if readers and self._delete_read(readers) != len(readers):
             raise MessageAlreadyConsumed
 
     def _delete_read(self, readers: Mapping[int, UUID]) -> int:
-        """Take away messages, given with the tasks that read them; returns how many were there."""
+        """Delete messages, given with the tasks that read them. Return how many there were."""
         unread = self.db.messages.filter(pk__in=readers, consumed_at__isnull=True)
         if dict(unread.values_list("pk", "task_id")) != readers:
             return 0
@@ -211,7 +210,7 @@ class Committer(Part):
                 if outcome.look_after_seconds is not None and entering in (Status.READY, Status.SUSPENDED):
                     columns["timeout_at"] = alarm(outcome)
             if entering in WAITING:
-                columns["wake_at"] = next_look(outcome)
+                columns["wake_at"] = next_wake(outcome)
             if entering is Status.READY and not outcome.keeps_rank:
                 columns["rank"] = rank_from(Clock(), self.db.options.aging)
             if entering in FINAL:
@@ -228,7 +227,7 @@ class Committer(Part):
             self.db.tasks.running().filter(pk=outcome.task_id, claim_number=outcome.claim_number).update(**columns)
 
     def _before(self, ids: Sequence[UUID]) -> Mapping[UUID, tuple[Attempted, list[Any], list[Any]]]:
-        """Read of locked tasks what is counted, worker_ids and errors."""
+        """Read what counters, worker_ids and errors need of locked tasks."""
         texts = {"workers_text": Cast("worker_ids", TextField()), "errors_text": Cast("errors", TextField())}
         columns = ("pk", "queue_name", "task_type", "attempts", "claimed_at", "rank", "priority", *texts)
         return {
@@ -253,7 +252,7 @@ def locked_rows(rows: Iterable[Sequence[Any]]) -> dict[UUID, LockedRow]:
 
 
 def alarm(outcome: Outcome) -> Any:
-    """Give the moment its wait is over: the one it names, or so long from now, whichever is first."""
+    """Return when the wait of an outcome is over: at its wake_at or after its delay, whichever is first."""
     if outcome.wake_after_seconds is None:
         return outcome.wake_at
     after = from_now(outcome.wake_after_seconds)
@@ -262,20 +261,20 @@ def alarm(outcome: Outcome) -> Any:
     return Case(When(LessThan(after, Value(outcome.wake_at)), then=after), default=Value(outcome.wake_at))
 
 
-def next_look(outcome: Outcome) -> Any:
-    """Give the moment to wake at: when its alarm goes off, or it looks again at its mail, whichever is first."""
+def next_wake(outcome: Outcome) -> Any:
+    """Return when to wake the task: when its wait is over or its messages are read again, whichever is first."""
     waits = [wait for wait in (outcome.wake_after_seconds, outcome.look_after_seconds) if wait is not None]
     return alarm(replace(outcome, wake_after_seconds=min(waits, default=None)))
 
 
-def concerned(outcome: Outcome) -> set[UUID]:
-    """Give the tasks beside its own that an outcome may write to."""
-    told = {message.task_id for message in outcome.effects.send}
-    return told if outcome.parent_id is None else told | {outcome.parent_id}
+def other_tasks_of(outcome: Outcome) -> set[UUID]:
+    """Return the other tasks that an outcome may write to."""
+    receivers = {message.task_id for message in outcome.effects.send}
+    return receivers if outcome.parent_id is None else receivers | {outcome.parent_id}
 
 
 def is_held(outcome: Outcome, row: LockedRow | None, holder: UUID | None) -> bool:
-    """Whether the locked row is still that of the outcome's claim: the fence."""
+    """Whether the locked row still belongs to the outcome's claim."""
     return (
         row is not None
         and row.status == Status.RUNNING
@@ -284,13 +283,13 @@ def is_held(outcome: Outcome, row: LockedRow | None, holder: UUID | None) -> boo
     )
 
 
-def entered(outcome: Outcome, *, is_cancelled: bool) -> Status:
-    """Give the state an outcome leads to; a cancelled task is not tried, polled or woken again."""
+def final_status(outcome: Outcome, *, is_cancelled: bool) -> Status:
+    """Return the state that an outcome leads to. A cancelled task does not run again."""
     return Status.CANCELLED if is_cancelled and outcome.status not in FINAL else outcome.status
 
 
 def ending(outcome: Outcome, entering: Status, row: LockedRow) -> Ending | None:
-    """Give what the task's parent is to be told, once in the task's life."""
+    """Return the message for the parent of a task that ends, once in the task's life."""
     if entering not in FINAL or row.parent_id is None or row.parent_notified_at is not None:
         return None
     body = outcome.return_value if entering is Status.SUCCESSFUL else outcome.error
@@ -298,7 +297,7 @@ def ending(outcome: Outcome, entering: Status, row: LockedRow) -> Ending | None:
 
 
 def refuse_taken_keys(children: Sequence[NewTask], answers: Sequence[Enqueued]) -> None:
-    """Raise DuplicateKey for a child that was not born, because its parent would wait for it for ever."""
+    """Raise DuplicateKey for a child that was not inserted, because its parent would wait for it without end."""
     for child, answer in zip(children, answers, strict=True):
         if not answer.created:
             raise DuplicateKey(f"No child {child.task_type} was spawned: task {answer.id} holds its key {child.key!r}.")
@@ -311,12 +310,12 @@ def log_dropped(count: int) -> None:
 
 def merge(parts: Iterable[CommitResult]) -> CommitResult:
     """Join the answers of several commits."""
-    whole = list(parts)
+    results = list(parts)
     return CommitResult(
-        done={pk: status for part in whole for pk, status in part.done.items()},
-        lost=frozenset().union(*(part.lost for part in whole)),
-        unknown=frozenset().union(*(part.unknown for part in whole)),
-        refused={pk: error for part in whole for pk, error in part.refused.items()},
-        wake=frozenset().union(*(part.wake for part in whole)),
-        dropped={pk: count for part in whole for pk, count in part.dropped.items()},
+        done={pk: status for part in results for pk, status in part.done.items()},
+        lost=frozenset().union(*(part.lost for part in results)),
+        unknown=frozenset().union(*(part.unknown for part in results)),
+        refused={pk: error for part in results for pk, error in part.refused.items()},
+        wake=frozenset().union(*(part.wake for part in results)),
+        dropped={pk: count for part in results for pk, count in part.dropped.items()},
     )

@@ -1,4 +1,4 @@
-"""Tallies: what happens to tasks is counted in the transaction in which it happens, and added up later."""
+"""Counters: an event is counted in the transaction in which it happens, and the counts are added up later."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Attempted:
 
 class Counters(Part):
     def add(self, deltas: Sequence[CounterDelta]) -> None:
-        """Add to the tally in the caller's transaction. Locks: the new rows, which nobody waits for."""
+        """Insert counter deltas in the caller's transaction. Locks: only the new rows."""
         if deltas:
             now = self.db.now()
             for delta in deltas:
@@ -69,7 +69,7 @@ class Counters(Part):
         """
         Add up to so many deltas, of every backend here, to the rows of the tally; returns how many.
 
-        Each goes into the row of its minute and into the one of all time. Nothing is taken while somebody else is at
+        Each goes into the row of its minute and into the one of all time. Does nothing while another session is at
         it. Locks: the deltas, and the rows that they add to.
         """
         # SQLite has one lock for all writers; exists() would drop the order that leads past what others took away.
@@ -103,7 +103,7 @@ class Counters(Part):
         ]
 
     def _add_up(self, tallies: Sequence[Counter]) -> None:
-        """Write rows anew, each with what was in it before."""
+        """Replace rows by ones that include the numbers they had."""
         if not tallies:
             return
         rows = Counter.objects.using(self.db.using)

@@ -39,7 +39,7 @@ class Enqueuer(Part):
 
     def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         """
-        As enqueue(), where a row whose idempotency_key was seen is answered with the task that has it, ended or not.
+        Insert as enqueue() does. The answer to an idempotency_key that was used before names its task, even if ended.
 
         Around the insert, whose ON CONFLICT can watch over one unique index only. Raises DuplicateKey when the holder
         cannot be seen. Locks: as enqueue(), in the order of these keys.
@@ -54,7 +54,7 @@ class Enqueuer(Part):
             try:
                 with self.db.transaction():
                     born = self.enqueue(in_order)
-            except IntegrityError:  # somebody else used a key meanwhile; the next look finds it
+            except IntegrityError:  # another session used a key; the next round finds it
                 continue
             answers = {row.id: answer for row, answer in zip(in_order, born, strict=True)}
             holders |= {row.idempotency_key: replace(answers[row.id], created=False) for row in in_order}
@@ -62,7 +62,7 @@ class Enqueuer(Part):
         raise DuplicateKey("An idempotency key is held by a task that this transaction cannot see.")
 
     def _seen(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
-        """Give the tasks that have idempotency keys, whatever became of them."""
+        """Return the tasks, live or ended, that have idempotency keys."""
         return self._as_holders(self.db.tasks.filter(idempotency_key__in=keys), "idempotency_key")
 
     def insert(self, rows: Sequence[NewTask]) -> list[Enqueued]:
@@ -80,7 +80,7 @@ class Enqueuer(Part):
         return [answers[row.id] for row in rows]
 
     def _enqueue_keyed(self, tasks: Sequence[Task]) -> dict[UUID, Enqueued]:
-        """Insert together what has a free key; one by one where somebody else takes a key meanwhile."""
+        """Insert the tasks with a free key together, or one by one if another session takes a key."""
         holders = self._holders_of({task.key for task in tasks})
         first: dict[str | None, Task] = {}
         for task in tasks:
@@ -102,13 +102,13 @@ class Enqueuer(Part):
             try:
                 with transaction.atomic(using=self.db.using):
                     self.db.tasks.bulk_create([task])
-            except IntegrityError:  # somebody else took the key in between; the next look finds it
+            except IntegrityError:  # another session took the key; the next round finds it
                 continue
             return created(task)
         raise key_taken(task.key)
 
     def _holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
-        """Give the live tasks that hold keys."""
+        """Return the live tasks that hold keys."""
         return self._as_holders(self.db.tasks.live().filter(key__in=keys), "key")
 
     def _as_holders(self, tasks: TaskQuerySet, column: str) -> dict[str | None, Enqueued]:
@@ -147,7 +147,7 @@ def created(task: Task) -> Enqueued:
 
 
 def moment(at: datetime | None, after_seconds: float | None, now: datetime) -> datetime | None:
-    """Give the moment that is asked for as such, or as seconds from now."""
+    """Return a requested time, given as such or as seconds from now."""
     return at if at is not None or after_seconds is None else now + timedelta(seconds=after_seconds)
 
 

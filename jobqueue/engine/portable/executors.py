@@ -1,4 +1,4 @@
-"""Executors: their heartbeats and commands, and the rescue of tasks whose executor was lost."""
+"""Executors: heartbeats, commands, and the rescue of tasks from lost executors."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Executors(Part):
         return Command(asked) if asked in {*Command} else None
 
     def _write_executor(self, sign: ExecutorInfo) -> None:
-        """Insert the executor's row with a heartbeat of now, unless somebody just did."""
+        """Insert the executor's row with a heartbeat of now, unless it exists."""
         now = self.db.now()
         row = Executor(
             id=sign.executor_id,
@@ -97,7 +97,7 @@ class Executors(Part):
         """
         Take RUNNING tasks from executors that stopped beating.
 
-        may: asked once where somebody seems to be silent; nothing is taken where it says no.
+        may: called once if an executor seems to be silent. If it returns False, nothing is taken.
 
         The executor's heartbeat must be older than the timeout, and the task not have been claimed just now: not
         a timeout ago, since that would be up to a third of it later than promised.
@@ -117,12 +117,12 @@ class Executors(Part):
             busy = self.messages.unreachable({row.parent_id for row in rows if row.parent_id is not None})
             now = self.db.now()
             taken = [self._take_back(row, silent, now) for row in rows if row.parent_id not in busy]
-            told = self.messages.report_ends([ending for _, ending in taken if ending is not None])
+            notified = self.messages.report_ends([ending for _, ending in taken if ending is not None])
             self.counters.add([lost(rescued) for rescued, _ in taken])
             reach("rescue.before")
         reach("rescue.after")
-        if told:
-            self.waker.wake_or_leave(told)
+        if notified:
+            self.waker.wake_or_leave(notified)
         return [rescued for rescued, _ in taken]
 
     def _silent_executors(self) -> dict[UUID, float]:

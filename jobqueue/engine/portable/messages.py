@@ -1,4 +1,4 @@
-"""Mail: messages to tasks, from code, from each other, and from a child that ended to its parent."""
+"""Messages to tasks: from code, from other tasks, and from a child that ended to its parent."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from jobqueue.records import FINAL, NewMessage, Status, StoredMessage
 
 logger = logging.getLogger(__name__)
 
-ENDED_BADLY = (Status.FAILED, Status.CANCELLED)  # and may be requeued
-MAIL_PER_POLL = 1000  # messages that one poll reads; what is beyond makes the task run again at once
-MOST_DOUBLINGS = 10  # of that, for a task that takes nothing of what it reads
+UNSUCCESSFUL = (Status.FAILED, Status.CANCELLED)  # and may be requeued
+MESSAGES_PER_POLL = 1000  # if there are more, the task runs again at once
+MAX_DOUBLINGS = 10  # of that, for a task that consumes nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class Ending:
 class Messages(Part):
     def send(self, messages: Sequence[NewMessage]) -> list[int]:
         """
-        Insert messages in the caller's transaction; the receivers are woken after its commit.
+        Insert messages in the caller's transaction, who wakes the receivers after the commit.
 
-        Raises TaskNotFound or TaskFinished, then nothing is inserted. A repeated dedupe_key inserts
-        nothing and has no id in the answer, also when its receiver has ended since. Locks: the receivers
-        FOR KEY SHARE, which blocks neither other senders nor their executors, only their deletion.
+        Raise TaskNotFound or TaskFinished, and insert nothing, if a receiver is unknown or has ended. A repeated
+        dedupe_key inserts nothing and has no id in the answer, also if its receiver has ended since. Locks: the
+        receivers FOR KEY SHARE. This blocks their deletion, but neither other senders nor their executors.
         """
         with self.db.transaction():
             return self.insert_or_raise(messages)
@@ -56,7 +56,7 @@ class Messages(Part):
     def insert_or_raise(self, messages: Sequence[NewMessage]) -> list[int]:
         new = self.without_repeats(messages)
         self.check_receivers(new)
-        # Without another look: to one that ends in this moment it goes undelivered, but not unseen.
+        # A receiver that ends at this moment keeps the message undelivered; its commit reports it.
         return [pk for pk, _ in self._insert_all(new)]
 
     def without_repeats(self, messages: Sequence[NewMessage]) -> list[NewMessage]:
@@ -71,7 +71,7 @@ class Messages(Part):
         return [message for message in messages if (message.task_id, message.dedupe_key) not in seen]
 
     def check_receivers(self, messages: Sequence[NewMessage]) -> None:
-        """Raise for the first receiver that is unknown or has ended."""
+        """Raise an error for the first receiver that is unknown or has ended."""
         found = dict(self.db.tasks.filter(pk__in=receivers(messages)).values_list("pk", "finished_at"))
         for message in messages:
             if message.task_id not in found:
@@ -81,15 +81,15 @@ class Messages(Part):
 
     def insert(self, messages: Sequence[NewMessage]) -> list[tuple[int, UUID]]:
         """
-        Insert what can be, in order: where the receiver lives and the dedupe_key is new. Id and receiver of each.
+        Insert the messages whose receiver is live and whose dedupe_key is new. Return the id and receiver of each.
 
-        The end of a child is kept for a parent that has ended badly too, unless that is just going.
+        The end of a child is kept for a FAILED or CANCELLED parent, too, unless that is being pruned.
         """
         found = dict(self.db.tasks.filter(pk__in=receivers(messages)).values_list("pk", "status"))
         living = {pk for pk, status in found.items() if status not in FINAL}
         parents = {message.task_id for message in messages if message.child_status is not None}
-        unlucky = {pk for pk in parents - living if found.get(pk) in ENDED_BADLY}
-        kept = unlucky - self._going(unlucky)
+        unlucky = {pk for pk in parents - living if found.get(pk) in UNSUCCESSFUL}
+        kept = unlucky - self._locked_by_others(unlucky)
         return self._insert_all([m for m in messages if m.task_id in living or (m.child_status and m.task_id in kept)])
 
     def _insert_all(self, messages: Sequence[NewMessage]) -> list[tuple[int, UUID]]:
@@ -118,21 +118,21 @@ class Messages(Part):
             raise
         return row.pk
 
-    def read_messages(self, ids: Collection[UUID], limit: int = MAIL_PER_POLL) -> dict[UUID, list[StoredMessage]]:
+    def read_messages(self, ids: Collection[UUID], limit: int = MESSAGES_PER_POLL) -> dict[UUID, list[StoredMessage]]:
         """
         Read the unread messages of claimed tasks, at most `limit` for each, in order of arrival.
 
-        The limit doubles with each poll that took none of them, so that what it waits for is found behind any
-        number of others. To be read after the claim: what comes later makes the task run again. Locks: none.
+        The limit doubles with each poll that consumed none, so that a task finds the message it waits for behind any
+        number of others. Call this after the claim: later messages make the task run again. Locks: none.
         """
-        mail: dict[UUID, list[StoredMessage]] = {}
+        messages: dict[UUID, list[StoredMessage]] = {}
         for letter in self._unread(ids, limit):
-            mail.setdefault(letter.task_id, []).append(letter)
-        full = [pk for pk, letters in mail.items() if len(letters) >= limit]
+            messages.setdefault(letter.task_id, []).append(letter)
+        full = [pk for pk, letters in messages.items() if len(letters) >= limit]
         unread = self.db.tasks.filter(pk__in=full, unread_polls__gt=0).values_list("pk", "unread_polls") if full else ()
         for pk, unread_polls in unread:
-            mail[pk] = self._unread([pk], limit << min(unread_polls, MOST_DOUBLINGS))
-        return mail
+            messages[pk] = self._unread([pk], limit << min(unread_polls, MAX_DOUBLINGS))
+        return messages
 
     def _unread(self, ids: Collection[UUID], limit: int) -> list[StoredMessage]:
         columns = ("pk", "task_id", "sender_id", "child_status", "text", "sent_at")
@@ -148,61 +148,61 @@ class Messages(Part):
         return dict(unread.values_list("task_id").annotate(count=Count("pk")).order_by())
 
     def find_keys(self, keys: Collection[str]) -> dict[str, UUID]:
-        """Give the live tasks that hold these keys."""
+        """Return the live tasks that hold these keys."""
         rows = self.db.tasks.live().filter(key__in=keys).values_list("key", "pk") if keys else ()
         return {str(key): pk for key, pk in rows}
 
     def find_seen(self, sent: Collection[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
-        """Give the tasks that have ended, by the key they had and a dedupe_key they have seen, of such pairs."""
+        """Return the ended tasks that had a key and have seen a dedupe_key, by such pairs."""
         keys, dedupe_keys = {key for key, _ in sent}, {dedupe_key for _, dedupe_key in sent}
         rows = self.db.tasks.finished().filter(key__in=keys, inbox__dedupe_key__in=dedupe_keys)
         found = rows.order_by("pk").values_list("key", "inbox__dedupe_key", "pk") if sent else ()
         return {(str(key), str(dedupe_key)): pk for key, dedupe_key, pk in found}
 
     def task_types(self, ids: Collection[UUID]) -> dict[UUID, str]:
-        """Say what tasks run; one that is not there is left out. Locks: none."""
+        """Return the types of tasks. Unknown tasks are left out. Locks: none."""
         return dict(self.db.by_ids(ids).values_list("pk", "task_type"))
 
     def report_ends(self, endings: Sequence[Ending]) -> set[UUID]:
         """
-        Tell parents that children ended; `parent_notified_at` keeps a requeued child from doing it again.
+        Send a message to the parents of ended children, once in a child's life, even if it is requeued.
 
-        Returns the parents that were told.
+        Return the parents that got one.
         """
         if endings:
             self.db.tasks.filter(pk__in=[ending.child_id for ending in endings]).update(parent_notified_at=Clock())
-        return self.tell_parents(endings)
+        return self.notify_parents(endings)
 
-    def tell_parents(self, endings: Sequence[Ending]) -> set[UUID]:
+    def notify_parents(self, endings: Sequence[Ending]) -> set[UUID]:
         """
-        Send one message for each end of a child; returns the parents that were told.
+        Send one message for each child that ended. Return the parents that got one.
 
-        One that has ended badly finds it when it is requeued, one that has ended well is told nothing.
+        A FAILED or CANCELLED parent reads it after a requeue. A SUCCESSFUL parent gets none.
         """
         if not endings:
             return set()
-        told = {receiver for _, receiver in self.insert([ending.message() for ending in endings])}
+        notified = {receiver for _, receiver in self.insert([ending.message() for ending in endings])}
         for ending in endings:
-            if ending.parent_id not in told:
+            if ending.parent_id not in notified:
                 logger.info("message.dropped id=%s parent_id=%s reason=parent ended", ending.child_id, ending.parent_id)
-        return told
+        return notified
 
     def delete_of(self, ids: Sequence[UUID]) -> None:
         """Delete all messages of tasks that have ended."""
         self.db.messages.filter(task_id__in=ids)._raw_delete(self.db.using)
 
     def unreachable(self, ids: Collection[UUID]) -> set[UUID]:
-        """Of receivers: those that nothing can be inserted for now. Here those that have ended and may be going."""
-        ended_badly = self.db.tasks.filter(pk__in=ids, status__in=ENDED_BADLY) if ids else self.db.tasks.none()
-        return self._going(ended_badly.values_list("pk", flat=True))
+        """Return the receivers for which an insert would wait: here, ended tasks that are being pruned."""
+        ended_badly = self.db.tasks.filter(pk__in=ids, status__in=UNSUCCESSFUL) if ids else self.db.tasks.none()
+        return self._locked_by_others(ended_badly.values_list("pk", flat=True))
 
-    def _going(self, ids: Iterable[UUID]) -> set[UUID]:
-        """Lock tasks that have ended; gives those that somebody else has locked, who may be pruning them."""
+    def _locked_by_others(self, ids: Iterable[UUID]) -> set[UUID]:
+        """Lock ended tasks. Return those that another session has locked, perhaps to prune them."""
         ended = set(ids)
         return ended - {row.pk for row in self.db.lock(ended).only("pk")} if ended else ended
 
     def with_more_unread(self, left: Mapping[UUID, int]) -> set[UUID]:
-        """Of locked tasks: those with more unread mail than was read and left, of which only they can take any."""
+        """Return the locked tasks with more unread messages than their poll read and left."""
         return {pk for pk, count in self.count_unread(left).items() if count > left[pk]} if left else set()
 
 

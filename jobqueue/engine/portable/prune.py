@@ -24,7 +24,7 @@ class Pruner(Part):
 
         Executors, spare heartbeats and counted minutes are deleted after a day.
 
-        limit: per status. Nothing is done while somebody else is at it. Locks: the rows FOR UPDATE, skipping locked
+        limit: per status. Does nothing while another session prunes. Locks: the rows FOR UPDATE, skipping locked
         ones, so that a task that is being sent to stays until its sender has committed. Returns how many tasks went.
         """
         with self.db.transaction():
@@ -48,7 +48,7 @@ class Pruner(Part):
             return self._purge(status, kept_seconds, limit)
 
     def _may_prune(self) -> bool:
-        """Whether nobody else prunes; where nothing can say so, two delete different rows, or one waits."""
+        """Whether no other session prunes. Without a lock for it, two sessions delete different rows, or one waits."""
         return True
 
     def _purge(self, status: str, kept_seconds: float, limit: int) -> int:

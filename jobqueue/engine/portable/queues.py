@@ -1,4 +1,4 @@
-"""Queues: how deep they are, how long their tasks wait, and who serves them. No table is counted as a whole."""
+"""Queues: their depth, their latency and the executors that serve them. No table is counted as a whole."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Queues(Part):
 
     def gauges(self) -> Gauges:
         """
-        Say how a backend stands now.
+        Return the current figures of a backend.
 
         Depths are exact up to COUNTED_MOST of each queue and status. Locks: none.
         """
@@ -62,11 +62,11 @@ class Queues(Part):
         )
 
     def _oldest_snapshot_seconds(self) -> float:
-        """Say for how long the database has kept dead rows for somebody; 0 where it cannot say."""
+        """Return for how long a transaction has kept dead rows from being removed; 0 if unknown."""
         return 0.0
 
     def _running(self) -> Iterable[tuple[str, UUID | None, int]]:
-        """Say how many tasks of which queue each executor holds."""
+        """Count the running tasks by queue and executor."""
         rows = (
             self.db.tasks.running().order_by("executor_id", "queue_name", "pk").values_list("queue_name", "executor_id")
         )
@@ -88,12 +88,12 @@ class Queues(Part):
         )
 
     def _estimate(self, rows: TaskQuerySet) -> int:
-        """Ask the database how many it believes there are; 0 where it cannot say."""
+        """Return the database's estimate of a number of rows; 0 if it has none."""
         return 0
 
     def draining(self) -> list[QueueLatency]:
         """
-        Say of each queue in use how long its tasks have waited and whether somebody serves it.
+        Return the latency of each queue in use, and whether a live executor serves it.
 
         In use: it holds READY tasks; or, while no executor is alive to bring them on, some that are due or RUNNING.
         Of each queue the next hundred in the order of claiming are read: an older one behind them has the lower
@@ -106,7 +106,7 @@ class Queues(Part):
         """Tell waiting executors that these queues have work. Does nothing if the database cannot."""
 
     def quiet(self) -> list[list[str]]:
-        """Give the queues of each executor that is alive and was told to claim nothing; [] serves every queue."""
+        """Return the queues of each live executor that is paused. An empty list stands for every queue."""
         return list(self._alive().filter(state=Executor.State.QUIET).values_list("queues", flat=True))
 
     def _draining(self) -> list[QueueLatency]:
@@ -126,7 +126,7 @@ class Queues(Part):
         ]
 
     def _stranded(self, known: Collection[str]) -> list[QueueLatency]:
-        """Find other queues whose tasks wait for any executor at all; who is quiet or draining still does as much."""
+        """Find the other queues with work, if no executor is alive. Paused and stopping executors are alive."""
         if self._alive().exists():
             return []
         alarms = self.db.tasks.filter(status__in=WAITING, wake_at__isnull=False, wake_at__lte=bound())

@@ -18,19 +18,19 @@ REFUSALS = (
     MessageAlreadyConsumed,
     DuplicateKey,
 )
-# Where PostgreSQL says that there are no more transaction ids, or blocks in a file: no outcome can be written then.
+# Files of PostgreSQL that report the end of transaction ids, or of blocks in a file: no outcome can be written then.
 SERVER_LIMITS = ("varsup.c", "multixact.c", "bufmgr.c", "md.c")
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether the values are to blame; anything else is the database's trouble, and is tried again."""
+    """Whether the values caused the error. After any other error of the database, the commit is retried."""
     if isinstance(error, REFUSALS):
         return True
     cause: Any = error.__cause__
     match str(getattr(cause, "sqlstate", "") or "")[:2]:
         case "54":  # program limit exceeded: a jsonb too large, say, arrives as an OperationalError
             return cause.diag.source_file not in SERVER_LIMITS
-        case "P0":  # somebody's trigger raised
+        case "P0":  # a trigger of the site raised it
             return True
         case "":
             return False

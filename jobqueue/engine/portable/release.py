@@ -1,4 +1,4 @@
-"""Release: tasks go back unharmed, to their old place in the order."""
+"""Release: claimed tasks become READY again, at their old rank."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Releaser(Part):
         self.committer = committer
 
     def release(self, claims: Iterable[ClaimedTask]) -> CommitResult:
-        """Hand tasks back READY at their old place, no attempt counted (CANCELLED where that was asked for)."""
+        """Make claimed tasks READY at their old rank, or CANCELLED if requested. No attempt is counted."""
         return self.committer.commit([released(claimed) for claimed in claims])
 
     def release_strays(self, executor_id: UUID, known: Collection[UUID]) -> int:
         """
-        Hand back what an executor holds without knowing: tasks whose claim was cut off before its answer.
+        Release the tasks that an executor holds but does not know, because the answer to its claim was lost.
 
-        known: the tasks it knows of. Only for the one thread that claims for this executor; another's
-        fresh claims would look like strays. Returns how many went back.
+        known: the tasks that it knows. Only the thread that claims for this executor may call this: new claims of
+        another thread would look like strays. Return how many were released.
         """
         columns = ("pk", "claim_number", "attempts", "parent_id", "unread_polls", "stale_polls")
         held = self.db.tasks.running().filter(executor_id=executor_id).order_by("executor_id").values_list(*columns)

@@ -1,4 +1,4 @@
-"""Requeue: tasks that ended badly get another life, by hand."""
+"""Requeue: FAILED and CANCELLED tasks run again, on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.db import IntegrityError, transaction
 
 from jobqueue.engine.clock import Clock, rank_from
 from jobqueue.engine.portable.database import Part
-from jobqueue.engine.portable.messages import ENDED_BADLY
+from jobqueue.engine.portable.messages import UNSUCCESSFUL
 from jobqueue.models import Task
 from jobqueue.records import RequeueReport, Status
 
@@ -19,13 +19,13 @@ class Requeuer(Part):
         """
         Put FAILED and CANCELLED tasks back READY, with all their attempts, their state and inbox.
 
-        A task whose key a live task holds stays as it is. Locks: the rows in id order; those that somebody else
-        holds are left `busy` unless `wait`. Waits for a concurrent insert of the same key.
+        A task whose key a live task holds stays unchanged. Locks: the rows in id order. Rows locked by other sessions
+        are `busy` unless `wait`. Waits for a concurrent insert of the same key.
         """
         with self.db.transaction():
             seen = list(self.db.lock(ids, wait=wait).only("pk", "status", "key"))
             busy = frozenset[UUID]() if wait else self.db.locked_elsewhere(ids, seen)
-            rows = [row for row in seen if row.status in ENDED_BADLY]
+            rows = [row for row in seen if row.status in UNSUCCESSFUL]
             free = self._with_free_keys(rows)
             requeued = self._requeue_free(free)
         skipped = len(set(ids) - busy) - len(rows)
@@ -54,7 +54,7 @@ class Requeuer(Part):
         return self._requeue_free(ids[:half]) + self._requeue_free(ids[half:])
 
     def _requeue_locked(self, ids: Sequence[UUID]) -> int:
-        return self.db.tasks.filter(pk__in=ids, status__in=ENDED_BADLY).update(
+        return self.db.tasks.filter(pk__in=ids, status__in=UNSUCCESSFUL).update(
             status=Status.READY,
             rank=rank_from(Clock(), self.db.options.aging),
             attempts=0,

@@ -1,4 +1,4 @@
-"""Wake: SCHEDULED and SUSPENDED tasks become READY, by the clock, by a hint, or by the sweep."""
+"""Wake: SCHEDULED and SUSPENDED tasks become READY, by the clock, after a message, or by the sweep."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 class Waker(Part):
     def wake_due(self, limit: int = 1000) -> WakeResult:
         """
-        Make SCHEDULED and sleeping SUSPENDED tasks READY whose moment has come.
+        Make SCHEDULED and SUSPENDED tasks READY whose wake_at has passed.
 
-        They rank by the moment they asked for. Locks: the rows, skipping locked ones.
+        They rank by their wake_at. Locks: the rows, skipping locked ones.
         """
         alarms = self.db.tasks.filter(status__in=WAITING, wake_at__isnull=False)
         due = alarms.filter(wake_at__lte=bound())
@@ -44,10 +44,10 @@ class Waker(Part):
 
     def wake(self, ids: Iterable[UUID]) -> int:
         """
-        Make SUSPENDED tasks READY, after the commit that sent them mail; returns how many woke.
+        Make SUSPENDED tasks READY after the commit that sent them messages. Return how many.
 
-        Locks first, in id order, waiting for commits in flight, and decides afterwards: one that is
-        RUNNING in an older snapshot is then seen as its commit left it.
+        Lock first, in id order, waiting for commits in flight, and read afterwards: a task that is RUNNING in an older
+        snapshot is then seen as its commit left it.
         """
         with self.db.transaction():
             return self.wake_locked([row.pk for row in self.db.lock(ids, wait=True).only("pk")])
@@ -59,7 +59,7 @@ class Waker(Part):
         return suspended.update(status=Status.READY, rank=rank_from(Clock(), self.db.options.aging), wake_at=None)
 
     def wake_or_leave(self, ids: Collection[UUID]) -> None:
-        """Wake, or leave it to the sweep: for a verb whose own work is done."""
+        """Wake tasks. If the database fails, leave them to the sweep: the caller's own work is committed."""
         try:
             reach("wake.before")
             self.wake(ids)
@@ -69,18 +69,18 @@ class Waker(Part):
 
     def sweep(self, limit: int = 1000) -> int:
         """
-        Wake SUSPENDED tasks that have unread mail: the net below a lost wake-up.
+        Wake SUSPENDED tasks that have unread messages, in case a wake-up was lost.
 
-        One that read its mail and did not want it yet is on its way to look again, at its alarm: that is
-        woken for newer mail only. Locks: the rows, skipping locked ones.
+        A task that read its messages and left them wakes at its wake_at; the sweep wakes it for newer messages only.
+        Locks: the rows, skipping locked ones.
         """
-        ids = self._asleep_with_mail(limit)
+        ids = self._suspended_with_messages(limit)
         if not ids:
             return 0
         with self.db.transaction():
             return self.wake_locked([row.pk for row in self.db.lock(ids).only("pk")])
 
-    def _asleep_with_mail(self, limit: int) -> list[UUID]:
+    def _suspended_with_messages(self, limit: int) -> list[UUID]:
         mail = self.db.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
         newer = mail.filter(sent_at__gt=OuterRef("last_attempted_at"))
         stuck = self.db.tasks.suspended().filter(Q(Exists(mail), unread_polls=0) | Q(Exists(newer)))

@@ -40,7 +40,7 @@ def configure_session(connection: Connection, limit_seconds: float) -> bool:
     """
     Set up an executor's session with the server; False behind a pooler, where others have a part in it.
 
-    limit_seconds: what a statement may take, whatever the site or the role allows others.
+    limit_seconds: the timeout of each statement, in place of that of the role.
     """
     ((pid, isolation),) = connection.execute(statement("identify_session")).fetchall()
     if pid != connection.info.backend_pid:

@@ -44,7 +44,7 @@ class PostgresWaker(Waker):
     def wake_locked(self, ids: Collection[UUID]) -> int:
         return len(self.db.query_prepared("wake", ids=as_array(ids), aging=float(self.db.options.aging))) if ids else 0
 
-    def _asleep_with_mail(self, limit: int) -> list[UUID]:
+    def _suspended_with_messages(self, limit: int) -> list[UUID]:
         return [
             pk
             for (pk,) in self.db.query_prepared("suspended_with_messages", backend=self.db.backend, sweep_limit=limit)
