@@ -1,4 +1,4 @@
-"""The queue in Django's admin: look, requeue, cancel. Nothing here edits a row."""
+"""The queue in Django's admin: lists, details, requeue, cancel, pause. Rows cannot be edited."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def register() -> None:
 try:
     from jobqueue import compat  # noqa: F401
 except ImproperlyConfigured:
-    pass  # no task framework: the system check says so in better words than a traceback from the admin
+    pass  # without a task framework the system check explains the problem
 else:
-    if apps.is_installed("django.contrib.admin"):  # the command line shows what the pages show without them
+    if apps.is_installed("django.contrib.admin"):  # a site may use only the command line
         register()

@@ -1,4 +1,4 @@
-"""What every page of ours shares: the database that holds the queue, and that nothing can be edited."""
+"""The base of all pages: they read the queue's database, and cannot edit rows."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 else:
 
     class ModelAdmin(admin.ModelAdmin):
-        """Subscriptable also where no django-stubs have patched Django."""
+        """Subscriptable without django-stubs, too."""
 
         def __class_getitem__(cls, _model: Any) -> type:
             return cls
 
 
 def database_for(request: HttpRequest) -> str:
-    """Give the database whose rows a list shows: that of the chosen backend, else the first backend's."""
+    """Return the database of the list: that of the selected backend, else that of the first."""
     chosen = request.GET.get("backend", "")
     return options_of(chosen).database if chosen in api.aliases() else databases()[0]
 
 
 class ReadOnlyAdmin(ModelAdmin[Row]):
-    """Rows that only the engine changes: GET shows them, every other request is refused."""
+    """Rows that only the engine changes: only GET is allowed."""
 
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
@@ -57,7 +57,7 @@ class ReadOnlyAdmin(ModelAdmin[Row]):
         return super().get_queryset(request).using(database_for(request))
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Row | None:
-        """Look a row up in every database of ours: the address of a page does not name it."""
+        """Look up a row in the databases of all backends, because the address does not contain the backend."""
         for database in databases():
             try:
                 return self.get_queryset(request).using(database).get(pk=object_id)
@@ -66,11 +66,11 @@ class ReadOnlyAdmin(ModelAdmin[Row]):
         return None
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        """Refuse lookups written into the address by hand: most would scan the table."""
+        """Refuse lookups that are no filters of the list: most would scan the table."""
         return lookup in self.filters(request)
 
     def filters(self, request: HttpRequest) -> list[str]:
-        """Name the parameters of the list's address that filter it."""
+        """Return the filter parameters of the list."""
         names = (getattr(spec, "parameter_name", "") for spec in self.get_list_filter(request))
         return [name for name in names if name]
 
@@ -87,7 +87,7 @@ class ReadOnlyAdmin(ModelAdmin[Row]):
         title = capfirst(str(self.opts.verbose_name_plural))
         try:
             return super().changelist_view(request, {"title": title, **(extra_context or {})})
-        except ValidationError as error:  # an action on what is no id, which no box of the list holds
+        except ValidationError as error:  # an action on an invalid id
             raise BadRequest(str(error)) from error
         except DisallowedModelAdminLookup as error:
             text = _("%(problem)s: this list has the filters %(filters)s.")

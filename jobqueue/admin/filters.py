@@ -1,4 +1,4 @@
-"""Filters of the task list, fed by what is declared and configured, never by DISTINCT over tasks."""
+"""Filters of the task list. Their choices come from code and settings, never from DISTINCT over tasks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from jobqueue.inspect.formatting import short_id, short_type
 from jobqueue.inspect.queries import status_condition
 from jobqueue.models import Queue, Task
 
-CHOICES = 200  # names a filter offers; one more can be written into the address
+CHOICES = 200  # per filter; the address may contain others
 Choices = Iterable[tuple[str, Any]]
 
 
 class Filter(SimpleListFilter):
-    """A filter whose value PostgreSQL can be asked about: text holds no NUL there."""
+    """A filter without NUL in its value, which PostgreSQL does not allow in text."""
 
     def value(self) -> str | None:
         return (super().value() or "").replace("\x00", "") or None
@@ -62,7 +62,7 @@ class TaskFilter(Filter):
     parameter_name = "task"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
-        """Name them as the list does, by their last part, or in full where two share it."""
+        """Label tasks by their last component, or in full if two share it."""
         names = with_chosen(set(registry.all()), self.value())
         shared = Counter(map(short_type, names))
         labels = {name: name if shared[short_type(name)] > 1 else short_type(name) for name in names}
@@ -76,7 +76,7 @@ class TaskFilter(Filter):
 
 
 class BackendFilter(Filter):
-    """Shown only where there is more than one; also chooses the database the list reads."""
+    """Shown if there are several backends. It also selects the database of the list."""
 
     title = _("backend")
     parameter_name = "backend"
@@ -90,7 +90,7 @@ class BackendFilter(Filter):
 
 
 class ParentFilter(Filter):
-    """Reached by a link from a task's page; shown only while it is in force."""
+    """Set by a link on a task's page; shown only while it is set."""
 
     title = _("parent")
     parameter_name = "parent"
@@ -107,12 +107,12 @@ class ParentFilter(Filter):
 
 
 def with_chosen(names: set[str], chosen: str | None) -> list[str]:
-    """Sort the names, with the one in force among them though nothing declares it any more."""
+    """Return sorted names, including the selected one."""
     return sorted({*sorted(names)[:CHOICES], *([chosen] if chosen else [])})
 
 
 def known_queues(database: str) -> set[str]:
-    """Name the queues of a database that are configured, declared, paused once, or hold READY tasks."""
+    """Return the queues of a database that are configured, declared, have a row, or have READY tasks."""
     backends = backends_on(database)
     names = {name for backend in backends for name in declared_queues(backend)}
     names.update(task.queue_name for task in registry.all().values() if task.backend in backends)

@@ -58,7 +58,7 @@ TITLES = {"pause": gettext_lazy("Pause queues"), "limit": gettext_lazy("Limit qu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLine:
-    """One queue. latency: how long its oldest READY task has waited. pause: who paused it, and why."""
+    """One queue. latency: how long its oldest READY task has waited. pause: its description; empty if active."""
 
     row: Queue
     ready: Count

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from jobqueue.inspect.formatting import Text, duration, moment_in_words
 from jobqueue.models import Task
 
-# A shape beside the colour, for eyes that do not see the colour.
+# Shapes, because not all readers see the colours.
 SHAPES = {
     Task.Status.READY: "○",
     Task.Status.SCHEDULED: "◷",
@@ -25,7 +25,7 @@ SHAPES = {
 
 
 def badge(status: str) -> SafeString:
-    """A task's status as word, shape and colour."""
+    """A status as word, shape and colour."""
     known = status in Task.Status.values
     return shaped(
         status.lower() if known else "unknown",
@@ -41,13 +41,13 @@ def shaped(kind: str, shape: str, word: Text) -> SafeString:
 
 
 def breakable(name: str) -> SafeString:
-    """A dotted name that a narrow column breaks after a dot or an underscore, not within a word."""
+    """A dotted name that a narrow column breaks after dots and underscores."""
     parts = re.findall(r"[^._]*[._]+|[^._]+", name)
     return format_html_join(mark_safe("<wbr>"), "{}", ((part,) for part in parts))
 
 
 def moment(at: datetime | None, words: str = "") -> SafeString:
-    """A time in words, the exact one for machines and on hovering."""
+    """A time as text, with the exact time in its title."""
     if at is None:
         return format_html("{}", words or "–")
     exact = moment_in_words(at)
@@ -55,7 +55,7 @@ def moment(at: datetime | None, words: str = "") -> SafeString:
 
 
 def ago(at: datetime, now: datetime) -> SafeString:
-    """A time as its distance from now."""
+    """A time relative to now."""
     if at > now:
         return moment(at, _("in %(time)s") % {"time": duration(at - now)})
     return moment(at, _("%(time)s ago") % {"time": duration(now - at)})

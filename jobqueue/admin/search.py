@@ -1,4 +1,4 @@
-"""The search box of the task list: what it understands, and nothing that would scan the table."""
+"""The search box of the task list. It offers no search that would scan the table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEX = re.compile(r"[0-9a-f]{1,32}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """ids: a range of the primary key. key: the `key` looked for, or None."""
+    """ids: a range of the primary key. key: a task's key, or None."""
 
     ids: Q
     key: str | None = None
@@ -21,7 +21,7 @@ class Search:
 
     @classmethod
     def parse(cls, text: str) -> Search:
-        """Read an id, the beginning of one, or `key:` and a key."""
+        """Parse a task id, its first characters, or key:<key>."""
         text = text.strip()
         if not text:
             return cls(ids=Q())

@@ -1,4 +1,4 @@
-"""The task list, and what is done to many tasks from it."""
+"""The task list and its bulk actions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from jobqueue.inspect.bulk import (
     perform_ids,
     perform_matching,
 )
-from jobqueue.inspect.formatting import headline, short_type, tries, when
+from jobqueue.inspect.formatting import attempts_text, headline, short_type, when
 from jobqueue.models import Task
 
 
@@ -55,7 +55,7 @@ class TaskAdmin(TaskPage):
     # --- the list
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Task]:
-        # With one backend this is an equality, which the indexes that begin with `backend` need.
+        # With one backend this is an equality, as the indexes on `backend` need.
         return super().get_queryset(request).filter(backend__in=backends_on(database_for(request)))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TaskChangeList]:
@@ -93,14 +93,14 @@ class TaskAdmin(TaskPage):
 
     @admin.display(description=gettext_lazy("attempts"))
     def tries(self, task: Task) -> str:
-        return tries(task, task.starts)  # type: ignore[attr-defined]
+        return attempts_text(task, task.starts)  # type: ignore[attr-defined]
 
     @admin.display(description=gettext_lazy("when"))
     def time(self, task: Task) -> SafeString:
         now: datetime = task.now  # type: ignore[attr-defined]
         name: str | None = task.executor_name  # type: ignore[attr-defined]
         words, moment = when(task, now, options_of(task.backend).aging, name)
-        return render.moment(moment, re.sub(r"(?<=\d) ", "\xa0", words))  # a narrow column leaves units with numbers
+        return render.moment(moment, re.sub(r"(?<=\d) ", "\xa0", words))  # units stay with their numbers
 
     @admin.display(description=gettext_lazy("error"), empty_value="")
     def error(self, task: Task) -> SafeString | None:

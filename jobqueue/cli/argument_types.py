@@ -22,7 +22,7 @@ LONGEST_SECONDS = 100 * 365 * 86_400
 
 
 def duration(text: str) -> timedelta:
-    """Read 90s, 30m, 12h, 14d or 2w. A number without a unit is refused: nobody can tell what was meant."""
+    """Read 90s, 30m, 12h, 14d or 2w. A number without a unit is refused, because it is ambiguous."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip(), re.ASCII)
     seconds = float(found[1]) * UNITS[found[2]] if found else -1.0
     if not 0 <= seconds <= LONGEST_SECONDS:

@@ -1,4 +1,4 @@
-"""Logs who changed what by command: logger `jobqueue.cli`, INFO. Arguments of tasks and messages are not logged."""
+"""The log of changes by command: logger `jobqueue.cli`, INFO. It has no arguments of tasks and no messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_IDS = 20  # in one line
 
 
 def log(event: str, by: str | None = None, /, **values: object) -> None:
-    """Log one line. by: the person for whom the system's user acts."""
+    """Log one line. by: the name given with --by."""
     user = f"shell user {shell_user()}" if by is None else f"{by!r} (shell user {shell_user()})"
     pairs = "".join(f" {name}={value!r}" for name, value in values.items() if value not in (None, ""))
     logger.info("command.executed command=%s by=%s%s", event, user, pairs)

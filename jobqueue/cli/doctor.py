@@ -1,4 +1,4 @@
-"""`doctor`: checks that need the database. Each finding says what to do."""
+"""`doctor`: checks that need the database. Each finding has an advice."""
 
 from __future__ import annotations
 

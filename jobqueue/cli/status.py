@@ -142,7 +142,7 @@ def _as_json(stats: BackendStats) -> dict[str, Any]:
 
 
 def _plain(counts: Mapping[Status, Count]) -> dict[str, Any]:
-    """Return counts as numbers, and the statuses whose number is only a lower bound."""
+    """Return counts as numbers, and the names of those that are lower bounds."""
     return {
         **{status.lower(): count.number for status, count in counts.items()},
         "at_least": [status.lower() for status, count in counts.items() if count.is_more],

@@ -13,7 +13,7 @@ from jobqueue.cli.console import Console
 from jobqueue.cli.tables import shorten_end
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.backends import options_of
-from jobqueue.inspect.formatting import attempt_number, duration, headline, local, short_type, tries
+from jobqueue.inspect.formatting import attempt_number, attempts_text, duration, headline, local, short_type
 from jobqueue.inspect.payload_display import raw, read, secrets_of
 from jobqueue.inspect.queries import newest
 from jobqueue.inspect.task_detail import listed
@@ -104,7 +104,7 @@ def _lines(task: Task, width: int | None) -> Iterator[str]:
     at, error = task.finished_at, " ".join(_error(task).split())
     assert at is not None
     moment = local(at)
-    attempt = tries(task, _starts(task))
+    attempt = attempts_text(task, _starts(task))
     parts = [f"{moment:%H:%M:%S}", f"{task.status:<10}", str(task.pk)]
     if width is None:
         yield " ".join([*parts, task.task_type, f"queue={task.queue_name}", attempt, _took(task), error]).rstrip()

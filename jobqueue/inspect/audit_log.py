@@ -1,4 +1,4 @@
-"""Who changed what by hand: entries in the history of Django's admin, where a site has one."""
+"""Manual actions, as entries of the log of Django's admin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOWN = 100  # entries of a task
 
 
 def write(request: HttpRequest, rows: Iterable[Model], message: str) -> None:
-    """Log one change of each row by the user who is logged in."""
+    """Log one change of each row by the current user."""
     add_entries(request, ((type(row), row.pk, str(row), message) for row in rows))
 
 

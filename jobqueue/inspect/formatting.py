@@ -109,7 +109,7 @@ def attempt_number(task: Task, starts: int | None) -> int | None:
             return task.attempts
 
 
-def tries(task: Task, starts: int | None) -> str:
+def attempts_text(task: Task, starts: int | None) -> str:
     """Return the attempt's number and the maximum, such as 2/3."""
     number = attempt_number(task, starts)
     return "–" if number is None else f"{number}/{task.max_attempts}"
@@ -141,7 +141,7 @@ def served(executor: Executor) -> list[str]:
 
 
 def describe_pause(queue: Queue) -> str:
-    """Describe who paused a queue, why, and when it resumes."""
+    """Describe a pause: user, reason and end."""
     sentences = [
         _("Queue %(queue)s is paused by %(user)s.") if queue.paused_by else _("Queue %(queue)s is paused."),
         _("Reason: %(reason)s.") if queue.pause_reason else "",

@@ -78,8 +78,8 @@ def walk(
     """
     Read a status in the order of `columns`. Yield the number of rows read and the ids of those that match the filter.
 
-    Python compares queue and task: a database would read the whole status in one statement to find rare ones. Rows
-    with equal columns are told apart by excluding their ids; sorting by id as well made the planner sort everything.
+    Python compares queue and task: a database would read the whole status in one statement to find rare ones. Among
+    rows with equal columns, known ids are excluded; sorting by id as well made the planner sort everything.
     """
     last: tuple[Any, ...] = ()
     seen: set[UUID] = set()  # ids of the rows at `last`

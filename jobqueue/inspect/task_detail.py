@@ -1,4 +1,4 @@
-"""Everything that a task's page shows, gathered in a number of queries that does not depend on the task."""
+"""The details of a task, as its page and `jobqueue show` show them. The number of queries is fixed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jobqueue.models import Executor, Queue, Task
 from jobqueue.serialization.redaction import Secrets, redact, redact_text
 
 RAW = ("args", "kwargs", "options", "metadata", "inner_state", "worker_ids", "errors", "return_value")
-EXECUTORS = 1000  # living executors looked at
+MAX_EXECUTORS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ def read_task(database: str, pk: str) -> Task:
 
 
 def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]:
-    """Gather the context of the page. with_payload: whether the reader may see arguments, results and state."""
+    """Return the details by name. with_payload: whether the reader may see arguments, results and state."""
     values: dict[str, Any] = {column: read(getattr(task, f"{column}_text")) for column in RAW}
     patterns = options_of(task.backend).redact
     values["errors"] = redact(values["errors"], ())  # limits their nesting
@@ -93,7 +93,7 @@ def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]
 
 
 def masked_errors(errors: Any, patterns: Sequence[str], secrets: Secrets) -> list[Mapping[str, Any]]:
-    """Give the errors of a task, oldest first, without what is masked among its arguments."""
+    """Return the errors of a task, oldest first, with the secrets of its arguments masked."""
 
     def masked(text: Any) -> str:
         return redact_text(str(text or ""), patterns, secrets)
@@ -106,33 +106,34 @@ def masked_errors(errors: Any, patterns: Sequence[str], secrets: Secrets) -> lis
 
 
 def listed(value: Any) -> list[Any]:
-    """Give what should be a list; an empty one where a row holds something else."""
+    """Return a list unchanged, and an empty one for other values."""
     return value if isinstance(value, list) else []
 
 
 def surroundings(task: Task, database: str, **known: Any) -> Surroundings:
+    """Read the executors and the queue of a task."""
     options = options_of(task.backend)
     now: datetime = task.now  # type: ignore[attr-defined]
     executors = Executor.objects.using(database).filter(backend=task.backend)
     living = list(
         executors.filter(heartbeat__gt=now - timedelta(seconds=options.heartbeat_timeout))
         .exclude(state=Executor.State.STOPPED)
-        .only("queues", "slots", "state")[:EXECUTORS]
+        .only("queues", "slots", "state")[:MAX_EXECUTORS]
     )
     of_queue = [row for row in living if not row.queues or task.queue_name in row.queues]
     serving = [row for row in of_queue if row.state == Executor.State.RUNNING]
-    on_event_loop = [name for name, each in registry.all().items() if iscoroutinefunction(each.func)]
+    on_event_loop = [name for name, known_task in registry.all().items() if iscoroutinefunction(known_task.func)]
     slots = 0 if task.task_type in on_event_loop else sum(row.slots for row in serving)  # slots count threads only
     running = Task.objects.using(database).running()
     queue = Queue.objects.using(database).filter(backend=task.backend, name=task.queue_name).first()
     in_threads = running.filter(executor_id__in=[row.pk for row in serving]).exclude(task_type__in=on_event_loop)
-    held = running.filter(backend=task.backend, queue_name=task.queue_name).order_by("executor_id")
+    of_queue_running = running.filter(backend=task.backend, queue_name=task.queue_name).order_by("executor_id")
     return Surroundings(
         now=now,
         aging_seconds=options.aging,
         timeout_seconds=options.heartbeat_timeout,
         queue=queue,
-        running=held[: queue.max_running].count() if queue is not None and queue.max_running else 0,
+        running=of_queue_running[: queue.max_running].count() if queue is not None and queue.max_running else 0,
         alive=len(living),
         serving=len(serving),
         quiet=sum(row.state == Executor.State.QUIET for row in of_queue),

@@ -1,8 +1,8 @@
 """
-A task's family: those above it, and those below as a tree.
+The ancestors of a task, and its descendants as a tree.
 
-At most five queries and some 16,000 short rows, however many children there are; ordered by parent_id,
-which the index of children gives and nothing else does: so no statistics tempt the planner away from it.
+Reading takes at most five queries and about 16,000 short rows, however many children there are. The rows are ordered by
+parent_id, which only the index of children provides, so statistics cannot lead the planner elsewhere.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from jobqueue.models import LIVE, Task
 
 LEVELS = 3  # shown below the task
 SHOWN = 100  # tasks per level
-COUNTED = 10_000  # children of the task itself that are counted
-COUNTED_BELOW = 2000  # children of all tasks of a deeper level together
+COUNTED = 10_000  # children of the task itself
+COUNTED_BELOW = 2000  # children of a whole deeper level
 STEP = 6  # ancestors per query, each a join
 STEPS = 4
 
-# Where not all can be shown: what is wrong, then what is going on.
+# The order in which children are chosen if not all can be shown: failed, then unfinished ones.
 INTEREST = {Task.Status.FAILED: 0, Task.Status.CANCELLED: 2, Task.Status.SUCCESSFUL: 3}
 
 
@@ -39,7 +39,7 @@ class Child(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """The children of one task. counts: how many in each state; is_cut: of more children than that."""
+    """The children of one task. counts: by status; is_cut: there are more children, which were not counted."""
 
     parent_id: UUID
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -64,20 +64,20 @@ class Branch:
 
     @property
     def size(self) -> int:
-        """How many tasks are shown, on all levels."""
+        """The number of shown tasks on all levels."""
         return sum(1 + (node.branch.size if node.branch else 0) for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A task in the tree; `branch` where it has children."""
+    """A task in the tree, with its children if it has any."""
 
     task: Task
     branch: Branch | None
 
 
 def read_tree(database: str, root: UUID) -> Branch:
-    """Read the children of a task and theirs; on the last level they are counted only."""
+    """Read the descendants of a task. On the last level they are only counted."""
     branches: list[dict[UUID, Branch]] = []
     shown: list[list[Child]] = []
     parents = [root]
@@ -102,13 +102,13 @@ def _read_level(database: str, parents: list[UUID], most: int) -> tuple[list[Chi
         parent: Branch(parent_id=parent, counts=Counter(child.status for child in group), is_cut=parent == last)
         for parent, group in groupby(children, key=lambda child: child.parent_id)
     }
-    if last is not None:  # the rows ended there, and nothing is known of the parents after it
+    if last is not None:  # the rows end here, so later parents have unknown children
         known |= {pk: Branch(parent_id=pk, is_cut=True) for pk in parents if pk >= last and pk not in known}
     return children, known
 
 
 def choose(children: Iterable[Child], most: int) -> list[Child]:
-    """Choose whom to show: a fair share of each parent's, the most interesting first."""
+    """Choose the children to show: an equal share of each parent's, failed ones first."""
     by_parent: dict[UUID, list[Child]] = {}
     for child in children:
         by_parent.setdefault(child.parent_id, []).append(child)
@@ -142,7 +142,7 @@ def _build(
 
 
 class Ancestor(NamedTuple):
-    """A task above; only its id where its row was pruned."""
+    """A task above. Only its id is known if its row was pruned."""
 
     pk: UUID
     task_type: str | None
@@ -159,7 +159,7 @@ class Ancestor(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ancestors:
-    """The tasks above one, the root first. is_cut: there are more above."""
+    """The ancestors of a task, the root first. is_cut: there are more above."""
 
     line: Sequence[Ancestor] = ()
     is_cut: bool = False
@@ -170,7 +170,7 @@ class Ancestors:
 
 
 def read_ancestors(database: str, task: Task) -> Ancestors:
-    """Walk from a task to its root, some tasks at a time."""
+    """Read the ancestors of a task, STEP of them per query."""
     if task.parent_id is None:
         return Ancestors()
     line: list[Ancestor] = []

@@ -1,8 +1,8 @@
 """
-What the admin's templates need beside Django's own filters.
+Filters of the admin's templates.
 
-Every site's template engine imports this module, also a site's that has no admin: so it imports
-nothing of ours before a filter is used.
+Every template engine imports this module, even on a site without the admin. So it imports the package only when a
+filter is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The admin as people meet it: in a browser, with its scripts."""
+"""The admin in a browser, with its scripts."""
 
 from __future__ import annotations
 

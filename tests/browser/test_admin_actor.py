@@ -1,4 +1,4 @@
-"""Actors in the admin, in a browser: written to, woken, and watched."""
+"""Pages of actors in a browser: messages, waking, live updates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVIL = "<script>document.title='hacked'; alert(1)</script><img src=x onerror=ale
 
 
 class Counter(Actor[Any]):
-    """Adds up the numbers it is sent."""
+    """Adds the numbers of its messages."""
 
     @dataclass
     class State:
@@ -71,7 +71,7 @@ def test_a_wrong_message_comes_back_with_the_reason_and_the_text(admin: Browser)
     admin.wait_for(lambda: "Message not sent" in admin.text(".messagelist"))
     assert "Not valid JSON" in admin.text(".jq-send .errorlist")
     assert admin.run("return document.activeElement.value") == '{"number": 7,}'
-    # The page lies at another address now, and is refreshed all the same.
+    # The page has another address now, and is still refreshed.
     admin.click('.jq-live button[data-seconds="2"]')
     run_what_is_ready()
     admin.wait_for(lambda: "Suspended" in admin.text(".jq-head .jq-badge"))

@@ -78,7 +78,7 @@ class Browser:
     def click(self, selector: str) -> None:
         try:
             self.command("POST", f"/element/{self.find(selector)}/click")
-        except BrowserError as error:  # a live page was drawn anew in between, and nothing clicked
+        except BrowserError as error:  # a live page was replaced before the click
             if "stale element" not in str(error):
                 raise
             self.command("POST", f"/element/{self.find(selector)}/click")
@@ -128,14 +128,14 @@ class Browser:
 
 
 def missing() -> str | None:
-    """Say which program is missing, if one is."""
+    """Return the name of the missing program, if any."""
     absent = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
     return f"{' and '.join(absent)} not found; on Debian: apt-get install chromium chromium-driver" if absent else None
 
 
 @contextmanager
 def chromedriver(log: Path) -> Iterator[str]:
-    """Start chromedriver on a free port of the loopback; gives its address."""
+    """Start chromedriver on a free loopback port. Yield its address."""
     with log.open("wb") as sink:
         process = subprocess.Popen(["chromedriver", "--port=0"], stdout=sink, stderr=subprocess.STDOUT)
         try:

@@ -1,4 +1,4 @@
-"""What the tests of `manage.py jobqueue` share."""
+"""Helpers of the tests of `manage.py jobqueue`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from django.core.management.base import CommandError, OutputWrapper
 from jobqueue.cli.console import Console
 
 
-class Said(NamedTuple):
-    """What a command wrote, and its exit code."""
+class CommandResult(NamedTuple):
+    """Output and exit code of a command."""
 
     out: str
     err: str
@@ -25,14 +25,14 @@ class Said(NamedTuple):
         return json.loads(self.out)
 
 
-def jobqueue(*words: object) -> Said:
+def jobqueue(*words: object) -> CommandResult:
     """Run a command as the shell would, in this process."""
     out, err = StringIO(), StringIO()
     try:
         call_command("jobqueue", *map(str, words), stdout=out, stderr=err)
     except CommandError as error:
-        return Said(out.getvalue(), f"{err.getvalue()}{error}", error.returncode)
-    return Said(out.getvalue(), err.getvalue(), 0)
+        return CommandResult(out.getvalue(), f"{err.getvalue()}{error}", error.returncode)
+    return CommandResult(out.getvalue(), err.getvalue(), 0)
 
 
 def console(err: StringIO | None = None) -> Console:

@@ -1,4 +1,4 @@
-"""An actor's page: its family, its mail, and what can be done for it by hand."""
+"""The page of an actor: parents and children, messages, actions."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,6 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.messages import get_messages
 from django.db import OperationalError, connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -22,14 +21,14 @@ from jobqueue.models import InboxMessage, Task
 from jobqueue.serialization.ids import new_id
 from jobqueue.serialization.redaction import MASK
 from tests.actor.actors import Checked
+from tests.edges.admin import BOTH, SCRIPT, messages_of, status_of, task_url
 from tests.factories import MessageFactory, TaskFactory, ago, make_user, now
 
-pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
-SCRIPT = "<script>alert(1)</script>"
+pytestmark = BOTH
 
 
 class Counter(Actor[Any]):
-    """Adds up the numbers it is sent."""
+    """Adds the numbers of its messages."""
 
     @dataclass
     class Add:
@@ -70,7 +69,7 @@ def staff(client):
 @pytest.fixture
 def page(client, staff):
     def get(row):
-        response = client.get(url(row))
+        response = client.get(task_url(row))
         assert response.status_code == 200
         return response.content.decode()
 
@@ -79,15 +78,7 @@ def page(client, staff):
 
 @pytest.fixture
 def send(client, staff):
-    return lambda row, text: client.post(url(row, "send"), {"body": text})
-
-
-def url(row, name="change"):
-    return reverse(f"admin:jobqueue_task_{name}", args=[row.pk])
-
-
-def said(response):
-    return [str(message) for message in get_messages(response.wsgi_request)]
+    return lambda row, text: client.post(task_url(row, "send"), {"body": text})
 
 
 def inbox(row):
@@ -95,14 +86,10 @@ def inbox(row):
     return [message.body for message in rows]
 
 
-def status(row):
-    return Task.objects.using(row.backend).get(pk=row.pk).status
+# --- state and messages
 
 
-# --- its state and mail
-
-
-def test_state_is_shown_masked_and_its_absence_said(make, page):
+def test_state_is_shown_masked_or_as_absent(make, page):
     shown = page(make(inner_state={"total": 41, "api_token": "s1"}))
 
     assert "&quot;total&quot;: 41" in shown
@@ -111,7 +98,7 @@ def test_state_is_shown_masked_and_its_absence_said(make, page):
     assert "No state yet: no poll has succeeded." in page(make(inner_state=None))
 
 
-def test_mail_says_its_kind_its_sender_and_its_body(make, page, backend):
+def test_message_shows_kind_sender_and_body(make, page, backend):
     row, sender = make(), uuid4()
     for child_status in (None, "SUCCESSFUL", "FAILED", "CANCELLED"):
         MessageFactory.create(
@@ -127,7 +114,7 @@ def test_mail_says_its_kind_its_sender_and_its_body(make, page, backend):
     assert "It has 4 unread messages." in shown
 
 
-def test_consumed_mail_that_stays_for_its_key_is_called_consumed(make, page, backend):
+def test_consumed_message_with_dedupe_key_is_shown_as_read(make, page, backend):
     row = make()
     MessageFactory.create(using=backend, task_id=row.pk, body=None, dedupe_key="webhook:7", consumed_at=ago(1))
 
@@ -138,7 +125,7 @@ def test_consumed_mail_that_stays_for_its_key_is_called_consumed(make, page, bac
     assert "unread" not in shown
 
 
-def test_long_mail_is_cut_and_more_mail_than_fits_is_left_out(make, page, backend, monkeypatch):
+def test_long_messages_are_cut_and_many_are_left_out(make, page, backend, monkeypatch):
     monkeypatch.setattr(inbox_module, "MAX_UNREAD", 2)
     row = make()
     bodies = ["x" * 5000, "y" * 60_000, "z"]
@@ -153,7 +140,7 @@ def test_long_mail_is_cut_and_more_mail_than_fits_is_left_out(make, page, backen
     assert "&quot;z&quot;" not in shown
 
 
-def test_undelivered_mail_of_an_ended_actor(make, page, backend):
+def test_message_of_ended_actor_is_undelivered(make, page, backend):
     row = make(suspended=False, successful=True)
     MessageFactory.create(using=backend, task_id=row.pk)
 
@@ -170,7 +157,7 @@ def test_bodies_and_state_need_the_permission(client, make, backend):
     MessageFactory.create(using=backend, task_id=row.pk, body="val2")
 
     with CaptureQueriesContext(connections[backend]) as queries:
-        shown = client.get(url(row)).content.decode()
+        shown = client.get(task_url(row)).content.decode()
 
     assert "val1" not in shown
     assert "val2" not in shown
@@ -191,7 +178,7 @@ def test_nothing_of_an_actor_is_rendered_unescaped(make, page, child_of, backend
     assert "<script>" not in shown
 
 
-# --- its family
+# --- parents and children
 
 
 def test_breadcrumbs_lead_from_the_root_to_the_task(make, page):
@@ -202,12 +189,12 @@ def test_breadcrumbs_lead_from_the_root_to_the_task(make, page):
     shown = page(rows[-1])
 
     crumbs = shown[shown.index("jq-crumbs") : shown.index("</ol>")]
-    places = [crumbs.index(url(row)) for row in rows[:-1]]
+    places = [crumbs.index(task_url(row)) for row in rows[:-1]]
     assert places == sorted(places)
-    assert url(rows[-1]) not in crumbs
+    assert task_url(rows[-1]) not in crumbs
 
 
-def test_breadcrumbs_end_where_a_task_was_pruned_or_after_many(make, page, monkeypatch):
+def test_breadcrumbs_end_at_a_pruned_task_or_a_limit(make, page, monkeypatch):
     grandchild = make(parent_id=make(parent_id=uuid4()).pk)
     assert "a pruned task" in page(grandchild)
 
@@ -219,7 +206,7 @@ def test_breadcrumbs_end_where_a_task_was_pruned_or_after_many(make, page, monke
     assert "<li>…</li>" in page(grandchild)
 
 
-def test_a_child_whose_parent_ended_is_called_an_orphan(make, page):
+def test_child_of_ended_parent_is_explained(make, page):
     over = make(suspended=False, successful=True)
 
     assert "Its parent has ended." in page(make(parent_id=over.pk))
@@ -237,16 +224,16 @@ def test_children_are_a_tree_with_counts_by_state(make, page, child_of):
 
     shown = page(root)
 
-    assert url(child) in shown
-    assert url(leaf) in shown
-    assert url(beyond) not in shown
+    assert task_url(child) in shown
+    assert task_url(leaf) in shown
+    assert task_url(beyond) not in shown
     assert shown.count("<details") == 3
     assert f"parent={root.pk}&amp;status=SUCCESSFUL" in shown
     assert f"parent={leaf.pk}" in shown
     assert "1 child has not ended" in shown
 
 
-def test_of_many_children_the_failed_and_the_living_are_shown(make, page, child_of, backend, monkeypatch):
+def test_tree_prefers_failed_and_unfinished_children(make, page, child_of, backend, monkeypatch):
     monkeypatch.setattr(tree, "SHOWN", 3)
     root = make()
     for _ in range(3):
@@ -255,13 +242,13 @@ def test_of_many_children_the_failed_and_the_living_are_shown(make, page, child_
 
     shown = page(root)
 
-    assert url(failed) in shown
-    assert url(ready) in shown
+    assert task_url(failed) in shown
+    assert task_url(ready) in shown
     assert "3 are shown, failed and unfinished ones first." in shown
     assert read_tree(backend, root.pk).counts == {"SUCCESSFUL": 3, "FAILED": 1, "READY": 1}
 
 
-def test_every_parent_of_a_level_gets_its_share():
+def test_tree_shares_places_between_parents():
     one, two = UUID(int=1), UUID(int=2)
     many = [Child(one, UUID(int=10 + n), "READY") for n in range(5)]
     few = [Child(two, UUID(int=20), "SUCCESSFUL")]
@@ -269,7 +256,7 @@ def test_every_parent_of_a_level_gets_its_share():
     assert choose([*many, *few], 3) == [many[0], few[0], many[1]]
 
 
-def test_counts_end_somewhere_and_say_so(make, page, child_of, backend, monkeypatch):
+def test_tree_counts_are_capped(make, page, child_of, backend, monkeypatch):
     monkeypatch.setattr(tree, "COUNTED", 4)
     monkeypatch.setattr(tree, "COUNTED_BELOW", 2)
     root = make()
@@ -290,14 +277,14 @@ def test_counts_end_somewhere_and_say_so(make, page, child_of, backend, monkeypa
     assert "and more, not counted" in page(root)
 
 
-def test_a_task_that_is_its_own_parent_has_a_page(page, backend):
+def test_task_that_is_its_own_parent_has_a_page(page, backend):
     pk = new_id()
     row = TaskFactory.create(backend=backend, using=backend, id=pk, parent_id=pk)
 
     assert "Children" in page(row)
 
 
-def test_a_large_family_costs_a_few_queries_more_than_none(make, page, backend):
+def test_tree_of_many_children_takes_few_queries(make, page, backend):
     def count(row):
         with CaptureQueriesContext(connections[backend]) as queries:
             page(row)
@@ -315,32 +302,32 @@ def test_a_large_family_costs_a_few_queries_more_than_none(make, page, backend):
     assert read_tree(backend, parent.pk).size == 300
 
 
-# --- messages by hand
+# --- send
 
 
 @pytest.mark.parametrize("state", ["suspended", "running", "scheduled"])
-def test_a_message_arrives(make, send, state):
+def test_send_stores_the_message(make, send, state):
     row = make(**{"suspended": False, state: True})
 
     response = send(row, '{"text": "publish", "n": [1, 2.5, null]}')
 
-    assert response.url == url(row)
+    assert response.url == task_url(row)
     (message,) = InboxMessage.objects.using(row.backend).filter(task_id=row.pk)
-    assert said(response) == [f"Message sent (no. {message.pk})."]
+    assert messages_of(response) == [f"Message sent (no. {message.pk})."]
     assert message.body == {"text": "publish", "n": [1, 2.5, None]}
     assert message.sender_id is None
 
 
-def test_a_message_wakes_its_receiver_after_the_commit(make, send, django_capture_on_commit_callbacks, backend):
+def test_send_wakes_the_receiver_after_commit(make, send, django_capture_on_commit_callbacks, backend):
     row = make()
 
     with django_capture_on_commit_callbacks(using=backend, execute=True):
         send(row, "null")
 
-    assert status(row) == "READY"
+    assert status_of(row) == "READY"
 
 
-def test_who_sent_is_logged_but_not_what(make, send, staff, page):
+def test_send_logs_the_user_but_not_the_body(make, send, staff, page):
     row = make()
 
     send(row, '"hunter2"')
@@ -363,7 +350,7 @@ def test_who_sent_is_logged_but_not_what(make, send, staff, page):
         (f'"{SCRIPT}"x', "Not valid JSON: Extra data"),
     ],
 )
-def test_what_is_no_json_is_sent_back_with_a_word_why(make, send, text, words):
+def test_send_of_invalid_json_explains_the_error(make, send, text, words):
     row = make()
 
     response = send(row, text)
@@ -376,13 +363,13 @@ def test_what_is_no_json_is_sent_back_with_a_word_why(make, send, text, words):
     assert not LogEntry.objects.exists()
 
 
-def test_the_text_is_kept_for_another_try(make, send):
+def test_send_of_invalid_json_keeps_the_text(make, send):
     shown = send(make(), '{"text": "a long message",}').content.decode()
 
     assert "{&quot;text&quot;: &quot;a long message&quot;,}</textarea>" in shown
 
 
-def test_what_the_actor_could_not_decode_is_not_sent(make, send):
+def test_send_refuses_an_invalid_message(make, send):
     row = make(task_type=Counter.task.task_type)
 
     shown = send(row, '{"number": "seven"}').content.decode()
@@ -393,7 +380,7 @@ def test_what_the_actor_could_not_decode_is_not_sent(make, send):
     assert inbox(row) == [{"number": 7}]
 
 
-def test_what_the_code_of_the_actors_type_refuses_is_not_sent(make, send):
+def test_send_refuses_a_message_that_its_type_rejects(make, send):
     row = make(task_type=Checked.task.task_type)
 
     shown = send(row, '{"article": "mug"}').content.decode()
@@ -402,7 +389,7 @@ def test_what_the_code_of_the_actors_type_refuses_is_not_sent(make, send):
     assert inbox(row) == []
 
 
-def test_the_page_says_what_the_actor_takes(make, page, monkeypatch):
+def test_page_shows_the_message_schema(make, page, monkeypatch):
     typed, untyped = make(task_type=Counter.task.task_type), make()
 
     assert "&quot;number&quot;: {\n          &quot;type&quot;: &quot;integer&quot;" in page(typed)
@@ -411,14 +398,14 @@ def test_the_page_says_what_the_actor_takes(make, page, monkeypatch):
     assert "Message schema" not in page(typed)
 
 
-def test_an_ended_actor_takes_no_message(make, send):
+def test_send_to_an_ended_actor_is_refused(make, send):
     row = make(suspended=False, successful=True)
 
-    assert said(send(row, "1")) == ["Message not sent: the task has ended."]
+    assert messages_of(send(row, "1")) == ["Message not sent: the task has ended."]
     assert inbox(row) == []
 
 
-def test_an_actor_that_ends_in_the_same_moment_takes_no_message(make, send, monkeypatch, backend):
+def test_send_to_an_actor_that_just_ended_is_refused(make, send, monkeypatch, backend):
     row = make()
     valid = message_form.MessageForm.is_valid
 
@@ -428,11 +415,11 @@ def test_an_actor_that_ends_in_the_same_moment_takes_no_message(make, send, monk
 
     monkeypatch.setattr(message_form.MessageForm, "is_valid", end_first)
 
-    assert said(send(row, "1")) == ["Message not sent: the task has ended."]
+    assert messages_of(send(row, "1")) == ["Message not sent: the task has ended."]
     assert inbox(row) == []
 
 
-def test_an_actor_pruned_in_the_same_moment_is_said_to_be_gone(make, send, monkeypatch, backend):
+def test_send_to_an_actor_that_was_just_pruned_is_refused(make, send, monkeypatch, backend):
     row = make()
     valid = message_form.MessageForm.is_valid
 
@@ -444,17 +431,17 @@ def test_an_actor_pruned_in_the_same_moment_is_said_to_be_gone(make, send, monke
 
     response = send(row, "1")
 
-    assert "Unknown task" in said(response)[0]
+    assert "Unknown task" in messages_of(response)[0]
     assert response.url == "/admin/jobqueue/task/"
 
 
-def test_only_actors_are_written_to(make, page, send):
+def test_send_is_offered_for_actors_only(make, page, send):
     function, unknown = make(task_type="tests.tasks.add"), make(task_type="shop.actors.Gone")
 
     assert "<textarea" in page(make())
     assert "<textarea" not in page(function)
     assert "<textarea" not in page(unknown)
-    assert said(send(unknown, "1")) == ["Message not sent: this site has no actor of this name."]
+    assert messages_of(send(unknown, "1")) == ["Message not sent: this site has no actor of this name."]
     assert inbox(unknown) == []
 
 
@@ -464,19 +451,19 @@ def test_only_actors_are_written_to(make, page, send):
 def test_wake_now_makes_a_suspended_task_ready(client, staff, make):
     row = make(wake_at=now())
 
-    response = client.post(url(row, "wake"))
+    response = client.post(task_url(row, "wake"))
 
-    assert said(response) == ["Woke 1 task. It runs as soon as an executor has a free slot."]
-    assert status(row) == "READY"
+    assert messages_of(response) == ["Woke 1 task. It runs as soon as an executor has a free slot."]
+    assert status_of(row) == "READY"
     assert LogEntry.objects.get().change_message == "Wake now"
 
 
-def test_wake_now_says_when_there_was_nothing_to_wake(client, staff, make):
+def test_wake_now_skips_a_running_task(client, staff, make):
     row = make(suspended=False, running=True)
 
-    response = client.post(url(row, "wake"))
+    response = client.post(task_url(row, "wake"))
 
-    assert said(response) == ["Skipped 1 task: not suspended, or deleted."]
+    assert messages_of(response) == ["Skipped 1 task: not suspended, or deleted."]
     assert not LogEntry.objects.exists()
 
 
@@ -485,7 +472,7 @@ def test_wake_now_is_offered_to_suspended_tasks_only(make, page):
     assert "Wake now" not in page(make(suspended=False, scheduled=True))
 
 
-def test_a_lock_that_does_not_come_is_said(client, staff, make, monkeypatch, backend):
+def test_lock_timeout_is_reported(client, staff, make, monkeypatch, backend):
     row = make()
 
     def refuse(*args, **kwargs):
@@ -493,41 +480,45 @@ def test_a_lock_that_does_not_come_is_said(client, staff, make, monkeypatch, bac
 
     monkeypatch.setattr(type(engine_for(backend)), "wake", refuse)
 
-    response = client.post(url(row, "wake"))
+    response = client.post(task_url(row, "wake"))
 
-    assert said(response) == ["Nothing was changed: another transaction has locked the task. Try again in a moment."]
-    assert status(row) == "SUSPENDED"
+    assert messages_of(response) == [
+        "Nothing was changed: another transaction has locked the task. Try again in a moment."
+    ]
+    assert status_of(row) == "SUSPENDED"
 
 
-# --- cancel with children
+# --- cancel with descendants
 
 
-def test_cancel_takes_the_children_along_only_where_that_was_ticked(client, staff, make, child_of):
+def test_cancel_includes_descendants_only_if_ticked(client, staff, make, child_of):
     root, other = make(), make()
     child, spared = child_of(root), child_of(other)
     grandchild = child_of(child, running=True)
 
-    assert said(client.post(url(root, "cancel"), {"tree": "1"})) == ["Cancelled 2 tasks. Asked 1 running task to stop."]
-    client.post(url(other, "cancel"))
+    assert messages_of(client.post(task_url(root, "cancel"), {"tree": "1"})) == [
+        "Cancelled 2 tasks. Asked 1 running task to stop."
+    ]
+    client.post(task_url(other, "cancel"))
 
-    assert [status(row) for row in (root, child, other, spared)] == ["CANCELLED", "CANCELLED", "CANCELLED", "READY"]
+    assert [status_of(row) for row in (root, child, other, spared)] == ["CANCELLED", "CANCELLED", "CANCELLED", "READY"]
     assert Task.objects.using(grandchild.backend).get(pk=grandchild.pk).cancel_requested_at is not None
     assert {entry.change_message for entry in LogEntry.objects.all()} == {"Cancel with descendants", "Cancel"}
 
 
-def test_children_that_outlived_their_parent_can_be_cancelled_from_its_page(client, staff, make, child_of, page):
+def test_children_of_an_ended_parent_can_be_cancelled(client, staff, make, child_of, page):
     root = make(suspended=False, successful=True)
     child = child_of(root)
     assert "Cancel its descendants" in page(root)
 
-    response = client.post(url(root, "cancel"), {"tree": "1"})
+    response = client.post(task_url(root, "cancel"), {"tree": "1"})
 
-    assert said(response) == ["Cancelled 1 task. Skipped 1 task: already ended, or deleted."]
-    assert (status(root), status(child)) == ("SUCCESSFUL", "CANCELLED")
+    assert messages_of(response) == ["Cancelled 1 task. Skipped 1 task: already ended, or deleted."]
+    assert (status_of(root), status_of(child)) == ("SUCCESSFUL", "CANCELLED")
     assert "Cancel its descendants" not in page(root)
 
 
-def test_cancel_offers_the_children_where_some_live(make, page, child_of):
+def test_cancel_offers_descendants_if_some_are_unfinished(make, page, child_of):
     lonely, parent = make(), make()
     child_of(lonely, successful=True)
     child_of(parent)
@@ -536,49 +527,49 @@ def test_cancel_offers_the_children_where_some_live(make, page, child_of):
     assert "and its descendants" in page(parent)
 
 
-# --- who may
+# --- permissions
 
 
 @pytest.mark.parametrize(
     ("name", "permission", "words"),
     [("send", "send_message", "<textarea"), ("wake", "wake_task", "Wake now"), ("cancel", "cancel_task", ">Cancel<")],
 )
-def test_each_deed_has_its_permission_and_is_shown_to_those_who_have_it(client, make, name, permission, words):
+def test_each_action_needs_its_permission(client, make, name, permission, words):
     row = make()
     for permissions in (["view_task"], [permission], [permission, "view_task"]):
         client.force_login(make_user(*permissions))
         is_allowed = len(permissions) == 2
         if "view_task" in permissions:
-            assert (words in client.get(url(row)).content.decode()) is is_allowed
-        response = client.post(url(row, name), {"body": "1"})
+            assert (words in client.get(task_url(row)).content.decode()) is is_allowed
+        response = client.post(task_url(row, name), {"body": "1"})
         assert response.status_code == (302 if is_allowed else 403)
     others = make_user("view_task", *({"send_message", "wake_task", "cancel_task"} - {permission}))
     client.force_login(others)
-    assert client.post(url(row, name), {"body": "1"}).status_code == 403
+    assert client.post(task_url(row, name), {"body": "1"}).status_code == 403
 
 
 @pytest.mark.parametrize("name", ["send", "wake", "cancel"])
-def test_nothing_is_done_by_get(client, staff, make, name):
+def test_actions_refuse_get(client, staff, make, name):
     row = make()
 
-    assert client.get(url(row, name), {"body": "1"}).status_code == 405
-    assert status(row) == "SUSPENDED"
+    assert client.get(task_url(row, name), {"body": "1"}).status_code == 405
+    assert status_of(row) == "SUSPENDED"
     assert inbox(row) == []
 
 
 @pytest.mark.parametrize("name", ["send", "wake", "cancel"])
-def test_forms_need_their_token(staff, make, name):
+def test_actions_need_the_csrf_token(staff, make, name):
     strict = Client(enforce_csrf_checks=True)
     strict.force_login(staff)
     row = make()
 
-    assert strict.post(url(row, name), {"body": "1"}).status_code == 403
-    assert status(row) == "SUSPENDED"
+    assert strict.post(task_url(row, name), {"body": "1"}).status_code == 403
+    assert status_of(row) == "SUSPENDED"
     assert inbox(row) == []
 
 
 @pytest.mark.parametrize("name", ["send", "wake"])
-def test_a_task_that_is_gone_is_said_to_be(client, staff, name):
+def test_action_on_unknown_task_is_reported(client, staff, name):
     response = client.post(f"/admin/jobqueue/task/{uuid4()}/{name}/", {"body": "1"})
 
-    assert "Unknown task" in said(response)[0]
+    assert "Unknown task" in messages_of(response)[0]

@@ -1,4 +1,4 @@
-"""Requeue and cancel in the admin: permissions, POST only, true counts, the log."""
+"""Requeue and cancel in the admin: permissions, POST only, counts, the log."""
 
 from dataclasses import replace
 from uuid import uuid4
@@ -68,7 +68,7 @@ def window(monkeypatch):
 
 
 def fail_in_order(make, count):
-    """Create failed tasks of a queue, the newest first, each of which failed after the one before."""
+    """Create failed tasks of a queue, the last failed one first."""
     return [make(failed=True, queue_name="emails", finished_at=ago(100 - n)) for n in range(count)][::-1]
 
 

@@ -1,4 +1,4 @@
-"""A task's page: what it shows to whom, and that it changes nothing."""
+"""The page of a task: contents and permissions. GET changes nothing."""
 
 import subprocess
 import sys
@@ -9,19 +9,18 @@ from uuid import uuid4
 import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
-from django.urls import reverse
 
 from jobqueue import task
-from jobqueue.inspect import payload_display as values
+from jobqueue.inspect import payload_display
 from jobqueue.inspect.payload_display import SHOWN_CHARACTERS, UNREADABLE, read, show_arguments
 from jobqueue.models import Task
 from jobqueue.serialization.redaction import MASK
+from tests.edges.admin import BOTH, SCRIPT, task_url
 from tests.edges.cli import jobqueue
 from tests.factories import ExecutorFactory, MessageFactory, ago, error, make_user
 from tests.tasks import add_later
 
-pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
-SCRIPT = "<script>alert(1)</script>"
+pytestmark = BOTH
 
 
 @task
@@ -32,34 +31,30 @@ def log_in(name: str, password: str, *rest: str, next_page: str = "/") -> None: 
 def log_in_with_context(context, name: str, password: str) -> None: ...
 
 
-def url(row, page="change"):
-    return reverse(f"admin:jobqueue_task_{page}", args=[row.pk])
-
-
 @pytest.fixture
 def show(client):
     client.force_login(make_user("view_task", "view_payload"))
 
     def get(row):
-        response = client.get(url(row))
+        response = client.get(task_url(row))
         assert response.status_code == 200
         return response.content.decode()
 
     return get
 
 
-def test_page_says_why_the_task_is_where_it_is(make, show):
+def test_page_explains_the_state(make, show):
     row = make(enqueued_at=ago(14 * 60))
 
     assert "Ready for 14 min. No executor is serving queue default." in show(row)
 
 
-def test_sentence_knows_of_executors_that_are_quiet(make, show, backend):
+def test_explanation_names_quiet_executors(make, show, backend):
     ExecutorFactory.create(backend=backend, using=backend, state="QUIET")
     assert "All executors serving queue default are quiet: they claim no tasks." in show(make())
 
 
-def test_sentence_knows_the_executors_and_what_they_run(make, show, backend):
+def test_explanation_counts_slots_of_serving_executors(make, show, backend):
     row = make(queue_name="emails")
     web = ExecutorFactory.create(backend=backend, using=backend, slots=1, queues=["emails"])
     ExecutorFactory.create(backend=backend, using=backend, queues=["images"])
@@ -73,7 +68,7 @@ def test_sentence_knows_the_executors_and_what_they_run(make, show, backend):
     assert "All 1 slots of the executors serving queue emails are busy" in show(row)
 
 
-def test_sentence_does_not_count_async_tasks_as_busy_threads(make, show, backend):
+def test_explanation_ignores_async_tasks_in_slots(make, show, backend):
     web = ExecutorFactory.create(backend=backend, using=backend, slots=1)
     make(running=True, executor_id=web.pk, task_type=add_later.task_type)
     assert "its turn in queue default" in show(make())
@@ -94,7 +89,7 @@ def test_sentence_does_not_count_async_tasks_as_busy_threads(make, show, backend
         ({"failed": True, "worker_ids": ["a"] * 4}, 4, 4),
     ],
 )
-def test_attempts_are_those_of_the_list(make, show, columns, number, starts):
+def test_attempts_are_counted_as_in_the_list(make, show, columns, number, starts):
     content = show(make(**columns))
 
     assert f"<dt>Attempts</dt><dd>{number} of 4</dd>" in content
@@ -108,7 +103,7 @@ def test_attempts_of_a_successful_actor_are_not_counted(make, show):
     assert "<dt>Attempts started</dt><dd>9</dd>" in content
 
 
-def test_arguments_bear_the_names_of_the_function(make, show):
+def test_arguments_have_the_names_of_the_parameters(make, show):
     content = show(make(task_type=log_in.task_type, args=["anna", "hunter2", "more"], kwargs={"next_page": "/cart"}))
 
     for text in ("name", "anna", "password", MASK, "next_page", "/cart", "more"):
@@ -150,7 +145,7 @@ def test_without_the_permission_no_value_is_shown(client, make, backend):
     )
     MessageFactory.create(using=backend, task_id=row.pk, body="val6")
 
-    content = client.get(url(row)).content.decode()
+    content = client.get(task_url(row)).content.decode()
 
     assert "val" not in content.replace("value", "").replace("interval", "").replace("invalid", "")
     assert "you lack the permission to see them" in content
@@ -167,8 +162,8 @@ def test_every_attempt_has_its_traceback_and_the_latest_is_open(make, show):
     assert content.count("Traceback (most recent call last)") == 2
 
 
-def test_page_of_a_task_with_many_secrets_and_errors_comes_soon(make, show):
-    """Once it took a minute: each secret was looked for in each error."""
+def test_page_with_many_secrets_and_errors_is_fast(make, show):
+    """It took a minute while each secret was searched in each error."""
     passwords = list(range(10_000_000, 10_020_000))
     row = make(failed=True, kwargs={"passwords": passwords}, errors=[error(str(passwords[:1500]))] * 20)
     begun = time.process_time()
@@ -180,8 +175,8 @@ def test_page_of_a_task_with_many_secrets_and_errors_comes_soon(make, show):
     assert str(passwords[0]) not in content
 
 
-def test_errors_are_masked_whole_where_the_arguments_are_too_large_to_be_read(make, show, monkeypatch):
-    monkeypatch.setattr(values, "READ_CHARACTERS", 1000)
+def test_errors_are_masked_if_arguments_are_too_large(make, show, monkeypatch):
+    monkeypatch.setattr(payload_display, "READ_CHARACTERS", 1000)
     row = make(failed=True, kwargs={"password": "hunter2", "text": "x" * 1000}, errors=[error("not hunter2")])
 
     content = show(row)
@@ -200,16 +195,16 @@ def test_parent_children_and_messages_are_linked(make, show, backend):
 
     page = show(parent)
 
-    assert url(child) in page
+    assert task_url(child) in page
     assert str(sender) in page
     assert "unread" in page
     assert "child succeeded" in page
-    assert url(parent) in show(child)
+    assert task_url(parent) in show(child)
     assert "(pruned)" in show(make(parent_id=uuid4()))
     assert "a pruned task" in show(make(parent_id=uuid4()))
 
 
-def test_mail_left_behind_by_an_ended_task_is_called_undelivered(make, show, backend):
+def test_message_of_an_ended_task_is_undelivered(make, show, backend):
     row = make(successful=True)
     MessageFactory.create(using=backend, task_id=row.pk)
 
@@ -225,7 +220,7 @@ def test_times_are_machine_readable(make, show):
     )
 
 
-def test_nothing_of_a_task_is_rendered_unescaped(make, show, backend):
+def test_page_escapes_values(make, show, backend):
     web = ExecutorFactory.create(backend=backend, using=backend, name=SCRIPT)
     row = make(
         running=True,
@@ -254,7 +249,7 @@ def test_pages_have_no_inline_script_or_style(client, make):
     client.force_login(make_user(is_superuser=True))
     row = make(failed=True, args=[1])
 
-    content = client.get(url(row)).content.decode()
+    content = client.get(task_url(row)).content.decode()
 
     assert "style=" not in content
     assert "<style" not in content
@@ -275,7 +270,7 @@ def test_page_reads_in_a_bounded_number_of_queries(make, show, backend):
     assert len(first) + len(second) <= 18
 
 
-def test_a_value_that_python_cannot_read_fails_alone(make, show, backend):
+def test_unreadable_value_does_not_fail_the_page(make, show, backend):
     row = make(kwargs={"n": 1})
     with connections[backend].cursor() as cursor:
         key = row.pk if backend == "default" else row.pk.hex
@@ -289,7 +284,7 @@ def test_a_value_that_python_cannot_read_fails_alone(make, show, backend):
 
 @pytest.mark.parametrize("depth", [200, 500, 900])
 @pytest.mark.parametrize("redact", [None, []], ids=["masked", "unmasked"])
-def test_values_nested_deeper_than_any_that_we_write_fail_no_page(client, make, show, backend, settings, depth, redact):
+def test_deeply_nested_values_do_not_fail_pages(client, make, show, backend, settings, depth, redact):
     if redact is not None:
         tasks = {**settings.TASKS}
         tasks[backend] = {**tasks[backend], "OPTIONS": {**tasks[backend].get("OPTIONS", {}), "REDACT": redact}}
@@ -320,7 +315,7 @@ def test_values_nested_deeper_than_any_that_we_write_fail_no_page(client, make, 
 
 @pytest.mark.parametrize("at", ["0001-01-01T00:00:00+00:00", "9999-12-31T23:59:59.999999-12:00", "0001-01-01"])
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
-def test_moments_of_errors_at_the_ends_of_the_calendar_fail_no_page(make, show, settings, at, zone):
+def test_extreme_moments_of_errors_do_not_fail_pages(make, show, settings, at, zone):
     settings.TIME_ZONE = zone
     row = make(failed=True, errors=[error("no reply", at=at)])
 
@@ -338,17 +333,17 @@ def test_the_first_of_many_arguments_are_shown(make, show):
 
 
 def test_long_values_are_cut():
-    shown = values.show("x" * 30_000, ())
+    shown = payload_display.show("x" * 30_000, ())
 
     assert len(shown.text) == SHOWN_CHARACTERS
     assert shown.note == "The first 20000 of 30002 characters."
 
 
 def test_values_too_large_to_mask_are_not_shown(monkeypatch):
-    monkeypatch.setattr(values, "READ_CHARACTERS", 10)
+    monkeypatch.setattr(payload_display, "READ_CHARACTERS", 10)
 
     assert read('"0123456789"') is UNREADABLE
-    assert values.show(UNREADABLE, ()).text == ""
+    assert payload_display.show(UNREADABLE, ()).text == ""
     assert read(None) is None
 
 
@@ -362,17 +357,17 @@ def test_page_has_no_form_that_edits(make, show):
 
 @pytest.mark.parametrize("permissions", [["view_task", "change_task", "delete_task", "add_task"], None])
 @pytest.mark.parametrize("page", ["change", "delete"])
-def test_nobody_edits_or_deletes_by_post(client, make, permissions, page):
+def test_post_to_edit_or_delete_is_refused(client, make, permissions, page):
     client.force_login(make_user(*permissions) if permissions else make_user(is_superuser=True))
     row = make(status="READY")
 
-    response = client.post(url(row, page), {"status": "SUCCESSFUL", "priority": "99", "post": "yes"})
+    response = client.post(task_url(row, page), {"status": "SUCCESSFUL", "priority": "99", "post": "yes"})
 
     assert response.status_code == 403
     assert Task.objects.using(row.backend).get(pk=row.pk).status == "READY"
 
 
-def test_nobody_adds(client):
+def test_add_page_is_refused(client):
     client.force_login(make_user(is_superuser=True))
 
     assert client.get("/admin/jobqueue/task/add/").status_code == 403
@@ -380,7 +375,7 @@ def test_nobody_adds(client):
 
 
 @pytest.mark.parametrize("identifier", [str(uuid4()), "nonsense", "_5Fx"], ids=["id", "text", "quoted"])
-def test_unknown_task_leads_back_to_the_list(client, identifier):
+def test_unknown_task_redirects_to_the_list(client, identifier):
     client.force_login(make_user("view_task"))
 
     response = client.get(f"/admin/jobqueue/task/{identifier}/change/", follow=True)
@@ -392,7 +387,7 @@ def test_unknown_task_leads_back_to_the_list(client, identifier):
 def test_page_needs_the_permission_to_view(client, make):
     client.force_login(make_user("requeue_task"))
 
-    assert client.get(url(make())).status_code == 403
+    assert client.get(task_url(make())).status_code == 403
 
 
 def test_queue_and_executor_pages_refuse_posts(client):
@@ -403,12 +398,12 @@ def test_queue_and_executor_pages_refuse_posts(client):
         assert client.post(f"/admin/jobqueue/{page}", {"name": "x"}).status_code == 403
 
 
-def test_history_page_shows_what_was_done_by_hand(client, make):
+def test_history_page_shows_manual_actions(client, make):
     client.force_login(make_user("view_task", "requeue_task"))
     row = make(failed=True)
-    client.post(url(row, "requeue"))
+    client.post(task_url(row, "requeue"))
 
-    content = client.get(url(row, "history")).content.decode()
+    content = client.get(task_url(row, "history")).content.decode()
 
     assert "Requeue" in content
 

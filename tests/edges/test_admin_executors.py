@@ -6,20 +6,14 @@ import pytest
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
-from django.contrib.messages import get_messages
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.models import Executor, Queue
+from tests.edges.admin import BOTH, SCRIPT, messages_of
 from tests.factories import ExecutorFactory, QueueFactory, TaskFactory, ago, make_user, now
 
-pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
-SCRIPT = "<script>alert(1)</script>"
-
-
-@pytest.fixture
-def make(backend):
-    return lambda **columns: ExecutorFactory.create(backend=backend, using=backend, **columns)
+pytestmark = BOTH
 
 
 @pytest.fixture
@@ -34,7 +28,7 @@ def show(client, backend):
     return get
 
 
-def test_queues_without_a_row_are_listed_too(show, backend):
+def test_queues_without_a_row_are_listed(show, backend):
     TaskFactory.create(backend=backend, using=backend, queue_name="in use", enqueued_at=ago(665))
 
     content = show("queue/")
@@ -55,14 +49,14 @@ def test_queues_without_a_row_are_listed_too(show, backend):
         ({"state": "QUIET"}, "Quiet"),
     ],
 )
-def test_life_is_told_by_the_beats(make, show, columns, word):
-    make(**columns)
+def test_state_follows_the_heartbeats(make_executor, show, columns, word):
+    make_executor(**columns)
 
     assert f"</span>{word}</span>" in show("executor/")
 
 
-def test_list_says_what_each_runs(make, show, backend):
-    web, idle = make(slots=8), make(slots=4)
+def test_list_shows_running_tasks(make_executor, show, backend):
+    web, idle = make_executor(slots=8), make_executor(slots=4)
     task = TaskFactory.create(backend=backend, using=backend, running=True, executor_id=web.pk)
     for _ in range(6):
         TaskFactory.create(backend=backend, using=backend, running=True, executor_id=web.pk)
@@ -77,8 +71,8 @@ def test_list_says_what_each_runs(make, show, backend):
     assert idle.name in content
 
 
-def test_page_of_one_executor(make, client, show, backend):
-    web = make(queues=["emails"], versions={"django": "6.1"}, heartbeat=ago(20))
+def test_executor_page_shows_details(make_executor, client, show, backend):
+    web = make_executor(queues=["emails"], versions={"django": "6.1"}, heartbeat=ago(20))
     TaskFactory.create(backend=backend, using=backend, running=True, executor_id=web.pk)
 
     content = show(f"executor/{web.pk}/change/")
@@ -88,22 +82,22 @@ def test_page_of_one_executor(make, client, show, backend):
     assert re.search(r"\b2\d s ago", content)
 
 
-def test_number_of_queries_does_not_depend_on_the_rows(make, show, backend):
+def test_number_of_queries_does_not_depend_on_the_rows(make_executor, show, backend):
     def count():
         default, sqlite = (CaptureQueriesContext(connections[name]) for name in ("default", "sqlite"))
         with default, sqlite:
             show("executor/")
         return len(default) + len(sqlite)
 
-    make()
+    make_executor()
     before = count()
     for _ in range(10):
-        TaskFactory.create(backend=backend, using=backend, running=True, executor_id=make().pk)
+        TaskFactory.create(backend=backend, using=backend, running=True, executor_id=make_executor().pk)
 
     assert count() == before <= 8
 
 
-def test_queues_say_who_paused_them_and_why(show, backend):
+def test_queue_list_shows_user_and_reason_of_a_pause(show, backend):
     QueueFactory.create(backend=backend, using=backend, name="emails", paused=True, pause_reason="mail server moves")
 
     content = show("queue/")
@@ -112,8 +106,8 @@ def test_queues_say_who_paused_them_and_why(show, backend):
         assert text in content
 
 
-def test_nothing_is_rendered_unescaped(make, show, backend):
-    make(name=SCRIPT, host=SCRIPT, queues=[SCRIPT], versions={SCRIPT: SCRIPT})
+def test_pages_escape_values(make_executor, show, backend):
+    make_executor(name=SCRIPT, host=SCRIPT, queues=[SCRIPT], versions={SCRIPT: SCRIPT})
     QueueFactory.create(
         backend=backend, using=backend, name=SCRIPT, paused_at=ago(60), paused_by=SCRIPT, pause_reason=SCRIPT
     )
@@ -151,7 +145,7 @@ class TestActions:
     def queue(self, backend):
         return lambda name="emails": Queue.objects.using(backend).get(name=name)
 
-    def test_pause_asks_why_and_until_and_is_logged(self, post, queue, backend):
+    def test_pause_asks_for_details_and_is_logged(self, post, queue, backend):
         asked = post("queue/", action="pause", queue=["emails", "sms"])
         assert b'name="reason"' in asked.content
         assert not Queue.objects.using(backend).exists()
@@ -161,7 +155,7 @@ class TestActions:
         )
 
         assert done.status_code == 302
-        said = [str(message) for message in get_messages(done.wsgi_request)]
+        said = messages_of(done)
         assert said == ["Queues emails, sms: Paused: disk full"]
         row = queue()
         user = get_user_model().objects.get()
@@ -172,7 +166,7 @@ class TestActions:
         entries = LogEntry.objects.filter(object_id=str(row.pk)).values_list("user", "change_message")
         assert list(entries) == [(user.pk, "Paused: disk full")]
 
-    def test_a_pause_that_is_over_is_refused_and_asks_again(self, post, backend):
+    def test_pause_with_a_past_end_is_refused(self, post, backend):
         said = post("queue/", action="pause", queue="emails", confirmed=1, until="2020-01-31T09:00")
 
         assert "has ended already" in said.content.decode()
@@ -186,7 +180,7 @@ class TestActions:
         assert queue().paused_at is None
         assert LogEntry.objects.get().change_message == "Resumed."
 
-    def test_limit_is_set_shown_and_taken_back(self, post, queue, look):
+    def test_limit_is_set_shown_and_removed(self, post, queue, look):
         assert post("queue/", action="limit", queue="emails", confirmed=1, max_running=5).status_code == 302
         assert queue().max_running == 5
         assert "<td>5</td>" in look("queue/")
@@ -194,7 +188,7 @@ class TestActions:
         assert queue().max_running is None
 
     @pytest.mark.parametrize("most", ["0", "-1", "x", "1.5", "9999999999999"])
-    def test_odd_limits_ask_again(self, post, backend, most):
+    def test_invalid_limits_are_refused(self, post, backend, most):
         assert b"errorlist" in post("queue/", action="limit", queue="emails", confirmed=1, max_running=most).content
         assert not Queue.objects.using(backend).exists()
 
@@ -206,16 +200,16 @@ class TestActions:
             ({"action": "pause"}, 302),
         ],
     )
-    def test_odd_requests_change_nothing(self, post, backend, data, status):
+    def test_invalid_requests_change_nothing(self, post, backend, data, status):
         assert post("queue/", **data).status_code == status
         assert not Queue.objects.using(backend).exists()
 
     @pytest.mark.parametrize(
         ("action", "command"), [("quiet_selected", "QUIET"), ("resume_selected", "RESUME"), ("stop_selected", "STOP")]
     )
-    def test_executors_are_told(self, post, make, look, backend, action, command):
-        chosen, other = make(), make()
-        ended = make(state="STOPPED")
+    def test_command_is_sent_and_logged(self, post, make_executor, look, backend, action, command):
+        chosen, other = make_executor(), make_executor()
+        ended = make_executor(state="STOPPED")
         data = {"action": action, ACTION_CHECKBOX_NAME: [str(chosen.pk), str(ended.pk)]}
         if command == "STOP":
             assert chosen.name in post("executor/", **data).content.decode()
@@ -229,7 +223,7 @@ class TestActions:
         assert LogEntry.objects.get().object_id == str(chosen.pk)
         assert f"command sent: {command.lower()}" in look("executor/")
 
-    def test_executor_of_a_backend_that_the_settings_dropped_is_named(self, client):
+    def test_executor_of_an_unknown_backend_is_reported(self, client):
         ours, strange = ExecutorFactory.create(), ExecutorFactory.create(backend="dropped", name="Old-1")
         client.force_login(make_user("view_executor", "command_executor"))
         data = {"action": "quiet_selected", ACTION_CHECKBOX_NAME: [str(ours.pk), str(strange.pk)]}
@@ -239,8 +233,8 @@ class TestActions:
         assert "Old-1 received no command: TASKS of this site has no backend dropped." in response.content.decode()
         assert LogEntry.objects.get().object_id == str(ours.pk)
 
-    def test_without_permission_nothing_is_offered_or_done(self, client, make, backend):
-        row = make()
+    def test_actions_need_their_permissions(self, client, make_executor, backend):
+        row = make_executor()
         client.force_login(make_user("view_executor", "view_queue"))
         address = f"/admin/jobqueue/queue/?backend={backend}"
 

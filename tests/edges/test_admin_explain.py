@@ -1,4 +1,4 @@
-"""The sentence on a task's page: a pure function of values."""
+"""The explanation of a task's state, a pure function."""
 
 from datetime import UTC, datetime, timedelta
 

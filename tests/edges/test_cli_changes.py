@@ -45,9 +45,9 @@ def everything() -> list[Any]:
 class TestRequeueAndCancel:
     def test_ids_are_found_in_every_backend(self, make) -> None:
         failed, live = make(failed=True), make()
-        said = jobqueue("requeue", failed.pk, live.pk)
-        assert said.code == 0
-        assert said.out == "Requeued 1 task. Skipped 1 task: not failed or cancelled, or deleted.\n"
+        result = jobqueue("requeue", failed.pk, live.pk)
+        assert result.code == 0
+        assert result.out == "Requeued 1 task. Skipped 1 task: not failed or cancelled, or deleted.\n"
         assert status_of(failed) == "READY"
         expected = {"cancelled": 1, "requested": 0, "skipped": 0, "busy": 0}
         assert jobqueue("cancel", failed.pk, "--json").json == expected
@@ -62,8 +62,8 @@ class TestRequeueAndCancel:
             make(cancelled=True, queue_name="emails"),
             make(failed=True, queue_name="emails", task_type="shop.tasks.other"),
         ]
-        said = run("requeue", "--failed", "--queue", "emails", "--task", "send_receipt", "--batch", 2, "--yes")
-        assert said.out == "Requeued 5 tasks.\n"
+        result = run("requeue", "--failed", "--queue", "emails", "--task", "send_receipt", "--batch", 2, "--yes")
+        assert result.out == "Requeued 5 tasks.\n"
         assert {status_of(row) for row in chosen} == {"READY"}
         assert [status_of(row) for row in others] == ["FAILED", "CANCELLED", "FAILED"]
 
@@ -103,8 +103,8 @@ class TestRequeueAndCancel:
     def test_cancel_by_queue_takes_every_unfinished_status(self, make, run) -> None:
         made = [make(), make(scheduled=True), make(suspended=True)]
         running, ended = make(running=True), make(successful=True)
-        said = run("cancel", "--queue", "default", "--yes")
-        assert said.out == "Cancelled 3 tasks. Asked 1 running task to stop.\n"
+        result = run("cancel", "--queue", "default", "--yes")
+        assert result.out == "Cancelled 3 tasks. Asked 1 running task to stop.\n"
         assert {status_of(row) for row in made} == {"CANCELLED"}
         assert (status_of(running), status_of(ended)) == ("RUNNING", "SUCCESSFUL")
 
@@ -123,9 +123,9 @@ class TestRequeueAndCancel:
     def test_without_a_terminal_it_needs_yes(self, make, run, monkeypatch) -> None:
         row = make(failed=True)
         monkeypatch.setattr("sys.stdin", StringIO("y\n"))
-        said = run("requeue", "--failed")
-        assert (said.code, status_of(row)) == (1, "FAILED")
-        assert "--yes" in said.err
+        result = run("requeue", "--failed")
+        assert (result.code, status_of(row)) == (1, "FAILED")
+        assert "--yes" in result.err
 
     def test_it_asks_when_the_first_match_is_beyond_the_preview(self, make, run, monkeypatch) -> None:
         for seconds in (30, 20):
@@ -134,9 +134,9 @@ class TestRequeueAndCancel:
         monkeypatch.setattr(bulk, "MAX_READ", 2)
         monkeypatch.setattr(bulk, "walk", partial(walk, page=1))
         monkeypatch.setattr("sys.stdin", StringIO("y\n"))
-        said = run("requeue", "--failed", "--queue", "emails")
-        assert (said.code, status_of(row)) == (1, "FAILED")
-        assert "Requeue ? tasks (status FAILED, queue emails)?" in said.err
+        result = run("requeue", "--failed", "--queue", "emails")
+        assert (result.code, status_of(row)) == (1, "FAILED")
+        assert "Requeue ? tasks (status FAILED, queue emails)?" in result.err
 
     @pytest.mark.parametrize(("answer", "after"), [("y\n", "READY"), ("\n", "FAILED"), ("", "FAILED")])
     def test_terminal_is_asked(self, make, run, monkeypatch, answer: str, after: str) -> None:
@@ -144,9 +144,9 @@ class TestRequeueAndCancel:
         stdin = StringIO(answer)
         monkeypatch.setattr(stdin, "isatty", lambda: True)
         monkeypatch.setattr("sys.stdin", stdin)
-        said = run("requeue", "--failed")
-        assert "Requeue 1 task (status FAILED)? [y/N]" in said.err
-        assert (status_of(row), said.code) == (after, 0 if after == "READY" else 1)
+        result = run("requeue", "--failed")
+        assert "Requeue 1 task (status FAILED)? [y/N]" in result.err
+        assert (status_of(row), result.code) == (after, 0 if after == "READY" else 1)
 
     def test_ctrl_c_ends_after_the_batch_and_reports(self, make, run, monkeypatch) -> None:
         made = [make(failed=True) for _ in range(6)]
@@ -161,10 +161,10 @@ class TestRequeueAndCancel:
         monkeypatch.setattr(progress.Progress, "add", add)
         before = signal.getsignal(signal.SIGINT)
 
-        said = run("requeue", "--failed", "--yes", "--batch", 2)
+        result = run("requeue", "--failed", "--yes", "--batch", 2)
 
-        assert (said.code, said.out) == (130, "Requeued 4 tasks.\n")
-        assert "Stopping after this batch" in said.err
+        assert (result.code, result.out) == (130, "Requeued 4 tasks.\n")
+        assert "Stopping after this batch" in result.err
         assert sorted(map(status_of, made)) == ["FAILED"] * 2 + ["READY"] * 4
         assert signal.getsignal(signal.SIGINT) is before
 
@@ -175,17 +175,17 @@ class TestPrune:
         MessageFactory.create(using=backend, task_id=old[0].pk)
         young, failed, live = make(successful=True), make(failed=True, finished_at=ago(3 * 86_400)), make()
 
-        said = run("prune", "--older-than", "2d", "--status", "successful", "--batch", 2, "--yes")
+        result = run("prune", "--older-than", "2d", "--status", "successful", "--batch", 2, "--yes")
 
-        assert said.out == "Deleted 5 tasks that ended more than 2 d ago: 5 successful.\n"
+        assert result.out == "Deleted 5 tasks that ended more than 2 d ago: 5 successful.\n"
         left = set(Task.objects.using(backend).values_list("pk", flat=True))
         assert left == {young.pk, failed.pk, live.pk}
         assert not InboxMessage.objects.using(backend).exists()
 
     def test_dry_run_deletes_nothing(self, backend, make, run) -> None:
         make(cancelled=True, finished_at=ago(7200))
-        said = run("prune", "--older-than", "1h", "--dry-run", "--json")
-        assert said.json == {"successful": 0, "failed": 0, "cancelled": 1}
+        result = run("prune", "--older-than", "1h", "--dry-run", "--json")
+        assert result.json == {"successful": 0, "failed": 0, "cancelled": 1}
         assert Task.objects.using(backend).count() == 1
 
     def test_it_asks(self, backend, make, run, monkeypatch) -> None:
@@ -202,8 +202,8 @@ class TestPrune:
 
 class TestQueues:
     def test_pause_is_stored_until_the_resume(self, backend, run) -> None:
-        said = run("pause", "emails", "--reason", "disk full", "--by", "anna")
-        assert said.out.startswith("emails is paused")
+        result = run("pause", "emails", "--reason", "disk full", "--by", "anna")
+        assert result.out.startswith("emails is paused")
         row = Queue.objects.using(backend).get(name="emails")
         assert (row.paused_by, row.pause_reason, row.paused_at is not None) == ("anna", "disk full", True)
         assert run("resume", "emails", "--json").json["emails"] == {
@@ -213,14 +213,14 @@ class TestQueues:
         assert row.paused_at is None
 
     def test_resume_of_an_active_queue_is_no_error(self, run) -> None:
-        said = run("resume", "emails")
-        assert (said.code, said.err) == (0, "emails was not paused.\n")
+        result = run("resume", "emails")
+        assert (result.code, result.err) == (0, "emails was not paused.\n")
 
     @pytest.mark.parametrize("flag", ["--for", "--until"])
     def test_pause_may_have_an_end(self, backend, run, flag) -> None:
         end = "2h" if flag == "--for" else (now() + timedelta(hours=2)).isoformat()
-        said = run("pause", "emails", "sms", flag, end)
-        assert re.match(r"emails is paused until 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC\. Running", said.out)
+        result = run("pause", "emails", "sms", flag, end)
+        assert re.match(r"emails is paused until 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC\. Running", result.out)
         for row in Queue.objects.using(backend):
             assert row.resume_at is not None
             assert timedelta(minutes=115) < row.resume_at - now() <= timedelta(hours=2)
@@ -236,9 +236,9 @@ class TestQueues:
         ],
     )
     def test_pause_with_an_invalid_end_is_refused(self, backend, run, end, says) -> None:
-        said = run("pause", "emails", *end)
-        assert said.code == 1
-        assert says in said.err
+        result = run("pause", "emails", *end)
+        assert result.code == 1
+        assert says in result.err
         assert not Queue.objects.using(backend).exists()
 
     def test_limit_is_set_shown_and_removed(self, backend, run) -> None:
@@ -252,16 +252,16 @@ class TestQueues:
 
     @pytest.mark.parametrize("most", ["0", "-1", "many", "2.5"])
     def test_limit_is_a_number_or_none(self, backend, run, most) -> None:
-        said = run("limit", "emails", most)
-        assert said.code == 2
-        assert "or none" in said.err
+        result = run("limit", "emails", most)
+        assert result.code == 2
+        assert "or none" in result.err
         assert not Queue.objects.using(backend).exists()
 
     def test_unknown_queue_pauses_none(self, settings) -> None:
         settings.TASKS = settings.TASKS | {"default": settings.TASKS["default"] | {"QUEUES": ["default", "emails"]}}
-        said = jobqueue("pause", "emails", "emial")
-        assert (said.code, Queue.objects.exists()) == (1, False)
-        assert "default, emails" in said.err
+        result = jobqueue("pause", "emails", "emial")
+        assert (result.code, Queue.objects.exists()) == (1, False)
+        assert "default, emails" in result.err
 
     def test_queue_removed_from_settings_can_be_emptied(self, settings) -> None:
         settings.TASKS = settings.TASKS | {"default": settings.TASKS["default"] | {"QUEUES": ["default"]}}
@@ -275,8 +275,8 @@ class TestQueues:
 
 class TestSubmitAndSend:
     def test_submit_finds_task_by_short_name(self, backend, run) -> None:
-        said = run("submit", "echo", "--kwargs", '{"value": 2}', "--run-after", "1h", "--priority", 5)
-        row = Task.objects.using(backend).get(pk=said.out.strip())
+        result = run("submit", "echo", "--kwargs", '{"value": 2}', "--run-after", "1h", "--priority", 5)
+        row = Task.objects.using(backend).get(pk=result.out.strip())
         assert (row.task_type, row.args, row.kwargs) == ("tests.tasks.echo", [], {"value": 2})
         assert (row.status, row.priority, row.queue_name) == ("SCHEDULED", 5, "default")
 
@@ -286,8 +286,8 @@ class TestSubmitAndSend:
 
     def test_send_reaches_an_actor(self, backend, make, run) -> None:
         actor = make(task_type="tests.actors.Fibonacci", suspended=True, key="fib")
-        said = run("send", "fib", "8", "--dedupe-key", "d")
-        assert said.code == 0
+        result = run("send", "fib", "8", "--dedupe-key", "d")
+        assert result.code == 0
         assert InboxMessage.objects.using(backend).get().body == 8
         assert run("send", actor.pk, "8", "--dedupe-key", "d", "--json").json["is_repeat"] is True
 
@@ -329,21 +329,21 @@ class TestSubmitAndSend:
         TaskFactory.create(failed=True)
         TaskFactory.create()
         before = everything()
-        said = jobqueue(*words)
-        assert said.code in (1, 2)
-        assert said.out == ""
-        assert len(said.err.strip().splitlines()) == 1
+        result = jobqueue(*words)
+        assert result.code in (1, 2)
+        assert result.out == ""
+        assert len(result.err.strip().splitlines()) == 1
         assert everything() == before
 
     def test_message_to_a_function_is_refused(self, make) -> None:
         function = make(task_type="tests.tasks.add")
-        said = jobqueue("send", function.pk, "1")
-        assert said.code == 1
-        assert "Only actors read messages" in said.err
+        result = jobqueue("send", function.pk, "1")
+        assert result.code == 1
+        assert "Only actors read messages" in result.err
 
 
 class TestLog:
-    """The site's log has who changed what, without arguments of tasks."""
+    """The site's log has the user of each change, and no arguments of tasks."""
 
     @pytest.fixture
     def log(self, caplog: pytest.LogCaptureFixture) -> Any:
@@ -351,7 +351,7 @@ class TestLog:
         return lambda: [one.getMessage() for one in caplog.records if one.name == "jobqueue.cli"]
 
     @pytest.mark.parametrize(
-        ("words", "said"),
+        ("words", "expected"),
         [
             (("pause", "emails", "--reason", "disk\nfull"), "pause by={me} queue='emails' {b} reason='disk\\nfull'"),
             (("pause", "emails", "--by", "anna"), "pause by='anna' ({me}) queue='emails' {b}"),
@@ -366,11 +366,13 @@ class TestLog:
         ],
         ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
     )
-    def test_changes_are_logged_with_the_user(self, backend, make, run, log, words: tuple[str, ...], said: str) -> None:
+    def test_changes_are_logged_with_the_user(
+        self, backend, make, run, log, words: tuple[str, ...], expected: str
+    ) -> None:
         make(), make(), make(successful=True, finished_at=ago(7200))
         assert run(*words).code == 0
         me = f"shell user {getpass.getuser()}"
-        begin, _, end = said.format(me=me, b=f"backend='{backend}'").partition("...")
+        begin, _, end = expected.format(me=me, b=f"backend='{backend}'").partition("...")
         (line,) = log()
         assert line.startswith(f"command.executed command={begin}")
         assert end in line
@@ -435,10 +437,10 @@ class TestExecutors:
         make_executor(name="web-a", queues=["emails"], queue_limits={"emails": 2})
         make_executor(name="web-b", state="QUIET")
         make_executor(name="web-c", state="STOPPED")
-        said = run("executors")
-        assert re.search(r"^web-a +alive .*emails \(max 2\)", said.out, re.MULTILINE)
-        assert re.search(r"^web-b +quiet ", said.out, re.MULTILINE)
-        assert "web-c" not in said.out
+        result = run("executors")
+        assert re.search(r"^web-a +alive .*emails \(max 2\)", result.out, re.MULTILINE)
+        assert re.search(r"^web-b +quiet ", result.out, re.MULTILINE)
+        assert "web-c" not in result.out
         assert {one["state"] for one in run("executors", "--json").json} == {"alive", "quiet"}
 
     @pytest.mark.parametrize("by", ["name", "id", "all"])
@@ -447,9 +449,9 @@ class TestExecutors:
         row = make_executor(name="web-a")
         lost = make_executor(lost=True, name="web-a")
         whom = {"name": "web-a", "id": str(row.pk), "all": "--all"}[by]
-        said = run("executors", "quiet", whom, "--wait", "0s")
-        assert (said.code, said.out) == (1, "web-a has not answered the command quiet yet.\n")
-        assert "1 executor did not answer within 0 s." in said.err
+        result = run("executors", "quiet", whom, "--wait", "0s")
+        assert (result.code, result.out) == (1, "web-a has not answered the command quiet yet.\n")
+        assert "1 executor did not answer within 0 s." in result.err
         told = dict(Executor.objects.using(backend).values_list("pk", "command"))
         assert told == {row.pk: "QUIET", lost.pk: ""}
 

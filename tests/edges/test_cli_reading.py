@@ -1,4 +1,4 @@
-"""manage.py jobqueue status, show and tail: what people and scripts read."""
+"""manage.py jobqueue status, show and tail: output for people and programs."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class TestStatus:
         QueueFactory.create(backend=backend, using=backend, name="emails", paused=True, pause_reason="disk full")
         ExecutorFactory.create(backend=backend, using=backend, name="web-7", queues=["emails"])
 
-        said = jobqueue("status", "--backend", backend)
+        result = jobqueue("status", "--backend", backend)
 
-        assert said.code == 0
-        assert all(len(line) <= 80 for line in said.out.splitlines())
-        emails = next(line.split() for line in said.out.splitlines() if line.startswith("emails "))
+        assert result.code == 0
+        assert all(len(line) <= 80 for line in result.out.splitlines())
+        emails = next(line.split() for line in result.out.splitlines() if line.startswith("emails "))
         assert emails == ["emails", "1", "1", "0", "0", "0", "11", "min", "paused"]
-        assert "Queue emails is paused by anna. Reason: disk full." in said.out
-        assert ["web-7", "alive", "0/8", "emails"] in [line.split()[:4] for line in said.out.splitlines()]
+        assert "Queue emails is paused by anna. Reason: disk full." in result.out
+        assert ["web-7", "alive", "0/8", "emails"] in [line.split()[:4] for line in result.out.splitlines()]
 
     def test_status_json_has_the_same_numbers(self, backend, make) -> None:
         make(queue_name="emails", enqueued_at=ago(90), rank=ago(90))
@@ -72,8 +72,8 @@ class TestStatus:
         for _ in range(3):
             make()
             make(failed=True)
-        said = jobqueue("status", "--backend", backend)
-        assert said.out.count("2+") == 4  # READY and FAILED of the queue, FAILED of the minute and of all
+        result = jobqueue("status", "--backend", backend)
+        assert result.out.count("2+") == 4  # READY and FAILED of the queue, FAILED of the minute and of all
         assert jobqueue("status", "--backend", backend, "--json").json["backends"][0]["totals"]["at_least"] == [
             "ready",
             "failed",
@@ -101,18 +101,18 @@ class TestStatus:
         make_executor(queues=["reports"])
         make_executor(lost=True)
 
-        said = jobqueue("status", "--backend", backend, *flags.split())
+        result = jobqueue("status", "--backend", backend, *flags.split())
 
-        assert said.code == bool(problem)
-        assert "QUEUE" in said.out
-        assert re.sub(r"9\d s", "90 s", said.err) == problem
+        assert result.code == bool(problem)
+        assert "QUEUE" in result.out
+        assert re.sub(r"9\d s", "90 s", result.err) == problem
 
     @pytest.mark.parametrize("duration", ["14", "0", "x", "5 minutes", "-5m", "200000w"])
     def test_duration_without_a_unit_is_refused(self, duration: str) -> None:
-        said = jobqueue("status", f"--max-latency={duration}")
-        assert (said.code, said.out) == (2, "")
-        assert "such as 90s, 30m, 12h, 14d or 2w, not" in said.err
-        assert len(said.err.splitlines()) == 1
+        result = jobqueue("status", f"--max-latency={duration}")
+        assert (result.code, result.out) == (2, "")
+        assert "such as 90s, 30m, 12h, 14d or 2w, not" in result.err
+        assert len(result.err.splitlines()) == 1
 
 
 class TestShow:
@@ -122,13 +122,13 @@ class TestShow:
         MessageFactory.create(using=backend, task_id=task.pk, body={"text": "hi", "password": "s3cret"})
         make(parent_id=task.pk, task_type="shop.tasks.child")
 
-        said = jobqueue("show", task.pk)
+        result = jobqueue("show", task.pk)
 
-        assert said.code == 0
+        assert result.code == 0
         for words in ("FAILED", "k-1", "order_id = 7", "451 try again later", "Traceback", "shop.tasks.child"):
-            assert words in said.out
-        assert str(parent.pk) in said.out
-        assert "s3cret" not in said.out
+            assert words in result.out
+        assert str(parent.pk) in result.out
+        assert "s3cret" not in result.out
         assert "s3cret" not in jobqueue("show", task.pk, "--json").out
 
     def test_show_uses_the_sites_time_zone(self, backend, make, settings) -> None:
@@ -141,9 +141,9 @@ class TestShow:
         LogEntry.objects.update(action_time=midnight)
         settings.TIME_ZONE = "Asia/Tokyo"
 
-        said = jobqueue("show", task.pk)
+        result = jobqueue("show", task.pk)
 
-        assert said.out.count("2026-01-01 09:00:00") == 4
+        assert result.out.count("2026-01-01 09:00:00") == 4
 
     def test_show_json_has_arguments_by_name(self, make) -> None:
         task = make(task_type="tests.tasks.add", args=[1, 2], successful=True, return_value=3)
@@ -163,21 +163,21 @@ class TestShow:
 
     def test_show_json_escapes_control_characters(self, make) -> None:
         task = make(key="\x7f \x9b31m \u2028 é 😀")
-        said = jobqueue("show", task.pk, "--json")
-        assert said.json["key"] == task.key
-        assert said.out.isascii()
-        assert "\x7f" not in said.out
+        result = jobqueue("show", task.pk, "--json")
+        assert result.json["key"] == task.key
+        assert result.out.isascii()
+        assert "\x7f" not in result.out
 
     def test_output_escapes_terminal_sequences(self, make) -> None:
         task = make(failed=True, key="\x1b[2J", errors=[error("\x1b]0;title\x07 \x9b31m \u202eabc")])
-        for said in (jobqueue("show", task.pk), jobqueue("tail", "--backend", task.backend)):
-            assert not set(said.out) & set("\x1b\x07\x9b\u202e")
-            assert "\\x1b]0;title\\x07" in said.out
+        for result in (jobqueue("show", task.pk), jobqueue("tail", "--backend", task.backend)):
+            assert not set(result.out) & set("\x1b\x07\x9b\u202e")
+            assert "\\x1b]0;title\\x07" in result.out
 
     def test_show_of_an_unknown_id_is_one_line(self) -> None:
-        said = jobqueue("show", new_id())
-        assert (said.code, said.out) == (1, "")
-        assert said.err.startswith("Unknown task")
+        result = jobqueue("show", new_id())
+        assert (result.code, result.out) == (1, "")
+        assert result.err.startswith("Unknown task")
         assert jobqueue("show", "42").code == 2
 
     def test_show_and_status_work_without_the_admin(self, tmp_path: Path) -> None:
@@ -230,10 +230,10 @@ class TestTail:
         make(failed=True)
         make(successful=True, queue_name="emails")
         make(failed=True, queue_name="emails", task_type="shop.tasks.other")
-        said = jobqueue(
+        result = jobqueue(
             "tail", "--backend", backend, "--queue", "emails", "--status", "failed", "--task", "send_receipt", "--json"
         )
-        assert json.loads(said.out)["id"] == str(wanted.pk)
+        assert json.loads(result.out)["id"] == str(wanted.pk)
 
     @pytest.mark.parametrize("width", [None, "200"])
     def test_tail_escapes_line_breaks(self, backend, make, monkeypatch, width) -> None:
@@ -241,10 +241,10 @@ class TestTail:
         if width:
             monkeypatch.setenv("COLUMNS", width)
 
-        said = jobqueue("tail", "--backend", backend)
+        result = jobqueue("tail", "--backend", backend)
 
-        assert len(said.out.splitlines()) == (2 if width else 1)  # the error has a line of its own
-        assert all(character.isprintable() for character in said.out.replace("\n", ""))
+        assert len(result.out.splitlines()) == (2 if width else 1)  # the error has a line of its own
+        assert all(character.isprintable() for character in result.out.replace("\n", ""))
 
     def test_tail_follow_shows_each_once_until_ctrl_c(self, backend, make, monkeypatch) -> None:
         make(successful=True, task_type="shop.tasks.before")
@@ -258,9 +258,9 @@ class TestTail:
                 make(successful=True, task_type=f"shop.tasks.{name}", finished_at=ago(0))
 
         monkeypatch.setattr(time, "sleep", sleep)
-        said = jobqueue("tail", "-f", "--backend", backend)
-        assert said.code == 0
-        assert [line.split()[3] for line in said.out.splitlines()] == [
+        result = jobqueue("tail", "-f", "--backend", backend)
+        assert result.code == 0
+        assert [line.split()[3] for line in result.out.splitlines()] == [
             "shop.tasks.before",
             "shop.tasks.first",
             "shop.tasks.second",

@@ -1,7 +1,7 @@
-/* Live pages: fetch this very page again now and then, and swap the regions that changed. */
+/* Live pages: fetch the page again at an interval, and replace the regions that changed. */
 
 const CHOICES = [0, 2, 5, 15]; // seconds; 0 is off
-const SLOWEST = 60; // seconds between tries while the server does not answer
+const SLOWEST = 60; // seconds between requests while the server does not respond
 const STORE = "jobqueue.live";
 const REGIONS = "[data-live], #result_list, .paginator";
 
@@ -46,7 +46,7 @@ function plan() {
     }
 }
 
-/* Whoever is about to do something must not have it swapped away under the pointer. */
+/* Do not replace regions while the user works with them. */
 function isBusy() {
     return document.hidden
         || document.querySelector("input.action-select:checked") !== null
@@ -79,7 +79,7 @@ function key(region) {
     return region.dataset.live || region.id || region.className;
 }
 
-/* What somebody opened and ticked in a region, to be kept where it is swapped. */
+/* Opened details and ticked boxes of a region, to restore after its replacement. */
 function choices(region) {
     const open = Array.from(region.querySelectorAll("details"), (part, place) => [part.dataset.key ?? place, part.open]);
     const ticked = Array.from(region.querySelectorAll("input[type=checkbox][name]"), (box) => [box.name, box.checked]);
@@ -95,7 +95,7 @@ function restore(region, { open, ticked }) {
     });
 }
 
-/* A region's HTML without what differs in every answer. */
+/* A region's HTML without the parts that differ in every response. */
 function gist(region) {
     const copy = region.cloneNode(true);
     copy.querySelectorAll("input[name=csrfmiddlewaretoken]").forEach((field) => field.remove());
@@ -116,7 +116,7 @@ function swap(page) {
         }
     }
     if (hasNewRows) {
-        // The admin's own script knows only the check boxes it found when the page was loaded.
+        // The admin's script handles only check boxes that existed when the page was loaded.
         window.Actions?.(document.querySelectorAll("tr input.action-select"));
     }
 }
