@@ -236,8 +236,8 @@ def test_search_by_id_and_its_first_characters(make, show):
 def test_search_by_key_finds_active_and_ended_tasks_beyond_the_window(make, show, monkeypatch):
     ended = make(failed=True, key="order:7")
     active = make(key="order:7")
-    for _ in range(3):
-        make(key="order:8")
+    for number in range(8, 11):
+        make(key=f"order:{number}")
     monkeypatch.setattr(task_list, "WINDOW", 1)
 
     response = show(q="key:order:7")
