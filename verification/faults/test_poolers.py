@@ -85,6 +85,6 @@ def test_doctor_says_that_notices_do_not_come(process_environment: dict[str, str
         timeout=120,
     )
 
-    (found,) = [one for one in json.loads(done.stdout) if "notices" in one["said"]]
+    (found,) = [one for one in json.loads(done.stdout) if "notifications" in one["text"]]
     assert found["level"] == "warning"
-    assert "notices do not arrive (a pooler in transaction mode?)" in found["said"]
+    assert "notifications do not arrive (a pooler in transaction mode?)" in found["text"]
