@@ -127,27 +127,28 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
         """Pause, resume or limit the selected queues. For pause and limit, the first POST asks."""
         if not self.has_pause_permission(request):
             raise PermissionDenied
-        what, names = request.POST.get("action", ""), [name.replace("\0", "") for name in request.POST.getlist("queue")]
-        if what not in ("resume", *FORMS) or not backend or any(len(name) > 128 for name in names):
+        action = request.POST.get("action", "")
+        names = [name.replace("\0", "") for name in request.POST.getlist("queue")]
+        if action not in ("resume", *FORMS) or not backend or any(len(name) > 128 for name in names):
             return HttpResponseBadRequest()
         if not names:
             messages.warning(request, _("Select at least one queue."))
-        elif what == "resume":
+        elif action == "resume":
             self._resume(request, names, backend)
         else:
             is_confirmed = "confirmed" in request.POST
-            form = FORMS[what](request.POST if is_confirmed else None)
-            if not (is_confirmed and form.is_valid() and self._perform(request, what, names, backend, form)):
-                context = {"form": form, "action": what, "names": names, "title": TITLES[what]}
+            form = FORMS[action](request.POST if is_confirmed else None)
+            if not (is_confirmed and form.is_valid() and self._perform(request, action, names, backend, form)):
+                context = {"form": form, "action": action, "names": names, "title": TITLES[action]}
                 return self._page(request, "ask", context)
         return HttpResponseRedirect(request.get_full_path())
 
-    def _perform(self, request: HttpRequest, what: str, names: Sequence[str], backend: str, form: forms.Form) -> bool:
+    def _perform(self, request: HttpRequest, action: str, names: Sequence[str], backend: str, form: forms.Form) -> bool:
         """Pause or limit queues. Return False, with an error in the form, if the values are refused."""
         values = form.cleaned_data
         try:
             for name in names:
-                if what == "limit":
+                if action == "limit":
                     api.limit(name, values["max_running"], backend=backend)
                 else:
                     by = request.user.get_username()[:150]
@@ -155,7 +156,7 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
         except ValueError as error:
             form.add_error(None, str(error))
             return False
-        if what == "limit":
+        if action == "limit":
             limit = values["max_running"]
             text = _("Limited to %(limit)d running tasks.") % {"limit": limit} if limit else _("Limit removed.")
         else:
@@ -168,11 +169,11 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
             api.resume(name, backend=backend)
         self._log(request, names, backend, _("Resumed."))
 
-    def _log(self, request: HttpRequest, names: Sequence[str], backend: str, what: str) -> None:
-        audit_log.write(request, engine_for(backend).queues.filter(name__in=names), what)
+    def _log(self, request: HttpRequest, names: Sequence[str], backend: str, message: str) -> None:
+        audit_log.write(request, engine_for(backend).queues.filter(name__in=names), message)
         # Django's page capitalizes the first word, so the queue's name must not come first.
-        text = ngettext("Queue %(names)s: %(what)s", "Queues %(names)s: %(what)s", len(names))
-        messages.success(request, text % {"names": ", ".join(names), "what": what})
+        text = ngettext("Queue %(names)s: %(message)s", "Queues %(names)s: %(message)s", len(names))
+        messages.success(request, text % {"names": ", ".join(names), "message": message})
 
     def _page(self, request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
         request.current_app = self.admin_site.name

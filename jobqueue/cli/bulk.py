@@ -90,13 +90,13 @@ def _preview(engine: Engine, task_filter: TaskFilter, limit: int | None) -> Prev
     """Count what will be changed: exactly up to CAP, unless MAX_READ rows were read first."""
     bounds = Bounds.now(engine.database)
     found = read = 0
-    most = CAP if limit is None else min(CAP, limit)
+    maximum = CAP if limit is None else min(CAP, limit)
     for rows, ids in _walk(engine, task_filter, bounds):
         read, found = read + rows, found + len(ids)
-        if found > most or read >= MAX_READ:
+        if found > maximum or read >= MAX_READ:
             is_limit = limit is not None and found >= limit
-            return Preview(matching=Count(min(found, most), is_more=not is_limit), bounds=bounds)
-    return Preview(matching=Count(min(found, most)), bounds=bounds)
+            return Preview(matching=Count(min(found, maximum), is_more=not is_limit), bounds=bounds)
+    return Preview(matching=Count(min(found, maximum)), bounds=bounds)
 
 
 def _batches(

@@ -45,24 +45,28 @@ def lock_findings(engine: Engine) -> Iterator[Finding]:
     rows = cast("PostgresEngine", engine).db.query(
         "lock_holders", names=names, executors=executors, seconds=LOCK_LONG_SECONDS
     )
-    for what, mode, pid, role, name, state, lasted, asked in rows:
+    for lock, mode, pid, role, name, state, open_seconds, idle_seconds in rows:
         if pid is None:
             holder, advice = (
                 "a prepared transaction",
                 "Find it in pg_prepared_xacts. Run COMMIT PREPARED or ROLLBACK PREPARED.",
             )
         else:
-            since = "" if lasted is None else f", its transaction open for {duration(timedelta(seconds=lasted))}"
-            last = "" if asked is None else f", its last statement {duration(timedelta(seconds=asked))} ago"
+            since = "" if open_seconds is None else f", its transaction open for {_text(open_seconds)}"
+            last = "" if idle_seconds is None else f", its last statement {_text(idle_seconds)} ago"
             holder = f"session {pid} of role {role} ({name or 'no name'}, {state or 'state unknown'}{since}{last})"
             advice = f"End its transaction, or SELECT pg_terminate_backend({pid});"
         if mode.startswith("Row"):
-            text = f"{holder} keeps rows of {what} locked. Their executors work, but the admin shows them as silent."
-        elif what in names:
-            text = f"{holder} keeps the table {what} locked ({mode}). Executors wait for it."
+            text = f"{holder} keeps rows of {lock} locked. Their executors work, but the admin shows them as silent."
+        elif lock in names:
+            text = f"{holder} keeps the table {lock} locked ({mode}). Executors wait for it."
         else:
-            text = f"{holder} holds the {what}. Until it releases the lock, executors cannot prune or add up counters."
-        yield "error" if what in names and not mode.startswith("Row") else "warning", text, advice
+            text = f"{holder} holds the {lock}. Until it releases the lock, executors cannot prune or add up counters."
+        yield "error" if lock in names and not mode.startswith("Row") else "warning", text, advice
+
+
+def _text(seconds: float) -> str:
+    return duration(timedelta(seconds=seconds))
 
 
 def server_findings(engine: Engine, stats: BackendStats) -> Iterator[Finding]:
@@ -103,7 +107,7 @@ def _snapshots(engine: PostgresEngine) -> Iterator[Finding]:
     """Find long transactions, such as reports: each claim steps over all rows claimed since they began."""
     for pid, name, state, seconds in engine.db.query("oldest_snapshot"):
         if seconds > SNAPSHOT_LONG_SECONDS:
-            age = duration(timedelta(seconds=seconds))
+            age = _text(seconds)
             yield (
                 "warning",
                 f"a transaction has been open for {age} (pid {pid}, {name or 'no name'}, {state}): claims get slower.",
@@ -112,11 +116,11 @@ def _snapshots(engine: PostgresEngine) -> Iterator[Finding]:
 
 
 def _connections(settings: dict[str, str], stats: BackendStats) -> Iterator[Finding]:
-    most, *reserved = (int(settings.get(name, 0)) for name in LIMITS)
-    limits = {"max_connections": most - sum(reserved)}
-    for name, what in OWN_LIMITS.items():
+    maximum, *reserved = (int(settings.get(name, 0)) for name in LIMITS)
+    limits = {"max_connections": maximum - sum(reserved)}
+    for name, title in OWN_LIMITS.items():
         if (own := int(settings.get(name, -1))) >= 0:
-            limits[what] = own
+            limits[title] = own
     tightest = min(limits, key=limits.__getitem__)
     usable = limits[tightest]
     has_async = any(iscoroutinefunction(task.func) for task in registry.all().values())
@@ -141,14 +145,14 @@ def _connections(settings: dict[str, str], stats: BackendStats) -> Iterator[Find
 
 def _pool(engine: Engine, stats: BackendStats) -> Iterator[Finding]:
     """Compare Django's pool with the threads of running executors; settings do not contain their flags."""
-    most = pool_size(connections[engine.database].settings_dict["OPTIONS"].get("pool"))
-    if most is None:
+    pool_max = pool_size(connections[engine.database].settings_dict["OPTIONS"].get("pool"))
+    if pool_max is None:
         return
-    for executor in (one for one in stats.alive if one.row.slots + CONNECTIONS_BESIDE_SLOTS > most):
+    for executor in (one for one in stats.alive if one.row.slots + CONNECTIONS_BESIDE_SLOTS > pool_max):
         wanted = executor.row.slots + CONNECTIONS_BESIDE_SLOTS
         yield (
             "warning",
-            f"executor {executor.row.name} needs {wanted} connections, but its pool has at most {most}.",
+            f"executor {executor.row.name} needs {wanted} connections, but its pool has at most {pool_max}.",
             f"DATABASES[{engine.database!r}]['OPTIONS']['pool'] = {{'max_size': {wanted}}}, or fewer --threads.",
         )
 

@@ -77,12 +77,12 @@ def _report(console: Console, engine: Engine, names: Sequence[str]) -> None:
         console.write_json({row.name: as_json(row, now) for row in rows})
         return
     for row in rows:
-        most = "" if row.max_running is None else f" with at most {many(row.max_running, 'task')} at once"
+        limited = "" if row.max_running is None else f" with at most {many(row.max_running, 'task')} at once"
         if row.is_paused_at(now):
             until = f" until {row.resume_at:%Y-%m-%d %H:%M:%S %Z}" if row.resume_at else ""
             console.write(f"{row.name} is paused{until}. Running tasks continue.")
         else:
-            console.write(f"{row.name} is active{most}.")
+            console.write(f"{row.name} is active{limited}.")
 
 
 def as_json(row: Queue, now: datetime) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def read_bodies(database: str, rows: Sequence[InboxMessage], patterns: tuple[str
             if known is None and isinstance(body, dict):  # it may quote any argument
                 body |= dict.fromkeys(body.keys() & {"message", "traceback"}, MASK)
             body = redact_texts(redact(body, patterns), known or NO_SECRETS, patterns)
-        shown[row.pk] = show(body, patterns, most=BODY_CHARACTERS)
+        shown[row.pk] = show(body, patterns, max_characters=BODY_CHARACTERS)
     return shown
 
 

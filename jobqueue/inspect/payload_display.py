@@ -35,16 +35,16 @@ class DisplayedValue:
     note: str = ""
 
 
-def raw(column: str, most: int | None = None) -> Expression:
+def raw(column: str, max_characters: int | None = None) -> Expression:
     """Select a JSON column as text, so that one value that Python cannot read does not fail the page."""
-    return Left(Cast(column, TextField()), (most or READ_CHARACTERS) + 1)
+    return Left(Cast(column, TextField()), (max_characters or READ_CHARACTERS) + 1)
 
 
-def read(text: str | None, most: int | None = None) -> Any:
+def read(text: str | None, max_characters: int | None = None) -> Any:
     """Parse a column selected with raw(). Return UNREADABLE if it is too large or not JSON."""
     if text is None:
         return None
-    if len(text) > (most or READ_CHARACTERS):
+    if len(text) > (max_characters or READ_CHARACTERS):
         return UNREADABLE
     try:
         return json.loads(text)
@@ -57,12 +57,12 @@ def show(
     patterns: Sequence[str],
     *path: str,
     secrets: Secrets | None = None,
-    most: int = SHOWN_CHARACTERS,
+    max_characters: int = SHOWN_CHARACTERS,
 ) -> DisplayedValue:
     """
     Return a value as indented JSON, masked.
 
-    path: the value's path, for the patterns. secrets: also masked in its texts. most: characters shown.
+    path: the value's path, for the patterns. secrets: also masked in its texts. max_characters: shown.
     """
     name = path[-1] if path else ""
     if value is UNREADABLE:
@@ -70,10 +70,10 @@ def show(
     masked = redact(value, patterns, *path)
     masked = masked if secrets is None else redact_texts(masked, secrets)
     text = json.dumps(masked, indent=2, ensure_ascii=False)
-    if len(text) <= most:
+    if len(text) <= max_characters:
         return DisplayedValue(name=name, text=text)
-    note = _("The first %(shown)d of %(whole)d characters.") % {"shown": most, "whole": len(text)}
-    return DisplayedValue(name=name, text=text[:most], note=note)
+    note = _("The first %(shown)d of %(whole)d characters.") % {"shown": max_characters, "whole": len(text)}
+    return DisplayedValue(name=name, text=text[:max_characters], note=note)
 
 
 def show_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> list[DisplayedValue]:

@@ -92,12 +92,12 @@ def read_tree(database: str, root: UUID) -> Branch:
     return _build(root, branches, shown, tasks)
 
 
-def _read_level(database: str, parents: list[UUID], most: int) -> tuple[list[Child], dict[UUID, Branch]]:
+def _read_level(database: str, parents: list[UUID], limit: int) -> tuple[list[Child], dict[UUID, Branch]]:
     rows = Task.objects.using(database).filter(parent_id__in=parents).order_by("parent_id")
-    children = [Child(*row) for row in rows.values_list("parent_id", "pk", "status")[: most + 1]]
-    is_cut = len(children) > most
+    children = [Child(*row) for row in rows.values_list("parent_id", "pk", "status")[: limit + 1]]
+    is_cut = len(children) > limit
     last = children[-1].parent_id if is_cut else None
-    children = children[:most]
+    children = children[:limit]
     known = {
         parent: Branch(parent_id=parent, counts=Counter(child.status for child in group), is_cut=parent == last)
         for parent, group in groupby(children, key=lambda child: child.parent_id)
@@ -107,7 +107,7 @@ def _read_level(database: str, parents: list[UUID], most: int) -> tuple[list[Chi
     return children, known
 
 
-def choose(children: Iterable[Child], most: int) -> list[Child]:
+def choose(children: Iterable[Child], limit: int) -> list[Child]:
     """Choose the children to show: an equal share of each parent's, failed ones first."""
     by_parent: dict[UUID, list[Child]] = {}
     for child in children:
@@ -115,10 +115,10 @@ def choose(children: Iterable[Child], most: int) -> list[Child]:
     ranked = [
         (place, child)
         for group in by_parent.values()
-        for place, child in enumerate(sorted(group, key=lambda child: child.interest)[:most])
+        for place, child in enumerate(sorted(group, key=lambda child: child.interest)[:limit])
     ]
     ranked.sort(key=lambda pair: (pair[0], pair[1].pk))
-    return [child for _, child in ranked[:most]]
+    return [child for _, child in ranked[:limit]]
 
 
 def _read_tasks(database: str, ids: list[UUID]) -> dict[UUID, Task]:

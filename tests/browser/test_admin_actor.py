@@ -54,7 +54,7 @@ def test_a_message_from_the_page_changes_the_actors_state(admin: Browser) -> Non
     admin.click(".jq-send button")
 
     admin.wait_for(lambda: "Message sent" in admin.text(".messagelist"))
-    assert "unread" in admin.text(".jq-mail tbody")
+    assert "unread" in admin.text(".jq-messages tbody")
     admin.click('.jq-live button[data-seconds="2"]')
     run_what_is_ready()
     admin.wait_for(lambda: '"total": 7' in admin.text('[data-live="state"] pre'))
@@ -153,7 +153,7 @@ def test_an_actors_page_fits_a_phone(admin: Browser) -> None:
     admin.open(page_of(actor))
 
     assert admin.run("const page = document.documentElement; return page.scrollWidth - page.clientWidth") <= 0
-    assert "unread" in admin.text(".jq-mail tbody")
+    assert "unread" in admin.text(".jq-messages tbody")
 
 
 @pytest.mark.parametrize("width", [500, 1280, 1400])
