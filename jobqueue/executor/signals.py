@@ -26,6 +26,7 @@ HANDLED = frozenset(
 )
 
 _installed: set[int] = set()  # signals that a pipe of this process receives
+_mask = threading.local()  # before: the thread's mask before a fork
 
 
 class SignalPipeClosed(Exception):
@@ -110,15 +111,25 @@ def file_identity(descriptor: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _reset_after_fork() -> None:
+def _before_fork() -> None:
+    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, _installed)
+
+
+def _after_fork_in_parent() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
+
+
+def _after_fork_in_child() -> None:
     """
     Give signals their usual meaning again in a fork, such as multiprocessing makes for a task.
 
-    The fork has our handlers and our pipe, so what should end the fork would stop the executor instead.
+    The fork has our handlers and our pipe, so a signal that should end the fork would stop the executor instead.
+    Signals are blocked until here, because a task may end its fork at once.
     """
     for number in _installed:
         signal.signal(number, signal.SIG_DFL)
     _installed.clear()
+    signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
 
 
-os.register_at_fork(after_in_child=_reset_after_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -182,5 +182,5 @@ def test_database_that_never_comes_is_told_by_the_exit_code(fleet: Fleet) -> Non
     single = fleet.launch("--connect-timeout", "1", environment=nowhere)
     supervisor = fleet.launch("--connect-timeout", "1", "--processes", "2", environment=nowhere)
     assert (single.wait(), supervisor.wait()) == (69, 69)
-    single.output.wait_for(r"ERROR .*database.connect_timed_out after_s=1 error=No beat reached the database")
+    single.output.wait_for(r"ERROR .*database.connect_timed_out after_s=1 error=No heartbeat reached the database")
     assert len(single.output.find(r"database\.unreachable")) == 1
