@@ -31,7 +31,7 @@ def wait_for_children(supervisor: Process, *, but: int = 0) -> list[int]:
 
 
 def busy(fleet: Fleet, *flags: str, seconds: float = LONG_SECONDS) -> tuple[Process, list[int]]:
-    """A supervisor whose two children each run a task."""
+    """Start a supervisor with two children that run a task each."""
     supervisor = fleet.start(*TWO, *flags)
     children = wait_for_children(supervisor)  # or the first would do both
     work.enqueue_many([((seconds,), {}) for _ in range(2)])

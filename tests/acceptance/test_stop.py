@@ -163,5 +163,5 @@ def test_thread_left_by_a_task_does_not_delay_the_end(fleet: Fleet, flags: tuple
 
     assert (process.wait() if "--burst" in flags else process.stop()) == 0
 
-    if "--processes" not in flags:  # whose children leave whatever their threads do
+    if "--processes" not in flags:  # children end without waiting for threads
         process.output.wait_for(r"executor\.threads_abandoned threads=.*left-behind")
