@@ -26,7 +26,7 @@ def token(
 
 
 def tasks_setting(tokens: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
-    """TASKS of a site whose shop may submit the tests' tasks."""
+    """TASKS of a site with a token for the tests' tasks."""
     own = {"HTTP_TOKENS": {"shop": token()} if tokens is None else tokens, **options}
     return {
         "default": {"BACKEND": JOBQUEUE, "QUEUES": ["default", "mail", "named"], "OPTIONS": own},
@@ -35,7 +35,7 @@ def tasks_setting(tokens: Mapping[str, Any] | None = None, **options: Any) -> di
 
 
 class Shop:
-    """Calls as a program does: JSON in, JSON out, a token in a header."""
+    """A program that sends JSON with a token."""
 
     def __init__(self, client: Client, authorization: str = AUTHORIZATION) -> None:
         self.client = client
@@ -52,7 +52,7 @@ class Shop:
 
 
 def wheres(response: Any) -> list[str]:
-    """The places of what is wrong."""
+    """Return the places of all problems."""
     return [problem["where"] for problem in response.json()]
 
 

@@ -1,4 +1,4 @@
-"""The contract of Django's task framework, kept on both databases."""
+"""The contract of Django's task framework on both databases."""
 
 import pickle
 from collections.abc import Iterator
@@ -114,7 +114,7 @@ def test_options_of_the_copy_reach_the_row(alias: str) -> None:
     assert (stored.metadata, stored.key) == ({"user": 7}, "k")
 
 
-def test_moment_in_the_future_schedules_the_task(add: Any) -> None:
+def test_future_run_after_schedules_the_task(add: Any) -> None:
     moment = datetime(2031, 5, 1, tzinfo=UTC)
     result = add.using(run_after=moment).enqueue(1)
     assert result.status == TaskResultStatus.READY
@@ -130,7 +130,7 @@ def test_timedelta_counts_from_the_databases_clock(add: Any) -> None:
     assert stored.expires_at == stored.enqueued_at + timedelta(hours=2)
 
 
-def test_past_moment_makes_the_task_ready(add: Any) -> None:
+def test_past_run_after_makes_the_task_ready(add: Any) -> None:
     for past in (timedelta(seconds=-5), datetime(2020, 1, 1, tzinfo=UTC)):
         stored = row(add.using(run_after=past).enqueue(1))
         assert (stored.status, stored.wake_at) == ("READY", None)
@@ -187,7 +187,7 @@ def test_refused_arguments_write_nothing(
     assert signals == []
 
 
-def test_unserialisable_metadata_is_refused(add: Any) -> None:
+def test_metadata_that_is_not_json_is_refused(add: Any) -> None:
     with pytest.raises(InvalidArguments, match=r"add\(\): metadata\['user'\]: object is not JSON"):
         add.using(metadata={"user": object()}).enqueue(1)
 
@@ -243,7 +243,7 @@ def test_every_task_of_many_is_announced_in_order(add: Any, signals: list[Any]) 
 # --- many
 
 
-def test_many_are_one_statement_per_thousand_and_come_in_order(alias: str) -> None:
+def test_enqueue_many_uses_one_statement_per_thousand(alias: str) -> None:
     add = tasks.add.using(backend=alias)
     with CaptureQueriesContext(connections[conf.options_for(alias).database]) as queries:
         results = add.enqueue_many(((number,), {"b": 2}) for number in range(2_500))
@@ -254,11 +254,11 @@ def test_many_are_one_statement_per_thousand_and_come_in_order(alias: str) -> No
     assert stored == {result.id: result.args for result in results}
 
 
-def test_many_of_nothing_is_nothing(add: Any) -> None:
+def test_enqueue_many_of_no_calls_returns_no_results(add: Any) -> None:
     assert add.enqueue_many([]) == []
 
 
-def test_one_bad_call_of_many_is_named_and_nothing_is_written(add: Any, alias: str) -> None:
+def test_enqueue_many_names_the_invalid_call(add: Any, alias: str) -> None:
     with pytest.raises(InvalidArguments, match=r"add\(\), call 2: argument 'b': NaN is not JSON"):
         add.enqueue_many([((1,), {}), ((2,), {}), ((3,), {"b": float("nan")})])
     wrong_calls: list[Any] = [5, (1, 2), ("ab", {}), ((1,), {}, {}), [(1,)]]
@@ -271,7 +271,7 @@ def test_one_bad_call_of_many_is_named_and_nothing_is_written(add: Any, alias: s
 # --- key
 
 
-def test_live_task_of_the_same_key_is_given_instead(alias: str, signals: list[Any]) -> None:
+def test_enqueue_with_a_live_key_returns_its_task(alias: str, signals: list[Any]) -> None:
     keyed = tasks.add.using(backend=alias, key="order-1")
     first = keyed.enqueue(1)
     second = keyed.enqueue(2)
@@ -358,14 +358,14 @@ def test_backends_do_not_see_each_others_tasks() -> None:
             task_backends["second"].get_result(result.id)
 
 
-def test_result_of_a_function_nobody_declares_says_so(add: Any, alias: str) -> None:
+def test_result_of_an_unknown_function_is_refused(add: Any, alias: str) -> None:
     result = add.enqueue(1)
     rows(alias).update(task_type="os.system")
     with pytest.raises(TaskResultDoesNotExist, match=r"'os\.system', which this process does not know"):
         task_backends[alias].get_result(result.id)
 
 
-def test_result_of_a_queue_that_settings_forgot_is_still_found(add: Any, alias: str) -> None:
+def test_result_of_an_unconfigured_queue_is_found(add: Any, alias: str) -> None:
     result = add.using(queue_name="forgotten").enqueue(1)
     params = {
         "BACKEND": "jobqueue.backend.JobQueueBackend",
@@ -400,7 +400,7 @@ def test_seven_states_are_shown_as_four(add: Any, alias: str, status: str, shown
             _ = result.return_value
 
 
-def test_cancelled_task_says_so_in_its_errors(add: Any, alias: str) -> None:
+def test_cancelled_task_has_an_error(add: Any, alias: str) -> None:
     result = add.enqueue(1)
     rows(alias).update(status="CANCELLED", finished_at=datetime.now(UTC))
     async_to_sync(result.arefresh)()

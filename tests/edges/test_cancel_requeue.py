@@ -27,11 +27,11 @@ def failed(**columns: Any) -> Task:
 
 
 class TestOneDatabase:
-    """As a site's ordinary TestCase sees it, which allows the default database alone."""
+    """A site's TestCase allows the default database only."""
 
     pytestmark = pytest.mark.django_db(databases=["default"])
 
-    def test_ids_of_the_default_backend_are_looked_for_nowhere_else(self) -> None:
+    def test_ids_of_the_default_backend_need_one_database(self) -> None:
         live, ended = TaskFactory.create(), failed()
         assert jobqueue.cancel(live.pk) == CancelReport(cancelled=1)
         assert jobqueue.requeue([ended.pk, ended.pk]) == RequeueReport(requeued=1)
@@ -40,12 +40,12 @@ class TestOneDatabase:
 class TestTwoDatabases:
     pytestmark = BOTH
 
-    def test_ids_are_found_wherever_they_are(self) -> None:
+    def test_ids_are_found_in_all_backends(self) -> None:
         here, there = TaskFactory.create(), TaskFactory.create(backend="sqlite", using="sqlite")
         assert jobqueue.cancel([here.pk, there.pk, new_id()]) == CancelReport(cancelled=2, skipped=1)
         assert jobqueue.requeue([there.pk, new_id(), here.pk]) == RequeueReport(requeued=2, skipped=1)
 
-    def test_a_named_backend_is_the_only_one_asked(self) -> None:
+    def test_named_backend_is_the_only_one_searched(self) -> None:
         there = TaskFactory.create(backend="sqlite", using="sqlite")
         with CaptureQueriesContext(connections["default"]) as queries:
             assert jobqueue.cancel(there.pk, backend="sqlite").cancelled == 1
@@ -67,7 +67,7 @@ DEEDS: dict[str, tuple[Callable[..., Any], Callable[..., Task], str]] = {
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("do", "make", "status"), DEEDS.values(), ids=DEEDS)
 class TestLockedRow:
-    def test_it_is_left_after_a_while_and_the_others_are_not(
+    def test_locked_task_is_reported_after_a_second(
         self, do: Callable[..., Any], make: Callable[..., Task], status: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(tasks, "LOCK_WAIT_SECONDS", 0.05)
@@ -83,7 +83,7 @@ class TestLockedRow:
         assert do(report.busy, backend="default").busy == frozenset()
         assert Task.objects.get(pk=locked.pk).status == status
 
-    def test_it_is_waited_for_when_the_other_transaction_is_short(
+    def test_locked_task_is_changed_when_the_lock_ends(
         self, do: Callable[..., Any], make: Callable[..., Task], status: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(tasks, "LOCK_WAIT_SECONDS", DEADLINE_SECONDS)
@@ -100,7 +100,7 @@ class TestLockedRow:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_tree_counts_a_running_child_once_though_its_parent_was_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tree_with_locked_parent_counts_children_once(monkeypatch: pytest.MonkeyPatch) -> None:
     parent = TaskFactory.create()
     TaskFactory.create(parent_id=parent.pk, status=Status.RUNNING)
 
@@ -114,7 +114,7 @@ def test_a_tree_counts_a_running_child_once_though_its_parent_was_locked(monkeyp
 
 @pytest.mark.parametrize("change", [jobqueue.cancel, jobqueue.requeue, api.wake])
 @pytest.mark.parametrize("ids", [7, None, object()])
-def test_what_is_no_id_and_holds_none_is_refused_with_what_to_give(change: Callable[[Any], Any], ids: Any) -> None:
+def test_invalid_ids_are_refused(change: Callable[[Any], Any], ids: Any) -> None:
     with pytest.raises(TypeError, match=r"as in TaskResult\.id"):
         change(ids)
 
@@ -124,7 +124,7 @@ def test_what_is_no_id_and_holds_none_is_refused_with_what_to_give(change: Calla
     ("name", "more"),
     [("", {}), ("q" * 129, {}), ("a\0b", {}), (7, {}), ("emails", {"reason": "r" * 256}), ("emails", {"by": "b\0"})],
 )
-def test_what_the_row_of_a_queue_cannot_hold_is_refused_in_words(name: Any, more: dict[str, Any]) -> None:
+def test_values_too_long_for_a_queue_are_refused(name: Any, more: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"a text of (1 to|at most) \d+ characters"):
         api.pause(name, **more)
     assert not Queue.objects.exists()
@@ -149,7 +149,7 @@ def test_async_twins_do_the_same() -> None:
     assert Queue.objects.get(name="mail").paused_at is None
 
 
-def test_report_shows_what_is_of_use() -> None:
+def test_report_repr_omits_defaults() -> None:
     shown = repr(CancelReport(cancelled=1))
     assert shown.startswith("CancelReport(cancelled=1, requested=0, skipped=0, ")
     assert "parents" not in shown

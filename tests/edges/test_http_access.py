@@ -1,4 +1,4 @@
-"""Who may: tokens with their tasks and queues, people with permissions and CSRF tokens; nobody else."""
+"""Access: tokens with their tasks and queues, users with permissions and CSRF tokens."""
 
 from __future__ import annotations
 
@@ -43,39 +43,39 @@ class TestNobody:
         "authorization",
         ["", "Bearer", "Bearer ", "Bearer wrong", f"Bearer {SECRET}x", f"Basic {SECRET}", "Bearer \udcff"],
     )
-    def test_is_asked_for_a_token(self, client: Client, path: str, authorization: str) -> None:
+    def test_anonymous_request_is_asked_for_a_token(self, client: Client, path: str, authorization: str) -> None:
         response = Shop(client, authorization).post(path.format(pk=LATER), {})
 
         assert response.status_code == 401
         assert response["WWW-Authenticate"] == 'Bearer realm="jobqueue"'
         assert wheres(response) == [""]
 
-    def test_may_not_look_either(self, client: Client) -> None:
+    def test_anonymous_request_may_not_read(self, client: Client) -> None:
         assert client.get(f"/jobqueue/tasks/{LATER}/").status_code == 401
 
-    def test_wrong_token_is_not_saved_by_a_session(self) -> None:
+    def test_wrong_token_with_a_session_is_refused(self) -> None:
         assert Shop(person("submit_task"), "Bearer wrong").submit().status_code == 401
 
-    def test_hash_of_a_token_is_no_token(self, client: Client) -> None:
+    def test_hash_of_a_token_is_refused(self, client: Client) -> None:
         assert Shop(client, f"Bearer {token()['sha256']}").submit().status_code == 401
 
-    def test_method_is_looked_at_first(self, client: Client) -> None:
+    def test_wrong_method_is_refused_before_authentication(self, client: Client) -> None:
         assert client.put("/jobqueue/submit/").status_code == 405
 
 
 class TestToken:
-    def test_needs_no_csrf_token(self) -> None:
+    def test_token_needs_no_csrf_token(self) -> None:
         assert Shop(Client(enforce_csrf_checks=True)).submit().status_code == 201
 
     @pytest.mark.parametrize("scheme", ["bearer", "BEARER"])
-    def test_scheme_may_be_written_in_any_case(self, client: Client, scheme: str) -> None:
+    def test_scheme_is_case_insensitive(self, client: Client, scheme: str) -> None:
         assert Shop(client, f"{scheme} {SECRET}").submit().status_code == 201
 
     @pytest.mark.parametrize(
         ("allowed", "status"),
         [([GREET], 201), (["tests.tasks.*"], 201), (["*"], 201), (["shop.*"], 403), ([], 403), (["greet"], 403)],
     )
-    def test_reaches_its_tasks_only(self, client: Client, settings: Any, allowed: list[str], status: int) -> None:
+    def test_token_allows_only_its_tasks(self, client: Client, settings: Any, allowed: list[str], status: int) -> None:
         settings.TASKS = tasks_setting({"shop": token(tasks=allowed)})
 
         response = Shop(client).submit()
@@ -83,13 +83,13 @@ class TestToken:
         assert response.status_code == status
         assert Task.objects.exists() == (status == 201)
 
-    def test_names_of_tasks_cannot_be_guessed(self, client: Client, settings: Any) -> None:
+    def test_token_cannot_guess_task_names(self, client: Client, settings: Any) -> None:
         settings.TASKS = tasks_setting({"shop": token(tasks=["shop.*"])})
 
         assert Shop(client).submit().json() == Shop(client).submit(task="no.such.task").json()
 
     @pytest.mark.parametrize(("queue", "status"), [("mail", 201), ("default", 403), (None, 403)])
-    def test_reaches_its_queues_only(self, client: Client, settings: Any, queue: str | None, status: int) -> None:
+    def test_token_allows_only_its_queues(self, client: Client, settings: Any, queue: str | None, status: int) -> None:
         settings.TASKS = tasks_setting({"shop": token(queues=["mail"])})
 
         response = Shop(client).submit(queue=queue)
@@ -98,16 +98,14 @@ class TestToken:
         assert status == 201 or wheres(response) == ["/queue"]
 
     @pytest.mark.parametrize("task", ["tests.tasks.unknown", "tests.tasks.add"])
-    def test_task_that_nobody_may_submit_is_not_taken_for_a_forbidden_queue(
-        self, client: Client, settings: Any, task: str
-    ) -> None:
+    def test_closed_task_is_not_reported_as_forbidden_queue(self, client: Client, settings: Any, task: str) -> None:
         settings.TASKS = tasks_setting({"shop": token(queues=["mail"])})
 
         response = Shop(client).submit(task=task)
 
         assert (response.status_code, wheres(response)) == (400, ["/task"])
 
-    def test_one_forbidden_task_refuses_the_batch(self, client: Client) -> None:
+    def test_batch_with_a_forbidden_task_is_refused(self, client: Client) -> None:
         body = [{"task": GREET, "args": ["a"]}, {"task": "shop.secret"}]
 
         response = Shop(client).post("submit/batch/", body)
@@ -115,14 +113,14 @@ class TestToken:
         assert (response.status_code, wheres(response)) == (403, ["/1/task"])
         assert not Task.objects.exists()
 
-    def test_of_another_backend_does_not_submit_here(self, client: Client, settings: Any) -> None:
+    def test_token_of_another_backend_is_refused(self, client: Client, settings: Any) -> None:
         tasks = tasks_setting({})
         tasks["sqlite"]["OPTIONS"]["HTTP_TOKENS"] = {"shop": token()}
         settings.TASKS = tasks
 
         assert Shop(client).submit().status_code == 403
 
-    def test_sees_tasks_that_it_might_submit(self, client: Client) -> None:
+    def test_token_reads_tasks_that_it_may_submit(self, client: Client) -> None:
         mine, closed, others = (TaskFactory(task_type=name) for name in (GREET, "tests.tasks.add", "shop.tasks.x"))
 
         assert Shop(client).get(f"tasks/{mine.pk}/").status_code == 200
@@ -134,21 +132,21 @@ class TestToken:
 
 class TestPerson:
     @pytest.mark.parametrize(("path", "permission"), list(zip(PATHS, NEEDED, strict=True)))
-    def test_needs_the_permission(self, path: str, permission: str) -> None:
+    def test_user_without_permission_is_refused(self, path: str, permission: str) -> None:
         task = TaskFactory(task_type=GREET)
         path = path.format(pk=task.pk)
 
         assert Shop(person("view_task"), "").post(path, {}).status_code == 403
         assert Shop(person(permission), "").post(path, {}).status_code not in (401, 403)
 
-    def test_needs_the_permission_to_look(self) -> None:
+    def test_user_without_view_permission_may_not_read(self) -> None:
         task = TaskFactory(task_type="shop.tasks.any")
 
         assert Shop(person("submit_task"), "").get(f"tasks/{task.pk}/").status_code == 403
         assert Shop(person("view_task"), "").get(f"tasks/{task.pk}/").status_code == 200
 
     @pytest.mark.parametrize("path", PATHS)
-    def test_needs_a_csrf_token(self, path: str) -> None:
+    def test_user_without_csrf_token_is_refused(self, path: str) -> None:
         task = TaskFactory(task_type=GREET)
 
         response = Shop(person(*NEEDED, strict=True), "").post(path.format(pk=task.pk), {})
@@ -156,7 +154,7 @@ class TestPerson:
         assert response.status_code == 403
         assert "CSRF" in response.json()[0]["what"]
 
-    def test_with_a_csrf_token_submits(self) -> None:
+    def test_user_with_csrf_token_submits(self) -> None:
         client = person("submit_task", strict=True)
         client.cookies["csrftoken"] = "x" * 32
 
@@ -164,7 +162,7 @@ class TestPerson:
 
         assert response.status_code == 201
 
-    def test_who_is_inactive_is_nobody(self) -> None:
+    def test_inactive_user_is_refused(self) -> None:
         user = make_user("submit_task")
         client = Client()
         client.force_login(user)
@@ -173,15 +171,15 @@ class TestPerson:
 
         assert Shop(client, "").submit().status_code == 401
 
-    def test_does_not_submit_what_did_not_opt_in(self) -> None:
+    def test_user_may_not_submit_a_closed_task(self) -> None:
         assert tests_tasks.add.allow_http is False
 
         response = Shop(person("submit_task"), "").submit(task="tests.tasks.add")
 
         assert (response.status_code, wheres(response)) == (400, ["/task"])
 
-    def test_may_be_the_only_kind_that_a_site_lets_in(self, settings: Any) -> None:
-        """Under LoginRequiredMiddleware, tokens work all the same."""
+    def test_site_without_tokens_accepts_users(self, settings: Any) -> None:
+        """Tokens work under LoginRequiredMiddleware, too."""
         settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]
 
         assert Shop(Client()).submit().status_code == 201
@@ -203,24 +201,24 @@ class TestSetting:
             ({1: token()}, "names for keys"),
         ],
     )
-    def test_nonsense_is_found_by_the_checks_and_not_repeated(self, given: Any, words: str) -> None:
+    def test_invalid_setting_is_a_check_error_without_its_values(self, given: Any, words: str) -> None:
         (problem,) = conf.problems({"HTTP_TOKENS": given})
 
         assert words in problem
         assert SECRET not in problem
 
-    def test_nonsense_is_no_open_door(self) -> None:
+    def test_invalid_setting_grants_nothing(self) -> None:
         with pytest.raises(ImproperlyConfigured, match="sha256"):
             conf.parse({"HTTP_TOKENS": {"shop": {}}})
 
-    def test_hash_may_be_written_in_capitals(self, client: Client, settings: Any) -> None:
+    def test_hash_is_case_insensitive(self, client: Client, settings: Any) -> None:
         settings.TASKS = tasks_setting({"shop": token() | {"sha256": token()["sha256"].upper()}})
 
         assert Shop(client).submit().status_code == 201
 
 
 @override_settings(ROOT_URLCONF="tests.edges.test_http_access")
-def test_urls_may_lie_under_namespaces_of_the_site(client: Client) -> None:
+def test_urls_work_under_a_namespace_of_the_site(client: Client) -> None:
     response = client.post(
         "/api/queue/submit/", {"task": GREET, "args": ["a"]}, "application/json", headers=Shop(client).headers
     )
@@ -230,8 +228,8 @@ def test_urls_may_lie_under_namespaces_of_the_site(client: Client) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_atomic_requests_of_the_site_do_not_wrap_ours(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With them, a database that is away would answer before we do."""
+def test_views_are_exempt_from_atomic_requests(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ATOMIC_REQUESTS would answer with Django's error if the database is unreachable."""
     from jobqueue.api import tasks as api
 
     enqueue = api.enqueue_once
@@ -248,7 +246,7 @@ def test_atomic_requests_of_the_site_do_not_wrap_ours(client: Client, monkeypatc
     assert seen == [0]
 
 
-def test_view_is_reachable_without_sessions(settings: Any) -> None:
+def test_views_work_without_sessions(settings: Any) -> None:
     settings.MIDDLEWARE = []
 
     assert Shop(Client()).submit().status_code == 201

@@ -1,4 +1,4 @@
-"""health/live and health/ready: whether every queue in use drains, in words for those who may know."""
+"""health/live and health/ready: the status, and problems for callers with permission."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tasks(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
 
 
-def test_live_says_so_without_the_database(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_answers_without_the_database(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django.db.backends.utils.CursorWrapper.execute", None)
 
     response = client.get("/jobqueue/health/live")
@@ -40,14 +40,14 @@ def test_empty_queue_is_ready(client: Client, path: str) -> None:
     assert (response.status_code, response.json()) == (200, {"status": "ok"})
 
 
-def test_queue_that_is_served_and_drains_is_ready(client: Client) -> None:
+def test_served_queue_is_ready(client: Client) -> None:
     TaskFactory(queue_name="mail")
     ExecutorFactory(queues=["mail", "other"])
 
     assert client.get("/jobqueue/health/").status_code == 200
 
 
-def test_queue_that_nobody_serves(shop: Shop) -> None:
+def test_queue_without_executor_is_not_ready(shop: Shop) -> None:
     TaskFactory(queue_name="mail")
     ExecutorFactory(queues=["other"])
 
@@ -61,7 +61,7 @@ def test_queue_that_nobody_serves(shop: Shop) -> None:
     }
 
 
-def test_queue_whose_executor_is_quiet(shop: Shop) -> None:
+def test_queue_with_paused_executor_is_not_ready(shop: Shop) -> None:
     TaskFactory(queue_name="mail")
     ExecutorFactory(queues=["mail"], state="QUIET")
     ExecutorFactory(queues=["other"])
@@ -72,9 +72,7 @@ def test_queue_whose_executor_is_quiet(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("columns", [{"scheduled": True, "wake_at": ago(60)}, {"running": True}], ids=["due", "held"])
-def test_queue_that_only_seems_empty_since_no_executor_is_alive(
-    shop: Shop, settings: Any, columns: dict[str, Any]
-) -> None:
+def test_queue_with_due_tasks_and_no_executor_is_not_ready(shop: Shop, settings: Any, columns: dict[str, Any]) -> None:
     settings.TASKS = tasks_setting(READY_AGE_LIMIT=None)
     TaskFactory(queue_name="mail", **columns)
 
@@ -85,7 +83,7 @@ def test_queue_that_only_seems_empty_since_no_executor_is_alive(
     assert shop.get("health/").status_code == 200
 
 
-def test_queue_that_does_not_drain(shop: Shop, settings: Any) -> None:
+def test_queue_with_an_old_task_is_not_ready(shop: Shop, settings: Any) -> None:
     settings.TASKS = tasks_setting(READY_AGE_LIMIT=50)
     TaskFactory()
     ExecutorFactory()
@@ -96,7 +94,7 @@ def test_queue_that_does_not_drain(shop: Shop, settings: Any) -> None:
     assert re.search(r"has been ready for [67]\d s; 50 s is the limit", problem["what"])
 
 
-def test_no_limit(client: Client, settings: Any) -> None:
+def test_no_age_limit_accepts_old_tasks(client: Client, settings: Any) -> None:
     settings.TASKS = tasks_setting(READY_AGE_LIMIT=None)
     TaskFactory(enqueued_at="2020-01-01T00:00Z", rank="2020-01-01T00:00Z")
     ExecutorFactory()
@@ -104,14 +102,14 @@ def test_no_limit(client: Client, settings: Any) -> None:
     assert client.get("/jobqueue/health/").status_code == 200
 
 
-def test_paused_queue_is_as_somebody_wants_it(client: Client) -> None:
+def test_paused_queue_is_ready(client: Client) -> None:
     TaskFactory(queue_name="mail")
     QueueFactory(name="mail", paused=True)
 
     assert client.get("/jobqueue/health/").status_code == 200
 
 
-def test_queues_of_every_backend_count(client: Client) -> None:
+def test_ready_checks_queues_of_all_backends(client: Client) -> None:
     TaskFactory(using="sqlite", backend="sqlite")
     client.force_login(make_user("view_task"))
 
@@ -130,9 +128,7 @@ def test_queues_of_every_backend_count(client: Client) -> None:
     ],
     ids=str,
 )
-def test_token_sees_the_names_of_its_queues_only(
-    shop: Shop, settings: Any, allowed: dict[str, Any], shown: list[str]
-) -> None:
+def test_token_sees_only_its_queues(shop: Shop, settings: Any, allowed: dict[str, Any], shown: list[str]) -> None:
     settings.TASKS = tasks_setting({"shop": token() | allowed})
     TaskFactory(queue_name="mail")
     TaskFactory()
@@ -145,7 +141,7 @@ def test_token_sees_the_names_of_its_queues_only(
 
 
 @pytest.mark.parametrize("is_failing", [False, True])
-def test_answer_is_remembered_for_a_moment(
+def test_result_is_cached_for_a_second(
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_failing: bool
 ) -> None:
     client.get("/jobqueue/health/")  # what others left is forgotten
@@ -167,7 +163,7 @@ def test_answer_is_remembered_for_a_moment(
     assert client.get("/jobqueue/health/").status_code == 200
 
 
-def test_line_of_the_log_names_a_few_queues_only(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_line_lists_ten_queues(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(50):
         TaskFactory(queue_name=f"{number:0>128}")
 
@@ -179,7 +175,7 @@ def test_line_of_the_log_names_a_few_queues_only(client: Client, caplog: pytest.
 
 
 @pytest.mark.parametrize("who", ["nobody", "wrong token", "without permission"])
-def test_names_of_queues_are_not_for_everybody(who: str) -> None:
+def test_unauthorized_caller_sees_no_queue_names(who: str) -> None:
     TaskFactory(queue_name="mail")
     client = Client()
     if who == "without permission":
@@ -190,7 +186,7 @@ def test_names_of_queues_are_not_for_everybody(who: str) -> None:
     assert (response.status_code, response.json()) == (503, {"status": "failing", "problems": []})
 
 
-def test_names_of_queues_cannot_forge_a_line_of_the_log(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_queue_name_cannot_forge_a_log_line(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     TaskFactory(queue_name="x\n13:59:59 CRITICAL executor.failed\x1b]0;pwned\x07")
 
     client.get("/jobqueue/health/")
@@ -200,7 +196,7 @@ def test_names_of_queues_cannot_forge_a_line_of_the_log(client: Client, caplog: 
     assert line.isprintable()
 
 
-def test_people_who_may_see_tasks_see_the_names() -> None:
+def test_user_with_view_task_sees_queue_names() -> None:
     TaskFactory(queue_name="mail")
     client = Client()
     client.force_login(make_user("view_task"))
@@ -208,7 +204,7 @@ def test_people_who_may_see_tasks_see_the_names() -> None:
     assert client.get("/jobqueue/health/").json()["problems"]
 
 
-def test_database_away(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_database_is_not_ready(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     def away() -> Any:
         raise OperationalError("connection refused")
 
@@ -221,6 +217,6 @@ def test_database_away(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("path", ["health/", "health/live", "health/ready", "openapi.json"])
-def test_only_to_be_read(client: Client, path: str) -> None:
+def test_post_is_not_allowed(client: Client, path: str) -> None:
     assert client.head(f"/jobqueue/{path}").status_code == 200
     assert client.post(f"/jobqueue/{path}").status_code == 405

@@ -1,4 +1,4 @@
-"""metrics/ and metrics.json: the numbers of the whole fleet, for those who may read them."""
+"""metrics/ and metrics.json: their numbers, and which callers may read them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bench(request: pytest.FixtureRequest) -> Bench:
 
 
 def scraped(scraper: Shop) -> dict[tuple[str, ...], float]:
-    """Every sample: its name and the values of its labels, sorted by their names."""
+    """Return the samples by their names and label values, in the order of label names."""
     response = scraper.get("metrics/")
     assert response.status_code == 200
     assert response["Content-Type"].startswith("text/plain; version=")
@@ -57,7 +57,7 @@ def scraped(scraper: Shop) -> dict[tuple[str, ...], float]:
 
 
 def work(bench: Bench) -> None:
-    """Two tasks end well, one fails and is retried, one fails for good, one is left READY, one RUNNING."""
+    """Two tasks are SUCCESSFUL, one is retried, one is FAILED, one READY, one RUNNING."""
     bench.beat(slots=2)
     bench.engine.enqueue([new(queue_name="mail", max_attempts=2) for _ in range(5)])
     failed: dict[str, Any] = {"attempts": 1, "worker_id": "w", "error": ERROR}
@@ -80,7 +80,7 @@ def work(bench: Bench) -> None:
 class TestWhoMay:
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize("authorization", ["", "Bearer wrong"])
-    def test_nobody_that_is_known(self, client: Client, path: str, authorization: str) -> None:
+    def test_anonymous_request_is_refused(self, client: Client, path: str, authorization: str) -> None:
         response = Shop(client, authorization).get(path)
 
         assert response.status_code == 401
@@ -88,29 +88,29 @@ class TestWhoMay:
 
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize("given", [{}, {"metrics": False}])
-    def test_token_that_may_submit_only(self, scraper: Shop, settings: Any, path: str, given: Any) -> None:
+    def test_token_without_metrics_is_refused(self, scraper: Shop, settings: Any, path: str, given: Any) -> None:
         settings.TASKS = tasks_setting({"shop": token() | given})
 
         assert scraper.get(path).status_code == 403
 
-    def test_token_for_metrics_submits_nothing(self, scraper: Shop) -> None:
+    def test_token_for_metrics_may_not_submit(self, scraper: Shop) -> None:
         assert scraper.submit().status_code == 403
         assert not Task.objects.exists()
 
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize(("permission", "status"), [("view_metrics", 200), ("view_task", 403)])
-    def test_people_need_the_permission(self, client: Client, path: str, permission: str, status: int) -> None:
+    def test_user_needs_view_metrics(self, client: Client, path: str, permission: str, status: int) -> None:
         client.force_login(make_user(permission))
 
         assert Shop(client, "").get(path).status_code == status
 
     @pytest.mark.parametrize("path", PATHS)
-    def test_only_to_be_read(self, scraper: Shop, path: str) -> None:
+    def test_post_is_not_allowed(self, scraper: Shop, path: str) -> None:
         assert scraper.post(path).status_code == 405
         assert scraper.client.head(f"/jobqueue/{path}", headers=scraper.headers).status_code == 200
 
 
-def test_counters_of_each_queue_and_task_type(scraper: Shop, bench: Bench) -> None:
+def test_counters_are_per_queue_and_task_type(scraper: Shop, bench: Bench) -> None:
     work(bench)
 
     found = scraped(scraper)
@@ -126,7 +126,7 @@ def test_counters_of_each_queue_and_task_type(scraper: Shop, bench: Bench) -> No
     }
 
 
-def test_histograms(scraper: Shop, bench: Bench) -> None:
+def test_histograms_count_waits_and_runs(scraper: Shop, bench: Bench) -> None:
     work(bench)
 
     found = scraped(scraper)
@@ -142,7 +142,7 @@ def test_histograms(scraper: Shop, bench: Bench) -> None:
     assert found[("jobqueue_wait_seconds_count", alias, "mail", "tests.noop")] == 4
 
 
-def test_gauges(scraper: Shop, bench: Bench) -> None:
+def test_gauges_show_queues_and_executors(scraper: Shop, bench: Bench) -> None:
     work(bench)
 
     found = scraped(scraper)
@@ -159,14 +159,14 @@ def test_gauges(scraper: Shop, bench: Bench) -> None:
     assert workers == [1, 1, 2, 1]
 
 
-def test_queue_in_which_nothing_is_shows_zeros(scraper: Shop) -> None:
+def test_empty_queue_shows_zeros(scraper: Shop) -> None:
     found = scraped(scraper)
 
     assert found[("jobqueue_queue_depth", "default", "named", "READY")] == 0
     assert found[("jobqueue_oldest_ready_seconds", "default", "named")] == 0
 
 
-def test_deep_queue_says_that_it_is_estimated(scraper: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_depth_of_long_queue_is_an_estimate(scraper: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (portable_queues, postgres_queues):
         monkeypatch.setattr(module, "COUNTED_MOST", 3)
     engine_for("default").enqueue([new() for _ in range(5)])
@@ -178,8 +178,8 @@ def test_deep_queue_says_that_it_is_estimated(scraper: Shop, monkeypatch: pytest
     assert (queue["queue"], queue["estimated"]) == ("default", ["ready"])
 
 
-def test_names_beyond_the_bound_are_one(scraper: Shop, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where QUEUES is unset, whoever may submit to any queue names as many as they like."""
+def test_labels_beyond_the_limit_become_other(scraper: Shop, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without QUEUES, callers may use any number of queue names."""
     monkeypatch.setattr(label_limits, "MAX_LABELS", 4)
     monkeypatch.setattr(api, "declared_queues", lambda alias: {"z-declared"})
     names = ["a", "b", "other", *(f"q{number}" for number in range(5)), "z-declared"]
@@ -210,7 +210,7 @@ def test_names_beyond_the_bound_are_one(scraper: Shop, bench: Bench, monkeypatch
     assert ("jobqueue_submitted_total", alias, "other", "tests.noop") not in after
 
 
-def test_json_has_the_same_numbers(scraper: Shop, bench: Bench) -> None:
+def test_json_has_the_same_numbers_as_text(scraper: Shop, bench: Bench) -> None:
     work(bench)
 
     body = scraper.get("metrics.json").json()
@@ -229,7 +229,7 @@ def test_json_has_the_same_numbers(scraper: Shop, bench: Bench) -> None:
     }  # fmt: skip
 
 
-def test_counters_do_not_fall_when_the_tasks_are_pruned(scraper: Shop, bench: Bench) -> None:
+def test_counters_outlive_pruned_tasks(scraper: Shop, bench: Bench) -> None:
     work(bench)
     before = {key: value for key, value in scraped(scraper).items() if key[0].endswith("_total")}
     bench.engine.tasks.finished()._raw_delete(bench.engine.database)
@@ -240,8 +240,8 @@ def test_counters_do_not_fall_when_the_tasks_are_pruned(scraper: Shop, bench: Be
     assert {key: after[key] for key in before} == before
 
 
-def test_numbers_are_read_without_any_executor(scraper: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than one batch of them, too."""
+def test_counters_are_current_without_executors(scraper: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also more than one batch."""
     monkeypatch.setattr(metrics, "FOLD_BATCH", 2)
     monkeypatch.setattr(metrics, "FOLD_SECONDS", 60.0)
     engine = engine_for("default")
@@ -253,14 +253,14 @@ def test_numbers_are_read_without_any_executor(scraper: Shop, monkeypatch: pytes
     assert not CounterDelta.objects.exists()
 
 
-def test_names_that_people_give_are_written_as_they_are(scraper: Shop) -> None:
+def test_label_values_are_escaped(scraper: Shop) -> None:
     name = 'fünf "queues"\\\n'
     engine_for("default").enqueue([new(queue_name=name)])
 
     assert scraped(scraper)[("jobqueue_submitted_total", "default", name, "tests.noop")] == 1
 
 
-def test_extra_that_is_not_installed_is_named(scraper: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(scraper: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     ExecutorFactory()
 
@@ -271,14 +271,14 @@ def test_extra_that_is_not_installed_is_named(scraper: Shop, monkeypatch: pytest
     assert scraper.get("metrics.json").status_code == 200
 
 
-def test_strangers_do_not_hear_what_is_installed(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_hidden_from_strangers(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
 
     assert client.get("/jobqueue/metrics/").status_code == 401
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_database_away(scraper: Shop, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_unreachable_database_answers_503(scraper: Shop, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     def away() -> Any:
         raise OperationalError("connection refused")
 
@@ -291,7 +291,7 @@ def test_database_away(scraper: Shop, monkeypatch: pytest.MonkeyPatch, path: str
 
 
 @pytest.mark.parametrize("given", ["yes", 1, None])
-def test_token_says_metrics_with_true_or_false(settings: Any, given: Any) -> None:
+def test_metrics_of_token_must_be_bool(settings: Any, given: Any) -> None:
     (problem,) = conf.problems({"HTTP_TOKENS": {"scraper": token() | {"metrics": given}}})
 
     assert "['metrics'] must be True or False" in problem

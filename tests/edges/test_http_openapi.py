@@ -1,4 +1,4 @@
-"""openapi.json: the document is one, and whatever is thrown at the views, they answer as it says."""
+"""openapi.json: the document is valid, and the views respond to any request as it describes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ TASKS = [UUID(int=number) for number in range(1, 6)]
 
 @pytest.fixture(scope="module")
 def schemathesis() -> Any:
-    """Takes a second to load: for the process that runs this file, not for each that collects it."""
+    """It takes a second to load, so only the process that runs this file loads it."""
     return pytest.importorskip("schemathesis")
 
 
 @pytest.fixture
 def wsgi() -> Iterator[WSGIHandler]:
-    """The site as a server sees it; but a request does not close the connection that holds the test's transaction."""
+    """The site's WSGI application. A request does not close the connection with the test's transaction."""
     for signal in (request_started, request_finished):
         signal.disconnect(close_old_connections)
     yield WSGIHandler()
@@ -51,7 +51,7 @@ def document(client: Client) -> dict[str, Any]:
     return dict(response.json())
 
 
-def test_document_tells_where_it_lives(client: Client) -> None:
+def test_document_contains_its_server(client: Client) -> None:
     found = document(client)
 
     assert found["openapi"].startswith("3.1")
@@ -88,7 +88,7 @@ GOOD: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)
-def test_answers_are_what_the_document_says(schemathesis: Any, wsgi: WSGIHandler, path: str, method: str) -> None:
+def test_responses_conform_to_the_document(schemathesis: Any, wsgi: WSGIHandler, path: str, method: str) -> None:
     ExecutorFactory()
     ids = {state: str(TaskFactory(**{state: True}, task_type="tests.actors.Diary").pk) for state in STATES}
     schema = schemathesis.openapi.from_wsgi("/jobqueue/openapi.json", wsgi)

@@ -1,4 +1,4 @@
-"""POST submit/ and submit/batch/: what is enqueued, and what is refused with a list of what is wrong where."""
+"""POST submit/ and submit/batch/: tasks, idempotency keys, and refusals with their places."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class TestSubmit:
         assert task.idempotency_key == owned_key("token:shop", "order-1")
         assert task.wake_at == datetime(2031, 1, 31, 11, tzinfo=UTC)
 
-    def test_null_is_as_good_as_nothing(self, shop: Shop) -> None:
+    def test_null_equals_a_missing_member(self, shop: Shop) -> None:
         nothing = dict.fromkeys(("kwargs", "queue", "priority", "run_after", "max_attempts", "idempotency_key"))
 
         assert shop.submit(**nothing).status_code == 201
 
-    def test_start_in_seconds_counts_from_the_database_clock(self, shop: Shop) -> None:
+    def test_run_after_seconds_count_from_database_clock(self, shop: Shop) -> None:
         shop.submit(run_after=90)
 
         task = Task.objects.get()
@@ -78,14 +78,14 @@ class TestSubmit:
 
 
 class TestIdempotencyKey:
-    def test_repeat_is_answered_with_the_same_task(self, shop: Shop) -> None:
+    def test_repeat_returns_the_same_task(self, shop: Shop) -> None:
         first, again = (shop.submit(idempotency_key="k", kwargs={"times": 2}, run_after=9) for _ in range(2))
 
         assert (first.status_code, again.status_code) == (201, 200)
         assert again.json() == first.json()
         assert Task.objects.count() == 1
 
-    def test_repeat_with_members_in_another_order_or_null_is_the_same(self, shop: Shop) -> None:
+    def test_repeat_ignores_order_and_null_members(self, shop: Shop) -> None:
         first = shop.submit(idempotency_key="k", args=[], kwargs={"name": "anna", "times": 2})
         body = {"kwargs": {"times": 2, "name": "anna"}, "idempotency_key": "k", "queue": None, "task": GREET}
 
@@ -107,7 +107,7 @@ class TestIdempotencyKey:
         ],
         ids=str,
     )
-    def test_key_sent_with_another_request_is_refused(self, shop: Shop, change: dict[str, Any]) -> None:
+    def test_key_of_another_request_is_refused(self, shop: Shop, change: dict[str, Any]) -> None:
         asked = {"idempotency_key": "k", "kwargs": {"times": 1}}
         shop.submit(**asked)
 
@@ -117,7 +117,7 @@ class TestIdempotencyKey:
         assert "another request" in response.json()[0]["what"]
         assert Task.objects.count() == 1
 
-    def test_key_twice_in_one_batch_with_other_arguments_is_refused(self, shop: Shop) -> None:
+    def test_key_of_two_requests_in_a_batch_is_refused(self, shop: Shop) -> None:
         body = [{"task": GREET, "args": [name], "idempotency_key": "k"} for name in ("anna", "bert")]
 
         response = shop.post("submit/batch/", body)
@@ -135,7 +135,7 @@ class TestIdempotencyKey:
         assert pk_of(first) != pk_of(second)
         assert pk_of(other.submit(idempotency_key="k")) == pk_of(second)
 
-    def test_key_outlives_a_new_secret_of_its_token(self, shop: Shop, settings: Any) -> None:
+    def test_key_survives_a_new_secret_of_its_token(self, shop: Shop, settings: Any) -> None:
         first = shop.submit(idempotency_key="k")
         settings.TASKS = tasks_setting({"shop": token("new-secret")})
 
@@ -157,7 +157,7 @@ class TestIdempotencyKey:
         ]  # fmt: skip
         assert pk_of(responses[2]) == pk_of(responses[0])
 
-    def test_repeat_is_known_when_the_task_has_ended(self, shop: Shop) -> None:
+    def test_repeat_returns_an_ended_task(self, shop: Shop) -> None:
         first = shop.submit(idempotency_key="k")
         api.cancel(first.json()["id"])
 
@@ -165,15 +165,13 @@ class TestIdempotencyKey:
 
         assert (again.status_code, pk_of(again), again.json()["status"]) == (200, pk_of(first), "CANCELLED")
 
-    def test_key_is_free_when_the_row_is_gone(self, shop: Shop) -> None:
+    def test_key_is_free_after_its_row_is_deleted(self, shop: Shop) -> None:
         first = shop.submit(idempotency_key="k")
         Task.objects.all().delete()
 
         assert pk_of(shop.submit(idempotency_key="k")) != pk_of(first)
 
-    def test_holder_that_is_pruned_meanwhile_is_not_taken_for_another_task(
-        self, shop: Shop, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_repeat_of_a_task_pruned_during_the_request(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
         first, enqueue_once = shop.submit(idempotency_key="k"), tasks.enqueue_once
 
         def enqueue_and_prune(*args: Any) -> Any:
@@ -208,16 +206,16 @@ class TestBatch:
         assert [Task.objects.get(pk=pk).args for pk in ids] == [["a"], ["b"], ["c"]]
         assert all(item["created"] for item in response.json())
 
-    def test_a_thousand_are_taken(self, shop: Shop) -> None:
+    def test_batch_of_a_thousand_is_accepted(self, shop: Shop) -> None:
         assert shop.post("submit/batch/", [{"task": GREET, "args": ["a"]}] * 1000).status_code == 201
         assert Task.objects.count() == 1000
 
     @pytest.mark.parametrize("body", [[], [{"task": GREET, "args": ["a"]}] * 1001, {"task": GREET}])
-    def test_other_numbers_are_refused(self, shop: Shop, body: Any) -> None:
+    def test_batch_of_other_size_is_refused(self, shop: Shop, body: Any) -> None:
         assert shop.post("submit/batch/", body).status_code == 400
         assert not Task.objects.exists()
 
-    def test_one_bad_one_refuses_all_and_each_is_told(self, shop: Shop) -> None:
+    def test_batch_lists_all_invalid_submissions(self, shop: Shop) -> None:
         good = {"task": GREET, "args": ["a"]}
         body = [good, {**good, "priority": 1000}, 7, {**good, "args": []}, {"task": "tests.tasks.echo"}]
 
@@ -227,7 +225,7 @@ class TestBatch:
         assert wheres(response) == ["/1/priority", "/2", "/4/task"]
         assert not Task.objects.exists()
 
-    def test_bad_arguments_are_all_told(self, shop: Shop) -> None:
+    def test_batch_lists_all_invalid_arguments(self, shop: Shop) -> None:
         body = [{"task": GREET}, {"task": GREET, "args": ["a"]}, {"task": GREET, "kwargs": {"nam": "a"}}]
 
         response = shop.post("submit/batch/", body)
@@ -235,7 +233,7 @@ class TestBatch:
         assert (response.status_code, wheres(response)) == (400, ["/0/args", "/2/kwargs"])
         assert not Task.objects.exists()
 
-    def test_repeats_and_new_ones(self, shop: Shop) -> None:
+    def test_batch_mixes_repeats_and_new_tasks(self, shop: Shop) -> None:
         def body(*keys: str) -> list[dict[str, Any]]:
             return [{"task": GREET, "args": [key], "idempotency_key": key} for key in keys]
 
@@ -287,7 +285,7 @@ class TestRefusals:
             ({"a/b~c": 7}, "/a~1b~0c"),
         ],
     )
-    def test_what_is_wrong_where(self, shop: Shop, change: dict[str, Any], where: str) -> None:
+    def test_invalid_member_is_located(self, shop: Shop, change: dict[str, Any], where: str) -> None:
         response = shop.submit(**change)
 
         assert (response.status_code, wheres(response)) == (400, [where])
@@ -295,7 +293,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("name", ["x\n13:59:59 CRITICAL", "\x1b]0;pwned\x07", "tab\t", "\u2028", "\u202e", "\x85"])
     def test_queue_with_control_characters_is_refused(self, shop: Shop, settings: Any, name: str) -> None:
-        """A site without QUEUES takes every other name."""
+        """A site without QUEUES accepts every other name."""
         settings.TASKS = tasks_setting() | {"default": tasks_setting()["default"] | {"QUEUES": []}}
 
         response = shop.submit(queue=name)
@@ -304,7 +302,7 @@ class TestRefusals:
         assert "control characters" in response.json()[0]["what"]
         assert shop.submit(queue="mail ✉").status_code == 201
 
-    def test_options_that_are_not_allowed_are_all_listed(self, shop: Shop) -> None:
+    def test_invalid_options_are_all_listed(self, shop: Shop) -> None:
         response = shop.submit(queue="nowhere", idempotency_key="\x00", run_after="1969-01-01T00:00:00Z")
 
         assert wheres(response) == ["/idempotency_key", "/queue", "/run_after"]
@@ -317,17 +315,17 @@ class TestRefusals:
         assert wheres(response) == [*(f"/{n}/retries" for n in range(20)), ""]
         assert "first 20" in response.json()[-1]["what"]
 
-    def test_a_batch_of_bad_arguments_is_answered_with_the_first(self, shop: Shop) -> None:
+    def test_batch_lists_first_invalid_arguments(self, shop: Shop) -> None:
         response = shop.post("submit/batch/", [{"task": GREET}] * 1000)
 
         assert wheres(response) == [*(f"/{n}/args" for n in range(20)), ""]
 
-    def test_all_that_is_forbidden_in_a_batch_is_told_up_to_the_same_limit(self, shop: Shop) -> None:
+    def test_batch_lists_first_forbidden_tasks(self, shop: Shop) -> None:
         response = shop.post("submit/batch/", [{"task": "shop.tasks.other"}] * 1000)
 
         assert (response.status_code, len(response.json())) == (403, 21)
 
-    def test_a_problem_that_quotes_much_is_cut(self, shop: Shop) -> None:
+    def test_long_problem_is_cut(self, shop: Shop) -> None:
         response = shop.submit(**{"x" * 10_000: 1})
 
         assert response.status_code == 400
@@ -337,27 +335,27 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "body", [" ", "{", "[1]", "null", '{"task": NaN}', "[" * 10_000, "1" * 5000, b"\xff", '\ufeff{"task": "a"}']
     )
-    def test_what_is_no_json_object(self, shop: Shop, body: Any) -> None:
+    def test_body_that_is_not_a_json_object_is_refused(self, shop: Shop, body: Any) -> None:
         assert shop.post("submit/", body).status_code == 400
 
     @pytest.mark.parametrize(
         "content_type", ["", "text/plain", "application/x-www-form-urlencoded", "application/json; charset=utf-16"]
     )
-    def test_other_content_types(self, shop: Shop, content_type: str) -> None:
+    def test_other_content_types_are_refused(self, shop: Shop, content_type: str) -> None:
         assert shop.post("submit/", b'{"task": "a"}', content_type).status_code == 415
 
-    def test_json_with_a_charset_is_json(self, shop: Shop) -> None:
+    def test_json_with_utf8_charset_is_accepted(self, shop: Shop) -> None:
         body = f'{{"task": "{GREET}", "args": ["ä"]}}'.encode()
 
         assert shop.post("submit/", body, "application/json; charset=UTF-8").status_code == 201
 
     @pytest.mark.parametrize("path", ["submit/", "submit/batch/"])
-    def test_other_methods(self, shop: Shop, path: str) -> None:
+    def test_other_methods_are_refused(self, shop: Shop, path: str) -> None:
         response = shop.get(path)
 
         assert (response.status_code, response["Allow"]) == (405, "POST")
 
-    def test_arguments_beyond_the_limit(self, shop: Shop) -> None:
+    def test_arguments_beyond_the_limit_are_refused(self, shop: Shop) -> None:
         response = shop.submit(args=["a" * 1000])
 
         assert (response.status_code, wheres(response)) == (413, ["/args"])
@@ -366,13 +364,13 @@ class TestRefusals:
         assert shop.post("submit/", "x" * 20_000).status_code == 413
 
     @pytest.mark.parametrize("path", ["submit/", "submit/batch/"])
-    def test_body_beyond_the_limit_of_the_site(self, shop: Shop, path: str, settings: Any) -> None:
+    def test_body_beyond_the_limit_of_the_site_is_refused(self, shop: Shop, path: str, settings: Any) -> None:
         settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
 
         assert shop.post(path, "x" * 101).status_code == 413
 
     @pytest.mark.parametrize("path", ["submit/", "submit/batch/", "cancel/"])
-    def test_body_in_chunks_is_not_taken_for_none(self, shop: Shop, path: str) -> None:
+    def test_chunked_body_is_refused(self, shop: Shop, path: str) -> None:
         """Under WSGI, Django reads nothing of it."""
         path = f"tasks/{pk_of(shop.submit())}/cancel/" if path == "cancel/" else path
         chunks: dict[str, Any] = {"headers": {**shop.headers, "Transfer-Encoding": "chunked"}, "CONTENT_LENGTH": ""}
@@ -382,14 +380,14 @@ class TestRefusals:
         assert response.status_code == 411
         assert not Task.objects.exclude(status="READY").exists()
 
-    def test_length_that_is_no_number(self, shop: Shop) -> None:
+    def test_invalid_content_length_is_refused(self, shop: Shop) -> None:
         wrong: dict[str, Any] = {"headers": shop.headers, "CONTENT_LENGTH": "many"}
 
         assert shop.client.post("/jobqueue/submit/", {}, "application/json", **wrong).status_code == 400
 
     @pytest.mark.parametrize("path", ["submit/", "cancel/"])
-    def test_body_that_ends_before_its_length_is_refused(self, shop: Shop, path: str) -> None:
-        """What came may be JSON, or nothing: `{"tree": true}` that never came must not cancel without the tree."""
+    def test_truncated_body_is_refused(self, shop: Shop, path: str) -> None:
+        """The part that arrived may be valid: a lost `{"tree": true}` must not cancel without the tree."""
         body = f'{{"task": "{GREET}", "args": ["anna"]}}'.encode() if path == "submit/" else b""
         path = f"tasks/{TaskFactory().pk}/cancel/" if path == "cancel/" else path
         cut: dict[str, Any] = {"wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body) + 14)}
@@ -400,8 +398,8 @@ class TestRefusals:
         assert not Task.objects.exclude(status="READY").exists()
         assert Task.objects.count() == (0 if path == "submit/" else 1)
 
-    def test_body_whose_length_is_not_said_before_is_limited_too(self) -> None:
-        """As under ASGI, where a body may come in chunks."""
+    def test_body_without_content_length_is_limited(self) -> None:
+        """Under ASGI, a body may come in chunks."""
         request = AsyncRequestFactory().post("/", b"x" * 101, "application/json")
         del request.META["CONTENT_LENGTH"]
 
@@ -411,7 +409,7 @@ class TestRefusals:
         assert refused.value.status == 413
         assert read_body(request, max_bytes=101) == b"x" * 101
 
-    def test_database_away(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_unreachable_database_answers_503(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
         def away(*_: Any) -> Iterator[Any]:
             raise OperationalError("connection refused")
 

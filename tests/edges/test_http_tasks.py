@@ -1,4 +1,4 @@
-"""GET tasks/<id>/, and what may be done to a task: cancel, requeue, send."""
+"""GET tasks/<id>/, and POST cancel/, requeue/ and messages/."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TestShow:
         ]
         assert "Traceback" not in json.dumps(shown)
 
-    def test_arguments_that_are_masked_are_masked_where_they_went(self, shop: Shop) -> None:
+    def test_masked_arguments_are_masked_in_errors(self, shop: Shop) -> None:
         task = TaskFactory(
             failed=True,
             task_type=GREET,
@@ -67,20 +67,20 @@ class TestShow:
 
         assert shown["message"] == f"no login as anna with {MASK}; token={MASK} at postgresql://u:{MASK}@host/db"
 
-    def test_result_that_repeats_a_masked_argument(self, shop: Shop) -> None:
+    def test_masked_argument_is_masked_in_result(self, shop: Shop) -> None:
         task = TaskFactory(
             successful=True, task_type=GREET, kwargs={"password": "hunter2"}, return_value=["said hunter2", 1]
         )
 
         assert shop.get(f"tasks/{task.pk}/").json()["result"] == [f"said {MASK}", 1]
 
-    def test_patterns_are_those_of_the_backend(self, shop: Shop, settings: Any) -> None:
+    def test_redact_patterns_are_per_backend(self, shop: Shop, settings: Any) -> None:
         settings.TASKS = tasks_setting(REDACT=["text"])
         task = TaskFactory(successful=True, task_type=GREET, return_value={"text": "hello", "token": "t0p"})
 
         assert shop.get(f"tasks/{task.pk}/").json()["result"] == {"text": MASK, "token": "t0p"}
 
-    def test_result_that_python_does_not_read(self, shop: Shop) -> None:
+    def test_unreadable_result_is_null(self, shop: Shop) -> None:
         task = TaskFactory(successful=True, task_type=GREET)
         with connection.cursor() as cursor:
             cursor.execute("UPDATE jobqueue_task SET return_value = %s::jsonb", ["1" * 5000])
@@ -88,7 +88,7 @@ class TestShow:
         assert shop.get(f"tasks/{task.pk}/").json()["result"] is None
 
     @pytest.mark.parametrize(("permissions", "is_shown"), [((), False), (("view_payload",), True)])
-    def test_result_is_for_people_who_may_see_payload(self, permissions: tuple[str, ...], is_shown: bool) -> None:
+    def test_result_needs_view_payload(self, permissions: tuple[str, ...], is_shown: bool) -> None:
         task = TaskFactory(successful=True)
         client = Client()
         client.force_login(make_user("view_task", *permissions))
@@ -103,7 +103,7 @@ class TestShow:
 
 
 class TestCancel:
-    def test_waiting_task_ends_at_once(self, shop: Shop) -> None:
+    def test_cancel_ends_a_waiting_task(self, shop: Shop) -> None:
         task = TaskFactory(task_type=GREET)
 
         response = shop.post(f"tasks/{task.pk}/cancel/")
@@ -111,7 +111,7 @@ class TestCancel:
         assert (response.status_code, response.json()["status"]) == (200, "CANCELLED")
         assert Task.objects.get().status == "CANCELLED"
 
-    def test_running_task_is_told(self, shop: Shop) -> None:
+    def test_cancel_asks_a_running_task_to_stop(self, shop: Shop) -> None:
         task = TaskFactory(running=True, task_type=GREET)
 
         response = shop.post(f"tasks/{task.pk}/cancel/", {})
@@ -119,7 +119,7 @@ class TestCancel:
         assert (response.status_code, response.json()["status"]) == (202, "RUNNING")
         assert Task.objects.get().cancel_requested_at
 
-    def test_children_go_along_where_that_is_asked(self, shop: Shop) -> None:
+    def test_cancel_with_tree_cancels_children(self, shop: Shop) -> None:
         task = TaskFactory(task_type=DIARY)
         child = TaskFactory(parent_id=task.pk, task_type=GREET)
 
@@ -132,10 +132,10 @@ class TestCancel:
         [
             ({"task_type": "billing.charge"}, "READY"),
             ({"queue_name": "payroll"}, "READY"),
-            ({"task_type": "tests.tasks.add"}, "CANCELLED"),  # whose name the token allows, and that nobody may submit
+            ({"task_type": "tests.tasks.add"}, "CANCELLED"),  # the token allows its name; HTTP may not submit it
         ],
     )
-    def test_tree_ends_where_the_token_allows_it(
+    def test_cancel_with_tree_skips_tasks_not_allowed(
         self, shop: Shop, settings: Any, columns: dict[str, str], status: str
     ) -> None:
         settings.TASKS = tasks_setting({"shop": token(queues=["default"])})
@@ -150,7 +150,7 @@ class TestCancel:
         found = dict(Task.objects.values_list("pk", "status"))
         assert found == {task.pk: "CANCELLED", child.pk: status, grandchild.pk: "CANCELLED"}
 
-    def test_people_take_everything_along(self, client: Client) -> None:
+    def test_cancel_with_tree_by_user_cancels_all(self, client: Client) -> None:
         task = TaskFactory(task_type=DIARY)
         child = TaskFactory(parent_id=task.pk, task_type="billing.charge", queue_name="payroll")
         client.force_login(make_user("cancel_task"))
@@ -183,7 +183,7 @@ class TestCancel:
 
 class TestRequeue:
     @pytest.mark.parametrize("state", ["failed", "cancelled"])
-    def test_ended_task_is_ready_again(self, shop: Shop, state: str) -> None:
+    def test_requeue_makes_an_ended_task_ready(self, shop: Shop, state: str) -> None:
         task = TaskFactory(**{state: True}, task_type=GREET)
 
         response = shop.post(f"tasks/{task.pk}/requeue/")
@@ -191,7 +191,7 @@ class TestRequeue:
         assert (response.status_code, response.json()["status"]) == (200, "READY")
 
     @pytest.mark.parametrize("state", ["successful", "running", "scheduled"])
-    def test_others_stay(self, shop: Shop, state: str) -> None:
+    def test_requeue_refuses_a_living_task(self, shop: Shop, state: str) -> None:
         task = TaskFactory(**{state: True}, task_type=GREET)
 
         response = shop.post(f"tasks/{task.pk}/requeue/")
@@ -199,7 +199,7 @@ class TestRequeue:
         assert response.status_code == 409
         assert task.status in response.json()[0]["what"]
 
-    def test_key_that_a_live_task_holds(self, shop: Shop) -> None:
+    def test_requeue_refuses_a_key_in_use(self, shop: Shop) -> None:
         task = TaskFactory(failed=True, task_type=GREET, key="k")
         TaskFactory(key="k")
 
@@ -233,7 +233,7 @@ class TestMessages:
 
         assert Task.objects.get().status == "READY"
 
-    def test_repeat_is_harmless(self, shop: Shop) -> None:
+    def test_repeated_message_is_not_sent(self, shop: Shop) -> None:
         task = TaskFactory(suspended=True, task_type=DIARY)
 
         first, again = (shop.post(f"tasks/{task.pk}/messages/", {"body": 1, "dedupe_key": "d"}) for _ in range(2))
@@ -266,18 +266,18 @@ class TestMessages:
 
         assert shop.post(f"tasks/{task.pk}/messages/", {"body": "a" * 1001}).status_code == 413
 
-    def test_receiver_that_has_ended(self, shop: Shop) -> None:
+    def test_message_to_an_ended_task_is_refused(self, shop: Shop) -> None:
         task = TaskFactory(successful=True, task_type=DIARY)
 
         assert shop.post(f"tasks/{task.pk}/messages/", {"body": "a"}).status_code == 409
 
-    def test_repeat_to_a_receiver_that_has_ended(self, shop: Shop) -> None:
+    def test_repeated_message_to_an_ended_task_is_accepted(self, shop: Shop) -> None:
         task = TaskFactory(successful=True, task_type=DIARY)
         MessageFactory(task=task, dedupe_key="d")
 
         assert shop.post(f"tasks/{task.pk}/messages/", {"body": "a", "dedupe_key": "d"}).status_code == 200
 
-    def test_function_reads_no_messages(self, shop: Shop) -> None:
+    def test_message_to_a_function_is_refused(self, shop: Shop) -> None:
         task = TaskFactory(task_type=GREET)
 
         assert shop.post(f"tasks/{task.pk}/messages/", {"body": "a"}).status_code == 409
@@ -285,9 +285,7 @@ class TestMessages:
 
 class TestHistory:
     @pytest.mark.parametrize(("path", "traits"), [("cancel", {}), ("requeue", {"failed": True})])
-    def test_what_somebody_does_who_is_logged_in_is_in_the_history_of_the_task(
-        self, client: Client, path: str, traits: dict[str, Any]
-    ) -> None:
+    def test_action_of_a_user_is_in_the_admin_history(self, client: Client, path: str, traits: dict[str, Any]) -> None:
         user = make_user(f"{path}_task")
         client.force_login(user)
         task = TaskFactory(task_type=GREET, **traits)
@@ -297,13 +295,13 @@ class TestHistory:
         entries = LogEntry.objects.values_list("user", "object_id", "change_message")
         assert list(entries) == [(user.pk, str(task.pk), path.capitalize())]
 
-    def test_a_token_is_nobody_in_it(self, shop: Shop) -> None:
+    def test_action_of_a_token_is_not_in_the_admin_history(self, shop: Shop) -> None:
         task = TaskFactory(task_type=GREET)
 
         assert shop.post(f"tasks/{task.pk}/cancel/").status_code == 200
         assert not LogEntry.objects.exists()
 
-    def test_a_site_without_the_admin_has_none(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_site_without_the_admin_has_no_history(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("jobqueue.http.tasks.apps.is_installed", lambda name: False)
         client.force_login(make_user("cancel_task"))
         task = TaskFactory(task_type=GREET)

@@ -1,4 +1,4 @@
-"""What follows a commit only saves time: that it fails harms nobody."""
+"""Notifications and wake-ups after a commit only save time. Their errors do not reach the caller."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def no_notice_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("is_in_transaction", [True, False])
-def test_database_that_goes_away_after_the_commit_is_no_error_of_the_caller(
+def test_lost_connection_after_the_commit_is_no_error(
     caplog: pytest.LogCaptureFixture, is_in_transaction: bool
 ) -> None:
-    """Told of an error, the caller would do again what is done."""
+    """After an error, the caller would repeat a change that is committed."""
     with caplog.at_level(logging.ERROR, "django.db"):
         if is_in_transaction:
             with transaction.atomic():

@@ -24,7 +24,7 @@ def test_jitter_is_added_on_top(draw: Callable[[], float], seconds: float) -> No
 
 
 def test_the_cap_is_jittered_too() -> None:
-    """Otherwise all that wait for one outage come back at the same moment."""
+    """Otherwise all tasks that failed in an outage would be retried at once."""
     assert Backoff(cap=10.0, jitter=0.5).seconds(100, lambda: 1.0) == pytest.approx(15.0)
 
 
@@ -35,9 +35,7 @@ def test_the_cap_is_jittered_too() -> None:
     cap=st.floats(min_value=0.0, max_value=1e9),
     jitter=st.floats(min_value=0.0, max_value=10.0),
 )
-def test_a_wait_lies_between_what_was_asked_for_and_its_jitter(
-    attempt: int, base: float, factor: float, cap: float, jitter: float
-) -> None:
+def test_wait_is_within_jitter(attempt: int, base: float, factor: float, cap: float, jitter: float) -> None:
     backoff = Backoff(base=base, factor=factor, cap=cap, jitter=jitter)
     bare = backoff.seconds(attempt, never)
 
@@ -50,6 +48,6 @@ WRONG = [{"base": -1}, {"cap": float("inf")}, {"factor": 0.5}, {"jitter": float(
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_no_backoff_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_backoff_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Backoff(**wrong)

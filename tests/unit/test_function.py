@@ -136,7 +136,7 @@ def test_unknown_option_is_refused_with_the_known_ones() -> None:
         ({"queue_name": ""}, "queue_name"),
     ],
 )
-def test_nonsense_is_refused_when_the_task_is_declared(options: dict[str, Any], reason: str) -> None:
+def test_invalid_options_are_refused_at_declaration(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidTask) as caught:
         task(**options)(double)
     assert reason in str(caught.value)
@@ -144,7 +144,7 @@ def test_nonsense_is_refused_when_the_task_is_declared(options: dict[str, Any], 
     assert "tests.unit.test_function.double" not in registry.all()
 
 
-def test_atomic_coroutine_is_refused_when_it_is_declared() -> None:
+def test_atomic_coroutine_is_refused_at_declaration() -> None:
     with pytest.raises(InvalidTask, match="atomic=True needs a plain function"):
         task(atomic=True)(double_later)
 
@@ -207,13 +207,13 @@ def test_using_changes_the_copy_and_not_the_declaration() -> None:
         ({"priority": -101}, "priority"),
     ],
 )
-def test_using_refuses_nonsense(options: dict[str, Any], reason: str) -> None:
+def test_using_refuses_invalid_options(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidTask) as caught:
         tasks.add.using(**options)
     assert reason in str(caught.value)
 
 
-def test_unknown_backend_is_named_beside_those_that_there_are() -> None:
+def test_unknown_backend_error_lists_backends() -> None:
     what = r"^TASKS has no backend 'bulk'; it has 'default', 'sqlite'"
     with pytest.raises(InvalidTaskBackend, match=what):
         tasks.add.using(backend="bulk")
@@ -250,7 +250,7 @@ def test_row_stores_only_what_using_changed() -> None:
     }
 
 
-def test_row_wins_over_declaration_and_declaration_over_settings() -> None:
+def test_limits_prefer_row_then_declaration_then_settings() -> None:
     defaults = conf.Options(timeout=99.0)
     plain = limits(tasks.add, {}, defaults)
     assert (plain.max_attempts, plain.timeout, plain.backoff) == (4, 99.0, Backoff())
@@ -265,7 +265,7 @@ def test_row_wins_over_declaration_and_declaration_over_settings() -> None:
     "stored",
     [{"timeout": "x"}, {"max_attempts": 0}, {"backoff": {"base": -1}}, {"backoff": {"x": 1}}, {"backoff": 3}],
 )
-def test_stored_nonsense_is_an_error(stored: dict[str, Any]) -> None:
+def test_invalid_stored_options_are_an_error(stored: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError)):
         limits(tasks.add, stored, conf.Options())
 
@@ -285,7 +285,7 @@ def test_tasks_run_at_once_under_the_immediate_backend() -> None:
 
 
 @override_settings(TASKS={"default": {"BACKEND": DUMMY, "QUEUES": []}})
-def test_timedelta_becomes_a_moment_under_another_backend() -> None:
+def test_timedelta_becomes_datetime_under_another_backend() -> None:
     before = datetime.now(UTC)
     later = tasks.add.using(run_after=timedelta(hours=1), queue_name="q")
     assert isinstance(later.run_after, datetime)

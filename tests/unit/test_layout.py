@@ -36,7 +36,7 @@ def layer(part: str) -> int:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """The parts of the package that a file imports, at any depth; `jobqueue` is its own `__init__`."""
+    """Yield the parts of the package that a file imports. `jobqueue` is its own `__init__`."""
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Import(names=names):

@@ -37,7 +37,7 @@ def problems(**params: Any) -> list[str]:
     return [message.id for message in JobQueueBackend("default", params).check()]
 
 
-def test_tasks_of_installed_apps_are_known_once_apps_are_ready() -> None:
+def test_tasks_of_installed_apps_are_registered() -> None:
     assert registry.get("tests.tasks.add") is tasks.add
     assert registry.get("tests.stable") is tasks.named
     assert registry.get("os.system") is None
@@ -71,7 +71,7 @@ def test_copies_leave_the_declaration_in_place() -> None:
     assert check_task_names() == []
 
 
-def test_sound_settings_have_no_problems() -> None:
+def test_valid_settings_have_no_problems() -> None:
     assert problems() == []
     assert problems(OPTIONS={"DATABASE": "sqlite"}) == []
 
@@ -94,17 +94,17 @@ def test_wrong_options_are_check_errors(options: dict[str, Any], ids: list[str])
 
 
 @pytest.mark.parametrize("options", [None, ["NOTIFY"]])
-def test_options_that_are_no_dict_are_one(options: Any) -> None:
+def test_options_that_are_not_a_dict_are_one_error(options: Any) -> None:
     (message,) = JobQueueBackend("default", {"OPTIONS": options}).check()
     assert "['OPTIONS']: must be a dict, not " in message.msg
 
 
-def test_queues_that_are_a_text_are_not_taken_for_its_letters() -> None:
+def test_queues_that_are_a_text_are_refused() -> None:
     with pytest.raises(ImproperlyConfigured, match=r"must be a list such as \['emails'\], not a text"):
         JobQueueBackend("default", {"QUEUES": "emails"})
 
 
-def test_unknown_option_is_named_with_the_nearest_and_with_all() -> None:
+def test_unknown_option_error_suggests_the_nearest() -> None:
     near, far = JobQueueBackend("default", {"OPTIONS": {"POL_INTERVAL": 1, "COLOUR": 2}}).check()
     assert near.msg.startswith(
         "TASKS['default']['OPTIONS']: unknown option 'POL_INTERVAL' (did you mean 'POLL_INTERVAL'?)"
@@ -114,7 +114,7 @@ def test_unknown_option_is_named_with_the_nearest_and_with_all() -> None:
     assert "did you mean" not in far.msg
 
 
-def test_database_that_is_not_there_comes_with_a_hint() -> None:
+def test_unknown_database_error_has_a_hint() -> None:
     (message,) = JobQueueBackend("default", {"OPTIONS": {"DATABASE": "queue"}}).check()
     assert "TASKS['default']" in message.msg
     assert message.hint
@@ -133,7 +133,7 @@ def test_database_that_is_not_there_comes_with_a_hint() -> None:
         (POSTGRESQL | {"OPTIONS": {"pool": False}}, []),
     ],
 )
-def test_database_that_cannot_hold_a_queue_is_a_check_message(
+def test_unsuitable_database_is_a_check_message(
     database: dict[str, Any], ids: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from django.conf import settings
@@ -150,7 +150,7 @@ def test_database_that_cannot_hold_a_queue_is_a_check_message(
 
 
 @override_settings(TASKS={"default": {"BACKEND": "jobqueue.backend.JobQueueBackend", "OPTIONS": {"POLL": 1}}})
-def test_each_problem_is_told_once() -> None:
+def test_each_problem_is_reported_once() -> None:
     registered: list[Any] = [
         check
         for check in registry_of_checks.get_checks()
@@ -160,7 +160,7 @@ def test_each_problem_is_told_once() -> None:
 
 
 @override_settings(TASKS={"default": {"BACKEND": "jobqueue.backend.JobQueueBackend", "OPTIONS": {"POLL": 1}}})
-def test_our_check_stands_in_where_the_backport_is_no_app(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_check_runs_if_the_backport_is_not_an_app(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, f"{PACKAGE}.checks", raising=False)
     assert not are_backends_checked()
     assert [message.id for message in check_backends()] == ["jobqueue.E004"]
@@ -193,7 +193,7 @@ call_command("check")
 """
 
 
-def test_missing_backport_is_told_by_import_and_by_check(tmp_path: Path) -> None:
+def test_missing_backport_is_an_error_of_import_and_check(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", WITHOUT_FRAMEWORK],
         cwd=tmp_path,  # where the check makes the file of its database

@@ -1,4 +1,4 @@
-"""Rows and claimed tasks as Django's task framework shows them."""
+"""Rows and claimed tasks as results of Django's task framework."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -66,7 +66,7 @@ def test_running_result_counts_this_attempt() -> None:
     assert result.task is tasks.add
 
 
-def test_later_attempt_remembers_the_ones_before() -> None:
+def test_later_attempt_has_errors_of_earlier_ones() -> None:
     result = running(worker_ids='["a","a"]', errors=json.dumps([ERROR]), started_at=NOON, queue_name="slow", priority=5)
     assert TaskContext(task_result=result).attempt == 3
     assert (result.started_at, result.last_attempted_at) == (NOON, NOON + timedelta(seconds=1))
@@ -94,7 +94,7 @@ def test_failed_result_carries_one_more_error() -> None:
         _ = after.return_value
 
 
-def test_cancelled_result_says_so() -> None:
+def test_cancelled_result_has_an_error() -> None:
     after = finished(running(), status=Status.CANCELLED, finished_at=NOON)
     assert after.status == TaskResultStatus.FAILED
     assert after.errors[0].traceback == "The task was cancelled.\n"

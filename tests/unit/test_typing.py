@@ -1,4 +1,4 @@
-"""What `mypy --strict` makes of a user's file: right calls pass, wrong ones are found."""
+"""`mypy --strict` accepts the right calls in a user's file and finds the wrong ones."""
 
 import subprocess
 import sys
