@@ -101,15 +101,11 @@ def test_forked_child_writes_its_own_records_once(tmp_path: Path) -> None:
     assert [line.split()[-1] for line in path.read_text().splitlines()] == ["parent", "child"]
 
 
-def test_closed_stream_raises_nothing(
-    logger: logging.Logger, stream: Stream, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_closed_stream_raises_nothing(logger: logging.Logger, stream: Stream) -> None:
     stream.close()
 
     logger.warning("one %d", 1)
     logger.handlers[0].flush()
-
-    assert "'one %d'" in capsys.readouterr().err
 
 
 def test_traceback_does_not_control_the_terminal(logger: logging.Logger, stream: Stream) -> None:

@@ -20,30 +20,29 @@ GAP_SECONDS = 0.01  # between two writes
 
 
 class ConsoleHandler(QueueHandler):
-    """Let one thread format and write all records, so that no other thread waits for the terminal."""
+    """Let one thread write all lines, so that no other thread waits for the terminal."""
 
     def __init__(self, formatter: logging.Formatter, stream: TextIO) -> None:
         super().__init__(SimpleQueue())
-        self._console_formatter, self._stream = formatter, stream
+        self.setFormatter(formatter)
+        self._stream = stream
         self._listener: QueueListener | None = None
         os.register_at_fork(after_in_child=self._forget_thread)
 
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Leave the record as it is: it does not leave the process."""
-        return record
+    def prepare(self, record: logging.LogRecord) -> str:
+        """Format at once: thousands of queued records would keep the garbage collector busy."""
+        return self.format(record) + "\n"
 
-    def enqueue(self, record: logging.LogRecord) -> None:
-        """Start the thread with the first record, since a forked child has none. Called with the handler's lock."""
+    def enqueue(self, line: Any) -> None:
+        """Start the thread with the first line, since a forked child has none. Called with the handler's lock."""
         if self._listener is None:
-            writer = _Writer(self._stream, self.queue)
-            writer.setFormatter(self._console_formatter)
-            listener = QueueListener(self.queue, writer)
+            listener = _Listener(self.queue, self._stream)
             listener.start()
             self._listener = listener
-        self.queue.put_nowait(record)
+        self.queue.put_nowait(line)
 
     def flush(self) -> None:
-        """Write all records logged so far."""
+        """Write all lines logged so far."""
         self.acquire()
         try:
             if self._listener is not None:
@@ -59,33 +58,30 @@ class ConsoleHandler(QueueHandler):
         super().close()
 
     def _forget_thread(self) -> None:
-        """Drop what the parent's thread writes."""
+        """Drop the lines that the parent's thread writes."""
         self.queue, self._listener = SimpleQueue(), None
 
 
-class _Writer(logging.StreamHandler[TextIO]):
-    """Write records that come fast together: to wake the thread and to write costs more than to format."""
+class _Listener(QueueListener):
+    """Write lines that come fast together: to wake the thread and to write costs more than to format."""
 
-    def __init__(self, stream: TextIO, queue: Any) -> None:
-        super().__init__(stream)
-        self._queue = queue
+    def __init__(self, queue: Any, stream: TextIO) -> None:
+        super().__init__(queue)
+        self._stream = stream
 
-    def flush(self) -> None:
-        if self._queue.empty():
-            super().flush()
-            time.sleep(GAP_SECONDS)
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Continue even if a task has closed sys.stderr."""
-        with contextlib.suppress(ValueError):
-            super().handleError(record)
+    def handle(self, line: Any) -> None:
+        with contextlib.suppress(OSError, ValueError):  # closed, perhaps by a task
+            self._stream.write(line)
+            if self.queue.empty():
+                self._stream.flush()
+                time.sleep(GAP_SECONDS)
 
 
 class TextFormatter(logging.Formatter):
     """One line per event, and a traceback where there is one, in the colours of Django's commands."""
 
     def __init__(self, style: Style) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(message)s")
+        super().__init__()
         self._second, self._time = 0, ""
         self._paints = {
             logging.WARNING: style.WARNING,
@@ -93,10 +89,10 @@ class TextFormatter(logging.Formatter):
             logging.CRITICAL: style.ERROR,
         }
 
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+    def formatMessage(self, record: logging.LogRecord) -> str:
         if (second := int(record.created)) != self._second:
             self._second, self._time = second, time.strftime("%H:%M:%S", time.localtime(second))
-        return self._time
+        return f"{self._time} {record.levelname:7} {record.message}"
 
     def format(self, record: logging.LogRecord) -> str:
         text, paint = super().format(record), self._paints.get(record.levelno)

@@ -104,9 +104,7 @@ def _log_end(completed: Ended, status: Status, event: str, level: int, identity:
     if error is not None:
         fields["mask"] = mask_for(claimed, identity.options)
         details += f" error={first_line_of(error, fields['mask'])}"
-    logger.log(
-        level,
-        f"{event} {ATTEMPT} duration_ms=%.0f%s",
+    args = (
         fields["task"],
         fields["task_id"],
         fields["queue"],
@@ -115,9 +113,12 @@ def _log_end(completed: Ended, status: Status, event: str, level: int, identity:
         fields["wait_ms"],
         fields["duration_ms"],
         details,
-        extra=fields,
-        exc_info=error if status is Status.FAILED else None,
     )
+    template = f"{event} {ATTEMPT} duration_ms=%.0f%s"
+    if status is Status.FAILED:
+        logger.log(level, template, *args, extra=fields, exc_info=error)
+    else:
+        logger.log_quickly(level, template, args, fields)
 
 
 def _event_of(completed: Ended, status: Status) -> tuple[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from jobqueue.executor.telemetry.redaction_filter import RedactionFilter
@@ -21,8 +22,20 @@ class ExecutorLogger(logging.LoggerAdapter[logging.Logger]):
             try:
                 self.logger.log(level, msg, *args, stacklevel=stacklevel + 1, **kwargs)
             except Exception:  # noqa: BLE001 - the site's code may raise anything
-                with contextlib.suppress(Exception):
-                    logging.Handler().handleError(logging.LogRecord(self.logger.name, level, "", 0, msg, args, None))
+                self._print_error(level, msg, args)
+
+    def log_quickly(self, level: int, msg: str, args: tuple[object, ...], extra: Mapping[str, Any]) -> None:
+        """Log a line for each task as log() does, in half the time because the calling line is not looked up."""
+        try:
+            record = logging.getLogRecordFactory()(self.logger.name, level, __file__, 0, msg, args, None)
+            record.__dict__.update(extra)
+            self.logger.handle(record)
+        except Exception:  # noqa: BLE001 - as above
+            self._print_error(level, msg, args)
+
+    def _print_error(self, level: int, msg: object, args: tuple[object, ...]) -> None:
+        with contextlib.suppress(Exception):
+            logging.Handler().handleError(logging.LogRecord(self.logger.name, level, "", 0, msg, args, None))
 
 
 def get_logger(name: str) -> ExecutorLogger:
