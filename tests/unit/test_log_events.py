@@ -33,7 +33,9 @@ def calls(tree: ast.Module) -> list[tuple[str, str]]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS:
             if not isinstance(node.func.value, ast.Name) or node.func.value.id != "logger":
                 continue
-            template = next(arg for arg in node.args if isinstance(arg, ast.Constant | ast.JoinedStr))
+            template = next((arg for arg in node.args if isinstance(arg, ast.Constant | ast.JoinedStr)), None)
+            if template is None:  # the names in EVENTS
+                continue
             parts = template.values if isinstance(template, ast.JoinedStr) else [template]
             constants = [str(part.value) for part in parts if isinstance(part, ast.Constant)]
             found.append((node.func.attr, "".join(constants)))
@@ -47,8 +49,6 @@ def events() -> dict[str, Event]:
         found[name].levels.add(ANY_LEVEL)
     for path in PACKAGE.rglob("*.py"):
         for method, text in calls(ast.parse(path.read_text())):
-            if text.startswith(" "):  # the names in EVENTS
-                continue
             event = found[text.partition(" ")[0]]
             event.levels.add("ERROR" if method == "exception" else method.upper())
             event.fields |= set(re.findall(r"(?<= )(\w+)=", text)) - {"hint"}

@@ -67,12 +67,12 @@ class _Listener(QueueListener):
 
     def __init__(self, queue: Any, stream: TextIO) -> None:
         super().__init__(queue)
-        self._stream = stream
+        self._lines, self._stream = queue, stream
 
     def handle(self, line: Any) -> None:
         with contextlib.suppress(OSError, ValueError):  # closed, perhaps by a task
             self._stream.write(line)
-            if self.queue.empty():
+            if self._lines.empty():
                 self._stream.flush()
                 time.sleep(GAP_SECONDS)
 
