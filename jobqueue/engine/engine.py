@@ -125,13 +125,13 @@ class Engine:
     def queues(self) -> QuerySet[Queue]:
         return self.db.queues
 
-    def commit_and_claim(self, outcomes: Sequence[Outcome], demand: ClaimRequest) -> tuple[CommitResult, ClaimedBatch]:
+    def commit_and_claim(self, outcomes: Sequence[Outcome], request: ClaimRequest) -> tuple[CommitResult, ClaimedBatch]:
         """Commit outcomes and claim tasks in one transaction: the database writes its log to disk once for both."""
-        if outcomes and not demand.is_empty:
+        if outcomes and not request.is_empty:
             try:
                 with self.transaction():
-                    committed = self.committer.apply(outcomes, holder=demand.executor_id)
-                    claimed = self.claimer.take(demand)
+                    committed = self.committer.apply(outcomes, holder=request.executor_id)
+                    claimed = self.claimer.take(request)
                     reach("commit.before")
                     if claimed:
                         reach("claim.before")
@@ -139,4 +139,4 @@ class Engine:
             except (DatabaseError, *REFUSALS) as error:
                 if not is_refusal(error):
                     raise
-        return self.commit(outcomes, holder=demand.executor_id), self.claim(demand)
+        return self.commit(outcomes, holder=request.executor_id), self.claim(request)

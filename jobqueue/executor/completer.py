@@ -82,7 +82,7 @@ class Completer:
 
     def add(self, attempt: Ended) -> Ended | None:
         """
-        Keep a completed attempt. Return the one whose claim was lost, if there are two of one task.
+        Keep a completed attempt. If there are two of one task, return the one with the lost claim.
 
         A claim that was lost, as in an outage, may have come back to this process while its first body still ran.
         """
@@ -151,7 +151,7 @@ def undelivered(engine: Engine, ended: Mapping[UUID, Ended], committed: CommitRe
     """
     Count the messages that no task will read: left by an actor that has ended, or sent to a parent that had ended.
 
-    Counts after the commit. It misses a message whose transaction commits later; the admin shows that one, too.
+    Counts after the commit. It misses a message whose transaction commits later; the admin shows that message, too.
     """
     actors = [pk for pk, status in committed.done.items() if status in FINAL and is_actor(ended[pk])]
     unread = engine.count_unread(actors) if actors else {}

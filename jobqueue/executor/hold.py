@@ -146,7 +146,7 @@ class RunningTasks:
         """
         Add claimed tasks. Return the earlier claims that are no longer valid.
 
-        A claim whose number is not lower than that of a new one means that a backup was restored between the two.
+        If the number of an earlier claim is not lower than the new one, a backup was restored between the two.
         """
         with self._lock:
             before = [(self._tasks.get(task.id), task) for task in tasks]

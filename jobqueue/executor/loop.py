@@ -207,7 +207,7 @@ class ExecutorLoop(threading.Thread):
         self._wakeup.set()
 
     def be_quiet(self, is_quiet: bool) -> None:
-        """Pause or resume. The attribute `is_quiet` says whether no claim is under way any more."""
+        """Pause or resume. The attribute `is_quiet` changes when no claim is under way any more."""
         self._is_to_be_quiet = is_quiet
         self.hurry()
 

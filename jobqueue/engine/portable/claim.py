@@ -29,7 +29,7 @@ class Claimer(Part):
         super().__init__(db)
         self.limits = limits
 
-    def claim(self, demand: ClaimRequest) -> ClaimedBatch:
+    def claim(self, request: ClaimRequest) -> ClaimedBatch:
         """
         Claim at most `limit` READY tasks for an executor, best rank first.
 
@@ -37,56 +37,56 @@ class Claimer(Part):
         claim_number that its commit must present. Skips tasks that have to run alone: see claim_isolated().
         Locks: the rows of the limited queues, then those of the tasks, skipping locked ones.
         """
-        if demand.is_empty:
+        if request.is_empty:
             return ClaimedBatch()
         with self.db.transaction():
-            claimed = self.take(demand)
+            claimed = self.take(request)
             if claimed:
                 reach("claim.before")
             return claimed
 
-    def claim_isolated(self, demand: ClaimRequest) -> ClaimedBatch:
+    def claim_isolated(self, request: ClaimRequest) -> ClaimedBatch:
         """
         Claim the best READY task that has to run alone, for either pool.
 
         Locks: as claim().
         """
         with self.db.transaction():
-            if demand.limited:
-                demand, _ = self.limits.within_limits(demand)
-            full = {name for name, most in demand.most.items() if most <= 0}
-            unlocked = {*self.limits.limited_queues()} - {*demand.limited}
-            for pk in self._isolated({*demand.queues} - full - unlocked):
+            if request.limited:
+                request, _ = self.limits.within_limits(request)
+            full = {name for name, most in request.most.items() if most <= 0}
+            unlocked = {*self.limits.limited_queues()} - {*request.limited}
+            for pk in self._isolated({*request.queues} - full - unlocked):
                 for number in self.db.lock([pk]).values_list("claim_number", flat=True):
-                    if self._take(pk, number, demand.executor_id):
+                    if self._take(pk, number, request.executor_id):
                         reach("claim.before")
                         return ClaimedBatch(self.read_claimed([pk]))
         return ClaimedBatch()
 
-    def take(self, demand: ClaimRequest) -> ClaimedBatch:
-        if not demand.limited:
-            return self._take_best(demand)
-        demand, locked = self.limits.within_limits(demand)
-        claims = self._take_best(demand)
+    def take(self, request: ClaimRequest) -> ClaimedBatch:
+        if not request.limited:
+            return self._take_best(request)
+        request, locked = self.limits.within_limits(request)
+        claims = self._take_best(request)
         claims.busy = locked
         return claims
 
-    def _take_best(self, demand: ClaimRequest) -> ClaimedBatch:
-        unlocked = {*self.limits.limited_queues()} - {*demand.limited}
-        queues = {*demand.queues} - self.limits.paused() - unlocked
-        restricted = queues & {*demand.most, *demand.limited}
+    def _take_best(self, request: ClaimRequest) -> ClaimedBatch:
+        unlocked = {*self.limits.limited_queues()} - {*request.limited}
+        queues = {*request.queues} - self.limits.paused() - unlocked
+        restricted = queues & {*request.most, *request.limited}
         found: list[tuple[Any, ...]] = []
-        for pool, limit in demand.limits.items():
+        for pool, limit in request.limits.items():
             found += self._best(pool, queues - restricted)[:limit]
             for name in restricted:
-                free = demand.free_slots.get(pool, limit) if name in demand.limited else limit
-                found += self._best(pool, {name})[: max(0, min(limit, free, demand.most.get(name, limit)))]
-        of_queue: Counter[str] = Counter(demand.most)
-        of_pool: Counter[str] = Counter({str(pool): limit for pool, limit in demand.limits.items()})
+                free = request.free_slots.get(pool, limit) if name in request.limited else limit
+                found += self._best(pool, {name})[: max(0, min(limit, free, request.most.get(name, limit)))]
+        of_queue: Counter[str] = Counter(request.most)
+        of_pool: Counter[str] = Counter({str(pool): limit for pool, limit in request.limits.items()})
         taken: list[UUID] = []
         for _, pk, number, name, pool_name in sorted(found, key=itemgetter(0, 1)):
-            has_room = of_pool[pool_name] > 0 and (name not in demand.most or of_queue[name] > 0)
-            if has_room and len(taken) < demand.limit and self._take(pk, number, demand.executor_id):
+            has_room = of_pool[pool_name] > 0 and (name not in request.most or of_queue[name] > 0)
+            if has_room and len(taken) < request.limit and self._take(pk, number, request.executor_id):
                 taken.append(pk)
                 of_pool[pool_name] -= 1
                 of_queue[name] -= 1

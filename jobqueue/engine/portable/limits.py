@@ -18,7 +18,7 @@ class Limits(Part):
         """Name the queues that have a max_running."""
         return sorted(self.db.queues.filter(max_running__isnull=False).values_list("name", flat=True))
 
-    def within_limits(self, demand: ClaimRequest) -> tuple[ClaimRequest, frozenset[str]]:
+    def within_limits(self, request: ClaimRequest) -> tuple[ClaimRequest, frozenset[str]]:
         """
         Ask for no more of limited queues than may still run. Return the queues that are skipped, too.
 
@@ -27,12 +27,12 @@ class Limits(Part):
         delays the commits of another.
         Locks: the rows of limited queues FOR NO KEY UPDATE, in order of name, until the claim commits.
         """
-        rows = self.lock_queues(demand.limited)
+        rows = self.lock_queues(request.limited)
         limits = {name: most for name, most in rows.items() if most is not None}
         running = self.count_running(limits) if limits else {}
         free = {name: max(0, most - running.get(name, 0)) for name, most in limits.items()}
-        most = {**demand.most, **{name: min(count, demand.most.get(name, count)) for name, count in free.items()}}
-        return replace(demand, most=most, limited=list(rows)), frozenset(demand.limited) - rows.keys()
+        most = {**request.most, **{name: min(count, request.most.get(name, count)) for name, count in free.items()}}
+        return replace(request, most=most, limited=list(rows)), frozenset(request.limited) - rows.keys()
 
     def lock_queues(self, names: Collection[str]) -> dict[str, int | None]:
         rows = self.db.queues.filter(name__in=names).order_by("name")

@@ -22,88 +22,88 @@ Place = tuple[str, UUID]  # in the order of claiming: rank, id
 END: Place = ("infinity", UUID(int=2**128 - 1))
 
 
-def needs_horizon(demand: ClaimRequest) -> bool:
+def needs_horizon(request: ClaimRequest) -> bool:
     """Whether a claim without a search locks too many rows: of each queue as many as it wants of all."""
-    return (len(demand.queues) - SURPLUS) * demand.limit > FEW_LOCKS  # with 100 queues it was four times as slow
+    return (len(request.queues) - SURPLUS) * request.limit > FEW_LOCKS  # with 100 queues it was four times as slow
 
 
 class PostgresClaimer(Claimer):
     db: PostgresDatabase
 
-    def claim(self, demand: ClaimRequest) -> ClaimedBatch:
+    def claim(self, request: ClaimRequest) -> ClaimedBatch:
         # BEGIN and COMMIT took two fifths of the worker's time for it.
-        is_one_statement = not (demand.is_empty or demand.limited or needs_horizon(demand))
+        is_one_statement = not (request.is_empty or request.limited or needs_horizon(request))
         if is_one_statement and self.db.is_autocommit_safe():
-            return self._claim_up_to(END, demand)
-        return super().claim(demand)
+            return self._claim_up_to(END, request)
+        return super().claim(request)
 
-    def _take_best(self, demand: ClaimRequest) -> ClaimedBatch:
-        if not needs_horizon(demand):
-            return self._claim_up_to(END, demand)
+    def _take_best(self, request: ClaimRequest) -> ClaimedBatch:
+        if not needs_horizon(request):
+            return self._claim_up_to(END, request)
         claims = ClaimedBatch()
-        for pool, limit in demand.limits.items():
+        for pool, limit in request.limits.items():
             taken = Counter(claimed.queue_name for claimed in claims)
-            most = {name: count - taken[name] for name, count in demand.most.items()}
-            limit = min(limit, demand.limit - len(claims))
+            most = {name: count - taken[name] for name, count in request.most.items()}
+            limit = min(limit, request.limit - len(claims))
             if limit > 0:
                 pool_limits = {**dict.fromkeys(PoolName, 0), pool: limit}
-                found = self._claim_from_many(replace(demand, limit=limit, pool_limits=pool_limits, most=most), pool)
+                found = self._claim_from_many(replace(request, limit=limit, pool_limits=pool_limits, most=most), pool)
                 claims.is_cut |= found.is_cut
                 claims += found
         return claims
 
-    def _claim_from_many(self, demand: ClaimRequest, pool: PoolName) -> ClaimedBatch:
+    def _claim_from_many(self, request: ClaimRequest, pool: PoolName) -> ClaimedBatch:
         """Claim for one pool from many queues: first find how far down in rank the best reach."""
-        passed, wanted = 0, SURPLUS * demand.limit + MIN_SURPLUS
+        passed, wanted = 0, SURPLUS * request.limit + MIN_SURPLUS
         while True:
-            first, near, last = self._horizon(demand, pool, (1, passed + demand.limit, wanted))
+            first, near, last = self._horizon(request, pool, (1, passed + request.limit, wanted))
             if first == END:
                 return ClaimedBatch()
             # The claim locks all that it looks at, and others skip it: it goes no further than it has to.
-            claims = ClaimedBatch() if demand.most or demand.limited else self._claim_up_to(near, demand)
-            if len(claims) < demand.limit and (last != near or not claims):
-                claims += self._claim_up_to(last, replace(demand, limit=demand.limit - len(claims)))
-            claims.is_cut = last != END and len(claims) < demand.limit
+            claims = ClaimedBatch() if request.most or request.limited else self._claim_up_to(near, request)
+            if len(claims) < request.limit and (last != near or not claims):
+                claims += self._claim_up_to(last, replace(request, limit=request.limit - len(claims)))
+            claims.is_cut = last != END and len(claims) < request.limit
             if claims or last == END:
                 return claims
             passed, wanted = wanted, DEEPER * wanted  # others hold all that was seen
 
-    def _horizon(self, demand: ClaimRequest, pool: PoolName, places: Sequence[int]) -> list[Place]:
+    def _horizon(self, request: ClaimRequest, pool: PoolName, places: Sequence[int]) -> list[Place]:
         """Find which tasks are in these places in the order of rank."""
         rows = self.db.query_prepared(
             "claim_horizon",
             pool=pool,
             places=list(places),
             wanted=places[-1],
-            sample_size=places[-1] // len(demand.queues) + 2,
-            free_slots=demand.free_slots.get(pool),
-            **self._queues_of(demand),
+            sample_size=places[-1] // len(request.queues) + 2,
+            free_slots=request.free_slots.get(pool),
+            **self._queues_of(request),
         )
         return [END if pk is None else (rank, pk) for rank, pk in rows]
 
-    def _claim_up_to(self, last: Place, demand: ClaimRequest) -> ClaimedBatch:
-        limits = demand.limits
+    def _claim_up_to(self, last: Place, request: ClaimRequest) -> ClaimedBatch:
+        limits = request.limits
         rows = self.db.query_prepared(
             "claim",
             aging=float(self.db.options.aging),
-            claim_limit=demand.limit,
-            executor_id=demand.executor_id,
+            claim_limit=request.limit,
+            executor_id=request.executor_id,
             pools=list(limits),
             pool_limits=list(limits.values()),
-            free_slots=[demand.free_slots.get(pool) for pool in limits],
+            free_slots=[request.free_slots.get(pool) for pool in limits],
             last_rank=last[0],
             last_id=last[1],
-            **self._queues_of(demand),
+            **self._queues_of(request),
         )
         # RETURNING has no order.
         return ClaimedBatch(sorted(starmap(ClaimedTask, rows), key=attrgetter("rank", "id")))
 
-    def _queues_of(self, demand: ClaimRequest) -> dict[str, Any]:
+    def _queues_of(self, request: ClaimRequest) -> dict[str, Any]:
         return {
             "backend": self.db.backend,
-            "queues": list(demand.queues),
-            "most": [demand.most.get(name) for name in demand.queues] if demand.most else [],
-            "limited": list(demand.limited),
+            "queues": list(request.queues),
+            "most": [request.most.get(name) for name in request.queues] if request.most else [],
+            "limited": list(request.limited),
         }
 
     def _isolated(self, queues: Collection[str]) -> list[UUID]:

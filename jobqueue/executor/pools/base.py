@@ -67,7 +67,7 @@ class Pool(ABC):
         return max(0, self._buffer.free() + self._buffer.prefetch())
 
     def evict(self, waited_seconds: float) -> list[Hold]:
-        """Remove and return the tasks that have waited so long for a slot, or were told to stop."""
+        """Remove and return the tasks that have waited so long for a slot, or were interrupted."""
         return self._buffer.evict(waited_seconds)
 
     def blocked_seconds(self) -> float:

@@ -34,7 +34,7 @@ class TaskBuffer:
         """
         Return how many tasks may wait for a slot, judging by the duration of the last ones.
 
-        A slot whose task has run for long does not count, because it will not be free soon.
+        A slot does not count if its task has run for long, because it will not be free soon.
         """
         with self._changed:
             mean = self._mean_seconds
@@ -76,7 +76,7 @@ class TaskBuffer:
             self._mean_seconds = mean + LAST_TASK_WEIGHT * (seconds - mean)
 
     def evict(self, waited_seconds: float = 0.0) -> list[Hold]:
-        """Remove the tasks that have waited for so long, or were told to stop."""
+        """Remove the tasks that have waited for so long, or were interrupted."""
         limit = time.monotonic() - waited_seconds
         with self._changed:
             evicted = [task for task in self._waiting if task.claimed_at <= limit or task.should_stop()]

@@ -88,7 +88,7 @@ class ThreadPool(Pool):
 
 def broken_off(hold: Hold, error: BaseException, worker: Worker) -> Ended:
     """
-    Release a task whose poll failed outside its body.
+    Release a task after a failure outside its body.
 
     This counts no attempt, because the cause is the executor, the site, or another task that used up the memory.
     """

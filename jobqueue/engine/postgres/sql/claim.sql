@@ -1,7 +1,7 @@
--- Hand the best READY tasks of some queues to an executor. Skips paused queues, and queues with a max_running whose rows
--- the transaction has not locked, because the number of their running tasks is not known.
+-- Claim the best READY tasks of some queues for an executor. Skip paused queues. Skip a queue with a max_running, too, if
+-- the transaction has not locked its row: the number of its running tasks is not known.
 -- Parameters: backend, queues, claim_limit, executor_id, aging; pools, pool_limits: the maximum for each pool;
---   most: for each queue the maximum, NULL or no entry for none; limited: the queues whose rows are locked;
+--   most: the maximum for each queue, NULL or no entry without one; limited: queues with locked rows;
 --   free_slots: for each pool the maximum for a limited queue; last_rank, last_id: the end in order of rank
 --   (claim_horizon.sql finds it for many queues: without it, 20 rows of each of 100 queues were locked for a claim of 100).
 -- Index: jobqueue_task_ready, one slice for each queue and pool, in order of rank.

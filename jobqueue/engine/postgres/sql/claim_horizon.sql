@@ -3,9 +3,10 @@
 -- Parameters: backend, queues, most, limited: as in claim.sql; pool; places: positions in the order of rank; wanted: the
 --   last of them, how many tasks to look at; sample_size: how many of each queue are read first; free_slots: the maximum for a
 --   limited queue.
--- Answer: for each position the rank (as text, which is exact whatever USE_TZ is) and id of its task, NULL behind the end.
+-- Answer: for each position the rank and id of its task, NULL behind the end. The rank is text, which is exact with and
+--   without USE_TZ.
 -- Index: jobqueue_task_ready, one slice for each queue, in order of rank. Locks: none; it counts rows that others have locked.
--- A queue whose sample ends before the last position may hold more of the best, and is read again down to that rank.
+-- If a queue's sample ends before the last position, the queue may hold more of the best. It is read again down to that rank.
 WITH open_queue AS MATERIALIZED (
     SELECT asked.name, LEAST(
         %(wanted)s::int, asked.most, CASE WHEN asked.name = ANY(%(limited)s::text[]) THEN %(free_slots)s::int END
