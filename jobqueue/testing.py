@@ -40,16 +40,25 @@ from jobqueue.actor import Actor, Inbox, PollContext
 from jobqueue.compat import TaskResult
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
-from jobqueue.executor.aio import finish_in_thread, run_cancellably
-from jobqueue.executor.atomic import commit_with, poll_atomically
+from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.maintenance import AGAIN_SECONDS
-from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, conclude, load, poll, refused_by_database
-from jobqueue.executor.sessions import Session
+from jobqueue.executor.running.async_runner import finish_in_thread, run_cancellably
+from jobqueue.executor.running.atomic import end_attempt, poll_atomically
+from jobqueue.executor.running.interrupt import run_interruptibly
+from jobqueue.executor.running.task_runner import (
+    Ended,
+    Loaded,
+    Raised,
+    Returned,
+    Worker,
+    poll,
+    prepare,
+    reject_by_database,
+)
 from jobqueue.executor.telemetry import events
 from jobqueue.models import Executor, InboxMessage, Queue, Task
-from jobqueue.records import ClaimedTask, ClaimRequest, Outcome, Status
+from jobqueue.records import ClaimedTask, ClaimRequest, Status
 from jobqueue.serialization.ids import new_id
 from jobqueue.serialization.json import plain
 
@@ -165,7 +174,7 @@ def _delivered(actor: type[Actor[Any]], letter: Message) -> Message:
     return replace(letter, body=actor.decode_body(text))
 
 
-class _TestsOwn(Session):
+class _TestsOwn(TaskConnections):
     """The connections of a test: in its transaction, which is not left open by a body, and never ours to tidy."""
 
     def check(self, atomic: str | None = None) -> None:
@@ -228,7 +237,7 @@ class _Queue:
         return Polled(id=claimed.id, task_type=claimed.task_type, status=status, error=over.error)
 
     def _run(self, hold: Hold) -> Ended:
-        loaded = load(hold, self._worker)
+        loaded = prepare(hold, self._worker)
         if isinstance(loaded, Ended):
             return loaded
         events.report_start(hold, loaded, self._worker)
@@ -237,10 +246,7 @@ class _Queue:
             return poll_atomically(hold, loaded, self.engine, self._worker, self._session, durable=False)
         with _mended():
             ending = self._call(hold, loaded)
-        match ending:
-            case Returned(value) if not isinstance(value, Outcome):
-                return commit_with(hold, loaded, self.engine, self._worker, value, self._session)
-        return conclude(hold, loaded, ending, self._worker)
+        return end_attempt(hold, loaded, ending, self.engine, self._worker, self._session)
 
     def _call(self, hold: Hold, loaded: Loaded) -> Returned | Raised:
         if not inspect.iscoroutinefunction(loaded.task.func):
@@ -255,7 +261,7 @@ class _Queue:
         while True:
             committed = self.engine.commit([over.outcome], wait=True)
             if (refusal := committed.refused.get(over.hold.id)) is not None:
-                over = refused_by_database(over, refusal, self._worker)
+                over = reject_by_database(over, refusal, self._worker)
             elif over.hold.id in committed.unknown:  # another thread of the test holds a row that it writes to
                 sleep(AGAIN_SECONDS)
             else:

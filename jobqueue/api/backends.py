@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any, Protocol, cast
 from uuid import UUID
 
 from django.conf import settings
@@ -13,6 +14,7 @@ from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import TaskNotFound
 from jobqueue.function import FunctionTask
+from jobqueue.records import NewTask
 
 BATCH = 1000  # ids per statement
 
@@ -20,6 +22,28 @@ BATCH = 1000  # ids per statement
 def aliases() -> list[str]:
     """Return the aliases of the jobqueue backends in TASKS, with subclasses."""
     return [alias for alias in task_backends if issubclass(task_backends[alias].task_class, FunctionTask)]
+
+
+class _BackendOfRows(Protocol):
+    """What JobQueueBackend provides. The backend imports this package."""
+
+    def new_row(
+        self,
+        task: FunctionTask[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        id: UUID,  # noqa: A002 - the column's name
+        parent_id: UUID,
+    ) -> NewTask: ...
+
+
+def child_row(
+    task: FunctionTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, pk: UUID, parent: UUID
+) -> NewTask:
+    """Make the row of a child in its task's backend, without inserting it. Raises as enqueue() does."""
+    backend = cast(_BackendOfRows, task_backends[task.backend])
+    return backend.new_row(task, args, kwargs, id=pk, parent_id=parent)
 
 
 def declared_queues(backend: str) -> set[str]:

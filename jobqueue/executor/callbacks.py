@@ -9,8 +9,8 @@ from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
 
-from jobqueue.executor.run import Ended, Worker
-from jobqueue.executor.sessions import Session
+from jobqueue.executor.database.task_connections import TaskConnections
+from jobqueue.executor.running.task_runner import Ended, Worker
 from jobqueue.executor.telemetry import events
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.records import Status
@@ -37,7 +37,7 @@ class ResultCallbacks:
         self._queue: SimpleQueue[Sequence[Result] | None] = SimpleQueue()
         self._submitted = self._announced = 0  # each is written by one thread
         self._started_at: float | None = None  # monotonic, of the current announcement
-        self._session = Session()
+        self._session = TaskConnections()
         self._thread = threading.Thread(target=self._work, name="jobqueue-callbacks", daemon=True)
         self._thread.start()
 
@@ -69,7 +69,7 @@ class ResultCallbacks:
                 for completed, status in results:
                     self._started_at = time.monotonic()
                     call_safely(partial(events.report_end, completed, status, self._worker))
-                    self._session.tidy()
+                    self._session.reset()
                     self._started_at = None
                     self._announced += 1
                     if self.backlog in (0, MAX_BACKLOG - 1):

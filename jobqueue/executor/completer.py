@@ -11,7 +11,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from jobqueue.engine.engine import Engine
-from jobqueue.executor.run import Ended, Worker, refused_by_database
+from jobqueue.executor.running.task_runner import Ended, Worker, reject_by_database
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.records import FINAL, NO_EFFECTS, CommitResult, Outcome, Status
 
@@ -114,7 +114,7 @@ class Completer:
         for attempt, _ in confirmed:
             self._completed.pop(attempt.hold.id)
         for pk, error in result.refused.items():
-            self._completed[pk] = refused_by_database(self._completed[pk], error, self._worker)
+            self._completed[pk] = reject_by_database(self._completed[pk], error, self._worker)
         self._in_doubt &= self._completed.keys()
         return confirmed
 

@@ -14,8 +14,9 @@ import django.db
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.schema import missing_migrations, missing_tables
 from jobqueue.exceptions import ClaimLost, TaskCancelled
+from jobqueue.executor.database.connection import GuardedConnection, ReconnectBackoff
+from jobqueue.executor.database.state import DatabaseState
 from jobqueue.executor.hold import Hold, RunningTasks
-from jobqueue.executor.outage import Line, Outage, Patience
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import reach
@@ -37,8 +38,8 @@ class Heart(threading.Thread):
         engine: Engine,
         sign: Callable[[], ExecutorInfo],
         holds: RunningTasks,
-        outage: Outage,
-        line: Line,
+        outage: DatabaseState,
+        line: GuardedConnection,
         on_first_beat: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)
@@ -111,7 +112,7 @@ class Heart(threading.Thread):
 
     def run(self) -> None:
         interval = self._timeout / 3
-        backoff, logged = Patience(longest_seconds=min(5.0, interval)), ""
+        backoff, logged = ReconnectBackoff(longest_seconds=min(5.0, interval)), ""
         try:
             while not self._is_stopping:
                 self.moved_at = time.monotonic()

@@ -14,7 +14,8 @@ from django.db import connections
 from jobqueue.api.notifications import CANCEL_NOTIFICATION
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres.connection import notify_from_elsewhere, statement
-from jobqueue.executor.outage import Outage, Patience, drop
+from jobqueue.executor.database.connection import ReconnectBackoff, close_wrapper
+from jobqueue.executor.database.state import DatabaseState
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 
@@ -41,7 +42,7 @@ class Listener(threading.Thread):
         on_queue: Callable[[str], None],
         on_cancel: Callable[[], None],
         on_anything: Callable[[], None],
-        outage: Outage,
+        outage: DatabaseState,
     ) -> None:
         super().__init__(name="listener", daemon=True)
         self._engine = engine
@@ -53,7 +54,7 @@ class Listener(threading.Thread):
         self.is_listening = False
 
     def run(self) -> None:
-        backoff = Patience()
+        backoff = ReconnectBackoff()
         can_listen = True
         while can_listen and not self._is_stopping.is_set():
             if self._outage.is_on:
@@ -71,7 +72,7 @@ class Listener(threading.Thread):
                 self.is_listening = False
                 self._is_stopping.wait(backoff.next_seconds())
             finally:
-                drop(wrapper)
+                close_wrapper(wrapper)
 
     def _listen(self, connection: psycopg.Connection[object]) -> bool:
         """Pass notifications on until stop(), or until the connection breaks. Return False if none can arrive."""

@@ -19,15 +19,16 @@ from jobqueue.exceptions import ClaimLost
 from jobqueue.executor.callbacks import ResultCallbacks
 from jobqueue.executor.claim_policy import ClaimPolicy
 from jobqueue.executor.completer import Completer, Counters, is_work_for_others
+from jobqueue.executor.database.connection import GuardedConnection, ReconnectBackoff
+from jobqueue.executor.database.state import DatabaseState
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold, RunningTasks
 from jobqueue.executor.isolation import Isolation
 from jobqueue.executor.maintenance import AGAIN_SECONDS, Maintenance
-from jobqueue.executor.outage import Line, Outage, Patience
 from jobqueue.executor.pools.async_pool import AsyncPool
 from jobqueue.executor.pools.base import Pool, PoolContext
 from jobqueue.executor.pools.threads import ThreadPool
-from jobqueue.executor.run import Ended, Worker, not_started
+from jobqueue.executor.running.task_runner import Ended, Worker, release_unstarted
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.telemetry.events import has_observers, task_fields
 from jobqueue.executor.telemetry.logger import get_logger
@@ -50,8 +51,8 @@ class SharedState:
 
     running_tasks: RunningTasks
     heart: Heart
-    outage: Outage
-    line: Line
+    outage: DatabaseState
+    line: GuardedConnection
 
 
 class ExecutorLoop(threading.Thread):
@@ -98,7 +99,7 @@ class ExecutorLoop(threading.Thread):
         self._policy = ClaimPolicy(engine, settings, self.executor_id, self.pools, self._uncompleted)
         self._isolation = Isolation(engine.options.heartbeat_timeout)
         self._maintenance = Maintenance(engine, self.executor_id, self.heart, self._policy.poke, on_command)
-        self._backoff = Patience()
+        self._backoff = ReconnectBackoff()
         self._completed: deque[Ended] = deque()  # from the pools
         self._announcements: list[tuple[Ended, Status]] = []
         self._queues_with_work: set[str] = set()  # of which other executors are to be notified
@@ -335,7 +336,7 @@ class ExecutorLoop(threading.Thread):
 
     def _release(self, tasks: Iterable[Hold]) -> None:
         for task in tasks:
-            self._complete(not_started(task))
+            self._complete(release_unstarted(task))
             self._wakeup.set()
 
     def _release_all(self) -> None:

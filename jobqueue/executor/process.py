@@ -21,6 +21,8 @@ from django.db import connections
 from jobqueue import __version__
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import ShuttingDown
+from jobqueue.executor.database.connection import GuardedConnection, connect_once
+from jobqueue.executor.database.state import DatabaseState
 from jobqueue.executor.exit_status import (
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
@@ -35,8 +37,7 @@ from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold, RunningTasks
 from jobqueue.executor.listener import Listener
 from jobqueue.executor.loop import ExecutorLoop, SharedState
-from jobqueue.executor.outage import Line, Outage, connect_once
-from jobqueue.executor.run import Worker
+from jobqueue.executor.running.task_runner import Worker
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import ORPHANED, SignalPipe, SignalPipeClosed
 from jobqueue.executor.telemetry.errors import first_line_of
@@ -86,9 +87,12 @@ class ExecutorProcess:
     def _build_parts(self, report_health: Callable[[HealthStatus], None] | None) -> None:
         options, database = self.engine.options, self.engine.database
         self._holds = RunningTasks()
-        self._outage = Outage()
+        self._outage = DatabaseState()
         limit = max(2.0, options.heartbeat_timeout * 2 / 3)
-        lines = Line("pulse", database, limit, prepares=True), Line("heartbeat", database, limit / 2)
+        lines = (
+            GuardedConnection("pulse", database, limit, prepares=True),
+            GuardedConnection("heartbeat", database, limit / 2),
+        )
         self._heart = Heart(self.engine, self.executor_info, self._holds, self._outage, lines[1], self._signals.wake)
         grace = max(STEP_SECONDS, self.settings.shutdown_timeout)
         self._watchdog = Watchdog(self._holds, self._heart, lines, grace, self._on_stuck, self._on_failure)

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterable
 
 from jobqueue.exceptions import ClaimLost, ShuttingDown, TaskTimeout
+from jobqueue.executor.database.connection import GuardedConnection
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import Hold, RunningTasks
-from jobqueue.executor.outage import Line
 from jobqueue.executor.telemetry.logger import get_logger
 
 logger = get_logger(__name__)
@@ -25,7 +25,7 @@ class Watchdog(threading.Thread):
         self,
         holds: RunningTasks,
         heart: Heart,
-        lines: Iterable[Line],
+        lines: Iterable[GuardedConnection],
         grace_seconds: float,
         on_stuck: Callable[[Hold], None],
         on_failure: Callable[[BaseException], None],

@@ -105,7 +105,7 @@ def test_messages_that_came_before_the_first_poll_are_there(stage: Stage) -> Non
 def long_first_wait(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is polled within the test was polled at once, however slow the machine."""
     options(POLL_INTERVAL=3600.0)
-    monkeypatch.setattr("jobqueue.executor.turn.FIRST_WAIT_SECONDS", 600.0)
+    monkeypatch.setattr("jobqueue.executor.running.actor_runner.FIRST_WAIT_SECONDS", 600.0)
 
 
 class TestLeftUnread:

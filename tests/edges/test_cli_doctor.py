@@ -16,7 +16,7 @@ from jobqueue.cli import postgres_checks
 from jobqueue.engine import engine_for
 from jobqueue.engine.postgres import connection
 from jobqueue.engine.postgres.engine import PostgresEngine
-from jobqueue.executor.spare import MOST_AT_WORK
+from jobqueue.executor.pools.event_loop import MAX_BODY_THREADS
 from jobqueue.inspect.stats import read_stats
 from jobqueue.models import SpareHeartbeat
 from tests import tasks
@@ -309,7 +309,7 @@ class TestServer:
         assert "the role's CONNECTION LIMIT" in advice
 
     def test_async_tasks_need_connections_if_registered(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert backend_checks.CONNECTIONS_FOR_ASYNC_TASKS == MOST_AT_WORK
+        assert backend_checks.CONNECTIONS_FOR_ASYNC_TASKS == MAX_BODY_THREADS
         monkeypatch.setattr(function, "declared", function.Declarations({"add": tasks.add}))
         ExecutorFactory.create(slots=60)
         limits = {"max_connections": "100", "superuser_reserved_connections": "3", "connections": "5"}

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import timedelta
@@ -26,7 +26,15 @@ from jobqueue.models import InboxMessage, Task
 from tests.executor.harness import gates
 from tests.models import Effect
 
-left_behind: list[asyncio.Task[None]] = []  # the loop itself keeps only weak references
+left_behind: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
+
+
+def leave_behind(body: Coroutine[Any, Any, None]) -> None:
+    child = asyncio.create_task(body)
+    left_behind.add(child)
+    child.add_done_callback(left_behind.discard)
+
+
 AT_ONCE = Backoff(base=0.0, jitter=0.0)
 
 
@@ -311,7 +319,7 @@ async def leave_a_child(kind: str, gate: str) -> None:
         gates[gate].arrive("end of child")
         raise_one(kind)
 
-    left_behind.append(asyncio.create_task(child()))
+    leave_behind(child())
     await asyncio.sleep(0)
 
 
@@ -354,7 +362,7 @@ async def call_after_the_end(gate: str) -> None:
         await sync_to_async(call)()
 
     await sync_to_async(call)()
-    left_behind.append(asyncio.create_task(child()))
+    leave_behind(child())
 
 
 @task(backoff=AT_ONCE)
@@ -676,30 +684,6 @@ def execute_below(sql: str) -> Callable[[], None]:
     return run
 
 
-def call_procedure() -> None:
-    with connection.cursor() as cursor:
-        cursor.callproc("set_config", ["search_path", "nowhere", False])
-
-
-def execute_many_below() -> None:
-    connection.ensure_connection()
-    with connection.connection.cursor() as cursor:
-        cursor.executemany("SELECT set_config(%s, %s, false)", [("search_path", "nowhere")])
-
-
-def stream_below() -> None:
-    connection.ensure_connection()
-    with connection.connection.cursor() as cursor:
-        list(cursor.stream("SELECT set_config('search_path', 'nowhere', false)"))
-
-
-def copy_a_query(below: bool) -> None:
-    connection.ensure_connection()
-    with (connection.connection if below else connection).cursor() as cursor:
-        with cursor.copy("COPY (SELECT set_config('search_path', 'nowhere', false)) TO STDOUT") as copy:
-            list(copy)
-
-
 kept: list[Any] = []  # what a library caches, and never closes
 
 
@@ -726,6 +710,12 @@ def set_below(**attributes: Any) -> Callable[[], None]:
     return run
 
 
+def set_on_wrapper() -> None:
+    """As a library does that remembers for which tenant it has set the search_path."""
+    Task.objects.count()
+    connections["default"].tenant = 7  # type: ignore[attr-defined]
+
+
 MESSES: dict[str, Callable[[], Any]] = {
     "leaves a block": leave_a_block,
     "begins": execute("BEGIN; SELECT 1"),
@@ -736,33 +726,21 @@ MESSES: dict[str, Callable[[], Any]] = {
     "closes below": lambda: Task.objects.count() and connection.connection.close(),
     "terminates": lambda: terminate_own_session("default"),
     "search_path": execute("SET search_path TO nowhere"),
-    "search_path behind a comment": execute("/* by us; */ -- too\n SET search_path TO nowhere"),
     "search_path in a block": execute("DO $$ BEGIN SET search_path TO nowhere; END $$"),
+    "setting of the site's": execute("SELECT set_config('site.tenant', '7', false)"),
     "statement_timeout": execute("set statement_timeout = 1234"),
-    "set_config": execute("SELECT set_config('application_name', 'mine', false)"),
     "time zone": execute("SET TIME ZONE 'Asia/Tokyo'"),
     "role": execute("SET ROLE pg_monitor"),
     "lock": execute("SELECT pg_advisory_lock(4711)"),
     "listen": execute("LISTEN jobqueue_tests"),
     "temp table": execute("CREATE TEMPORARY TABLE left_behind (n int)"),
-    "temp table of a query": execute("SELECT 1 AS n INTO TEMPORARY left_behind"),
     "prepare": execute("SELECT 1; PREPARE left_behind AS SELECT 1"),
     "cursor": execute("DECLARE left_behind CURSOR WITH HOLD FOR SELECT 1"),
-    "temp view": execute("CREATE OR REPLACE TEMP VIEW left_behind AS SELECT 1"),
-    "table in pg_temp": execute("CREATE TABLE pg_temp.left_behind (n int)"),
-    "procedure": call_procedure,
-    "copy": lambda: copy_a_query(False),
     "iterator": leave_an_iterator,
     "search_path below": execute_below("SET search_path TO nowhere"),
-    "search_path of many below": execute_many_below,
-    "search_path of a stream below": stream_below,
-    "search_path of a copy below": lambda: copy_a_query(True),
     "role below": execute_below("SET ROLE pg_monitor"),
-    "lock below": execute_below("SELECT pg_advisory_lock(4711)"),
-    "listen below": execute_below("LISTEN jobqueue_tests"),
-    "temp table below": execute_below("CREATE TEMPORARY TABLE left_behind (n int)"),
-    "prepare below": execute_below("PREPARE left_behind AS SELECT 1"),
     "cursor below": leave_a_cursor_below,
+    "wrapper": set_on_wrapper,
     "isolation below": set_below(isolation_level=IsolationLevel.SERIALIZABLE),
     "read only below": set_below(read_only=True),
     "rows below": set_below(row_factory=dict_row),
@@ -786,7 +764,7 @@ SESSION = """
         (SELECT count(*) FROM pg_listening_channels() AS channel WHERE channel = 'jobqueue_tests'),
         to_regclass('pg_temp.left_behind')::text,
         (SELECT count(*) FROM pg_prepared_statements WHERE name = 'left_behind'),
-        (SELECT count(*) FROM pg_cursors WHERE is_holdable)
+        (SELECT count(*) FROM pg_cursors WHERE is_holdable), coalesce(current_setting('site.tenant', true), '')
 """
 
 
@@ -796,7 +774,7 @@ def look_at_session() -> list[Any]:
     is_clean = connection.get_autocommit() and not connection.in_atomic_block
     with connection.cursor() as cursor:
         cursor.execute(SESSION)
-        seen = [is_clean, len(connection.queries_log), *cursor.fetchone()]
+        seen = [is_clean, hasattr(connection, "tenant"), len(connection.queries_log), *cursor.fetchone()]
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('transaction_isolation'), current_setting('transaction_read_only')")
         return [*seen, *cursor.fetchone()]

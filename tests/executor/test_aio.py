@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from jobqueue import api
 from jobqueue.compat import task_started
-from jobqueue.executor import aio
-from jobqueue.executor.pools import threads
+from jobqueue.executor.pools import event_loop, threads
+from jobqueue.executor.running.async_runner import BodyThread
 from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, Start, gates, on_postgresql, row_of, wait_for, wait_until
+from tests.executor.test_connections import OF_THE_EXECUTOR, sessions
 
 pytestmark = on_postgresql
 
@@ -60,7 +62,7 @@ def test_a_body_that_blocks_in_its_thread_holds_up_nobody(start: Start) -> None:
     ("body", "ours"),
     [
         (tasks.add, "jobqueue.executor.pools.threads.poll_in_thread"),
-        (tasks.add_later, "jobqueue.executor.aio.poll_on_loop"),
+        (tasks.add_later, "jobqueue.executor.pools.event_loop.run_async_task"),
     ],
 )
 def test_failure_outside_of_a_body_is_no_attempt(
@@ -69,7 +71,7 @@ def test_failure_outside_of_a_body_is_no_attempt(
     results = body.using(max_attempts=1).enqueue_many([((number,), {}) for number in range(3)])
     failures = [RuntimeError("a mistake of ours") for _ in range(5)]
     *_, name = ours.rpartition(".")
-    poll = getattr(aio if "aio" in ours else threads, name)
+    poll = getattr(event_loop if "event_loop" in ours else threads, name)
 
     def mistake(*arguments: Any) -> Any:
         if failures:
@@ -90,7 +92,7 @@ def async_threads() -> int:
 
 def test_a_body_that_calls_nothing_has_no_thread(burst: Burst, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
-    monkeypatch.setattr("jobqueue.executor.spare.SpareThreads.take", taken.append)
+    monkeypatch.setattr(BodyThread, "submit", lambda *arguments: taken.append(arguments))
     result = tasks.add_later.enqueue(1)
 
     burst()
@@ -117,14 +119,6 @@ def test_receivers_of_the_start_of_an_async_task_may_block(burst: Burst) -> None
     assert running == 1
 
 
-def test_a_thread_is_handed_on_from_body_to_body(burst: Burst) -> None:
-    results = tasks.thread_of_calls.enqueue_many([((), {})] * 30)
-
-    burst(async_slots=1)
-
-    assert len({row_of(result).return_value for result in results}) == 1
-
-
 def test_two_bodies_at_once_share_no_thread(start: Start) -> None:
     results = tasks.thread_of_calls.enqueue_many([(("both",), {})] * 2)
     start(async_slots=2)
@@ -135,7 +129,7 @@ def test_two_bodies_at_once_share_no_thread(start: Start) -> None:
     assert first != second
 
 
-def test_a_thread_that_is_still_at_work_is_not_handed_on(start: Start) -> None:
+def test_body_whose_thread_is_still_at_work_counts_as_running(start: Start) -> None:
     start(async_slots=2)
     stuck = tasks.leave_a_thread_at_work.enqueue("at work")
     gates["at work"].wait_for(2)
@@ -148,19 +142,48 @@ def test_a_thread_that_is_still_at_work_is_not_handed_on(start: Start) -> None:
     wait_until(stuck, Status.SUCCESSFUL)
 
 
-def test_what_a_body_left_behind_calls_on_in_threads_and_keeps_none(start: Start) -> None:
+def test_what_a_body_left_behind_can_call_the_orm_in_another_thread(start: Start) -> None:
     start(async_slots=1)
     wait_until(tasks.call_after_the_end.enqueue("late"), Status.SUCCESSFUL)
-    wait_until(tasks.thread_of_calls.enqueue("busy meanwhile"), Status.RUNNING)
-    gates["busy meanwhile"].wait_for()
 
     gates["late"].open()
-    (body, _), (child, _) = gates["late"].wait_for(2)
-    assert body != child, "the thread was handed on by then"
-    gates["busy meanwhile"].open()
 
-    again = tasks.thread_of_calls.enqueue()
-    assert wait_until(again, Status.SUCCESSFUL).return_value in (body, child)
+    (body, _), (child, _) = gates["late"].wait_for(2)
+    assert body != child
+    wait_for(lambda: sessions() <= OF_THE_EXECUTOR, "the end of its connection")
+
+
+def test_more_bodies_than_connections_wait_for_their_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_loop, "MAX_BODY_THREADS", 2)
+    results = tasks.session_for_a_while.enqueue_many([(("few",), {})] * 5)
+    start(async_slots=5)
+    gates["few"].wait_for(2)
+    wait_for(lambda: async_threads() >= 5)
+    assert len(gates["few"].arrived) == 2
+
+    gates["few"].open()
+
+    for result in results:
+        wait_until(result, Status.SUCCESSFUL)
+
+
+def test_body_that_is_cancelled_while_it_waits_for_a_connection_ends(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_loop, "MAX_BODY_THREADS", 1)
+    first = tasks.session_for_a_while.enqueue("alone")
+    start(async_slots=2)
+    gates["alone"].wait_for()
+    second = tasks.session_for_a_while.enqueue("alone")
+    wait_until(second, Status.RUNNING)
+    wait_for(lambda: async_threads() >= 2)
+
+    api.cancel(second.id, backend="default")
+    gates["alone"].open()
+
+    wait_until(second, Status.CANCELLED)
+    wait_until(first, Status.SUCCESSFUL)
+    wait_until(tasks.session_for_a_while.enqueue("alone"), Status.SUCCESSFUL)
 
 
 def test_threads_do_not_grow_with_the_number_of_bodies(start: Start) -> None:
@@ -169,7 +192,7 @@ def test_threads_do_not_grow_with_the_number_of_bodies(start: Start) -> None:
 
     wait_for(lambda: running.pulse.counts.finished == 200)
 
-    assert async_threads() <= 3
+    wait_for(lambda: async_threads() <= 3)
 
 
 def test_the_threads_of_an_executor_end_with_it(start: Start) -> None:

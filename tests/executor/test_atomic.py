@@ -95,7 +95,7 @@ def test_a_result_that_cannot_be_stored_undoes_the_writes(burst: Burst, backend:
 
 
 def test_a_result_that_the_database_refuses_undoes_the_writes(burst: Burst, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobqueue.executor.run.encode_result", lambda value, **_: "1" + "0" * 200_000)
+    monkeypatch.setattr("jobqueue.executor.running.task_runner.encode_result", lambda value, **_: "1" + "0" * 200_000)
     result = tasks.write_atomically.enqueue("fine")
 
     burst()

@@ -13,7 +13,7 @@ from jobqueue.conf import Options
 from jobqueue.engine import engine_for
 from jobqueue.executor.completer import Completer
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.run import Ended, Worker, failed, succeeded
+from jobqueue.executor.running.task_runner import Ended, Worker, failure_outcome, function_outcome
 from jobqueue.records import ClaimedTask, CommitResult, Status
 from tests.executor.harness import make_claim
 from tests.factories import TaskFactory
@@ -25,12 +25,12 @@ WORKER = Worker(executor_id="x", executor_name="x", options=Options())
 
 
 def success(claimed: ClaimedTask) -> Ended:
-    return Ended(hold=Hold(claimed), outcome=succeeded(claimed, "7", WORKER))
+    return Ended(hold=Hold(claimed), outcome=function_outcome(claimed, "7", WORKER))
 
 
 def failure(claimed: ClaimedTask) -> Ended:
     error, hold = ValueError("as asked"), Hold(claimed)
-    return Ended(hold=hold, outcome=failed(hold, error, WORKER), error=error)
+    return Ended(hold=hold, outcome=failure_outcome(hold, error, WORKER), error=error)
 
 
 def retry(claimed: ClaimedTask) -> Ended:

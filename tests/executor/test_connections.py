@@ -66,6 +66,29 @@ def test_connections_do_not_outlive_their_age(start: Start, max_age: int | None)
     assert len(set(Task.objects.values_list("return_value", flat=True))) <= (50 if max_age == 0 else 2)
 
 
+def test_the_session_of_a_thread_is_kept_for_the_next_task(burst: Burst, persistent: None) -> None:
+    tasks.session_of_database.enqueue_many([((), {})] * 10)
+
+    burst(threads=1)
+
+    assert len(set(Task.objects.values_list("return_value", flat=True))) == 1
+
+
+def test_receivers_of_connections_set_up_the_session_of_each_task(burst: Burst, persistent: None) -> None:
+    def set_up(connection: BaseDatabaseWrapper, **_: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET statement_timeout = 4321")
+
+    results = tasks.look_at_session.enqueue_many([((), {})] * 3)
+    connection_created.connect(set_up)
+    try:
+        burst(threads=1)
+    finally:
+        connection_created.disconnect(set_up)
+
+    assert all("4321ms" in (row_of(result).return_value or []) for result in results)
+
+
 FAILING = ["leaves a block", "begins", "breaks its transaction"]
 
 

@@ -15,9 +15,8 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection, connections, transaction
 
-from jobqueue.executor.cut import cut_off
-from jobqueue.executor.outage import Line
-from jobqueue.executor.sessions import Session
+from jobqueue.executor.database.connection import GuardedConnection, shutdown_socket
+from jobqueue.executor.database.task_connections import TaskConnections
 from tests.executor.harness import DEADLINE, wait_for
 from tests.executor.tasks import backend_pid
 
@@ -71,7 +70,7 @@ def is_asleep(pid: int) -> bool:
 
 def test_the_call_that_waits_fails_and_keeps_its_connection() -> None:
     with waiting() as waiter:
-        cut_off(waiter.raw)
+        shutdown_socket(waiter.raw)
 
 
 def test_what_is_closed_is_left_alone() -> None:
@@ -80,7 +79,7 @@ def test_what_is_closed_is_left_alone() -> None:
     connection.close()
 
     with pytest.raises(psycopg.OperationalError, match="closed"):
-        cut_off(raw)
+        shutdown_socket(raw)
 
 
 def open_files() -> int:
@@ -93,7 +92,7 @@ def test_a_socket_that_is_anothers_by_now_is_left_alone() -> None:
     with ours, peer:
         numbers, before = iter([ours.fileno(), -1]), open_files()
 
-        cut_off(SimpleNamespace(fileno=lambda: next(numbers)))
+        shutdown_socket(SimpleNamespace(fileno=lambda: next(numbers)))
 
         ours.send(b"x")
         assert peer.recv(1) == b"x"
@@ -104,26 +103,26 @@ def test_a_file_that_has_its_number_by_now_is_told_and_left_alone(tmp_path: Path
     with (tmp_path / "file").open("w") as file:
         before = open_files()
         with pytest.raises(OSError, match="socket"):
-            cut_off(file)
+            shutdown_socket(file)
         file.write("x")
         assert open_files() == before
 
 
 def test_a_line_that_hangs_is_cut() -> None:
-    line = Line("pulse", "default", limit_seconds=0.0)
+    line = GuardedConnection("pulse", "default", limit_seconds=0.0)
 
     with waiting(lambda: line):
         assert line.cut_if_hung()
 
 
 def test_a_line_that_is_answered_in_time_is_not() -> None:
-    with Line("pulse", "default", limit_seconds=DEADLINE) as line, connection.cursor() as cursor:
+    with GuardedConnection("pulse", "default", limit_seconds=DEADLINE) as line, connection.cursor() as cursor:
         assert not line.cut_if_hung()
         cursor.execute("SELECT 1")
 
 
 def test_the_connections_of_a_body_that_does_not_stop_are_cut() -> None:
-    session = Session()
+    session = TaskConnections()
 
     @contextmanager
     def entered() -> Iterator[None]:
@@ -136,7 +135,7 @@ def test_the_connections_of_a_body_that_does_not_stop_are_cut() -> None:
 
 @pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
 def test_a_body_on_sqlite_can_write_no_more() -> None:
-    session, is_open, is_cut = Session(), threading.Event(), threading.Event()
+    session, is_open, is_cut = TaskConnections(), threading.Event(), threading.Event()
     errors: list[Exception] = []
 
     def body() -> None:

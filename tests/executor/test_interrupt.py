@@ -13,16 +13,16 @@ import pytest
 
 from jobqueue.exceptions import ShuttingDown, TaskCancelled, TaskTimeout
 from jobqueue.executor import hold as hold_module
-from jobqueue.executor import interrupt
+from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.interrupt import run_interruptibly, stop_thread
-from jobqueue.executor.run import Raised, Returned
-from jobqueue.executor.sessions import Session
+from jobqueue.executor.running import interrupt
+from jobqueue.executor.running.interrupt import run_interruptibly, stop_thread
+from jobqueue.executor.running.task_runner import Raised, Returned
 from tests.executor.harness import DEADLINE, make_claim, wait_for
 
 
 def run(hold: Hold, body: Callable[[], Any]) -> Returned | Raised:
-    return run_interruptibly(hold, Session(), body)
+    return run_interruptibly(hold, TaskConnections(), body)
 
 
 def spin(until: Callable[[], bool] = lambda: False) -> str:

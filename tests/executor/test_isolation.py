@@ -130,7 +130,7 @@ def test_a_body_that_is_in_the_way_for_ever_fails_in_the_end(
     start: Start, isolation: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     isolation("repeatable read")
-    monkeypatch.setattr("jobqueue.executor.run.STALE_MOST", 2)
+    monkeypatch.setattr("jobqueue.executor.running.task_runner.MAX_STALE_POLLS", 2)
     gates["look"].open()
     result = tasks.look_then_write.enqueue("look", "conflict")
     start()

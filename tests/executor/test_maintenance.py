@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from jobqueue.executor.database.state import DatabaseState
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.hold import RunningTasks
 from jobqueue.executor.maintenance import PRUNE_BATCH, PRUNE_GAP_SECONDS, PRUNE_SECONDS, Maintenance
-from jobqueue.executor.outage import Outage
 from jobqueue.records import PendingWork
 from jobqueue.serialization.ids import new_id
 
@@ -59,7 +59,7 @@ def test_rescue_needs_punctual_heartbeats(clock: Clock) -> None:
     engine: Any = SimpleNamespace(options=options, heartbeat=lambda sign: [], now=datetime.now)
     sign: Any = SimpleNamespace(executor_id=None)
     line: Any = nullcontext()
-    outage = Outage()
+    outage = DatabaseState()
     heart = Heart(engine, lambda: sign, RunningTasks(), outage, line)
 
     def may_rescue(*, beats_after: tuple[float, ...] = (), later: float = 0.0) -> bool:

@@ -11,8 +11,8 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 
 from jobqueue.engine import engine_for
+from jobqueue.executor.database.connection import ReconnectBackoff
 from jobqueue.executor.heartbeat import Heart
-from jobqueue.executor.outage import Patience
 from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
@@ -169,7 +169,7 @@ def test_an_outage_longer_than_the_timeout_leaves_no_claim_behind(
     """Also where the next try comes late: we wait up to five seconds between two."""
     options(HEARTBEAT_TIMEOUT=1)
     monkeypatch.setattr(Heart, "_look_for_strays", lambda *_: None)
-    monkeypatch.setattr("jobqueue.executor.loop.Patience.next_seconds", lambda *_: 1.5)
+    monkeypatch.setattr("jobqueue.executor.loop.ReconnectBackoff.next_seconds", lambda *_: 1.5)
     running = start()
     trouble = Trouble(running)
     trouble.after("commit_and_claim", when=lambda answer, *_: bool(answer[1]))
@@ -365,7 +365,7 @@ def test_a_pooler_that_loses_prepared_statements_is_told_once_and_done_without(
 
 
 def test_the_wait_for_a_database_that_stays_away_grows_to_two_seconds() -> None:
-    patience = Patience()
+    patience = ReconnectBackoff()
     waits = [patience.next_seconds() for _ in range(100)]
 
     assert waits[0] <= 0.05

@@ -43,7 +43,7 @@ def seconds_between(first: datetime, second: datetime) -> float:
 @pytest.fixture
 def unknown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Claim unknown tasks again without waiting."""
-    monkeypatch.setattr("jobqueue.executor.run.UNKNOWN_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr("jobqueue.executor.running.task_runner.UNKNOWN_TASK_SECONDS", 0.01)
 
 
 @on_both_databases
@@ -271,7 +271,7 @@ def test_a_result_is_stored_as_json(burst: Burst, kind: str, stored: Any) -> Non
 
 def test_a_result_that_only_the_database_refuses_fails_alone(burst: Burst, monkeypatch: pytest.MonkeyPatch) -> None:
     # Longer numbers than numeric takes are JSON to everybody else.
-    monkeypatch.setattr("jobqueue.executor.run.encode_result", lambda value, **_: value)
+    monkeypatch.setattr("jobqueue.executor.running.task_runner.encode_result", lambda value, **_: value)
     refused = tasks.give.enqueue("none")
     monkeypatch.setitem(tasks.RESULTS, "none", lambda: "1" + "0" * 200_000)
     monkeypatch.setitem(tasks.RESULTS, "fine", lambda: "1")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jobqueue.executor import aio, run
-from jobqueue.executor.pools import threads
+from jobqueue.executor.pools import event_loop, threads
+from jobqueue.executor.running import task_runner
 from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, on_postgresql, row_of
@@ -18,9 +18,9 @@ pytestmark = on_postgresql
 @pytest.mark.parametrize(
     ("body", "owner", "name", "error"),
     [
-        (tasks.add, run, "decode", MemoryError()),
+        (tasks.add, task_runner, "decode", MemoryError()),
         (tasks.add, threads, "poll_in_thread", MemoryError()),
-        (tasks.add_later, aio, "poll_on_loop", RuntimeError("can't start new thread")),
+        (tasks.add_later, event_loop, "run_async_task", RuntimeError("can't start new thread")),
     ],
     ids=["before it begins", "in a thread", "on the loop"],
 )

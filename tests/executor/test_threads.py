@@ -52,7 +52,7 @@ def end_the_loop(monkeypatch: pytest.MonkeyPatch) -> str:
     def fail(loop: Any) -> None:
         raise SystemError("in the thread of the event loop")
 
-    monkeypatch.setattr("jobqueue.executor.aio.Loop._run_until_closed", fail)
+    monkeypatch.setattr("jobqueue.executor.pools.event_loop.EventLoop._run_until_closed", fail)
     return "jobqueue-loop"
 
 

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 import psycopg
 
 from demo_project.postgres import Cluster
-from jobqueue.executor.spare import MOST_AT_REST
 from jobqueue.failpoints import VARIABLE as FAILPOINTS
 from tests.acceptance.harness import REST, threads
 from verification.faults import diary, history
@@ -336,7 +335,7 @@ class Rig:
         if not member.is_alive:
             return True
         return (
-            threads(member.pid) <= self._threads + MOST_AT_REST
+            threads(member.pid) <= self._threads
             and descriptors(member.pid) <= self._descriptors + SLOTS_IN_ALL
             # Sessions of a pooler bear the name of the client that they served last.
             and (self.pooler is not None or len(self.sessions(member.name)) <= SLOTS_IN_ALL + OWN_SESSIONS)

@@ -48,7 +48,7 @@ numbers = itertools.count()
 @pytest.fixture
 def running(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:  # noqa: F811
     """An executor that must live through the whole test, and still work at its end."""
-    monkeypatch.setattr("jobqueue.executor.run.STALE_MOST", 2)
+    monkeypatch.setattr("jobqueue.executor.running.task_runner.MAX_STALE_POLLS", 2)
     running = start(threads=2, async_slots=2)
     before = threading.active_count()
     yield running

@@ -12,8 +12,8 @@ from django.core.management import call_command
 from django.db import connection
 
 from jobqueue import api
+from jobqueue.executor.database.state import DatabaseState
 from jobqueue.executor.listener import Listener
-from jobqueue.executor.outage import Outage
 from jobqueue.models import Queue, Task
 from jobqueue.records import Status
 from tests.executor import tasks
@@ -105,7 +105,7 @@ def test_backend_of_two_words_hears_its_own_notices() -> None:
     heard: list[str] = []
     engine: Any = SimpleNamespace(alias="two words")
     cancel, anything = partial(heard.append, "cancel"), partial(heard.append, "anything")
-    listener = Listener(engine, heard.append, cancel, anything, Outage())
+    listener = Listener(engine, heard.append, cancel, anything, DatabaseState())
 
     for payload in ("two words emails", "two emails", "two words !cancel", "two words !probe-others", "two words "):
         listener._pass_on(payload)

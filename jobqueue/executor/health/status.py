@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import msgspec
 
 from jobqueue.conf import Options
+from jobqueue.executor.database.state import DatabaseState
 from jobqueue.executor.heartbeat import Heart
 from jobqueue.executor.loop import ExecutorLoop
-from jobqueue.executor.outage import Outage
 
 REPORT_SECONDS = 1.0
 MIN_STALL_SECONDS = 5.0  # a busy machine may be slow, even if HEARTBEAT_TIMEOUT is short
@@ -57,7 +57,9 @@ def stall_limit(options: Options) -> float:
 class HealthMonitor:
     """Looks at the threads of one executor. A thread that waits for the database has not stalled."""
 
-    def __init__(self, name: str, pulse: ExecutorLoop, heart: Heart, outage: Outage, limit_seconds: float) -> None:
+    def __init__(
+        self, name: str, pulse: ExecutorLoop, heart: Heart, outage: DatabaseState, limit_seconds: float
+    ) -> None:
         self._name, self._pulse, self._heart, self._outage = name, pulse, heart, outage
         self._limit = limit_seconds
         self.was_stopped_on_request = False

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from jobqueue.executor.aio import Loop
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.pools.base import Pool, PoolContext
-from jobqueue.executor.run import Ended
+from jobqueue.executor.pools.event_loop import EventLoop
+from jobqueue.executor.running.task_runner import Ended
 from jobqueue.executor.standard_streams import fill_standard_streams
 
 
@@ -16,7 +16,7 @@ class AsyncPool(Pool):
 
     def __init__(self, slots: int, context: PoolContext) -> None:
         super().__init__(slots, context)
-        self._loop = Loop("jobqueue", context.on_failure)
+        self._loop = EventLoop("jobqueue", context.on_failure)
 
     def submit(self, tasks: Sequence[Hold]) -> None:
         self._buffer.put(tasks)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jobqueue.engine.engine import Engine
-from jobqueue.executor import sessions
+from jobqueue.executor.database import task_connections
 from jobqueue.executor.hold import Hold
 from jobqueue.executor.pools.buffer import TaskBuffer
-from jobqueue.executor.run import Ended, Loaded, Worker
+from jobqueue.executor.running.task_runner import Ended, Loaded, Worker
 from jobqueue.executor.telemetry import events
 from jobqueue.executor.watchdog import LOOK_SECONDS
 
@@ -33,7 +33,7 @@ class PoolContext:
     def on_start(self, task: Hold, loaded: Loaded) -> None:
         """Announce that an attempt starts, then start its clock. Receivers of the signal leave no connection open."""
         events.report_start(task, loaded, self.worker)
-        sessions.tidy()  # a connection may have died since the last body
+        task_connections.reset()  # a connection may have died since the last body
         timeout = loaded.limits.timeout
         task.start(timeout)
         if timeout is not None and timeout < LOOK_SECONDS:  # the watchdog sees a longer timeout in time by itself

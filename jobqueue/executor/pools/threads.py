@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import copy_context
 from functools import partial
 
-from django.db.transaction import TransactionManagementError
-
 from jobqueue.engine.engine import Engine
-from jobqueue.executor import sessions
-from jobqueue.executor.atomic import commit_with, poll_atomically
+from jobqueue.executor.database import task_connections
+from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.interrupt import run_interruptibly
 from jobqueue.executor.pools.base import Pool, PoolContext
-from jobqueue.executor.run import Ended, Loaded, Raised, Returned, Worker, conclude, load, poll
-from jobqueue.executor.sessions import Session
+from jobqueue.executor.running.actor_runner import poll_again
+from jobqueue.executor.running.atomic import end_attempt, poll_atomically
+from jobqueue.executor.running.interrupt import run_interruptibly
+from jobqueue.executor.running.task_runner import Ended, OnStart, Worker, poll, prepare
 from jobqueue.executor.standard_streams import fill_standard_streams
 from jobqueue.executor.telemetry.errors import is_starved
 from jobqueue.executor.telemetry.events import task_fields
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.executor.telemetry.redaction_filter import mask_for
-from jobqueue.executor.turn import poll_again
 from jobqueue.printable import printable
-from jobqueue.records import Outcome
 
 logger = get_logger(__name__)
-
-OnStart = Callable[[Hold, Loaded], None]
 
 
 class ThreadPool(Pool):
@@ -37,7 +32,7 @@ class ThreadPool(Pool):
 
     def __init__(self, slots: int, context: PoolContext) -> None:
         super().__init__(slots, context)
-        self._sessions: list[Session] = []
+        self._sessions: list[TaskConnections] = []
         self._threads = [
             threading.Thread(target=self._work, name=f"jobqueue-worker-{number}", daemon=True)
             for number in range(slots)
@@ -53,7 +48,7 @@ class ThreadPool(Pool):
 
     def _work(self) -> None:
         try:
-            session = Session()
+            session = TaskConnections()
             session.enter()
             self._sessions.append(session)
             while (task := self._buffer.wait_and_take()) is not None:
@@ -103,20 +98,10 @@ def broken_off(hold: Hold, error: BaseException, worker: Worker) -> Ended:
     return Ended(hold=hold, outcome=poll_again(hold.claimed, worker.options.poll_interval), error=error)
 
 
-def nothing_left_open(ending: Returned | Raised, session: Session) -> Returned | Raised:
-    """Turn the end of a body that left a transaction open into a failure, because the executor rolls it back."""
-    if isinstance(ending, Returned):
-        try:
-            session.check()
-        except TransactionManagementError as error:
-            return Raised(error.with_traceback(None))
-    return ending
-
-
 def poll_in_thread(hold: Hold, engine: Engine, worker: Worker, on_start: OnStart) -> Ended:
     """Run one claimed task to its outcome, on connections without open transactions."""
-    session = sessions.current()
-    loaded = load(hold, worker)
+    session = task_connections.current()
+    loaded = prepare(hold, worker)
     if isinstance(loaded, Ended):
         return loaded
     on_start(hold, loaded)
@@ -124,12 +109,8 @@ def poll_in_thread(hold: Hold, engine: Engine, worker: Worker, on_start: OnStart
         if loaded.task.atomic:
             return poll_atomically(hold, loaded, engine, worker, session)
         ending = run_interruptibly(hold, session, partial(poll, hold, loaded, worker))
-        match nothing_left_open(ending, session):
-            case Returned(value) if not isinstance(value, Outcome):
-                return commit_with(hold, loaded, engine, worker, value, session)
-            case attempt:
-                return conclude(hold, loaded, attempt, worker)
+        return end_attempt(hold, loaded, ending, engine, worker, session)
     finally:
         if hold.reason is not None:
             session.close()
-        session.tidy()
+        session.reset()

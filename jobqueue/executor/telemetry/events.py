@@ -9,7 +9,7 @@ from typing import Any
 from jobqueue import registry, results
 from jobqueue.compat import is_heard, is_received, task_backends, task_enqueued, task_finished, task_started
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.run import Ended, Loaded, Worker
+from jobqueue.executor.running.task_runner import Ended, Loaded, Worker
 from jobqueue.executor.telemetry.errors import Mask, first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.executor.telemetry.redaction_filter import mask_for

@@ -1,9 +1,10 @@
-"""One word in the log when the database goes away, one when it is back."""
+"""The database connections of the executor's own threads: guarded against hanging, opened again with a backoff."""
 
 from __future__ import annotations
 
+import os
 import random
-import threading
+import socket
 import time
 from contextlib import suppress
 from typing import Any
@@ -13,66 +14,21 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.engine.postgres.connection import configure_session
-from jobqueue.executor.cut import cut_off
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 
 logger = get_logger(__name__)
 
 FIRST_WAIT_SECONDS = 0.05
-LONGEST_WAIT_SECONDS = 2.0  # so long after it is back at most, work goes on
+MAX_WAIT_SECONDS = 2.0
 PREPARE_AT = 2  # the second time a statement is bound by the server, it is prepared
 STATEMENT_GONE = ("26000", "42P05")  # the name of a prepared statement means nothing here, or something else
 
 
-class Outage:
-    """
-    What the process's threads know together of the database being away.
+class ReconnectBackoff:
+    """How long to wait before the next attempt to connect: exponential from 50 ms to 2 s, with jitter."""
 
-    A thread that asks rarely finds its connection dead when the others are back already: that is the
-    end of the same outage, and not worth another word.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._since: float | None = None
-        self._down: set[str] = set()
-        self._last_over_at = float("-inf")
-        self.last_away_at = float("-inf")  # monotonic: when a thread last found that its connection was gone
-        self._last_good_at: dict[str, float] = {}
-
-    @property
-    def is_on(self) -> bool:
-        return self._since is not None
-
-    def begin(self, who: str, error: Exception) -> None:
-        with self._lock:
-            self.last_away_at = now = time.monotonic()
-            if self._since is None and self._last_good_at.get(who, now) < self._last_over_at:
-                self._last_good_at[who] = now
-                logger.debug("database.reconnected connection=%s error=%s", who, first_line_of(error))
-                return
-            self._down.add(who)
-            if self._since is None:
-                self._since = now
-                logger.warning("database.unreachable error=%s", first_line_of(error))
-
-    def end(self, who: str) -> None:
-        self._last_good_at[who] = time.monotonic()
-        if self._since is None:
-            return
-        with self._lock:
-            self._down.discard(who)
-            if self._since is not None and not self._down:
-                self._last_over_at = time.monotonic()
-                logger.warning("database.reconnected after_s=%.1f", self._last_over_at - self._since)
-                self._since = None
-
-
-class Patience:
-    """How long to wait before the next try: exponential from 50 ms to 2 s, with jitter."""
-
-    def __init__(self, longest_seconds: float = LONGEST_WAIT_SECONDS) -> None:
+    def __init__(self, longest_seconds: float = MAX_WAIT_SECONDS) -> None:
         self._longest = longest_seconds
         self.tries = 0
 
@@ -85,14 +41,14 @@ class Patience:
         self.tries = 0
 
 
-class Line:
+class GuardedConnection:
     """
     The database connection of one of the executor's own threads, and a limit on how long it may hang.
 
-    A network that swallows packets leaves a call waiting for ever: keepalives and statement_timeout
-    do not help, taking the connection's network away from another thread does.
-    prepares: whether its statements are prepared, on a connection of our own to the server. Behind a pooler another
-    client may have prepared another statement under the same name, which would be executed in place of ours.
+    In a network that drops packets a call waits for ever. Keepalives and statement_timeout do not help; another thread
+    has to shut down the socket.
+    prepares: whether to prepare statements where no pooler is in between. Behind a pooler another client may have
+    prepared another statement under the same name, which the server would execute instead.
     """
 
     def __init__(self, name: str, database: str, limit_seconds: float, *, prepares: bool = False) -> None:
@@ -101,30 +57,30 @@ class Line:
         self.limit_seconds = limit_seconds
         self._busy: tuple[float, object] | None = None
         self._prepares = prepares
-        self._seen: Any = None  # the connection that was looked at last
+        self._prepared: Any = None  # the connection that was set up last
 
-    def __enter__(self) -> Line:
+    def __enter__(self) -> GuardedConnection:
         wrapper = connections[self.database]
         self._busy = (time.monotonic(), wrapper)
-        if self._prepares and wrapper.vendor == "postgresql" and wrapper.connection is not self._seen:
+        if self._prepares and wrapper.vendor == "postgresql" and wrapper.connection is not self._prepared:
             try:
-                self._look_at(wrapper)
+                self._set_up(wrapper)
             except BaseException:
                 self._busy = None
                 raise
         return self
 
-    def _look_at(self, wrapper: BaseDatabaseWrapper) -> None:
-        """Make a session our own, and prepare statements, where no pooler is in between. Raises django.db.Error."""
+    def _set_up(self, wrapper: BaseDatabaseWrapper) -> None:
+        """Set the session's limits, and prepare statements where no pooler is in between. Raises django.db.Error."""
         wrapper.ensure_connection()
         raw = wrapper.connection
         with wrapper.wrap_database_errors:
             try:
                 self._prepares = configure_session(raw, self.limit_seconds)
             except BaseException:
-                raw.close()  # half of the limits may be set: no pool is to give it to others
+                raw.close()  # some limits may be set: a pool must not give it to others
                 raise
-        self._seen = raw
+        self._prepared = raw
         if self._prepares:
             raw.prepare_threshold = PREPARE_AT
         else:
@@ -144,13 +100,13 @@ class Line:
             )
         wrapper = connections[self.database]
         raw = wrapper.connection
-        if raw is not None and raw is self._seen:
+        if raw is not None and raw is self._prepared:
             with suppress(Exception):  # it may be broken
-                raw.close()  # else Django's pool would give it to bodies, with limits that are ours
-        drop(wrapper)
+                raw.close()  # otherwise Django's pool gives it to bodies, with the executor's limits
+        close_wrapper(wrapper)
 
     def cut_if_hung(self) -> bool:
-        """From the watchdog's thread: cut off a connection that has been silent for too long."""
+        """Shut down a connection that has been silent for too long. The watchdog calls it."""
         busy = self._busy
         if busy is None or time.monotonic() - busy[0] < self.limit_seconds:
             return False
@@ -164,7 +120,7 @@ class Line:
             self.limit_seconds,
         )
         try:
-            cut_off(raw)
+            shutdown_socket(raw)
         except OSError as error:
             logger.warning("connection.close_failed connection=%s error=%s", self.name, error)
         except Exception as error:  # noqa: BLE001 - it may be closed already, which is as good
@@ -173,20 +129,43 @@ class Line:
 
 
 def connect_once(database: str) -> Exception | None:
-    """Open a connection and close it again; returns what was in the way."""
+    """Open a connection and close it again. Return the error, if there was one."""
     try:
         connections[database].ensure_connection()
     except django.db.Error as error:
         return error
     finally:
-        drop(connections[database])
+        close_wrapper(connections[database])
     return None
 
 
-def drop(wrapper: BaseDatabaseWrapper) -> None:
+def close_wrapper(wrapper: BaseDatabaseWrapper) -> None:
     """Close a connection in whatever state it is."""
     try:
         wrapper.close()
     except Exception as error:  # noqa: BLE001 - it is not used again
         logger.debug("connection.close_failed error=%s", first_line_of(error))
         wrapper.connection = None
+
+
+def shutdown_socket(raw: Any) -> None:
+    """
+    Shut down the socket of a connection that another thread uses, so that its calls fail. The owner closes it.
+
+    If this thread closed it, libpq would free memory that the owner's call still uses, and the file number could belong
+    to the next connection. SQLite has no socket, and may be closed from any thread. Raises what the driver raises for a
+    closed connection; OSError.
+    """
+    if not hasattr(raw, "fileno"):
+        raw.close()
+        return
+    number = raw.fileno()
+    copy = os.dup(number)
+    try:
+        copied = socket.socket(fileno=copy)
+    except OSError:  # no socket: the connection was closed, and its number was given to a file
+        os.close(copy)
+        raise
+    with copied:
+        if raw.fileno() == number:  # otherwise the number belongs to another socket
+            copied.shutdown(socket.SHUT_RDWR)

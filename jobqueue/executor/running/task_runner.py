@@ -1,7 +1,7 @@
 """
-One claimed task: load, poll, outcome.
+One attempt of a claimed task: prepare it, call its body, turn the result or the error into an outcome.
 
-The engine does not know bodies and bodies do not know the engine; they meet here.
+The engine knows no bodies, and bodies do not know the engine. This module knows both.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from jobqueue.exceptions import (
     UnknownTask,
 )
 from jobqueue.executor.hold import Hold
+from jobqueue.executor.running.actor_runner import context_of, is_commit_function, outcome_of, poll_again
 from jobqueue.executor.telemetry.errors import error_text, message_of
-from jobqueue.executor.turn import context_of, is_commit_function, outcome_of, poll_again
 from jobqueue.function import FunctionTask, changed
 from jobqueue.records import ClaimedTask, Outcome, Status, released
 from jobqueue.results import Result, from_claimed
 from jobqueue.serialization.json import decode, encode_result
 from jobqueue.task_options import Limits, limits
 
-UNKNOWN_AFTER_SECONDS = 15.0  # a task that no code here knows comes back after this, for an executor that does
-STALE_MOST = 10  # polls in a row that found what they saw stale; the tenth counts as a failed attempt
-SPAWNED_AGAIN = (
+UNKNOWN_TASK_SECONDS = 15.0  # after which a task without code here is READY again, for an executor that has it
+MAX_STALE_POLLS = 10  # attempts in a row that read stale rows. The tenth counts as failed.
+DUPLICATE_SPAWN = (
     "A Spawn that poll() returned was spawned before. Each is one child, whose id it has from the start: "
     "build it in the poll that returns it, not once in a module."
 )
@@ -64,7 +64,7 @@ LONGEST_WAIT_SECONDS = 10 * 365 * 86_400.0  # a retry much later than that could
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """Who runs the task: the executor, as rows and people know it; for which backend, and its OPTIONS."""
+    """The executor that runs the task: its id and name, its backend and the backend's OPTIONS."""
 
     executor_id: str
     executor_name: str
@@ -73,7 +73,7 @@ class Worker:
 
 
 class Loaded(Struct, kw_only=True, eq=False):
-    """A claimed task, ready to be polled. context: of an actor, its state and mail."""
+    """A claimed task, ready to run. context: an actor's state and inbox."""
 
     claimed: ClaimedTask
     task: FunctionTask[..., Any]
@@ -86,10 +86,13 @@ class Loaded(Struct, kw_only=True, eq=False):
 
     @property
     def result(self) -> Result:
-        """The task as django.tasks shows it; 7 us to make, so not before somebody looks."""
+        """The task as django.tasks shows it. It takes 7 us to build, so it is built on first use."""
         if self._result is None:
             self._result = from_claimed(self.claimed, self.task, self.args, self.kwargs, worker_id=self.worker_id)
         return self._result
+
+
+OnStart = Callable[[Hold, Loaded], None]
 
 
 class Returned(Struct, frozen=True):
@@ -106,12 +109,12 @@ class Raised(Struct, frozen=True):
 
 class Ended(Struct, frozen=True, kw_only=True, eq=False):
     """
-    What became of a poll.
+    One attempt that has ended, and its outcome.
 
-    is_committed: its outcome is in the database already (an atomic body); `wake` are the receivers
-    that its commit left to be woken. if_lost: what is true should the outcome turn out to be lost,
-    because a COMMIT whose answer we do not know took place before. undelivered: messages that nobody
-    will read, left by an actor that has ended, or to a parent that had.
+    is_committed: the outcome is in the database already (an atomic body). `wake` are the receivers that its commit left
+    to be woken. if_lost: the attempt that counts if this outcome is lost, because an earlier COMMIT succeeded and its
+    answer was lost. undelivered: how many messages will never be read: those in the inbox of an actor that has ended,
+    and those to a parent that had ended.
     """
 
     hold: Hold
@@ -125,14 +128,14 @@ class Ended(Struct, frozen=True, kw_only=True, eq=False):
     if_lost: Ended | None = None
 
 
-def load(hold: Hold, worker: Worker) -> Loaded | Ended:
-    """Find the code of a claimed task and decode its row; whatever is wrong with one row is its own outcome."""
+def prepare(hold: Hold, worker: Worker) -> Loaded | Ended:
+    """Find the code of a claimed task and decode its row. A row that cannot be decoded fails this task only."""
     claimed = hold.claimed
-    if hold.should_stop():  # while it stood in line; the commit knows whether it was cancelled
-        return not_started(hold)
+    if hold.should_stop():  # while it waited for a slot. The commit sees whether it was cancelled.
+        return release_unstarted(hold)
     task = registry.get(claimed.task_type)
     if task is None:
-        return unknown(hold, worker)
+        return release_unknown(hold, worker)
     if task.backend != worker.backend:  # enqueued by using(backend=...)
         task = changed(task, backend=worker.backend)
     try:
@@ -150,24 +153,24 @@ def load(hold: Hold, worker: Worker) -> Loaded | Ended:
             loaded.result  # noqa: B018 - a history that cannot be read is to be found here
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - somebody else's row may hold anything
-        return refused(hold, UndecodableTask(f"The stored task cannot be read: {error}"), worker)
+    except Exception as error:  # noqa: BLE001 - the row may hold anything
+        return reject_unstarted(hold, UndecodableTask(f"The stored task cannot be read: {error}"), worker)
     if claimed.is_expired:
-        return refused(hold, Expired(), worker, loaded)
-    return load_actor(hold, loaded, task.actor, worker) if isinstance(task, ActorTask) else loaded
+        return reject_unstarted(hold, Expired(), worker, loaded)
+    return prepare_actor(hold, loaded, task.actor, worker) if isinstance(task, ActorTask) else loaded
 
 
-def load_actor(hold: Hold, loaded: Loaded, actor: type[Actor[Any]], worker: Worker) -> Loaded | Ended:
-    """Decode state and mail; mail that does not fit is a failed poll, a state that does not is the end."""
+def prepare_actor(hold: Hold, loaded: Loaded, actor: type[Actor[Any]], worker: Worker) -> Loaded | Ended:
+    """Decode state and inbox. An invalid message fails the attempt, an invalid state fails the task."""
     hold.finishes_when_cancelled = True
     try:
         context = context_of(actor, hold.claimed, hold.mail, lambda: loaded.result, hold.should_stop)
     except UndecodableMessage as error:
-        return conclude(hold, loaded, Raised(error), worker)
+        return to_outcome(hold, loaded, Raised(error), worker)
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - State may be any class, with any code
-        return refused(hold, UndecodableTask(f"The stored state cannot be read: {error}"), worker, loaded)
+        return reject_unstarted(hold, UndecodableTask(f"The stored state cannot be read: {error}"), worker, loaded)
     loaded.context = context
     return loaded
 
@@ -204,10 +207,10 @@ def finish(hold: Hold, loaded: Loaded, value: Any, worker: Worker) -> Outcome | 
     if loaded.context is not None and is_commit_function(value):
         function: Callable[[], Any] = value
         return function
-    return good_poll(hold, loaded, value, worker)
+    return success_outcome(hold, loaded, value, worker)
 
 
-def conclude(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Worker) -> Ended:
+def to_outcome(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Worker) -> Ended:
     """Turn the finished end of a body into the outcome of its poll."""
     error: BaseException | None = None
     seconds = 0.0 if hold.started_at is None else time.monotonic() - hold.started_at
@@ -215,23 +218,23 @@ def conclude(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Work
         case Returned(value):
             outcome: Outcome = value
         case Raised(raised):
-            error = what_it_was(hold, raised)
+            error = original_error(hold, raised)
             try:
-                outcome = after_error(hold, loaded, error, worker)
+                outcome = outcome_of_error(hold, loaded, error, worker)
             except MemoryError:
                 raise
             except BaseException as mistake:  # noqa: BLE001 - in a class of the body's, which would fail each time
                 error = mistake
-                outcome = failed(hold, error, worker)
+                outcome = failure_outcome(hold, error, worker)
     outcome = replace(outcome, run_seconds=seconds)
     return Ended(hold=hold, outcome=outcome, loaded=loaded, error=error, seconds=seconds)
 
 
-def good_poll(hold: Hold, loaded: Loaded, value: Any, worker: Worker) -> Outcome:
+def success_outcome(hold: Hold, loaded: Loaded, value: Any, worker: Worker) -> Outcome:
     """Turn what a body returned into an outcome: a function's result, an actor's actions."""
     if loaded.context is None or not isinstance(loaded.task, ActorTask):
         try:
-            return succeeded(hold.claimed, encoded(value, worker), worker)
+            return function_outcome(hold.claimed, encode_value(value, worker), worker)
         except InvalidResult as refusal:
             raise refusal.with_traceback(None)  # noqa: B904 - its frames and its context are ours
     names = partial(receivers, engine_for(worker.backend))
@@ -239,15 +242,15 @@ def good_poll(hold: Hold, loaded: Loaded, value: Any, worker: Worker) -> Outcome
     return outcome_of(hold.claimed, loaded.context, actor, value, names, worker.backend, worker.executor_id)
 
 
-def encoded(value: Any, worker: Worker) -> str:
+def encode_value(value: Any, worker: Worker) -> str:
     if inspect.iscoroutine(value):
         value.close()
         raise InvalidResult("The function returned a coroutine, which nobody awaits: declare the task `async def`.")
     return encode_result(value, max_bytes=worker.options.max_payload_bytes)
 
 
-def what_it_was(hold: Hold, error: BaseException) -> BaseException:
-    """Give the reason where a body saw only that its statement was cancelled, which was our doing."""
+def original_error(hold: Hold, error: BaseException) -> BaseException:
+    """Return the interruption if the body only saw that the executor cancelled its statement."""
     if hold.reason is None or all(getattr(cause, "sqlstate", None) != QUERY_CANCELED for cause in causes(error)):
         return error
     reason = hold.reason().with_traceback(error.__traceback__)
@@ -256,7 +259,7 @@ def what_it_was(hold: Hold, error: BaseException) -> BaseException:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Give an exception and what it was raised from, which may go round in a circle."""
+    """Yield an exception and its causes, which may form a circle."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -264,41 +267,41 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def after_error(hold: Hold, loaded: Loaded, error: BaseException, worker: Worker) -> Outcome:
+def outcome_of_error(hold: Hold, loaded: Loaded, error: BaseException, worker: Worker) -> Outcome:
     """
-    Decide what an exception of the body leads to.
+    Return the outcome of a body that raised.
 
-    One that was told to stop may have raised anything on its way out.
+    A body that was interrupted may raise any exception while it ends.
     """
     claimed, task = hold.claimed, loaded.task
     if hold.reason in (ShuttingDown, ClaimLost):
-        # Handed back with its attempt unspent; where the claim is lost, the commit drops this.
+        # Released without a used attempt. If the claim is lost, the commit drops this outcome.
         return replace(released(claimed), worker_id=worker.executor_id)
     if isinstance(error, (GiveUp, InvalidResult)):
-        return failed(hold, error, worker)
+        return failure_outcome(hold, error, worker)
     if hold.reason is TaskCancelled:
-        return ended(hold, Status.CANCELLED, error, worker)
-    if isinstance(error, Stale) and (again := begin_again(claimed, worker)):
+        return attempt_outcome(hold, Status.CANCELLED, error, worker)
+    if isinstance(error, Stale) and (again := retry_stale(claimed, worker)):
         return again
     is_worth_it = not isinstance(error, task.give_up_on) and (
         task.retry_on is None or isinstance(error, (*task.retry_on, Retry))
     )
     attempts = claimed.attempts + 1
     if not is_worth_it or attempts >= loaded.limits.max_attempts:
-        return failed(hold, error, worker)
+        return failure_outcome(hold, error, worker)
     wait = loaded.limits.backoff.seconds(attempts)
     if isinstance(error, Retry) and error.after is not None:
         wait = error.after
-    retry = ended(hold, Status.SCHEDULED, error, worker)
+    retry = attempt_outcome(hold, Status.SCHEDULED, error, worker)
     return replace(retry, wake_after_seconds=min(wait, LONGEST_WAIT_SECONDS))
 
 
-def begin_again(claimed: ClaimedTask, worker: Worker) -> Outcome | None:
-    """Poll again soon, as if nothing had happened; None where that was so too often in a row."""
-    return poll_again(claimed, worker.options.poll_interval) if claimed.stale_polls + 1 < STALE_MOST else None
+def retry_stale(claimed: ClaimedTask, worker: Worker) -> Outcome | None:
+    """Run it again soon without counting an attempt. Return None after MAX_STALE_POLLS in a row."""
+    return poll_again(claimed, worker.options.poll_interval) if claimed.stale_polls + 1 < MAX_STALE_POLLS else None
 
 
-def succeeded(claimed: ClaimedTask, return_value: str, worker: Worker) -> Outcome:
+def function_outcome(claimed: ClaimedTask, return_value: str, worker: Worker) -> Outcome:
     return Outcome(
         task_id=claimed.id,
         claim_number=claimed.claim_number,
@@ -311,11 +314,11 @@ def succeeded(claimed: ClaimedTask, return_value: str, worker: Worker) -> Outcom
     )
 
 
-def failed(hold: Hold, error: BaseException, worker: Worker) -> Outcome:
-    return ended(hold, Status.FAILED, error, worker)
+def failure_outcome(hold: Hold, error: BaseException, worker: Worker) -> Outcome:
+    return attempt_outcome(hold, Status.FAILED, error, worker)
 
 
-def ended(hold: Hold, status: Status, error: BaseException, worker: Worker) -> Outcome:
+def attempt_outcome(hold: Hold, status: Status, error: BaseException, worker: Worker) -> Outcome:
     """Make the outcome of an attempt that did not succeed."""
     claimed = hold.claimed
     return Outcome(
@@ -329,47 +332,47 @@ def ended(hold: Hold, status: Status, error: BaseException, worker: Worker) -> O
     )
 
 
-def not_started(hold: Hold) -> Ended:
-    """Hand a task back as it was."""
+def release_unstarted(hold: Hold) -> Ended:
+    """Release a task unchanged."""
     return Ended(hold=hold, outcome=released(hold.claimed))
 
 
-def refused(hold: Hold, error: Exception, worker: Worker, loaded: Loaded | None = None) -> Ended:
-    """End a task FAILED whose body was never started: no attempt is counted."""
-    outcome = replace(failed(hold, error, worker), attempts=hold.claimed.attempts, worker_id=None)
+def reject_unstarted(hold: Hold, error: Exception, worker: Worker, loaded: Loaded | None = None) -> Ended:
+    """Fail a task before its body started. No attempt is counted."""
+    outcome = replace(failure_outcome(hold, error, worker), attempts=hold.claimed.attempts, worker_id=None)
     return Ended(hold=hold, outcome=outcome, loaded=loaded, error=error)
 
 
-def refused_by_database(over: Ended, error: Exception, worker: Worker) -> Ended:
-    """End a task FAILED whose outcome the database would not store; a poll whose mail would not go has failed."""
-    if is_spawned_again(error):
-        error = InvalidActions(SPAWNED_AGAIN)
-    if over.loaded is not None and isinstance(
+def reject_by_database(attempt: Ended, error: Exception, worker: Worker) -> Ended:
+    """Fail a task, because the database refused its outcome. Refused messages only fail the attempt."""
+    if is_duplicate_spawn(error):
+        error = InvalidActions(DUPLICATE_SPAWN)
+    if attempt.loaded is not None and isinstance(
         error, (TaskFinished, TaskNotFound, MessageAlreadyConsumed, DuplicateKey, InvalidActions)
     ):
-        return conclude(over.hold, over.loaded, Raised(error), worker)
+        return to_outcome(attempt.hold, attempt.loaded, Raised(error), worker)
     refusal = InvalidResult(f"The database refused the outcome: {message_of(error)}")
-    outcome = replace(failed(over.hold, refusal, worker), run_seconds=over.outcome.run_seconds)
-    if isinstance(over.error, InvalidResult):  # not even that it was refused: then without a word
-        outcome = replace(outcome, error=None, worker_id=None, attempts=over.hold.claimed.attempts)
-    return replace(over, outcome=outcome, error=refusal, if_lost=None)
+    outcome = replace(failure_outcome(attempt.hold, refusal, worker), run_seconds=attempt.outcome.run_seconds)
+    if isinstance(attempt.error, InvalidResult):  # the error of the refusal was refused, too: store none
+        outcome = replace(outcome, error=None, worker_id=None, attempts=attempt.hold.claimed.attempts)
+    return replace(attempt, outcome=outcome, error=refusal, if_lost=None)
 
 
-def is_spawned_again(error: Exception) -> bool:
-    """Whether a child's id was there already: both databases name what was to be unique."""
+def is_duplicate_spawn(error: Exception) -> bool:
+    """Return whether a child's id exists already. Both databases name the unique column."""
     return isinstance(error, IntegrityError) and any(
         name in str(error) for name in ("jobqueue_task_pkey", "jobqueue_task.id")
     )
 
 
-def unknown(hold: Hold, worker: Worker) -> Ended:
-    """Hand back a task whose code this process does not have, visible as such, no attempt counted."""
+def release_unknown(hold: Hold, worker: Worker) -> Ended:
+    """Release a task that this process has no code for. Its row shows an error, and no attempt is counted."""
     claimed = hold.claimed
     error = UnknownTask(
         f"Executor {worker.executor_name} knows no task {claimed.task_type!r}. Deploy the code that declares it in "
-        "an installed app's tasks.py; until then the task is handed back every few seconds."
+        "an installed app's tasks.py; until then the task is released every few seconds."
     )
-    # Once is enough: repeats would push the errors of real attempts out of the list.
+    # One error is enough: more would push the errors of real attempts out of the list.
     is_marked = '"jobqueue.exceptions.UnknownTask"' in claimed.errors
     outcome = Outcome(
         task_id=claimed.id,
@@ -377,7 +380,7 @@ def unknown(hold: Hold, worker: Worker) -> Ended:
         parent_id=claimed.parent_id,
         status=Status.SCHEDULED,
         attempts=claimed.attempts,
-        wake_after_seconds=UNKNOWN_AFTER_SECONDS * random.uniform(1.0, 1.3),
+        wake_after_seconds=UNKNOWN_TASK_SECONDS * random.uniform(1.0, 1.3),
         error=None if is_marked else error_text(hold, error, worker.executor_name),
     )
     return Ended(hold=hold, outcome=outcome, error=error)

@@ -1,4 +1,4 @@
-"""A body in a thread, which an exception may stop between any two byte codes."""
+"""A body in a thread, which an exception can interrupt between any two byte codes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from functools import partial
 from typing import Any
 
 from jobqueue.exceptions import Interrupted
+from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.forks import leave_if_forked
 from jobqueue.executor.hold import Hold
-from jobqueue.executor.run import Raised, Returned
-from jobqueue.executor.sessions import Session
+from jobqueue.executor.running.task_runner import Raised, Returned
 from jobqueue.executor.telemetry.errors import from_the_body
 
 
-def run_interruptibly(hold: Hold, session: Session, body: Callable[[], Any]) -> Returned | Raised:
+def run_interruptibly(hold: Hold, session: TaskConnections, body: Callable[[], Any]) -> Returned | Raised:
     """
-    Run the body in this thread; once this has returned, no interruption arrives any more.
+    Run the body in this thread. After this has returned, no interruption arrives.
 
-    Until disarm() is through, it may arrive anywhere in here: hence the loop. That a second one
-    arrives in the lines that catch the first cannot be, by hold.TELL_GAP_SECONDS.
+    Until disarm() has returned, one may arrive at any line here, so this is a loop. The next one cannot arrive while
+    the first is caught: hold.TELL_GAP_SECONDS are between them.
     """
     ident = threading.get_ident()
     ending: Returned | Raised | None = None
@@ -32,7 +32,7 @@ def run_interruptibly(hold: Hold, session: Session, body: Callable[[], Any]) -> 
                 try:
                     hold.arm(partial(stop_thread, ident, session))
                     ending = Returned(body())
-                except BaseException as error:  # noqa: BLE001 - whatever the body raises is its outcome
+                except BaseException as error:  # noqa: BLE001 - any exception of the body is its outcome
                     ending = Raised(from_the_body(error))
             leave_if_forked(hold.process, ending.error if isinstance(ending, Raised) else None)
             hold.disarm(partial(clear_thread, ident))
@@ -43,14 +43,14 @@ def run_interruptibly(hold: Hold, session: Session, body: Callable[[], Any]) -> 
     return ending
 
 
-def stop_thread(ident: int, session: Session, reason: type[Interrupted]) -> None:
-    """Raise an exception in a thread, and cancel what it waits for on the server."""
+def stop_thread(ident: int, session: TaskConnections, reason: type[Interrupted]) -> None:
+    """Raise an exception in a thread, and cancel its statement on the server."""
     set_async_exception(ctypes.c_ulong(ident), ctypes.py_object(reason))
     session.cancel()
 
 
 def clear_thread(ident: int) -> None:
-    """Take back an exception that has not been raised yet."""
+    """Clear an exception that has not been raised yet."""
     set_async_exception(ctypes.c_ulong(ident), None)
 
 

@@ -1,4 +1,4 @@
-"""An actor's poll: from its row and mail to a context, and from the actions it returns to an outcome."""
+"""An actor's poll: from its row and inbox to a context, and from the actions that it returns to an outcome."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from jobqueue import registry
 from jobqueue.actions import Action, Disposition, Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
 from jobqueue.actor import Actor, ActorTask, Inbox, PollContext
+from jobqueue.api.backends import child_row
 from jobqueue.api.messages import id_from
-from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
+from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS
 from jobqueue.conf import Options, options_for
 from jobqueue.exceptions import InvalidActions, TaskNotFound, UndecodableMessage
 from jobqueue.function import FunctionTask, changed
@@ -22,7 +23,7 @@ from jobqueue.results import Result
 from jobqueue.serialization.json import check_dedupe_key, decode, encode, encode_message, encode_result, plain
 from jobqueue.task_options import time_problems
 
-FIRST_WAIT_SECONDS = 0.1  # of an actor that leaves its mail unread, doubling up to POLL_INTERVAL
+FIRST_WAIT_SECONDS = 0.1  # of an actor that leaves messages unread; doubles up to POLL_INTERVAL
 KINDS: dict[str | None, Kind] = {
     None: Kind.MESSAGE,
     Status.SUCCESSFUL: Kind.CHILD_SUCCESSFUL,
@@ -35,7 +36,7 @@ Names = Callable[[Sequence[UUID | str | Spawn], Sequence[str | None]], Sequence[
 def context_of(
     actor: type[Actor[Any]],
     claimed: ClaimedTask,
-    mail: Sequence[StoredMessage],
+    messages: Sequence[StoredMessage],
     make_result: Callable[[], Result],
     should_stop: Callable[[], bool],
 ) -> PollContext[Any]:
@@ -46,59 +47,59 @@ def context_of(
         raise ValueError(f"The stored state is not what {actor.__name__}.State allows: {error}") from error
     return PollContext(
         state=state,
-        inbox=Inbox(message_of(actor, letter) for letter in mail),
+        inbox=Inbox(message_of(actor, stored) for stored in messages),
         id=claimed.id,
         parent_id=claimed.parent_id,
         key=claimed.key,
         attempt=claimed.attempts + 1,
         polls=claimed.polls,
-        timed_out=claimed.timed_out and (not mail or claimed.timeout_at is not None),
+        timed_out=claimed.timed_out and (not messages or claimed.timeout_at is not None),
         should_stop=should_stop,
         make_result=make_result,
     )
 
 
-def message_of(actor: type[Actor[Any]], letter: StoredMessage) -> Message:
+def message_of(actor: type[Actor[Any]], stored: StoredMessage) -> Message:
     try:
-        kind = KINDS[letter.child_status]
+        kind = KINDS[stored.child_status]
     except KeyError:
         raise UndecodableMessage(
-            f"Message {letter.id} tells of a child's end {letter.child_status!r}, which is none."
+            f"Message {stored.id} tells of a child's end {stored.child_status!r}, which is none."
         ) from None
     try:
-        body = actor.decode_body(letter.body or "null") if kind is Kind.MESSAGE else decode(letter.body or "null")
+        body = actor.decode_body(stored.body or "null") if kind is Kind.MESSAGE else decode(stored.body or "null")
     except ValueError as error:
-        sender = letter.sender_id or "outside"
+        sender = stored.sender_id or "outside"
         raise UndecodableMessage(
-            f"Message {letter.id} from {sender} is not what {actor.__name__}.Message allows: {error}"
+            f"Message {stored.id} from {sender} is not what {actor.__name__}.Message allows: {error}"
         ) from error
-    return Message(id=letter.id, kind=kind, body=body, sender=letter.sender_id, sent_at=letter.sent_at)
+    return Message(id=stored.id, kind=kind, body=body, sender=stored.sender_id, sent_at=stored.sent_at)
 
 
 def is_commit_function(returned: Any) -> bool:
-    """Whether what a poll returned runs in the committing transaction. A class does not: Suspend lacks its ()."""
+    """Return whether poll() returned a function for the committing transaction. A class lacks its ()."""
     return callable(returned) and not isinstance(returned, type)
 
 
 def actions_of(returned: Any) -> tuple[list[Action], Disposition | None]:
-    """Sort out what a poll returned: effects in order, and what decides. Raises InvalidActions."""
+    """Split what poll() returned into effects, in order, and the disposition. Raises InvalidActions."""
     match returned:
         case None:
-            given: list[Any] = []
+            actions: list[Any] = []
         case Spawn() | Send() | Yield() | Sleep() | Suspend() | Done():
-            given = [returned]
+            actions = [returned]
         case Coroutine():
             returned.close()
             raise InvalidActions("poll() returned a coroutine, which nobody awaits; what it returns must be plain.")
         case Iterable() if not isinstance(returned, str | bytes | Mapping):
-            given = list(returned)
+            actions = list(returned)
         case type():
             raise InvalidActions(f"poll() returned the class {returned.__name__}, not {returned.__name__}().")
         case _:
             raise InvalidActions(f"poll() returned {returned!r:.200}; it returns actions, or a function that does.")
-    for number, action in enumerate(given):
+    for number, action in enumerate(actions):
         match action:
-            case Sleep() | Suspend() | Done() if number < len(given) - 1:
+            case Sleep() | Suspend() | Done() if number < len(actions) - 1:
                 raise InvalidActions(
                     f"{type(action).__name__} must come last; poll() returned it before other actions."
                 )
@@ -108,9 +109,9 @@ def actions_of(returned: Any) -> tuple[list[Action], Disposition | None]:
                 raise InvalidActions(f"poll() returned the class {action.__name__}, not {action.__name__}().")
             case _:
                 raise InvalidActions(f"poll() returned {action!r:.200} among its actions.")
-    if given and isinstance(given[-1], Sleep | Suspend | Done):
-        return given[:-1], given[-1]
-    return given, None
+    if actions and isinstance(actions[-1], Sleep | Suspend | Done):
+        return actions[:-1], actions[-1]
+    return actions, None
 
 
 def outcome_of(
@@ -123,18 +124,18 @@ def outcome_of(
     worker_id: str,
 ) -> Outcome:
     """
-    Turn a good poll into its outcome.
+    Turn a successful poll into its outcome.
 
-    names: gives the ids of receivers. Raises InvalidActions, InvalidArguments, InvalidResult, TaskNotFound or
-    ValueError for what cannot be; the poll has failed then.
+    names: returns the ids of receivers. Raises InvalidActions, InvalidArguments, InvalidResult, TaskNotFound or
+    ValueError if the actions cannot be performed. The attempt has then failed.
     """
     options = options_for(backend)
     limit = options.max_payload_bytes
     effects, decision = actions_of(returned)
     taken = [message.id for message in context.inbox.taken]
     left = [message.id for message in context.inbox]
-    # Made in one go: a replace() of a frozen value of so many fields takes longer than the body of a short poll.
-    columns = what_follows(decision, claimed, bool(taken), bool(left), options)
+    # Built at once: replace() on a value of so many fields takes longer than the body of a short poll.
+    columns = next_state(decision, claimed, bool(taken), bool(left), options)
     is_new_here = f'"{worker_id}"' not in claimed.worker_ids
     return Outcome(
         task_id=claimed.id,
@@ -147,7 +148,7 @@ def outcome_of(
         effects=Effects(
             consumed=taken,
             left=left,
-            spawn=[child_row(action, claimed, actor, backend) for action in effects if isinstance(action, Spawn)],
+            spawn=[row_of_child(action, claimed, actor, backend) for action in effects if isinstance(action, Spawn)],
             send=messages_of(effects, claimed, names, limit),
             cancel_children=isinstance(decision, Done) and decision.cancel_children,
         ),
@@ -155,10 +156,10 @@ def outcome_of(
     )
 
 
-def what_follows(
+def next_state(
     decision: Disposition | None, claimed: ClaimedTask, has_taken: bool, has_left: bool, options: Options
 ) -> dict[str, Any]:
-    """Give the state to enter, and what belongs to it. Raises InvalidActions, or InvalidResult."""
+    """Return the status that follows, with its columns. Raises InvalidActions or InvalidResult."""
     match decision:
         case Done(result=result):
             return_value = encode_result(plain(result), max_bytes=options.max_payload_bytes)
@@ -167,12 +168,12 @@ def what_follows(
             return {"status": Status.READY}
     if has_left and has_taken:
         return {"status": Status.READY}
-    columns = {"status": Status.SUSPENDED, **alarm_of(decision)}
-    return columns | rest(columns, claimed, options.poll_interval) if has_left else columns
+    columns = {"status": Status.SUSPENDED, **wake_columns(decision)}
+    return columns | recheck_columns(columns, claimed, options.poll_interval) if has_left else columns
 
 
-def alarm_of(decision: Sleep | Suspend) -> dict[str, Any]:
-    """Give the outcome's alarm. Raises InvalidActions for what is no time."""
+def wake_columns(decision: Sleep | Suspend) -> dict[str, Any]:
+    """Return when to wake the actor. Raises InvalidActions for a value that is no time."""
     is_sleep = isinstance(decision, Sleep)
     until: Any = decision.until if isinstance(decision, Sleep) else decision.timeout
     if until is None and not is_sleep:
@@ -187,11 +188,11 @@ def alarm_of(decision: Sleep | Suspend) -> dict[str, Any]:
     )
 
 
-def rest(alarm: Mapping[str, Any], claimed: ClaimedTask, longest_seconds: float) -> dict[str, Any]:
+def recheck_columns(alarm: Mapping[str, Any], claimed: ClaimedTask, longest_seconds: float) -> dict[str, Any]:
     """
-    Look again at mail that was left after a wait that doubles: no hot loop.
+    Poll again for messages that were left, after a wait that doubles each time. This prevents a hot loop.
 
-    Until it is over, a timeout counts from the first of the polls that took nothing.
+    A timeout counts from the first of the polls that consumed nothing.
     """
     columns: dict[str, Any] = {
         "unread_polls": claimed.unread_polls + 1,
@@ -203,7 +204,7 @@ def rest(alarm: Mapping[str, Any], claimed: ClaimedTask, longest_seconds: float)
 
 
 def poll_again(claimed: ClaimedTask, longest_seconds: float) -> Outcome:
-    """Poll again soon what found itself stale: nothing has happened, no attempt is counted."""
+    """Run a task again soon whose attempt read stale rows. No attempt is counted."""
     return replace(
         released(claimed),
         status=Status.SCHEDULED,
@@ -217,20 +218,18 @@ def wait_after(times: int, longest_seconds: float) -> float:
     return float(min(longest_seconds, FIRST_WAIT_SECONDS * 2.0 ** min(times, 30)))
 
 
-def child_row(spawn: Spawn, claimed: ClaimedTask, parent: type[Actor[Any]], backend: str) -> NewTask:
+def row_of_child(spawn: Spawn, claimed: ClaimedTask, parent: type[Actor[Any]], backend: str) -> NewTask:
     """Make the row of a child. Raises InvalidActions, or InvalidArguments as enqueue() does."""
     target = spawn.target.task if isinstance(spawn.target, type) and issubclass(spawn.target, Actor) else spawn.target
     if not isinstance(target, FunctionTask):
         raise InvalidActions(f"Spawn() takes an actor or a task, not {target!r:.200}.")
     if target.backend != backend:
-        target = moved(target, parent, backend)
-    owner: Any = task_backends[backend]
-    row: NewTask = owner.new_row(target, spawn.args, spawn.kwargs, id=spawn.id, parent_id=claimed.id)
-    return row
+        target = move_to_backend(target, parent, backend)
+    return child_row(target, spawn.args, spawn.kwargs, pk=spawn.id, parent=claimed.id)
 
 
-def moved(target: FunctionTask[..., Any], parent: type[Actor[Any]], backend: str) -> FunctionTask[..., Any]:
-    """Take a child along to its parent's backend, unless its declaration or using() names another one."""
+def move_to_backend(target: FunctionTask[..., Any], parent: type[Actor[Any]], backend: str) -> FunctionTask[..., Any]:
+    """Move a child to its parent's backend, unless its declaration or using() names another one."""
     declared = registry.get(target.task_type)
     is_chosen = declared is not None and declared.backend != target.backend
     if is_chosen or target.backend not in (DEFAULT_TASK_BACKEND_ALIAS, parent.task.backend):
@@ -246,11 +245,11 @@ def messages_of(effects: Sequence[Action], claimed: ClaimedTask, names: Names, l
 
     Raises InvalidActions for a Yield without a parent, and as send() does.
     """
-    wanted = [action for action in effects if isinstance(action, Send | Yield)]
-    if any(isinstance(action, Yield) for action in wanted) and claimed.parent_id is None:
+    sends = [action for action in effects if isinstance(action, Send | Yield)]
+    if any(isinstance(action, Yield) for action in sends) and claimed.parent_id is None:
         raise InvalidActions("Yield() sends to the parent, and this task has none.")
-    to = list(receivers_of(effects)) if any(isinstance(action, Send) for action in wanted) else []
-    keys = [check_dedupe_key(action.dedupe_key) for action in wanted if isinstance(action, Send)]
+    to = list(receivers_of(effects)) if any(isinstance(action, Send) for action in sends) else []
+    keys = [check_dedupe_key(action.dedupe_key) for action in sends if isinstance(action, Send)]
     found = names(to, keys) if to else ()
     ids, dedupe_keys = iter(found), iter(keys)
     return [
@@ -259,22 +258,22 @@ def messages_of(effects: Sequence[Action], claimed: ClaimedTask, names: Names, l
             body=encode_message(action.body, max_bytes=limit),
             sender_id=claimed.id,
             dedupe_key=next(dedupe_keys) if isinstance(action, Send) else None,
-            # With a Send() to the parent beside it, both go or neither, in their order.
+            # With a Send() to the parent in the same poll, both are sent or neither, in order.
             is_droppable=isinstance(action, Yield) and claimed.parent_id not in found,
         )
-        for action in wanted
+        for action in sends
     ]
 
 
 def receivers_of(effects: Sequence[Action]) -> Iterator[UUID | str | Spawn]:
-    """Say whom each Send goes to: a key that an earlier Spawn of this poll takes is that child's."""
-    born: dict[str, Spawn] = {}
+    """Yield the receiver of each Send. A key of an earlier Spawn in the same poll means that child."""
+    spawned: dict[str, Spawn] = {}
     for action in effects:
         match action:
             case Spawn(target=FunctionTask(key=str() as key)) if id_from(key) is None:
-                born[key] = action
+                spawned[key] = action
             case Send(to=to):
-                receiver = born.get(to, to) if isinstance(to, str) else to
+                receiver = spawned.get(to, to) if isinstance(to, str) else to
                 if isinstance(receiver, Spawn) and not is_actor(receiver.target):
                     name = getattr(receiver.target, "name", receiver.target)
                     raise InvalidActions(f"Send() to {name}, a function, which reads no messages: actors do.")

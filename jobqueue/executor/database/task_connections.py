@@ -1,0 +1,250 @@
+"""Django's connections in the threads that run bodies: opened lazily, and reset for the next body."""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+from django.db.transaction import TransactionManagementError
+from psycopg.pq import TransactionStatus
+
+from jobqueue.executor.database.connection import shutdown_socket
+from jobqueue.executor.forks import leave_if_forked, this_process
+from jobqueue.executor.standard_streams import LAST_STANDARD_STREAM
+from jobqueue.executor.telemetry.logger import get_logger
+
+logger = get_logger(__name__)
+
+# Settings, role, listeners, advisory locks, temporary tables, cursors and prepared statements. psycopg notices it and
+# forgets its own prepared statements.
+RESET_SESSION = "DISCARD ALL"
+OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+
+
+class TaskConnections:
+    """
+    The connections of one thread, the current ones between enter() and leave().
+
+    After each body that used a connection, the session on the server is reset and Django's wrapper is replaced. The
+    next body that needs the database connects through a new wrapper, which gets the reset session in place of a login.
+    So Django and the site's receivers of `connection_created` set it up as they do after a login.
+    """
+
+    def __init__(self) -> None:
+        self.process = this_process()  # of the process that the thread belongs to
+        self._wrappers: Sequence[BaseDatabaseWrapper] = ()  # all of Django's for this thread, open or not
+        self._idle: dict[str, BaseDatabaseWrapper] = {}  # by alias: replaced, with a connection that was reset
+        self._driver_settings: dict[Any, tuple[Any, ...]] = {}  # by psycopg's connection, as Django opened it
+
+    def enter(self) -> None:
+        _current.connections = self
+        self._wrappers = connections.all()
+
+    def leave(self) -> None:
+        self._close_all()
+        self._wrappers, _current.connections = (), None
+
+    def reset(self) -> None:
+        """
+        Reset or close each connection that was used since the last call, and clear logged queries.
+
+        In a copy of the process, which the code that just ran has forked, end the copy.
+        """
+        leave_if_forked(self.process)
+        wrappers = connections.all()
+        is_used = False
+        for wrapper in wrappers:
+            wrapper.queries_log.clear()
+            if wrapper.connection is None:
+                continue
+            is_used = True
+            try:
+                self._release(wrapper)
+            except Exception as error:  # noqa: BLE001 - it is not used again
+                logger.debug("connection.discard %s", error)
+                discard(wrapper)
+        for alias, idle in list(self._idle.items()):
+            idle.close_if_unusable_or_obsolete()
+            if idle.connection is None:
+                del self._idle[alias]
+        self._driver_settings.clear()
+        self._wrappers = connections.all() if is_used else wrappers
+
+    def _release(self, wrapper: BaseDatabaseWrapper) -> None:
+        """
+        Keep a connection for the next body, as long as CONN_MAX_AGE allows, or close it.
+
+        Django does not announce every connection with `connection_created`: the first statement after the login may
+        fail, or a receiver before ours may raise. A connection that was not announced is broken, so it is closed, too.
+        """
+        raw = wrapper.connection
+        is_sound = wrapper.vendor == "postgresql" and is_as_new(wrapper)
+        if not is_sound or self._driver_settings.get(raw) != driver_settings(raw):
+            discard(wrapper)
+            return
+        if getattr(wrapper, "pool", None):
+            raw.execute(RESET_SESSION)
+            wrapper._configure_connection(raw)  # type: ignore[attr-defined]  # the pool does so only after a login
+        wrapper.close_if_unusable_or_obsolete()
+        if wrapper.connection is not None:
+            raw.execute(RESET_SESSION)
+            self._keep(wrapper)
+        else:
+            del connections[wrapper.alias]
+
+    def _keep(self, wrapper: BaseDatabaseWrapper) -> None:
+        if (older := self._idle.pop(wrapper.alias, None)) is not None:  # a body has opened a second one
+            quietly(older.close)
+        self._idle[wrapper.alias] = wrapper
+        del connections[wrapper.alias]
+        following = connections[wrapper.alias]
+        # Django has no hook for this. Its pool is shared by threads, and needs another package.
+        following.get_new_connection = partial(self._reopen, following, following.get_new_connection)  # type: ignore[method-assign]
+
+    def _reopen(
+        self, wrapper: BaseDatabaseWrapper, login: Callable[[dict[str, Any]], Any], parameters: dict[str, Any]
+    ) -> Any:
+        """Return the connection that was kept, or a new one."""
+        idle = self._idle.pop(wrapper.alias, None)
+        if idle is None:
+            return login(parameters)
+        if idle.connection.closed or has_news(idle.connection):
+            quietly(idle.close)
+            return login(parameters)
+        wrapper.close_at = idle.close_at
+        wrapper.isolation_level = idle.isolation_level  # type: ignore[attr-defined]  # of PostgreSQL's wrapper
+        return idle.connection
+
+    def check(self, atomic: str | None = None) -> None:
+        """
+        See that the body left no transaction open: what it wrote there would be undone.
+
+        atomic: the alias of the database on which the body runs in a transaction of ours. Raises
+        TransactionManagementError.
+        """
+        for wrapper in connections.all(initialized_only=True):
+            is_ours = wrapper.alias == atomic and not wrapper.savepoint_ids
+            if wrapper.connection is not None and is_in_transaction(wrapper) and not is_ours:
+                raise TransactionManagementError(
+                    f"The task left a transaction open on the database {wrapper.alias!r}; it was rolled back."
+                )
+
+    def close(self) -> None:
+        """Close all connections, in whatever state they are. End a copy of the process, as reset() does."""
+        self._close_all()
+        self._wrappers = connections.all()
+
+    def _close_all(self) -> None:
+        leave_if_forked(self.process)
+        for wrapper in connections.all(initialized_only=True):
+            discard(wrapper)
+        for idle in self._idle.values():
+            quietly(idle.close)
+        self._idle.clear()
+        self._driver_settings.clear()
+
+    # --- from other threads
+
+    def cancel(self) -> None:
+        """Cancel on the server what the thread waits for."""
+        for wrapper in self._wrappers:
+            names = ("cancel_safe", "cancel", "interrupt")  # psycopg 3.2 and later, others, sqlite3
+            cancel = next((found for name in names if (found := getattr(wrapper.connection, name, None))), None)
+            if cancel is not None:
+                # In a thread of its own: an unreachable server must not block the caller.
+                threading.Thread(target=quietly, args=(cancel,), name="cancel", daemon=True).start()
+
+    def cut(self) -> None:
+        """Shut down the sockets of the thread's connections, so that it can write no more."""
+        for wrapper in self._wrappers:
+            if (raw := wrapper.connection) is not None:
+                quietly(partial(shutdown_socket, raw))
+
+    def opened(self, wrapper: BaseDatabaseWrapper) -> None:
+        """Django has opened a connection in this thread."""
+        if wrapper not in self._wrappers:  # a body has replaced Django's
+            self._wrappers = [*self._wrappers, wrapper]
+        if wrapper.vendor == "postgresql":
+            self._driver_settings[wrapper.connection] = driver_settings(wrapper.connection)
+
+
+class _Current(threading.local):
+    connections: TaskConnections | None = None
+
+
+_current = _Current()
+
+
+def current() -> TaskConnections:
+    """Return this thread's connections."""
+    assert _current.connections is not None
+    return _current.connections
+
+
+def reset() -> None:
+    """Reset this thread's connections. The executor's own threads have none of this kind."""
+    if _current.connections is not None:
+        _current.connections.reset()
+
+
+def driver_settings(raw: Any) -> tuple[Any, ...]:
+    """Return what psycopg keeps for all users of a connection. DISCARD ALL does not reset it."""
+    return raw.isolation_level, raw.read_only, raw.deferrable, raw.row_factory, raw.cursor_factory
+
+
+def is_in_transaction(wrapper: BaseDatabaseWrapper) -> bool:
+    """Return whether a transaction is open, through Django or directly on the driver's connection."""
+    raw = wrapper.connection
+    if wrapper.vendor == "postgresql":
+        return wrapper.in_atomic_block or raw.info.transaction_status in OPEN
+    return wrapper.in_atomic_block or bool(getattr(raw, "in_transaction", False))
+
+
+def is_as_new(wrapper: BaseDatabaseWrapper) -> bool:
+    """Return whether a connection is as Django opens it: autocommit, idle, without unread data."""
+    raw = wrapper.connection
+    return (
+        not wrapper.in_atomic_block
+        and wrapper.autocommit
+        and raw.autocommit
+        and raw.info.transaction_status == TransactionStatus.IDLE
+        and raw.fileno() > LAST_STANDARD_STREAM  # otherwise the body closed a stream before it connected
+        and not has_news(raw)
+    )
+
+
+def has_news(raw: Any) -> bool:
+    """Return whether the server sent something unasked: most likely that it closed the connection."""
+    poll = select.poll()
+    poll.register(raw.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def discard(wrapper: BaseDatabaseWrapper) -> None:
+    """Close a connection, with any transaction that is open on it, and forget its wrapper."""
+    if wrapper.connection is not None:
+        quietly(wrapper.connection.close)
+    quietly(wrapper.close)  # returns it to Django's pool, if there is one
+    wrapper.connection = None
+    del connections[wrapper.alias]
+
+
+def quietly(close: Callable[[], None]) -> None:
+    try:
+        close()
+    except Exception as error:  # noqa: BLE001 - it may be closed already, which is as good
+        logger.debug("connection.close %s", error)
+
+
+def _on_connection(*, connection: BaseDatabaseWrapper, **_: Any) -> None:
+    if _current.connections is not None:
+        _current.connections.opened(connection)
+
+
+connection_created.connect(_on_connection, dispatch_uid="jobqueue.executor.task_connections")
