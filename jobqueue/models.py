@@ -147,7 +147,7 @@ class Task(models.Model):
             ),
             models.Index(
                 fields=["backend", "wake_at"],
-                name="jobqueue_task_alarms",
+                name="jobqueue_task_wake_at",
                 condition=Q(wake_at__isnull=False, status__in=["SCHEDULED", "SUSPENDED"]),
             ),
             models.Index(
@@ -156,7 +156,7 @@ class Task(models.Model):
             # Tasks that run alone, because they lost executors.
             models.Index(
                 fields=["backend", "queue_name", "rank", "id"],
-                name="jobqueue_task_suspects",
+                name="jobqueue_task_isolated",
                 condition=Q(status="READY", executor_losses__gte=2),
             ),
             # The sweep looks here for tasks with unread messages.
@@ -172,7 +172,7 @@ class Task(models.Model):
             # A repeated message to a key is recognized after the task has ended.
             models.Index(
                 fields=["backend", "key"],
-                name="jobqueue_task_past_key",
+                name="jobqueue_task_ended_key",
                 condition=Q(finished_at__isnull=False, key__isnull=False),
             ),
             models.Index(fields=["parent"], name="jobqueue_task_children", condition=Q(parent__isnull=False)),

@@ -285,12 +285,12 @@ class ClaimedBatch(list[ClaimedTask]):
     """
     What a claim gave.
 
-    busy: limited queues that another claim was at work on, so that this one left them out. is_cut: it did not look
-    deep enough into its many queues to find as many as were asked for; more may be there.
+    locked_queues: limited queues that another claim was at work on, so that this one left them out. is_truncated: it did not
+    look     deep enough into its many queues to find as many as were asked for; more may be there.
     """
 
-    busy: frozenset[str] = frozenset()
-    is_cut: bool = False
+    locked_queues: frozenset[str] = frozenset()
+    is_truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,14 +307,14 @@ class PendingWork:
     What maintenance may find to do. The portable engine cannot tell beforehand, and says everything.
 
     alarm_seconds: until the next alarm, None when no alarm is set. has_running: any task, perhaps at an executor that
-    was lost. has_mail: unread messages, perhaps of SUSPENDED tasks. has_command: for the executor that asked.
+    was lost. has_messages: unread messages, perhaps of SUSPENDED tasks. has_command: for the executor that asked.
     """
 
     alarm_seconds: float | None = 0.0
     has_running: bool = True
-    has_mail: bool = True
+    has_messages: bool = True
     has_command: bool = True
-    has_suspects: bool = True
+    has_isolated: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,11 +322,11 @@ class QueueLatency:
     """
     A queue in use. is_served: an executor that serves it is alive.
 
-    oldest_seconds: that a task of it has been READY, or due; 0 where all that there is counts as RUNNING.
+    latency_seconds: that a task of it has been READY, or due; 0 where all that there is counts as RUNNING.
     """
 
     queue_name: str
-    oldest_seconds: float
+    latency_seconds: float
     is_paused: bool
     is_served: bool
 
@@ -338,7 +338,7 @@ class CancelReport:
     skipped: had ended, or unknown.
 
     busy: left as they were, because another transaction has locked them; cancel them again when it is over.
-    left: living ones that `may` did not allow.
+    not_allowed: living ones that `may` did not allow.
     """
 
     cancelled: int = 0
@@ -346,7 +346,7 @@ class CancelReport:
     skipped: int = 0
     parents: frozenset[UUID] = field(default=frozenset(), repr=False)  # the engine's: to be woken after the commit
     busy: frozenset[UUID] = frozenset()
-    left: frozenset[UUID] = frozenset()
+    not_allowed: frozenset[UUID] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

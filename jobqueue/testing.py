@@ -41,21 +41,21 @@ from jobqueue.compat import TaskResult
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.executor.database.task_connections import TaskConnections
-from jobqueue.executor.hold import Hold
 from jobqueue.executor.maintenance import AGAIN_SECONDS
 from jobqueue.executor.running.async_runner import finish_in_thread, run_cancellably
 from jobqueue.executor.running.atomic import end_attempt, poll_atomically
 from jobqueue.executor.running.interrupt import run_interruptibly
 from jobqueue.executor.running.task_runner import (
-    Ended,
-    Loaded,
+    CompletedAttempt,
+    ExecutorIdentity,
+    PreparedTask,
     Raised,
     Returned,
-    Worker,
     poll,
     prepare,
     reject_by_database,
 )
+from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.executor.telemetry import events
 from jobqueue.models import Executor, InboxMessage, Queue, Task
 from jobqueue.records import ClaimedTask, ClaimRequest, Status
@@ -188,7 +188,7 @@ class _Queue:
         self.engine = engine
         self._executor_id = uuid4()
         self._session = _TestsOwn()
-        self._worker = Worker(
+        self._worker = ExecutorIdentity(
             executor_id=str(self._executor_id),
             executor_name="testing",
             options=engine.options,
@@ -229,16 +229,16 @@ class _Queue:
 
     def poll(self, claimed: ClaimedTask) -> Polled:
         letters = self.engine.read_messages([claimed.id]).get(claimed.id, ())
-        over, status = self._settle(self._run(Hold(claimed, letters)))
+        over, status = self._settle(self._run(RunningTask(claimed, letters)))
         if isinstance(over.error, KeyboardInterrupt):
             raise over.error
         if status is not None:
             events.report_end(over, status, self._worker)
         return Polled(id=claimed.id, task_type=claimed.task_type, status=status, error=over.error)
 
-    def _run(self, hold: Hold) -> Ended:
+    def _run(self, hold: RunningTask) -> CompletedAttempt:
         loaded = prepare(hold, self._worker)
-        if isinstance(loaded, Ended):
+        if isinstance(loaded, CompletedAttempt):
             return loaded
         events.report_start(hold, loaded, self._worker)
         hold.start(None)
@@ -248,14 +248,14 @@ class _Queue:
             ending = self._call(hold, loaded)
         return end_attempt(hold, loaded, ending, self.engine, self._worker, self._session)
 
-    def _call(self, hold: Hold, loaded: Loaded) -> Returned | Raised:
+    def _call(self, hold: RunningTask, loaded: PreparedTask) -> Returned | Raised:
         if not inspect.iscoroutinefunction(loaded.task.func):
             return run_interruptibly(hold, self._session, partial(poll, hold, loaded, self._worker))
         ending: Returned | Raised = async_to_sync(run_cancellably)(hold, self._session.cancel, loaded)
         return finish_in_thread(hold, loaded, ending, self._worker, self._session)
 
-    def _settle(self, over: Ended) -> tuple[Ended, Status | None]:
-        """Commit, as the pulse does, until the row has taken it or another claim holds the row."""
+    def _settle(self, over: CompletedAttempt) -> tuple[CompletedAttempt, Status | None]:
+        """Commit, as the loop does, until the row has taken it or another claim holds the row."""
         if over.is_committed:
             return over, over.outcome.status
         while True:

@@ -71,7 +71,7 @@ class QueueLine:
 def read_lines(engine: Engine) -> Iterator[QueueLine]:
     now = engine.now()
     rows = {row.name: row for row in engine.queues.order_by("name")[:SHOWN]}
-    latencies = {queue.queue_name: queue for queue in engine.draining()}
+    latencies = {queue.queue_name: queue for queue in engine.queue_latency()}
     running = Counter(engine.tasks.running().order_by("executor_id").values_list("queue_name", flat=True)[: CAP + 1])
     names = api.declared_queues(engine.alias) | rows.keys() | latencies.keys() | running.keys()
     for name in sorted(names)[:SHOWN]:
@@ -82,7 +82,7 @@ def read_lines(engine: Engine) -> Iterator[QueueLine]:
             row=row,
             ready=Count() if found is None else count(ready),
             running=capped(running[name]),
-            latency=duration(timedelta(seconds=found.oldest_seconds)) if found and found.oldest_seconds else "–",
+            latency=duration(timedelta(seconds=found.latency_seconds)) if found and found.latency_seconds else "–",
             pause=describe_pause(row) if row.is_paused_at(now) else "",
             has_executors=found is None or found.is_served is not False,
         )

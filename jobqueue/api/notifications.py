@@ -57,7 +57,7 @@ def notify_after_commit(engine: Engine, queues: set[str]) -> None:
 
 
 def wake_and_notify(engine: Engine, ids: frozenset[UUID]) -> None:
-    engine.wake_or_leave(ids)
+    engine.wake_or_defer(ids)
     notify_ready(engine, ids)
 
 

@@ -83,7 +83,7 @@ def cancel(
         requested=sum(report.requested for report in reports),
         skipped=sum(report.skipped for report in reports),
         busy=frozenset(busy),
-        left=frozenset(chain.from_iterable(report.left for report in reports)),
+        not_allowed=frozenset(chain.from_iterable(report.not_allowed for report in reports)),
     )
 
 

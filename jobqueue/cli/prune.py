@@ -60,7 +60,7 @@ def _batches(engine: Engine, statuses: Sequence[Status], age: float, size: int) 
     for status in statuses:
         count = size
         while count == size:
-            count = engine.purge(status, age, size)
+            count = engine.prune_status(status, age, size)
             yield status.lower(), count
 
 

@@ -150,7 +150,7 @@ def _children(branch: Branch, depth: int = 0) -> Iterator[str]:
 
 def _states(branch: Branch) -> str:
     words = ", ".join(f"{count:,} {status.lower()}" for status, count in branch.states)
-    return f"{words}, and more" if branch.is_cut else words
+    return f"{words}, and more" if branch.is_truncated else words
 
 
 def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:

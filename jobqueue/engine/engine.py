@@ -62,21 +62,21 @@ class Engine:
         self.limited_queues = limits.limited_queues
 
         counters = self.counters_class(db)
-        self.fold, self.counted = counters.fold, counters.counted
+        self.aggregate_counters, self.counter_totals = counters.aggregate_counters, counters.counter_totals
 
         messages = self.messages_class(db)
         self.send, self.read_messages, self.count_unread = messages.send, messages.read_messages, messages.count_unread
         self.find_keys, self.find_seen, self.task_types = messages.find_keys, messages.find_seen, messages.task_types
 
         waker = self.waker_class(db)
-        self.wake_due, self.wake, self.wake_or_leave, self.sweep = (
-            waker.wake_due, waker.wake, waker.wake_or_leave, waker.sweep
+        self.wake_due, self.wake, self.wake_or_defer, self.sweep = (
+            waker.wake_due, waker.wake, waker.wake_or_defer, waker.sweep
         )  # fmt: skip
 
         claimer = self.claimer = self.claimer_class(db, limits)
-        self.claim, self.claim_one, self.hold = claimer.claim, claimer.claim_one, claimer.hold
+        self.claim, self.claim_one, self.lock_claim = claimer.claim, claimer.claim_one, claimer.lock_claim
         self.claim_isolated, self.move_to_pool = claimer.claim_isolated, claimer.move_to_pool
-        self.queues_in_use, self.has_suspects = claimer.queues_in_use, claimer.has_suspects
+        self.queues_in_use, self.has_isolated = claimer.queues_in_use, claimer.has_isolated
         self.is_drained = claimer.is_drained
 
         enqueuer = self.enqueuer = self.enqueuer_class(db, counters)
@@ -89,12 +89,12 @@ class Engine:
         self.commit = committer.commit
 
         releaser = Releaser(db, committer)
-        self.release, self.release_strays = releaser.release, releaser.release_strays
+        self.release, self.release_unknown_claims = releaser.release, releaser.release_unknown_claims
 
         self.requeue = self.requeuer_class(db).requeue
 
         pruner = self.pruner_class(db, messages, counters)
-        self.prune, self.purge = pruner.prune, pruner.purge
+        self.prune, self.prune_status = pruner.prune, pruner.prune_status
 
         executors = self.executors_class(db, messages, waker, counters)
         self.heartbeat, self.command, self.take_command = (
@@ -103,8 +103,8 @@ class Engine:
         self.rescue, self.pending_maintenance = executors.rescue, executors.pending_maintenance
 
         queues = self.queues_class(db, claimer, limits)
-        self.gauges, self.draining, self.quiet, self.notify = (
-            queues.gauges, queues.draining, queues.quiet, queues.notify
+        self.gauges, self.queue_latency, self.paused_executors, self.notify = (
+            queues.gauges, queues.queue_latency, queues.paused_executors, queues.notify
         )  # fmt: skip
 
     # --- rows, to be read

@@ -10,7 +10,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from jobqueue.executor.database.task_connections import TaskConnections
-from jobqueue.executor.running.task_runner import Ended, Worker
+from jobqueue.executor.running.task_runner import CompletedAttempt, ExecutorIdentity
 from jobqueue.executor.telemetry import events
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.records import Status
@@ -19,7 +19,7 @@ logger = get_logger(__name__)
 
 MAX_BACKLOG = 1000  # the executor claims nothing while receivers of signals are so far behind
 
-Result = tuple[Ended, Status]
+Result = tuple[CompletedAttempt, Status]
 
 
 class ResultCallbacks:
@@ -31,7 +31,7 @@ class ResultCallbacks:
     """
 
     def __init__(
-        self, worker: Worker, on_progress: Callable[[], None], on_failure: Callable[[BaseException], object]
+        self, worker: ExecutorIdentity, on_progress: Callable[[], None], on_failure: Callable[[BaseException], object]
     ) -> None:
         self._worker, self._on_progress, self._on_failure = worker, on_progress, on_failure
         self._queue: SimpleQueue[Sequence[Result] | None] = SimpleQueue()

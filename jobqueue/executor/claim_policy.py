@@ -10,8 +10,8 @@ from dataclasses import replace
 from uuid import UUID
 
 from jobqueue.engine.engine import Engine
-from jobqueue.executor.hold import Hold
 from jobqueue.executor.pools.base import Pool
+from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.records import ClaimedBatch, ClaimRequest, PoolName
 
@@ -41,7 +41,7 @@ class ClaimPolicy:
         settings: ExecutorSettings,
         executor_id: UUID,
         pools: Mapping[PoolName, Pool],
-        running: Callable[[], Iterable[Hold]],
+        running: Callable[[], Iterable[RunningTask]],
     ) -> None:
         self._engine, self._settings, self._pools, self._running = engine, settings, pools, running
         self._nothing = ClaimRequest(executor_id=executor_id, queues=(), limit=0)
@@ -165,13 +165,13 @@ class ClaimPolicy:
         if request.limit == 0:
             return
         of_pool = Counter(claimed.pool for claimed in claims)
-        is_full = claims.is_cut or len(claims) >= request.limit
+        is_full = claims.is_truncated or len(claims) >= request.limit
         for name, limit in request.pool_limits.items():
             if limit > 0:
                 self._claimed_at[name], self._has_found[name] = began_at, of_pool[name] > 0
                 self._has_more[name] = is_full or of_pool[name] >= limit
         interval = self._settings.poll_interval or self._engine.options.poll_interval
-        seconds = LOCKED_QUEUE_SECONDS if claims.busy else interval * random.uniform(0.9, 1.1)
+        seconds = LOCKED_QUEUE_SECONDS if claims.locked_queues else interval * random.uniform(0.9, 1.1)
         self._next_poll_at = time.monotonic() + seconds
 
     # --- slots of queues with a limit
@@ -202,4 +202,4 @@ def _is_filled(queue: str, count: int, request: ClaimRequest, claims: ClaimedBat
     if taken >= count:
         return True
     could_take_more = len(claims) < request.limit and taken < request.most.get(queue, request.limit)
-    return queue in request.queues and queue not in claims.busy and could_take_more
+    return queue in request.queues and queue not in claims.locked_queues and could_take_more

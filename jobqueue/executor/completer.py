@@ -11,13 +11,13 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from jobqueue.engine.engine import Engine
-from jobqueue.executor.running.task_runner import Ended, Worker, reject_by_database
+from jobqueue.executor.running.task_runner import CompletedAttempt, ExecutorIdentity, reject_by_database
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.records import FINAL, NO_EFFECTS, CommitResult, Outcome, Status
 
 logger = get_logger(__name__)
 
-Confirmed = tuple[Ended, Status | None]  # the state that the task entered; None where its claim was lost
+Confirmed = tuple[CompletedAttempt, Status | None]  # the state that the task entered; None where its claim was lost
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Counters:
     undelivered: int = 0
     turns: int = 0
 
-    def add(self, attempt: Ended, status: Status | None) -> None:
+    def add(self, attempt: CompletedAttempt, status: Status | None) -> None:
         """Count one confirmed attempt. status: the state that its task entered, None where the claim was lost."""
         self.undelivered += attempt.undelivered
         if status is None:
@@ -65,9 +65,9 @@ class _Row(NamedTuple):
 class Completer:
     """Keeps completed attempts until the database has confirmed them. Belongs to the loop's thread."""
 
-    def __init__(self, engine: Engine, worker: Worker) -> None:
+    def __init__(self, engine: Engine, worker: ExecutorIdentity) -> None:
         self._engine, self._worker = engine, worker
-        self._completed: dict[UUID, Ended] = {}
+        self._completed: dict[UUID, CompletedAttempt] = {}
         self._in_doubt: set[UUID] = set()
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ class Completer:
         """Return the outcomes to commit."""
         return [attempt.outcome for attempt in self._completed.values()]
 
-    def add(self, attempt: Ended) -> Ended | None:
+    def add(self, attempt: CompletedAttempt) -> CompletedAttempt | None:
         """
         Keep a completed attempt. If there are two of one task, return the one with the lost claim.
 
@@ -147,7 +147,7 @@ class Completer:
         return attempt, Status.CANCELLED if is_ours and row.status == Status.CANCELLED else attempt.outcome.status
 
 
-def undelivered(engine: Engine, ended: Mapping[UUID, Ended], committed: CommitResult) -> Counter[UUID]:
+def undelivered(engine: Engine, ended: Mapping[UUID, CompletedAttempt], committed: CommitResult) -> Counter[UUID]:
     """
     Count the messages that no task will read: left by an actor that has ended, or sent to a parent that had ended.
 
@@ -160,7 +160,7 @@ def undelivered(engine: Engine, ended: Mapping[UUID, Ended], committed: CommitRe
     return Counter(committed.dropped) + Counter(unread)
 
 
-def is_actor(attempt: Ended) -> bool:
+def is_actor(attempt: CompletedAttempt) -> bool:
     return attempt.loaded is not None and attempt.loaded.context is not None
 
 

@@ -16,7 +16,7 @@ from jobqueue.engine.schema import missing_migrations, missing_tables
 from jobqueue.exceptions import ClaimLost, TaskCancelled
 from jobqueue.executor.database.connection import GuardedConnection, ReconnectBackoff
 from jobqueue.executor.database.state import DatabaseState
-from jobqueue.executor.hold import Hold, RunningTasks
+from jobqueue.executor.running_tasks import RunningTask, RunningTasks
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import reach
@@ -26,7 +26,7 @@ from jobqueue.records import ExecutorInfo, OwnedTask
 logger = get_logger(__name__)
 
 
-class Heart(threading.Thread):
+class Heartbeat(threading.Thread):
     """
     Sends a heartbeat every third of HEARTBEAT_TIMEOUT, on a connection of its own.
 
@@ -51,7 +51,7 @@ class Heart(threading.Thread):
         self._is_stopping = False
         self.has_beaten = False
         self.last_good_at = time.monotonic()
-        self.sees_strays = False  # two heartbeats in a row saw a claim of ours that this process does not know
+        self.has_unknown_claims = False  # two heartbeats in a row saw a claim of ours that this process does not know
         self._unknown: set[tuple[UUID, int]] = set()
         self._punctual_since: float | None = None  # monotonic; None after a failure
         self._clock: tuple[datetime, float] | None = None  # the database's time and ours at the last check
@@ -106,7 +106,7 @@ class Heart(threading.Thread):
         """Return whether the last successful heartbeat is so old that other executors may soon rescue our tasks."""
         return self.has_beaten and time.monotonic() - self.last_good_at > self._timeout - min(5.0, self._timeout / 6)
 
-    def kick(self) -> None:
+    def wake(self) -> None:
         """Send a heartbeat now, to see a request to cancel, or to show a new state."""
         self._woken.set()
 
@@ -160,7 +160,7 @@ class Heart(threading.Thread):
             self.has_beaten = True
             self._on_first_beat()
         self._compare(before, {task.id: task for task in held})
-        self._look_for_strays(held)
+        self._find_unknown_claims(held)
 
     def _missing(self) -> str:
         """
@@ -188,7 +188,7 @@ class Heart(threading.Thread):
         except django.db.Error as error:
             logger.debug("executor.deregister_failed error=%s", first_line_of(error))
 
-    def _compare(self, before: Mapping[UUID, Hold], held: Mapping[UUID, OwnedTask]) -> None:
+    def _compare(self, before: Mapping[UUID, RunningTask], held: Mapping[UUID, OwnedTask]) -> None:
         """Interrupt tasks that are to be cancelled, and those whose claim is lost."""
         for pk, hold in before.items():
             match held.get(pk):
@@ -205,10 +205,10 @@ class Heart(threading.Thread):
                         pk,
                     )
 
-    def _look_for_strays(self, held: Sequence[OwnedTask]) -> None:
+    def _find_unknown_claims(self, held: Sequence[OwnedTask]) -> None:
         """Find claims whose answer was lost. A claim that only one heartbeat saw may just be on its way."""
         unknown = {(task.id, task.claim_number) for task in held if task.id not in self._holds}
-        self.sees_strays = not unknown.isdisjoint(self._unknown)
+        self.has_unknown_claims = not unknown.isdisjoint(self._unknown)
         self._unknown = unknown
 
     def stop(self) -> None:

@@ -24,7 +24,7 @@ logger = get_logger(__name__)
 PROBE_SECONDS = 3.0
 CHECK_SECONDS = 1.0  # how soon stop() is noticed
 PROBE = "!probe-"  # in place of a queue's name: a listener checks whether its own notification arrives
-WAKE_NOTICE = "!wake"  # in place of a queue's name: jobqueue_send_to_task() in SQL has sent a message
+WAKE_NOTIFICATION = "!wake"  # in place of a queue's name: jobqueue_send_to_task() in SQL has sent a message
 
 
 class Listener(threading.Thread):
@@ -105,7 +105,7 @@ class Listener(threading.Thread):
                 self.is_listening = True
             case name if name == CANCEL_NOTIFICATION:
                 self._on_cancel()
-            case name if name == WAKE_NOTICE:
+            case name if name == WAKE_NOTIFICATION:
                 self._on_anything()
             case name if not name.startswith(PROBE):
                 self._on_queue(name)

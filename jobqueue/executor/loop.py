@@ -21,14 +21,14 @@ from jobqueue.executor.claim_policy import ClaimPolicy
 from jobqueue.executor.completer import Completer, Counters, is_work_for_others
 from jobqueue.executor.database.connection import GuardedConnection, ReconnectBackoff
 from jobqueue.executor.database.state import DatabaseState
-from jobqueue.executor.heartbeat import Heart
-from jobqueue.executor.hold import Hold, RunningTasks
+from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.isolation import Isolation
 from jobqueue.executor.maintenance import AGAIN_SECONDS, Maintenance
 from jobqueue.executor.pools.async_pool import AsyncPool
 from jobqueue.executor.pools.base import Pool, PoolContext
 from jobqueue.executor.pools.threads import ThreadPool
-from jobqueue.executor.running.task_runner import Ended, Worker, release_unstarted
+from jobqueue.executor.running.task_runner import CompletedAttempt, ExecutorIdentity, release_unstarted
+from jobqueue.executor.running_tasks import RunningTask, RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.telemetry.events import has_observers, task_fields
 from jobqueue.executor.telemetry.logger import get_logger
@@ -50,7 +50,7 @@ class SharedState:
     """What the loop has in common with the process's other threads."""
 
     running_tasks: RunningTasks
-    heart: Heart
+    heart: Heartbeat
     outage: DatabaseState
     line: GuardedConnection
 
@@ -68,7 +68,7 @@ class ExecutorLoop(threading.Thread):
         self,
         engine: Engine,
         settings: ExecutorSettings,
-        worker: Worker,
+        worker: ExecutorIdentity,
         shared: SharedState,
         on_deadline: Callable[[], None],
         on_failure: Callable[[BaseException], object],
@@ -100,8 +100,8 @@ class ExecutorLoop(threading.Thread):
         self._isolation = Isolation(engine.options.heartbeat_timeout)
         self._maintenance = Maintenance(engine, self.executor_id, self.heart, self._policy.poke, on_command)
         self._backoff = ReconnectBackoff()
-        self._completed: deque[Ended] = deque()  # from the pools
-        self._announcements: list[tuple[Ended, Status]] = []
+        self._completed: deque[CompletedAttempt] = deque()  # from the pools
+        self._announcements: list[tuple[CompletedAttempt, Status]] = []
         self._queues_with_work: set[str] = set()  # of which other executors are to be notified
         self._misplaced: dict[UUID, PoolName] = {}
         self._is_to_be_quiet = False
@@ -125,7 +125,7 @@ class ExecutorLoop(threading.Thread):
                     self._stop_requested.wait(self._backoff.next_seconds())
                     self._stop_requested.clear()
                     continue
-                self.outage.end("pulse")
+                self.outage.end("loop")
                 self._backoff.reset()
                 self._wakeup.wait(self._idle_seconds())
                 self._wakeup.clear()
@@ -173,8 +173,8 @@ class ExecutorLoop(threading.Thread):
         running = self.running_tasks.snapshot()
         self._maintenance.run_if_due(list(running))
         if not self.is_draining and self._isolation.should_check(is_idle=not running):
-            may_wait = self._maintenance.may_see_suspects
-            self._isolation.checked(may_wait and self.engine.has_suspects(self._policy.queues()))
+            may_wait = self._maintenance.may_have_isolated
+            self._isolation.checked(may_wait and self.engine.has_isolated(self._policy.queues()))
 
     def _idle_seconds(self) -> float:
         """Return how long to wait for an event."""
@@ -189,7 +189,7 @@ class ExecutorLoop(threading.Thread):
 
     def _on_connection_lost(self, error: Exception) -> None:
         """Expect that a claim or a commit without an answer may have succeeded."""
-        self.outage.begin("pulse", error)
+        self.outage.begin("loop", error)
         self.line.drop(error)
         self._completer.mark_in_doubt()
         self._maintenance.expect_unknown_claims()
@@ -223,12 +223,12 @@ class ExecutorLoop(threading.Thread):
         self.is_abandoned = True
         self.drain()
 
-    def leave_behind(self, hold: Hold) -> None:
+    def leave_behind(self, hold: RunningTask) -> None:
         """Wait no longer for a body that does not stop; its claim ends with this process."""
         self.left_behind.add(hold.id)
         self._wakeup.set()
 
-    def finish(self, attempt: Ended) -> None:
+    def finish(self, attempt: CompletedAttempt) -> None:
         """A pool has completed a task."""
         self._completed.append(attempt)
         if not self._wakeup.is_set():
@@ -269,7 +269,7 @@ class ExecutorLoop(threading.Thread):
             self.is_quiet = self._is_to_be_quiet
             if self.is_quiet:
                 logger.info("executor.paused hint=No tasks are claimed until SIGCONT or resume.")
-            self.heart.kick()  # people see it at once
+            self.heart.wake()  # people see it at once
 
     def _claim_budget(self) -> int:
         """Return how many tasks this process may claim now, apart from isolated ones."""
@@ -305,12 +305,12 @@ class ExecutorLoop(threading.Thread):
         # After the claim: a message that comes later makes the actor run again.
         messages = self.engine.read_messages(actors) if actors else {}
         self.counts.claimed += len(claims)
-        tasks = [Hold(claimed, messages.get(claimed.id, ())) for claimed in claims]
+        tasks = [RunningTask(claimed, messages.get(claimed.id, ())) for claimed in claims]
         reach("begin")
         for earlier in self.running_tasks.add(tasks):
             earlier.interrupt(ClaimLost)
-        placed: dict[PoolName, list[Hold]] = {name: [] for name in self.pools}
-        misplaced: dict[PoolName, list[Hold]] = {name: [] for name in self.pools}
+        placed: dict[PoolName, list[RunningTask]] = {name: [] for name in self.pools}
+        misplaced: dict[PoolName, list[RunningTask]] = {name: [] for name in self.pools}
         for task in tasks:
             stored = PoolName(task.claimed.pool)
             right = registry.pool_of(task.claimed.task_type) or stored
@@ -334,19 +334,19 @@ class ExecutorLoop(threading.Thread):
         for pool in self.pools.values():
             self._release(pool.evict(seconds))
 
-    def _release(self, tasks: Iterable[Hold]) -> None:
+    def _release(self, tasks: Iterable[RunningTask]) -> None:
         for task in tasks:
             self._complete(release_unstarted(task))
             self._wakeup.set()
 
     def _release_all(self) -> None:
-        self.engine.release_strays(self.executor_id, self.left_behind)
+        self.engine.release_unknown_claims(self.executor_id, self.left_behind)
         self.running_tasks.clear()
         self._has_released_all = True
 
     # --- outcomes
 
-    def _uncompleted(self) -> Iterator[Hold]:
+    def _uncompleted(self) -> Iterator[RunningTask]:
         return (task for task in self.running_tasks.snapshot().values() if task.id not in self._completer)
 
     def _collect_completed(self) -> None:
@@ -358,7 +358,7 @@ class ExecutorLoop(threading.Thread):
             else:
                 self._complete(attempt)
 
-    def _complete(self, attempt: Ended) -> None:
+    def _complete(self, attempt: CompletedAttempt) -> None:
         lost = attempt if self.running_tasks.is_superseded(attempt.hold) else self._completer.add(attempt)
         if lost is not None:
             self._forget(lost, None)
@@ -370,9 +370,9 @@ class ExecutorLoop(threading.Thread):
 
     def _wake(self, ids: frozenset[UUID]) -> None:
         if ids:
-            self.engine.wake_or_leave(ids)
+            self.engine.wake_or_defer(ids)
 
-    def _forget(self, attempt: Ended, status: Status | None) -> None:
+    def _forget(self, attempt: CompletedAttempt, status: Status | None) -> None:
         """Let go of a task. status: the state it entered, None where its claim was lost."""
         task = attempt.hold
         self.running_tasks.remove(task)

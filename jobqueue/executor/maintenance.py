@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from uuid import UUID
 
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.portable.counters import FOLD_BATCH
-from jobqueue.executor.heartbeat import Heart
+from jobqueue.engine.portable.counters import AGGREGATE_BATCH
+from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import reach
 from jobqueue.printable import printable
@@ -24,7 +24,7 @@ SWEEP_GAP_SECONDS = 0.02  # from a notification of a message to its sweep, which
 PRUNE_SECONDS = 30.0
 PRUNE_BATCH = 1000  # of each status
 PRUNE_GAP_SECONDS = 0.1  # after a full batch: one executor deletes what all executors have ended
-FOLD_SECONDS = 5.0
+AGGREGATE_SECONDS = 5.0
 RESCUE_BATCH = 100
 NEVER, NO_ALARM_SECONDS = float("inf"), 3600.0
 
@@ -40,18 +40,18 @@ class Maintenance:
         self,
         engine: Engine,
         executor_id: UUID,
-        heart: Heart,
+        heart: Heartbeat,
         on_ready: Callable[[], None],
         on_command: Callable[[Command], None],
     ) -> None:
-        self._engine, self._executor_id, self._heart = engine, executor_id, heart
+        self._engine, self._executor_id, self._heartbeat = engine, executor_id, heart
         self._on_ready, self._on_command = on_ready, on_command
         now = time.monotonic()
-        self._look_at, self._prune_at, self._fold_at = now, now + PRUNE_SECONDS, now + FOLD_SECONDS
+        self._look_at, self._prune_at, self._fold_at = now, now + PRUNE_SECONDS, now + AGGREGATE_SECONDS
         self._wake_at = self._sweep_at = self._rescue_at = NEVER
         self._swept_at = -NEVER
         self._unknown_until = now  # while a claim whose answer was lost may still be committed
-        self.may_see_suspects = True
+        self.may_have_isolated = True
 
     @property
     def due_in_seconds(self) -> float:
@@ -78,7 +78,7 @@ class Maintenance:
     def run_if_due(self, known: Collection[UUID]) -> None:
         """Do what is due. known: the tasks that this process has claimed. Raises django.db.Error."""
         now = time.monotonic()
-        if now < self._unknown_until or self._heart.sees_strays:
+        if now < self._unknown_until or self._heartbeat.has_unknown_claims:
             self._release_unknown(known)
             # The time starts with the first answer, because the database may have been unreachable for long.
             self._unknown_until = min(self._unknown_until, now + self._engine.options.heartbeat_timeout)
@@ -91,20 +91,20 @@ class Maintenance:
             is_full = self._engine.prune(PRUNE_BATCH) >= PRUNE_BATCH
             self._prune_at = now + (PRUNE_GAP_SECONDS if is_full else PRUNE_SECONDS)
         if now >= self._fold_at:
-            self._fold_at = now + (0.0 if self._engine.fold() >= FOLD_BATCH else FOLD_SECONDS)
+            self._fold_at = now + (0.0 if self._engine.aggregate_counters() >= AGGREGATE_BATCH else AGGREGATE_SECONDS)
         if changed:
             self._on_ready()
-            self.may_see_suspects = True
+            self.may_have_isolated = True
 
     def _look(self, now: float) -> None:
         """Ask the database what is due."""
         due = self._engine.pending_maintenance(self._executor_id)
         self._look_at = now + LOOK_SECONDS
         self._wake_at = NEVER if due.alarm_seconds is None else now + due.alarm_seconds
-        self.may_see_suspects = due.has_suspects
-        if due.has_running and self._heart.may_rescue:
+        self.may_have_isolated = due.has_isolated
+        if due.has_running and self._heartbeat.may_rescue:
             self._rescue_at = now
-        if due.has_mail:
+        if due.has_messages:
             self._sweep_at = min(self._sweep_at, self._swept_at + SWEEP_SECONDS)
         if due.has_command and (command := self._engine.take_command(self._executor_id)):
             self._on_command(command)
@@ -121,7 +121,9 @@ class Maintenance:
         return self._engine.sweep()
 
     def _rescue(self, now: float) -> int:
-        rescued = self._engine.rescue(RESCUE_BATCH, self._heart.may_still_rescue) if self._heart.may_rescue else ()
+        rescued = (
+            self._engine.rescue(RESCUE_BATCH, self._heartbeat.may_still_rescue) if self._heartbeat.may_rescue else ()
+        )
         # A full batch means that there are more, and rescued tasks are promised a start within two seconds.
         self._rescue_at = now if len(rescued) >= RESCUE_BATCH else NEVER
         for task in rescued:
@@ -140,7 +142,7 @@ class Maintenance:
 
     def _release_unknown(self, known: Collection[UUID]) -> None:
         """Release tasks that the database has as ours and this process does not: the answer to a claim was lost."""
-        if count := self._engine.release_strays(self._executor_id, known):
+        if count := self._engine.release_unknown_claims(self._executor_id, known):
             logger.warning("task.strays_released count=%d", count)
             self._on_ready()
 

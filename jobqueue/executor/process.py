@@ -33,11 +33,11 @@ from jobqueue.executor.exit_status import (
     exit_now,
 )
 from jobqueue.executor.health.status import HealthMonitor, HealthReporter, HealthStatus, stall_limit
-from jobqueue.executor.heartbeat import Heart
-from jobqueue.executor.hold import Hold, RunningTasks
+from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.listener import Listener
 from jobqueue.executor.loop import ExecutorLoop, SharedState
-from jobqueue.executor.running.task_runner import Worker
+from jobqueue.executor.running.task_runner import ExecutorIdentity
+from jobqueue.executor.running_tasks import RunningTask, RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import ORPHANED, SignalPipe, SignalPipeClosed
 from jobqueue.executor.telemetry.errors import first_line_of
@@ -90,31 +90,33 @@ class ExecutorProcess:
         self._outage = DatabaseState()
         limit = max(2.0, options.heartbeat_timeout * 2 / 3)
         lines = (
-            GuardedConnection("pulse", database, limit, prepares=True),
+            GuardedConnection("loop", database, limit, prepares=True),
             GuardedConnection("heartbeat", database, limit / 2),
         )
-        self._heart = Heart(self.engine, self.executor_info, self._holds, self._outage, lines[1], self._signals.wake)
+        self._heartbeat = Heartbeat(
+            self.engine, self.executor_info, self._holds, self._outage, lines[1], self._signals.wake
+        )
         grace = max(STEP_SECONDS, self.settings.shutdown_timeout)
-        self._watchdog = Watchdog(self._holds, self._heart, lines, grace, self._on_stuck, self._on_failure)
-        self.pulse = ExecutorLoop(
+        self._watchdog = Watchdog(self._holds, self._heartbeat, lines, grace, self._on_stuck, self._on_failure)
+        self.loop = ExecutorLoop(
             self.engine,
             self.settings,
-            Worker(
+            ExecutorIdentity(
                 executor_id=str(self.executor_id),
                 executor_name=self.name,
                 options=options,
                 backend=self.settings.backend,
             ),
-            SharedState(running_tasks=self._holds, heart=self._heart, outage=self._outage, line=lines[0]),
-            self._watchdog.kick,
+            SharedState(running_tasks=self._holds, heart=self._heartbeat, outage=self._outage, line=lines[0]),
+            self._watchdog.wake,
             self._on_failure,
             self._on_loop_end,
             self.handle_command,
         )
         self.listener: Listener | None = None
         if options.notify and connections[database].vendor == "postgresql":
-            self.listener = Listener(self.engine, self.pulse.notice, self._heart.kick, self.pulse.hurry, self._outage)
-        self.health = HealthMonitor(self.name, self.pulse, self._heart, self._outage, stall_limit(options))
+            self.listener = Listener(self.engine, self.loop.notice, self._heartbeat.wake, self.loop.hurry, self._outage)
+        self.health = HealthMonitor(self.name, self.loop, self._heartbeat, self._outage, stall_limit(options))
         self._reporter = HealthReporter(self.health.status, report_health)
 
     def executor_info(self) -> ExecutorInfo:
@@ -131,7 +133,7 @@ class ExecutorProcess:
             queues=list(self.settings.queues or ()),
             queue_limits=self.settings.queue_limits,
             slots=self.settings.threads,
-            state="DRAINING" if self.pulse.is_draining else "QUIET" if self.pulse.is_quiet else "RUNNING",
+            state="DRAINING" if self.loop.is_draining else "QUIET" if self.loop.is_quiet else "RUNNING",
         )
 
     # --- from the start to the end
@@ -140,7 +142,7 @@ class ExecutorProcess:
         """Run until the queue is drained (--burst), a stop, or a failure. Raises nothing."""
         gc.freeze()  # what is loaded by now stays: collecting it again and again took a tenth of an actor's poll
         self._watchdog.start()
-        self._heart.start()
+        self._heartbeat.start()
         self._reporter.start()
         try:
             if self._wait_for_database():
@@ -158,7 +160,7 @@ class ExecutorProcess:
         give_up_at = time.monotonic() + self.settings.connect_timeout
         problem = "No heartbeat reached the database"
         while not self._is_stop_requested:
-            if self._heart.has_beaten:
+            if self._heartbeat.has_beaten:
                 if (error := connect_once(self.engine.database)) is None:
                     return True
                 problem = f"The heartbeat has the only connection that the server gives ({first_line_of(error)})"
@@ -175,7 +177,7 @@ class ExecutorProcess:
         if self.listener is not None:
             self.listener.start()
         self._handle(self._signals.read(0.0))  # a pause, for example, before anything is claimed
-        self.pulse.start()
+        self.loop.start()
         while not self._has_loop_ended:
             wait = 1.0 if self._next_step_at is None else self._next_step_at - time.monotonic()
             self._handle(self._signals.read(min(1.0, max(0.01, wait))))
@@ -185,13 +187,13 @@ class ExecutorProcess:
         timeout = self._step_seconds / 2
         if self.listener is not None:
             self.listener.stop()
-        has_ended = self.pulse.close(timeout)
-        self._heart.stop()
-        self._heart.join(timeout * 4)
+        has_ended = self.loop.close(timeout)
+        self._heartbeat.stop()
+        self._heartbeat.join(timeout * 4)
         self._watchdog.stop()
         self._reporter.stop()
-        self.has_live_threads = not has_ended or self._heart.is_alive()
-        counts = self.pulse.counts
+        self.has_live_threads = not has_ended or self._heartbeat.is_alive()
+        counts = self.loop.counts
         logger.info(
             "executor.stopped executor=%s finished=%d lost=%d undelivered=%d",
             self.name,
@@ -202,7 +204,7 @@ class ExecutorProcess:
         return self._code()
 
     def _code(self) -> int:
-        if self.pulse.failure is not None:
+        if self.loop.failure is not None:
             return EXIT_INTERNAL
         if self._exit_code is not None:
             return self._exit_code
@@ -224,11 +226,11 @@ class ExecutorProcess:
 
     def pause(self) -> None:
         """Claim nothing more. Running tasks go on."""
-        self.pulse.be_quiet(True)
+        self.loop.be_quiet(True)
 
     def resume(self) -> None:
         """Claim again."""
-        self.pulse.be_quiet(False)
+        self.loop.be_quiet(False)
 
     def stop(self) -> None:
         """Stop when the running tasks have ended, or when their time is over."""
@@ -254,8 +256,8 @@ class ExecutorProcess:
     def _drain(self) -> None:
         if self._next_step_at is None:
             self._next_step_at = time.monotonic() + self.settings.shutdown_timeout
-        self.pulse.drain()
-        self._heart.kick()  # the row shows at once that it stops
+        self.loop.drain()
+        self._heartbeat.wake()  # the row shows at once that it stops
         self._reporter.wake()
         self._signals.wake()
 
@@ -273,8 +275,8 @@ class ExecutorProcess:
 
     def _release_tasks(self) -> None:
         """Release the tasks that ignored the interruption, and close their connections first."""
-        self.pulse.cut_connections()
-        self.pulse.abandon()
+        self.loop.cut_connections()
+        self.loop.abandon()
 
     def _give_up(self) -> NoReturn:
         logger.error("executor.release_failed tasks=%d hint=Other executors will rescue them.", len(self._holds))
@@ -286,15 +288,15 @@ class ExecutorProcess:
         self._has_loop_ended = True
         self._signals.wake()
 
-    def _on_stuck(self, hold: Hold) -> None:
+    def _on_stuck(self, hold: RunningTask) -> None:
         """Drain, and be replaced: only the end of the process ends a thread. The claim ends with the process."""
-        if hold.id not in self.pulse.left_behind:
+        if hold.id not in self.loop.left_behind:
             logger.error(
                 "executor.stuck task=%s id=%s hint=The task does not stop. This process will be replaced.",
                 printable(hold.claimed.task_type),
                 hold.id,
             )
-        self.pulse.leave_behind(hold)
+        self.loop.leave_behind(hold)
         self._is_replace_requested = True
         self._drain()
 

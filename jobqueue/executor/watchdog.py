@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 
 from jobqueue.exceptions import ClaimLost, ShuttingDown, TaskTimeout
 from jobqueue.executor.database.connection import GuardedConnection
-from jobqueue.executor.heartbeat import Heart
-from jobqueue.executor.hold import Hold, RunningTasks
+from jobqueue.executor.heartbeat import Heartbeat
+from jobqueue.executor.running_tasks import RunningTask, RunningTasks
 from jobqueue.executor.telemetry.logger import get_logger
 
 logger = get_logger(__name__)
@@ -24,21 +24,21 @@ class Watchdog(threading.Thread):
     def __init__(
         self,
         holds: RunningTasks,
-        heart: Heart,
+        heart: Heartbeat,
         lines: Iterable[GuardedConnection],
         grace_seconds: float,
-        on_stuck: Callable[[Hold], None],
+        on_stuck: Callable[[RunningTask], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         super().__init__(name="watchdog", daemon=True)
-        self._holds, self._heart, self._lines = holds, heart, list(lines)
+        self._holds, self._heartbeat, self._lines = holds, heart, list(lines)
         self._grace = grace_seconds
         self._on_stuck, self._on_failure = on_stuck, on_failure
         self._woken = threading.Event()
         self._is_stopping = False
         self._was_fenced = False
 
-    def kick(self) -> None:
+    def wake(self) -> None:
         """Check now: a task with a short timeout has started."""
         self._woken.set()
 
@@ -73,23 +73,23 @@ class Watchdog(threading.Thread):
             line.cut_if_hung()
         return wait
 
-    def _check_interrupted(self, hold: Hold, now: float) -> None:
+    def _check_interrupted(self, hold: RunningTask, now: float) -> None:
         # A shutdown alone makes no task stuck: it is released when its time is over, whether it reacts or not.
-        if hold.reason is None or hold.told_first_at is None or hold.told_at is None:
+        if hold.reason is None or hold.first_interrupted_at is None or hold.interrupted_at is None:
             return
-        if hold.reason is not ShuttingDown and now - hold.told_first_at > self._grace:
+        if hold.reason is not ShuttingDown and now - hold.first_interrupted_at > self._grace:
             self._on_stuck(hold)
-        elif now - hold.told_at > REPEAT_SECONDS:
+        elif now - hold.interrupted_at > REPEAT_SECONDS:
             hold.interrupt(hold.reason)
 
     def _check_heartbeat(self) -> None:
-        if self._heart.failure is not None:
-            self._on_failure(self._heart.failure)
-        is_fenced = self._heart.is_fenced()
+        if self._heartbeat.failure is not None:
+            self._on_failure(self._heartbeat.failure)
+        is_fenced = self._heartbeat.is_fenced()
         if is_fenced and not self._was_fenced:
             logger.error(
                 "executor.fenced silent_s=%.1f hint=No heartbeat reached the database. Running tasks are interrupted.",
-                time.monotonic() - self._heart.last_good_at,
+                time.monotonic() - self._heartbeat.last_good_at,
             )
             for hold in self._holds.snapshot().values():
                 if hold.is_armed and hold.reason is None:

@@ -82,14 +82,14 @@ def _check(alias: str) -> Iterator[QueueProblem]:
     engine = engine_for(alias)
     limit = engine.options.ready_age_limit
     try:
-        queues = engine.draining()
-        quiet = [] if all(queue.is_served for queue in queues) else engine.quiet()
+        queues = engine.queue_latency()
+        quiet = [] if all(queue.is_served for queue in queues) else engine.paused_executors()
     except (DatabaseError, InterfaceError) as error:
         logger.warning("database.unreachable backend=%s error=%s", alias, printable(str(error)))
         yield QueueProblem(alias, "The database is unreachable.")
         return
     for queue in queues:
-        name, waited = queue.queue_name, queue.oldest_seconds
+        name, waited = queue.queue_name, queue.latency_seconds
         if queue.is_paused:
             continue
         if not queue.is_served:

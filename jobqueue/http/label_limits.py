@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
+from jobqueue.metrics import COUNTERS, Counted, Depth, Gauges
 from jobqueue.records import LIVE
-from jobqueue.tally import COUNTERS, Counted, Depth, Gauges
 
 OTHER = "other"
 MAX_LABELS = 1000  # queues, and pairs of queue and task type, of each backend

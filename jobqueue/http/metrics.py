@@ -13,18 +13,18 @@ from django.http import HttpRequest, HttpResponse
 from jobqueue import api
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.portable.counters import FOLD_BATCH
+from jobqueue.engine.portable.counters import AGGREGATE_BATCH
 from jobqueue.http.auth import authenticate
 from jobqueue.http.label_limits import bounded_counts, bounded_gauges, bounded_queues
 from jobqueue.http.responses import HttpError, endpoint, respond
 from jobqueue.http.schemas import BackendMetrics, Histogram, Metrics, QueueMetrics, TaskMetrics
+from jobqueue.metrics import COUNTERS, EDGES, Counted, Depth, Gauges
 from jobqueue.records import LIVE
-from jobqueue.tally import COUNTERS, EDGES, Counted, Depth, Gauges
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-FOLD_SECONDS = 0.05  # per request; executors or the next request aggregate the rest
+AGGREGATE_SECONDS = 0.05  # per request; executors or the next request aggregate the rest
 WHAT = {
     "submitted": "Tasks created.",
     "completed": "Tasks that ended SUCCESSFUL.",
@@ -100,7 +100,7 @@ def read() -> list[Backend]:
     for alias in api.aliases():
         engine = engine_for(alias)
         _fold(engine)
-        counted, gauges = engine.counted(), engine.gauges()
+        counted, gauges = engine.counter_totals(), engine.gauges()
         names = {depth.queue_name for depth in gauges.depths} | {one.queue_name for one in counted}
         declared = api.declared_queues(alias)
         queues = bounded_queues(names | declared, declared)
@@ -117,8 +117,8 @@ def read() -> list[Backend]:
 
 def _fold(engine: Engine) -> None:
     """Aggregate counters that executors have not aggregated yet, because there may be no active executor."""
-    until = time.monotonic() + FOLD_SECONDS
-    while engine.fold() >= FOLD_BATCH and time.monotonic() < until:
+    until = time.monotonic() + AGGREGATE_SECONDS
+    while engine.aggregate_counters() >= AGGREGATE_BATCH and time.monotonic() < until:
         pass
 
 

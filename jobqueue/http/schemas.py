@@ -76,7 +76,7 @@ class BatchItem(TaskLink):
 
 
 class Cancelled(TaskLink):
-    left: Annotated[Count, Meta(description="Living descendants that the token does not allow. They continue.")]
+    not_allowed: Annotated[Count, Meta(description="Living descendants that the token does not allow. They continue.")]
 
 
 class TaskError(Struct):

@@ -53,14 +53,19 @@ def cancel(request: HttpRequest, task_id: str) -> HttpResponse:
         raise service_unavailable("Another transaction has locked the task.")
     now = _status_of(row)
     logger.info(
-        "request.accepted action=cancel by=%s id=%s status=%s not_allowed=%d", caller, row.pk, now, len(report.left)
+        "request.accepted action=cancel by=%s id=%s status=%s not_allowed=%d",
+        caller,
+        row.pk,
+        now,
+        len(report.not_allowed),
     )
     if not report.cancelled and not report.requested:
         raise HttpError(409, f"The task has ended: {now}.")
     _write_history(request, caller, row, _("Cancel"))
     # The number of descendants, not their ids: a caller that may not cancel them may not see them.
     return respond(
-        Cancelled(row.pk, now, task_url(request, row.pk), left=len(report.left)), 200 if now in FINAL else 202
+        Cancelled(row.pk, now, task_url(request, row.pk), not_allowed=len(report.not_allowed)),
+        200 if now in FINAL else 202,
     )
 
 

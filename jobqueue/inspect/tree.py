@@ -39,11 +39,11 @@ class Child(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """The children of one task. counts: by status; is_cut: there are more children, which were not counted."""
+    """The children of one task. counts: by status; is_truncated: there are more children, which were not counted."""
 
     parent_id: UUID
     counts: Mapping[str, int] = field(default_factory=dict)
-    is_cut: bool = False
+    is_truncated: bool = False
     nodes: Sequence[Node] = ()
 
     @property
@@ -95,15 +95,15 @@ def read_tree(database: str, root: UUID) -> Branch:
 def _read_level(database: str, parents: list[UUID], limit: int) -> tuple[list[Child], dict[UUID, Branch]]:
     rows = Task.objects.using(database).filter(parent_id__in=parents).order_by("parent_id")
     children = [Child(*row) for row in rows.values_list("parent_id", "pk", "status")[: limit + 1]]
-    is_cut = len(children) > limit
-    last = children[-1].parent_id if is_cut else None
+    is_truncated = len(children) > limit
+    last = children[-1].parent_id if is_truncated else None
     children = children[:limit]
     known = {
-        parent: Branch(parent_id=parent, counts=Counter(child.status for child in group), is_cut=parent == last)
+        parent: Branch(parent_id=parent, counts=Counter(child.status for child in group), is_truncated=parent == last)
         for parent, group in groupby(children, key=lambda child: child.parent_id)
     }
     if last is not None:  # the rows end here, so later parents have unknown children
-        known |= {pk: Branch(parent_id=pk, is_cut=True) for pk in parents if pk >= last and pk not in known}
+        known |= {pk: Branch(parent_id=pk, is_truncated=True) for pk in parents if pk >= last and pk not in known}
     return children, known
 
 
@@ -138,7 +138,7 @@ def _build(
         for child in sorted(shown[0], key=lambda child: child.pk)
         if child.parent_id == parent and child.pk in tasks
     ]
-    return Branch(parent_id=parent, counts=counted.counts, is_cut=counted.is_cut, nodes=nodes)
+    return Branch(parent_id=parent, counts=counted.counts, is_truncated=counted.is_truncated, nodes=nodes)
 
 
 class Ancestor(NamedTuple):
@@ -159,10 +159,10 @@ class Ancestor(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ancestors:
-    """The ancestors of a task, the root first. is_cut: there are more above."""
+    """The ancestors of a task, the root first. is_truncated: there are more above."""
 
     line: Sequence[Ancestor] = ()
-    is_cut: bool = False
+    is_truncated: bool = False
 
     @property
     def parent(self) -> Ancestor | None:
@@ -181,7 +181,7 @@ def read_ancestors(database: str, task: Task) -> Ancestors:
         if len(found) < STEP or found[-1].is_gone:
             return Ancestors(line=line[::-1])
         start = found[-1].pk
-    return Ancestors(line=line[::-1], is_cut=True)
+    return Ancestors(line=line[::-1], is_truncated=True)
 
 
 def _read_above(database: str, start: UUID) -> list[Ancestor]:

@@ -285,7 +285,7 @@ class Migration(migrations.Migration):
             index=models.Index(
                 condition=models.Q(("status__in", ["SCHEDULED", "SUSPENDED"]), ("wake_at__isnull", False)),
                 fields=["backend", "wake_at"],
-                name="jobqueue_task_alarms",
+                name="jobqueue_task_wake_at",
             ),
         ),
         migrations.AddIndex(
@@ -301,7 +301,7 @@ class Migration(migrations.Migration):
             index=models.Index(
                 condition=models.Q(("executor_losses__gte", 2), ("status", "READY")),
                 fields=["backend", "queue_name", "rank", "id"],
-                name="jobqueue_task_suspects",
+                name="jobqueue_task_isolated",
             ),
         ),
         migrations.AddIndex(
@@ -331,7 +331,7 @@ class Migration(migrations.Migration):
             index=models.Index(
                 condition=models.Q(("finished_at__isnull", False), ("key__isnull", False)),
                 fields=["backend", "key"],
-                name="jobqueue_task_past_key",
+                name="jobqueue_task_ended_key",
             ),
         ),
         migrations.AddIndex(

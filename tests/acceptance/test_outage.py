@@ -117,14 +117,14 @@ def test_hung_connections_are_cut(site: Site) -> None:
     process = site.fleet.start(heartbeat_timeout=3)
     tiny.enqueue()
     wait_for_end()  # all have connected by now
-    # Of the heart, the listener and the pulse.
+    # Of the heart, the listener and the loop.
     hung = wait_until(lambda: found if len(found := sessions()) == 3 else [], "three sessions")
     for pid in hung:
         os.kill(pid, signal.SIGSTOP)
     try:
         tiny.enqueue()
         assert wait_for_end() == {"SUCCESSFUL": 2}
-        process.output.wait_for(r"database\.timed_out connection=pulse")
+        process.output.wait_for(r"database\.timed_out connection=loop")
         process.output.wait_for(r"database\.timed_out connection=heartbeat")
         seen = process.row.heartbeat
         wait_until(lambda: process.row.heartbeat > seen, "a beat")

@@ -90,12 +90,12 @@ def test_paused_executor_is_live_but_not_ready(fleet: Fleet) -> None:
 
 
 @PROCESSES
-@pytest.mark.parametrize("thread", ["pulse", "heartbeat"])
+@pytest.mark.parametrize("thread", ["loop", "heartbeat"])
 def test_livez_fails_when_a_thread_stalls(fleet: Fleet, thread: str, processes: tuple[str, ...]) -> None:
     process = fleet.start(*HEALTH, *processes, heartbeat_timeout=6)
     wait_for_answer(process, "/livez", 200)
     stall_thread.enqueue(thread)
-    what = {"pulse": "The loop has not moved", "heartbeat": "The heartbeat thread has not moved"}[thread]
+    what = {"loop": "The loop has not moved", "heartbeat": "The heartbeat thread has not moved"}[thread]
     wait_for_answer(process, "/livez", 503, what)
     assert probe(process, "/readyz")[0] == 503
 
@@ -238,7 +238,7 @@ def test_systemd_gets_no_watchdog_from_a_stalled_loop(
 ) -> None:
     process = fleet.start(*processes, environment={"NOTIFY_SOCKET": manager.path}, heartbeat_timeout=3)
     manager.wait_for("READY=1")
-    stall_thread.enqueue("pulse")
+    stall_thread.enqueue("loop")
 
     def is_silent() -> bool:
         manager.forget()

@@ -78,7 +78,7 @@ def test_stop_between_two_stuck_tasks_ends_the_process(fleet: Fleet) -> None:
     assert Task.objects.running().count() == 2
 
 
-@pytest.mark.parametrize("name", ["pulse", "heartbeat", "watchdog"])
+@pytest.mark.parametrize("name", ["loop", "heartbeat", "watchdog"])
 def test_executor_ends_with_any_of_its_threads(fleet: Fleet, name: str) -> None:
     process = fleet.start(heartbeat_timeout=3)
     break_thread.enqueue(name)

@@ -207,7 +207,7 @@ def test_wake_by_hand_tells_waiting_executors(stage: Stage, start: Start) -> Non
     running = start(poll_interval=3600.0)
     wait_for(lambda: running.process.listener is not None and running.process.listener.is_listening)
     wait_until(stage, pk, Status.SUSPENDED)
-    wait_for(lambda: running.pulse._policy.wait_seconds(1) > 60, "rest")
+    wait_for(lambda: running.loop._policy.wait_seconds(1) > 60, "rest")
 
     with transaction.atomic():
         assert api.wake(pk) == 1
@@ -230,7 +230,7 @@ def test_messages_that_nobody_will_read_are_counted(
 
     assert stage.status(pk) == Status.SUCCESSFUL
     assert stage.unread(pk) == ["left", "too late"]
-    assert running.pulse.counts.undelivered == 2
+    assert running.loop.counts.undelivered == 2
     assert f"message.undelivered id={pk} count=2" in caplog.text
     assert "finished=1 lost=0 undelivered=2" in caplog.text
 
@@ -266,7 +266,7 @@ def test_messages_to_a_parent_that_has_ended_are_counted(stage: Stage, burst: Bu
 
     assert stage.status(child.id) == Status.SUCCESSFUL
     assert stage.unread(pk) == []
-    assert running.pulse.counts.undelivered == 3  # and its end
+    assert running.loop.counts.undelivered == 3  # and its end
 
 
 def test_messages_that_were_read_are_not_counted(stage: Stage, burst: Burst) -> None:
@@ -274,7 +274,7 @@ def test_messages_that_were_read_are_not_counted(stage: Stage, burst: Burst) -> 
     stage.send(pk)
     stage.enter(lambda context: (Send(pk), Done()) if not context.polls else None, priority=5)
 
-    assert burst(threads=1).pulse.counts.undelivered == 0
+    assert burst(threads=1).loop.counts.undelivered == 0
     assert stage.result(pk) == 2
 
 

@@ -268,9 +268,9 @@ def test_tree_counts_are_capped(make, page, child_of, backend, monkeypatch):
     found = read_tree(backend, root.pk)
 
     assert found.total == 3
-    assert not found.is_cut
+    assert not found.is_truncated
     branches = [node.branch for node in found.nodes if node.branch]
-    assert [(branch.total, branch.is_cut) for branch in branches] == [(2, False), (0, True), (0, True)]
+    assert [(branch.total, branch.is_truncated) for branch in branches] == [(2, False), (0, True), (0, True)]
     assert "0 or more below" in page(root)
 
     monkeypatch.setattr(tree, "COUNTED", 2)

@@ -208,7 +208,7 @@ def test_unreachable_database_is_not_ready(shop: Shop, monkeypatch: pytest.Monke
     def away() -> Any:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr(engine_for("default"), "draining", away)
+    monkeypatch.setattr(engine_for("default"), "queue_latency", away)
 
     response = shop.get("health/ready")
 

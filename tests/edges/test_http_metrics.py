@@ -168,7 +168,7 @@ def test_empty_queue_shows_zeros(scraper: Shop) -> None:
 
 def test_depth_of_long_queue_is_an_estimate(scraper: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (portable_queues, postgres_queues):
-        monkeypatch.setattr(module, "COUNTED_MOST", 3)
+        monkeypatch.setattr(module, "MAX_COUNTED", 3)
     engine_for("default").enqueue([new() for _ in range(5)])
 
     found = scraped(scraper)
@@ -242,10 +242,10 @@ def test_counters_outlive_pruned_tasks(scraper: Shop, bench: Bench) -> None:
 
 def test_counters_are_current_without_executors(scraper: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also more than one batch."""
-    monkeypatch.setattr(metrics, "FOLD_BATCH", 2)
-    monkeypatch.setattr(metrics, "FOLD_SECONDS", 60.0)
+    monkeypatch.setattr(metrics, "AGGREGATE_BATCH", 2)
+    monkeypatch.setattr(metrics, "AGGREGATE_SECONDS", 60.0)
     engine = engine_for("default")
-    monkeypatch.setattr(engine, "fold", partial(engine.fold, 2))
+    monkeypatch.setattr(engine, "aggregate_counters", partial(engine.aggregate_counters, 2))
     for _ in range(5):
         engine.enqueue([new()])
 
@@ -282,7 +282,7 @@ def test_unreachable_database_answers_503(scraper: Shop, monkeypatch: pytest.Mon
     def away() -> Any:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr(engine_for("default"), "counted", away)
+    monkeypatch.setattr(engine_for("default"), "counter_totals", away)
 
     response = scraper.get(path)
 

@@ -146,7 +146,7 @@ class TestCancel:
         response = shop.post(f"tasks/{task.pk}/cancel/", {"tree": True})
 
         assert response.status_code == 200
-        assert response.json()["left"] == (status == "READY")
+        assert response.json()["not_allowed"] == (status == "READY")
         found = dict(Task.objects.values_list("pk", "status"))
         assert found == {task.pk: "CANCELLED", child.pk: status, grandchild.pk: "CANCELLED"}
 
@@ -155,7 +155,7 @@ class TestCancel:
         child = TaskFactory(parent_id=task.pk, task_type="billing.charge", queue_name="payroll")
         client.force_login(make_user("cancel_task"))
 
-        assert Shop(client, "").post(f"tasks/{task.pk}/cancel/", {"tree": True}).json()["left"] == 0
+        assert Shop(client, "").post(f"tasks/{task.pk}/cancel/", {"tree": True}).json()["not_allowed"] == 0
         assert Task.objects.get(pk=child.pk).status == "CANCELLED"
 
     def test_ended_task(self, shop: Shop) -> None:

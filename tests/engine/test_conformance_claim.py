@@ -102,7 +102,7 @@ def test_best_of_many_queues_come_in_order_though_one_queue_has_them_all(bench: 
 
     claimed: list[UUID] = []
     while claims := bench.claim(limit, queues=queues):
-        assert len(claims) == limit or claims.is_cut or len(claimed) + len(claims) == len(best)
+        assert len(claims) == limit or claims.is_truncated or len(claimed) + len(claims) == len(best)
         claimed += [task.id for task in claims]
 
     assert claimed == best
@@ -298,26 +298,26 @@ class TestIsolation:
         assert bench.claim_isolated() == [twice]
 
     def test_suspects_are_seen_where_they_wait(self, bench: Bench) -> None:
-        assert not bench.engine.has_suspects(["default"])
+        assert not bench.engine.has_isolated(["default"])
         bench.set(bench.add(queue_name="a"), executor_losses=2)
         bench.set(bench.add(queue_name="b"), executor_losses=1)
 
-        assert bench.engine.has_suspects(["a", "b"])
-        assert not bench.engine.has_suspects(["b"])
-        assert not bench.engine.has_suspects([])
+        assert bench.engine.has_isolated(["a", "b"])
+        assert not bench.engine.has_isolated(["b"])
+        assert not bench.engine.has_isolated([])
 
     def test_nobody_makes_room_for_a_suspect_of_a_paused_queue(self, bench: Bench) -> None:
         bench.set(bench.add(), executor_losses=2)
         bench.pause("default")
 
-        assert not bench.engine.has_suspects(["default"])
+        assert not bench.engine.has_isolated(["default"])
         assert bench.claim_isolated() == []
 
     def test_running_suspect_is_none_that_waits(self, bench: Bench) -> None:
         bench.set(bench.add(), executor_losses=2)
         bench.claim_isolated()
 
-        assert not bench.engine.has_suspects(["default"])
+        assert not bench.engine.has_isolated(["default"])
 
 
 class TestQueuesInUse:

@@ -1,4 +1,4 @@
-"""commit, pulse and release, on every engine."""
+"""commit, loop and release, on every engine."""
 
 import json
 from collections.abc import Iterator
@@ -199,8 +199,8 @@ class TestRestoredBackup:
         other, theirs, ours = self.claimed_twice(bench)
 
         with bench.engine.transaction():
-            assert not bench.engine.hold(ours, bench.executor_id)
-            assert bench.engine.hold(theirs, other.executor_id)
+            assert not bench.engine.lock_claim(ours, bench.executor_id)
+            assert bench.engine.lock_claim(theirs, other.executor_id)
 
 
 class TestFence:
@@ -505,9 +505,9 @@ class TestRelease:
         known, stray, foreign = bench.running(), bench.running(), bench.add()
         bench.claim(executor_id=uuid4())
 
-        assert bench.engine.release_strays(bench.executor_id, [known.id]) == 1
+        assert bench.engine.release_unknown_claims(bench.executor_id, [known.id]) == 1
         assert [bench.status(pk) for pk in (known.id, stray.id, foreign)] == ["RUNNING", "READY", "RUNNING"]
-        assert bench.engine.release_strays(bench.executor_id, [known.id]) == 0
+        assert bench.engine.release_unknown_claims(bench.executor_id, [known.id]) == 0
 
 
 def test_values_are_carried_as_they_are(bench: Bench) -> None:

@@ -11,9 +11,9 @@ import pytest
 from django.db import transaction
 
 from jobqueue.engine.clock import bound
+from jobqueue.metrics import COUNTERS, EDGES, Counted, bucket
 from jobqueue.models import Counter, CounterDelta
 from jobqueue.records import Status
-from jobqueue.tally import COUNTERS, EDGES, Counted, bucket
 from tests.engine.bench import ERROR, Bench, new, outcome
 from tests.factories import ago
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
 def counted(bench: Bench) -> Counted:
     """What the tally says of the only queue and task type in it."""
-    while bench.engine.fold():
+    while bench.engine.aggregate_counters():
         pass
-    (found,) = bench.engine.counted()
+    (found,) = bench.engine.counter_totals()
     return found
 
 
@@ -42,8 +42,8 @@ def claimed(bench: Bench, **changes: Any) -> Any:
 
 
 def test_nothing_has_happened(bench: Bench) -> None:
-    assert bench.engine.fold() == 0
-    assert bench.engine.counted() == []
+    assert bench.engine.aggregate_counters() == 0
+    assert bench.engine.counter_totals() == []
 
 
 def test_submitted_are_those_that_were_created(bench: Bench) -> None:
@@ -67,7 +67,7 @@ def test_enqueue_that_is_rolled_back_is_not_counted(bench: Bench) -> None:
         bench.add()
         transaction.set_rollback(True, using=bench.engine.database)
 
-    assert bench.engine.fold() == 0
+    assert bench.engine.aggregate_counters() == 0
 
 
 def test_children_count_as_submitted(bench: Bench) -> None:
@@ -213,7 +213,7 @@ def test_fold_takes_so_many_and_says_so(bench: Bench) -> None:
     for _ in range(3):
         bench.add()
 
-    assert [bench.engine.fold(2) for _ in range(3)] == [2, 1, 0]
+    assert [bench.engine.aggregate_counters(2) for _ in range(3)] == [2, 1, 0]
     assert counted(bench).submitted == 3
 
 
@@ -252,4 +252,4 @@ def test_other_backends_are_folded_too_and_told_apart(bench: Bench) -> None:
     bench.add()
 
     assert counted(bench).submitted == 2
-    assert [found.submitted for found in other.engine.counted()] == [1]
+    assert [found.submitted for found in other.engine.counter_totals()] == [1]

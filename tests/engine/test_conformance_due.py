@@ -14,7 +14,7 @@ from tests.engine.conftest import make_bench
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
-NOTHING = PendingWork(alarm_seconds=None, has_running=False, has_mail=False, has_command=False, has_suspects=False)
+NOTHING = PendingWork(alarm_seconds=None, has_running=False, has_messages=False, has_command=False, has_isolated=False)
 
 
 def running(bench: Bench) -> None:

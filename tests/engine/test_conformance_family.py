@@ -44,7 +44,7 @@ def test_what_may_not_be_cancelled_is_left_and_named(bench: Bench) -> None:
 
     report = bench.engine.cancel([head], tree=True, may=lambda row: row.queue_name != "others")
 
-    assert report == CancelReport(cancelled=1, requested=1, parents=frozenset({child}), left=frozenset({child}))
+    assert report == CancelReport(cancelled=1, requested=1, parents=frozenset({child}), not_allowed=frozenset({child}))
     assert [bench.status(pk) for pk in (child, grandchild)] == [Status.READY, CANCELLED]
 
 

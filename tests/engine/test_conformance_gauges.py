@@ -8,8 +8,8 @@ import pytest
 
 from jobqueue.engine.portable import queues as portable_queues
 from jobqueue.engine.postgres import queues as postgres_queues
+from jobqueue.metrics import Depth, Gauges
 from jobqueue.records import Status
-from jobqueue.tally import Depth, Gauges
 from tests.engine.bench import Bench, new
 from tests.factories import ExecutorFactory, TaskFactory, ago
 
@@ -57,7 +57,7 @@ def test_depths_by_queue_and_live_state(bench: Bench) -> None:
 
 def test_deeper_than_is_counted_is_an_estimate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (portable_queues, postgres_queues):
-        monkeypatch.setattr(module, "COUNTED_MOST", 3)
+        monkeypatch.setattr(module, "MAX_COUNTED", 3)
     bench.engine.enqueue([new() for _ in range(3)] + [new(queue_name="deep") for _ in range(5)])
 
     found = depths(bench)

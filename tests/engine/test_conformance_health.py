@@ -23,7 +23,7 @@ def executor(bench: Bench, **changes: object) -> None:
 
 
 def only(bench: Bench) -> QueueLatency:
-    (found,) = bench.engine.draining()
+    (found,) = bench.engine.queue_latency()
     return found
 
 
@@ -31,7 +31,7 @@ def test_empty_queue_is_none_in_use(bench: Bench) -> None:
     bench.running()
     bench.add(wake_after_seconds=60.0)
 
-    assert bench.engine.draining() == []
+    assert bench.engine.queue_latency() == []
 
 
 def test_queues_come_with_their_oldest_of_any_priority(bench: Bench) -> None:
@@ -39,10 +39,10 @@ def test_queues_come_with_their_oldest_of_any_priority(bench: Bench) -> None:
     waited(bench, 400, queue_name="a", priority=-3)
     waited(bench, 30, queue_name="a", priority=5)
 
-    found = bench.engine.draining()
+    found = bench.engine.queue_latency()
 
     assert [queue.queue_name for queue in found] == ["a", "b"]
-    assert [queue.oldest_seconds for queue in found] == pytest.approx([400, 100], abs=20)
+    assert [queue.latency_seconds for queue in found] == pytest.approx([400, 100], abs=20)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_tasks_that_any_executor_brings_on_are_stranded_while_none_is_alive(benc
         executor(bench, **{"lost": True} if state == "lost" else {"state": state})
     bench.pause("held")
 
-    found = {queue.queue_name: queue for queue in bench.engine.draining()}
+    found = {queue.queue_name: queue for queue in bench.engine.queue_latency()}
 
     if state in ("RUNNING", "QUIET", "DRAINING"):
         assert found == {}
@@ -105,11 +105,11 @@ def test_tasks_that_any_executor_brings_on_are_stranded_while_none_is_alive(benc
     assert list(found) == ["due", "held"]
     assert [queue.is_served for queue in found.values()] == [False, False]
     assert [queue.is_paused for queue in found.values()] == [False, True]
-    assert found["due"].oldest_seconds == pytest.approx(120, abs=20)
+    assert found["due"].latency_seconds == pytest.approx(120, abs=20)
 
 
 def test_stranded_tasks_do_not_hide_the_ready_ones(bench: Bench) -> None:
     waited(bench, 30)
     bench.set(bench.add(wake_after_seconds=1000.0), wake_at=ago(500))
 
-    assert only(bench).oldest_seconds == pytest.approx(30, abs=20)
+    assert only(bench).latency_seconds == pytest.approx(30, abs=20)

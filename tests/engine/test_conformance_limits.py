@@ -140,9 +140,9 @@ def test_suspects_of_a_full_queue_are_not_worth_making_room_for(bench: Bench) ->
     (running,) = bench.claim(queues=["a"], limited=["a"])
     bench.set(bench.add(queue_name="a"), executor_losses=2)
 
-    assert not bench.engine.has_suspects(["a"])
+    assert not bench.engine.has_isolated(["a"])
     bench.commit(outcome(running))
-    assert bench.engine.has_suspects(["a"])
+    assert bench.engine.has_isolated(["a"])
     assert len(bench.claim_isolated(queues=["a"], limited=["a"])) == 1
 
 

@@ -85,13 +85,13 @@ def look_for_work(bench: Bench) -> None:
     bench.beat()
     assert engine.queues_in_use() == []
     assert bench.claim(10, queues=queues) == []
-    assert not engine.pending_maintenance(bench.executor_id).has_mail
-    assert not engine.has_suspects(queues)
+    assert not engine.pending_maintenance(bench.executor_id).has_messages
+    assert not engine.has_isolated(queues)
     assert engine.wake_due().count == 0
     assert engine.sweep() == 0
     assert engine.rescue() == []
-    assert engine.fold() == 0
-    assert engine.release_strays(bench.executor_id, []) == 0
+    assert engine.aggregate_counters() == 0
+    assert engine.release_unknown_claims(bench.executor_id, []) == 0
 
 
 def test_idle_executor_reads_a_handful_of_pages(bench: Bench) -> None:

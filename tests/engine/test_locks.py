@@ -188,7 +188,7 @@ def test_one_executor_prunes_at_a_time_while_people_may_purge(fast_bench: Bench)
     with session() as other:
         other.run(statement("try_prune_lock").replace("%(backend)s", "%s"), bench.engine.alias)
         assert bench.engine.prune(1) == 0
-        assert bench.engine.purge("SUCCESSFUL", 0.0, 1) == 1
+        assert bench.engine.prune_status("SUCCESSFUL", 0.0, 1) == 1
 
     assert [bench.engine.prune(1) for _ in range(3)] == [1, 1, 0]
 
@@ -363,7 +363,7 @@ class TestReceivers:
     def test_receiver_that_cannot_even_be_written_to_delays_its_sender_alone(
         self, fast_bench: Bench, status: Status
     ) -> None:
-        """Somebody's FOR UPDATE: the insert of a message would wait for it, and the whole pulse with it."""
+        """Somebody's FOR UPDATE: the insert of a message would wait for it, and the whole loop with it."""
         parent = fast_bench.suspended()
         child, other = fast_bench.running(parent_id=parent), fast_bench.running()
 
@@ -432,7 +432,7 @@ class TestWaiting:
             stranger.lock(pk)
             with pytest.raises(OperationalError):
                 fast_bench.engine.wake([pk])
-            fast_bench.engine.wake_or_leave([pk])
+            fast_bench.engine.wake_or_defer([pk])
 
         assert fast_bench.engine.wake([pk]) == 1
 
@@ -446,7 +446,7 @@ class TestWaiting:
             stranger.lock(locked)
             cursor.execute("SET LOCAL lock_timeout = '7s'")
             assert fast_bench.engine.wake([free]) == 1
-            fast_bench.engine.wake_or_leave([locked])
+            fast_bench.engine.wake_or_defer([locked])
             cursor.execute("SHOW lock_timeout")
             assert cursor.fetchone() == ("7s",)
 

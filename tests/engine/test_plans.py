@@ -271,7 +271,7 @@ class TestBatches:
     def test_release_strays(self, bench: Bench, size: int) -> None:
         claims(bench, size)
 
-        assert read(lambda: bench.engine.release_strays(bench.executor_id, [])) == size
+        assert read(lambda: bench.engine.release_unknown_claims(bench.executor_id, [])) == size
 
     def test_wake(self, bench: Bench, size: int) -> None:
         ids = list(Task.objects.suspended().values_list("pk", flat=True)[:size])
@@ -363,9 +363,9 @@ def test_move_to_pool(bench: Bench) -> None:
 
 
 def test_has_suspects(bench: Bench) -> None:
-    assert read(lambda: bench.engine.has_suspects(QUEUES))
+    assert read(lambda: bench.engine.has_isolated(QUEUES))
     Task.objects.filter(executor_losses__gt=0).update(executor_losses=0)
-    assert not read(lambda: bench.engine.has_suspects(QUEUES))
+    assert not read(lambda: bench.engine.has_isolated(QUEUES))
 
 
 def test_queues_in_use(bench: Bench) -> None:
@@ -373,12 +373,12 @@ def test_queues_in_use(bench: Bench) -> None:
 
 
 def test_draining(bench: Bench) -> None:
-    assert [queue.queue_name for queue in read(lambda: bench.engine.draining())] == QUEUES
+    assert [queue.queue_name for queue in read(lambda: bench.engine.queue_latency())] == QUEUES
 
 
 def test_gauges(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (portable_queues, postgres_queues):
-        monkeypatch.setattr(module, "COUNTED_MOST", 500)
+        monkeypatch.setattr(module, "MAX_COUNTED", 500)
 
     found = read(lambda: bench.engine.gauges(), at_least=5)
 
@@ -390,8 +390,8 @@ def test_gauges(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fold(bench: Bench) -> None:
     bench.engine.enqueue([new(queue_name=queue) for queue in QUEUES])
 
-    assert [read(lambda: bench.engine.fold(500)) for _ in range(2)] == [500, 500]
-    assert sum(counted.submitted for counted in bench.engine.counted()) >= 1000
+    assert [read(lambda: bench.engine.aggregate_counters(500)) for _ in range(2)] == [500, 500]
+    assert sum(counted.submitted for counted in bench.engine.counter_totals()) >= 1000
 
 
 @pytest.mark.parametrize("queues", [None, QUEUES, ["queue-3"]])
@@ -407,7 +407,7 @@ def test_is_drained(bench: Bench, queues: list[str] | None) -> None:
 def test_what_is_due(bench: Bench) -> None:
     due = read(lambda: bench.engine.pending_maintenance(bench.executor_id))
     assert due.alarm_seconds == pytest.approx(86_400, rel=0.1)
-    assert (due.has_running, due.has_mail, due.has_suspects) == (True, True, True)
+    assert (due.has_running, due.has_messages, due.has_isolated) == (True, True, True)
 
 
 def test_wake_due_without_anything_due(bench: Bench) -> None:
@@ -461,7 +461,7 @@ class TestCommandLine:
 
     @pytest.mark.parametrize("status", FINAL)
     def test_purge(self, bench: Bench, status: Status) -> None:
-        read(lambda: bench.engine.purge(status, 0.0, 500))
+        read(lambda: bench.engine.prune_status(status, 0.0, 500))
 
 
 @pytest.mark.parametrize("name", SQL_FILES)
@@ -506,4 +506,4 @@ def test_has_suspects_in_queues_with_limits(bench: Bench) -> None:
     for queue in QUEUES:
         bench.limit(queue, 1000)
 
-    assert read(lambda: bench.engine.has_suspects(QUEUES))
+    assert read(lambda: bench.engine.has_isolated(QUEUES))

@@ -435,10 +435,10 @@ class TestLimits:
             with transaction.atomic():
                 assert len(bench.claim(2, queues=["a"], limited=["a"])) == 2
                 claims = start(lambda: other.claim(queues=["a", "b"], limited=["a"])).result(DEADLINE_SECONDS)
-                assert ([claimed.id for claimed in claims], claims.busy) == ([wanted], {"a"})
+                assert ([claimed.id for claimed in claims], claims.locked_queues) == ([wanted], {"a"})
             claims = start(lambda: other.claim(queues=["a", "b"], limited=["a"])).result(DEADLINE_SECONDS)
 
-        assert (len(claims), claims.busy) == (1, frozenset())
+        assert (len(claims), claims.locked_queues) == (1, frozenset())
 
     def test_what_another_commits_just_then_makes_room_for_the_next_claim_only(self, bench: Bench) -> None:
         other = Bench(bench.engine)

@@ -65,12 +65,12 @@ class Running:
         self._thread = threading.Thread(target=self._run, name="executor-under-test", daemon=True)
 
     @property
-    def pulse(self) -> ExecutorLoop:
-        return self.process.pulse
+    def loop(self) -> ExecutorLoop:
+        return self.process.loop
 
     @property
     def holds(self) -> dict[Any, Any]:
-        return self.process.pulse.running_tasks.snapshot()
+        return self.process.loop.running_tasks.snapshot()
 
     def start(self) -> Running:
         self._thread.start()
@@ -87,7 +87,7 @@ class Running:
         """Wait for the end and give the exit code."""
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "the executor did not end"
-        assert self.pulse.failure is None, self.pulse.failure
+        assert self.loop.failure is None, self.loop.failure
         assert self.exit_code is not None
         return self.exit_code
 
@@ -175,7 +175,7 @@ def in_line(start: Start) -> tuple[Running, Any]:
 
     running = start(threads=1)
     tasks.add.enqueue_many([((number,), {}) for number in range(50)])
-    wait_for(lambda: running.pulse.counts.finished == 50)  # it expects short tasks now
+    wait_for(lambda: running.loop.counts.finished == 50)  # it expects short tasks now
     with transaction.atomic():
         tasks.wait_at.using(priority=1).enqueue("long")
         result = tasks.wait_at.enqueue("in line")

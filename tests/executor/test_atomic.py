@@ -68,7 +68,7 @@ def test_a_failure_undoes_the_writes_and_counts(burst: Burst, ending: str, error
     assert [entry["exception_class_path"] for entry in row.errors] == [error] * 2
     assert row_of(after).status == Status.SUCCESSFUL
     assert tasks.written(backend) == ["fine"]
-    assert running.pulse.counts.lost == 0
+    assert running.loop.counts.lost == 0
 
 
 @pytest.mark.parametrize("ending", ["swallowed", "terminated", "closed"])
@@ -114,7 +114,7 @@ def test_what_fails_after_the_commit_undoes_nothing(burst: Burst, told: list[Any
     assert (row_of(result).status, row_of(result).errors) == (Status.SUCCESSFUL, [])
     assert tasks.written() == [ending]
     assert [task_result.id for task_result in told] == [result.id]
-    assert (running.pulse.counts.finished, running.pulse.counts.lost) == (1, 0)
+    assert (running.loop.counts.finished, running.loop.counts.lost) == (1, 0)
 
 
 def test_a_lost_claim_undoes_the_writes(start: Start, told: list[Any]) -> None:
@@ -124,7 +124,7 @@ def test_a_lost_claim_undoes_the_writes(start: Start, told: list[Any]) -> None:
     Task.objects.filter(pk=result.id).update(claim_number=7)
 
     gates["writing"].open()
-    wait_for(lambda: running.pulse.counts.lost == 1)
+    wait_for(lambda: running.loop.counts.lost == 1)
 
     assert tasks.written() == []
     assert (row_of(result).status, row_of(result).claim_number) == (Status.RUNNING, 7)
@@ -163,7 +163,7 @@ def test_a_commit_whose_answer_was_lost_is_a_success(
     assert (row_of(result).status, row_of(result).claim_number) == (Status.SUCCESSFUL, 1)
     assert tasks.written() == ["fine"]
     assert [task_result.id for task_result in told] == [result.id]
-    assert (running.pulse.counts.finished, running.pulse.counts.lost) == (1, 0)
+    assert (running.loop.counts.finished, running.loop.counts.lost) == (1, 0)
 
 
 def test_a_commit_that_did_not_take_place_is_made_up_for(
@@ -178,7 +178,7 @@ def test_a_commit_that_did_not_take_place_is_made_up_for(
     assert (row.status, row.claim_number, row.attempts, row.errors) == (Status.SUCCESSFUL, 2, 0, [])
     assert tasks.written() == ["fine"]
     assert [task_result.id for task_result in told] == [result.id]
-    assert (running.pulse.counts.released, running.pulse.counts.finished) == (1, 1)
+    assert (running.loop.counts.released, running.loop.counts.finished) == (1, 1)
 
 
 def no_room(*_: Any, **__: Any) -> None:

@@ -54,7 +54,7 @@ def test_clock_jump_rescues_only_from_lost_executors(start: Start, options: Opti
     alive = list(Executor.objects.values_list("pk", flat=True))
     kept = [tasks.wait_at.enqueue("kept") for _ in range(3)]
     gates["kept"].wait_for(3)
-    wait_for(lambda: all(one.process._heart.may_rescue for one in running), "executors that may rescue")
+    wait_for(lambda: all(one.process._heartbeat.may_rescue for one in running), "executors that may rescue")
     dead = ExecutorFactory.create(heartbeat=running[0].process.engine.now())
     orphan = TaskFactory.create(running=True, task_type=tasks.add.task_type, args=[1], executor_id=dead.pk)
 
@@ -73,7 +73,7 @@ def test_clock_jump_rescues_only_from_lost_executors(start: Start, options: Opti
 @on_postgresql
 def test_clock_jump_suspends_rescues_for_a_timeout(start: Start, options: Options) -> None:
     options(HEARTBEAT_TIMEOUT=TIMEOUT)
-    heart = start(threads=1).process._heart
+    heart = start(threads=1).process._heartbeat
 
     def may_rescue() -> bool:
         return heart.may_rescue

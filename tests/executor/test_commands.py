@@ -38,8 +38,8 @@ def test_quiet_executor_claims_nothing_and_runs_what_it_has_until_it_is_resumed(
     after = tasks.add.using(backend=backend).enqueue(1)
     gates["gate"].open()
     wait_until(before, Status.SUCCESSFUL)
-    assert running.pulse._claim_budget() == 0
-    assert not running.pulse.engine.draining()[0].is_served
+    assert running.loop._claim_budget() == 0
+    assert not running.loop.engine.queue_latency()[0].is_served
 
     tell(running, Command.RESUME, backend)
     wait_until(after, Status.SUCCESSFUL)

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from jobqueue.conf import Options
 from jobqueue.engine import engine_for
 from jobqueue.executor.completer import Completer
-from jobqueue.executor.hold import Hold
-from jobqueue.executor.running.task_runner import Ended, Worker, failure_outcome, function_outcome
+from jobqueue.executor.running.task_runner import CompletedAttempt, ExecutorIdentity, failure_outcome, function_outcome
+from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.records import ClaimedTask, CommitResult, Status
 from tests.executor.harness import make_claim
 from tests.factories import TaskFactory
@@ -21,19 +21,19 @@ from tests.factories import TaskFactory
 pytestmark = pytest.mark.django_db
 
 Row = tuple[int, str, int, int]  # claim_number, status, executor_losses, polls
-WORKER = Worker(executor_id="x", executor_name="x", options=Options())
+WORKER = ExecutorIdentity(executor_id="x", executor_name="x", options=Options())
 
 
-def success(claimed: ClaimedTask) -> Ended:
-    return Ended(hold=Hold(claimed), outcome=function_outcome(claimed, "7", WORKER))
+def success(claimed: ClaimedTask) -> CompletedAttempt:
+    return CompletedAttempt(hold=RunningTask(claimed), outcome=function_outcome(claimed, "7", WORKER))
 
 
-def failure(claimed: ClaimedTask) -> Ended:
-    error, hold = ValueError("as asked"), Hold(claimed)
-    return Ended(hold=hold, outcome=failure_outcome(hold, error, WORKER), error=error)
+def failure(claimed: ClaimedTask) -> CompletedAttempt:
+    error, hold = ValueError("as asked"), RunningTask(claimed)
+    return CompletedAttempt(hold=hold, outcome=failure_outcome(hold, error, WORKER), error=error)
 
 
-def retry(claimed: ClaimedTask) -> Ended:
+def retry(claimed: ClaimedTask) -> CompletedAttempt:
     over = failure(claimed)
     return replace(over, outcome=replace(over.outcome, status=Status.SCHEDULED, wake_after_seconds=1.0))
 
@@ -42,7 +42,7 @@ def claim() -> ClaimedTask:
     return make_claim(claim_number=5, executor_losses=1)
 
 
-def completer_with(over: Ended, row: Row | None = None) -> Completer:
+def completer_with(over: CompletedAttempt, row: Row | None = None) -> Completer:
     """Make a completer of one attempt, and the row that its task has by now."""
     if row is not None:
         values = dict(zip(("claim_number", "status", "executor_losses", "polls"), row, strict=True))
@@ -53,7 +53,7 @@ def completer_with(over: Ended, row: Row | None = None) -> Completer:
     return completer
 
 
-def lost(over: Ended) -> CommitResult:
+def lost(over: CompletedAttempt) -> CommitResult:
     return CommitResult(lost=frozenset({over.hold.id}))
 
 

@@ -19,7 +19,7 @@ from tests.executor.harness import Burst, Start, gates, on_both_databases, on_po
 
 pytestmark = on_postgresql
 
-OF_THE_EXECUTOR = 3  # pulse, heartbeat, listener
+OF_THE_EXECUTOR = 3  # loop, heartbeat, listener
 
 
 def sessions() -> int:
@@ -49,7 +49,7 @@ def test_tasks_without_a_database_open_no_connection(start: Start, persistent: N
     tasks.add.enqueue_many([((number,), {}) for number in range(50)])
     tasks.add_later.enqueue_many([((number,), {}) for number in range(50)])
 
-    wait_for(lambda: running.pulse.counts.finished == 100)
+    wait_for(lambda: running.loop.counts.finished == 100)
 
     # One that a task had opened would stay; that in which the listener asks for a notice does not.
     wait_for(lambda: sessions() <= OF_THE_EXECUTOR, "no other connection")
@@ -59,7 +59,7 @@ def test_connections_do_not_outlive_their_age(start: Start, max_age: int | None)
     running = start(threads=2)
     tasks.session_of_database.enqueue_many([((), {})] * 50)
 
-    wait_for(lambda: running.pulse.counts.finished == 50)
+    wait_for(lambda: running.loop.counts.finished == 50)
 
     kept = 0 if max_age == 0 else 2
     wait_for(lambda: sessions() <= OF_THE_EXECUTOR + kept, "the end of the others")
@@ -147,7 +147,7 @@ def test_async_bodies_share_no_connection(start: Start, persistent: None) -> Non
     tasks.session_for_a_while.enqueue_many([(("at once",), {})] * 10)
     gates["at once"].wait_for(10)
     gates["at once"].open()
-    wait_for(lambda: running.pulse.counts.finished == 10)
+    wait_for(lambda: running.loop.counts.finished == 10)
 
     assert len(set(Task.objects.values_list("return_value", flat=True))) == 10
     wait_for(lambda: sessions() <= OF_THE_EXECUTOR, "the end of the others")
@@ -157,7 +157,7 @@ def test_threads_that_an_async_body_borrows_keep_no_connection(start: Start, per
     running = start()
     tasks.session_in_borrowed_threads.enqueue_many([((), {})] * 5)
 
-    wait_for(lambda: running.pulse.counts.finished == 5)
+    wait_for(lambda: running.loop.counts.finished == 5)
 
     wait_for(lambda: sessions() <= OF_THE_EXECUTOR, "the end of the others")
 
@@ -171,19 +171,19 @@ def test_nothing_grows_with_the_number_of_tasks(
     monkeypatch.setitem(connections.settings[backend], "CONN_MAX_AGE", None)
     running = start(backend=backend, threads=2, async_slots=4)
     logged: list[int] = []
-    pulse = running.process.engine.commit_and_claim
+    loop = running.process.engine.commit_and_claim
 
     def count(*arguments: Any) -> Any:
         logged.append(len(connections[backend].queries_log))
-        return pulse(*arguments)
+        return loop(*arguments)
 
     monkeypatch.setattr(running.process.engine, "commit_and_claim", count)
 
     def work_off(count: int) -> None:
-        finished = running.pulse.counts.finished
+        finished = running.loop.counts.finished
         tasks.query.using(backend=backend).enqueue_many([((backend,), {})] * count)
         tasks.query_later.using(backend=backend).enqueue_many([((backend,), {})] * (count // 10))
-        wait_for(lambda: running.pulse.counts.finished == finished + count + count // 10, seconds=120.0)
+        wait_for(lambda: running.loop.counts.finished == finished + count + count // 10, seconds=120.0)
 
     work_off(100)
     threads = threading.active_count()

@@ -149,7 +149,7 @@ def test_a_cancelled_task_ends_failed_for_receivers(start: Start, heard: Told) -
     ended = heard[-1][2]
     assert ended.status == TaskResultStatus.FAILED
     assert ended.errors[-1].exception_class_path == "jobqueue.exceptions.TaskCancelled"
-    assert running.pulse.counts.finished == 1
+    assert running.loop.counts.finished == 1
 
 
 def test_an_expired_task_has_an_end_without_a_start(burst: Burst, heard: Told) -> None:
@@ -193,7 +193,7 @@ def test_receivers_harm_nobody(burst: Burst, signal: Any, body: Any, receiver: A
         signal.disconnect(receiver)
 
     assert [row_of(result).status for result in results] == [Status.SUCCESSFUL] * 3
-    assert running.pulse.counts.finished == 3
+    assert running.loop.counts.finished == 3
 
 
 def test_receivers_of_other_tasks_wait_for_no_body(start: Start, told: Told) -> None:

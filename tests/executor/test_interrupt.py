@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from jobqueue.exceptions import ShuttingDown, TaskCancelled, TaskTimeout
-from jobqueue.executor import hold as hold_module
+from jobqueue.executor import running_tasks as running_tasks
 from jobqueue.executor.database.task_connections import TaskConnections
-from jobqueue.executor.hold import Hold
 from jobqueue.executor.running import interrupt
 from jobqueue.executor.running.interrupt import run_interruptibly, stop_thread
 from jobqueue.executor.running.task_runner import Raised, Returned
+from jobqueue.executor.running_tasks import RunningTask
 from tests.executor.harness import DEADLINE, make_claim, wait_for
 
 
-def run(hold: Hold, body: Callable[[], Any]) -> Returned | Raised:
+def run(hold: RunningTask, body: Callable[[], Any]) -> Returned | Raised:
     return run_interruptibly(hold, TaskConnections(), body)
 
 
@@ -36,7 +36,7 @@ def spin(until: Callable[[], bool] = lambda: False) -> str:
 class Teller(threading.Thread):
     """Does something as soon as a body runs."""
 
-    def __init__(self, hold: Hold, tell: Callable[[], Any]) -> None:
+    def __init__(self, hold: RunningTask, tell: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
         self._hold, self._tell = hold, tell
         self.start()
@@ -48,11 +48,11 @@ class Teller(threading.Thread):
 
 
 def test_a_body_that_ends_by_itself_gives_its_result() -> None:
-    assert run(Hold(make_claim()), lambda: 7) == Returned(7)
+    assert run(RunningTask(make_claim()), lambda: 7) == Returned(7)
 
 
 def test_a_busy_body_is_interrupted() -> None:
-    hold = Hold(make_claim())
+    hold = RunningTask(make_claim())
     Teller(hold, lambda: hold.interrupt(TaskTimeout))
 
     ending = run(hold, spin)
@@ -63,7 +63,7 @@ def test_a_busy_body_is_interrupted() -> None:
 
 
 def test_an_interruption_is_no_exception_to_a_body() -> None:
-    hold = Hold(make_claim())
+    hold = RunningTask(make_claim())
     Teller(hold, lambda: hold.interrupt(TaskTimeout))
 
     def body() -> str:
@@ -77,7 +77,7 @@ def test_an_interruption_is_no_exception_to_a_body() -> None:
 
 
 def test_what_was_told_before_the_start_keeps_a_body_from_starting() -> None:
-    hold = Hold(make_claim())
+    hold = RunningTask(make_claim())
     assert not hold.interrupt(TaskCancelled)
 
     ending = run(hold, lambda: pytest.fail("started"))
@@ -87,8 +87,8 @@ def test_what_was_told_before_the_start_keeps_a_body_from_starting() -> None:
 
 
 def test_the_first_reason_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hold_module, "TELL_GAP_SECONDS", 0.0)
-    hold = Hold(make_claim())
+    monkeypatch.setattr(running_tasks, "INTERRUPT_GAP_SECONDS", 0.0)
+    hold = RunningTask(make_claim())
     Teller(hold, lambda: (hold.interrupt(TaskTimeout), hold.interrupt(ShuttingDown)))
 
     ending = run(hold, spin)
@@ -99,8 +99,8 @@ def test_the_first_reason_stands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_body_that_swallowed_it_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hold_module, "TELL_GAP_SECONDS", 0.0)
-    hold = Hold(make_claim())
+    monkeypatch.setattr(running_tasks, "INTERRUPT_GAP_SECONDS", 0.0)
+    hold = RunningTask(make_claim())
     swallowed = threading.Event()
 
     def tell_twice() -> None:
@@ -120,7 +120,7 @@ def test_a_body_that_swallowed_it_is_told_again(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_who_is_told_twice_at_once_hears_it_once() -> None:
-    hold = Hold(make_claim())
+    hold = RunningTask(make_claim())
     told: list[Any] = []
     hold.arm(told.append)
 
@@ -131,7 +131,7 @@ def test_who_is_told_twice_at_once_hears_it_once() -> None:
 
 
 def test_a_body_may_return_all_the_same() -> None:
-    hold = Hold(make_claim())
+    hold = RunningTask(make_claim())
     Teller(hold, lambda: hold.interrupt(TaskCancelled))
 
     def body() -> str:
@@ -153,7 +153,7 @@ def test_a_failed_body_is_not_kept_alive_by_its_own_exception() -> None:
         raise ValueError(local)
 
     large: list[Large] = []
-    ending = run(Hold(make_claim()), body)
+    ending = run(RunningTask(make_claim()), body)
 
     assert isinstance(ending, Raised)
     frames = []
@@ -175,7 +175,7 @@ def test_an_interruption_right_behind_the_end_is_taken_back(monkeypatch: pytest.
         stop_thread(*arguments)
 
     monkeypatch.setattr(interrupt, "stop_thread", stop_late)
-    hold = Hold(make_claim())
+    hold = RunningTask(make_claim())
     teller = Teller(hold, lambda: hold.interrupt(TaskTimeout))
 
     def body() -> int:
@@ -196,8 +196,8 @@ def test_an_interruption_right_behind_the_end_is_taken_back(monkeypatch: pytest.
 def test_no_interruption_arrives_once_a_body_is_over() -> None:
     """Thousands of bodies are told to stop around the moment they end anyway; a stray would surface below."""
     strays: list[BaseException] = []
-    endings: list[tuple[Hold, Returned | Raised]] = []
-    current: list[Hold | None] = [None]
+    endings: list[tuple[RunningTask, Returned | Raised]] = []
+    current: list[RunningTask | None] = [None]
     is_over = threading.Event()
 
     def tell() -> None:
@@ -210,7 +210,7 @@ def test_no_interruption_arrives_once_a_body_is_over() -> None:
     def work() -> None:
         deadline = time.monotonic() + DEADLINE
         while len(endings) < 2500 and time.monotonic() < deadline:
-            hold = current[0] = Hold(make_claim())
+            hold = current[0] = RunningTask(make_claim())
             try:
                 endings.append((hold, run(hold, dawdle)))
                 dawdle()
@@ -225,7 +225,7 @@ def test_no_interruption_arrives_once_a_body_is_over() -> None:
         thread.join(2 * DEADLINE)
 
     assert strays == []
-    kinds = {(hold.told_at is not None, type(ending)) for hold, ending in endings}
+    kinds = {(hold.interrupted_at is not None, type(ending)) for hold, ending in endings}
     assert kinds >= {(True, Raised), (False, Returned)}
     assert all(not hold.is_armed for hold, _ in endings)
 

@@ -23,8 +23,8 @@ def add_suspect(body: Any, *args: Any, backend: str = "default") -> Task:
 
 
 def some_turns(running: Running) -> None:
-    turns = running.pulse.counts.turns
-    wait_for(lambda: running.pulse.counts.turns > turns + 3)
+    turns = running.loop.counts.turns
+    wait_for(lambda: running.loop.counts.turns > turns + 3)
 
 
 @on_both_databases
@@ -49,7 +49,7 @@ def test_a_suspect_waits_for_what_runs_and_nothing_else_is_claimed(start: Start)
     running = start(threads=4, poll_interval=0.05)
     gates["running"].wait_for()
     suspect = add_suspect(tasks.wait_at, "suspect")
-    wait_for(lambda: running.pulse._isolation.is_waiting)
+    wait_for(lambda: running.loop._isolation.is_waiting)
 
     tasks.add.enqueue_many([((number,), {}) for number in range(20)])
     some_turns(running)
@@ -97,7 +97,7 @@ def beside_a_long_task(start: Start) -> tuple[Running, Task]:
     running = start(threads=4)
     gates["long"].wait_for()
     suspect = add_suspect(tasks.add, 1)
-    wait_for(lambda: running.pulse._isolation.is_waiting)
+    wait_for(lambda: running.loop._isolation.is_waiting)
     return running, suspect
 
 
@@ -117,7 +117,7 @@ def test_process_that_has_waited_in_vain_takes_the_suspect_when_it_is_empty(
     monkeypatch.setattr(isolation, "GIVE_UP_TIMEOUTS", 1000)
     options(HEARTBEAT_TIMEOUT=0.6)
     running, suspect = beside_a_long_task(start)
-    wait_for(lambda: not running.pulse._isolation.is_waiting, "the end of its patience")
+    wait_for(lambda: not running.loop._isolation.is_waiting, "the end of its patience")
     assert Task.objects.get(pk=suspect.pk).status == Status.READY
 
     gates["long"].open()

@@ -42,7 +42,7 @@ def test_two_executors_together_run_no_more_than_the_limit(start: Start, backend
 
     gates["gate"].open()
     wait_for(lambda: Task.objects.using(backend).successful().count() == 9)
-    assert wait_for(lambda: sum(executor.pulse.counts.finished for executor in executors) == 9)
+    assert wait_for(lambda: sum(executor.loop.counts.finished for executor in executors) == 9)
 
 
 @on_both_databases
@@ -99,13 +99,13 @@ def test_room_that_one_executor_cannot_fill_is_filled_by_the_other(start: Start)
     wait_for(lambda: idle.process.listener is not None and idle.process.listener.is_listening)
     second = tasks.add.using(queue_name="limited").enqueue(1)
     busy.process.pause()
-    wait_for(lambda: busy.process.pulse.is_quiet, "quiet")
+    wait_for(lambda: busy.process.loop.is_quiet, "quiet")
 
     gates["first"].open()
 
     wait_until(first, Status.SUCCESSFUL)
     assert wait_until(second, Status.SUCCESSFUL).executor_id is None
-    wait_for(lambda: idle.pulse.counts.finished == 1)  # counted after the commit
+    wait_for(lambda: idle.loop.counts.finished == 1)  # counted after the commit
 
 
 @on_postgresql

@@ -29,7 +29,7 @@ def executors(start: Start) -> tuple[Running, Running]:
     victim = start(threads=1)
     gates["held"].wait_for()
     rescuer = start(threads=1, poll_interval=0.1)
-    wait_for(lambda: rescuer.process._heart.may_rescue, "an executor that may rescue")
+    wait_for(lambda: rescuer.process._heartbeat.may_rescue, "an executor that may rescue")
     return victim, rescuer
 
 
@@ -53,7 +53,7 @@ def test_a_lock_on_its_row_costs_an_executor_nothing(
         transaction.set_rollback(lock == "delete")
     let_pass(TIMEOUT, rescuer)
 
-    assert rescuer.process._heart.may_rescue
+    assert rescuer.process._heartbeat.may_rescue
     wait_until(worked, Status.SUCCESSFUL)
     held = Task.objects.get(task_type=tasks.wait_at.task_type)
     assert (held.status, held.executor_losses, held.claim_number) == (Status.RUNNING, 0, 1)
@@ -81,7 +81,10 @@ def test_a_lock_on_the_table_costs_no_executor_a_task(start: Start, options: Opt
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(f"LOCK TABLE jobqueue_executor IN {mode} MODE")
         let_pass(2 * TIMEOUT, rescuer)
-    wait_for(lambda: victim.process._heart.reaches_database and rescuer.process._heart.may_rescue, "all is well again")
+    wait_for(
+        lambda: victim.process._heartbeat.reaches_database and rescuer.process._heartbeat.may_rescue,
+        "all is well again",
+    )
     gates.open_all()
 
     wait_for(Task.objects.filter(status=Status.SUCCESSFUL).exists, "the end of the task")

@@ -30,9 +30,9 @@ pytestmark = on_postgresql
 
 def turns_of(running: Running, seconds: float = 0.8) -> float:
     """Count how often the loop goes round in a second."""
-    before, began_at = running.pulse.counts.turns, time.monotonic()
+    before, began_at = running.loop.counts.turns, time.monotonic()
     threading.Event().wait(seconds)
-    return (running.pulse.counts.turns - before) / (time.monotonic() - began_at)
+    return (running.loop.counts.turns - before) / (time.monotonic() - began_at)
 
 
 MOST_TURNS = 10  # a second: housekeeping, polls, and some slack
@@ -43,7 +43,7 @@ def test_an_idle_loop_rests(start: Start) -> None:
 
     assert turns_of(running) < MOST_TURNS
     tasks.add.enqueue(1)
-    wait_for(lambda: running.pulse.counts.finished == 1)
+    wait_for(lambda: running.loop.counts.finished == 1)
     assert turns_of(running) < MOST_TURNS
 
 
@@ -61,7 +61,7 @@ def test_a_loop_rests_while_a_suspect_waits_for_our_tasks_to_end(start: Start) -
     gates["long"].wait_for()
     TaskFactory.create(task_type=tasks.add.task_type, args=[1], executor_losses=2)
     tasks.add.enqueue_many([((number,), {}) for number in range(10)])
-    wait_for(lambda: running.pulse._isolation.is_waiting)
+    wait_for(lambda: running.loop._isolation.is_waiting)
 
     assert turns_of(running) < MOST_TURNS
 
@@ -80,7 +80,7 @@ def test_a_loop_rests_while_somebody_holds_a_due_row(start: Start) -> None:
 def test_a_loop_rests_while_it_is_quiet(start: Start) -> None:
     running = start()
     running.process.pause()
-    wait_for(lambda: running.pulse.is_quiet, "the end of a claim that is under way")
+    wait_for(lambda: running.loop.is_quiet, "the end of a claim that is under way")
     tasks.add.enqueue_many([((number,), {}) for number in range(10)])
 
     assert turns_of(running) < MOST_TURNS
@@ -94,7 +94,7 @@ def test_a_thousand_tasks_of_different_lengths_all_end(burst: Burst) -> None:
 
     assert Task.objects.successful().count() == 1000
     assert set(Task.objects.values_list("claim_number", flat=True)) <= {1, 2}
-    assert running.pulse.counts.finished == 1000
+    assert running.loop.counts.finished == 1000
 
 
 def test_a_notice_is_taken_up_at_once(start: Start) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from jobqueue.executor.database.state import DatabaseState
-from jobqueue.executor.heartbeat import Heart
-from jobqueue.executor.hold import RunningTasks
+from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.maintenance import PRUNE_BATCH, PRUNE_GAP_SECONDS, PRUNE_SECONDS, Maintenance
+from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.records import PendingWork
 from jobqueue.serialization.ids import new_id
 
 MORE_THAN_ALL = 1000.0
-NOTHING = PendingWork(alarm_seconds=None, has_running=False, has_mail=False, has_command=False, has_suspects=False)
+NOTHING = PendingWork(alarm_seconds=None, has_running=False, has_messages=False, has_command=False, has_isolated=False)
 
 
 @pytest.fixture
@@ -42,8 +42,10 @@ def test_prune_continues_soon_after_a_full_batch(clock: Clock, pruned: int, gap_
         pruned_at.append(clock.now)
         return pruned
 
-    engine: Any = SimpleNamespace(prune=prune, fold=lambda: 0, pending_maintenance=lambda executor_id: NOTHING)
-    heart: Any = SimpleNamespace(sees_strays=False)
+    engine: Any = SimpleNamespace(
+        prune=prune, aggregate_counters=lambda: 0, pending_maintenance=lambda executor_id: NOTHING
+    )
+    heart: Any = SimpleNamespace(has_unknown_claims=False)
     maintenance = Maintenance(engine, new_id(), heart, lambda: None, lambda command: None)
     deadline = clock.now + 3 * PRUNE_SECONDS
     while len(pruned_at) < 2 and clock.now < deadline:
@@ -60,7 +62,7 @@ def test_rescue_needs_punctual_heartbeats(clock: Clock) -> None:
     sign: Any = SimpleNamespace(executor_id=None)
     line: Any = nullcontext()
     outage = DatabaseState()
-    heart = Heart(engine, lambda: sign, RunningTasks(), outage, line)
+    heart = Heartbeat(engine, lambda: sign, RunningTasks(), outage, line)
 
     def may_rescue(*, beats_after: tuple[float, ...] = (), later: float = 0.0) -> bool:
         for gap_seconds in beats_after:
@@ -76,6 +78,6 @@ def test_rescue_needs_punctual_heartbeats(clock: Clock) -> None:
     assert not may_rescue(beats_after=(0.0, 1.0, 1.0))
     assert may_rescue(beats_after=(1.0,))
 
-    outage.begin("pulse", OSError("the connection is gone"))  # a backup may have been restored since the last beat
+    outage.begin("loop", OSError("the connection is gone"))  # a backup may have been restored since the last beat
     assert not may_rescue(later=0.2)
     assert may_rescue(beats_after=(0.5,))

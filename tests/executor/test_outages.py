@@ -12,7 +12,7 @@ from django.db import OperationalError, connection, connections, transaction
 
 from jobqueue.engine import engine_for
 from jobqueue.executor.database.connection import ReconnectBackoff
-from jobqueue.executor.heartbeat import Heart
+from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
@@ -81,7 +81,7 @@ def test_outcomes_are_kept_until_the_database_is_back(start: Start, verb: str, t
 
     trouble.before(verb, times)
     gates["before"].open()
-    running.pulse.hurry()
+    running.loop.hurry()
 
     wait_for(lambda: trouble.is_over)
     for result in results:
@@ -89,7 +89,7 @@ def test_outcomes_are_kept_until_the_database_is_back(start: Start, verb: str, t
     wait_until(tasks.add.using(backend=backend).enqueue(1), Status.SUCCESSFUL)
     assert {row_of(result).claim_number for result in results} == {1}
     wait_for(lambda: not running.holds)
-    assert running.pulse.counts.lost == 0
+    assert running.loop.counts.lost == 0
 
 
 def test_an_outage_is_told_once(start: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -130,7 +130,7 @@ def test_a_claim_whose_answer_was_lost_is_released_before_the_end(start: Start, 
         return bool(answer[1])
 
     claim.after("commit_and_claim", when=stop)
-    release.before("release_strays", 4)  # a server that starts again takes a second or two
+    release.before("release_unknown_claims", 4)  # a server that starts again takes a second or two
     result = tasks.add.using(backend=backend).enqueue(1)
 
     assert running.join() == 0
@@ -168,7 +168,7 @@ def test_an_outage_longer_than_the_timeout_leaves_no_claim_behind(
 ) -> None:
     """Also where the next try comes late: we wait up to five seconds between two."""
     options(HEARTBEAT_TIMEOUT=1)
-    monkeypatch.setattr(Heart, "_look_for_strays", lambda *_: None)
+    monkeypatch.setattr(Heartbeat, "_find_unknown_claims", lambda *_: None)
     monkeypatch.setattr("jobqueue.executor.loop.ReconnectBackoff.next_seconds", lambda *_: 1.5)
     running = start()
     trouble = Trouble(running)
@@ -194,7 +194,7 @@ def test_a_commit_whose_answer_was_lost_is_announced_once(
     assert sorted(task_result.id for task_result in told) == sorted(result.id for result in results)
     assert {row_of(result).status for result in results} == {Status.SUCCESSFUL}
     assert trouble.is_over
-    assert (running.pulse.counts.finished, running.pulse.counts.lost) == (20, 0)
+    assert (running.loop.counts.finished, running.loop.counts.lost) == (20, 0)
     assert "commit_rejected" not in caplog.text
 
 
@@ -210,8 +210,8 @@ def test_a_retry_whose_commit_gave_no_answer_counts_once(start: Start, told: lis
 
     assert {(row_of(result).status, row_of(result).attempts) for result in results} == {(Status.FAILED, 2)}
     assert {len(row_of(result).errors) for result in results} == {2}
-    assert (running.pulse.counts.retried, running.pulse.counts.finished) == (10, 10)
-    assert running.pulse.counts.lost == 0
+    assert (running.loop.counts.retried, running.loop.counts.finished) == (10, 10)
+    assert running.loop.counts.lost == 0
 
 
 def test_the_outcome_of_a_replaced_claim_is_dropped(
@@ -223,7 +223,7 @@ def test_the_outcome_of_a_replaced_claim_is_dropped(
     Task.objects.filter(pk=result.id).update(claim_number=7)
 
     gates["stale"].open()
-    wait_for(lambda: running.pulse.counts.lost == 1)
+    wait_for(lambda: running.loop.counts.lost == 1)
 
     assert (row_of(result).status, row_of(result).return_value) == (Status.RUNNING, None)
     assert (told, running.holds) == ([], {})
@@ -244,15 +244,15 @@ def test_a_task_may_come_back_while_its_first_body_still_runs(start: Start, told
     one, other = ("again 1", "again 2") if first_ends == "first" else ("again 2", "again 1")
     gates[one].open()
     if first_ends == "first":
-        wait_for(lambda: running.pulse.counts.lost == 1)
+        wait_for(lambda: running.loop.counts.lost == 1)
         assert len(running.holds) == 1
     else:
         wait_until(result, Status.SUCCESSFUL)
     gates[other].open()
-    wait_for(lambda: running.pulse.counts.lost + running.pulse.counts.finished == 2)
+    wait_for(lambda: running.loop.counts.lost + running.loop.counts.finished == 2)
 
     assert wait_until(result, Status.SUCCESSFUL).return_value == 2
-    assert (running.pulse.counts.lost, running.pulse.counts.finished, running.holds) == (1, 1, {})
+    assert (running.loop.counts.lost, running.loop.counts.finished, running.holds) == (1, 1, {})
     wait_for(lambda: len(told) == 1)
 
 
@@ -269,10 +269,10 @@ def test_a_claim_from_before_a_restore_is_dropped_when_its_number_comes_again(st
 
     for ended, name in enumerate(["again 1", "again 2"] if first_ends == "first" else ["again 2", "again 1"], 1):
         gates[name].open()
-        wait_for(lambda ended=ended: running.pulse.counts.lost + running.pulse.counts.finished == ended)  # type: ignore[misc]
+        wait_for(lambda ended=ended: running.loop.counts.lost + running.loop.counts.finished == ended)  # type: ignore[misc]
 
     assert wait_until(result, Status.SUCCESSFUL).return_value == 2
-    assert (running.pulse.counts.lost, running.pulse.counts.finished, running.holds) == (1, 1, {})
+    assert (running.loop.counts.lost, running.loop.counts.finished, running.holds) == (1, 1, {})
 
 
 def test_sessions_that_are_terminated_again_and_again_lose_nothing(start: Start, told: list[Any]) -> None:
@@ -280,14 +280,14 @@ def test_sessions_that_are_terminated_again_and_again_lose_nothing(start: Start,
     results = tasks.add.enqueue_many([((number,), {}) for number in range(400)])
     results += tasks.add_later.enqueue_many([((number,), {}) for number in range(100)])
 
-    while running.pulse.counts.finished < 500:
+    while running.loop.counts.finished < 500:
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1"
             )
-        finished = running.pulse.counts.finished
-        wait_for(lambda finished=finished: running.pulse.counts.finished > finished or finished == 500)  # type: ignore[misc]
+        finished = running.loop.counts.finished
+        wait_for(lambda finished=finished: running.loop.counts.finished > finished or finished == 500)  # type: ignore[misc]
 
     wait_for(lambda: len(told) >= 500)
     assert {row_of(result).status for result in results} == {Status.SUCCESSFUL}
@@ -299,11 +299,11 @@ def test_a_connection_closed_under_the_loop_is_replaced(start: Start) -> None:
     """As the watchdog does where a network swallows packets."""
     running = start(poll_interval=0.05)
     wrappers: list[Any] = []
-    pulse = running.process.engine.commit_and_claim
+    loop = running.process.engine.commit_and_claim
 
     def remember(*arguments: Any) -> Any:
         wrappers.append(connections["default"])
-        return pulse(*arguments)
+        return loop(*arguments)
 
     running.process.engine.commit_and_claim = remember  # type: ignore[method-assign, assignment]
     wait_for(lambda: wrappers)
@@ -323,7 +323,7 @@ def test_a_process_whose_loop_dies_says_so(start: Start, caplog: pytest.LogCaptu
 
     assert running.exit_code == 70
     assert "executor.loop_crashed" in caplog.text
-    running.pulse.failure = None  # as expected
+    running.loop.failure = None  # as expected
 
 
 def test_a_row_that_somebody_holds_delays_only_its_own_task(start: Start) -> None:
@@ -338,7 +338,7 @@ def test_a_row_that_somebody_holds_delays_only_its_own_task(start: Start) -> Non
         gates["others"].open()
         for result in others:
             wait_until(result, Status.SUCCESSFUL)
-        wait_for(lambda: running.pulse.counts.finished == 3)
+        wait_for(lambda: running.loop.counts.finished == 3)
 
     wait_until(held, Status.SUCCESSFUL)
 
@@ -348,7 +348,7 @@ def test_a_pooler_that_loses_prepared_statements_is_told_once_and_done_without(
 ) -> None:
     """What another client of a pooler in transaction mode does to the session that both use."""
     running = start(poll_interval=0.05)
-    engine = running.pulse.engine
+    engine = running.loop.engine
     take = engine.claimer.take
 
     def after_another_client(demand: Any) -> Any:

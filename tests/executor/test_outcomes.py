@@ -58,7 +58,7 @@ def test_results_are_stored(burst: Burst, body: Any, backend: str) -> None:
     assert {row.status for row in rows} == {Status.SUCCESSFUL}
     assert {tuple(row.worker_ids) for row in rows} == {(str(running.process.executor_id),)}
     assert all(moments(row) == sorted(moments(row)) for row in rows)
-    assert (running.pulse.counts.finished, running.pulse.counts.lost) == (20, 0)
+    assert (running.loop.counts.finished, running.loop.counts.lost) == (20, 0)
 
 
 @on_both_databases
@@ -74,7 +74,7 @@ def test_every_failed_attempt_leaves_its_traceback(burst: Burst, body: Any, back
     assert [error["message"] for error in row.errors] == ["as asked"] * 2
     assert [error["exception_class_path"] for error in row.errors] == ["builtins.ValueError"] * 2
     assert len(row.worker_ids) == 2
-    assert (running.pulse.counts.retried, running.pulse.counts.finished) == (1, 1)
+    assert (running.loop.counts.retried, running.loop.counts.finished) == (1, 1)
 
 
 @pytest.mark.parametrize("body", BODIES)

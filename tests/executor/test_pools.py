@@ -8,8 +8,8 @@ import pytest
 from django.db import connection
 
 from jobqueue.exceptions import TaskCancelled
-from jobqueue.executor.hold import Hold
 from jobqueue.executor.pools.buffer import MAX_PREFETCH, TaskBuffer
+from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.models import Task
 from jobqueue.records import PoolName, Status
 from tests.executor import tasks
@@ -29,12 +29,12 @@ from tests.factories import TaskFactory
 
 
 def wait_for_turns(running: Running) -> None:
-    turns = running.pulse.counts.turns
-    wait_for(lambda: running.pulse.counts.turns > turns + 3)
+    turns = running.loop.counts.turns
+    wait_for(lambda: running.loop.counts.turns > turns + 3)
 
 
-def running_tasks(count: int) -> list[Hold]:
-    return [Hold(make_claim()) for _ in range(count)]
+def running_tasks(count: int) -> list[RunningTask]:
+    return [RunningTask(make_claim()) for _ in range(count)]
 
 
 def test_buffer_gives_slots_in_order() -> None:
@@ -118,7 +118,7 @@ def test_backlog_is_worked_off_without_polls(start: Start) -> None:
 
     gates["first"].open()
 
-    wait_for(lambda: running.pulse.counts.finished == 502)
+    wait_for(lambda: running.loop.counts.finished == 502)
 
 
 @on_postgresql
@@ -152,7 +152,7 @@ def test_task_that_waits_too_long_for_a_slot_is_released(start: Start) -> None:
 def test_short_task_does_not_wait_behind_a_long_one_while_a_thread_is_idle(start: Start) -> None:
     tasks.add.enqueue_many([((number,), {}) for number in range(400)])
     running = start(threads=3)
-    wait_for(lambda: running.pulse.counts.finished == 400)
+    wait_for(lambda: running.loop.counts.finished == 400)
 
     tasks.wait_at.using(priority=1).enqueue_many([(("long",), {})] * 2)
     short = tasks.add.enqueue_many([((number,), {}) for number in range(50)])

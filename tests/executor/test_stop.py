@@ -22,9 +22,9 @@ def test_what_runs_may_end_and_nothing_else_is_claimed(start: Start, body: Any, 
     gates["running"].wait_for()
 
     running.process.stop()
-    turns = running.pulse.counts.turns
+    turns = running.loop.counts.turns
     # The turn that was under way may have asked for work before.
-    wait_for(lambda: running.pulse.is_draining and running.pulse.counts.turns > turns)
+    wait_for(lambda: running.loop.is_draining and running.loop.counts.turns > turns)
     after = tasks.add.using(backend=backend).enqueue(1)
     gates["running"].open()
     running.join()
@@ -59,7 +59,7 @@ def test_what_does_not_end_in_time_goes_back_without_an_attempt(start: Start, bo
     row = row_of(result)
     assert (row.status, row.rank, row.attempts, row.errors) == (Status.READY, rank, 0, [])
     assert row.worker_ids == [str(running.process.executor_id)]  # it was started, all the same
-    assert running.pulse.counts.released == 1
+    assert running.loop.counts.released == 1
 
 
 def test_an_error_on_the_way_out_burns_no_attempt_either(start: Start) -> None:

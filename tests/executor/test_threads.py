@@ -91,13 +91,13 @@ def test_readyz_knows_of_a_blocked_event_loop(start: Start) -> None:
     blocked = tasks.block_the_loop.enqueue("blocked")
     gates["blocked"].wait_for()
 
-    (what,) = wait_for(lambda: [*running.pulse.blocked(0.05)])
+    (what,) = wait_for(lambda: [*running.loop.blocked(0.05)])
     assert what.startswith("The event loop has not moved for")
     assert not problems(running)[0]
 
     gates["blocked"].open()
     wait_until(blocked, Status.SUCCESSFUL)
-    wait_for(lambda: not [*running.pulse.blocked(0.05)], "an answer of the loop")
+    wait_for(lambda: not [*running.loop.blocked(0.05)], "an answer of the loop")
 
 
 def test_readyz_knows_of_a_receiver_that_hangs(start: Start) -> None:
@@ -112,7 +112,7 @@ def test_readyz_knows_of_a_receiver_that_hangs(start: Start) -> None:
         tasks.add_later.enqueue(1)
         gates["receiver"].wait_for()
 
-        (what,) = wait_for(lambda: [*running.pulse.blocked(0.05)])
+        (what,) = wait_for(lambda: [*running.loop.blocked(0.05)])
         assert what.startswith("A receiver of task signals has been running for")
     finally:
         gates.open_all()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from jobqueue.exceptions import ClaimLost, Interrupted, ShuttingDown, TaskCancelled, TaskTimeout
-from jobqueue.executor.hold import Hold, RunningTasks
+from jobqueue.executor.running_tasks import RunningTask, RunningTasks
 from jobqueue.executor.watchdog import LOOK_SECONDS, Watchdog
 from tests.executor.harness import make_claim
 
@@ -17,10 +17,10 @@ GRACE_SECONDS = 2.0
 
 class Rig:
     def __init__(self) -> None:
-        self.hold = Hold(make_claim())
+        self.hold = RunningTask(make_claim())
         self.heart = SimpleNamespace(failure=None, last_good_at=time.monotonic(), is_fenced=lambda: False)
         self.told: list[type[Interrupted]] = []
-        self.stuck: list[Hold] = []
+        self.stuck: list[RunningTask] = []
         running_tasks = RunningTasks()
         running_tasks.add([self.hold])
         self.watchdog = Watchdog(
@@ -35,7 +35,7 @@ class Rig:
 
     def told_long_ago(self, reason: type[Interrupted]) -> Rig:
         self.hold.interrupt(reason)
-        self.hold.told_first_at = self.hold.told_at = time.monotonic() - GRACE_SECONDS - 60.0
+        self.hold.first_interrupted_at = self.hold.interrupted_at = time.monotonic() - GRACE_SECONDS - 60.0
         return self
 
 

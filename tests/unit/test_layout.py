@@ -22,7 +22,7 @@ VALUES = [
     "records",
     "printable",
     "serialization",
-    "tally",
+    "metrics",
     "http_tokens",
 ]
 BODIES = ["actor", "context", "function", "registry", "results", "task_options"]

@@ -176,10 +176,12 @@ class _Link:
             await self._proxy.weather()
             if self._is_deaf:
                 return
-            is_cut = self._completes_login(news) and self._proxy.cut_login()  # before the client knows of its login
+            is_truncated = (
+                self._completes_login(news) and self._proxy.cut_login()
+            )  # before the client knows of its login
             self._to_client.write(news)
             await self._to_client.drain()
-            if is_cut:
+            if is_truncated:
                 return
 
     def _completes_login(self, news: bytes) -> bool:

@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 180.0  # only what fails waits for so long
 LOOK_SECONDS = 0.01
 ANSWER_SECONDS = 120.0  # a server that was killed may read its log for a minute, where the processor has much to do
 FINAL = "('SUCCESSFUL', 'FAILED', 'CANCELLED')"
-OWN_SESSIONS = 4  # of an executor: pulse, heart, listener, chores
+OWN_SESSIONS = 4  # of an executor: loop, heart, listener, chores
 SLOTS_IN_ALL = 8
 SLOTS = ("--threads", "4", "--async-slots", "4", "-v", "0")
 # Of the server, for a pooler's clients: in session mode each has one of its own.

@@ -53,7 +53,7 @@ def test_executors_work_through_fewer_sessions_than_they_have_connections(fleet:
     said = run_burst(fleet, url)
 
     # Statements of one name are not the same on every session: none was prepared, and none went wrong.
-    assert sum("database.pooler_detected connection=pulse" in output for output in said) == SERVED
+    assert sum("database.pooler_detected connection=loop" in output for output in said) == SERVED
     assert not [line for output in said for line in output.splitlines() if "database.unreachable" in line]
     with connection.cursor() as cursor:
         cursor.execute(

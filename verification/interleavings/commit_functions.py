@@ -18,7 +18,7 @@ def commit_in_function(world: World, claimed: ClaimedTask, result: Outcome) -> N
     """What a worker does: where a row is held that it cannot do without, all is undone and begins again."""
     for place in chain([Place.RESTING], repeat(Place.IDLE)):
         with transaction.atomic():
-            assert world.engine.hold(claimed)
+            assert world.engine.lock_claim(claimed)
             answer = world.engine.commit([result], wait=True)
             if answer.unknown:
                 transaction.set_rollback(True)

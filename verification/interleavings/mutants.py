@@ -95,8 +95,10 @@ class LooksWhileLocking(PostgresEngine):
     class committer_class(Committer):
         def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Any]:
             unread = self.db.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
-            rows = {row.pk: row for row in self.db.lock(ids, wait=wait).annotate(has_mail=Exists(unread)).defer(*RAW)}
-            asked.with_mail = {pk for pk, row in rows.items() if getattr(row, "has_mail", False)}
+            rows = {
+                row.pk: row for row in self.db.lock(ids, wait=wait).annotate(has_messages=Exists(unread)).defer(*RAW)
+            }
+            asked.with_mail = {pk for pk, row in rows.items() if getattr(row, "has_messages", False)}
             return rows
 
     class messages_class(PostgresMessages):

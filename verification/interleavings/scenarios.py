@@ -62,11 +62,11 @@ def sending_beside_pulses(world: World) -> Sequence[Script]:
     """Commit and claim share a transaction: it may claim again what it has just made READY."""
     claimed = world.running("task")
 
-    def pulse() -> None:
-        for again in world.pulse(suspend(claimed, world.read(claimed.id)), "task"):
+    def loop() -> None:
+        for again in world.loop(suspend(claimed, world.read(claimed.id)), "task"):
             world.commit(suspend(again, world.read(again.id)))
 
-    return [lambda: world.send(claimed.id, "m"), pulse]
+    return [lambda: world.send(claimed.id, "m"), loop]
 
 
 def sending_from_two_sides(world: World) -> Sequence[Script]:
@@ -424,7 +424,7 @@ ALL = [
     Scenario("send-x-retry", sending(retry)),
     Scenario("send-x-leave", sending_to_one_that_leaves_mail),
     Scenario("send-x-two-polls", sending_beside_two_polls),
-    Scenario("send-x-pulse", sending_beside_pulses),
+    Scenario("send-x-loop", sending_beside_pulses),
     Scenario("send-x-send-and-poll", sending_from_two_sides),
     Scenario("send-x-alarm-and-poll", sending_to_one_whose_alarm_rings),
     Scenario("send-x-poll-x-poll", waking_beside_two_pollers, actors=3),

@@ -193,7 +193,7 @@ class World:
         for claimed in self.claim(*names):
             self.commit(decide(claimed, self.read(claimed.id)), wait=wait)
 
-    def pulse(self, result: Outcome, *names: str) -> list[ClaimedTask]:
+    def loop(self, result: Outcome, *names: str) -> list[ClaimedTask]:
         """Commit and claim in one transaction."""
         demand = ClaimRequest(executor_id=self._executors[result.task_id, result.claim_number], queues=names, limit=1)
         answer, claimed = self.engine.commit_and_claim([result], demand)

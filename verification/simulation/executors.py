@@ -25,7 +25,7 @@ from verification.simulation.stage import (
 )
 
 SLOTS = 4
-SUSPECT_LOSSES = 2
+ISOLATION_LOSSES = 2
 MOST_BORN = 20
 
 
@@ -56,7 +56,7 @@ class Executors(Stage):
             self.ledger.claims.append(claim)
             self.holders[claim], self.claimed[claim] = member, one
             is_allowed = one.queue_name in demand.queues and one.queue_name not in self.paused
-            if not is_allowed or one.id in self.asked or (one.executor_losses >= SUSPECT_LOSSES) != is_isolated:
+            if not is_allowed or one.id in self.asked or (one.executor_losses >= ISOLATION_LOSSES) != is_isolated:
                 raise Wrong(f"{CLAIMED_RIGHT}: {self.name(one.id)}, {one}, by {demand}, paused {self.paused}")
             was, right = (one.claim_number, one.attempts, one.executor_losses), self.right_counts(one)
             if was != right:
@@ -161,7 +161,7 @@ class Executors(Stage):
         claim = (claimed.id, claimed.claim_number)
         side.open(member.name, f"{member.name}'s function of {self.name(claimed.id)}", locks=True, owner=member)
         self.note(f"{side.text} begins")
-        is_held = self.patiently(lambda: side.engine.hold(claimed))
+        is_held = self.patiently(lambda: side.engine.lock_claim(claimed))
         if is_held is None:
             member.hands.append(claimed)
         elif not is_held and self.is_held(claim):
@@ -258,4 +258,4 @@ class Executors(Stage):
     def fold_some(self, member: Member) -> None:
         self.note(f"{member.name} folds the tally")
         with self.not_waiting():
-            self.engine.fold(self.chance.choice([5, 10_000]))
+            self.engine.aggregate_counters(self.chance.choice([5, 10_000]))

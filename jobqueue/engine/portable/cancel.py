@@ -83,7 +83,7 @@ class Canceller(Part):
             skipped=len(named - done.ended - done.asked - busy - left),
             parents=done.parents,
             busy=busy,
-            left=left,
+            not_allowed=left,
         )
 
     def descendants(self, ids: Iterable[UUID]) -> set[UUID]:

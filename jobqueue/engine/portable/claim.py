@@ -13,7 +13,7 @@ from django.db.models import F, QuerySet, TextField
 from django.db.models.functions import Cast, Coalesce
 
 from jobqueue.engine.clock import Clock, bound
-from jobqueue.engine.portable.database import SUSPECT_LOSSES, Database, Part
+from jobqueue.engine.portable.database import ISOLATION_LOSSES, Database, Part
 from jobqueue.engine.portable.limits import Limits
 from jobqueue.failpoints import reach
 from jobqueue.models import Task
@@ -68,7 +68,7 @@ class Claimer(Part):
             return self._take_best(request)
         request, locked = self.limits.within_limits(request)
         claims = self._take_best(request)
-        claims.busy = locked
+        claims.locked_queues = locked
         return claims
 
     def _take_best(self, request: ClaimRequest) -> ClaimedBatch:
@@ -94,7 +94,9 @@ class Claimer(Part):
 
     def _best(self, pool: PoolName, queues: Collection[str]) -> QuerySet[Task, tuple[Any, ...]]:
         """Select what may be claimed of some queues, best rank first, and lock it."""
-        candidates = self.db.tasks.ready().filter(executor_losses__lt=SUSPECT_LOSSES, queue_name__in=queues, pool=pool)
+        candidates = self.db.tasks.ready().filter(
+            executor_losses__lt=ISOLATION_LOSSES, queue_name__in=queues, pool=pool
+        )
         candidates = candidates.order_by("rank", "pk")
         if connections[self.db.using].features.supports_select_for_update_with_limit:
             candidates = self.db.with_lock(candidates)
@@ -117,7 +119,7 @@ class Claimer(Part):
             is_taken = number is not None and self._take(pk, number, executor_id)
             return self.read_claimed([pk])[0] if is_taken else None
 
-    def hold(self, claimed: ClaimedTask, holder: UUID | None = None) -> bool:
+    def lock_claim(self, claimed: ClaimedTask, holder: UUID | None = None) -> bool:
         """
         Lock a claimed task in the caller's transaction, waiting for others. Return False when the claim is lost.
 
@@ -186,7 +188,7 @@ class Claimer(Part):
         """Name the queues that hold READY tasks, for an executor that serves every queue."""
         return sorted(self.db.tasks.ready().order_by().values_list("queue_name", flat=True).distinct())
 
-    def has_suspects(self, queues: Collection[str]) -> bool:
+    def has_isolated(self, queues: Collection[str]) -> bool:
         """Whether a READY task that lost executors, and so has to run alone, waits in a queue not paused or full."""
         open_queues = {*queues} - self.limits.full() if queues else set()
         return bool(open_queues and self._isolated(open_queues))
@@ -194,7 +196,7 @@ class Claimer(Part):
     def _isolated(self, queues: Collection[str]) -> list[UUID]:
         """Find READY tasks that have to run alone, best rank first, in queues that are not paused."""
         tasks = self.db.tasks.ready().filter(
-            executor_losses__gte=SUSPECT_LOSSES, queue_name__in={*queues} - self.limits.paused()
+            executor_losses__gte=ISOLATION_LOSSES, queue_name__in={*queues} - self.limits.paused()
         )
         return list(tasks.order_by("rank", "pk").values_list("pk", flat=True)[:ISOLATED_READ])
 

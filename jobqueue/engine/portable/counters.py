@@ -15,13 +15,13 @@ from django.db.models import Q
 
 from jobqueue.engine.clock import bound
 from jobqueue.engine.portable.database import Part
+from jobqueue.metrics import COUNTERS, EDGES, Counted, bucket
 from jobqueue.models import Counter, CounterDelta
 from jobqueue.records import Outcome, Status
-from jobqueue.tally import COUNTERS, EDGES, Counted, bucket
 
 logger = logging.getLogger(__name__)
 
-FOLD_BATCH = 10_000  # deltas
+AGGREGATE_BATCH = 10_000  # deltas
 MINUTES_KEPT_SECONDS = 86_400.0
 
 
@@ -65,7 +65,7 @@ class Counters(Part):
                 delta.backend, delta.at = self.db.backend, now
             CounterDelta.objects.using(self.db.using).bulk_create(deltas)
 
-    def fold(self, limit: int = FOLD_BATCH) -> int:
+    def aggregate_counters(self, limit: int = AGGREGATE_BATCH) -> int:
         """
         Add up to so many deltas, of every backend here, to the rows of the tally; returns how many.
 
@@ -119,7 +119,7 @@ class Counters(Part):
         rows.filter(pk__in=[row.pk for row in before])._raw_delete(self.db.using)
         rows.bulk_create(tallies)
 
-    def counted(self) -> list[Counted]:
+    def counter_totals(self) -> list[Counted]:
         """Give what was counted and added up of this backend's tasks, ever since. Locks: none."""
         rows = Counter.objects.using(self.db.using).filter(backend=self.db.backend, minute__isnull=True)
         return [

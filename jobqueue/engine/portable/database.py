@@ -19,7 +19,7 @@ from jobqueue.serialization.json import decode
 
 ERRORS_KEPT = 20  # newest, per task
 WORKERS_KEPT = 100  # newest, per task
-SUSPECT_LOSSES = 2  # a task that lost this many executors runs alone in its process
+ISOLATION_LOSSES = 2  # a task that lost this many executors runs alone in its process
 
 Row = TypeVar("Row", bound=Model)
 

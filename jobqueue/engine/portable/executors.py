@@ -122,7 +122,7 @@ class Executors(Part):
             reach("rescue.before")
         reach("rescue.after")
         if notified:
-            self.waker.wake_or_leave(notified)
+            self.waker.wake_or_defer(notified)
         return [rescued for rescued, _ in taken]
 
     def _silent_executors(self) -> dict[UUID, float]:

@@ -42,7 +42,7 @@ class Pruner(Part):
             reach("prune.after")
         return count
 
-    def purge(self, status: str, kept_seconds: float, limit: int = 1000) -> int:
+    def prune_status(self, status: str, kept_seconds: float, limit: int = 1000) -> int:
         """Delete tasks that ended so, and longer ago than that, the oldest first. Locks: as prune()."""
         with self.db.transaction():
             return self._purge(status, kept_seconds, limit)

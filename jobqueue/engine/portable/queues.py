@@ -14,11 +14,11 @@ from jobqueue.engine.clock import bound
 from jobqueue.engine.portable.claim import Claimer
 from jobqueue.engine.portable.database import Database, Part
 from jobqueue.engine.portable.limits import Limits
+from jobqueue.metrics import Depth, Gauges
 from jobqueue.models import Executor, TaskQuerySet
 from jobqueue.records import WAITING, QueueLatency, Status
-from jobqueue.tally import Depth, Gauges
 
-COUNTED_MOST = 10_000  # of a queue and status; above, the depth is an estimate
+MAX_COUNTED = 10_000  # of a queue and status; above, the depth is an estimate
 QUEUES_READ = 1000  # queues looked at
 TASKS_READ = 100  # of each, the next to be claimed
 RUNNING_READ = 50_000  # of all queues together, which no index knows apart
@@ -34,7 +34,7 @@ class Queues(Part):
         """
         Return the current figures of a backend.
 
-        Depths are exact up to COUNTED_MOST of each queue and status. Locks: none.
+        Depths are exact up to MAX_COUNTED of each queue and status. Locks: none.
         """
         running = self._running()
         by_queue: Counter[str] = Counter()
@@ -52,12 +52,12 @@ class Queues(Part):
         ]
         slots = dict(self._alive().values_list("pk", "slots"))
         return Gauges(
-            depths=[self._estimated(depth) if depth.number > COUNTED_MOST else depth for depth in depths],
+            depths=[self._estimated(depth) if depth.number > MAX_COUNTED else depth for depth in depths],
             in_flight=by_queue.total(),
             active_workers=sum(min(held[pk], number) for pk, number in slots.items()),
             slots=sum(slots.values()),
             executors=len(slots),
-            oldest_ready_seconds={queue.queue_name: queue.oldest_seconds for queue in self.draining()},
+            oldest_ready_seconds={queue.queue_name: queue.latency_seconds for queue in self.queue_latency()},
             oldest_snapshot_seconds=self._oldest_snapshot_seconds(),
         )
 
@@ -73,11 +73,11 @@ class Queues(Part):
         return [(*key, number) for key, number in Counter(rows[:RUNNING_READ]).items()]
 
     def _depths(self) -> Iterable[tuple[str, Status, int]]:
-        """Count what waits, up to one more than COUNTED_MOST."""
+        """Count what waits, up to one more than MAX_COUNTED."""
         for status in (Status.READY, *WAITING):
             rows = self.db.tasks.filter(status=status)
             for name in rows.order_by("queue_name").values_list("queue_name", flat=True).distinct()[:QUEUES_READ]:
-                yield name, status, rows.filter(queue_name=name)[: COUNTED_MOST + 1].count()
+                yield name, status, rows.filter(queue_name=name)[: MAX_COUNTED + 1].count()
 
     def _estimated(self, depth: Depth) -> Depth:
         if depth.status is Status.RUNNING:
@@ -91,7 +91,7 @@ class Queues(Part):
         """Return the database's estimate of a number of rows; 0 if it has none."""
         return 0
 
-    def draining(self) -> list[QueueLatency]:
+    def queue_latency(self) -> list[QueueLatency]:
         """
         Return the latency of each queue in use, and whether a live executor serves it.
 
@@ -105,7 +105,7 @@ class Queues(Part):
     def notify(self, queues: Iterable[str]) -> None:
         """Tell waiting executors that these queues have work. Does nothing if the database cannot."""
 
-    def quiet(self) -> list[list[str]]:
+    def paused_executors(self) -> list[list[str]]:
         """Return the queues of each live executor that is paused. An empty list stands for every queue."""
         return list(self._alive().filter(state=Executor.State.QUIET).values_list("queues", flat=True))
 
@@ -117,7 +117,7 @@ class Queues(Part):
         return [
             QueueLatency(
                 queue_name=name,
-                oldest_seconds=max(self._waited(rank, priority, now) for rank, priority in following),
+                latency_seconds=max(self._waited(rank, priority, now) for rank, priority in following),
                 is_paused=name in paused,
                 is_served=any(not names or name in names for names in served),
             )
@@ -137,7 +137,7 @@ class Queues(Part):
         waited |= {name: waited.get(name, 0.0) for name in running.values_list("queue_name", flat=True)[:TASKS_READ]}
         paused = self.limits.paused() if waited else set()
         return [
-            QueueLatency(queue_name=name, oldest_seconds=seconds, is_paused=name in paused, is_served=False)
+            QueueLatency(queue_name=name, latency_seconds=seconds, is_paused=name in paused, is_served=False)
             for name, seconds in waited.items()
             if name not in known
         ]

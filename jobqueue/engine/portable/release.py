@@ -20,7 +20,7 @@ class Releaser(Part):
         """Make claimed tasks READY at their old rank, or CANCELLED if requested. No attempt is counted."""
         return self.committer.commit([released(claimed) for claimed in claims])
 
-    def release_strays(self, executor_id: UUID, known: Collection[UUID]) -> int:
+    def release_unknown_claims(self, executor_id: UUID, known: Collection[UUID]) -> int:
         """
         Release the tasks that an executor holds but does not know, because the answer to its claim was lost.
 

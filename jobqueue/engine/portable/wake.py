@@ -58,7 +58,7 @@ class Waker(Part):
         suspended = self.db.tasks.suspended().filter(pk__in=ids)
         return suspended.update(status=Status.READY, rank=rank_from(Clock(), self.db.options.aging), wake_at=None)
 
-    def wake_or_leave(self, ids: Collection[UUID]) -> None:
+    def wake_or_defer(self, ids: Collection[UUID]) -> None:
         """Wake tasks. If the database fails, leave them to the sweep: the caller's own work is committed."""
         try:
             reach("wake.before")

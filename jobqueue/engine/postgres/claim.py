@@ -48,7 +48,7 @@ class PostgresClaimer(Claimer):
             if limit > 0:
                 pool_limits = {**dict.fromkeys(PoolName, 0), pool: limit}
                 found = self._claim_from_many(replace(request, limit=limit, pool_limits=pool_limits, most=most), pool)
-                claims.is_cut |= found.is_cut
+                claims.is_truncated |= found.is_truncated
                 claims += found
         return claims
 
@@ -63,7 +63,7 @@ class PostgresClaimer(Claimer):
             claims = ClaimedBatch() if request.most or request.limited else self._claim_up_to(near, request)
             if len(claims) < request.limit and (last != near or not claims):
                 claims += self._claim_up_to(last, replace(request, limit=request.limit - len(claims)))
-            claims.is_cut = last != END and len(claims) < request.limit
+            claims.is_truncated = last != END and len(claims) < request.limit
             if claims or last == END:
                 return claims
             passed, wanted = wanted, DEEPER * wanted  # others hold all that was seen

@@ -10,8 +10,8 @@ import msgspec
 from jobqueue.engine.portable.cancel import LockedRow
 from jobqueue.engine.portable.commit import Committer, locked_rows
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_json
+from jobqueue.metrics import EDGES
 from jobqueue.records import NO_EFFECTS, CommitResult, Outcome, Status
-from jobqueue.tally import EDGES
 
 BUCKETS = f"{{{','.join(map(str, EDGES))}}}"  # as an array
 

@@ -17,7 +17,7 @@ class PostgresExecutors(Executors):
             "pending_maintenance", backend=self.db.backend, executor_id=executor_id
         )
         return PendingWork(
-            alarm_seconds=alarm, has_running=running, has_mail=mail, has_command=command, has_suspects=suspects
+            alarm_seconds=alarm, has_running=running, has_messages=mail, has_command=command, has_isolated=suspects
         )
 
     def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db import OperationalError
 
-from jobqueue.engine.portable.queues import COUNTED_MOST, QUEUES_READ, RUNNING_READ, TASKS_READ, Queues
+from jobqueue.engine.portable.queues import MAX_COUNTED, QUEUES_READ, RUNNING_READ, TASKS_READ, Queues
 from jobqueue.engine.postgres.connection import CHANNEL, PostgresDatabase
 from jobqueue.models import TaskQuerySet
 from jobqueue.records import QueueLatency, Status
@@ -36,7 +36,7 @@ class PostgresQueues(Queues):
             "queue_depths",
             backend=self.db.backend,
             queues=self.claimer.queues_in_use()[:QUEUES_READ],
-            depth_limit=COUNTED_MOST + 1,
+            depth_limit=MAX_COUNTED + 1,
             queue_limit=QUEUES_READ,
         )
         return [(name, Status(status), number) for name, status, number in rows]
@@ -55,7 +55,7 @@ class PostgresQueues(Queues):
             task_limit=TASKS_READ,
         )
         return [
-            QueueLatency(queue_name=name, oldest_seconds=seconds, is_paused=is_paused, is_served=is_served)
+            QueueLatency(queue_name=name, latency_seconds=seconds, is_paused=is_paused, is_served=is_served)
             for name, seconds, is_paused, is_served in rows
         ]
 

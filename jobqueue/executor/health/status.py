@@ -12,7 +12,7 @@ import msgspec
 
 from jobqueue.conf import Options
 from jobqueue.executor.database.state import DatabaseState
-from jobqueue.executor.heartbeat import Heart
+from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.loop import ExecutorLoop
 
 REPORT_SECONDS = 1.0
@@ -58,38 +58,38 @@ class HealthMonitor:
     """Looks at the threads of one executor. A thread that waits for the database has not stalled."""
 
     def __init__(
-        self, name: str, pulse: ExecutorLoop, heart: Heart, outage: DatabaseState, limit_seconds: float
+        self, name: str, loop: ExecutorLoop, heart: Heartbeat, outage: DatabaseState, limit_seconds: float
     ) -> None:
-        self._name, self._pulse, self._heart, self._outage = name, pulse, heart, outage
+        self._name, self._loop, self._heartbeat, self._outage = name, loop, heart, outage
         self._limit = limit_seconds
         self.was_stopped_on_request = False
 
     def status(self) -> HealthStatus:
         stalled = tuple(Problem(self._name, what) for what in self._stalled())
         unready = tuple(Problem(self._name, what) for what in self._unready())
-        return HealthStatus(stalled, stalled + unready, self._pulse.is_draining, self.was_stopped_on_request)
+        return HealthStatus(stalled, stalled + unready, self._loop.is_draining, self.was_stopped_on_request)
 
     def _stalled(self) -> Iterator[str]:
-        for thread, what in ((self._pulse, "loop"), (self._heart, "heartbeat thread")):
+        for thread, what in ((self._loop, "loop"), (self._heartbeat, "heartbeat thread")):
             moved_at = thread.moved_at  # None before its start
             silent = 0.0 if moved_at is None else time.monotonic() - moved_at
             if silent > self._limit and thread.is_alive() and not waits_for_database(thread):
                 yield f"The {what} has not moved for {silent:.0f} s."
-            if moved_at is not None and not thread.is_alive() and not self._pulse.is_draining:
+            if moved_at is not None and not thread.is_alive() and not self._loop.is_draining:
                 yield f"The {what} has ended."
-        if not self._pulse.is_draining:
-            yield from self._pulse.stalled()
+        if not self._loop.is_draining:
+            yield from self._loop.stalled()
 
     def _unready(self) -> Iterator[str]:
-        if self._pulse.is_draining:
+        if self._loop.is_draining:
             yield "It is stopping."
         else:
-            yield from self._pulse.blocked(self._limit)
-        if self._pulse.is_quiet:
+            yield from self._loop.blocked(self._limit)
+        if self._loop.is_quiet:
             yield "It is quiet: it claims nothing."
-        if not self._heart.has_beaten:
+        if not self._heartbeat.has_beaten:
             yield "It is not registered yet: no heartbeat has reached the database."
-        elif self._outage.is_on or not self._heart.reaches_database:
+        elif self._outage.is_on or not self._heartbeat.reaches_database:
             yield "The database is away."
 
 

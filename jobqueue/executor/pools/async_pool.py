@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from jobqueue.executor.hold import Hold
 from jobqueue.executor.pools.base import Pool, PoolContext
 from jobqueue.executor.pools.event_loop import EventLoop
-from jobqueue.executor.running.task_runner import Ended
+from jobqueue.executor.running.task_runner import CompletedAttempt
+from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.executor.standard_streams import fill_standard_streams
 
 
@@ -18,7 +18,7 @@ class AsyncPool(Pool):
         super().__init__(slots, context)
         self._loop = EventLoop("jobqueue", context.on_failure)
 
-    def submit(self, tasks: Sequence[Hold]) -> None:
+    def submit(self, tasks: Sequence[RunningTask]) -> None:
         self._buffer.put(tasks)
         self._start_tasks()
 
@@ -27,7 +27,7 @@ class AsyncPool(Pool):
         while (task := self._buffer.take()) is not None:
             self._loop.submit(task, context.engine, context.worker, context.on_start, self._finish)
 
-    def _finish(self, attempt: Ended) -> None:
+    def _finish(self, attempt: CompletedAttempt) -> None:
         fill_standard_streams()
         self._buffer.release(attempt.hold)
         self._start_tasks()  # without waiting for the executor's loop

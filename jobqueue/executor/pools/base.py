@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from jobqueue.engine.engine import Engine
 from jobqueue.executor.database import task_connections
-from jobqueue.executor.hold import Hold
 from jobqueue.executor.pools.buffer import TaskBuffer
-from jobqueue.executor.running.task_runner import Ended, Loaded, Worker
+from jobqueue.executor.running.task_runner import CompletedAttempt, ExecutorIdentity, PreparedTask
+from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.executor.telemetry import events
 from jobqueue.executor.watchdog import LOOK_SECONDS
 
@@ -25,12 +25,12 @@ class PoolContext:
     """
 
     engine: Engine
-    worker: Worker
-    on_completed: Callable[[Ended], None]
+    worker: ExecutorIdentity
+    on_completed: Callable[[CompletedAttempt], None]
     on_deadline: Callable[[], None]
     on_failure: Callable[[BaseException], object]
 
-    def on_start(self, task: Hold, loaded: Loaded) -> None:
+    def on_start(self, task: RunningTask, loaded: PreparedTask) -> None:
         """Announce that an attempt starts, then start its clock. Receivers of the signal leave no connection open."""
         events.report_start(task, loaded, self.worker)
         task_connections.reset()  # a connection may have died since the last body
@@ -47,7 +47,7 @@ class Pool(ABC):
         self._buffer, self._context = TaskBuffer(slots), context
 
     @abstractmethod
-    def submit(self, tasks: Sequence[Hold]) -> None:
+    def submit(self, tasks: Sequence[RunningTask]) -> None:
         """Run tasks, best rank first, as soon as slots are free."""
 
     @abstractmethod
@@ -66,7 +66,7 @@ class Pool(ABC):
         """Return how many more tasks to claim: those that start at once or very soon."""
         return max(0, self._buffer.free() + self._buffer.prefetch())
 
-    def evict(self, waited_seconds: float) -> list[Hold]:
+    def evict(self, waited_seconds: float) -> list[RunningTask]:
         """Remove and return the tasks that have waited so long for a slot, or were interrupted."""
         return self._buffer.evict(waited_seconds)
 

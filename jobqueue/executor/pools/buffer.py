@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from jobqueue.executor.hold import Hold
+from jobqueue.executor.running_tasks import RunningTask
 
 PREFETCH_SECONDS = 0.1  # claim beyond the free slots what will start within this time
 MAX_PREFETCH = 1000
@@ -19,8 +19,8 @@ class TaskBuffer:
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self._waiting: deque[Hold] = deque()
-        self._running: dict[Hold, float] = {}  # the moment when each started
+        self._waiting: deque[RunningTask] = deque()
+        self._running: dict[RunningTask, float] = {}  # the moment when each started
         self._mean_seconds: float | None = None
         self._changed = threading.Condition()
         self._is_closed = False
@@ -44,17 +44,17 @@ class TaskBuffer:
             slots = self.slots - sum(started_at < limit for started_at in self._running.values())
         return min(MAX_PREFETCH, int(slots * PREFETCH_SECONDS / max(mean, 1e-5)))
 
-    def put(self, tasks: Iterable[Hold]) -> None:
+    def put(self, tasks: Iterable[RunningTask]) -> None:
         with self._changed:
             self._waiting.extend(tasks)
             self._changed.notify(len(self._waiting))
 
-    def take(self) -> Hold | None:
+    def take(self) -> RunningTask | None:
         """Give the next task a slot. Return None when no task waits, or no slot is free."""
         with self._changed:
             return self._start_next() if self._waiting and len(self._running) < self.slots else None
 
-    def wait_and_take(self) -> Hold | None:
+    def wait_and_take(self) -> RunningTask | None:
         """Wait for a task and give it a slot. Return None when the buffer is closed and empty."""
         with self._changed:
             while not self._waiting:
@@ -63,19 +63,19 @@ class TaskBuffer:
                 self._changed.wait()
             return self._start_next()
 
-    def _start_next(self) -> Hold:
+    def _start_next(self) -> RunningTask:
         task = self._waiting.popleft()
         self._running[task] = time.monotonic()
         return task
 
-    def release(self, task: Hold) -> None:
+    def release(self, task: RunningTask) -> None:
         """Free the slot of a task that has ended."""
         with self._changed:
             seconds = time.monotonic() - self._running.pop(task)
             mean = seconds if self._mean_seconds is None else self._mean_seconds
             self._mean_seconds = mean + LAST_TASK_WEIGHT * (seconds - mean)
 
-    def evict(self, waited_seconds: float = 0.0) -> list[Hold]:
+    def evict(self, waited_seconds: float = 0.0) -> list[RunningTask]:
         """Remove the tasks that have waited for so long, or were interrupted."""
         limit = time.monotonic() - waited_seconds
         with self._changed:

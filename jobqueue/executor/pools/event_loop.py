@@ -17,10 +17,10 @@ from weakref import WeakSet
 from jobqueue.engine.engine import Engine
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.forks import leave_if_forked, this_process
-from jobqueue.executor.hold import Hold
-from jobqueue.executor.pools.threads import broken_off
+from jobqueue.executor.pools.threads import release_aborted
 from jobqueue.executor.running.async_runner import BodyThread, make_task, run_async_task
-from jobqueue.executor.running.task_runner import Ended, OnStart, Worker
+from jobqueue.executor.running.task_runner import CompletedAttempt, ExecutorIdentity, OnStart
+from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.executor.telemetry.logger import get_logger
 
 logger = get_logger(__name__)
@@ -113,7 +113,12 @@ class EventLoop:
         self._asked_at = None
 
     def submit(
-        self, hold: Hold, engine: Engine, worker: Worker, on_start: OnStart, done: Callable[[Ended], None]
+        self,
+        hold: RunningTask,
+        engine: Engine,
+        worker: ExecutorIdentity,
+        on_start: OnStart,
+        done: Callable[[CompletedAttempt], None],
     ) -> None:
         """Run one claimed task; `done` gets its outcome, in the loop's thread."""
         is_there = threading.get_ident() == self._thread.ident  # where no wake-up has to be written to the loop
@@ -122,7 +127,12 @@ class EventLoop:
         call_soon(self._start, hold, engine, worker, on_start, done, context=Context())
 
     def _start(
-        self, hold: Hold, engine: Engine, worker: Worker, on_start: OnStart, done: Callable[[Ended], None]
+        self,
+        hold: RunningTask,
+        engine: Engine,
+        worker: ExecutorIdentity,
+        on_start: OnStart,
+        done: Callable[[CompletedAttempt], None],
     ) -> None:
         async def run() -> None:
             try:
@@ -132,19 +142,19 @@ class EventLoop:
             except BaseException as error:
                 if self._is_closing and isinstance(error, asyncio.CancelledError):
                     raise
-                attempt = broken_off(hold, error, worker)
+                attempt = release_aborted(hold, error, worker)
             self._finish(done, attempt)
 
         try:
             task = asyncio.Task(run(), loop=self._loop)  # bypasses a factory that a body may have set
         except BaseException as error:  # noqa: BLE001 - asyncio would only log it, and the task would stay RUNNING
-            self._finish(done, broken_off(hold, error, worker))
+            self._finish(done, release_aborted(hold, error, worker))
             return
         _unregister_task(task)  # all_tasks() does not show it, so that no body can cancel it or wait for it
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _finish(self, done: Callable[[Ended], None], attempt: Ended) -> None:
+    def _finish(self, done: Callable[[CompletedAttempt], None], attempt: CompletedAttempt) -> None:
         try:
             done(attempt)
         except BaseException as failure:  # noqa: BLE001 - asyncio would only log it, and the task would stay RUNNING

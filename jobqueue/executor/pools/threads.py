@@ -1,4 +1,4 @@
-"""Worker threads, and how a plain function runs in one."""
+"""ExecutorIdentity threads, and how a plain function runs in one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from functools import partial
 from jobqueue.engine.engine import Engine
 from jobqueue.executor.database import task_connections
 from jobqueue.executor.database.task_connections import TaskConnections
-from jobqueue.executor.hold import Hold
 from jobqueue.executor.pools.base import Pool, PoolContext
 from jobqueue.executor.running.actor_runner import poll_again
 from jobqueue.executor.running.atomic import end_attempt, poll_atomically
 from jobqueue.executor.running.interrupt import run_interruptibly
-from jobqueue.executor.running.task_runner import Ended, OnStart, Worker, poll, prepare
+from jobqueue.executor.running.task_runner import CompletedAttempt, ExecutorIdentity, OnStart, poll, prepare
+from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.executor.standard_streams import fill_standard_streams
 from jobqueue.executor.telemetry.errors import is_starved
 from jobqueue.executor.telemetry.events import task_fields
@@ -28,7 +28,7 @@ logger = get_logger(__name__)
 
 
 class ThreadPool(Pool):
-    """Worker threads. Each takes its next task from the buffer itself."""
+    """ExecutorIdentity threads. Each takes its next task from the buffer itself."""
 
     def __init__(self, slots: int, context: PoolContext) -> None:
         super().__init__(slots, context)
@@ -40,7 +40,7 @@ class ThreadPool(Pool):
         for thread in self._threads:
             thread.start()
 
-    def submit(self, tasks: Sequence[Hold]) -> None:
+    def submit(self, tasks: Sequence[RunningTask]) -> None:
         self._buffer.put(tasks)
 
     def ended_threads(self) -> Iterator[str]:
@@ -58,12 +58,12 @@ class ThreadPool(Pool):
         except BaseException as failure:  # noqa: BLE001 - a body can raise any exception in this thread
             self._context.on_failure(failure)
 
-    def _run(self, task: Hold) -> None:
+    def _run(self, task: RunningTask) -> None:
         engine, worker = self._context.engine, self._context.worker
         try:
             attempt = poll_in_thread(task, engine, worker, self._context.on_start)
         except BaseException as error:  # noqa: BLE001 - not the body's error. The task must not stay RUNNING.
-            attempt = broken_off(task, error, worker)
+            attempt = release_aborted(task, error, worker)
         fill_standard_streams()
         # The slot comes first: the transaction that commits this task then claims another one for it.
         self._buffer.release(task)
@@ -81,7 +81,7 @@ class ThreadPool(Pool):
         return not any(thread.is_alive() for thread in self._threads)
 
 
-def broken_off(hold: Hold, error: BaseException, worker: Worker) -> Ended:
+def release_aborted(hold: RunningTask, error: BaseException, worker: ExecutorIdentity) -> CompletedAttempt:
     """
     Release a task after a failure outside its body.
 
@@ -95,14 +95,14 @@ def broken_off(hold: Hold, error: BaseException, worker: Worker) -> Ended:
             exc_info=error,
             extra=task_fields(hold.claimed, worker) | {"mask": mask_for(hold.claimed, worker.options)},
         )
-    return Ended(hold=hold, outcome=poll_again(hold.claimed, worker.options.poll_interval), error=error)
+    return CompletedAttempt(hold=hold, outcome=poll_again(hold.claimed, worker.options.poll_interval), error=error)
 
 
-def poll_in_thread(hold: Hold, engine: Engine, worker: Worker, on_start: OnStart) -> Ended:
+def poll_in_thread(hold: RunningTask, engine: Engine, worker: ExecutorIdentity, on_start: OnStart) -> CompletedAttempt:
     """Run one claimed task to its outcome, on connections without open transactions."""
     session = task_connections.current()
     loaded = prepare(hold, worker)
-    if isinstance(loaded, Ended):
+    if isinstance(loaded, CompletedAttempt):
         return loaded
     on_start(hold, loaded)
     try:

@@ -19,28 +19,28 @@ from jobqueue.exceptions import Interrupted
 from jobqueue.executor.database import task_connections
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.forks import leave_if_forked
-from jobqueue.executor.hold import Hold
 from jobqueue.executor.running.atomic import end_attempt
 from jobqueue.executor.running.interrupt import run_interruptibly
 from jobqueue.executor.running.task_runner import (
-    Ended,
-    Loaded,
+    CompletedAttempt,
+    ExecutorIdentity,
     OnStart,
+    PreparedTask,
     Raised,
     Returned,
-    Worker,
     call,
     finish,
     prepare,
     to_outcome,
 )
+from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.executor.telemetry import events
 from jobqueue.executor.telemetry.errors import from_the_body
 
 PLAIN_TYPES = (type(None), bool, int, float, str)
 MAX_PLAIN_VALUES = 20
 
-_owner: ContextVar[Hold | None] = ContextVar("jobqueue.owner", default=None)  # the claim whose body runs here
+_owner: ContextVar[RunningTask | None] = ContextVar("jobqueue.owner", default=None)  # the claim whose body runs here
 
 
 class OwnedTask(asyncio.Task[Any]):
@@ -51,7 +51,7 @@ class OwnedTask(asyncio.Task[Any]):
     owner: the claim whose body has created the task, while that body runs.
     """
 
-    owner: Hold | None = None
+    owner: RunningTask | None = None
 
     def cancel(self, msg: Any | None = None) -> bool:
         caller, owner = _owner.get(), self.owner
@@ -106,8 +106,13 @@ class BodyThread(ThreadPoolExecutor):
 
 
 async def run_async_task(
-    hold: Hold, engine: Engine, worker: Worker, on_start: OnStart, thread: BodyThread, later_threads: Executor
-) -> Ended:
+    hold: RunningTask,
+    engine: Engine,
+    worker: ExecutorIdentity,
+    on_start: OnStart,
+    thread: BodyThread,
+    later_threads: Executor,
+) -> CompletedAttempt:
     """
     Run one claimed task to its outcome.
 
@@ -124,7 +129,7 @@ async def run_async_task(
             loaded = await sync_to_async(_begin, thread_sensitive=True)(hold, worker, on_start)
         else:
             loaded = _begin(hold, worker, on_start)
-        if isinstance(loaded, Ended):
+        if isinstance(loaded, CompletedAttempt):
             return loaded
         ending = await run_cancellably(hold, thread.connections.cancel, loaded)
         if not thread.is_used and not is_actor and is_plain(ending):
@@ -138,7 +143,9 @@ async def run_async_task(
         thread.close()
 
 
-def finish_quickly(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Worker) -> Returned | Raised:
+def finish_quickly(
+    hold: RunningTask, loaded: PreparedTask, ending: Returned | Raised, worker: ExecutorIdentity
+) -> Returned | Raised:
     """Finish what a body returned, in this thread or on the loop. The claim must be disarmed."""
     if isinstance(ending, Raised):
         return ending
@@ -149,7 +156,11 @@ def finish_quickly(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker
 
 
 def finish_in_thread(
-    hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Worker, connections: TaskConnections
+    hold: RunningTask,
+    loaded: PreparedTask,
+    ending: Returned | Raised,
+    worker: ExecutorIdentity,
+    connections: TaskConnections,
 ) -> Returned | Raised:
     """Finish what an async body returned, in this thread and under the body's timeout."""
     if isinstance(ending, Raised):
@@ -161,9 +172,9 @@ def finish_in_thread(
     return run_interruptibly(hold, connections, partial(finish, hold, loaded, ending.value, worker))
 
 
-def _begin(hold: Hold, worker: Worker, on_start: OnStart) -> Loaded | Ended:
+def _begin(hold: RunningTask, worker: ExecutorIdentity, on_start: OnStart) -> PreparedTask | CompletedAttempt:
     loaded = prepare(hold, worker)
-    if isinstance(loaded, Loaded):
+    if isinstance(loaded, PreparedTask):
         on_start(hold, loaded)
     return loaded
 
@@ -177,13 +188,17 @@ def is_plain(ending: Returned | Raised) -> bool:
     return len(parts) <= MAX_PLAIN_VALUES and all(type(part) in PLAIN_TYPES for part in parts)
 
 
-def _end(hold: Hold, loaded: Loaded, ending: Returned | Raised, engine: Engine, worker: Worker) -> Ended:
+def _end(
+    hold: RunningTask, loaded: PreparedTask, ending: Returned | Raised, engine: Engine, worker: ExecutorIdentity
+) -> CompletedAttempt:
     connections = task_connections.current()
     ending = finish_in_thread(hold, loaded, ending, worker, connections)
     return end_attempt(hold, loaded, ending, engine, worker, connections)
 
 
-async def run_cancellably(hold: Hold, cancel_statement: Callable[[], None], loaded: Loaded) -> Returned | Raised:
+async def run_cancellably(
+    hold: RunningTask, cancel_statement: Callable[[], None], loaded: PreparedTask
+) -> Returned | Raised:
     """Run the body as a task of its own, which an interruption cancels; the claim stays armed."""
     loop = asyncio.get_running_loop()
     task = OwnedTask(_guarded(hold, loaded), loop=loop)
@@ -209,7 +224,7 @@ async def run_cancellably(hold: Hold, cancel_statement: Callable[[], None], load
         return Raised(hold.reason().with_traceback(from_the_body(cancelled).__traceback__))
 
 
-async def _guarded(hold: Hold, loaded: Loaded) -> Returned | Raised:
+async def _guarded(hold: RunningTask, loaded: PreparedTask) -> Returned | Raised:
     """Await the body. A SystemExit or KeyboardInterrupt that it raises must not end the loop."""
     _owner.set(hold)
     try:

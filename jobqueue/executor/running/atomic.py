@@ -20,15 +20,14 @@ from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import JobQueueError, Stale
 from jobqueue.executor.completer import undelivered
 from jobqueue.executor.database.task_connections import TaskConnections
-from jobqueue.executor.hold import Hold
 from jobqueue.executor.running.actor_runner import poll_again
 from jobqueue.executor.running.interrupt import run_interruptibly
 from jobqueue.executor.running.task_runner import (
-    Ended,
-    Loaded,
+    CompletedAttempt,
+    ExecutorIdentity,
+    PreparedTask,
     Raised,
     Returned,
-    Worker,
     call,
     causes,
     reject_by_database,
@@ -36,6 +35,7 @@ from jobqueue.executor.running.task_runner import (
     success_outcome,
     to_outcome,
 )
+from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.executor.telemetry.errors import first_line_of, from_the_body, message_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.executor.telemetry.redaction_filter import mask_for
@@ -58,13 +58,19 @@ class _ClaimLost(JobQueueError):
 class _RolledBack(Exception):
     """Rolls the transaction back. ended: the attempt and its outcome."""
 
-    def __init__(self, ended: Ended) -> None:
+    def __init__(self, ended: CompletedAttempt) -> None:
         self.ended = ended
 
 
 def poll_atomically(
-    hold: Hold, loaded: Loaded, engine: Engine, worker: Worker, session: TaskConnections, *, durable: bool = True
-) -> Ended:
+    hold: RunningTask,
+    loaded: PreparedTask,
+    engine: Engine,
+    worker: ExecutorIdentity,
+    session: TaskConnections,
+    *,
+    durable: bool = True,
+) -> CompletedAttempt:
     """
     Run the body and commit its outcome in one transaction, at the site's level of isolation.
 
@@ -79,8 +85,13 @@ def poll_atomically(
 
 
 def commit_with(
-    hold: Hold, loaded: Loaded, engine: Engine, worker: Worker, function: Callable[[], Any], session: TaskConnections
-) -> Ended:
+    hold: RunningTask,
+    loaded: PreparedTask,
+    engine: Engine,
+    worker: ExecutorIdentity,
+    function: Callable[[], Any],
+    session: TaskConnections,
+) -> CompletedAttempt:
     """
     Run the function that a poll returned in the committing transaction, with the task's row locked.
 
@@ -89,7 +100,7 @@ def commit_with(
 
     def in_its_row() -> Outcome:
         with stale_if_impatient():
-            is_held = engine.hold(hold.claimed, UUID(worker.executor_id))
+            is_held = engine.lock_claim(hold.claimed, UUID(worker.executor_id))
         if not is_held:
             raise _ClaimLost
         return success_outcome(hold, loaded, function(), worker)
@@ -98,13 +109,13 @@ def commit_with(
 
 
 def end_attempt(
-    hold: Hold,
-    loaded: Loaded,
+    hold: RunningTask,
+    loaded: PreparedTask,
     ending: Returned | Raised,
     engine: Engine,
-    worker: Worker,
+    worker: ExecutorIdentity,
     connections: TaskConnections,
-) -> Ended:
+) -> CompletedAttempt:
     """
     Turn the finished end of a body into its outcome. Run the function that a poll returned.
 
@@ -122,16 +133,16 @@ def end_attempt(
 
 
 def _commit_with(
-    hold: Hold,
-    loaded: Loaded,
+    hold: RunningTask,
+    loaded: PreparedTask,
     engine: Engine,
-    worker: Worker,
+    worker: ExecutorIdentity,
     body: Callable[[], Outcome],
     session: TaskConnections,
     opened: AbstractContextManager[None],
-) -> Ended:
+) -> CompletedAttempt:
     """Commit a success with the effects of its body. Return any other outcome for the loop to commit."""
-    attempt: Ended | None = None
+    attempt: CompletedAttempt | None = None
     has_begun = False
     try:
         with opened:
@@ -157,7 +168,9 @@ def _commit_with(
     return attempt
 
 
-def _outcome_of_transaction(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Worker) -> Ended:
+def _outcome_of_transaction(
+    hold: RunningTask, loaded: PreparedTask, ending: Returned | Raised, worker: ExecutorIdentity
+) -> CompletedAttempt:
     """As to_outcome(). After a conflict with another transaction the task runs again, and no attempt is counted."""
     attempt = to_outcome(hold, loaded, ending, worker)
     if hold.reason is None and any(getattr(cause, "sqlstate", None) in CONFLICTS for cause in causes(attempt.error)):
@@ -166,7 +179,9 @@ def _outcome_of_transaction(hold: Hold, loaded: Loaded, ending: Returned | Raise
     return attempt
 
 
-def _complete(attempt: Ended, engine: Engine, worker: Worker, session: TaskConnections) -> Ended:
+def _complete(
+    attempt: CompletedAttempt, engine: Engine, worker: ExecutorIdentity, session: TaskConnections
+) -> CompletedAttempt:
     """Write the outcome of a body that succeeded. Raises _RolledBack."""
     if not attempt.outcome.is_good_poll:
         raise _RolledBack(attempt)
@@ -196,7 +211,7 @@ def stale_if_impatient() -> Iterator[None]:
         raise
 
 
-def _in_doubt(success: Ended, failure: Ended, worker: Worker) -> Ended:
+def _in_doubt(success: CompletedAttempt, failure: CompletedAttempt, worker: ExecutorIdentity) -> CompletedAttempt:
     """
     Let the row decide: COMMIT raised, or a hook right after it.
 

@@ -11,17 +11,17 @@ from typing import Any
 from jobqueue.exceptions import Interrupted
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.forks import leave_if_forked
-from jobqueue.executor.hold import Hold
 from jobqueue.executor.running.task_runner import Raised, Returned
+from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.executor.telemetry.errors import from_the_body
 
 
-def run_interruptibly(hold: Hold, session: TaskConnections, body: Callable[[], Any]) -> Returned | Raised:
+def run_interruptibly(hold: RunningTask, session: TaskConnections, body: Callable[[], Any]) -> Returned | Raised:
     """
     Run the body in this thread. After this has returned, no interruption arrives.
 
     Until disarm() has returned, one may arrive at any line here, so this is a loop. The next one cannot arrive while
-    the first is caught: hold.TELL_GAP_SECONDS are between them.
+    the first is caught: running_tasks.INTERRUPT_GAP_SECONDS are between them.
     """
     ident = threading.get_ident()
     ending: Returned | Raised | None = None

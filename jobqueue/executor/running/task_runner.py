@@ -43,8 +43,8 @@ from jobqueue.exceptions import (
     UndecodableTask,
     UnknownTask,
 )
-from jobqueue.executor.hold import Hold
 from jobqueue.executor.running.actor_runner import context_of, is_commit_function, outcome_of, poll_again
+from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.executor.telemetry.errors import error_text, message_of
 from jobqueue.function import FunctionTask, changed
 from jobqueue.records import ClaimedTask, Outcome, Status, released
@@ -63,7 +63,7 @@ LONGEST_WAIT_SECONDS = 10 * 365 * 86_400.0  # a retry much later than that could
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class ExecutorIdentity:
     """The executor that runs the task: its id and name, its backend and the backend's OPTIONS."""
 
     executor_id: str
@@ -72,7 +72,7 @@ class Worker:
     backend: str = "default"
 
 
-class Loaded(Struct, kw_only=True, eq=False):
+class PreparedTask(Struct, kw_only=True, eq=False):
     """A claimed task, ready to run. context: an actor's state and inbox."""
 
     claimed: ClaimedTask
@@ -92,7 +92,7 @@ class Loaded(Struct, kw_only=True, eq=False):
         return self._result
 
 
-OnStart = Callable[[Hold, Loaded], None]
+OnStart = Callable[[RunningTask, PreparedTask], None]
 
 
 class Returned(Struct, frozen=True):
@@ -107,7 +107,7 @@ class Raised(Struct, frozen=True):
     error: BaseException
 
 
-class Ended(Struct, frozen=True, kw_only=True, eq=False):
+class CompletedAttempt(Struct, frozen=True, kw_only=True, eq=False):
     """
     One attempt that has ended, and its outcome.
 
@@ -117,18 +117,18 @@ class Ended(Struct, frozen=True, kw_only=True, eq=False):
     and those to a parent that had ended.
     """
 
-    hold: Hold
+    hold: RunningTask
     outcome: Outcome
-    loaded: Loaded | None = None
+    loaded: PreparedTask | None = None
     error: BaseException | None = None
     seconds: float = 0.0
     is_committed: bool = False
     wake: frozenset[UUID] = frozenset()
     undelivered: int = 0
-    if_lost: Ended | None = None
+    if_lost: CompletedAttempt | None = None
 
 
-def prepare(hold: Hold, worker: Worker) -> Loaded | Ended:
+def prepare(hold: RunningTask, worker: ExecutorIdentity) -> PreparedTask | CompletedAttempt:
     """Find the code of a claimed task and decode its row. A row that cannot be decoded fails this task only."""
     claimed = hold.claimed
     if hold.should_stop():  # while it waited for a slot. The commit sees whether it was cancelled.
@@ -139,7 +139,7 @@ def prepare(hold: Hold, worker: Worker) -> Loaded | Ended:
     if task.backend != worker.backend:  # enqueued by using(backend=...)
         task = changed(task, backend=worker.backend)
     try:
-        loaded = Loaded(
+        loaded = PreparedTask(
             claimed=claimed,
             task=task,
             args=decode(claimed.args),
@@ -160,7 +160,9 @@ def prepare(hold: Hold, worker: Worker) -> Loaded | Ended:
     return prepare_actor(hold, loaded, task.actor, worker) if isinstance(task, ActorTask) else loaded
 
 
-def prepare_actor(hold: Hold, loaded: Loaded, actor: type[Actor[Any]], worker: Worker) -> Loaded | Ended:
+def prepare_actor(
+    hold: RunningTask, loaded: PreparedTask, actor: type[Actor[Any]], worker: ExecutorIdentity
+) -> PreparedTask | CompletedAttempt:
     """Decode state and inbox. An invalid message fails the attempt, an invalid state fails the task."""
     hold.finishes_when_cancelled = True
     try:
@@ -175,7 +177,7 @@ def prepare_actor(hold: Hold, loaded: Loaded, actor: type[Actor[Any]], worker: W
     return loaded
 
 
-def context_for(hold: Hold, loaded: Loaded) -> Context:
+def context_for(hold: RunningTask, loaded: PreparedTask) -> Context:
     return Context(
         task_result=loaded.result,
         idempotency_key=f"{hold.id}:{hold.claimed.polls}",
@@ -183,7 +185,7 @@ def context_for(hold: Hold, loaded: Loaded) -> Context:
     )
 
 
-def call(hold: Hold, loaded: Loaded) -> Any:
+def call(hold: RunningTask, loaded: PreparedTask) -> Any:
     """Call the body: its result, or the coroutine of an async one."""
     if isinstance(loaded.task, ActorTask):
         returned = loaded.task.actor().poll(loaded.context, *loaded.args, **loaded.kwargs)  # type: ignore[arg-type]
@@ -192,12 +194,14 @@ def call(hold: Hold, loaded: Loaded) -> Any:
     return loaded.task.func(*context, *loaded.args, **loaded.kwargs)
 
 
-def poll(hold: Hold, loaded: Loaded, worker: Worker) -> Outcome | Callable[[], Any]:
+def poll(hold: RunningTask, loaded: PreparedTask, worker: ExecutorIdentity) -> Outcome | Callable[[], Any]:
     """Call a synchronous body and finish what it returned."""
     return finish(hold, loaded, call(hold, loaded), worker)
 
 
-def finish(hold: Hold, loaded: Loaded, value: Any, worker: Worker) -> Outcome | Callable[[], Any]:
+def finish(
+    hold: RunningTask, loaded: PreparedTask, value: Any, worker: ExecutorIdentity
+) -> Outcome | Callable[[], Any]:
     """
     Turn what a body returned into its outcome. Return a function for the committing transaction unchanged.
 
@@ -210,7 +214,9 @@ def finish(hold: Hold, loaded: Loaded, value: Any, worker: Worker) -> Outcome | 
     return success_outcome(hold, loaded, value, worker)
 
 
-def to_outcome(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Worker) -> Ended:
+def to_outcome(
+    hold: RunningTask, loaded: PreparedTask, ending: Returned | Raised, worker: ExecutorIdentity
+) -> CompletedAttempt:
     """Turn the finished end of a body into the outcome of its poll."""
     error: BaseException | None = None
     seconds = 0.0 if hold.started_at is None else time.monotonic() - hold.started_at
@@ -227,10 +233,10 @@ def to_outcome(hold: Hold, loaded: Loaded, ending: Returned | Raised, worker: Wo
                 error = mistake
                 outcome = failure_outcome(hold, error, worker)
     outcome = replace(outcome, run_seconds=seconds)
-    return Ended(hold=hold, outcome=outcome, loaded=loaded, error=error, seconds=seconds)
+    return CompletedAttempt(hold=hold, outcome=outcome, loaded=loaded, error=error, seconds=seconds)
 
 
-def success_outcome(hold: Hold, loaded: Loaded, value: Any, worker: Worker) -> Outcome:
+def success_outcome(hold: RunningTask, loaded: PreparedTask, value: Any, worker: ExecutorIdentity) -> Outcome:
     """Turn what a body returned into an outcome: a function's result, an actor's actions."""
     if loaded.context is None or not isinstance(loaded.task, ActorTask):
         try:
@@ -242,14 +248,14 @@ def success_outcome(hold: Hold, loaded: Loaded, value: Any, worker: Worker) -> O
     return outcome_of(hold.claimed, loaded.context, actor, value, names, worker.backend, worker.executor_id)
 
 
-def encode_value(value: Any, worker: Worker) -> str:
+def encode_value(value: Any, worker: ExecutorIdentity) -> str:
     if inspect.iscoroutine(value):
         value.close()
         raise InvalidResult("The function returned a coroutine, which nobody awaits: declare the task `async def`.")
     return encode_result(value, max_bytes=worker.options.max_payload_bytes)
 
 
-def original_error(hold: Hold, error: BaseException) -> BaseException:
+def original_error(hold: RunningTask, error: BaseException) -> BaseException:
     """Return the interruption if the body only saw that the executor cancelled its statement."""
     if hold.reason is None or all(getattr(cause, "sqlstate", None) != QUERY_CANCELED for cause in causes(error)):
         return error
@@ -267,7 +273,9 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def outcome_of_error(hold: Hold, loaded: Loaded, error: BaseException, worker: Worker) -> Outcome:
+def outcome_of_error(
+    hold: RunningTask, loaded: PreparedTask, error: BaseException, worker: ExecutorIdentity
+) -> Outcome:
     """
     Return the outcome of a body that raised.
 
@@ -296,12 +304,12 @@ def outcome_of_error(hold: Hold, loaded: Loaded, error: BaseException, worker: W
     return replace(retry, wake_after_seconds=min(wait, LONGEST_WAIT_SECONDS))
 
 
-def retry_stale(claimed: ClaimedTask, worker: Worker) -> Outcome | None:
+def retry_stale(claimed: ClaimedTask, worker: ExecutorIdentity) -> Outcome | None:
     """Run it again soon without counting an attempt. Return None after MAX_STALE_POLLS in a row."""
     return poll_again(claimed, worker.options.poll_interval) if claimed.stale_polls + 1 < MAX_STALE_POLLS else None
 
 
-def function_outcome(claimed: ClaimedTask, return_value: str, worker: Worker) -> Outcome:
+def function_outcome(claimed: ClaimedTask, return_value: str, worker: ExecutorIdentity) -> Outcome:
     return Outcome(
         task_id=claimed.id,
         claim_number=claimed.claim_number,
@@ -314,11 +322,11 @@ def function_outcome(claimed: ClaimedTask, return_value: str, worker: Worker) ->
     )
 
 
-def failure_outcome(hold: Hold, error: BaseException, worker: Worker) -> Outcome:
+def failure_outcome(hold: RunningTask, error: BaseException, worker: ExecutorIdentity) -> Outcome:
     return attempt_outcome(hold, Status.FAILED, error, worker)
 
 
-def attempt_outcome(hold: Hold, status: Status, error: BaseException, worker: Worker) -> Outcome:
+def attempt_outcome(hold: RunningTask, status: Status, error: BaseException, worker: ExecutorIdentity) -> Outcome:
     """Make the outcome of an attempt that did not succeed."""
     claimed = hold.claimed
     return Outcome(
@@ -332,18 +340,20 @@ def attempt_outcome(hold: Hold, status: Status, error: BaseException, worker: Wo
     )
 
 
-def release_unstarted(hold: Hold) -> Ended:
+def release_unstarted(hold: RunningTask) -> CompletedAttempt:
     """Release a task unchanged."""
-    return Ended(hold=hold, outcome=released(hold.claimed))
+    return CompletedAttempt(hold=hold, outcome=released(hold.claimed))
 
 
-def reject_unstarted(hold: Hold, error: Exception, worker: Worker, loaded: Loaded | None = None) -> Ended:
+def reject_unstarted(
+    hold: RunningTask, error: Exception, worker: ExecutorIdentity, loaded: PreparedTask | None = None
+) -> CompletedAttempt:
     """Fail a task before its body started. No attempt is counted."""
     outcome = replace(failure_outcome(hold, error, worker), attempts=hold.claimed.attempts, worker_id=None)
-    return Ended(hold=hold, outcome=outcome, loaded=loaded, error=error)
+    return CompletedAttempt(hold=hold, outcome=outcome, loaded=loaded, error=error)
 
 
-def reject_by_database(attempt: Ended, error: Exception, worker: Worker) -> Ended:
+def reject_by_database(attempt: CompletedAttempt, error: Exception, worker: ExecutorIdentity) -> CompletedAttempt:
     """Fail a task, because the database refused its outcome. Refused messages only fail the attempt."""
     if is_duplicate_spawn(error):
         error = InvalidActions(DUPLICATE_SPAWN)
@@ -365,7 +375,7 @@ def is_duplicate_spawn(error: Exception) -> bool:
     )
 
 
-def release_unknown(hold: Hold, worker: Worker) -> Ended:
+def release_unknown(hold: RunningTask, worker: ExecutorIdentity) -> CompletedAttempt:
     """Release a task that this process has no code for. Its row shows an error, and no attempt is counted."""
     claimed = hold.claimed
     error = UnknownTask(
@@ -383,4 +393,4 @@ def release_unknown(hold: Hold, worker: Worker) -> Ended:
         wake_after_seconds=UNKNOWN_TASK_SECONDS * random.uniform(1.0, 1.3),
         error=None if is_marked else error_text(hold, error, worker.executor_name),
     )
-    return Ended(hold=hold, outcome=outcome, error=error)
+    return CompletedAttempt(hold=hold, outcome=outcome, error=error)

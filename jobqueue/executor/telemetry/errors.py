@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
 from jobqueue.engine.clock import written
-from jobqueue.executor.hold import Hold
+from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.printable import printable
 from jobqueue.serialization.text import clean_text, escape
 
@@ -34,7 +34,7 @@ def from_the_body(error: Error) -> Error:
     return error.with_traceback(frames)
 
 
-def error_text(hold: Hold, error: BaseException, executor_name: str) -> str:
+def error_text(hold: RunningTask, error: BaseException, executor_name: str) -> str:
     """Return one entry of the `errors` column, also for exceptions that raise when they are printed."""
     return json.dumps(
         {

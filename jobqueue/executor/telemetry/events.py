@@ -8,8 +8,8 @@ from typing import Any
 
 from jobqueue import registry, results
 from jobqueue.compat import is_heard, is_received, task_backends, task_enqueued, task_finished, task_started
-from jobqueue.executor.hold import Hold
-from jobqueue.executor.running.task_runner import Ended, Loaded, Worker
+from jobqueue.executor.running.task_runner import CompletedAttempt, ExecutorIdentity, PreparedTask
+from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.executor.telemetry.errors import Mask, first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.executor.telemetry.redaction_filter import mask_for
@@ -32,7 +32,7 @@ EVENTS = {
 ATTEMPT = "task=%s id=%s queue=%s attempt=%d/%d wait_ms=%.0f"
 
 
-def report_start(running: Hold, prepared: Loaded, identity: Worker) -> None:
+def report_start(running: RunningTask, prepared: PreparedTask, identity: ExecutorIdentity) -> None:
     """Report the first poll of an attempt: a line for debugging, and task_started."""
     claimed = running.claimed
     if claimed.polls:
@@ -58,7 +58,7 @@ def is_start_received(claimed: ClaimedTask) -> bool:
     return claimed.polls == 0 and is_received(task_started)
 
 
-def report_end(completed: Ended, status: Status, identity: Worker) -> None:
+def report_end(completed: CompletedAttempt, status: Status, identity: ExecutorIdentity) -> None:
     """Report a committed outcome: one log line, task_enqueued for children, and task_finished for a final state."""
     event, level = _event_of(completed, status)
     is_line_enabled, is_end_received = logger.isEnabledFor(level), _is_end_received(completed, status)
@@ -70,7 +70,7 @@ def report_end(completed: Ended, status: Status, identity: Worker) -> None:
         _send_end(completed, completed.loaded.result, status, identity)
 
 
-def has_observers(completed: Ended, status: Status) -> bool:
+def has_observers(completed: CompletedAttempt, status: Status) -> bool:
     """Whether report_end() would log or send anything. Most polls of actors that continue are not observed."""
     if completed.loaded is None and completed.error is None and status is Status.READY:
         return False  # released unchanged
@@ -79,7 +79,7 @@ def has_observers(completed: Ended, status: Status) -> bool:
     return bool(completed.outcome.effects.spawn) and _are_children_received()
 
 
-def task_fields(claimed: ClaimedTask, identity: Worker) -> dict[str, Any]:
+def task_fields(claimed: ClaimedTask, identity: ExecutorIdentity) -> dict[str, Any]:
     """Return the `extra` of every log line about a task. Names come from outside and must not forge a line."""
     return {
         "task_id": str(claimed.id),
@@ -91,7 +91,7 @@ def task_fields(claimed: ClaimedTask, identity: Worker) -> dict[str, Any]:
     }
 
 
-def _log_end(completed: Ended, status: Status, event: str, level: int, identity: Worker) -> None:
+def _log_end(completed: CompletedAttempt, status: Status, event: str, level: int, identity: ExecutorIdentity) -> None:
     claimed, outcome, error = completed.hold.claimed, completed.outcome, completed.error
     fields = task_fields(claimed, identity)
     if outcome.status is Status.FAILED:
@@ -121,7 +121,7 @@ def _log_end(completed: Ended, status: Status, event: str, level: int, identity:
         logger.log_quickly(level, template, args, fields)
 
 
-def _event_of(completed: Ended, status: Status) -> tuple[str, int]:
+def _event_of(completed: CompletedAttempt, status: Status) -> tuple[str, int]:
     """Return the name of the log event and its level."""
     if _continues(completed, status):
         return EVENTS[Status.SUSPENDED]
@@ -130,19 +130,19 @@ def _event_of(completed: Ended, status: Status) -> tuple[str, int]:
     return EVENTS[status]
 
 
-def _is_attempt_counted(completed: Ended, status: Status) -> bool:
+def _is_attempt_counted(completed: CompletedAttempt, status: Status) -> bool:
     """Whether an attempt was used up, or brought the task to its end."""
     return (
         status in FINAL or _continues(completed, status) or completed.outcome.attempts > completed.hold.claimed.attempts
     )
 
 
-def _continues(completed: Ended, status: Status) -> bool:
+def _continues(completed: CompletedAttempt, status: Status) -> bool:
     """Whether this was a successful poll of an actor that has not ended."""
     return completed.outcome.is_good_poll and status not in FINAL
 
 
-def _is_end_received(completed: Ended, status: Status) -> bool:
+def _is_end_received(completed: CompletedAttempt, status: Status) -> bool:
     level = logging.INFO if status is Status.SUCCESSFUL else logging.ERROR
     return status in FINAL and completed.loaded is not None and is_heard(task_finished, level)
 
@@ -151,7 +151,7 @@ def _are_children_received() -> bool:
     return is_heard(task_enqueued, logging.DEBUG)
 
 
-def _send_children(completed: Ended, identity: Worker) -> None:
+def _send_children(completed: CompletedAttempt, identity: ExecutorIdentity) -> None:
     now = completed.hold.now()
     for child in completed.outcome.effects.spawn:
         if (task := registry.get(child.task_type)) is not None:
@@ -159,7 +159,7 @@ def _send_children(completed: Ended, identity: Worker) -> None:
             _send(task_enqueued, result, mask_for(child, identity.options))
 
 
-def _send_end(completed: Ended, running: Result, status: Status, identity: Worker) -> None:
+def _send_end(completed: CompletedAttempt, running: Result, status: Status, identity: ExecutorIdentity) -> None:
     outcome, error = completed.outcome, completed.error
     result = results.finished(
         running,

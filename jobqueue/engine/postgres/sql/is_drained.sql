@@ -1,6 +1,6 @@
 -- Whether nothing of some queues is ready, running, or due soon. Of a paused queue only the running tasks count.
 -- Parameters: backend, queues, within_seconds; only_these: FALSE takes running and due tasks of every queue.
--- Index: jobqueue_task_ready, one step per queue; jobqueue_task_running; jobqueue_task_alarms. Locks: none.
+-- Index: jobqueue_task_ready, one step per queue; jobqueue_task_running; jobqueue_task_wake_at. Locks: none.
 -- Trap: EXISTS drops the ORDER BY that leads the planner to the index. It would read the whole table.
 WITH paused AS MATERIALIZED (
     SELECT array_agg(name::text) AS names

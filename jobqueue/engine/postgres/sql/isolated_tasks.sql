@@ -1,6 +1,6 @@
 -- Find the best READY task of each queue that lost executors before, and has to run alone. Skips paused queues.
 -- Parameters: backend, queues.
--- Index: jobqueue_task_suspects, one step per queue; the claim's index would read every task that waits.
+-- Index: jobqueue_task_isolated, one step per queue; the claim's index would read every task that waits.
 -- Locks: none.
 SELECT suspect.id
 FROM unnest(%(queues)s::text[]) AS asked (name)

@@ -2,8 +2,8 @@
 -- Parameters: backend, executor_id.
 -- Answer: seconds until the next wake_at, or NULL; whether any task is RUNNING; whether there are unread messages and
 --   SUSPENDED tasks; whether this executor has a command; whether READY tasks wait to run in isolation.
--- Index: jobqueue_task_alarms, jobqueue_task_running, jobqueue_inbox_unread, jobqueue_task_suspended, the executor's
---   primary key, jobqueue_task_suspects; one entry of each. Locks: none.
+-- Index: jobqueue_task_wake_at, jobqueue_task_running, jobqueue_inbox_unread, jobqueue_task_suspended, the executor's
+--   primary key, jobqueue_task_isolated; one entry of each. Locks: none.
 -- Trap: EXISTS drops the ORDER BY that leads the planner to the index. It then reads the whole table.
 SELECT
     (

@@ -1,6 +1,6 @@
 -- Make tasks READY whose wake_at has passed. They rank by their wake_at.
 -- Parameters: backend, wake_limit; aging: seconds per point of priority.
--- Index: jobqueue_task_alarms. Locks: the rows, skipping locked ones.
+-- Index: jobqueue_task_wake_at. Locks: the rows, skipping locked ones.
 -- Trap: a volatile function cannot search an index. Without the SELECT around the clock, every wake_at was read.
 WITH due AS MATERIALIZED (
     SELECT id

@@ -109,14 +109,14 @@ def test_a_file_that_has_its_number_by_now_is_told_and_left_alone(tmp_path: Path
 
 
 def test_a_line_that_hangs_is_cut() -> None:
-    line = GuardedConnection("pulse", "default", limit_seconds=0.0)
+    line = GuardedConnection("loop", "default", limit_seconds=0.0)
 
     with waiting(lambda: line):
         assert line.cut_if_hung()
 
 
 def test_a_line_that_is_answered_in_time_is_not() -> None:
-    with GuardedConnection("pulse", "default", limit_seconds=DEADLINE) as line, connection.cursor() as cursor:
+    with GuardedConnection("loop", "default", limit_seconds=DEADLINE) as line, connection.cursor() as cursor:
         assert not line.cut_if_hung()
         cursor.execute("SELECT 1")
 
@@ -135,7 +135,7 @@ def test_the_connections_of_a_body_that_does_not_stop_are_cut() -> None:
 
 @pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
 def test_a_body_on_sqlite_can_write_no_more() -> None:
-    session, is_open, is_cut = TaskConnections(), threading.Event(), threading.Event()
+    session, is_open, is_truncated = TaskConnections(), threading.Event(), threading.Event()
     errors: list[Exception] = []
 
     def body() -> None:
@@ -143,7 +143,7 @@ def test_a_body_on_sqlite_can_write_no_more() -> None:
         try:
             with transaction.atomic(using="sqlite"), connections["sqlite"].cursor() as cursor:
                 is_open.set()
-                assert is_cut.wait(DEADLINE)
+                assert is_truncated.wait(DEADLINE)
                 cursor.execute("CREATE TABLE written (by_whom text)")
         except Exception as error:  # noqa: BLE001 - whatever the driver says
             errors.append(error)
@@ -154,7 +154,7 @@ def test_a_body_on_sqlite_can_write_no_more() -> None:
     thread.start()
     assert is_open.wait(DEADLINE)
     session.cut()
-    is_cut.set()
+    is_truncated.set()
     thread.join(DEADLINE)
 
     assert [type(error).__module__ for error in errors] == ["django.db.utils"]

@@ -36,7 +36,7 @@ def test_what_a_body_left_behind_ends_no_loop(start: Start) -> None:
 
     for number in range(3):
         wait_until(tasks.add_later.enqueue(number), Status.SUCCESSFUL)
-    assert running.pulse.failure is None
+    assert running.loop.failure is None
 
 
 def test_what_a_body_left_behind_keeps_no_executor_from_ending(start: Start) -> None:
@@ -190,7 +190,7 @@ def test_threads_do_not_grow_with_the_number_of_bodies(start: Start) -> None:
     running = start(async_slots=3)
     tasks.thread_of_calls.enqueue_many([((), {})] * 200)
 
-    wait_for(lambda: running.pulse.counts.finished == 200)
+    wait_for(lambda: running.loop.counts.finished == 200)
 
     wait_for(lambda: async_threads() <= 3)
 

@@ -14,10 +14,10 @@ from jobqueue.records import ClaimedTask, StoredMessage
 
 Stopper = Callable[[type[Interrupted]], None]
 
-TELL_GAP_SECONDS = 1.0  # a body is interrupted at most once in this time
+INTERRUPT_GAP_SECONDS = 1.0  # a body is interrupted at most once in this time
 
 
-class Hold:
+class RunningTask:
     """
     One claimed task, from the claim to the commit of its outcome.
 
@@ -32,12 +32,12 @@ class Hold:
         "claimed_at",
         "deadline_at",
         "finishes_when_cancelled",
+        "first_interrupted_at",
+        "interrupted_at",
         "mail",
         "process",
         "reason",
         "started_at",
-        "told_at",
-        "told_first_at",
     )
 
     def __init__(self, claimed: ClaimedTask, mail: Sequence[StoredMessage] = ()) -> None:
@@ -48,8 +48,8 @@ class Hold:
         self.claimed_at = time.monotonic()
         self.started_at: float | None = None
         self.deadline_at: float | None = None  # monotonic; when its timeout ends
-        self.told_first_at: float | None = None  # monotonic; when its body was first interrupted, and last
-        self.told_at: float | None = None
+        self.first_interrupted_at: float | None = None  # monotonic; when its body was first interrupted, and last
+        self.interrupted_at: float | None = None
         self.reason: type[Interrupted] | None = None
         self._stopper: Stopper | None = None
         self._lock = threading.RLock()
@@ -89,7 +89,7 @@ class Hold:
         # next call takes it once more, and gives it back as often.
         self._lock.acquire()
         self._stopper = None
-        if self.told_at is not None:
+        if self.interrupted_at is not None:
             clear()
         while True:
             try:
@@ -105,10 +105,10 @@ class Hold:
             if self._stopper is None or self._may_finish(reason):
                 return False
             now = time.monotonic()
-            if self.told_at is None or now - self.told_at >= TELL_GAP_SECONDS:
+            if self.interrupted_at is None or now - self.interrupted_at >= INTERRUPT_GAP_SECONDS:
                 self._stopper(self.reason)
-                self.told_at = now
-                self.told_first_at = self.told_first_at or now
+                self.interrupted_at = now
+                self.first_interrupted_at = self.first_interrupted_at or now
             return True
 
     def _may_finish(self, reason: type[Interrupted]) -> bool:
@@ -122,7 +122,7 @@ class RunningTasks:
     """The claimed tasks of this process, by id, behind one lock. Any thread may call it."""
 
     def __init__(self) -> None:
-        self._tasks: dict[UUID, Hold] = {}
+        self._tasks: dict[UUID, RunningTask] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -133,16 +133,16 @@ class RunningTasks:
         with self._lock:
             return pk in self._tasks
 
-    def get(self, pk: UUID) -> Hold | None:
+    def get(self, pk: UUID) -> RunningTask | None:
         with self._lock:
             return self._tasks.get(pk)
 
-    def snapshot(self) -> dict[UUID, Hold]:
+    def snapshot(self) -> dict[UUID, RunningTask]:
         """Return a copy, to be read without the lock."""
         with self._lock:
             return dict(self._tasks)
 
-    def add(self, tasks: Iterable[Hold]) -> list[Hold]:
+    def add(self, tasks: Iterable[RunningTask]) -> list[RunningTask]:
         """
         Add claimed tasks. Return the earlier claims that are no longer valid.
 
@@ -153,13 +153,13 @@ class RunningTasks:
             self._tasks.update((task.id, task) for _, task in before)
         return [earlier for earlier, task in before if earlier is not None and is_of_restored_backup(earlier, task)]
 
-    def remove(self, task: Hold) -> None:
+    def remove(self, task: RunningTask) -> None:
         """Remove this claim; another claim of the same task stays."""
         with self._lock:
             if self._tasks.get(task.id) is task:
                 del self._tasks[task.id]
 
-    def is_superseded(self, task: Hold) -> bool:
+    def is_superseded(self, task: RunningTask) -> bool:
         """Whether a newer claim of the same task has the same number or a lower one."""
         newer = self.get(task.id)
         return newer is not None and is_of_restored_backup(task, newer)
@@ -169,6 +169,6 @@ class RunningTasks:
             self._tasks.clear()
 
 
-def is_of_restored_backup(earlier: Hold, later: Hold) -> bool:
+def is_of_restored_backup(earlier: RunningTask, later: RunningTask) -> bool:
     """Whether a backup was restored between two claims of one task, because the later number is not higher."""
     return earlier is not later and earlier.claimed.claim_number >= later.claimed.claim_number

@@ -123,7 +123,7 @@ def test_a_commit_that_the_database_refuses_to_serialize_runs_again_uncounted(
 
     assert (row.attempts, row.errors, row.claim_number) == (0, [], 2)
     assert tasks.written() == ["saw 0"]
-    assert running.pulse.counts.lost == 0
+    assert running.loop.counts.lost == 0
 
 
 def test_a_body_that_is_in_the_way_for_ever_fails_in_the_end(

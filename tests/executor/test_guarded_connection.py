@@ -30,7 +30,7 @@ def asked(line: GuardedConnection) -> tuple[object, int | None]:
 
 
 def test_statements_are_prepared_and_planned_once() -> None:
-    assert asked(GuardedConnection("pulse", "default", 10.0, prepares=True)) == ("force_generic_plan", PREPARE_AT)
+    assert asked(GuardedConnection("loop", "default", 10.0, prepares=True)) == ("force_generic_plan", PREPARE_AT)
 
 
 def test_a_line_that_is_not_to_prepare_leaves_its_connection_alone() -> None:
@@ -43,7 +43,7 @@ def test_behind_a_pooler_nothing_is_prepared(monkeypatch: pytest.MonkeyPatch) ->
         "jobqueue.engine.postgres.connection.statement", lambda name: {"identify_session": "SELECT 0, ''"}[name]
     )
 
-    assert asked(GuardedConnection("pulse", "default", 10.0, prepares=True)) == ("auto", None)
+    assert asked(GuardedConnection("loop", "default", 10.0, prepares=True)) == ("auto", None)
 
 
 @pytest.mark.parametrize(("level", "transactions"), [("read committed", 0), ("repeatable read", 2)])
@@ -60,7 +60,7 @@ def test_claim_and_plain_commit_need_no_transaction_around_them_where_a_statemen
         return begin(db)
 
     monkeypatch.setattr(PostgresDatabase, "transaction", count)
-    with GuardedConnection("pulse", "default", 10.0, prepares=True):
+    with GuardedConnection("loop", "default", 10.0, prepares=True):
         (claimed,) = bench.claim()
         assert bench.commit(outcome(claimed)).done == {pk: Status.SUCCESSFUL}
 
@@ -72,7 +72,7 @@ def test_claim_and_plain_commit_need_no_transaction_around_them_where_a_statemen
 def test_claim_in_a_callers_transaction_is_undone_with_it() -> None:
     bench = make_bench("postgresql")
     pk = bench.add()
-    with GuardedConnection("pulse", "default", 10.0, prepares=True), transaction.atomic():
+    with GuardedConnection("loop", "default", 10.0, prepares=True), transaction.atomic():
         assert bench.claim_ids() == [pk]
         transaction.set_rollback(True)
 
