@@ -285,8 +285,8 @@ class ClaimedBatch(list[ClaimedTask]):
     """
     What a claim gave.
 
-    locked_queues: limited queues that another claim was at work on, so that this one left them out. is_truncated: it did not
-    look     deep enough into its many queues to find as many as were asked for; more may be there.
+    locked_queues: limited queues that were skipped, because another claim has locked them. is_truncated: the claim did
+    not search deep enough into its many queues to find the limit; there may be more.
     """
 
     locked_queues: frozenset[str] = frozenset()
