@@ -17,20 +17,22 @@ ifneq ($(PG_BIN),)
 export JOBQUEUE_PG_BIN := $(PG_BIN)
 endif
 
-# What somebody exported for a site of theirs is not meant for the demo and the tests.
+# Variables exported for another site must not reach the demo and the tests.
 OURS := JOBQUEUE_PG_BIN JOBQUEUE_SAMPLES JOBQUEUE_ORDER JOBQUEUE_SEED JOBQUEUE_SEEDS
 # With PYTHONDONTWRITEBYTECODE each of the hundreds of processes that the tests start would compile what it imports.
 unexport DJANGO_SETTINGS_MODULE PYTHONDONTWRITEBYTECODE $(filter-out $(OURS),$(filter JOBQUEUE_%,$(.VARIABLES)))
 
-.PHONY: help demo serve test interleavings trust trust-peers bench bench-quick bench-actors bench-wake load lint format matrix venv venv-bench clean
+.PHONY: help demo serve test test-slow test-all verify verify-orders verify-peers bench bench-quick bench-actors bench-wake load lint format matrix venv venv-bench clean
 
 help:
 	@echo "make demo     import photographs through the queue and show what happened (PHOTOS=folder: your own)"
 	@echo "make serve    run the demo site and its executors until Ctrl-C"
-	@echo "make test     run the test suite (ARGS='-k admin -x' goes to pytest)"
-	@echo "make interleavings  step through the races at length: 2,000 orders of each that has too many to run all"
-	@echo "make verify    kill, freeze and cut off executors and servers for hours, and write docs/reliability.md"
-	@echo "make verify-peers  do the same to procrastinate and django-tasks-db, a quarter of an hour, and add what came of it"
+	@echo "make test     run the fast tests, about four minutes (ARGS='-k admin -x' goes to pytest)"
+	@echo "make test-slow  run the other tests: processes, plans, races, and the short forms of verification/"
+	@echo "make test-all   run both"
+	@echo "make verify   kill, freeze and cut off executors and servers for hours, and write docs/reliability-results.md"
+	@echo "make verify-orders  run 2,000 orders of each race that has too many to run all"
+	@echo "make verify-peers   run crash campaigns against procrastinate and django-tasks-db, 15 minutes"
 	@echo "make bench    measure this queue beside its peers, an hour and a half (make bench-quick: two minutes)"
 	@echo "make bench-actors  measure polls of actors per second beside the naive protocol (ARGS='--rounds 9')"
 	@echo "make bench-wake    measure how soon an actor among a million is polled after its message"
@@ -51,16 +53,25 @@ demo: venv
 serve: venv
 	@$(PY) manage.py serve_demo
 
+# Tests of one file run in one process, files side by side.
+PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: venv
-	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(PYTEST) -m "not slow" tests $(ARGS)
 
-interleavings: venv
-	@JOBQUEUE_SAMPLES=$(or $(JOBQUEUE_SAMPLES),2000) $(PY) -m pytest verification/interleavings/test_orders.py $(ARGS)
+test-slow: venv
+	@$(PYTEST) -m slow tests $(ARGS)
+	@$(PYTEST) verification $(ARGS)
 
-trust: venv
+test-all: test test-slow
+
+verify: venv
 	@$(PY) -m verification.faults $(ARGS)
 
-trust-peers: venv-bench
+verify-orders: venv
+	@JOBQUEUE_SAMPLES=$(or $(JOBQUEUE_SAMPLES),2000) $(PY) -m pytest verification/interleavings/test_orders.py $(ARGS)
+
+verify-peers: venv-bench
 	@$(BENCH_PY) -m verification.faults.peers $(ARGS)
 
 bench: venv-bench

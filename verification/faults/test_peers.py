@@ -11,7 +11,7 @@ from verification.faults import report
 from verification.faults.peers.count import EVERYBODY, Seen, count, restarts
 from verification.faults.sections import LAST, PEERS, section, with_section
 
-PAGE = f"# Reliability\n\n## What was seen\n\nMuch.\n\n## {LAST}\n\n```\nmake trust   ## long\n```\n"
+PAGE = f"# Reliability\n\n## What was seen\n\nMuch.\n\n## {LAST}\n\n```\nmake verify   ## long\n```\n"
 
 
 def enqueued(*numbers: int) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 Which orders to run: one of each kind of two connections, or a seeded sample where there are too many.
 
 JOBQUEUE_ORDER=ABBA... repeats one order, JOBQUEUE_SEED=... draws another sample, and JOBQUEUE_SAMPLES=2000 a larger
-one, which `make interleavings` does.
+one, which `make verify-orders` does.
 """
 
 from __future__ import annotations

@@ -36,12 +36,12 @@ class DatabaseState:
             self.last_away_at = now = time.monotonic()
             if self._since is None and self._last_good_at.get(who, now) < self._last_over_at:
                 self._last_good_at[who] = now
-                logger.debug("database.reconnected %s connects again: %s", who, first_line_of(error))
+                logger.debug("database.reconnected connection=%s error=%s", who, first_line_of(error))
                 return
             self._down.add(who)
             if self._since is None:
                 self._since = now
-                logger.warning("database.unreachable, trying again until it is back: %s", first_line_of(error))
+                logger.warning("database.unreachable error=%s", first_line_of(error))
 
     def end(self, who: str) -> None:
         self._last_good_at[who] = time.monotonic()
@@ -51,5 +51,5 @@ class DatabaseState:
             self._down.discard(who)
             if self._since is not None and not self._down:
                 self._last_over_at = time.monotonic()
-                logger.warning("database.reconnected after %.1f s", self._last_over_at - self._since)
+                logger.warning("database.reconnected after_s=%.1f", self._last_over_at - self._since)
                 self._since = None

@@ -67,7 +67,7 @@ class TaskConnections:
             try:
                 self._release(wrapper)
             except Exception as error:  # noqa: BLE001 - it is not used again
-                logger.debug("connection.discard %s", error)
+                logger.debug("connection.discarded error=%s", error)
                 discard(wrapper)
         for alias, idle in list(self._idle.items()):
             idle.close_if_unusable_or_obsolete()
@@ -239,7 +239,7 @@ def quietly(close: Callable[[], None]) -> None:
     try:
         close()
     except Exception as error:  # noqa: BLE001 - it may be closed already, which is as good
-        logger.debug("connection.close %s", error)
+        logger.debug("connection.close_failed error=%s", error)
 
 
 def _on_connection(*, connection: BaseDatabaseWrapper, **_: Any) -> None:
