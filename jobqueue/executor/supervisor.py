@@ -180,7 +180,13 @@ class Supervisor:
                 self._exit_code = self._exit_code or EXIT_INTERNAL
         elif child.reports.was_stopped_on_request:
             self._first.discard(child.number)
-            self._log("process.not_restarted", child, code, "", is_fine=code == EXIT_OK)
+            logger.log(
+                logging.INFO if code == EXIT_OK else logging.WARNING,
+                "process.not_restarted process=%d pid=%d reason=%s",
+                child.number,
+                child.process.pid,
+                describe_end(code),
+            )
         elif code == EXIT_UNAVAILABLE and self._is_database_unavailable(child.number):
             # As a single process does: later on it waits for the database, at the start the settings may be wrong.
             self._exit_code = EXIT_UNAVAILABLE
@@ -201,13 +207,13 @@ class Supervisor:
             self._failures.pop(child.number, None)
         wait = 0.0 if is_fine else self._wait_after_failure(child.number)
         self._start_at[child.number] = time.monotonic() + wait
-        self._log("process.ended", child, code, f" restart_in_s={wait:.1f}", is_fine=is_fine)
-
-    def _log(self, event: str, child: Child, code: int, consequence: str, *, is_fine: bool) -> None:
-        reason = f"signal {-code}" if code < 0 else f"code {code}"
-        level = logging.INFO if is_fine else logging.WARNING
         logger.log(
-            level, "%s process=%d pid=%d reason=%s%s", event, child.number, child.process.pid, reason, consequence
+            logging.INFO if is_fine else logging.WARNING,
+            "process.ended process=%d pid=%d restart_in_s=%.1f reason=%s",
+            child.number,
+            child.process.pid,
+            wait,
+            describe_end(code),
         )
 
     def _wait_after_failure(self, number: int) -> float:
@@ -221,3 +227,7 @@ class Supervisor:
                 child.process.kill()
             self._exit_code = self._exit_code or EXIT_INTERNAL
             self._kill_at = time.monotonic() + KILL_AFTER_SECONDS
+
+
+def describe_end(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"code {code}"

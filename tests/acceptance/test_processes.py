@@ -137,7 +137,7 @@ def test_children_stopped_by_command_are_not_replaced(fleet: Fleet) -> None:
     ids = {pid: Executor.objects.get(pid=pid, state="RUNNING").pk for pid in (victim, survivor)}
 
     api.command([ids[victim]], Command.STOP)
-    supervisor.output.wait_for(rf"INFO .*process\.not_restarted .*pid={victim} with code 0; it was stopped")
+    supervisor.output.wait_for(rf"INFO .*process\.not_restarted .*pid={victim} reason=code 0")
     tiny.enqueue()
     assert wait_for_end() == {"SUCCESSFUL": 1}
     assert supervisor.children() == [survivor]
@@ -204,7 +204,7 @@ def test_burst_survives_a_child_that_dies(fleet: Fleet) -> None:
 def test_task_that_exits_fails_and_its_process_is_replaced(fleet: Fleet) -> None:
     exit_with.enqueue(3)
     supervisor = fleet.start(*TWO, heartbeat_timeout=1)
-    supervisor.output.wait_for(r"WARNING .*process\.ended .* with code 3; again in")
+    supervisor.output.wait_for(r"WARNING .*process\.ended .* restart_in_s=.* reason=code 3")
     assert wait_for_end() == {"FAILED": 1}
     assert Task.objects.get().executor_losses == 3
     assert supervisor.stop() == 0

@@ -68,7 +68,7 @@ def test_broken_code_is_tried_again_until_it_works(fleet: Fleet, watched: Path) 
     process, _ = start(fleet, watched)
     touch(watched, "VALUE = \n")
     process.output.wait_for("SyntaxError")
-    process.output.wait_for(r"process\.ended .* with code 1; again in", count=2)
+    process.output.wait_for(r"process\.ended .* restart_in_s=.* reason=code 1", count=2)
     assert Task.objects.get().status == "READY"
     watched.write_text("VALUE = 3\n")
     wait_until(lambda: Effect.objects.count() == 2, "the second start")

@@ -89,7 +89,7 @@ def test_executor_ends_with_any_of_its_threads(fleet: Fleet, name: str) -> None:
 def test_supervisor_replaces_a_child_that_failed(fleet: Fleet) -> None:
     supervisor = fleet.start("--processes", "2", heartbeat_timeout=3)
     break_thread.enqueue("heartbeat")
-    supervisor.output.wait_for(r"process\.ended .* with code 70; again in")
+    supervisor.output.wait_for(r"process\.ended .* restart_in_s=.* reason=code 70")
     wait_until(lambda: Executor.objects.count() == 3, "the new child")
     tiny.enqueue_many([((), {}) for _ in range(20)])
     wait_for_end()

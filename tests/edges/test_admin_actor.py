@@ -478,7 +478,7 @@ def test_lock_timeout_is_reported(client, staff, make, monkeypatch, backend):
     def refuse(*args, **kwargs):
         raise OperationalError("canceling statement due to lock timeout")
 
-    monkeypatch.setattr(type(engine_for(backend)), "wake", refuse)
+    monkeypatch.setattr(engine_for(backend), "wake", refuse)
 
     response = client.post(task_url(row, "wake"))
 

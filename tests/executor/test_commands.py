@@ -63,7 +63,9 @@ def test_executor_that_is_told_to_stop_ends_as_after_sigterm(
     wait_until(result, Status.SUCCESSFUL)
     assert row_of(running, backend).state == "STOPPED"
     assert running.process.health.status().was_stopped_on_request
-    assert next(line for line in caplog.messages if line.startswith("executor.command_received")).endswith(" command=stop")
+    assert next(line for line in caplog.messages if line.startswith("executor.command_received")).endswith(
+        " command=stop"
+    )
     assert api.command([running.process.executor_id], Command.QUIET, backend=backend) == 0
 
 

@@ -26,7 +26,7 @@ def classes_of_exceptions() -> set[str]:
 
 def verbs() -> set[str]:
     parser = load_command_class("jobqueue", "jobqueue").create_parser("manage.py", "jobqueue")
-    (verbs,) = [action.choices for action in parser._actions if action.dest == "what"]
+    (verbs,) = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     return set(verbs or ())
 
 
