@@ -1,5 +1,6 @@
 """The table of public names in docs/reference.md lists exactly the names in the code."""
 
+import argparse
 import re
 from pathlib import Path
 
