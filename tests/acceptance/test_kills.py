@@ -24,7 +24,7 @@ def test_tasks_that_kill_their_process_end_failed_and_harm_nobody(fleet: Fleet) 
         assert Effect.objects.filter(task_id=killer.id).exists()  # else it was lost beside the other
     assert not Task.objects.exclude(attempts=0).exists()
     for number in (signal.SIGKILL, signal.SIGSEGV):
-        assert supervisor.output.find(f"process.ended .* with signal {number.value}")
+        assert supervisor.output.find(f"process.ended .* reason=signal {number.value}")
     assert supervisor.stop() == 0
 
 

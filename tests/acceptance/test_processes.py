@@ -155,7 +155,7 @@ def test_child_stopped_by_command_and_then_killed_is_not_replaced(fleet: Fleet) 
 
     os.kill(victim, signal.SIGKILL)
 
-    supervisor.output.wait_for(rf"WARNING .*process\.not_restarted .*pid={victim} with signal 9")
+    supervisor.output.wait_for(rf"WARNING .*process\.not_restarted .*pid={victim} reason=signal 9")
     assert supervisor.children() == [survivor]
     assert supervisor.stop(signal.SIGQUIT) == 131
 
