@@ -1,4 +1,4 @@
-# The demo: its site and its executors, one image for both. A site of your own copies other folders.
+# One image for the demo's site and its executors. For your own site, copy your folders instead of the demo's.
 FROM python:3.13-slim AS build
 WORKDIR /build
 COPY .ci/constraints.txt ./
@@ -9,7 +9,7 @@ RUN python -m venv /venv \
 
 FROM python:3.13-slim
 ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 DJANGO_SETTINGS_MODULE=demo_project.settings
-# Pictures lie in /data, which a volume that is mounted there takes over with its owner.
+# The demo stores pictures in /data. A new volume that is mounted there gets its owner.
 RUN useradd --system --uid 10001 --no-create-home app && install -d -o app /data
 COPY --from=build /venv /venv
 WORKDIR /app
