@@ -1,4 +1,4 @@
-"""`make verify`: every campaign with every seed, and the page that says what came of it."""
+"""`make verify`: run all checks at length and write docs/reliability-results.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from verification.interleavings.process import leave, pool_of
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
 for name in [name for name in os.environ if name.startswith("PG")]:
-    del os.environ[name]  # PGSERVICE and the like point at a server of the machine
+    del os.environ[name]  # PGSERVICE and others would point at another server
 django.setup()
 
 from verification.faults import at_length, campaigns, report  # noqa: E402 - they import models
@@ -29,21 +29,22 @@ CHAPTERS = (*at_length.ALL, "campaigns")
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make verify ARGS=...", description=__doc__)
-    parser.add_argument("--seeds", type=int, help="how many (20; of named campaigns 1)")
-    parser.add_argument("--seed", type=int, default=1, help="the first (1)")
+    parser.add_argument("--seeds", type=int, help="the number of seeds (default: 20, or 1 for named campaigns)")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed (default: 1)")
     parser.add_argument(
         "--only",
         metavar="NAME",
-        help=f"one chapter ({', '.join(CHAPTERS)}), or campaigns (kill,zombies): only their rows are written anew, "
-        "with more than one seed",
+        help=f"one chapter ({', '.join(CHAPTERS)}), or names of campaigns (kill,zombies). Named campaigns "
+        "write their rows only with more than one seed",
     )
-    parser.add_argument("--jobs", type=int, default=JOBS, help=f"so many campaigns at once ({JOBS}); most is waiting")
-    parser.add_argument("--remark", default="", help="a sentence for the page, about the machine or the run")
+    parser.add_argument("--jobs", type=int, default=JOBS, help=f"how many campaigns run in parallel (default: {JOBS})")
+    parser.add_argument("--remark", default="", help="a sentence for the page about the machine or the run")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, leave)
     names = [] if options.only in (None, *CHAPTERS) else options.only.split(",")
     if unknown := [name for name in names if name not in campaigns.ALL]:
-        parser.error(f"--only knows {', '.join([*CHAPTERS, *campaigns.ALL])}, and not {', '.join(unknown)}")
+        choices = ", ".join([*CHAPTERS, *campaigns.ALL])
+        parser.error(f"unknown name for --only: {', '.join(unknown)}. Choose from {choices}.")
     if options.seeds is None:
         options.seeds = 1 if names else 20
     is_good = True
@@ -55,13 +56,13 @@ def main() -> int:
     if options.only not in at_length.ALL:
         able = [name for name, campaign in campaigns.FULL.items() if campaign.can_run]
         if not names and len(able) < len(campaigns.FULL):
-            print("PgBouncer is not installed. The campaigns behind it do not run.", flush=True)
-        is_good &= rage(names or able, options)
+            print("PgBouncer is not installed. Its campaigns are skipped.", flush=True)
+        is_good &= run_campaigns(names or able, options)
     return 0 if is_good else 1
 
 
-def rage(names: Sequence[str], options: argparse.Namespace) -> bool:
-    """Run campaigns, some at once; after each seed the page is written, since this may be interrupted."""
+def run_campaigns(names: Sequence[str], options: argparse.Namespace) -> bool:
+    """Run campaigns in parallel. Write the page after each seed, so that an interrupted run keeps its results."""
     seeds, is_part = range(options.seed, options.seed + options.seeds), set(names) != set(campaigns.FULL)
     chosen = {name: campaigns.ALL[name] for name in names}
     rows = {name: report.Row(campaign.title, campaign.leaves_a_rescuer) for name, campaign in chosen.items()}
@@ -100,12 +101,12 @@ def write(rows: Mapping[str, report.Row], began: float, remark: str) -> None:
 
 
 def in_time(rows: Mapping[str, report.Row]) -> bool:
-    """Whether restarts took no longer than was promised, where that is measured."""
+    """Return whether restarts were as fast as promised in the campaigns that measure them."""
     timed = {name: row for name, row in rows.items() if campaigns.ALL[name].is_timed and row.recovery_seconds}
     late = {name: row.percentile(0.99) for name, row in timed.items() if row.percentile(0.99) > report.LATEST_SECONDS}
     for name, seconds in late.items():
-        print(f"{name}: 1 % of restarts took {seconds:.1f} s and longer; promised are {report.LATEST_SECONDS:g} s")
-        print(f"  once more: make verify ARGS='--only {name} --seeds {len(timed[name].seeds)}'")
+        print(f"{name}: 1 % of restarts took at least {seconds:.1f} s. The promise is {report.LATEST_SECONDS:g} s.")
+        print(f"  Repeat it: make verify ARGS='--only {name} --seeds {len(timed[name].seeds)}'")
     return not late
 
 

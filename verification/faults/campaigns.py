@@ -1,4 +1,4 @@
-"""What `make verify` does, and how much of it each run of the suite."""
+"""The campaigns of `make verify` (FULL), and their short forms in the test suite (QUICK)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ DURABLE: Mapping[str, str] = {
     "fsync": "on",
     "synchronous_commit": "on",
     "deadlock_timeout": "100ms",
-    "timezone": "Europe/Berlin",  # not Django's: so Django begins each connection with a statement, which may fail
+    "timezone": "Europe/Berlin",  # not Django's, so Django starts each connection with a statement
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
     """
-    title: what its row in the table is called. is_timed: its restarts are held against the promise.
+    A series of faults on a running queue.
 
-    leaves_a_rescuer: whether somebody always lives who may rescue; else the times of restarts say nothing.
-    every: it runs with each so-many-th seed, the first included. pooler_mode: of a PgBouncer before the server.
+    title: its row in the table. is_timed: compare its restarts with the promise. leaves_a_rescuer: an executor that
+    may rescue is always alive; otherwise the times of restarts mean nothing. every: 5 means each fifth seed, from the
+    first one. pooler_mode: run PgBouncer in front of the server in this mode.
     """
 
     title: str
@@ -41,7 +42,7 @@ class Campaign:
 
     @property
     def can_run(self) -> bool:
-        """Whether this machine has what it needs."""
+        """Return whether this machine has the programs that the campaign needs."""
         return self.pooler_mode is None or PROGRAM is not None
 
 
@@ -71,7 +72,7 @@ QUICK = {
         storm(
             Plan(
                 {"kill_executor": 100, "freeze_executor": 5, "kill_sender": 5},
-                together=8,  # then the fleet fills up, and can serve again when the tasks of the dead are rescued
+                together=8,  # new executors then start, and are ready before the rescue
                 pause_seconds=1.5,
                 strength=16,
                 serving=16,
@@ -110,7 +111,7 @@ QUICK = {
         "tasks that kill their process", storm(Plan({"poison": 3}, pause_seconds=1.0)), AS_IT_COMES, is_timed=True
     ),
 }
-# Per seed; with 20 of them it is ten times what the suite does, and more.
+# Counts per seed. 20 seeds inject more than ten times the faults of QUICK.
 FULL = {
     "kill": Campaign(
         "executor SIGKILL, one at a time",
@@ -122,14 +123,14 @@ FULL = {
         storm(Plan({"kill_executor": 45}, together=3)),
     ),
     "poison": Campaign(
-        "task that kills its process, until `MAX_EXECUTOR_LOSSES` (3, as it comes) are spent",
+        "task that kills its process until `MAX_EXECUTOR_LOSSES` (default: 3) is reached",
         storm(Plan({"poison": 3})),
         AS_IT_COMES,
         is_timed=True,
     ),
     "senders": Campaign("sender SIGKILL", storm(Plan({"kill_sender": 10}, pause_seconds=0.0))),
     "zombies": Campaign(
-        "executor frozen for 1.5 to 3 timeouts, then let go on",
+        "executor frozen for 1.5 to 3 timeouts, then resumed",
         storm(Plan({"freeze_executor": 3}, gap_seconds=(0.2, 1.0))),
     ),
     "hold": Campaign(
@@ -152,7 +153,7 @@ FULL = {
     "cut-before": Campaign("connection cut before COMMIT arrives", storm(Plan({"cut_before_commit": 20}))),
     "cut-after": Campaign("connection cut before COMMIT is answered", storm(Plan({"cut_after_commit": 20}))),
     "network": Campaign(
-        "network reset, slow with a reset, or a black hole for 1.5 timeouts",
+        "network reset, slow with a reset, or dropping all packets for 1.5 timeouts",
         storm(Plan({"reset_network": 5, "slow_network": 2, "black_hole": 1}, gap_seconds=(0.2, 1.0))),
     ),
     "logins": Campaign(
@@ -178,16 +179,16 @@ FULL = {
             "freeze": "executor frozen at each failpoint for 1.5 timeouts",
             "term": "SIGTERM at each failpoint",
             "raise": "database error at each failpoint",
-            "delay": "1.5 timeouts' wait at each failpoint",
-            "terminate": "sessions ended while it stands at each failpoint",
-            "kill_backend": "backend SIGKILL while it stands at each failpoint",
-            "kill_postmaster": "postmaster SIGKILL while it stands at each failpoint",
+            "delay": "delay of 1.5 timeouts at each failpoint",
+            "terminate": "sessions ended while an executor is at each failpoint",
+            "kill_backend": "backend SIGKILL while an executor is at each failpoint",
+            "kill_postmaster": "postmaster SIGKILL while an executor is at each failpoint",
             "outage": "outage of three timeouts from each failpoint on",
             "cut_before_commit": "next COMMIT after each failpoint cut before it arrives",
             "cut_after_commit": "next COMMIT after each failpoint cut before it is answered",
-            "reset_network": "network reset while it stands at each failpoint",
+            "reset_network": "network reset while an executor is at each failpoint",
             "slow_network": "network slow from each failpoint on",
-            "black_hole": "network a black hole for 1.5 timeouts from each failpoint on",
+            "black_hole": "network drops all packets for 1.5 timeouts from each failpoint on",
             "full_disk": "tables that cannot grow from each failpoint on",
         }.items()
     },
@@ -196,7 +197,7 @@ ALL = {f"quick-{name}": campaign for name, campaign in QUICK.items()} | FULL
 
 
 def run(name: str, cluster: Cluster, seed: int) -> Figures:
-    """Run a campaign on a new database. Whatever it raises, AssertionError for a broken rule, says how to repeat it."""
+    """Run a campaign on a new database. Each exception has a note with the command that repeats the run."""
     campaign = ALL[name]
     try:
         with rig(cluster, pooler_mode=campaign.pooler_mode, **campaign.options) as made:
@@ -215,11 +216,11 @@ def run(name: str, cluster: Cluster, seed: int) -> Figures:
 
 
 def once_more(name: str, seed: int) -> str:
-    return f"seed {seed}; once more: make verify ARGS='--only {name} --seed {seed}'"
+    return f"seed {seed}; repeat it: make verify ARGS='--only {name} --seed {seed}'"
 
 
 class Violated(AssertionError):
-    """The checker found what must not be."""
+    """The checker found violations."""
 
     def __init__(self, text: str, figures: Figures) -> None:
         super().__init__(text)

@@ -1,7 +1,7 @@
 """
-The one judge of every run: what must hold of a history, whatever was done to the processes and the server.
+Check the history of a run against the promise.
 
-Each rule is a function from a history to its violations; test_checker.py forges a history against each.
+Each rule is a function from a history to its violations. test_checker.py has a forged history for each rule.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ LEGAL: dict[str | None, tuple[str | None, ...]] = {
     "CANCELLED": ("READY", None),
 }
 PAID = '"paid"'  # the result of an atomic body
-# A beat takes its time from the clock before its commit can be seen.
+# A heartbeat reads the clock before other sessions see its commit.
 UNSEEN = timedelta(seconds=0.3)
 
 ENDS = {"succeeded": "SUCCESSFUL", "failed": "FAILED"}  # as executors log them
 TOLD_END = re.compile(r"task\.(succeeded|failed) task=\S+ id=(\S+) queue=")
-TWO_ANSWERS = "InternalError: received 2 results"  # of psycopg, where the pooler's error follows the server's
+TWO_ANSWERS = "InternalError: received 2 results"  # from psycopg, if the pooler's error follows the server's
 FAILURE = re.compile(rf"^task\.(?:retried|failed) .*? error=({TWO_ANSWERS}|\w+)")
 START = re.compile(r"task\.started task=\S+ id=(\S+) queue=")
 END = re.compile(
     rf"task\.(?:succeeded|retried|failed|released) task=\S+ id=(\S+) queue=(?:.*? error=({TWO_ANSWERS}|\w*))?"
 )
-GRACE_SECONDS = 1.0  # after a fault, until each attempt that begins has to find a database
+GRACE_SECONDS = 1.0  # after a fault; attempts that start later must reach the database
 OF_THE_DATABASE = {"OperationalError", "InterfaceError", TWO_ANSWERS}
-OF_BODIES = OF_THE_DATABASE | {"RuntimeError"}  # which they raise where they are asked to
-WHEN_STARVED = ("database.timed_out", "executor.fenced")  # a machine that stands still for seconds is enough
+OF_BODIES = OF_THE_DATABASE | {"RuntimeError"}  # which bodies raise on purpose
+WHEN_STARVED = ("database.timed_out", "executor.fenced")  # an overloaded machine is enough
 TO_PROCESSES = {
     "kill_executor",
     "freeze_executor",
@@ -70,7 +70,7 @@ Rule = Callable[[History], Iterator[str]]
 
 
 def lost(history: History) -> Iterator[str]:
-    """What was acknowledged has ended with its result, and every message was read."""
+    """Each acknowledged task ends with its result, and an actor reads every message."""
     stories = history.stories()
     for note in [*history.said("enqueued"), *history.said("poisoned")]:
         story = stories.get(str(note["task"]), [])
@@ -84,7 +84,7 @@ def lost(history: History) -> Iterator[str]:
 
 
 def doubled(history: History) -> Iterator[str]:
-    """Each poll and each message has its effect once, each task ends once."""
+    """Each poll and each message has its effect once, and each task ends once."""
     effects = Counter((effect.kind, effect.key) for effect in history.effects)
     yield from (
         f"effect {kind} {key} was committed {count} times" for (kind, key), count in effects.items() if count > 1
@@ -100,7 +100,7 @@ def doubled(history: History) -> Iterator[str]:
 
 
 def torn(history: History) -> Iterator[str]:
-    """An effect of an atomic body, and the end of its poll, are of one transaction."""
+    """An effect of an atomic body commits in the same transaction as the outcome."""
     ended = {(change.task_id, change.xact) for change in history.changes if change.before == "RUNNING" != change.after}
     for effect in history.effects:
         if (effect.task_id, effect.xact) not in ended:
@@ -113,7 +113,7 @@ def torn(history: History) -> Iterator[str]:
 
 
 def without_effect(history: History) -> Iterator[str]:
-    """What was paid has its effect; a ledger enters each message that it reads in a commit function, see bodies.py."""
+    """A paid task has its effect. A ledger writes a row for each message that its commit function reads: bodies.py."""
     written = Counter((effect.task_id, effect.xact) for effect in history.effects)
     read = Counter((mail.task_id, mail.xact) for mail in history.mail if mail.deed == "consumed")
     ledgers = {note["task"] for note in history.said("enqueued") if "expected" not in note}
@@ -128,7 +128,7 @@ def without_effect(history: History) -> Iterator[str]:
 
 
 def fenced(history: History) -> Iterator[str]:
-    """Only the holder of a claim writes its outcome; claims are numbered one by one; transitions are legal."""
+    """Only the executor that holds the claim writes the outcome. Claim numbers rise by one. Transitions are legal."""
     names = history.names()
     for change in history.changes:
         where = f"task {change.task_id} {change.before} -> {change.after} by {change.actor}"
@@ -146,7 +146,7 @@ def fenced(history: History) -> Iterator[str]:
 
 
 def stolen(history: History) -> Iterator[str]:
-    """A task is taken only from an executor that was silent for the timeout, and that the rig has hurt."""
+    """A rescue takes tasks only from an executor with a fault and without a heartbeat for the timeout."""
     beats, names = history.beats_of(), history.names()
     hurt: dict[str, float] = {}
     for note in history.said("hurt"):
@@ -161,7 +161,7 @@ def stolen(history: History) -> Iterator[str]:
 
 
 def miscounted(history: History) -> Iterator[str]:
-    """Attempts, polls, losses and workers are counted as they happen, and none is spent by a loss."""
+    """The counts of attempts, polls, losses and workers are right. A lost executor uses no attempt."""
     for change in history.changes:
         if change.before is None or change.after is None or change.before == change.after:
             continue
@@ -182,7 +182,7 @@ def miscounted(history: History) -> Iterator[str]:
             yield f"{where}: {change.attempts_after} attempts of {change.max_attempts}"
         if change.is_rescue and (lost_more != 1 or attempted or polled):
             yield f"{where}: a loss counted as {lost_more}, {attempted} attempts, {polled} polls"
-        # The newest hundred are kept.
+        # The row keeps the newest hundred workers.
         is_full = change.workers_before == change.workers_after == 100
         has_worked = change.is_rescue or (is_good_end and not change.polls_before)
         if worked not in (0, 1) or (has_worked and worked != 1 and not is_full):
@@ -192,7 +192,7 @@ def miscounted(history: History) -> Iterator[str]:
 
 
 def failed(history: History) -> Iterator[str]:
-    """No task fails for what was done to executors and servers, but who kills them does, when its losses are spent."""
+    """No task becomes FAILED because of a fault, except a task that kills its executors MAX_EXECUTOR_LOSSES times."""
     poisoned = {note["task"]: note["losses"] for note in history.said("poisoned")}
     for change in history.changes:
         if change.after in FINAL and change.after != change.before:
@@ -203,13 +203,13 @@ def failed(history: History) -> Iterator[str]:
 
 
 def lingering(history: History) -> Iterator[str]:
-    """No attempt fails for the database if it begins a second after a fault's end and ends before the next fault."""
+    """No attempt gets a database error if it starts a second after a fault and ends before the next one."""
     calm, begun = calm_times(history), defaultdict[tuple[str, str], deque[float]](deque)
     for line in history.logs:
         if found := START.match(line["message"]):
             begun[line["who"], found[1]].append(line["at"])
         elif found := END.match(line["message"]):
-            # An executor may log the end of an attempt when the next one has begun.
+            # An executor may log the end of an attempt after the next one has started.
             starts = begun[line["who"], found[1]]
             start = starts.popleft() if starts else -math.inf
             if found[2] in OF_THE_DATABASE and any(since <= start and line["at"] < until for since, until in calm):
@@ -217,14 +217,14 @@ def lingering(history: History) -> Iterator[str]:
 
 
 def stuck(history: History) -> Iterator[str]:
-    """At the end nothing waits, and no mail lies with anybody who could read it."""
+    """At the end of the run, each task is in a final state or deleted."""
     for task_id, story in history.stories().items():
         if story[-1].after not in (None, *FINAL):
             yield f"task {task_id} is {story[-1].after}"
 
 
-def gainsaid(history: History) -> Iterator[str]:
-    """What an executor logs as ended has ended so, by that executor."""
+def contradicted(history: History) -> Iterator[str]:
+    """If an executor logs the end of a task, that executor has committed that end."""
     ends = {(change.task_id, change.after, change.actor) for change in history.changes if change.after != change.before}
     for line in history.logs:
         if (found := TOLD_END.match(line["message"])) and (found[2], ENDS[found[1]], line["who"]) not in ends:
@@ -233,8 +233,7 @@ def gainsaid(history: History) -> Iterator[str]:
 
 def unexplained(history: History) -> Iterator[str]:
     """
-    No process logs an error but of what was done to it, the server or the network, or of a machine that stands still;
-    bodies fail as they are asked.
+    Each logged error follows from a fault, from an overloaded machine, or from a body that raises on purpose.
     """
     hurt: dict[str, float] = {}
     for note in history.said("hurt"):
@@ -243,7 +242,7 @@ def unexplained(history: History) -> Iterator[str]:
     poisoned = {note["task"] for note in history.said("poisoned")}
     for line in history.logs:
         words, error = line["message"], str(line.get("error", "")).rpartition(".")[2]
-        if words.startswith("task.failed "):  # its exception is the body's
+        if words.startswith("task.failed "):  # the exception comes from the body
             error = ""
         failure = found[1] if (found := FAILURE.search(words)) else "RuntimeError"
         is_severe = line["level"] in ("ERROR", "CRITICAL") and not words.startswith(WHEN_STARVED)
@@ -256,7 +255,7 @@ def unexplained(history: History) -> Iterator[str]:
 
 RULES: dict[str, Rule] = {
     rule.__name__: rule
-    for rule in (lost, doubled, torn, fenced, stolen, miscounted, failed, lingering, stuck, gainsaid, unexplained)
+    for rule in (lost, doubled, torn, fenced, stolen, miscounted, failed, lingering, stuck, contradicted, unexplained)
 }
 
 
@@ -265,7 +264,7 @@ def violations(history: History) -> list[Violation]:
 
 
 def numbers_seen(history: History) -> Counter[int]:
-    """Count how often each number is in the state that a ledger ended with, and in its effects."""
+    """Count how often each number is in the final state of a ledger."""
     seen: Counter[int] = Counter()
     for change in history.changes:
         result = json.loads(change.result or "null")
@@ -275,7 +274,7 @@ def numbers_seen(history: History) -> Counter[int]:
 
 
 def calm_times(history: History) -> list[tuple[float, float]]:
-    """Give the times from a fault of the server or the network, with the grace after it, to the next fault."""
+    """Return the periods from a fault of the server or network, plus the grace period, to the next fault."""
     faults = [note["at"] for note in history.said("fault")]
     over = [note["at"] for note in history.said("over") if note["deed"] not in TO_PROCESSES]
     return [(at + GRACE_SECONDS, min((next_at for next_at in faults if next_at > at), default=math.inf)) for at in over]
@@ -286,16 +285,16 @@ def is_rescue(change: Change) -> bool:
 
 
 def last_beat(beats: list[datetime], at: datetime) -> datetime:
-    """Give the last beat up to a moment; the first one where there was none before."""
+    """Return the last heartbeat before a time, or the first one if none came before."""
     return beats[max(0, bisect_right(beats, at) - 1)] if beats else datetime.min.replace(tzinfo=at.tzinfo)
 
 
 def restarts(history: History) -> list[float]:
     """
-    Give the seconds from the last beat of each dead holder to the next start of its task.
+    Return the seconds from the last heartbeat of each dead executor to the next start of its tasks.
 
-    From the first beat of the executor that rescued it, where that is later. A task that lost two executors runs
-    alone, and waits for a process to be empty: it is left out.
+    If the rescuing executor sent its first heartbeat later, count from there. Leave out tasks that lost two
+    executors: they run alone and wait for an empty process.
     """
     beats, names = history.beats_of(), history.names()
     first: dict[str, datetime] = {}

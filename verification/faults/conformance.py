@@ -1,7 +1,7 @@
 """
-The conformance suite of the PostgreSQL engine on a server of our choice, in a pytest of its own.
+Run the conformance tests of the PostgreSQL engine on a given server, in a separate pytest.
 
-Also a plugin of that pytest: each verb has a transaction of its own, in place of one around the test.
+This module is also a plugin of that pytest: each method of the engine gets its own transaction.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pytest
 
 CHECKOUT = Path(__file__).parents[2]
 LIMIT_SECONDS = 900.0
-# Two who take one key at once belong to it: enqueue() and send() must see what they waited for.
+# Includes races for one key: enqueue() and send() must see the row that they waited for.
 CHOSEN = "not portable and not sqlite and (conformance or KeysAtOnce or same_keys)"
 
 
 def run_conformance(url: str) -> str:
-    """Run the suite on an empty database, which is left as it is; gives what pytest said."""
+    """Run the tests on an empty database, keep the database, and return the output of pytest."""
     unused = ["-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:xdist"]  # plugins take seconds to load
     arguments = ["-m", "pytest", "-q", "-p", __name__, *unused, "--reuse-db", "-k", CHOSEN]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}

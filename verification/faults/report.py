@@ -1,10 +1,11 @@
-"""docs/reliability.md: the promise, and what was done to try it."""
+"""Write docs/reliability-results.md: the figures behind the promise."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,19 +23,20 @@ from verification.faults.storm import Figures
 MEMORY_GIB = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 TEMPLATE = Path(__file__).with_name("page.md")
 TIMEOUT_SECONDS = float(OPTIONS["HEARTBEAT_TIMEOUT"])
-RESTART_SECONDS = 2.0  # promised, on top of the timeout
+RESTART_SECONDS = 2.0  # the promise, in addition to the timeout
 LATEST_SECONDS = TIMEOUT_SECONDS + RESTART_SECONDS
 
 
 SEEN = re.compile(
-    r"^## What was seen\n\n(?P<machine>.*?); `HEARTBEAT_TIMEOUT` .*?\n(?P<remark>.*?)\n\n\|", re.MULTILINE | re.DOTALL
+    r"^## Campaigns\n\nMachine: (?P<machine>.*?)\.\s`HEARTBEAT_TIMEOUT` .*?\n(?P<remark>.*?)\n\n\|",
+    re.MULTILINE | re.DOTALL,
 )
 HEAD = ["fault", "times", "tasks", "messages", "rescued", "lost", "doubled", "stolen", "other", "restart, s", "seeds"]
 
 
 @dataclass(slots=True)
 class Row:
-    """What all runs of one campaign came to. is_measured: its restarts. stalled: runs that did not come to an end."""
+    """The sum of all runs of one campaign. is_measured: show the restarts. stalled: runs that did not finish."""
 
     title: str
     is_measured: bool = True
@@ -48,7 +50,7 @@ class Row:
     recovery_seconds: list[float] = field(default_factory=list)
 
     def add(self, figures: Figures | None, seed: int) -> None:
-        """Count a run; without figures, one that did not come to its end."""
+        """Count a run. A run that did not finish has no figures."""
         self.seeds.append(seed)
         if figures is None:
             self.stalled += 1
@@ -71,7 +73,7 @@ class Row:
         return ", ".join(map(str, self.seeds))
 
     def cells(self) -> list[str]:
-        lost = sum(self.broken[rule] for rule in ("lost", "stuck", "failed", "lingering", "gainsaid"))
+        lost = sum(self.broken[rule] for rule in ("lost", "stuck", "failed", "lingering", "contradicted"))
         doubled = self.broken["doubled"] + self.broken["torn"] + self.broken["fenced"]
         recovery = "-"
         if self.is_measured and self.recovery_seconds:
@@ -96,10 +98,10 @@ def seen(
     remark: str,
 ) -> dict[str, object]:
     """
-    Give what the chapter of the campaigns says.
+    Return the values for the chapter about campaigns.
 
-    titles: of all campaigns, in order. before: the page as it was: where not all were run, the others keep their rows,
-    and the chapter what it says of them.
+    titles: the titles of all campaigns, in order. before: the old page. If only some campaigns ran, the chapter keeps
+    the rows of the others, its machine and its remark.
     """
     here, said = machine(), f"All took {minutes:.0f} minutes. {remark}".rstrip()
     new = {row.title: [*row.cells(), f"{date}, {row.seen_with()}"] for row in rows}
@@ -113,7 +115,7 @@ def seen(
 
 
 def cells_of(page: str) -> Iterator[list[str]]:
-    """Give the cells of each line of a table."""
+    """Return the cells of each line of each table."""
     for line in page.splitlines():
         if line.startswith("| "):
             yield line.removeprefix("| ").removesuffix(" |").split(" | ")
@@ -126,9 +128,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers_from: i
 
 def page(known: Mapping[str, object], before: str = "") -> str:
     """
-    Fill in the template; a chapter of which something is not known stays as it was before.
+    Fill in the template.
 
-    So does one that another command writes, before the last.
+    A chapter with an unknown value keeps its old text. So does a chapter that another command writes.
     """
     values = {**standing(), **known}
     was = chapters(before)
@@ -144,7 +146,7 @@ def page(known: Mapping[str, object], before: str = "") -> str:
 
 
 def chapters(text: str) -> dict[str, str]:
-    """Split a page at its headings; each chapter begins with its own."""
+    """Split a page into chapters. Each one starts with its heading."""
     parts = re.split(r"^(?=## )", text, flags=re.MULTILINE)
     return {part[: part.find("\n\n") + 2]: part.rstrip() + "\n\n" for part in parts if part}
 
@@ -158,12 +160,16 @@ def machine() -> str:
 
 
 def standing() -> dict[str, object]:
-    """Give what is known without a run."""
+    """Return the values that need no run."""
     return {
         "timeout": TIMEOUT_SECONDS,
         "promised": TIMEOUT_SECONDS + RESTART_SECONDS,
-        "rules": "\n".join(f"* **{name}**: {' '.join((rule.__doc__ or '').split())}" for name, rule in RULES.items()),
+        "rules": "\n".join(bullet(f"* **{name}**: {rule.__doc__}") for name, rule in RULES.items()),
     }
+
+
+def bullet(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), 100, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def write(known: Mapping[str, object]) -> None:

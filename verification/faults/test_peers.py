@@ -11,7 +11,7 @@ from verification.faults import report
 from verification.faults.peers.count import EVERYBODY, Seen, count, restarts
 from verification.faults.sections import LAST, PEERS, section, with_section
 
-PAGE = f"# Reliability\n\n## What was seen\n\nMuch.\n\n## {LAST}\n\n```\nmake verify   ## long\n```\n"
+PAGE = f"# Reliability\n\n## Campaigns\n\nMuch.\n\n## {LAST}\n\n```\nmake verify   ## long\n```\n"
 
 
 def enqueued(*numbers: int) -> list[dict[str, Any]]:
@@ -90,8 +90,8 @@ def test_section_is_put_before_the_last_and_later_replaced_in_its_place() -> Non
     assert twice.index("Much.") < twice.index("New.") < twice.index(LAST)
 
 
-def test_section_about_others_survives_what_make_trust_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "reliability.md"
+def test_section_about_peers_survives_make_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "reliability-results.md"
     page.write_text(with_section(PAGE, PEERS, f"## {PEERS}\n\n| a | {{b}} |\n"))
     monkeypatch.setattr(report, "PAGE", page)
     for _ in range(2):

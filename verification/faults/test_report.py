@@ -1,4 +1,4 @@
-"""The page: each chapter says what came of its last run."""
+"""docs/reliability-results.md: each chapter holds the results of its last run."""
 
 import re
 from pathlib import Path
@@ -13,33 +13,37 @@ TITLES = ["killed", "frozen", "cut off"]
 MUTANTS = {"mutants_date": "2030-01-01", "broken_engines": 3, "missed": "none", "caught": "| the table |"}
 
 
-def test_chapter_that_was_not_run_stays_as_it_was() -> None:
+def test_page_keeps_chapters_that_did_not_run() -> None:
     before = page(MUTANTS)
 
     after = page({}, before)
 
-    assert "| the table |" in chapters(after)["## Broken engines\n\n"]
+    assert "| the table |" in chapters(after)["## Mutants\n\n"]
     assert "Not run yet." in chapters(after)["## Simulation\n\n"]
     assert after == before
 
 
-def test_chapter_that_was_run_is_new() -> None:
+def test_page_replaces_a_chapter_that_ran() -> None:
     assert "| another |" in page(MUTANTS | {"caught": "| another |"}, page(MUTANTS))
 
 
-def test_chapters_are_those_of_the_template() -> None:
+def test_page_has_the_chapters_of_the_template() -> None:
     assert chapters(page(MUTANTS)).keys() == chapters(TEMPLATE.read_text()).keys()
 
 
-def test_tests_that_the_page_names_are_there() -> None:
-    root = Path(__file__).parents[2]
-    named = set(re.findall(r"`(tests/[\w/]+\.py)`", PAGE.read_text()))
-    assert len(named) > 30
-    assert not [name for name in named if not (root / name).is_file()]
+ROOT = Path(__file__).parents[2]
+PAGES = [PAGE, ROOT / "SECURITY.md", ROOT / "verification/README.md"]
 
 
-def test_page_has_the_table_of_faults_as_the_template() -> None:
-    heading = "## Where each fault is tried\n\n"
+@pytest.mark.parametrize("path", PAGES, ids=[path.name for path in PAGES])
+def test_files_named_on_the_page_exist(path: Path) -> None:
+    named = set(re.findall(r"`((?:tests|verification|jobqueue)/[\w/]+\.py)`", path.read_text()))
+    assert named
+    assert not [name for name in named if not (ROOT / name).is_file()]
+
+
+def test_page_has_the_fault_table_of_the_template() -> None:
+    heading = "## Faults and their tests\n\n"
     assert chapters(PAGE.read_text())[heading] == chapters(TEMPLATE.read_text())[heading]
 
 
@@ -49,10 +53,10 @@ def after_a_run(titles: list[str], before: str, first_seed: int, remark: str = "
 
 
 def last_cells(text: str) -> dict[str, str]:
-    return {cells[0]: cells[-1] for cells in cells_of(chapters(text)["## What was seen\n\n"])}
+    return {cells[0]: cells[-1] for cells in cells_of(chapters(text)["## Campaigns\n\n"])}
 
 
-def test_campaigns_that_were_not_run_keep_their_rows_and_what_was_said_of_them() -> None:
+def test_page_keeps_rows_and_remark_of_campaigns_that_did_not_run() -> None:
     before = after_a_run(TITLES, "", 1, "It was cold.")
 
     after = after_a_run(["frozen"], before, 7)
@@ -63,7 +67,7 @@ def test_campaigns_that_were_not_run_keep_their_rows_and_what_was_said_of_them()
     assert "It was cold." not in after_a_run(TITLES, after, 1)
 
 
-def test_row_of_another_machine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_from_another_machine_names_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     before = after_a_run(TITLES, "", 1)
     monkeypatch.setattr(report, "machine", lambda: "64 cores")
 
@@ -73,11 +77,11 @@ def test_row_of_another_machine_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     assert after["killed"] == "2030-01-01, 1 to 5"
 
 
-def test_tables_end_with_an_empty_line() -> None:
-    """Else what follows is a row of them."""
+def test_each_table_ends_with_an_empty_line() -> None:
+    """Markdown would read the next line as a row of the table."""
     assert not re.findall(r"^\|.*\|\n[^|\n].*", PAGE.read_text(), re.MULTILINE)
 
 
-def test_seeds_that_were_left_out_are_not_named() -> None:
+def test_row_names_only_the_seeds_that_ran() -> None:
     assert Row("", seeds=[1, 6, 11]).seen_with() == "1, 6, 11"
     assert Row("", seeds=[7]).seen_with() == "7"

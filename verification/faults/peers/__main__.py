@@ -1,4 +1,4 @@
-"""`make verify-peers`: every fault to every side, and the section of docs/reliability.md that says what came of it."""
+"""`make verify-peers`: inject each fault into each queue, and write the section of docs/reliability-results.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section of docs/reliability.md about others beside us."""
+"""The section of docs/reliability-results.md that compares this queue with others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cells(figures: Figures) -> list[str]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int) -> str:
-    """Set a table whose first columns are words, and the others numbers."""
+    """Format a table. The first columns hold words, the others numbers."""
     rule = ["---"] * words + ["---:"] * (len(head) - words)
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
 
