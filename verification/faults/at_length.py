@@ -1,4 +1,4 @@
-"""The other chapters of `make verify`: interleavings, simulation and mutants, in parallel processes."""
+"""What `make verify` does beside its campaigns, inside of processes: races stepped through, plays, broken engines."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from verification.interleavings.orders import Explored, Plan
 from verification.interleavings.process import pool_of
 from verification.simulation import process
 
-# Counts per seed. With 20 seeds, `make verify` runs 200,000 orders and 4,000 plays. A race with too many kinds of order
-# runs at least 2,000 samples.
+# For each seed of `make verify`, which takes 20: 200,000 orders, 2,000 samples at least of each race that has too many
+# to run all, and 4,000 plays.
 ORDERS = 10_000
 SAMPLES = 100
 PLAYS = 200
@@ -33,7 +33,7 @@ PROCESSES = min(4, os.cpu_count() or 1)
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """The result of a chapter. known: the values for the template of the page."""
+    """What came of it. known: what the page says, by the names in its template."""
 
     known: Mapping[str, object]
     is_good: bool
@@ -41,7 +41,7 @@ class Chapter:
 
 @contextmanager
 def pool(processes: int = 0) -> Iterator[ProcessPoolExecutor]:
-    """Start processes on a new database. Its server is fast because it need not survive a crash."""
+    """Processes on a new database, of a server that has to survive nothing."""
     with throwaway_cluster(fsync="off", synchronous_commit="off", full_page_writes="off") as cluster:
         environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": cluster.url}
         migrate = [sys.executable, "manage.py", "migrate", "-v", "0"]
@@ -55,7 +55,7 @@ def today() -> str:
 
 
 def interleavings(seed: int, seeds: int) -> Chapter:
-    """Run each kind of order of each race, or samples with one seed after the other, until the total is reached."""
+    """Each race: every kind of order, or samples, with one seed after the other until there are enough in all."""
     began, plan = time.monotonic(), Plan(seed=seed, samples=SAMPLES * seeds)
     found: dict[Case, list[Explored]] = defaultdict(list)
     wanted, failures = cases.longest_first(cases.CASES), 0
@@ -89,7 +89,7 @@ def sum_of(found: Mapping[Case, list[Explored]]) -> int:
 
 
 def simulation(seed: int, seeds: int) -> Chapter:
-    """Run plays with consecutive seeds in a few processes. Each process has its own database."""
+    """Plays of one seed after the other, in a few processes; each has a database of its own."""
     began, count = time.monotonic(), PLAYS * seeds
     with ExitStack() as stack:
         pools = [stack.enter_context(pool(1)) for _ in range(PROCESSES)]
@@ -114,7 +114,7 @@ def simulation(seed: int, seeds: int) -> Chapter:
 
 
 def mutants(seed: int, seeds: int) -> Chapter:
-    """Run each broken engine until a race or play catches it."""
+    """Each broken engine, until it is caught."""
     rows, missed = [], []
     with pool() as steppers, pool(1) as players:
         orders = [(one, cases.begin(steppers, (one.by, one.kind), Plan(seed=seed))) for one in catches.BY_ORDERS]
@@ -131,7 +131,7 @@ def mutants(seed: int, seeds: int) -> Chapter:
     for verb, wrong, by, problem, after in rows:
         print(f"caught  {verb:10} {by:42} {after:>12}  {problem}: {wrong}", flush=True)
     for name in missed:
-        print(f"NOT CAUGHT: {name}. Repeat it: make verify ARGS='--only mutants --seed {seed}'", flush=True)
+        print(f"NOT CAUGHT: {name}; once more: make verify ARGS='--only mutants --seed {seed}'", flush=True)
     known = {
         "mutants_date": today(),
         "broken_engines": len({catch.kind for catch in [*catches.BY_ORDERS, *catches.BY_PLAYS]}),
