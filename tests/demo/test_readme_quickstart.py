@@ -114,7 +114,7 @@ def test_quick_start_works_as_printed(database: tuple[str, str], tmp_path: Path)
 def test_other_commands_have_valid_arguments(page: str) -> None:
     text = (CHECKOUT / page).read_text(encoding="utf-8")
     lines = [line for language, block in FENCED.findall(text) if language == "sh" for line in block.splitlines()]
-    found = [re.split(r" [|>] ", line)[0].partition("manage.py ")[2] for line in lines if "manage.py " in line]
+    found = [re.split(r" [|>]", line)[0].partition("manage.py ")[2] for line in lines if "manage.py " in line]
     assert found
     for name, *arguments in (shlex.split(line, comments=True) for line in found):
         command = load_command_class(get_commands()[name], name)
