@@ -118,8 +118,8 @@ def write(head: str, parts: dict[str, str], svgs: Mapping[str, str]) -> None:
     file.write_text("\n".join([head, *(kept | parts).values()]))
 
 
-def rendered(section: sections.Section, said: str) -> str:
-    parts = [f"## {section.title}", "", said, "", section.body, ""]
+def rendered(section: sections.Section, note: str) -> str:
+    parts = [f"## {section.title}", "", note, "", section.body, ""]
     parts += [f"![{section.title}](plots/{name})\n" for name in section.plots]
     if section.missing:
         parts += ["Not measured:", "", *[f"* {name}: {why}" for name, why in section.missing.items()], ""]

@@ -44,7 +44,7 @@ class Contestant:
     processes: int = 2
     environment: Mapping[str, str] = field(default_factory=dict)
     needs_redis: bool = False
-    least_seconds: float = 0.0  # a shorter look would see one burst or none
+    min_seconds: float = 0.0  # a shorter look would see one burst or none
     rows: Mapping[str, str] = field(default_factory=dict)  # columns of its jobs that differ from the peer's no-op
 
     def commands(self) -> list[list[str]]:
@@ -200,18 +200,18 @@ def chancy(
     rows: Mapping[str, str] | None = None,
     **queue: object,
 ) -> Contestant:
-    said = ", ".join(f"{key}={value}" for key, value in queue.items()) or "the defaults"
+    options = ", ".join(f"{key}={value}" for key, value in queue.items()) or "the defaults"
     return Contestant(
         name=f"chancy, {name}",
         peer="chancy",
         package="chancy",
-        settings=f"`Queue({said})`, log level {log}",
+        settings=f"`Queue({options})`, log level {log}",
         command=[PYTHON, "-m", "benchmarks.peers.chancy_app"],
         ready=r"^ready",
         rate=rate,
         processes=processes,
         rows=rows or {},
-        least_seconds=6.0,
+        min_seconds=6.0,
         environment={"CHANCY_QUEUE": json.dumps({"name": "default"} | queue), "CHANCY_LOG": log},
     )
 

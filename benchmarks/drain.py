@@ -93,7 +93,7 @@ class Drain:
 
     @property
     def _wanted(self) -> int:
-        busy = max(self.seconds, self.contestant.least_seconds) + SETTLE_SECONDS + START_SECONDS
+        busy = max(self.seconds, self.contestant.min_seconds) + SETTLE_SECONDS + START_SECONDS
         fewest = 0 if self.database.is_in_redis else FEWEST_JOBS
         return self.jobs or max(fewest, int(self.contestant.rate * self.contestant.processes * busy))
 
@@ -124,7 +124,7 @@ class Drain:
 
     def _watch(self) -> Watched:
         watch = watch_redis if self.database.is_in_redis else watch_rows
-        deadline = time.monotonic() + max(self.seconds, self.contestant.least_seconds)
+        deadline = time.monotonic() + max(self.seconds, self.contestant.min_seconds)
         return watch(self.database, lambda left: not left or (not self.pinned and time.monotonic() >= deadline))
 
     def _sample(self, watched: Watched, before: Used, after: Used) -> Sample:

@@ -15,7 +15,7 @@ from benchmarks.contestants import Contestant
 SETTLE_SECONDS = 0.5
 LONGEST_SECONDS = 30.0
 LOOK_SECONDS = 0.05
-MOST_PER_SECOND = 400.0  # what one producer of every peer can enqueue beside the workers
+MAX_PER_SECOND = 400.0  # what one producer of every peer can enqueue beside the workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Waits:
 
 def half_load(contestant: Contestant) -> float:
     """Half of the jobs a second that it is known to do, as far as one process can enqueue them."""
-    return min(MOST_PER_SECOND, contestant.rate * contestant.processes / 2)
+    return min(MAX_PER_SECOND, contestant.rate * contestant.processes / 2)
 
 
 def measure(arena: Arena, contestant: Contestant, count: int, rate: float | None = None) -> Waits:
@@ -43,7 +43,7 @@ def measure(arena: Arena, contestant: Contestant, count: int, rate: float | None
     file = Path(arena.folder) / "notes"
     file.unlink(missing_ok=True)
     with database.at_work(contestant, environment={notes.FILE: str(file)}):
-        time.sleep(SETTLE_SECONDS + min(contestant.least_seconds, 2))
+        time.sleep(SETTLE_SECONDS + min(contestant.min_seconds, 2))
         database.produce("note", count, {} if rate is None else {produce.RATE: str(rate)})
         deadline = time.monotonic() + LONGEST_SECONDS
         while len(notes.read(file)) < count and time.monotonic() < deadline:

@@ -43,7 +43,7 @@ CLAIM = """
 SELECT id, parent_id, n, state FROM naive.task
 WHERE wake_at <= clock_timestamp() ORDER BY wake_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
 """
-TAKE_MAIL = "DELETE FROM naive.message WHERE task_id = %s RETURNING body"
+TAKE_MESSAGES = "DELETE FROM naive.message WHERE task_id = %s RETURNING body"
 SPAWN = "INSERT INTO naive.task (parent_id, n) VALUES (%s, %s), (%s, %s)"
 # Without a condition on wake_at: an UPDATE that skips what its snapshot shows awake would lose the wake-up.
 TELL_PARENT = """
@@ -60,15 +60,15 @@ def poll(connection: psycopg.Connection[Any]) -> bool:
         if claimed is None:
             return False
         pk, parent_id, n, state = claimed
-        mail = connection.execute(TAKE_MAIL, [pk]).fetchall()
+        messages = connection.execute(TAKE_MESSAGES, [pk]).fetchall()
         if state is None and n > 2:
             connection.execute(SPAWN, [pk, n - 1, pk, n - 2])
             state = {"total": 0, "pending": 2}
         elif state is None:
             state = {"total": 1, "pending": 0}
         else:
-            state["total"] += sum(body for (body,) in mail)
-            state["pending"] -= len(mail)
+            state["total"] += sum(body for (body,) in messages)
+            state["pending"] -= len(messages)
         if not state["pending"] and parent_id is not None:
             connection.execute(TELL_PARENT, [parent_id, json.dumps(state["total"]), parent_id])
         connection.execute(UPDATE, [json.dumps(state), pk])

@@ -160,9 +160,9 @@ def durations(arena: Arena, plan: Plan) -> Section:
     lines = ["| a task takes | jobs/s | of what 8 threads can do | CPU us per job: worker + PostgreSQL |"]
     lines.append("|---|---:|---:|---:|")
     for side in take_turns(sides, plan.rounds, missing):
-        most = THREADS * 1000 / float(side.name.removesuffix(" ms"))
+        max_rate = THREADS * 1000 / float(side.name.removesuffix(" ms"))
         cpu = f"{1000 * side.worker_ms:.0f} + {1000 * side.server_ms:.0f}"
-        lines.append(f"| {side.name} | {side.rate:,.1f} | {side.rate / most:.2f} | {cpu} |")
+        lines.append(f"| {side.name} | {side.rate:,.1f} | {side.rate / max_rate:.2f} | {cpu} |")
     return Section("Tasks that take 5 and 100 ms: jobqueue, defaults, one process", "\n".join(lines), missing)
 
 

@@ -65,8 +65,8 @@ class Visitor:
         except urllib.error.HTTPError as error:
             with error:
                 complaint = COMPLAINT.search(error.read().decode(errors="replace"))
-            said = html.unescape(complaint[1]) if complaint else f"{error.code} {error.reason}"
-            raise Turned(f"{path}: {said}") from None
+            reason = html.unescape(complaint[1]) if complaint else f"{error.code} {error.reason}"
+            raise Turned(f"{path}: {reason}") from None
 
 
 def field(name: str, value: str | bytes, filename: str | None = None) -> bytes:

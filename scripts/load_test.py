@@ -83,14 +83,14 @@ def run(options: argparse.Namespace, url: str, logs: Path) -> Found:
         submitted = time.monotonic()
         progress.finish(f"{len(answers)} submissions are answered.")
         wait_for_end(Progress(sys.stderr), check)
-        over = time.monotonic()
+        ended = time.monotonic()
     return Found(
         asked=options.submissions,
         answers=answers,
         rows=rows(),
         effects=effects(),
         submit_seconds=submitted - began,
-        total_seconds=over - began,
+        total_seconds=ended - began,
     )
 
 

@@ -121,8 +121,8 @@ def tasks_of(photos: Sequence[Photo]) -> dict[tuple[str, str], Task]:
         parent_id__in={photo.album.task_id for photo in photos if photo.album.task_id},
         args__0__in=[str(photo.pk) for photo in photos],
     )
-    notices = Q(pk__in=[photo.notify_task_id for photo in photos if photo.notify_task_id])
-    found = Task.objects.filter(children | notices) if photos else []
+    webhooks = Q(pk__in=[photo.notify_task_id for photo in photos if photo.notify_task_id])
+    found = Task.objects.filter(children | webhooks) if photos else []
     return {(task.task_type, str(task.args[0])): task for task in found}
 
 

@@ -13,12 +13,12 @@ from typing import Any
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.ExifTags import GPS, IFD, Base
 
-MOST_PIXELS = 120_000_000
+MAX_PIXELS = 120_000_000
 TOO_LARGE = "The picture is too large: we take up to 120 megapixels."
 THUMBNAIL_SIDE = 640
 CELL, GAP = (280, 210), 14  # of a contact sheet
 # Pillow warns from here on and refuses from twice as many; we refuse at once, in words of our own.
-Image.MAX_IMAGE_PIXELS = MOST_PIXELS
+Image.MAX_IMAGE_PIXELS = MAX_PIXELS
 
 # What Pillow's decoders raise on broken files. They read memory, so an OSError is never the disk's.
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, struct.error)
@@ -50,7 +50,7 @@ def opened(data: bytes) -> Iterator[Image.Image]:
         raise Unreadable("The file is empty.")
     try:
         with Image.open(io.BytesIO(data)) as image:
-            if image.width * image.height > MOST_PIXELS:
+            if image.width * image.height > MAX_PIXELS:
                 raise Unreadable(TOO_LARGE)
             yield image
     except UnidentifiedImageError:
@@ -132,14 +132,14 @@ def facts(data: bytes) -> Facts:
         )
 
 
-def dominant_colours(image: Image.Image, most: int = 5) -> list[dict[str, Any]]:
+def dominant_colours(image: Image.Image, max_colours: int = 5) -> list[dict[str, Any]]:
     """Give the colours that cover most, as `{"hex": "#aabbcc", "share": 0.41}`, largest first."""
     raw = image.convert("RGBA").tobytes()
     visible = [raw[at : at + 3] for at in range(0, len(raw), 4) if raw[at + 3] > 127]
     if not visible:
         return []
     row = Image.frombytes("RGB", (len(visible), 1), b"".join(visible))
-    reduced = row.quantize(most, method=Image.Quantize.MEDIANCUT, kmeans=2)
+    reduced = row.quantize(max_colours, method=Image.Quantize.MEDIANCUT, kmeans=2)
     palette = reduced.getpalette() or []
     counts: list[tuple[int, int]] = reduced.getcolors() or []  # type: ignore[assignment]
     return [

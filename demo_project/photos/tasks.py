@@ -76,9 +76,9 @@ async def tell_followers(album_id: str) -> dict[str, Any]:
         http.apost(f"{settings.SITE_URL}/followers/{number}/", {"album": album_id})
         for number in range(1, FOLLOWERS + 1)
     )
-    told = len(await asyncio.gather(*calls))
-    await Album.objects.filter(pk=album_id).aupdate(followers_told=told)
-    return {"told": told, "seconds": round(time.monotonic() - began, 2)}
+    notified = len(await asyncio.gather(*calls))
+    await Album.objects.filter(pk=album_id).aupdate(followers_told=notified)
+    return {"told": notified, "seconds": round(time.monotonic() - began, 2)}
 
 
 @task(queue_name="reports", atomic=True, allow_http=True)

@@ -40,9 +40,9 @@ def enqueue_work(album: Album, photos: Sequence[Photo]) -> None:
     """The album's actor sees to the pictures; what the world is told of them is not its business."""
     ids = [str(photo.pk) for photo in photos]
     album.task_id = UUID(actors.Album.enqueue(str(album.pk), ids).id)
-    notices = tasks.notify.enqueue_many([((pk,), {}) for pk in ids])
-    for photo, notice in zip(photos, notices, strict=True):
-        photo.notify_task_id = UUID(notice.id)
+    results = tasks.notify.enqueue_many([((pk,), {}) for pk in ids])
+    for photo, result in zip(photos, results, strict=True):
+        photo.notify_task_id = UUID(result.id)
     album.followers_task_id = UUID(tasks.tell_followers.enqueue(str(album.pk)).id)
     plan_tonights_report()
 

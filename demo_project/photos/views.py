@@ -88,10 +88,10 @@ def decide(request: HttpRequest, album_id: UUID) -> HttpResponse:
     """Tell the album's actor what to do."""
     album = get_object_or_404(Album, pk=album_id)
     try:
-        is_heard, said = albums.decide(album, request.POST.get("what", ""))
+        is_accepted, text = albums.decide(album, request.POST.get("what", ""))
     except KeyError:
         return HttpResponse("That is no decision.", status=400)
-    messages.add_message(request, messages.SUCCESS if is_heard else messages.WARNING, said)
+    messages.add_message(request, messages.SUCCESS if is_accepted else messages.WARNING, text)
     return redirect(album)
 
 
@@ -140,12 +140,12 @@ def experiment(request: HttpRequest) -> HttpResponse:
     match request.POST.get("what"):
         case "failure":
             tasks.copy_to_old_archive.enqueue()
-            said = "A task that always fails is on its way."
+            text = "A task that always fails is on its way."
         case "report":
             soon = tasks.nightly_report.using(run_after=timezone.now() + timedelta(seconds=5))
             soon.enqueue(timezone.localdate().isoformat())
-            said = "The report of today is due in 5 seconds."
+            text = "The report of today is due in 5 seconds."
         case _:
             return HttpResponse("There is no such experiment.", status=400)
-    messages.success(request, said)
+    messages.success(request, text)
     return redirect("photos:gallery")

@@ -40,33 +40,33 @@ class Found:
 def complaints(found: Found) -> Iterator[str]:
     """Say what was lost, doubled or left."""
     refused = [answer for answer in found.answers if not answer.task_id]
-    yield from told("was not accepted", [f"{answer.number} ({answer.status})" for answer in refused])
+    yield from listed("was not accepted", [f"{answer.number} ({answer.status})" for answer in refused])
     ids: dict[int, set[str]] = {}
     for answer in found.answers:
         if answer.task_id:
             ids.setdefault(answer.number, set()).add(answer.task_id)
-    yield from told("has several ids", [str(number) for number, given in ids.items() if len(given) > 1])
+    yield from listed("has several ids", [str(number) for number, task_ids in ids.items() if len(task_ids) > 1])
     created = Counter(answer.number for answer in found.answers if answer.status == 201)
-    yield from told("was created twice", [str(number) for number, times in created.items() if times > 1])
+    yield from listed("was created twice", [str(number) for number, times in created.items() if times > 1])
 
     rows = Counter(row.id for row in found.rows)
-    acknowledged = {task_id for given in ids.values() for task_id in given}
-    yield from told("was acknowledged and is lost", sorted(acknowledged - rows.keys()))
-    yield from told("is there and was not acknowledged", sorted(rows.keys() - acknowledged))
+    acknowledged = {task_id for task_ids in ids.values() for task_id in task_ids}
+    yield from listed("was acknowledged and is lost", sorted(acknowledged - rows.keys()))
+    yield from listed("is there and was not acknowledged", sorted(rows.keys() - acknowledged))
     numbers = Counter(row.number for row in found.rows)
-    yield from told("is there more than once", [str(number) for number, times in numbers.items() if times > 1])
+    yield from listed("is there more than once", [str(number) for number, times in numbers.items() if times > 1])
     if len(ids) != found.asked:
         yield f"{found.asked} were submitted, {len(ids)} acknowledged."
 
-    yield from told("has not ended", [f"{row.id} ({row.status})" for row in found.rows if row.status not in ENDED])
+    yield from listed("has not ended", [f"{row.id} ({row.status})" for row in found.rows if row.status not in ENDED])
     for row in found.rows:
         wanted = 1 if row.status == "SUCCESSFUL" else 0
         if found.effects[row.id] != wanted:
             yield f"Task {row.id} is {row.status} and took effect {found.effects[row.id]} times."
-    yield from told("took effect without a task", sorted(found.effects.keys() - rows.keys()))
+    yield from listed("took effect without a task", sorted(found.effects.keys() - rows.keys()))
 
 
-def told(what: str, which: Sequence[str]) -> Iterator[str]:
+def listed(what: str, which: Sequence[str]) -> Iterator[str]:
     if which:
         more = f" and {len(which) - SHOWN} more" if len(which) > SHOWN else ""
         yield f"{len(which)}: what {what}: {', '.join(which[:SHOWN])}{more}"
