@@ -1,4 +1,4 @@
-"""What `make demo` says at its end: what happened, as tables, and whether it is what had to happen."""
+"""The report at the end of `make demo`: tables of what happened, and a check of the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Status = Task.Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The tasks and photos of one run of the demo: everything that came after its start."""
+    """The tasks and photos of one run of the demo: everything created after its start."""
 
     began: datetime
 
@@ -47,17 +47,17 @@ class Run:
         return self.albums.filter(state=Album.State.WAITING)
 
     def to_publish(self) -> QuerySet[Album]:
-        """Albums that wait for their visitor, and have something to show."""
+        """Return the albums that wait for a decision and have photos to show."""
         return self.undecided.filter(photos__thumbnail__gt="").distinct()
 
     def waiting(self) -> QuerySet[Task]:
-        """What can still run; neither tonight's report is waited for, nor an album without anything to show."""
+        """Return the tasks to wait for: not tonight's report, and no album without a photo to show."""
         tonight = Q(status=Status.SCHEDULED, wake_at__gt=timezone.now() + gallery.SOON)
         hopeless = Q(pk__in=self.undecided.exclude(photos__thumbnail__gt="").values("task_id"))
         return self.tasks.filter(finished_at=None).exclude(tonight | hopeless)
 
     def unfinished(self) -> dict[str, int]:
-        """Count them by status, in words."""
+        """Count the tasks of waiting() by the label of their status."""
         counted = self.waiting().order_by().values_list("status").annotate(Count("pk"))
         return {Status(status).label.lower(): count for status, count in counted}
 
@@ -71,7 +71,7 @@ def database_time() -> datetime:
 
 
 def tell(run: Run) -> Iterator[str]:
-    """The tables, line by line."""
+    """Yield the lines of the report."""
     tasks = list(run.tasks)
     yield from table(
         ("task", "successful", "failed", "later", "attempts", "retries", "waited", "at most", "ran"),
@@ -139,12 +139,12 @@ def figures(name: str, tasks: Sequence[Task]) -> tuple[str, ...]:
 
 
 def attempts_of(task: Task) -> int:
-    """How often a body was started: polls that went well, and those that failed."""
+    """Return the number of attempts: successful polls and failed attempts."""
     return int(task.polls) + len(task.errors)
 
 
 def waited(task: Task) -> timedelta | None:
-    """How long it took to start. A task that was enqueued for later says nothing here."""
+    """Return the time from enqueue to start. None for a task that was enqueued for later."""
     if task.started_at is None or short(task.task_type) == "nightly_report":
         return None
     return task.started_at - task.enqueued_at
@@ -168,7 +168,7 @@ def argument(task: Task) -> str:
 
 
 def complaints(run: Run, sent: int, is_picture: Callable[[Photo], bool]) -> Iterator[str]:
-    """Say what did not come out as it had to."""
+    """Yield a sentence for each wrong result."""
     tasks = list(run.tasks)
     found = {(task.task_type, argument(task)): task for task in tasks}
     photos = list(run.photos)
@@ -217,7 +217,7 @@ def complaints_about_album(album: Album, good: int) -> Iterator[str]:
 
 
 def complaints_about_tree(nodes: Sequence[Task]) -> Iterator[str]:
-    """One run of the demo grows one tree."""
+    """Check the tree. One run of the demo starts one tree."""
     for root in (task for task in nodes if task.parent_id is None):
         expected = leaves(root.args[0])
         if root.return_value != expected or len(nodes) != 2 * expected - 1:

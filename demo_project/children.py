@@ -1,4 +1,4 @@
-"""What a child process does before it becomes another program; needs nothing of Django."""
+"""Setup of child processes, for `preexec_fn`. Does not import Django."""
 
 import ctypes
 import signal
@@ -9,6 +9,6 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(by: signal.Signals = signal.SIGTERM) -> None:
-    """Ask Linux to send this child a signal when its parent dies in a way that leaves no time to clean up."""
+    """Ask Linux to send this child a signal when its parent dies, even by SIGKILL."""
     if sys.platform == "linux":
         LIBC.prctl(PR_SET_PDEATHSIG, by)

@@ -1,4 +1,4 @@
-"""A strict content security policy, to which the admin keeps too: nothing inline, nothing from elsewhere."""
+"""A strict content security policy: no inline code, no other origins. The admin works with it as well."""
 
 from __future__ import annotations
 

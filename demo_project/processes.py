@@ -1,4 +1,4 @@
-"""Run what the demo is made of, a database, the site and executors, as real processes, and end them."""
+"""Run the parts of the demo as real processes, and end them: a database, the site and executors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOST = "127.0.0.1"
 
 @contextmanager
 def database() -> Iterator[None]:
-    """Start the demo's own PostgreSQL, unless DATABASE_URL names another, and bring its tables up to date."""
+    """Start the demo's own PostgreSQL, unless DATABASE_URL names another, and migrate it."""
     cluster = None if os.environ.get("DATABASE_URL") else demo_cluster()
     if cluster:
         cluster.start()
@@ -50,7 +50,7 @@ def database() -> Iterator[None]:
 
 @contextmanager
 def only_demo(say: Callable[[str], object]) -> Iterator[None]:
-    """Wait until no other `manage.py demo` runs here: they would count each other's tasks."""
+    """Wait until no other `manage.py demo` runs here: each would count the tasks of the other."""
     folder = Path(settings.MEDIA_ROOT).parent
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "demo.lock").open("w") as lock:
@@ -63,7 +63,7 @@ def only_demo(say: Callable[[str], object]) -> Iterator[None]:
 
 
 def admin_password() -> str | None:
-    """Make sure of a superuser `admin`; None where a database of the user's own has one already."""
+    """Create the superuser `admin`. Return its password, or None if the user's own database has an `admin`."""
     user, is_new = get_user_model().objects.get_or_create(
         username="admin", defaults={"is_superuser": True, "is_staff": True}
     )
@@ -77,7 +77,7 @@ def admin_password() -> str | None:
 
 
 def free_port(preferred: int = 0) -> int:
-    """The preferred port, or the next that is free; 0 stands for any."""
+    """Return the preferred port, or the next free one. 0: any free port."""
     for port in [0] if preferred == 0 else range(preferred, preferred + 100):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -89,7 +89,7 @@ def free_port(preferred: int = 0) -> int:
 
 @dataclass(slots=True)
 class Processes:
-    """The children of one demo command."""
+    """The child processes of one demo command."""
 
     site_url: str
     logs: Path = field(default_factory=lambda: Path(settings.MEDIA_ROOT).parent / "logs")
@@ -103,7 +103,7 @@ class Processes:
         self.stop()
 
     def start_site(self) -> None:
-        """Return when the site answers."""
+        """Start the site. Return when it answers."""
         port = self.site_url.rpartition(":")[2]
         with self.log("site").open("wb") as log:
             self._start("site", "serve_site", "--noreload", "--insecure", f"{HOST}:{port}", output=log)
@@ -136,9 +136,9 @@ class Processes:
 
     def stop(self) -> dict[str, int]:
         """
-        End the executors, then the site that they talk to; give the exit codes.
+        Stop the executors, then the site, which the executors call. Return the exit codes.
 
-        A second Ctrl-C does not wait for them.
+        A second Ctrl-C kills them at once.
         """
         patience = time.monotonic() + STOP_SECONDS
         codes = {}
@@ -169,7 +169,7 @@ class Processes:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            # A Ctrl-C at the terminal is for us; we end the children in order.
+            # A Ctrl-C at the terminal must reach only this process, which stops the children in order.
             start_new_session=True,
             preexec_fn=end_with_parent,
         )
@@ -193,7 +193,7 @@ class Processes:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does, so that `finally` blocks run."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that `finally` blocks run."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -11,7 +11,7 @@ BAR_WIDTH = 30
 
 
 class Progress:
-    """Knows how to overwrite its own last line, and when not to."""
+    """Shows progress. On a terminal, each line overwrites the one before."""
 
     def __init__(self, out: TextIO) -> None:
         self.out = out
@@ -20,7 +20,7 @@ class Progress:
         self._next_line = 0.0
 
     def show(self, done: int, total: int, words: str) -> None:
-        """Draw, or write a line if the last one is some time ago."""
+        """Draw the bar, or write a line when LINE_SECONDS have passed since the last one."""
         now = time.monotonic()
         if not self.is_terminal and now < self._next_line:
             return

@@ -1,4 +1,4 @@
-"""Settings of the demo. Everything that a machine may want otherwise comes from its environment."""
+"""Settings of the demo. Environment variables set everything that depends on the machine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
 
 DEBUG = env.bool("DEBUG", default=False)
-# The demo listens on this machine only; a site of your own keeps its key to itself.
+# The demo listens on this machine only. Keep the key of your own site secret.
 SECRET_KEY = env.str("SECRET_KEY", default="demo-only-not-a-secret")
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
-# Where the executors find the webhook that the site serves.
+# The executors call the webhook of the site at this URL.
 SITE_URL = env.str("SITE_URL", default="http://127.0.0.1:8000")
 
 INSTALLED_APPS = [
@@ -62,24 +62,24 @@ TASKS = {
         "BACKEND": "jobqueue.backend.JobQueueBackend",
         "QUEUES": ["default", "images", "albums", "webhooks", "reports"],
         "OPTIONS": {
-            # Long enough to look at what `make demo` left behind.
+            # Keeps the tasks of `make demo` long enough to look at them.
             "RETENTION": {"SUCCESSFUL": 7 * 24 * 3600, "FAILED": 30 * 24 * 3600},
         },
     },
 }
 
-# Pictures and logs lie here, beside the embedded database.
+# Pictures and logs are stored here, beside the embedded database.
 DEMO_FOLDER = Path(env.str("DEMO_FOLDER", default="") or demo_folder())
 MEDIA_ROOT = DEMO_FOLDER / "media"
 STATIC_URL = "static/"
-# Photos of 100 megapixels and more fit; many small ones, too.
+# Permits uploads of many small photos.
 DATA_UPLOAD_MAX_NUMBER_FILES = 500
 
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_TZ = True
 
-# Without DEBUG, Django would mail the tracebacks of the site to nobody.
+# Without DEBUG, Django would mail tracebacks to ADMINS, which is empty.
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

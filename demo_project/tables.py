@@ -8,7 +8,7 @@ RIGHT = frozenset("0123456789")
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns of numbers lie right, the others left."""
+    """Yield the lines of a table. Columns of numbers are aligned right, the others left."""
     widths = [max(len(row[at]) for row in [heads, *rows]) for at in range(len(heads))]
     numeric = [all(row[at][:1] in RIGHT or row[at] == "-" for row in rows) for at in range(len(heads))]
 

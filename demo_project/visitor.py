@@ -1,4 +1,4 @@
-"""A visitor of the site, as a browser would be one: cookies, CSRF token, a multipart form."""
+"""A visitor of the site that acts like a browser: cookies, CSRF token, multipart forms."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ BATCH_BYTES = 48_000_000
 
 
 class Turned(Exception):
-    """The site turned the visitor away."""
+    """The site rejected a request."""
 
 
 class Visitor:
-    """Holds the cookies between requests."""
+    """A client that keeps its cookies between requests."""
 
     def __init__(self, site_url: str) -> None:
         self.site_url = site_url
@@ -30,19 +30,19 @@ class Visitor:
         self._browser = urllib.request.build_opener(no_proxy, cookies)
 
     def upload(self, paths: Sequence[Path]) -> str:
-        """Send files with the form on the front page; gives the page of the new album. Raises Turned."""
+        """Upload files with the form of the front page. Return the path of the new album. Raises Turned."""
         return self._post("/", [field("photos", path.read_bytes(), path.name) for path in paths])
 
     def press(self, what: str) -> None:
-        """Press one of the buttons beside the form."""
+        """Press a button beside the form."""
         self._post("/experiments/", [field("what", what)], form_at="/")
 
     def decide(self, album: str, what: str) -> None:
-        """Press one of the buttons on the page of an album."""
+        """Press a button on the page of an album."""
         self._post(f"{album}decide/", [field("what", what)], form_at=album)
 
     def grow(self, n: int) -> str:
-        """Start a tree of actors; gives its page."""
+        """Start a tree of actors. Return the path of its page."""
         return self._post("/fibonacci/", [field("n", str(n)), field("pace", "quick")])
 
     def _token(self, path: str) -> str:
@@ -53,7 +53,7 @@ class Visitor:
         return found[1]
 
     def _post(self, path: str, fields: Sequence[bytes], *, form_at: str | None = None) -> str:
-        """Send a form; gives the path that we are led to. form_at: the page that bears it. Raises Turned."""
+        """Send a form. Return the path after redirects. form_at: the page with the form. Raises Turned."""
         token = field("csrfmiddlewaretoken", self._token(form_at or path))
         boundary = secrets.token_hex(16).encode()
         body = b"".join(b"--%s\r\n%s\r\n" % (boundary, part) for part in [token, *fields]) + b"--%s--\r\n" % boundary
@@ -70,7 +70,7 @@ class Visitor:
 
 
 def field(name: str, value: str | bytes, filename: str | None = None) -> bytes:
-    """One part of a form. Quotes in file names are written as browsers write them."""
+    """Return one part of a form. Quotes in file names are escaped as browsers escape them."""
     head = f'Content-Disposition: form-data; name="{name}"'
     if filename is not None:
         quoted = filename.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
@@ -79,7 +79,7 @@ def field(name: str, value: str | bytes, filename: str | None = None) -> bytes:
 
 
 def batches(paths: Iterable[Path]) -> Iterable[list[Path]]:
-    """Group files as a visitor would choose them: a few at a time, and not too many megabytes."""
+    """Group files into uploads of at most BATCH_FILES files and BATCH_BYTES bytes."""
     batch: list[Path] = []
     size = 0
     for path in paths:

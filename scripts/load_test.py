@@ -1,7 +1,7 @@
 """
-Load the queue as its users would: many submissions over HTTP, tasks that fail half of the time, real processes.
+Test the queue under load: many submissions over HTTP, tasks that fail half of the time, real processes.
 
-Prints a table, and exits 1 when anything was lost or done twice.
+Prints a table. Exits 1 if a task was lost or done twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from scripts.load import site
 from scripts.load.caller import Answer, Callers, plan
 from scripts.load.verdict import ENDED, Found, Row, complaints, report
 
-STALLED_SECONDS = 60.0  # without any end
+STALLED_SECONDS = 60.0  # without an ended task
 LOOK_SECONDS = 0.2
 
 
@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace, url: str, logs: Path) -> Found:
-    """Load the site and wait for every end. Raises RuntimeError where something does not run."""
+    """Submit the tasks and wait for their ends. Raises RuntimeError if a process does not run."""
     token = secrets.token_urlsafe(24)
     environment = site.environment_for(url, hashlib.sha256(token.encode()).hexdigest())
     os.environ.update(environment)
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace, url: str, logs: Path) -> Found:
 
 
 def wait_for_end(progress: Progress, check: Callable[[], None]) -> None:
-    """Wait until all has ended, or nothing has for a while; which of both the verdict will tell."""
+    """Wait until all tasks have ended, or none has ended for STALLED_SECONDS. The verdict shows which."""
     from jobqueue.models import Task
 
     total, ended, since = Task.objects.count(), -1, time.monotonic()

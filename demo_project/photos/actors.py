@@ -1,4 +1,4 @@
-"""The long-lived work: an album that waits for its visitor's decision, and a wasteful way to a number."""
+"""The actors: an album that waits for the decision of its visitor, and Fibonacci numbers by a tree of tasks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from demo_project.photos import files, imaging, models, tasks
 from demo_project.photos.models import contact_sheet_path, original_file, thumbnail_path
 from jobqueue import Actor, Done, GiveUp, Kind, PollContext, Sleep, Spawn, Suspend, cancel
 
-# Between two reminders; the last one is repeated for as long as nobody decides.
+# Times between reminders. The last one repeats until the visitor decides.
 PATIENCE = (timedelta(seconds=30), timedelta(minutes=10), timedelta(days=1))
 ENDS = (Kind.CHILD_SUCCESSFUL, Kind.CHILD_FAILED, Kind.CHILD_CANCELLED)
 
 
 class Publish(msgspec.Struct, frozen=True, tag="publish"):
-    """Make the contact sheet and show it."""
+    """Create the contact sheet and show it."""
 
 
 class Discard(msgspec.Struct, frozen=True, tag="discard"):
@@ -31,10 +31,10 @@ class Discard(msgspec.Struct, frozen=True, tag="discard"):
 @dataclass(kw_only=True)
 class AlbumState:
     """
-    What an album's actor remembers.
+    The state of an album's actor.
 
-    pending: the photo of each child at work; None before there are any. thumbnails, failures: by photo.
-    asked: how often the visitor was asked to decide.
+    pending: the photo of each child that has not ended; None before the children are spawned.
+    thumbnails, failures: by photo. asked: how often the actor asked the visitor to decide.
     """
 
     pending: dict[str, str] | None = None
@@ -47,10 +47,10 @@ class AlbumState:
 
 class Album(Actor[AlbumState], queue_name="albums", priority=10, timeout=120):
     """
-    Gather what the tasks of an upload find out, wait for the visitor's word, then publish or discard.
+    Collect the results of the tasks of an upload, wait for the visitor's decision, then publish or discard.
 
-    Each change of the album's row is committed together with the actor's own state. Somebody waits for
-    it, and its polls are short: hence the priority over the pictures.
+    Each change of the album's row is committed together with the actor's state. A visitor waits for the
+    album, and its polls are short. So it has a higher priority than the pictures.
     """
 
     State = AlbumState
@@ -83,7 +83,7 @@ def start(state: AlbumState, photo_ids: Sequence[str]) -> list[Any]:
 
 
 def gather(state: AlbumState, context: PollContext[AlbumState]) -> None:
-    """Take in what ended children report."""
+    """Store the results of ended children in the state."""
     assert state.pending is not None
     for message in context.inbox.take(*ENDS):
         photo_id = state.pending.pop(str(message.sender), None)
@@ -99,12 +99,12 @@ def gather(state: AlbumState, context: PollContext[AlbumState]) -> None:
 
 
 def patience(state: AlbumState) -> timedelta:
-    """How long the visitor may think before the next reminder."""
+    """Return the time until the next reminder."""
     return PATIENCE[min(state.asked, len(PATIENCE)) - 1]
 
 
 def ask(state: AlbumState, album_id: str) -> Suspend:
-    """Say that all is there, the first time; later, remind."""
+    """Ask the visitor to decide; from the second time on, remind."""
     album = models.Album.objects.filter(pk=album_id)
     if state.asked == 0:
         album.update(state=models.Album.State.WAITING, failures=state.failures)
@@ -115,7 +115,7 @@ def ask(state: AlbumState, album_id: str) -> Suspend:
 
 
 def publish(state: AlbumState, album_id: str, photo_ids: Sequence[str]) -> Any:
-    """Compose the contact sheet outside of any transaction; its row and our end are one."""
+    """Create the contact sheet outside of a transaction. Its row and the end of this task commit together."""
     paths = [state.thumbnails[pk] for pk in photo_ids if pk in state.thumbnails]
     sheet, (width, height) = imaging.contact_sheet([partial(files.read, path) for path in paths])
     path = contact_sheet_path(album_id)
@@ -130,7 +130,7 @@ def publish(state: AlbumState, album_id: str, photo_ids: Sequence[str]) -> Any:
 
 
 def discard(state: AlbumState, album_id: str, photo_ids: Sequence[str]) -> Any:
-    """Take the rows away, call the children off, and remove the files when none of them can write any more."""
+    """Delete the rows and cancel the children. Remove the files after the last child has ended."""
     if not state.is_cleared:
         return partial(clear, state, album_id)
     if state.pending:
@@ -159,7 +159,7 @@ class FibonacciState:
 
 
 class Fibonacci(Actor[FibonacciState]):
-    """Two children for each step, each a task of its own. pause: seconds to rest first, for somebody who watches."""
+    """Spawn two children for each step. pause: seconds to sleep first, so that a visitor can watch."""
 
     State = FibonacciState
 

@@ -7,7 +7,7 @@ from demo_project.photos.models import Album, ContactSheet, Delivery, Photo, Rep
 
 
 class LookOnly:
-    """What the tasks write is not for forms."""
+    """Make a model read-only: only tasks write these rows."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""What the pages of albums show and do: how an album stands, in words, and what its actor is told."""
+"""Data and actions of the album pages: the progress of an album, and messages to its actor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENDED_BADLY = (Status.FAILED, Status.CANCELLED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stand:
-    """How an album stands. tasks, done: of its actor's children."""
+    """The progress of an album. tasks, done: children of its actor."""
 
     album: Album
     sheet: ContactSheet | None
@@ -31,7 +31,7 @@ class Stand:
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody works on it now; an actor that waits for the visitor does not."""
+        """Return whether its actor or a child works. An actor that waits for the visitor does not."""
         return self.actor is not None and not self.actor.is_finished and not self.is_waiting
 
     @property
@@ -40,12 +40,12 @@ class Stand:
 
     @property
     def is_open(self) -> bool:
-        """Whether the actor still listens."""
+        """Return whether the actor still accepts a decision."""
         return not self.album.is_decided and self.actor is not None and not self.actor.is_finished
 
     @property
     def can_be_published(self) -> bool:
-        """Whether there is a photo to show, or may still be one."""
+        """Return whether there is a photo to show, or there may be one later."""
         return self.is_open and (self.shown > 0 or self.album.state == State.GATHERING)
 
     @property
@@ -58,7 +58,7 @@ class Stand:
 
 
 def stand(album: Album) -> Stand:
-    """Look at an album, its actor and its children, in three queries."""
+    """Read an album, its photos, its actor and its children."""
     photos = album.photos.aggregate(photos=Count("pk"), shown=Count("pk", filter=~Q(thumbnail="")))
     actor, counted = None, {"tasks": 0, "done": 0}
     if album.task_id:
@@ -72,9 +72,9 @@ def stand(album: Album) -> Stand:
 
 def decide(album: Album, what: str) -> tuple[bool, str]:
     """
-    Tell the album's actor what the visitor wants; gives whether it hears, and what to say.
+    Send the visitor's decision to the album's actor. Return whether it was accepted, and a text to show.
 
-    A second click of the same kind is one message. Raises KeyError for what is no decision.
+    A second click on the same button sends no second message. Raises KeyError for an unknown decision.
     """
     decision = DECISIONS[what]
     if album.task_id is None:

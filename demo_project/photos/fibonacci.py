@@ -1,4 +1,4 @@
-"""The tree of a Fibonacci actor as a drawing: where each task has its place, and how it stands."""
+"""The tree of a Fibonacci actor as a drawing: the place and the state of each task."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNFINISHED = STATES[:4]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One task, at its place. above: the place of its parent."""
+    """One task of the drawing. above: the place of its parent."""
 
     task_id: UUID
     n: int
@@ -50,7 +50,7 @@ class Node:
 
     @property
     def letters(self) -> int:
-        """The size of its text."""
+        """Return the font size of its text."""
         return max(12, round(0.8 * self.radius))
 
     @property
@@ -64,7 +64,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """A whole run. expected: how many tasks it takes in all."""
+    """One run. expected: the number of tasks of the complete tree."""
 
     root: Task
     n: int
@@ -102,12 +102,12 @@ class Tree:
 
 @lru_cache
 def leaves(n: int) -> int:
-    """How many tasks without children fib(n) takes, which is fib(n) itself."""
+    """Return the number of tasks without children in the tree of fib(n). It equals fib(n)."""
     return 1 if n <= 2 else leaves(n - 1) + leaves(n - 2)
 
 
 def radius(n: int) -> int:
-    """The more there is below a task, the larger it is."""
+    """Return the radius of a task. It grows with the number of tasks below."""
     return round(9 + 4 * math.sqrt(leaves(n)))
 
 
@@ -120,22 +120,22 @@ def width(n: int) -> int:
 
 
 def level_height(n: int) -> int:
-    """So much that a large tree is not flat."""
+    """Return the height of a level: more for a wide tree, which would look flat."""
     return max(80, round(0.4 * width(n) / max(1, n - 2)))
 
 
 def runs() -> QuerySet[Task]:
-    """The roots, newest first: ids are in the order of time."""
+    """Return the roots, newest first. Ids are in the order of time."""
     return Task.objects.filter(task_type=Fibonacci.task.task_type, parent=None).order_by("-pk")
 
 
 def start(n: int, pace: str) -> str:
-    """Start a tree; gives the id of its root."""
+    """Start a tree. Return the id of its root."""
     return str(Fibonacci.enqueue(n, PAUSES[pace]).id)
 
 
 def tree(root: Task) -> Tree:
-    """Read a tree, one query for each generation, and lay it out as it will be when it is fully grown."""
+    """Read a tree with one query for each generation. Place the tasks as in the complete tree."""
     n = int(root.args[0])
     children: dict[UUID, list[Task]] = {}
     found, level = [root], [root]
@@ -152,7 +152,7 @@ def tree(root: Task) -> Tree:
 def place(
     task: Task, children: Mapping[UUID, list[Task]], *, left: int, y: int, height: int, above: tuple[int, int] | None
 ) -> Iterator[Node]:
-    """Give a task and those below it. left: where its part of the drawing begins."""
+    """Yield a task and the tasks below it. left: the left edge of its part of the drawing."""
     n = int(task.args[0])
     x = left + leaves(n) * SLOT // 2
     yield node(task, n=n, x=x, y=y, above=above)

@@ -1,4 +1,4 @@
-"""Files beside the rows. A rollback does not undo them, so each of these may be done twice."""
+"""Files of the photos. A rollback does not undo their changes, so each function may be repeated safely."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.core.files.storage import default_storage
 
 
 def put(path: str, data: bytes) -> None:
-    """Write a file, in the place of one that an earlier try left."""
+    """Write a file. Replace a file that an earlier attempt left."""
     default_storage.delete(path)
     default_storage.save(path, ContentFile(data))
 
@@ -20,6 +20,6 @@ def read(path: str) -> bytes:
 
 
 def remove(paths: Iterable[str]) -> None:
-    """Delete files, those that are gone already too."""
+    """Delete files. A missing file is no error."""
     for path in paths:
         default_storage.delete(path)

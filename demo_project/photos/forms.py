@@ -16,7 +16,7 @@ class PhotosInput(forms.ClearableFileInput):
 
 
 class PhotosField(forms.FileField):
-    """Several files in one field, each checked as FileField checks one."""
+    """A field with several files. FileField checks each of them."""
 
     widget = PhotosInput
 
@@ -33,7 +33,7 @@ class PhotosField(forms.FileField):
 
 
 class UploadForm(forms.Form):
-    # Whether they are pictures is for the tasks to find out: a visitor does not wait for a decoder.
+    # The tasks check whether the files are pictures, so that a visitor does not wait for a decoder.
     photos = PhotosField(
         widget=PhotosInput(attrs={"accept": "image/*", "aria-describedby": "photos-help"}),
         error_messages={

@@ -1,4 +1,4 @@
-"""What the pages show: photos beside the state of their tasks, read in two queries."""
+"""Data of the gallery: photos and the state of their tasks, read in two queries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from demo_project.photos.models import Album, Photo, Report
 from jobqueue.models import Executor, Task
 
 Status = Task.Status
-# Tonight's report waits too, but nobody watches the page for it.
+# Tonight's report waits, too, but the page does not count it as busy.
 SOON = timedelta(minutes=1)
 BEAT_SECONDS = 30
 THUMBNAIL, FACTS, WEBHOOK = tasks.make_thumbnail.task_type, tasks.extract_facts.task_type, tasks.notify.task_type
@@ -26,7 +26,7 @@ THUMBNAIL, FACTS, WEBHOOK = tasks.make_thumbnail.task_type, tasks.extract_facts.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One task of a photo, in words."""
+    """One task of a photo, as the page shows it."""
 
     label: str
     state: str
@@ -58,7 +58,7 @@ class Card:
 
     @property
     def exif(self) -> list[tuple[str, str]]:
-        """In our order: jsonb keeps none."""
+        """Return the values in the order of EXIF_WORDS: jsonb keeps no order."""
         return [(name, self.photo.exif[name]) for name in EXIF_WORDS if name in self.photo.exif]
 
     @property
@@ -79,7 +79,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The line above the photos."""
+    """The figures above the photos."""
 
     photos: int
     waiting: int
@@ -98,7 +98,7 @@ class Summary:
 
 
 def cards(photos: Iterable[Photo]) -> list[Card]:
-    """Give photos, read together with their albums, as the pages show them."""
+    """Return the cards of photos. The photos must be read together with their albums."""
     shown = list(photos)
     found = tasks_of(shown)
     return [
@@ -116,7 +116,7 @@ def cards(photos: Iterable[Photo]) -> list[Card]:
 
 
 def tasks_of(photos: Sequence[Photo]) -> dict[tuple[str, str], Task]:
-    """Give the tasks of photos, by what they do and the photo's id: children of the album's actor, and the notice."""
+    """Return the tasks of photos by task type and photo id: children of the album's actor, and webhook calls."""
     children = Q(
         parent_id__in={photo.album.task_id for photo in photos if photo.album.task_id},
         args__0__in=[str(photo.pk) for photo in photos],
@@ -127,7 +127,7 @@ def tasks_of(photos: Sequence[Photo]) -> dict[tuple[str, str], Task]:
 
 
 def step(label: str, photo: Photo, task: Task | None, *, is_done: bool) -> Step:
-    """Say how a task stands. is_done: whether it has done its work, for when its row was pruned."""
+    """Describe the state of a task. is_done: whether its work is done, in case its row was pruned."""
     if task is not None:
         state, words = in_words(task)
         return Step(label=label, state=state, words=words, task_id=task.pk)
@@ -162,7 +162,7 @@ def in_words(task: Task) -> tuple[str, str]:
 
 
 def reason(task: Task) -> str:
-    """What the last error says; its class is for the admin."""
+    """Return the message of the last error. Only the admin shows its class."""
     return str(task.errors[-1].get("message") or "failed") if task.errors else "failed"
 
 
@@ -172,7 +172,7 @@ def when(moment: datetime | None) -> str:
 
 
 def swatches(colours: Sequence[dict[str, Any]]) -> list[Swatch]:
-    """Lay the colours side by side over the whole bar; a rare one stays wide enough to be seen."""
+    """Distribute the colours over the whole bar. A rare colour keeps a visible width."""
     shares = [max(0.02, float(colour["share"])) for colour in colours]
     total = sum(shares) or 1.0
     edges = [round(1000 * sum(shares[:end]) / total) for end in range(len(shares) + 1)]

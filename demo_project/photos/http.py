@@ -1,4 +1,4 @@
-"""Two small HTTP clients of the standard library, for threads and for an event loop. Plain http only."""
+"""Two small HTTP clients with the standard library: for threads and for an event loop. No HTTPS."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-# A proxy of the environment must not see what is meant for this machine.
+# Requests to this machine must not go to a proxy of the environment.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Refused(Exception):
-    """The other side answered, but not with a yes."""
+    """The server answered with an error status."""
 
     def __init__(self, url: str, status: int, reason: str, retry_after: str | None = None) -> None:
         super().__init__(f"{urlsplit(url).path} answered {status} {reason}".rstrip())
@@ -26,9 +26,9 @@ class Refused(Exception):
 
 def post(url: str, payload: Mapping[str, Any], *, timeout: float = 10) -> int:
     """
-    Send JSON and give the status.
+    Send JSON and return the status.
 
-    timeout: seconds. Raises Refused for an answer of 400 and above, OSError when there is none.
+    timeout: seconds. Raises Refused for a status of 400 or above, OSError if there is no answer.
     """
     body, headers = json.dumps(payload).encode(), {"Content-Type": "application/json"}
     try:
@@ -40,7 +40,7 @@ def post(url: str, payload: Mapping[str, Any], *, timeout: float = 10) -> int:
 
 
 async def apost(url: str, payload: Mapping[str, Any], *, timeout: float = 10) -> int:
-    """Do what post() does, without a thread."""
+    """Send JSON as post() does, on the event loop."""
     parts, body = urlsplit(url), json.dumps(payload).encode()
     head = (
         f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"

@@ -1,4 +1,4 @@
-"""What the tasks do with a picture: functions of its bytes, without database or queue."""
+"""Functions on the bytes of a picture. They use neither the database nor the queue."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ MAX_PIXELS = 120_000_000
 TOO_LARGE = "The picture is too large: we take up to 120 megapixels."
 THUMBNAIL_SIDE = 640
 CELL, GAP = (280, 210), 14  # of a contact sheet
-# Pillow warns from here on and refuses from twice as many; we refuse at once, in words of our own.
+# Pillow warns above this limit and refuses twice as many pixels. `opened` refuses above the limit.
 Image.MAX_IMAGE_PIXELS = MAX_PIXELS
 
-# What Pillow's decoders raise on broken files. They read memory, so an OSError is never the disk's.
+# Exceptions of Pillow's decoders on broken files. They read memory, so an OSError never comes from the disk.
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, struct.error)
 
 
 class Unreadable(Exception):
-    """The file cannot be read as a picture. The message is for whoever uploaded it."""
+    """The file cannot be read as a picture. The message is shown to the visitor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What there is to know about a picture; everything in it is JSON."""
+    """Facts about a picture. All values can be stored as JSON."""
 
     width: int
     height: int
@@ -42,9 +42,9 @@ class Facts:
 @contextmanager
 def opened(data: bytes) -> Iterator[Image.Image]:
     """
-    Give the picture, its header read and its pixels not yet.
+    Yield the picture with its header read, and its pixels not yet read.
 
-    Raises Unreadable, also for what goes wrong with the pixels inside the `with` block.
+    Raises Unreadable, also for errors in the pixels inside the `with` block.
     """
     if not data:
         raise Unreadable("The file is empty.")
@@ -66,7 +66,7 @@ def opened(data: bytes) -> Iterator[Image.Image]:
 
 
 def upright(image: Image.Image, side: int) -> Image.Image:
-    """Decode, turn as the camera was held, and fit into a square of `side` pixels."""
+    """Decode the picture, rotate it upright, and fit it into a square of `side` pixels."""
     image.draft(None, (2 * side, 2 * side))  # lets JPEG decode at a fraction of its size
     turned = eight_bit(ImageOps.exif_transpose(image))
     turned.thumbnail((side, side), Image.Resampling.LANCZOS)
@@ -85,7 +85,7 @@ def eight_bit(image: Image.Image) -> Image.Image:
 
 
 def thumbnail(data: bytes) -> bytes:
-    """Give a small WebP of the picture. Raises Unreadable."""
+    """Return a small WebP of the picture. Raises Unreadable."""
     with opened(data) as image:
         small = upright(image, THUMBNAIL_SIDE)
     out = io.BytesIO()
@@ -95,9 +95,9 @@ def thumbnail(data: bytes) -> bytes:
 
 def contact_sheet(pictures: Sequence[Callable[[], bytes]]) -> tuple[bytes, tuple[int, int]]:
     """
-    Put pictures side by side on one; gives a WebP and its width and height.
+    Arrange pictures on one sheet. Return it as WebP, with its width and height.
 
-    pictures: functions that read them, for they may be many. Raises Unreadable.
+    pictures: functions that read one picture each, to save memory. Raises Unreadable.
     """
     columns = min(len(pictures), math.ceil(math.sqrt(len(pictures) * 4 / 3)))
     rows = math.ceil(len(pictures) / columns)
@@ -115,13 +115,13 @@ def contact_sheet(pictures: Sequence[Callable[[], bytes]]) -> tuple[bytes, tuple
 
 
 def facts(data: bytes) -> Facts:
-    """Look at size, colours and EXIF. Raises Unreadable."""
+    """Return size, colours and EXIF of a picture. Raises Unreadable."""
     with opened(data) as image:
         exif = image.getexif()
         width, height = image.size
         if exif.get(Base.Orientation, 1) in (5, 6, 7, 8):
             width, height = height, width
-        # Asked for before the pixels are read: the tables are loaded lazily from the file.
+        # Read before the pixels: EXIF tables are loaded lazily from the file.
         described = describe(exif)
         return Facts(
             width=width,
@@ -133,7 +133,7 @@ def facts(data: bytes) -> Facts:
 
 
 def dominant_colours(image: Image.Image, max_colours: int = 5) -> list[dict[str, Any]]:
-    """Give the colours that cover most, as `{"hex": "#aabbcc", "share": 0.41}`, largest first."""
+    """Return the most frequent colours as `{"hex": "#aabbcc", "share": 0.41}`, most frequent first."""
     raw = image.convert("RGBA").tobytes()
     visible = [raw[at : at + 3] for at in range(0, len(raw), 4) if raw[at + 3] > 127]
     if not visible:
@@ -152,7 +152,7 @@ def dominant_colours(image: Image.Image, max_colours: int = 5) -> list[dict[str,
 
 
 def describe(exif: Image.Exif) -> dict[str, str]:
-    """Put EXIF into words. A tag that makes no sense is left out."""
+    """Return EXIF as texts. A tag with an invalid value is left out."""
     detail, gps = exif.get_ifd(IFD.Exif), exif.get_ifd(IFD.GPSInfo)
     described = {}
     for name, read in EXIF_WORDS.items():
@@ -166,7 +166,7 @@ def describe(exif: Image.Exif) -> dict[str, str]:
 
 
 def printable(text: str) -> str:
-    """Cameras write NUL bytes and worse, which no jsonb column takes."""
+    """Remove control characters such as NUL, which jsonb columns reject."""
     return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())[:200]
 
 
@@ -178,7 +178,7 @@ def number(value: Any) -> str:
 
 
 def camera(make: str, model: str) -> str:
-    """Most models repeat their maker: "Canon", "Canon EOS R5"."""
+    """Join maker and model. Most models repeat the maker: "Canon", "Canon EOS R5"."""
     maker = make.split()[:1]
     return model if maker and model.lower().startswith(maker[0].lower()) else f"{make} {model}"
 
@@ -195,7 +195,7 @@ def degrees(parts: Any) -> str:
     return f"{found:.4f}"
 
 
-# In the order in which the pages show them.
+# The pages show the values in this order.
 EXIF_WORDS: dict[str, Callable[[Image.Exif, dict[int, Any], dict[int, Any]], str]] = {
     "Description": lambda exif, detail, gps: str(exif[Base.ImageDescription]),
     "Taken": lambda exif, detail, gps: str(detail[Base.DateTimeOriginal])[:16].replace(":", "-", 2),

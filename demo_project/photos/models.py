@@ -1,4 +1,4 @@
-"""What the photo site keeps. The queue's own tables are `jobqueue.models`."""
+"""Models of the photo site. The tables of the queue are in `jobqueue.models`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.urls import reverse
 
 
 def original_path(photo: Photo, filename: str) -> str:
-    """Where an upload is stored: under our name, for the visitor's may be anything."""
+    """Return the path of an upload. The file name of the visitor is not used: it may be unsafe."""
     return original_file(photo.pk)
 
 
@@ -26,7 +26,7 @@ def contact_sheet_path(album_id: uuid.UUID | str) -> str:
 
 
 class Album(models.Model):
-    """What one visitor sent with one press of the button. Its actor, `actors.Album`, writes how it stands."""
+    """The photos of one upload. Its actor, `actors.Album`, writes the state."""
 
     class State(models.TextChoices):
         GATHERING = "GATHERING", "gathering"
@@ -58,7 +58,7 @@ class Album(models.Model):
 
     @property
     def shown(self) -> list[Photo]:
-        """The photos that have a thumbnail."""
+        """Return the photos that have a thumbnail."""
         return [photo for photo in self.photos.all() if photo.thumbnail]
 
     @property
@@ -67,7 +67,7 @@ class Album(models.Model):
 
 
 class ContactSheet(models.Model):
-    """All photos of a published album on one picture."""
+    """One picture with all photos of a published album."""
 
     album = models.OneToOneField(Album, models.CASCADE, related_name="contact_sheet")
     path = models.CharField(max_length=255)
@@ -81,7 +81,7 @@ class ContactSheet(models.Model):
 
 
 class Photo(models.Model):
-    """A file that somebody uploaded, and what the tasks found out about it."""
+    """An uploaded file, and the results of its tasks."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     album = models.ForeignKey(Album, models.CASCADE, related_name="photos")
@@ -121,7 +121,7 @@ class Photo(models.Model):
 
 
 class Delivery(models.Model):
-    """What the demo's own webhook remembers of an event: how often it was called before it accepted."""
+    """An event that the demo's webhook received: the number of calls, and the time of acceptance."""
 
     event = models.CharField(max_length=200, unique=True)
     calls = models.PositiveIntegerField(default=0)

@@ -1,4 +1,4 @@
-"""The work that an upload leaves behind. Each task may run more than once, and then changes nothing."""
+"""The tasks of an upload. Each may run more than once: a repetition changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMPATIENT = Backoff(base=1.0, cap=10.0)
 
 
 def original_of(photo_id: str) -> bytes:
-    """Read what was uploaded. An error of the disk is an ordinary error: the task is tried again."""
+    """Read an uploaded file. An error of the disk is an ordinary error, so the task is retried."""
     try:
         photo = Photo.objects.get(pk=photo_id)
     except Photo.DoesNotExist:
@@ -32,7 +32,7 @@ def original_of(photo_id: str) -> bytes:
 
 @task(queue_name="images", timeout=120)
 def make_thumbnail(photo_id: str) -> dict[str, Any]:
-    """Not atomic: the reason why a photo failed is to stay when the task fails."""
+    """Create the thumbnail. Not atomic, so that the reason of a failure is kept when the task fails."""
     photo = Photo.objects.filter(pk=photo_id)
     try:
         small = imaging.thumbnail(original_of(photo_id))
@@ -57,7 +57,7 @@ def extract_facts(photo_id: str) -> dict[str, Any]:
 
 @task(queue_name="webhooks", max_attempts=6, backoff=IMPATIENT, timeout=30)
 def notify(photo_id: str) -> dict[str, Any]:
-    """Tell the webhook about a photo. It knows the event by its name, so a repeat does no harm."""
+    """Notify the webhook of a photo. The event has a unique name, so a repeated call is harmless."""
     try:
         status = http.post(f"{settings.SITE_URL}/webhook/", {"event": f"photo {photo_id} uploaded"})
     except http.Refused as refused:
@@ -70,7 +70,7 @@ def notify(photo_id: str) -> dict[str, Any]:
 
 @task(queue_name="webhooks", max_attempts=6, backoff=IMPATIENT, timeout=30)
 async def tell_followers(album_id: str) -> dict[str, Any]:
-    """Call every follower at once: the slowest one's time, not the sum of all."""
+    """Notify all followers at once. It takes as long as the slowest call, not the sum of all."""
     began = time.monotonic()
     calls = (
         http.apost(f"{settings.SITE_URL}/followers/{number}/", {"album": album_id})
@@ -95,5 +95,5 @@ def nightly_report(day: str) -> dict[str, Any]:
 
 @task(max_attempts=3, backoff=Backoff(base=0.5, cap=2.0))
 def copy_to_old_archive() -> None:
-    """Always fails, so that there is something to look at."""
+    """Fail always, to show a failed task in the admin."""
     raise ConnectionError("The old archive was switched off for good: nobody answers.")

@@ -1,4 +1,4 @@
-"""The heart of the demo: a visitor's photos and the work they cause, saved together or not at all."""
+"""Uploads: the photos of a visitor and their tasks are saved together or not at all."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def receive(files: Sequence[UploadedFile[Any]]) -> Album:
             album.save()
             Photo.objects.bulk_create(photos)
     except BaseException:
-        # A rollback undoes rows, not files.
+        # A rollback does not remove files.
         for photo in photos:
             photo.original.delete(save=False)
         raise
@@ -37,7 +37,7 @@ def receive(files: Sequence[UploadedFile[Any]]) -> Album:
 
 
 def enqueue_work(album: Album, photos: Sequence[Photo]) -> None:
-    """The album's actor sees to the pictures; what the world is told of them is not its business."""
+    """Enqueue the album's actor, which processes the pictures, and the tasks that notify others."""
     ids = [str(photo.pk) for photo in photos]
     album.task_id = UUID(actors.Album.enqueue(str(album.pk), ids).id)
     results = tasks.notify.enqueue_many([((pk,), {}) for pk in ids])
@@ -48,7 +48,7 @@ def enqueue_work(album: Album, photos: Sequence[Photo]) -> None:
 
 
 def plan_tonights_report() -> None:
-    """Enqueue the report of today for two o'clock tonight; the key makes a second one the same one."""
+    """Enqueue today's report for two o'clock tonight. The key prevents a second one."""
     today = timezone.localdate()
     tonight = timezone.make_aware(datetime.combine(today + timedelta(days=1), time(2)))
     tasks.nightly_report.using(run_after=tonight, key=f"report of {today}").enqueue(today.isoformat())

@@ -24,7 +24,7 @@ RUNS_SHOWN = 8
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def index(request: HttpRequest) -> HttpResponse:
-    """The gallery, and the form above it."""
+    """Show the gallery and the upload form, and receive uploads."""
     form = UploadForm()
     if request.method == "POST":
         form = UploadForm(request.POST, request.FILES)
@@ -45,7 +45,7 @@ def paginated(rows: QuerySet[Any], request: HttpRequest) -> Page[Any]:
 
 
 def asked_for(request: HttpRequest) -> QuerySet[Photo]:
-    """The photos that a page wants to see again."""
+    """Return the photos that the page asks to update."""
     try:
         wanted = [UUID(text) for text in request.GET.getlist("photo")[:PHOTOS_PER_PAGE]]
     except ValueError:
@@ -56,7 +56,7 @@ def asked_for(request: HttpRequest) -> QuerySet[Photo]:
 @require_GET
 @never_cache
 def live(request: HttpRequest) -> HttpResponse:
-    """The pieces of the gallery that a page asks for again: the summary and the cards it names."""
+    """Render the parts of the gallery that a page updates: the summary and the requested cards."""
     cards = gallery.cards(asked_for(request))
     return render(request, "photos/_live.html", {"cards": cards, "summary": gallery.summary()})
 
@@ -85,7 +85,7 @@ def album_live(request: HttpRequest, album_id: UUID) -> HttpResponse:
 
 @require_POST
 def decide(request: HttpRequest, album_id: UUID) -> HttpResponse:
-    """Tell the album's actor what to do."""
+    """Send the visitor's decision to the album's actor."""
     album = get_object_or_404(Album, pk=album_id)
     try:
         is_accepted, text = albums.decide(album, request.POST.get("what", ""))
@@ -102,7 +102,7 @@ def contact_sheet(request: HttpRequest, album_id: UUID) -> HttpResponseBase:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def fibonacci_index(request: HttpRequest) -> HttpResponse:
-    """Start a tree, or choose one."""
+    """Start a tree, or show a list of trees."""
     form = FibonacciForm(request.POST if request.method == "POST" else None)
     if form.is_valid():
         return redirect("photos:fibonacci-tree", fibonacci.start(**form.cleaned_data))
@@ -113,7 +113,7 @@ def fibonacci_index(request: HttpRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def fibonacci_tree(request: HttpRequest, task_id: UUID) -> HttpResponse:
-    """The tree as it is now; with `?live`, only the pieces that a page asks for again."""
+    """Show the tree. With `?live`, render only the parts that a page updates."""
     tree = fibonacci.tree(get_object_or_404(fibonacci.runs(), pk=task_id))
     context = {"tree": tree, "form": FibonacciForm(), "runs": fibonacci.runs()[:RUNS_SHOWN]}
     page = "photos/_fibonacci_live.html" if "live" in request.GET else "photos/fibonacci.html"
@@ -126,7 +126,7 @@ def thumbnail(request: HttpRequest, photo_id: UUID) -> HttpResponseBase:
 
 
 def picture(path: str) -> HttpResponseBase:
-    """Only pictures that we made are served; what visitors uploaded may be anything."""
+    """Serve a picture that a task created. Uploaded files are never served: they may be unsafe."""
     try:
         file = default_storage.open(path)
     except FileNotFoundError:
@@ -136,7 +136,7 @@ def picture(path: str) -> HttpResponseBase:
 
 @require_POST
 def experiment(request: HttpRequest) -> HttpResponse:
-    """Enqueue what no upload causes."""
+    """Enqueue a task that no upload enqueues."""
     match request.POST.get("what"):
         case "failure":
             tasks.copy_to_old_archive.enqueue()

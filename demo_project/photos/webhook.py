@@ -1,4 +1,4 @@
-"""The other side of `notify` and `tell_followers`: a service that is not always in the mood to answer."""
+"""The services that `notify` and `tell_followers` call. They are slow, and fail at first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLLOWER_SECONDS = 0.25
 @csrf_exempt
 @require_POST
 def webhook(request: HttpRequest) -> HttpResponse:
-    """Accept an event at its third call: the first finds us down, the second is told to wait."""
+    """Accept an event at its third call. The first gets 503, the second 429 with Retry-After."""
     try:
         event = str(json.loads(request.body)["event"])[:200]
     except (ValueError, KeyError, TypeError):
@@ -42,6 +42,6 @@ def webhook(request: HttpRequest) -> HttpResponse:
 @csrf_exempt
 @require_POST
 def follower(request: HttpRequest, number: int) -> HttpResponse:
-    """Answer, slowly."""
+    """Answer after FOLLOWER_SECONDS."""
     time.sleep(FOLLOWER_SECONDS)
     return JsonResponse({"follower": number}, status=202)

@@ -1,1 +1,1 @@
-"""The site that the load test loads."""
+"""The site of the load test."""

@@ -1,4 +1,4 @@
-"""Clients of the site: so many at a time, each with a connection of its own, over HTTP."""
+"""HTTP clients of the site. Several run at once, each with its own connection."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 
-TRIES = 6  # of one submission, as a client with an idempotency key may
+TRIES = 6  # of one submission; the idempotency key makes a repetition safe
 CALL_SECONDS = 30.0
-REPEATED = 10  # one of so many is submitted twice
+REPEATED = 10  # one of so many submissions is sent twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One submission's answer. status: 201 or 200, or what the last try met; seconds: of the try that was answered."""
+    """The answer to a submission. status: of the last request, 0 without an answer; seconds: of that request."""
 
     number: int
     status: int
@@ -36,7 +36,7 @@ class Answer:
 
 
 def plan(count: int, seed: int) -> list[Submission]:
-    """Give `count` submissions of mixed priorities; some appear twice, somewhere, perhaps side by side."""
+    """Return `count` submissions of mixed priorities. Some appear twice, at random places."""
     chance = random.Random(seed)
     submissions = [Submission(number, chance.randint(-10, 10)) for number in range(count)]
     submissions += chance.sample(submissions, count // REPEATED)
@@ -45,7 +45,7 @@ def plan(count: int, seed: int) -> list[Submission]:
 
 
 class Callers:
-    """Submit from `concurrency` threads; on_answer is called from each of them, one at a time."""
+    """Submit from several threads. Calls of on_answer do not overlap."""
 
     def __init__(self, port: int, token: str, run: str, on_answer: Callable[[Answer], None]) -> None:
         self._port, self._run, self._on_answer = port, run, on_answer
@@ -57,7 +57,7 @@ class Callers:
 
         def take_turns() -> None:
             connection = HTTPConnection("127.0.0.1", self._port, timeout=CALL_SECONDS)
-            with suppress(IndexError):  # nothing is left
+            with suppress(IndexError):  # no submission is left
                 while True:
                     answer = self._call(connection, rest.popleft())
                     with self._lock:

@@ -1,4 +1,4 @@
-"""What the tasks of the load test leave behind."""
+"""The rows that the tasks of the load test write."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db import models
 
 
 class Effect(models.Model):
-    """One good end of one task, committed with it."""
+    """The effect of a task. It is committed together with the task's success."""
 
     task_id = models.UUIDField()
     objects: ClassVar[models.Manager[Effect]] = models.Manager()

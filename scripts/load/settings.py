@@ -1,4 +1,4 @@
-"""A plain site that takes submissions; DATABASE_URL and LOAD_TOKEN (a hash) come from scripts/load_test.py."""
+"""A site that accepts submissions. scripts/load_test.py sets DATABASE_URL and LOAD_TOKEN (a hash)."""
 
 import environ
 
@@ -10,7 +10,7 @@ ALLOWED_HOSTS = ["127.0.0.1"]
 ROOT_URLCONF = "scripts.load.urls"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "jobqueue", "scripts.load"]
-# A thread of the server keeps its connection.
+# Each thread of the server keeps its connection.
 DATABASES = {"default": {**env.db_url("DATABASE_URL"), "CONN_MAX_AGE": None}}
 TASKS = {
     "default": {

@@ -21,7 +21,7 @@ STOP_SECONDS = 20
 
 @contextmanager
 def process(name: str, *arguments: str, environment: Mapping[str, str], logs: Path) -> Iterator[Callable[[], None]]:
-    """Run a program for as long as the block lasts; gives what raises RuntimeError once it has ended by itself."""
+    """Run a program during the block. Yield a function that raises RuntimeError if it has ended by itself."""
     log = logs / f"{name}.log"
     with log.open("wb") as output:
         child = subprocess.Popen(
@@ -53,7 +53,7 @@ def process(name: str, *arguments: str, environment: Mapping[str, str], logs: Pa
 
 @contextmanager
 def server(environment: Mapping[str, str], logs: Path) -> Iterator[int]:
-    """Serve the site; gives the port, once it answers."""
+    """Serve the site. Yield the port when it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])

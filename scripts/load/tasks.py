@@ -1,4 +1,4 @@
-"""What is submitted under load."""
+"""The task that the load test submits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_ATTEMPTS = 4
 
 
 class Unlucky(Exception):
-    """Half of all tries end so."""
+    """Half of all attempts fail with this error."""
 
 
 @task(
@@ -26,7 +26,7 @@ class Unlucky(Exception):
     backoff=Backoff(base=0.1, cap=1.0, jitter=0.5),
 )
 def flip(context: TaskContext[..., Any], number: int) -> int:
-    """Write a row, then fail half of the time, which takes it back."""
+    """Write a row, then fail half of the time. A failure rolls the row back."""
     Effect.objects.create(task_id=UUID(context.task_result.id))
     if random.random() < 0.5:
         raise Unlucky(f"number {number}")

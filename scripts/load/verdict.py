@@ -1,4 +1,4 @@
-"""What the table says after a load test, and whether anything was lost or done twice."""
+"""The results of a load test: a table, and a list of tasks that were lost or done twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the queue knows of one task; number: its argument."""
+    """The row of one task. number: its argument."""
 
     id: str
     number: int
@@ -27,7 +27,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All that is left of one run."""
+    """The data of one run."""
 
     asked: int  # different submissions
     answers: Sequence[Answer]
@@ -38,7 +38,7 @@ class Found:
 
 
 def complaints(found: Found) -> Iterator[str]:
-    """Say what was lost, doubled or left."""
+    """Yield a sentence for each kind of wrong result: lost, done twice, or not ended."""
     refused = [answer for answer in found.answers if not answer.task_id]
     yield from listed("was not accepted", [f"{answer.number} ({answer.status})" for answer in refused])
     ids: dict[int, set[str]] = {}
@@ -73,7 +73,7 @@ def listed(what: str, which: Sequence[str]) -> Iterator[str]:
 
 
 def report(found: Found) -> Iterator[str]:
-    """The table, line by line."""
+    """Yield the lines of the table."""
     times = sorted(answer.seconds for answer in found.answers) or [0.0]
     statuses = Counter(row.status for row in found.rows)
     retries = sum(row.errors - (row.status == "FAILED") for row in found.rows)
@@ -100,5 +100,5 @@ def report(found: Found) -> Iterator[str]:
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """The smallest of sorted values that so large a part does not exceed."""
+    """Return the smallest of the sorted values that a share `part` of them does not exceed."""
     return values[max(0, -int(-len(values) * part // 1) - 1)]

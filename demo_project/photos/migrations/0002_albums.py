@@ -12,7 +12,7 @@ class Migration(migrations.Migration):
         migrations.RemoveField("Photo", "thumbnail_task_id"),
         migrations.RemoveField("Photo", "facts_task_id"),
         migrations.AddField("Album", "task_id", models.UUIDField(editable=False, null=True)),
-        # What was uploaded before has no actor: nobody could be told to publish it.
+        # Earlier uploads have no actor that could publish them, so they are PUBLISHED.
         migrations.AddField(
             "Album",
             "state",

@@ -50,7 +50,7 @@ class Command(BaseCommand):
         self.stdout.write("\nLook at it, site and admin together:  make serve")
 
     def choose(self, folder: Path) -> list[Path]:
-        """The files of a folder, those left out by name and reason."""
+        """Return the files of a folder. Print each file that is left out, with the reason."""
         if not folder.is_dir():
             raise CommandError(f"There is no folder {folder}.")
         chosen = []
@@ -96,7 +96,7 @@ class Command(BaseCommand):
         )
 
     def wait(self, run: account.Run, visitor: Visitor, processes: Processes, patience: float) -> None:
-        """Publish each album as soon as it asks what to do; return when nothing is left that can run."""
+        """Publish each album as soon as it asks for a decision. Return when no task is left that can run."""
         progress = Progress(sys.stdout)
         published: set[UUID] = set()
         most_done, deadline = -1, 0.0
@@ -159,7 +159,7 @@ def is_good_sample(photo: Photo) -> bool:
 
 
 def is_readable(photo: Photo) -> bool:
-    """Look for ourselves whether a file of the user's is a picture."""
+    """Return whether a file of the user is a picture, without its task."""
     try:
         with photo.original.open() as file:
             imaging.facts(file.read())

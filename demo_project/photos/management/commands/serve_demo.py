@@ -25,7 +25,7 @@ class Command(BaseCommand):
                 self.stdout.write("Stopped.")
 
     def serve(self, port: int) -> None:
-        # A demo that started the database also ends it.
+        # A running demo that started the database will also stop it, so wait for its end.
         with only_demo(self.stdout.write):
             pass
         self.stdout.write("Starting the database, the site and the executors ...")
