@@ -1,1 +1,1 @@
-"""This project beside others and beside plain PostgreSQL, in one run on one private server."""
+"""Benchmarks: this queue, other queues and plain PostgreSQL, in one run on one private server."""

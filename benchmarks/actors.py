@@ -1,4 +1,4 @@
-"""Actors that the benchmarks start."""
+"""The actors of the benchmarks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobqueue import Actor, Done, PollContext, Spawn, Suspend
 
 
 class Fibonacci(Actor):
-    """A wasteful way to a number: two children for each step. benchmarks/naive.py does the same work."""
+    """Compute a Fibonacci number with two children for each step. benchmarks/naive.py does the same work."""
 
     @dataclass
     class State:
@@ -32,7 +32,7 @@ class Fibonacci(Actor):
 
 
 class Sleeper(Actor):
-    """Notes how long each message took from its sender's statement to here, and sleeps on."""
+    """Record the time of each message from the INSERT to the poll, then sleep again."""
 
     @dataclass
     class State:

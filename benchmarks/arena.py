@@ -1,4 +1,4 @@
-"""What all contestants share: one private PostgreSQL, a Redis where Debian's is installed, a database for each side."""
+"""Servers of a run: one private PostgreSQL with a database for each contestant, and Redis if it is installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PRODUCE_SECONDS = 900
 
 
 class NotMeasured(RuntimeError):
-    """Why a side has no figures here."""
+    """The reason why a contestant has no figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Arena:
     databases: dict[str, Database] = field(default_factory=dict)
 
     def database(self, peer: str, condition: str = "") -> Database:
-        """The database of a peer with nothing but its tables, or of a condition; made when first asked for."""
+        """Return the database of a peer with empty tables, or the one of a condition. Create it at the first call."""
         name = re.sub(r"\W+", "_", f"{peer}_{condition}").strip("_").lower()
         if name not in self.databases:
             if condition:
@@ -68,7 +68,7 @@ class Arena:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """One database of one peer, in one condition."""
+    """The database of a peer in one condition."""
 
     arena: Arena
     name: str
@@ -80,7 +80,7 @@ class Database:
 
     @property
     def store(self) -> Store:
-        """KeyError for a peer whose jobs live in Redis."""
+        """Return the tables of the peer. Raises KeyError for a peer that stores its jobs in Redis."""
         return STORES[self.peer]
 
     @property
@@ -89,13 +89,13 @@ class Database:
 
     @contextmanager
     def connected(self, *, quietly: bool = True) -> Iterator[psycopg.Connection[Any]]:
-        """quietly: without the peer's triggers, which would notify of each of a million rows."""
+        """Connect. quietly: without the triggers of the peer, which would send a million notifications."""
         role = "replica" if quietly else "origin"
         with psycopg.connect(self.url, autocommit=True, options=f"-c session_replication_role={role}") as connection:
             yield connection
 
     def set_up(self) -> None:
-        """The peer's own tables, and as a pattern for more the row that it makes of one no-op job."""
+        """Create the tables of the peer. Keep the row of one no-op job as a pattern for fill()."""
         self.produce("setup", 0)
         if self.is_in_redis:
             return
@@ -116,7 +116,7 @@ class Database:
             connection.execute(sql.SQL("TRUNCATE {} CASCADE").format(tables))
 
     def fill(self, count: int, changed: Mapping[str, str] | None = None, *, quietly: bool = True) -> None:
-        """Add so many rows like the pattern, with other expressions in some columns."""
+        """Add rows like the pattern. changed: SQL expressions for columns that differ."""
         if count <= 0:
             return
         if self.is_in_redis:
@@ -142,7 +142,7 @@ class Database:
             )
 
     def settle(self) -> None:
-        """What autovacuum and the checkpointer would do in time, before the clock runs and not while it does."""
+        """Vacuum and checkpoint before the measurement, so that neither runs during it."""
         if self.is_in_redis:
             return
         with self.connected() as connection:
@@ -163,7 +163,7 @@ class Database:
         return {"DATABASE_URL": self.url, "DJANGO_SETTINGS_MODULE": "benchmarks.settings", **broker, **(extra or {})}
 
     def produce(self, verb: str, count: int, environment: Mapping[str, str] | None = None) -> float:
-        """Let a process of its own enqueue; gives the seconds that its calls took."""
+        """Enqueue from another process. Return the seconds that its calls took."""
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.produce", self.peer + "_app", verb, str(count)],
             cwd=workers.CHECKOUT,
@@ -180,7 +180,7 @@ class Database:
     def at_work(
         self, contestant: Contestant, *flags: str, environment: Mapping[str, str] | None = None
     ) -> Iterator[list[int]]:
-        """The contestant's processes, ready."""
+        """Run the processes of a contestant. Yield their process ids when they are ready."""
         self.arena.check(contestant)
         commands = [[*command, *flags] for command in contestant.commands()]
         extra = {**self.environment(contestant.environment), **(environment or {})}
@@ -191,7 +191,7 @@ class Database:
 @contextmanager
 def opened() -> Iterator[Arena]:
     for name in [name for name in os.environ if name.startswith("PG")]:
-        del os.environ[name]  # PGSERVICE and the like point at a server of the machine
+        del os.environ[name]  # PGSERVICE and similar variables name another server
     with (
         tempfile.TemporaryDirectory(prefix="jq-bench-") as folder,
         throwaway_cluster(**cluster.SETTINGS, max_connections="400") as server,

@@ -1,7 +1,7 @@
 """
-This project beside its peers: python -m benchmarks.bench [--quick] [--only drain,latency] [--rounds N] [--seconds S]
+Compare this queue with others: python -m benchmarks.bench [--quick] [--only drain,latency] [--rounds N] [--seconds S]
 
-Prints its results; a full run writes benchmarks/RESULTS.md and its plots as it goes, one section after the other.
+Prints the results. A full run also writes benchmarks/RESULTS.md and its plots, after each section.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ all of PostgreSQL's, per job done; "by CPU" compares these sums, which a busy ma
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that every process and folder of ours goes too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all processes and folders of the run are removed
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a short look that it works, in two minutes")
     parser.add_argument("--write", action="store_true", help="write the results of a short look, too")

@@ -1,7 +1,7 @@
 """
-Polls of actors per second, beside the naive protocol on the same server: python -m benchmarks.bench_actors
+Measure polls of actors per second, next to the naive protocol on the same server: python -m benchmarks.bench_actors
 
-Both compute fib(N) by a tree of actors, with two processes; each round measures both.
+Both compute fib(N) with a tree of actors and two processes. Each round measures both.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def main() -> None:
             {
                 "jobqueue, default settings (8 threads)": partial(measure_ours, server, arguments.n),
                 "jobqueue, 1 thread": partial(measure_ours, server, arguments.n, "--threads=1"),
-                # The naive protocol tells nobody either what it does.
+                # The naive protocol does not log its work.
                 "jobqueue, 1 thread, warnings logged only": partial(
                     measure_ours, server, arguments.n, "--threads=1", "--verbosity=0"
                 ),

@@ -1,4 +1,4 @@
-"""The private PostgreSQL of a run, with its safety on: fsync, synchronous commits, full pages."""
+"""The private PostgreSQL of a run, with its safety settings on: fsync, synchronous commits, full pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTINGS = {
     "synchronous_commit": "on",
     "full_page_writes": "on",
     "shared_buffers": "512MB",
-    # No checkpoint in one round and not in the next.
+    # Prevents a checkpoint in some rounds only.
     "max_wal_size": "8GB",
     "checkpoint_timeout": "1h",
 }
@@ -26,9 +26,9 @@ SETTINGS = {
 
 @contextmanager
 def prepared_cluster() -> Iterator[Cluster]:
-    """A server with our tables, and Django set up to use it."""
+    """Run a server with our tables, and set up Django to use it."""
     for name in [name for name in os.environ if name.startswith("PG")]:
-        del os.environ[name]  # PGSERVICE and the like point at a server of the machine
+        del os.environ[name]  # PGSERVICE and similar variables name another server
     with throwaway_cluster(**SETTINGS) as cluster:
         os.environ["DATABASE_URL"] = cluster.url
         os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
@@ -41,7 +41,7 @@ def prepared_cluster() -> Iterator[Cluster]:
 
 
 def cpu_seconds(cluster: Cluster) -> float:
-    """The processor time that the server has used so far, all its processes together."""
+    """Return the CPU seconds that all processes of the server have used so far."""
     pid = cluster.pid()
     assert pid is not None
     return cpu.seconds_of_tree(pid)
@@ -54,7 +54,7 @@ def version() -> str:
 
 
 def empty(*tables: str) -> None:
-    """Begin a round: the tables are as new, and no checkpoint or vacuum of the last round is under way."""
+    """Prepare a round: empty the tables, and checkpoint so that no checkpoint runs during the round."""
     with connection.cursor() as cursor:
         cursor.execute(f"TRUNCATE {', '.join(tables)} CASCADE")
         cursor.execute("CHECKPOINT")

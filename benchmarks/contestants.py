@@ -1,4 +1,4 @@
-"""Who is measured, at which settings, and how their rows are read: what an ordinary user would install and start."""
+"""The measured programs with their settings and tables, as an ordinary user installs and starts them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 PYTHON = sys.executable
-PROCESSES = "{processes}"  # in a command: one program that starts so many processes itself
+PROCESSES = "{processes}"  # in a command: the program itself starts this number of processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
     """
-    Rows of a peer in PostgreSQL.
+    The tables of a peer in PostgreSQL.
 
-    jobs: the table; fresh: columns that differ from row to row, each with its expression (`n` counts from 1).
-    finished: a query of the moments `at` at which jobs ended, where `at` is at least %(since)s.
-    left: FROM and WHERE of the jobs that a worker may take.
-    conditions: rows that a worker cannot or need not take, as columns with another expression.
+    jobs: the table. fresh: columns that differ for each row, with their SQL expression (`n` counts from 1).
+    finished: a query of the times `at` at which jobs ended, from %(since)s on.
+    left: FROM and WHERE of the jobs that a worker may claim.
+    conditions: rows that a worker cannot or need not claim, as columns with another expression.
     """
 
     jobs: str
@@ -32,7 +32,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """One program at certain settings. rate: about what it does per second and process, to size a round."""
+    """A program with its settings. rate: about how many jobs a process does in a second, to size a round."""
 
     name: str
     peer: str
@@ -44,8 +44,8 @@ class Contestant:
     processes: int = 2
     environment: Mapping[str, str] = field(default_factory=dict)
     needs_redis: bool = False
-    min_seconds: float = 0.0  # a shorter look would see one burst or none
-    rows: Mapping[str, str] = field(default_factory=dict)  # columns of its jobs that differ from the peer's no-op
+    min_seconds: float = 0.0  # a shorter measurement would see one burst or none
+    rows: Mapping[str, str] = field(default_factory=dict)  # columns of its jobs that differ from those of the no-op job
 
     def commands(self) -> list[list[str]]:
         if any(PROCESSES in part for part in self.command):

@@ -1,4 +1,4 @@
-"""Processor time of processes, as Linux counts it."""
+"""CPU time of processes, as Linux counts it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def seconds_of_tree(pid: int) -> float:
-    """Processor time of a process, its children that live, and those that have ended."""
+    """Return the CPU seconds of a process, its living children and its ended children."""
     return sum(_ticks(each, with_ended=True) for each in [pid, *children_of(pid)]) / TICKS_PER_SECOND
 
 
 def children_of(pid: int) -> list[int]:
-    """Find the processes below one, at any depth."""
+    """Return the ids of all descendants of a process."""
     parents: dict[int, int] = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():

@@ -1,8 +1,8 @@
 """
-How many no-op jobs a second are done while there are enough of them.
+Measure how many no-op jobs a second the workers do while jobs are waiting.
 
-All jobs are there before the workers start. Once all workers are ready and have settled, the clock runs for a given
-time, or until the jobs are done; what ended meanwhile is counted by the rows (in Redis: by the queue's length).
+All jobs are enqueued before the workers start. The clock starts when all workers are ready and a job is done. It runs
+for a fixed time, or until all jobs are done. The rows show how many were done, in Redis the length of the queue.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from benchmarks.contestants import Contestant
 from benchmarks.rounds import Sample
 
 SETTLE_SECONDS = 0.3
-START_SECONDS = 1.0  # what may pass between the first worker's first job and the clock's start
-FIRST_SECONDS = 30.0  # longest wait for a worker's first job
+START_SECONDS = 1.0  # longest time from the first job to the start of the clock
+FIRST_SECONDS = 30.0  # longest wait for the first job
 LOOK_SECONDS = 0.1
-FEWEST_JOBS = 20_000  # with fewer, planners sort the table for each single claim of some peers
+FEWEST_JOBS = 20_000  # with fewer rows, PostgreSQL sorts the table for each claim of some peers
 
-Used = tuple[float, float, float]  # seconds of the processor: workers, PostgreSQL, broker
+Used = tuple[float, float, float]  # CPU seconds: workers, PostgreSQL, broker
 
 COUNT = "SELECT count(*), max(at) FROM ({finished}) f WHERE at < %(until)s"
 ANY = "SELECT EXISTS ({finished})"
@@ -44,10 +44,10 @@ TENTHS = """
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
     """
-    One side: a contestant in a condition.
+    A contestant in a condition.
 
-    condition, others: the rows beside its jobs, and how many. flags: of the contestant there.
-    pinned: until all jobs are done, another session keeps a snapshot open that it took before they were there.
+    condition, others: the kind and number of other rows in the table. flags: of the contestant's command.
+    pinned: another session keeps a snapshot open, taken before the jobs are enqueued, until all are done.
     """
 
     arena: Arena
@@ -80,7 +80,7 @@ class Drain:
         return self._sample(watched, before, after)
 
     def _pinned(self) -> Sample:
-        """All workers are ready before the jobs are, so that the first tenth has as many of them as the last."""
+        """Enqueue after all workers are ready, so that as many work on the first tenth as on the last."""
         with pinned_snapshot(self.database), self.database.at_work(self.contestant, *self.flags) as pids:
             time.sleep(SETTLE_SECONDS)
             before, began = self._used(pids), self.database.now()
@@ -98,7 +98,7 @@ class Drain:
         return self.jobs or max(fewest, int(self.contestant.rate * self.contestant.processes * busy))
 
     def _refill(self) -> None:
-        """The condition's rows stay from round to round; without one, each round begins with empty tables."""
+        """Enqueue the jobs. The rows of a condition stay for all rounds. Without one, empty the tables first."""
         database, changed = self.database, self.contestant.rows
         if not self.others:
             database.clear()
@@ -128,7 +128,7 @@ class Drain:
         return watch(self.database, lambda left: not left or (not self.pinned and time.monotonic() >= deadline))
 
     def _sample(self, watched: Watched, before: Used, after: Used) -> Sample:
-        """Count once the workers have ended: some write down in bursts what they have done."""
+        """Count the jobs after the workers have ended: some peers write results in bursts."""
         found = watched if isinstance(watched, Found) else count_rows(self.database, watched)
         if not found.jobs:
             raise NotMeasured(f"{self.contestant.name}: no job was done")
@@ -159,7 +159,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The database's time from which and until which jobs count; whether they were all done then."""
+    """The measured period, in the database's time. is_drained: all jobs were done at its end."""
 
     since: datetime
     until: datetime
@@ -203,7 +203,7 @@ def watch_redis(database: Database, is_over: Callable[[int], bool]) -> Watched:
 
 @contextmanager
 def has_begun(database: Database, began: datetime) -> Iterator[Callable[[], bool]]:
-    """Whether a job has ended since then; in Redis, since now."""
+    """Yield a function that returns whether a job has ended since `began` (in Redis: since this call)."""
     if (broker := database.arena.broker) and database.is_in_redis:
         first = broker.left(database.peer)
         yield lambda: broker.left(database.peer) < first
@@ -229,7 +229,7 @@ def prepare(database: Database, condition: str) -> None:
 
 @contextmanager
 def pinned_snapshot(database: Database) -> Iterator[None]:
-    """What a long report or a dump does to a queue: nothing that died since then may be removed."""
+    """Keep a snapshot open as a dump does. Vacuum cannot remove rows that die after it."""
     with psycopg.connect(database.url) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT txid_current()")

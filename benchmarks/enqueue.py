@@ -1,4 +1,4 @@
-"""How many jobs a second one process enqueues: one call each in autocommit, and in the peer's call for many."""
+"""Measure how many jobs a second one process enqueues: one by one in autocommit, and in bulk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INSERT = "INSERT INTO bare (queue, payload) VALUES (%s, %s)"
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """A contestant's calls. verb: "one" or "bulk" (see benchmarks.produce); environment: of its process."""
+    """Enqueue jobs of a contestant. verb: "one" or "bulk" (see benchmarks.produce)."""
 
     arena: Arena
     contestant: Contestant
@@ -44,7 +44,7 @@ class Enqueue:
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """What the database takes without a queue around it: a single INSERT in autocommit, rows by the thousand, COPY."""
+    """Insert rows into a plain table, for comparison: one by one, by the thousand, or with COPY."""
 
     arena: Arena
     how: Callable[[psycopg.Connection[Any], int], None]
@@ -68,7 +68,7 @@ class Bare:
 def measured(arena: Arena, count: int, act: Callable[[], float]) -> Sample:
     before = cluster.cpu_seconds(arena.server)
     seconds = act()
-    # The producer's own processor time would be mostly that of its start.
+    # Most CPU time of the producer would be that of its start.
     return Sample(
         count=count,
         seconds=seconds,

@@ -1,4 +1,4 @@
-"""What a worker costs that has nothing to do: its share of a core, PostgreSQL's, and its memory."""
+"""Measure an idle worker: its share of a core, that of PostgreSQL, and its memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SETTLE_SECONDS = 3.0  # imports, first statements, plans
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """worker, server: percent of a core. megabytes: resident (proportional: shared pages by share) of all processes."""
+    """worker, server: percent of a core. megabytes: proportional set size of all processes."""
 
     name: str
     worker: float
@@ -43,7 +43,7 @@ def used(pids: list[int]) -> float:
 
 
 def resident(pid: int) -> int:
-    """kB of memory, pages that several processes share counted by their share."""
+    """Return the proportional set size in kB: a shared page counts in part for each process."""
     for line in (Path("/proc") / str(pid) / "smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1])

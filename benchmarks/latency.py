@@ -1,4 +1,4 @@
-"""From the call that enqueues to the job's first line, on a worker that has nothing else to do, or is half busy."""
+"""Measure the time from the enqueue call to the job's first line, on an idle and a half busy worker."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from benchmarks.contestants import Contestant
 SETTLE_SECONDS = 0.5
 LONGEST_SECONDS = 30.0
 LOOK_SECONDS = 0.05
-MAX_PER_SECOND = 400.0  # what one producer of every peer can enqueue beside the workers
+MAX_PER_SECOND = 400.0  # each peer can enqueue as many from one process while its workers run
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """All waits of a side, in seconds, sorted."""
+    """All waits of a contestant, in seconds, sorted."""
 
     name: str
     seconds: Sequence[float]
 
     def within(self, share: float) -> float:
-        """The time in ms within which this share of the jobs began."""
+        """Return the time in ms within which this share of the jobs started."""
         return 1000 * self.seconds[min(len(self.seconds) - 1, int(share * len(self.seconds)))]
 
 
 def half_load(contestant: Contestant) -> float:
-    """Half of the jobs a second that it is known to do, as far as one process can enqueue them."""
+    """Return half the rate of the contestant, or the rate that one process can enqueue if that is lower."""
     return min(MAX_PER_SECOND, contestant.rate * contestant.processes / 2)
 
 
 def measure(arena: Arena, contestant: Contestant, count: int, rate: float | None = None) -> Waits:
-    """rate: of the jobs, per second; without one there are pauses between them."""
+    """Enqueue jobs and collect their waits. rate: jobs per second; None leaves pauses between them."""
     arena.check(contestant)
     database = arena.database(contestant.peer)
     database.clear()
@@ -63,7 +63,7 @@ def take_turns(
     *,
     is_half_busy: bool = False,
 ) -> list[Waits]:
-    """Every contestant in each round; the waits of all rounds together. count: of a side's notes in a round."""
+    """Measure each contestant in each round. Return the waits of all rounds. count: jobs in a round."""
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         for contestant in contestants:

@@ -1,4 +1,4 @@
-"""What a worker's memory comes to while it does a great many jobs."""
+"""Measure the memory of a worker during many jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST_SECONDS = 1_200.0
 
 
 def measure(arena: Arena, contestant: Contestant, jobs: int) -> Iterator[tuple[int, float]]:
-    """Give how many jobs are done and the megabytes of all of the worker's processes: first none, in the end all."""
+    """Yield the number of jobs done and the megabytes of all processes of the worker, from none to all jobs."""
     database = arena.database(contestant.peer)
     database.clear()
     database.settle()

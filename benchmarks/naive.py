@@ -1,10 +1,9 @@
 """
-The naive protocol of actors, to compare with: one poll per transaction, one statement for each thing it does.
+A naive protocol of actors, for comparison: one poll for each transaction, one statement for each step.
 
-Claim; take the mail (read and deleted in one); spawn; message to the parent, which wakes it; update. It is right
-where it is measured (no message is lost: the sender waits for the receiver's row, then wakes it), and it is given
-what it can use: psycopg, which prepares what it runs again and again, a table with no more than the work needs, an
-index of what is due, and our tables' storage parameters.
+The steps are: claim, read and delete the messages, spawn, send to the parent and wake it, update. No message is
+lost: the sender waits for the lock of the receiver's row, then wakes it. The protocol uses the same means as ours:
+statements that psycopg prepares, a small table, an index of due tasks, and our storage parameters.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ WHERE wake_at <= clock_timestamp() ORDER BY wake_at LIMIT 1 FOR NO KEY UPDATE SK
 """
 TAKE_MESSAGES = "DELETE FROM naive.message WHERE task_id = %s RETURNING body"
 SPAWN = "INSERT INTO naive.task (parent_id, n) VALUES (%s, %s), (%s, %s)"
-# Without a condition on wake_at: an UPDATE that skips what its snapshot shows awake would lose the wake-up.
+# No condition on wake_at: an UPDATE that skips rows awake in its snapshot would lose the wake-up.
 TELL_PARENT = """
 WITH sent AS (INSERT INTO naive.message (task_id, body) VALUES (%s, %s))
 UPDATE naive.task SET wake_at = clock_timestamp() WHERE id = %s
@@ -54,7 +53,7 @@ UPDATE = "UPDATE naive.task SET state = %s, wake_at = NULL, polls = polls + 1 WH
 
 
 def poll(connection: psycopg.Connection[Any]) -> bool:
-    """Poll the task that is due first, in one transaction; returns whether there was one."""
+    """Poll the task that is due first, in one transaction. Return whether there was one."""
     with connection.transaction():
         claimed = connection.execute(CLAIM).fetchone()
         if claimed is None:

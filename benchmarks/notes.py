@@ -1,4 +1,4 @@
-"""How long a job waited, from the call of its enqueue to its first line: a line each in a file that all write to."""
+"""Waits of jobs, from the enqueue call to the first line. Each job appends a line to one file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def write(sent: float) -> None:
 
 
 def read(path: Path) -> list[float]:
-    """The waits so far, in seconds."""
+    """Return the waits so far, in seconds."""
     return [float(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 @cache
 def _file() -> int:
-    # One write of a short line to a file opened for appending is not torn, whoever else writes.
+    # A single short write with O_APPEND is atomic, also with several writers.
     return os.open(os.environ[FILE], os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)

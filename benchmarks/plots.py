@@ -1,4 +1,4 @@
-"""Plots as SVG text: enough for a few lines and bars, and nothing to install."""
+"""Plots as SVG text, for a few lines and bars, without a library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLOURS = ["#0b6e4f", "#c1292e", "#235789", "#f1a208", "#6b4e71", "#3d3d3d", "#8
 
 
 def lines(title: str, labels: Sequence[str], series: Mapping[str, Sequence[float | None]], *, unit: str) -> str:
-    """One line for each name, over labels at equal distances; None leaves a gap."""
+    """Draw a line for each name, with labels at equal distances. None leaves a gap."""
     highest = max((value for values in series.values() for value in values if value is not None), default=1) * 1.1
     step = (WIDTH - LEFT - RIGHT) / max(1, len(labels) - 1)
     parts = axes(title, unit, [(value, height(value, highest)) for value in ticks(highest)])
@@ -30,7 +30,7 @@ def lines(title: str, labels: Sequence[str], series: Mapping[str, Sequence[float
 
 
 def spans(title: str, series: Mapping[str, Sequence[float]], *, unit: str) -> str:
-    """One bar for each name from its first value to its last, a mark at each, on a logarithmic scale."""
+    """Draw a bar for each name from its first to its last value, with a mark at each, on a logarithmic scale."""
     values = [value for each in series.values() for value in each]
     lowest, highest = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     highest = max(highest, lowest + 1)

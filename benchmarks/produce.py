@@ -1,9 +1,9 @@
 """
-A process that enqueues as an ordinary user of a peer does: python -m benchmarks.produce <peer> <verb> <count>
+Enqueue jobs as an ordinary user of a peer does: python -m benchmarks.produce <peer> <verb> <count>
 
-setup: the peer's tables. one: so many no-op jobs, one call each. bulk: as many in the peer's call for many.
-note: jobs that write down how long they waited, one after another with pauses, or so many a second as BENCH_RATE says.
-Prints the seconds that the calls took, without connecting and the first calls.
+setup: create the peer's tables. one: enqueue no-op jobs one by one. bulk: enqueue them with the peer's bulk call.
+note: enqueue jobs that record how long they waited, with pauses, or at BENCH_RATE jobs a second.
+Prints the seconds that the calls took. Connecting and the first calls do not count.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def send_notes(producer: Producer, count: int) -> None:
     pause_seconds, rhythm = 1 / float(os.environ.get(RATE, NOTES_PER_SECOND)), random.Random(1)
     due_at = time.monotonic()
     for _ in range(count):
-        # No beat that a peer's polling could fall in with.
+        # A random rhythm, so that a peer's polling cannot fall into step with it.
         due_at += pause_seconds * rhythm.uniform(0.5, 1.5)
         time.sleep(max(0.0, due_at - time.monotonic()))
         producer.note()

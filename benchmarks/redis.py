@@ -1,4 +1,4 @@
-"""A private Redis for a run, where Debian's `redis-server` is installed: on a Unix socket, with its default safety."""
+"""A private Redis for a run, if `redis-server` is installed: on a Unix socket, with its default settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Redis:
     socket: Path
 
     def left(self, peer: str) -> int:
-        """Jobs of a peer that have not ended."""
+        """Return the number of jobs of a peer that have not ended."""
         client = self._client()
         match peer:
             case "celery":

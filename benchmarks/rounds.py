@@ -1,4 +1,4 @@
-"""Rounds that take turns, so that a busy machine is busy for all sides alike; medians, spread, ratios."""
+"""Rounds in which all contestants take turns, so that a busy machine slows all alike; medians and ratios."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psycopg import Error as DatabaseError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One round of one side. count: of jobs or polls. The processor's seconds are those between start and end."""
+    """One round of one contestant. count: jobs or polls. CPU seconds are those between start and end."""
 
     count: int
     seconds: float
@@ -29,7 +29,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """All rounds of one side."""
+    """All rounds of one contestant."""
 
     name: str
     rounds: Sequence[Sample]
@@ -72,9 +72,9 @@ def take_turns(
     sides: Mapping[str, Callable[[], Sample]], rounds: int, missing: dict[str, str] | None = None
 ) -> list[Samples]:
     """
-    Measure every side once in each round, in an order that turns.
+    Measure each contestant once in each round. Each round starts with another one.
 
-    missing: takes the sides that cannot be measured, with the reason; without it they are an error.
+    missing: receives the contestants that cannot be measured, with the reason. Without it, raise the error.
     """
     found: dict[str, list[Sample]] = {name: [] for name in sides}
     for number in range(rounds):
@@ -95,7 +95,7 @@ def take_turns(
 
 
 def table(sides: Sequence[Samples], *, unit: str, base: Samples) -> str:
-    """Write a Markdown table; the last column compares with `base`, round by round: the median of the ratios."""
+    """Return a Markdown table. The last column is the median of the ratios to `base` in each round."""
     lines = [
         f"| | {unit}s/s | lowest to highest | {unit}s | seconds | CPU ms per {unit}: worker + PostgreSQL | ratio |",
         "|---|---:|---:|---:|---:|---:|---:|",

@@ -1,4 +1,4 @@
-"""What is asked, section by section; each gives its part of the results."""
+"""The sections of the results. Each function measures one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FRONT_CONDITIONS = ("tomorrow", "another queue", "paused queue", "unknown type")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How long and how often. backlogs: other rows beside the jobs; executors: how many at once."""
+    """The lengths and numbers of measurements. backlogs: numbers of other rows. executors: processes at once."""
 
     rounds: int
     seconds: float
@@ -56,7 +56,7 @@ QUICK = Plan(
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the results. plots: file names with their SVG."""
+    """A section of the results. plots: file names with their SVG."""
 
     title: str
     body: str
@@ -89,10 +89,10 @@ def enqueue(arena: Arena, plan: Plan) -> Section:
     }
     for each in chosen:
         one[each.package] = Enqueue(arena, each, "one", plan.enqueues)
-        # A peer without a call for many is slow enough to be measured with fewer.
+        # A peer without a bulk call is slow, so fewer jobs are enough.
         many = 10 if each.peer in ("jobqueue", "pgqueuer", "procrastinate", "chancy") else 1
         bulk[each.package] = Enqueue(arena, each, "bulk", many * plan.enqueues)
-    # psycopg prepares the bare INSERT by itself; Django prepares nothing unless the site asks for it.
+    # psycopg prepares the bare INSERT automatically. Django prepares statements only on request.
     prepared = {"PREPARE_THRESHOLD": "5"}
     one["django-jobqueue, prepare_threshold=5"] = Enqueue(arena, who.OURS_DEFAULT, "one", plan.enqueues, prepared)
     singles, bulks = take_turns(one, plan.rounds, missing), take_turns(bulk, plan.rounds, missing)
@@ -143,7 +143,7 @@ def span_plot(title: str, waits: Sequence[latency.Waits]) -> str:
 
 
 def durations(arena: Arena, plan: Plan) -> Section:
-    """Beside the no-op: tasks that take their time."""
+    """Measure tasks that take longer than a no-op."""
     missing: dict[str, str] = {}
     sides = {
         f"{milliseconds} ms": Drain(
@@ -174,7 +174,7 @@ def remembering(arena: Arena, plan: Plan) -> Section:
 
 
 def backlog(arena: Arena, plan: Plan) -> Section:
-    """Each contestant against itself on an otherwise empty table."""
+    """Compare each contestant with itself on an otherwise empty table."""
     missing: dict[str, str] = {}
     lines = [f"| | {' | '.join(['alone, jobs/s', *columns(plan)])} |", f"|---|{'---:|' * (1 + len(columns(plan)))}"]
     shares: dict[str, list[float | None]] = {}
@@ -183,7 +183,7 @@ def backlog(arena: Arena, plan: Plan) -> Section:
     if plan.backlogs:
         chosen += [who.PROCRASTINATE_BEST, who.TASKS_DB_BEST, who.CHANCY_BEST]
     for each in chosen:
-        # Most peers' rate beside the first backlog leaves nothing to ask; each million more takes them minutes.
+        # For most peers the first backlog is enough. Each further million rows would take minutes.
         is_fast = each in (who.OURS_BEST, who.PGQUEUER_BEST)
         asked = plan if is_fast else replace(plan, backlogs=plan.backlogs[:1])
         rates = beside_others(arena, asked, each, missing)
@@ -300,7 +300,7 @@ QUICK_SECTIONS = ("drain", "enqueue", "latency", "backlog", "pinned")
 
 
 def table(found: Sequence[Samples], *, base: str, against: str, with_workers: bool = True) -> str:
-    """with_workers: also what the workers used, and how many jobs both cores could do if nothing else had them."""
+    """Return a Markdown table. with_workers: with the CPU time of the workers, and the ratio of CPU costs."""
     theirs = next((side for side in found if side.name == base), None)
     head = ["", "jobs/s", "lowest to highest", f"of {against}"]
     if with_workers:

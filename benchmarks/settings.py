@@ -1,4 +1,4 @@
-"""A plain site whose queue is measured; `DATABASE_URL` comes from benchmarks.cluster."""
+"""A site for measurements. benchmarks.cluster sets `DATABASE_URL`."""
 
 import environ
 

@@ -1,4 +1,4 @@
-"""Tasks of ours that the benchmarks start."""
+"""The tasks of the benchmarks."""
 
 from __future__ import annotations
 

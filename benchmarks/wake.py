@@ -1,8 +1,8 @@
 """
-How soon a suspended actor is polled after its message, among many that sleep: python -m benchmarks.wake
+Measure how soon a message wakes one of many suspended actors: python -m benchmarks.wake
 
-From the sender's INSERT, by the database's clock, to the first line of poll(); both on this machine. One executor,
-otherwise idle, with the defaults of `run_executors`.
+The time runs from the sender's INSERT, by the database's clock, to the first line of poll(). Both run on this machine.
+One executor runs with the defaults of `run_executors` and is otherwise idle.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def measure(sleepers: int, messages: int, gap_seconds: float) -> list[float]:
 
 
 def waits_of(chosen: Sequence[object]) -> list[float]:
-    """Wait until all were polled."""
+    """Return the waits of all chosen actors, after each was polled."""
     began_at = time.monotonic()
     while time.monotonic() - began_at < LONGEST_SECONDS:
         with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""The processes whose work is measured: started, ready, and gone again."""
+"""The measured processes: start them, wait until they are ready, and stop them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LOOK_SECONDS = 0.02
 
 @contextmanager
 def executors(count: int, *flags: str) -> Iterator[list[int]]:
-    """So many real executors; gives their process ids once all wait for work."""
+    """Run executors. Yield their process ids when all wait for tasks."""
     with workers(count, [sys.executable, "manage.py", "run_executors", *flags]) as pids:
         yield pids
 
 
 @contextmanager
 def workers(count: int, command: Sequence[str]) -> Iterator[list[int]]:
-    """So many processes of a program that says "ready" on a line; told to end by SIGTERM."""
+    """Run processes of a program that prints a line "ready". SIGTERM stops them."""
     started: list[subprocess.Popen[str]] = []
     try:
         started += [_start(command) for _ in range(count)]
@@ -48,7 +48,7 @@ def workers(count: int, command: Sequence[str]) -> Iterator[list[int]]:
 def programs(
     commands: Sequence[Sequence[str]], *, ready: str, environment: Mapping[str, str], folder: Path
 ) -> Iterator[list[int]]:
-    """Processes that write their log to a file, each ready when a line of it matches."""
+    """Run processes with their logs in files. A process is ready when a line of its log matches."""
     started: list[tuple[subprocess.Popen[bytes], Path]] = []
     try:
         for number, command in enumerate(commands):
@@ -97,7 +97,7 @@ def _start(command: Sequence[str]) -> subprocess.Popen[str]:
         env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # the log, at its usual level, is written and thrown away
+        stderr=subprocess.DEVNULL,  # the executor writes its log at the default level, and it is discarded
         text=True,
         preexec_fn=partial(end_with_parent, signal.SIGKILL),
     )
