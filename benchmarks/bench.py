@@ -26,29 +26,30 @@ PACKAGES = [
     "celery", "huey", "redis",
 ]  # fmt: skip
 READING = """\
-Written by `make bench`. Every side of a table was measured in every round, in an order that turns; shown are medians
-and the lowest and the highest round. **Only ratios within one table mean something**: they were taken in the same
-minutes on the same machine. Jobs do nothing. All of them are there before the workers start; the clock runs once the
-first is done, and what ended while it ran is counted in the database. Ours runs its full contract: results stored,
-signals sent, arguments decoded, connections checked. CPU is Linux's count for all processes of a worker, and for
-all of PostgreSQL's, per job done; "by CPU" compares these sums, which a busy machine disturbs less than it does rates.
+`make bench` writes this page. Each round measures all contestants of a table, and starts with another one. A figure is
+the median of the rounds, with the lowest and the highest round beside it. **Compare only ratios within one table**:
+they were measured in the same minutes on the same machine. Jobs do nothing. All jobs are enqueued before the workers
+start. The clock starts when the first job is done, and the database counts the jobs that end while it runs. This queue
+does all of its work: it stores results, sends signals, decodes arguments and checks connections. "CPU" is the time that
+Linux counts for all processes of a worker, and for those of PostgreSQL, for each job. "By CPU" compares the sums of
+both. A busy machine changes them less than it changes rates.
 """
 
 
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all processes and folders of the run are removed
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a short look that it works, in two minutes")
-    parser.add_argument("--write", action="store_true", help="write the results of a short look, too")
-    parser.add_argument("--only", type=lambda names: names.split(","), help=f"of {', '.join(sections.SECTIONS)}")
+    parser.add_argument("--quick", action="store_true", help="check in two minutes that all works")
+    parser.add_argument("--write", action="store_true", help="write the results of --quick, too")
+    parser.add_argument("--only", type=lambda names: names.split(","), help=f"run only: {', '.join(sections.SECTIONS)}")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--seconds", type=float, help="of a drain")
+    parser.add_argument("--seconds", type=float, help="length of a drain")
     parser.add_argument("--backlogs", type=lambda counts: [int(each) for each in counts.split(",")])
-    parser.add_argument("--front", type=int, help="rows in front that may not be taken")
+    parser.add_argument("--front", type=int, help="rows in front that no worker may claim")
     parser.add_argument("--enqueues", type=int)
-    parser.add_argument("--notes", type=int, help="jobs whose latency is taken")
-    parser.add_argument("--idle", type=float, help="seconds that an idle worker is watched")
-    parser.add_argument("--note", default="", help="a sentence on the circumstances, for the results")
+    parser.add_argument("--notes", type=int, help="jobs whose latency is measured")
+    parser.add_argument("--idle", type=float, help="seconds to measure an idle worker")
+    parser.add_argument("--note", default="", help="a sentence about the run, for the results")
     asked = parser.parse_args()
     plan = sections.QUICK if asked.quick else sections.FULL
     changes = {

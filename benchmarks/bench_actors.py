@@ -101,7 +101,7 @@ def scalar(query: str, *parameters: str | int) -> int | None:
 def report(samples: list[Samples], n: int) -> None:
     base = next(side for side in samples if side.name == NAIVE)
     print(f"\nfib({n}) by actors, {PROCESSES} processes, PostgreSQL {cluster.version()}, fsync on; ", end="")
-    print(f"medians of {len(base.rounds)} rounds that took turns\n")
+    print(f"medians of {len(base.rounds)} alternating rounds\n")
     print(table(samples, unit="poll", base=base))
     best = max(ratio(side, base) for side in samples)
     print(f"\nAim: {AIM:g} times the naive protocol; reached: {best:.1f}")

@@ -100,7 +100,7 @@ def enqueue(arena: Arena, plan: Plan) -> Section:
         "Enqueue: jobs a second from one process",
         "One call each, autocommit:\n\n"
         + table(singles, base="bare single INSERT", against="bare INSERT", with_workers=False)
-        + "\n\nIn the call for many (django-tasks-db, Celery and huey have none: a loop):\n\n"
+        + "\n\nIn bulk (django-tasks-db, Celery and huey have no bulk call: a loop):\n\n"
         + table(bulks, base="pgqueuer", against="pgqueuer", with_workers=False),
         missing,
     )
@@ -116,8 +116,8 @@ def waits(arena: Arena, plan: Plan) -> Section:
     rates = "; ".join(f"{each.name} {latency.half_load(each):,.0f}" for each in chosen if each.name not in missing)
     body = f"""{shares_of(idle_waits)}
 
-One worker process at half load: half of the no-op jobs a second that it does, and no more than one process can enqueue
-beside it ({rates}):
+One worker process at half load: half of its rate of no-op jobs, or the rate that one process can enqueue if that is
+lower ({rates}):
 
 {shares_of(busy_waits)}"""
     plot = {
@@ -169,7 +169,7 @@ def durations(arena: Arena, plan: Plan) -> Section:
 def remembering(arena: Arena, plan: Plan) -> Section:
     lines = ["| jobs done | MB |", "|---:|---:|"]
     lines += [f"| {done:,} | {size:.0f} |" for done, size in memory.measure(arena, who.OURS_DEFAULT, plan.memory_jobs)]
-    note = "jobqueue, defaults, one process and its supervisor; pages that both share counted once.\n\n"
+    note = "jobqueue, defaults, one process and its supervisor. Shared pages are counted once.\n\n"
     return Section("Memory over many jobs", note + "\n".join(lines), {})
 
 
@@ -281,7 +281,7 @@ def resting(arena: Arena, plan: Plan) -> Section:
             missing[each.name] = str(error)
         else:
             lines.append(f"| {found.name} | {found.worker:.2f} | {found.server:.2f} | {found.megabytes:.0f} |")
-    note = "MB: of all processes of the worker, pages that several share counted by their share.\n\n"
+    note = "MB: proportional set size of all processes of the worker.\n\n"
     return Section("An idle worker", note + "\n".join(lines), missing)
 
 

@@ -74,7 +74,7 @@ def tell(run: Run) -> Iterator[str]:
     """Yield the lines of the report."""
     tasks = list(run.tasks)
     yield from table(
-        ("task", "successful", "failed", "later", "attempts", "retries", "waited", "at most", "ran"),
+        ("task", "successful", "failed", "later", "attempts", "retries", "waited", "longest", "ran"),
         by_type(tasks),
     )
     yield ""
@@ -174,7 +174,7 @@ def complaints(run: Run, sent: int, is_picture: Callable[[Photo], bool]) -> Iter
     photos = list(run.photos)
     good = [photo for photo in photos if is_picture(photo)]
     if len(photos) != sent:
-        yield f"{sent} photos were sent, {len(photos)} are there."
+        yield f"{sent} photos were sent, but {len(photos)} were saved."
     for photo in photos:
         yield from complaints_about(photo, found, is_good=photo in good)
     for album in run.albums:
@@ -193,11 +193,11 @@ def complaints_about(photo: Photo, tasks: Mapping[tuple[str, str], Task], *, is_
     yield from wrong_end(photo, tasks.get((gallery.FACTS, str(photo.pk))), wanted)
     yield from wrong_end(photo, tasks.get((gallery.WEBHOOK, str(photo.pk))), Status.SUCCESSFUL)
     if photo.notified_at is None:
-        yield f"{photo.name}: the webhook was not told."
+        yield f"{photo.name}: the webhook was not notified."
     if is_good and not (photo.width and photo.thumbnail and default_storage.exists(photo.thumbnail)):
-        yield f"{photo.name}: there is no thumbnail, or there are no facts."
+        yield f"{photo.name}: the thumbnail or the facts are missing."
     if not is_good and not photo.problem:
-        yield f"{photo.name}: nobody says what is wrong with it."
+        yield f"{photo.name}: it failed without a reason."
 
 
 def complaints_about_album(album: Album, good: int) -> Iterator[str]:
@@ -213,7 +213,7 @@ def complaints_about_album(album: Album, good: int) -> Iterator[str]:
     if sheet is not None:
         with imaging.opened(files.read(sheet.path)) as image:
             if image.size != (sheet.width, sheet.height):
-                yield f"The contact sheet of the {album} is {image.size}, and its row says otherwise."
+                yield f"The contact sheet of the {album} is {image.size}, but its row has another size."
 
 
 def complaints_about_tree(nodes: Sequence[Task]) -> Iterator[str]:
@@ -237,8 +237,8 @@ def complaints_about_task(task: Task) -> Iterator[str]:
         case "copy_to_old_archive" if task.status != Status.FAILED or attempts != task.max_attempts:
             yield f"The task that always fails is {task.status} after {attempts} attempts."
         case "notify" if attempts < 3:
-            yield f"A notice got through at try {attempts}, not at the third."
+            yield f"A webhook call succeeded at attempt {attempts}, not at the third."
         case "tell_followers" if not is_successful:
-            yield f"The followers of an upload were not told: {gallery.reason(task)}"
+            yield f"The followers of an upload were not notified: {gallery.reason(task)}"
         case "nightly_report" if not is_successful and task.status != Status.SCHEDULED:
             yield f"A report is {task.status}: {gallery.reason(task)}"

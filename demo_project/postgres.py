@@ -200,7 +200,7 @@ class Cluster:
     def _check_version(self) -> None:
         found = (self.data / "PG_VERSION").read_text().strip()
         if found != major_version():
-            raise ClusterError(f"{self.data} is PostgreSQL {found}'s, the programs are {major_version()}'s")
+            raise ClusterError(f"{self.data} needs PostgreSQL {found}, the programs are version {major_version()}")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -211,7 +211,7 @@ class Cluster:
 
     def _initdb(self) -> None:
         if len(os.fsencode(self.data)) > LONGEST_FOLDER:
-            raise ClusterError(f"The socket lies in the data folder, whose path is too long: {self.data}")
+            raise ClusterError(f"The socket is in the data folder, whose path is too long: {self.data}")
         making = self.data.with_name(self.data.name + ".new")
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(mode=0o700)
@@ -287,7 +287,7 @@ def demo_folder() -> Path:
             if is_ours(folder):
                 folder.chmod(0o711)
                 return folder
-    raise ClusterError("Found no folder to keep the demo's database in; set XDG_STATE_HOME")
+    raise ClusterError("Found no folder for the demo's database. Set XDG_STATE_HOME.")
 
 
 def remove_demo() -> None:
@@ -295,7 +295,7 @@ def remove_demo() -> None:
     folder = demo_folder()
     for data in folder.glob("pg*"):
         if Cluster(data).pid() is not None:
-            raise ClusterError("The demo is still running: end it first (Ctrl-C where `make serve` runs)")
+            raise ClusterError("The demo is still running. Stop it first, with Ctrl-C where `make serve` runs.")
     shutil.rmtree(folder)
 
 

@@ -74,7 +74,7 @@ def _readable_copy(package: Path) -> Path:
         except OSError:  # another process was faster
             shutil.rmtree(making)
     if not is_ours(target):
-        raise ClusterError(f"{target} belongs to somebody else")
+        raise ClusterError(f"{target} belongs to another user")
     return target
 
 

@@ -57,7 +57,7 @@ def only_demo(say: Callable[[str], object]) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("Another demo is running here; waiting for its end ...")
+            say("Another demo is running. Waiting for its end ...")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -84,7 +84,7 @@ def free_port(preferred: int = 0) -> int:
             with suppress(OSError):
                 probe.bind((HOST, port))
                 return int(probe.getsockname()[1])
-    raise CommandError(f"No port is free from {preferred} on.")
+    raise CommandError(f"No port is free from {preferred} to {preferred + 99}.")
 
 
 @dataclass(slots=True)

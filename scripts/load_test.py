@@ -39,10 +39,10 @@ def positive(text: str) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-n", "--submissions", type=positive, default=1000, help="(1000)")
-    parser.add_argument("-c", "--concurrency", type=positive, default=20, help="callers at once (20)")
+    parser.add_argument("-n", "--submissions", type=positive, default=1000, help="number of submissions (1000)")
+    parser.add_argument("-c", "--concurrency", type=positive, default=20, help="clients at the same time (20)")
     parser.add_argument("--executors", type=positive, default=2, help="processes that run tasks (2)")
-    parser.add_argument("--seed", type=int, default=1, help="of the order of submissions (1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the order of submissions (1)")
     options = parser.parse_args(arguments)
     for name in [name for name in os.environ if name.startswith("PG")]:
         del os.environ[name]  # PGSERVICE and the like point at a server of the machine
@@ -56,9 +56,9 @@ def main(arguments: list[str] | None = None) -> int:
             connection.close()
     print("\n".join(["", *report(found)]))
     if wrong := list(complaints(found)):
-        print("\nIt did not come out as it had to:\n  " + "\n  ".join(wrong), file=sys.stderr)
+        print("\nThe results are wrong:\n  " + "\n  ".join(wrong), file=sys.stderr)
         return 1
-    print("\nEvery submission was acknowledged once, has ended, and took effect as often as it had to.")
+    print("\nEach submission was acknowledged with one id and has ended. Each successful task took effect once.")
     return 0
 
 
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace, url: str, logs: Path) -> Found:
         began = time.monotonic()
         Callers(port, token, secrets.token_hex(4), on_answer).submit(submissions, options.concurrency)
         submitted = time.monotonic()
-        progress.finish(f"{len(answers)} submissions are answered.")
+        progress.finish(f"{len(answers)} requests were answered.")
         wait_for_end(Progress(sys.stderr), check)
         ended = time.monotonic()
     return Found(

@@ -174,7 +174,7 @@ class Fibonacci(Actor[FibonacciState]):
             return Spawn(Fibonacci, n - 1, pause), Spawn(Fibonacci, n - 2, pause), Suspend()
         for message in context.inbox.take():
             if message.kind is not Kind.CHILD_SUCCESSFUL:
-                raise GiveUp(f"fib({n}) needs both of its children, and one ended otherwise.")
+                raise GiveUp(f"fib({n}) needs the results of both children, but one ended otherwise.")
             state.total += message.body
             state.pending -= 1
         return Suspend() if state.pending else Done(state.total)

@@ -53,7 +53,7 @@ class Stand:
         if self.album.is_decided or (self.actor is not None and self.actor.status not in ENDED_BADLY):
             return ""
         if self.actor is None:
-            return "Its actor is no longer kept, so that nobody can decide any more."
+            return "Its actor was pruned, so a decision is no longer possible."
         return f"Its actor has ended: {reason(self.actor) if self.actor.errors else 'it was cancelled'}"
 
 
@@ -90,7 +90,7 @@ def decide(album: Album, what: str) -> tuple[bool, str]:
         album.refresh_from_db()
         if album.state in (State.PUBLISHED, State.DISCARDED):
             return False, too_late(album)
-        return False, "We heard you the first time: the album is at it."
+        return False, "We heard you the first time. The album is working on it."
     return True, "The album will be published." if what == "publish" else "The album will be discarded."
 
 

@@ -47,4 +47,4 @@ class FibonacciForm(forms.Form):
     n = forms.TypedChoiceField(
         choices=[(n, f"fib({n})") for n in range(1, LARGEST + 1)], coerce=int, initial=9, label="Number"
     )
-    pace = forms.ChoiceField(choices=[("slow", "slowly, to watch it grow"), ("quick", "as fast as it goes")])
+    pace = forms.ChoiceField(choices=[("slow", "slowly, to watch it grow"), ("quick", "as fast as possible")])

@@ -136,7 +136,7 @@ def step(label: str, photo: Photo, task: Task | None, *, is_done: bool) -> Step:
     elif photo.album.state == Album.State.GATHERING:
         state, words = "waiting", "waits for its album"
     else:
-        state, words = "failed", "did not finish; its task is no longer kept"
+        state, words = "failed", "did not finish, and its task was pruned"
     return Step(label=label, state=state, words=words, task_id=None)
 
 

@@ -25,7 +25,7 @@ def original_of(photo_id: str) -> bytes:
     try:
         photo = Photo.objects.get(pk=photo_id)
     except Photo.DoesNotExist:
-        raise GiveUp("The photo was deleted before the task came to it.") from None
+        raise GiveUp("The photo was deleted before the task started.") from None
     with photo.original.open() as file:
         return bytes(file.read())
 
@@ -96,4 +96,4 @@ def nightly_report(day: str) -> dict[str, Any]:
 @task(max_attempts=3, backoff=Backoff(base=0.5, cap=2.0))
 def copy_to_old_archive() -> None:
     """Fail always, to show a failed task in the admin."""
-    raise ConnectionError("The old archive was switched off for good: nobody answers.")
+    raise ConnectionError("The old archive was switched off for good.")

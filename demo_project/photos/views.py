@@ -90,7 +90,7 @@ def decide(request: HttpRequest, album_id: UUID) -> HttpResponse:
     try:
         is_accepted, text = albums.decide(album, request.POST.get("what", ""))
     except KeyError:
-        return HttpResponse("That is no decision.", status=400)
+        return HttpResponse("Unknown decision. Use publish or discard.", status=400)
     messages.add_message(request, messages.SUCCESS if is_accepted else messages.WARNING, text)
     return redirect(album)
 
@@ -130,7 +130,7 @@ def picture(path: str) -> HttpResponseBase:
     try:
         file = default_storage.open(path)
     except FileNotFoundError:
-        raise Http404("The picture is gone.") from None
+        raise Http404("The picture was removed.") from None
     return FileResponse(file, content_type="image/webp", headers={"Cache-Control": "private, max-age=3600"})
 
 
@@ -140,12 +140,12 @@ def experiment(request: HttpRequest) -> HttpResponse:
     match request.POST.get("what"):
         case "failure":
             tasks.copy_to_old_archive.enqueue()
-            text = "A task that always fails is on its way."
+            text = "A task that always fails was enqueued."
         case "report":
             soon = tasks.nightly_report.using(run_after=timezone.now() + timedelta(seconds=5))
             soon.enqueue(timezone.localdate().isoformat())
             text = "The report of today is due in 5 seconds."
         case _:
-            return HttpResponse("There is no such experiment.", status=400)
+            return HttpResponse("Unknown experiment. Use failure or report.", status=400)
     messages.success(request, text)
     return redirect("photos:gallery")

@@ -23,7 +23,7 @@ def webhook(request: HttpRequest) -> HttpResponse:
     try:
         event = str(json.loads(request.body)["event"])[:200]
     except (ValueError, KeyError, TypeError):
-        return HttpResponse("An event is wanted, as JSON.", status=400)
+        return HttpResponse("Send an event as JSON.", status=400)
     with transaction.atomic():
         delivery, _ = Delivery.objects.select_for_update().get_or_create(event=event)
         delivery.calls += 1
@@ -32,9 +32,9 @@ def webhook(request: HttpRequest) -> HttpResponse:
         delivery.save()
     match delivery.calls:
         case 1:
-            return HttpResponse("Down for a moment.", status=503)
+            return HttpResponse("Temporarily down.", status=503)
         case 2:
-            return HttpResponse("Not so fast.", status=429, headers={"Retry-After": "1"})
+            return HttpResponse("Too many calls.", status=429, headers={"Retry-After": "1"})
         case calls:
             return JsonResponse({"event": event, "calls": calls})
 

@@ -52,9 +52,9 @@ def complaints(found: Found) -> Iterator[str]:
     rows = Counter(row.id for row in found.rows)
     acknowledged = {task_id for task_ids in ids.values() for task_id in task_ids}
     yield from listed("was acknowledged and is lost", sorted(acknowledged - rows.keys()))
-    yield from listed("is there and was not acknowledged", sorted(rows.keys() - acknowledged))
+    yield from listed("exists but was not acknowledged", sorted(rows.keys() - acknowledged))
     numbers = Counter(row.number for row in found.rows)
-    yield from listed("is there more than once", [str(number) for number, times in numbers.items() if times > 1])
+    yield from listed("exists more than once", [str(number) for number, times in numbers.items() if times > 1])
     if len(ids) != found.asked:
         yield f"{found.asked} were submitted, {len(ids)} acknowledged."
 
@@ -69,7 +69,7 @@ def complaints(found: Found) -> Iterator[str]:
 def listed(what: str, which: Sequence[str]) -> Iterator[str]:
     if which:
         more = f" and {len(which) - SHOWN} more" if len(which) > SHOWN else ""
-        yield f"{len(which)}: what {what}: {', '.join(which[:SHOWN])}{more}"
+        yield f"{len(which)} {what}: {', '.join(which[:SHOWN])}{more}"
 
 
 def report(found: Found) -> Iterator[str]:
@@ -82,7 +82,7 @@ def report(found: Found) -> Iterator[str]:
         "requests": str(len(found.answers)),
         "created (201)": str(created),
         "repeated, same id (200)": str(sum(answer.status == 200 for answer in found.answers)),
-        "tried again by the client": str(sum(answer.tries - 1 for answer in found.answers)),
+        "retried by the client": str(sum(answer.tries - 1 for answer in found.answers)),
         "submissions a second": f"{len(found.answers) / found.submit_seconds:.0f}",
         "latency p50": seconds(median(times)),
         "latency p95": seconds(percentile(times, 0.95)),

@@ -29,13 +29,13 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--photos", type=Path, default=SAMPLE, metavar="FOLDER", help="photographs of your own")
+        parser.add_argument("--photos", type=Path, default=SAMPLE, metavar="FOLDER", help="use your own photographs")
         parser.add_argument(
             "--patience",
             type=float,
             default=90,
             metavar="SECONDS",
-            help="give up when no task has ended for so long (90)",
+            help="stop with an error when no task ends for this long (90)",
         )
 
     def handle(self, *args: Any, photos: Path, patience: float, **options: Any) -> None:
@@ -47,7 +47,7 @@ class Command(BaseCommand):
                 raise CommandError("Interrupted.", returncode=130) from None
             except Turned as error:
                 raise CommandError(f"The site refused: {error}") from None
-        self.stdout.write("\nLook at it, site and admin together:  make serve")
+        self.stdout.write("\nTo look at the site and the admin, run:  make serve")
 
     def choose(self, folder: Path) -> list[Path]:
         """Return the files of a folder. Print each file that is left out, with the reason."""
@@ -61,7 +61,7 @@ class Command(BaseCommand):
             if 0 < size <= LARGEST_FILE:
                 chosen.append(path)
             else:
-                self.stdout.write(f"Left out: {path.name} ({'empty' if size == 0 else 'larger than the site takes'})")
+                self.stdout.write(f"Left out: {path.name} ({'empty' if size == 0 else 'larger than the site allows'})")
         if not chosen:
             raise CommandError(f"There are no files in {folder}.")
         return chosen
@@ -80,7 +80,8 @@ class Command(BaseCommand):
             codes = processes.stop()
             self.report(run, processes, paths)
             if codes["executors"] != 0:
-                raise CommandError(f"The executors ended with {codes['executors']}:\n{processes.tail('executors')}")
+                log = processes.tail("executors")
+                raise CommandError(f"The executors ended with exit code {codes['executors']}:\n{log}")
 
     def visit(self, visitor: Visitor, paths: list[Path]) -> None:
         sent = 0
@@ -114,18 +115,18 @@ class Command(BaseCommand):
             words = ", ".join(f"{count} {status}" for status, count in sorted(unfinished.items()))
             progress.show(done, total, words)
             time.sleep(0.2)
-        progress.finish("Nothing is left that can run.")
+        progress.finish("All tasks that can run have ended.")
 
     def stuck(self, run: account.Run, processes: Processes, patience: float) -> str:
         left = "\n".join(f"  {task.status:<10} {task}" for task in run.waiting()[:20])
         log = processes.tail("executors")
-        return f"No task has ended for {patience:.0f} s. Left are:\n{left}\nThe executors' log ends with:\n{log}"
+        return f"No task has ended for {patience:.0f} s. Remaining tasks:\n{left}\nEnd of the executors' log:\n{log}"
 
     def report(self, run: account.Run, processes: Processes, paths: list[Path]) -> None:
         self.stdout.write("")
         for line in account.tell(run):
             self.stdout.write(line)
-        self.stdout.write("\nWhere the results lie")
+        self.stdout.write("\nWhere the results are")
         server = connection.settings_dict
         for name, place in {
             "rows": f"table jobqueue_task, database {server['NAME']} at {server['HOST'] or 'localhost'}",
@@ -135,11 +136,11 @@ class Command(BaseCommand):
             self.stdout.write(f"  {name:<9} {place}")
         is_picture = is_good_sample if paths[0].parent == SAMPLE else is_readable
         if wrong := list(account.complaints(run, len(paths), is_picture)):
-            raise CommandError("It did not come out as it had to:\n  " + "\n  ".join(wrong))
+            raise CommandError("The results are wrong:\n  " + "\n  ".join(wrong))
         bad = sum(not is_picture(photo) for photo in run.photos)
         self.stdout.write(
-            f"\nAs it had to be: {how_they_fared(len(paths) - bad, bad)};\n"
-            f"the albums are published with their contact sheets, and fib({FIBONACCI}) came out right."
+            f"\nAll results are right: {how_they_fared(len(paths) - bad, bad)};\n"
+            f"the albums are published with their contact sheets, and fib({FIBONACCI}) is correct."
         )
 
 

@@ -15,7 +15,7 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--port", type=int, default=8000, help="the port of the site, or the next free one")
+        parser.add_argument("--port", type=int, default=8000, help="port of the site, or the next free one (8000)")
 
     def handle(self, *args: Any, port: int, **options: Any) -> None:
         with interruptible():
@@ -42,14 +42,14 @@ class Command(BaseCommand):
         photos = Photo.objects.count()
         lines = {
             "site": f"{processes.site_url}/"
-            + (f"   {photos} photos" if photos else "   no photos yet: `make demo` brings some"),
+            + (f"   {photos} photos" if photos else "   no photos yet: `make demo` uploads some"),
             "admin": f"{processes.site_url}/admin/",
             "user": "admin",
-            "password": password or "the one that your database knows",
+            "password": password or "the one in your database",
             "site's log": str(processes.log("site")),
         }
         self.stdout.write("")
         for name, value in lines.items():
             self.stdout.write(f"  {name:<11} {value}")
-        self.stdout.write("\nThe executors' log follows. Ctrl-C ends everything.\n\n")
+        self.stdout.write("\nThe executors' log follows. Ctrl-C stops all processes.\n\n")
         self.stdout.flush()

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand
 
 
 class Command(BaseCommand):
-    help = "Bring the tables up to date, and make a superuser `admin` with DJANGO_SUPERUSER_PASSWORD if there is none."
+    help = "Migrate the database. Create a superuser `admin` with DJANGO_SUPERUSER_PASSWORD if there is none."
 
     def handle(self, *args: Any, **options: Any) -> None:
         call_command("migrate", interactive=False, verbosity=options["verbosity"])
