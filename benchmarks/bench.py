@@ -50,28 +50,28 @@ def main() -> None:
     parser.add_argument("--notes", type=int, help="jobs whose latency is measured")
     parser.add_argument("--idle", type=float, help="seconds to measure an idle worker")
     parser.add_argument("--note", default="", help="a sentence about the run, for the results")
-    asked = parser.parse_args()
-    plan = sections.QUICK if asked.quick else sections.FULL
+    arguments = parser.parse_args()
+    plan = sections.QUICK if arguments.quick else sections.FULL
     changes = {
-        "rounds": asked.rounds,
-        "seconds": asked.seconds,
-        "backlogs": asked.backlogs,
-        "front": asked.front,
-        "enqueues": asked.enqueues,
-        "notes": asked.notes,
-        "idle_seconds": asked.idle,
+        "rounds": arguments.rounds,
+        "seconds": arguments.seconds,
+        "backlogs": arguments.backlogs,
+        "front": arguments.front,
+        "enqueues": arguments.enqueues,
+        "notes": arguments.notes,
+        "idle_seconds": arguments.idle,
     }
     if any(value is not None for value in changes.values()):
         plan = replace(plan, **{name: value for name, value in changes.items() if value is not None})
-    names = asked.only or (sections.QUICK_SECTIONS if asked.quick else list(sections.SECTIONS))
+    names = arguments.only or (sections.QUICK_SECTIONS if arguments.quick else list(sections.SECTIONS))
     parts: dict[str, str] = {}
     with arena.opened() as opened:
         head = heading(opened)
         for name in names:
             print(f"--- {name}", file=sys.stderr, flush=True)
             section = sections.SECTIONS[name](opened, plan)
-            parts[section.title] = rendered(section, circumstances(plan, asked.note))
-            if asked.write or not asked.quick:
+            parts[section.title] = rendered(section, circumstances(plan, arguments.note))
+            if arguments.write or not arguments.quick:
                 write(head, parts, section.plots)
     print("\n".join([head, *parts.values()]))
 
@@ -91,8 +91,8 @@ def heading(opened: arena.Arena) -> str:
 
 
 def commit() -> str:
-    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True)
-    return asked.stdout.strip() or "unknown"
+    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True)
+    return git.stdout.strip() or "unknown"
 
 
 def processor() -> str:

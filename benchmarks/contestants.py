@@ -161,12 +161,12 @@ def pgqueuer(batch: int, *, rate: int, processes: int = 2) -> Contestant:
 
 
 def procrastinate(concurrency: int, *flags: str, rate: int = 500, processes: int = 2) -> Contestant:
-    asked = " ".join(["--concurrency", str(concurrency), *flags])
+    flags_text = " ".join(["--concurrency", str(concurrency), *flags])
     return Contestant(
         name=f"procrastinate, concurrency {concurrency}",
         peer="procrastinate",
         package="procrastinate",
-        settings=f"`procrastinate worker {asked}`, async job",
+        settings=f"`procrastinate worker {flags_text}`, async job",
         command=[
             PYTHON, "-m", "procrastinate", "--verbose", "--app", "benchmarks.peers.procrastinate_app.app",
             "worker", "--concurrency", str(concurrency), "--queues", "default", *flags,

@@ -185,8 +185,8 @@ def backlog(arena: Arena, plan: Plan) -> Section:
     for each in chosen:
         # For most peers the first backlog is enough. Each further million rows would take minutes.
         is_fast = each in (who.OURS_BEST, who.PGQUEUER_BEST)
-        asked = plan if is_fast else replace(plan, backlogs=plan.backlogs[:1])
-        rates = beside_others(arena, asked, each, missing)
+        limited = plan if is_fast else replace(plan, backlogs=plan.backlogs[:1])
+        rates = beside_others(arena, limited, each, missing)
         alone = rates.pop("")
         cells = [f"{alone.rate:,.0f}" if alone else "-"]
         beside = [rates.get(name) for name in condition_names(plan)]

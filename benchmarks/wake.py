@@ -69,11 +69,11 @@ def main() -> None:
     parser.add_argument("--sleepers", type=int, default=1_000_000)
     parser.add_argument("--messages", type=int, default=1_000)
     parser.add_argument("--gap", type=float, default=0.02, help="seconds between messages")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with cluster.prepared_cluster():
-        waits = measure(asked.sleepers, asked.messages, asked.gap)
+        waits = measure(options.sleepers, options.messages, options.gap)
         print(
-            f"\n{asked.messages} of {asked.sleepers} suspended actors, a message every {asked.gap * 1000:g} ms, ",
+            f"\n{options.messages} of {options.sleepers} suspended actors, a message every {options.gap * 1000:g} ms, ",
             end="",
         )
         print(f"PostgreSQL {cluster.version()}, fsync on\n")

@@ -70,7 +70,7 @@ def database_time() -> datetime:
     return now
 
 
-def tell(run: Run) -> Iterator[str]:
+def report_lines(run: Run) -> Iterator[str]:
     """Yield the lines of the report."""
     tasks = list(run.tasks)
     yield from table(

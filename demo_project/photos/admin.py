@@ -6,7 +6,7 @@ from django.http import HttpRequest
 from demo_project.photos.models import Album, ContactSheet, Delivery, Photo, Report
 
 
-class LookOnly:
+class ReadOnly:
     """Make a model read-only: only tasks write these rows."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -17,27 +17,27 @@ class LookOnly:
 
 
 @admin.register(Album)
-class AlbumAdmin(LookOnly, admin.ModelAdmin):  # type: ignore[type-arg]
+class AlbumAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = ["__str__", "state", "reminders", "decided_at"]
     list_filter = ["state"]
 
 
 @admin.register(ContactSheet)
-class ContactSheetAdmin(LookOnly, admin.ModelAdmin):  # type: ignore[type-arg]
+class ContactSheetAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = ["__str__", "album", "made_at"]
 
 
 @admin.register(Photo)
-class PhotoAdmin(LookOnly, admin.ModelAdmin):  # type: ignore[type-arg]
+class PhotoAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = ["name", "uploaded_at", "width", "height", "file_format", "problem"]
     search_fields = ["name"]
 
 
 @admin.register(Delivery)
-class DeliveryAdmin(LookOnly, admin.ModelAdmin):  # type: ignore[type-arg]
+class DeliveryAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = ["event", "calls", "accepted_at"]
 
 
 @admin.register(Report)
-class ReportAdmin(LookOnly, admin.ModelAdmin):  # type: ignore[type-arg]
+class ReportAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = ["day", "figures", "made_at"]

@@ -20,7 +20,7 @@ from jobqueue.models import Executor, Task
 Status = Task.Status
 # Tonight's report waits, too, but the page does not count it as busy.
 SOON = timedelta(minutes=1)
-BEAT_SECONDS = 30
+HEARTBEAT_SECONDS = 30
 THUMBNAIL, FACTS, WEBHOOK = tasks.make_thumbnail.task_type, tasks.extract_facts.task_type, tasks.notify.task_type
 
 
@@ -203,5 +203,5 @@ def summary() -> Summary:
 
 
 def executors_alive() -> int:
-    silent = timezone.now() - timedelta(seconds=BEAT_SECONDS)
+    silent = timezone.now() - timedelta(seconds=HEARTBEAT_SECONDS)
     return Executor.objects.filter(state=Executor.State.RUNNING, heartbeat__gt=silent).count()

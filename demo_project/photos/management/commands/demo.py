@@ -124,7 +124,7 @@ class Command(BaseCommand):
 
     def report(self, run: account.Run, processes: Processes, paths: list[Path]) -> None:
         self.stdout.write("")
-        for line in account.tell(run):
+        for line in account.report_lines(run):
             self.stdout.write(line)
         self.stdout.write("\nWhere the results are")
         server = connection.settings_dict
