@@ -13,7 +13,7 @@ from tests.models import Effect
 
 
 class Fibonacci(Actor):
-    """A wasteful way to a number: two children for each step."""
+    """Computes a Fibonacci number with two children for each step."""
 
     @dataclass
     class State:
@@ -34,7 +34,7 @@ class Fibonacci(Actor):
 
 
 class ByHand(Actor):
-    """Ends in the transaction of its commit, a moment after its poll has begun."""
+    """Ends in a commit function, some seconds after the start of its poll."""
 
     def poll(self, context: PollContext[Any], seconds: float = 0.0) -> Any:
         def commit() -> Done:
@@ -46,7 +46,7 @@ class ByHand(Actor):
 
 
 class Diary(Actor, allow_http=True):
-    """Writes down what it is sent."""
+    """Waits for messages and leaves them in its inbox."""
 
     Message = str | int
 

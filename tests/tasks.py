@@ -50,4 +50,4 @@ def greet(name: str, *, password: str = "", times: int = 1) -> str:
 def named(*parts: str, flag: bool = False, **rest: Any) -> None: ...
 
 
-from tests.acceptance import tasks as acceptance_tasks  # noqa: E402, F401 - found with the others
+from tests.acceptance import tasks as acceptance_tasks  # noqa: E402, F401 - registered with the others

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 from django.contrib.auth.models import Group
 
-from jobqueue import Actor, Backoff, Done, PollContext, Spawn, Suspend, send, task
+from jobqueue import Actor, Backoff, Done, PollContext, Spawn, Suspend, task
 from jobqueue.conf import options_for
 
 
@@ -24,14 +24,14 @@ class Declared(
     timeout=timedelta(seconds=30),
     give_up_on=(KeyError,),
 ):
-    """Says everything that a class can say."""
+    """Uses every keyword of an actor class."""
 
     def poll(self, context: PollContext[Any], first: int, *, second: str = "b") -> Any:
         return Done([first, second, context.attempt, context.idempotency_key, context.key])
 
 
 class Patient(Actor, abstract=True, queue_name="slow", max_attempts=7, timeout=60, priority=5):
-    """Says how its kind is run; is none itself."""
+    """An abstract base class with keywords."""
 
     def poll(self, context: PollContext[Any], n: int) -> Any:
         return Done(n)
@@ -60,7 +60,7 @@ class Item:
 
 
 class WithDataclass(Actor, max_attempts=1):
-    """Counts; says what it was given to change."""
+    """Counts its polls. `change` is the first value."""
 
     @dataclass
     class State:
@@ -99,7 +99,7 @@ class WithStruct(Actor, max_attempts=1):
 
 
 class WithNumberedState(Actor, max_attempts=1):
-    """Its keys are text in JSON."""
+    """A state with keys that JSON stores as text."""
 
     @dataclass
     class State:
@@ -140,7 +140,7 @@ class Reject:
 
 
 class TypedByDataclasses(Actor, max_attempts=1):
-    """Waits to be told what to do, in dataclasses, a word or a tagged Struct."""
+    """Waits for a message: a dataclass, a text or a tagged Struct."""
 
     Message = Approve | Reject | Publish | Discard | str
 
@@ -149,7 +149,7 @@ class TypedByDataclasses(Actor, max_attempts=1):
 
 
 class Typed(Actor, max_attempts=2, backoff=Backoff(base=10.0, jitter=0.0)):
-    """Waits to be told what to do."""
+    """Waits for a tagged Struct."""
 
     Message = Publish | Discard
 
@@ -173,7 +173,7 @@ PRICES = {"print": 5, "poster": 12}
 
 @dataclass
 class Order:
-    """Looks things up as it is read, which raises KeyError."""
+    """A message that raises KeyError for an unknown article."""
 
     article: str
     price: int = 0
@@ -183,7 +183,7 @@ class Order:
 
 
 class Checked(Actor, max_attempts=2, backoff=Backoff(base=10.0, jitter=0.0)):
-    """Ends with the first order's price."""
+    """Ends with the price of its first order."""
 
     Message = Order
 
@@ -197,7 +197,7 @@ def double(n: int) -> int:
 
 
 class Elsewhere(Actor, backend="sqlite"):
-    """Lives in a backend of its own; has a function that names none do the work."""
+    """An actor of another backend. Its child names no backend."""
 
     def poll(self, context: PollContext[Any], n: int) -> Any:
         if ended := context.inbox.take():
@@ -212,10 +212,5 @@ def make_group(name: str) -> str:
 
 
 @task(max_attempts=2, backoff=Backoff(base=10.0, jitter=0.0))
-def fail(message: str = "as asked") -> None:
+def fail(message: str = "failed") -> None:
     raise ValueError(message)
-
-
-@task
-def send_to(receiver: str, body: Any) -> None:
-    send(receiver, body)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from jobqueue import Actor
 from jobqueue.engine import engine_for
 from jobqueue.engine.portable.commit import Committer
 from jobqueue.records import CommitResult, Outcome
-from tests.actor.stage import Stage, parts
+from tests.actor.stage import AsyncPuppet, Puppet, Stage, parts
 
 Options = Callable[..., None]
 
@@ -30,7 +31,7 @@ def options(settings: Any) -> Options:
 
 @pytest.fixture(params=["postgresql", "sqlite"])
 def database(request: pytest.FixtureRequest, options: Options) -> str:
-    """The alias of the database that holds the queue of backend `default`."""
+    """Return the alias of the database with the queue of backend `default`."""
     if request.param == "sqlite":
         options(DATABASE="sqlite")
         return "sqlite"
@@ -39,24 +40,31 @@ def database(request: pytest.FixtureRequest, options: Options) -> str:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float | None]]:
-    """Collect the seconds that each commit asks to wait, which no busy machine stretches."""
-    asked: list[float | None] = []
+    """Collect the waits that commits request, which a slow machine does not change."""
+    seconds: list[float | None] = []
     commit = Committer.commit
 
-    def noted(committer: Committer, outcomes: Sequence[Outcome], **options: Any) -> CommitResult:
+    def recording_commit(committer: Committer, outcomes: Sequence[Outcome], **options: Any) -> CommitResult:
         for outcome in outcomes:
             waits = [wait for wait in (outcome.wake_after_seconds, outcome.look_after_seconds) if wait is not None]
-            asked.append(min(waits, default=None))
+            seconds.append(min(waits, default=None))
         return commit(committer, outcomes, **options)
 
-    monkeypatch.setattr(Committer, "commit", noted)
-    engine_for.cache_clear()  # an engine binds the methods of its parts when it is made
-    yield asked
+    monkeypatch.setattr(Committer, "commit", recording_commit)
+    engine_for.cache_clear()  # the engine keeps references to methods of its parts
+    yield seconds
     engine_for.cache_clear()
+
+
+@pytest.fixture(params=[Puppet, AsyncPuppet])
+def actor(request: pytest.FixtureRequest) -> type[Actor[Any]]:
+    """Return the actor of threads, then the actor of the event loop."""
+    chosen: type[Actor[Any]] = request.param
+    return chosen
 
 
 @pytest.fixture
 def stage(database: str, db: None) -> Iterator[Stage]:
-    """Where actors play what a test gives them."""
+    """Return a Stage on each database."""
     yield Stage(database)
     parts.clear()

@@ -1,4 +1,4 @@
-"""Programs of many actors, which real processes run."""
+"""Actors that acceptance tests run in executor processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class FlakyFibonacci(Actor, max_attempts=30, backoff=Backoff(base=0.02, factor=1
     """
     Fails in a fifth of its polls, after all the work is done.
 
-    path: its way down the tree, which with the seed decides about its luck.
+    path: the path from the root. Path and seed decide which polls fail.
     """
 
     @dataclass
@@ -48,7 +48,7 @@ def give_back(n: int) -> int:
 
 
 class FanIn(Actor):
-    """Sums up what so many children give."""
+    """Adds up the results of its children."""
 
     @dataclass
     class State:
@@ -68,7 +68,7 @@ class FanIn(Actor):
 
 
 class Sleeper(Actor):
-    """Notes how long each message took from its sender's statement to the start of its poll, and sleeps on."""
+    """Records the time from the sending of each message to the start of its poll."""
 
     @dataclass
     class State:

@@ -1,7 +1,8 @@
-"""Actors whose polls are written in the test, and short words for what every test does."""
+"""Helpers for tests of actors: actors with a function of the test as poll."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -20,24 +21,27 @@ BACKOFF = Backoff(base=10.0, factor=2.0, jitter=0.0)
 
 
 class Puppet(Actor, max_attempts=3, backoff=BACKOFF):
-    """Polls as the part says."""
+    """An actor with a function of the test as poll, found in `parts` by name."""
 
     def poll(self, context: PollContext[Any], part: str) -> Any:
         return parts[part](context)
 
 
 class AsyncPuppet(Actor, max_attempts=3, backoff=BACKOFF):
-    """Polls as the part says, on the event loop."""
+    """A Puppet that polls on the event loop. Its function may be async or not."""
 
     async def poll(self, context: PollContext[Any], part: str) -> Any:
-        return await parts[part](context)
+        returned = parts[part](context)
+        return await returned if inspect.isawaitable(returned) else returned
 
 
 class Stage:
+    """Run actors of one database in a test, and read what they stored."""
+
     def __init__(self, database: str) -> None:
         self.database = database
 
-    # --- in
+    # --- enqueue
 
     def part(self, poll: Part) -> str:
         name = f"part-{len(parts)}"
@@ -45,13 +49,13 @@ class Stage:
         return name
 
     def enter(self, poll: Part, *, actor: type[Actor[Any]] = Puppet, **using: Any) -> UUID:
-        """Enqueue an actor that polls so."""
+        """Enqueue an actor with this function as poll."""
         return UUID(actor.using(**using).enqueue(self.part(poll)).id)
 
     def child(self, poll: Part, **using: Any) -> Spawn:
         return Spawn(Puppet.using(**using), self.part(poll))
 
-    # --- on
+    # --- run and send
 
     def run(self, **options: Any) -> list[Polled]:
         return testing.run_until_idle(**options)
@@ -63,10 +67,10 @@ class Stage:
         return jobqueue.send(pk, body, **options)
 
     def change(self, pk: UUID, **columns: Any) -> None:
-        """Write into a row what only another version of the code could have written."""
+        """Write values into a row that only another version of the code would write."""
         assert Task.objects.using(self.database).filter(pk=pk).update(**columns) == 1
 
-    # --- look
+    # --- read
 
     def row(self, pk: UUID) -> Task:
         return Task.objects.using(self.database).get(pk=pk)
@@ -75,20 +79,20 @@ class Stage:
         return Status(self.row(pk).status)
 
     def result(self, pk: UUID) -> Any:
-        """What a task that ended well gave."""
+        """Return the result of a successful task."""
         row = self.row(pk)
         assert row.status == Status.SUCCESSFUL, (row.status, row.errors)
         return row.return_value
 
     def error(self, pk: UUID) -> str:
-        """Class and message of the last failed try."""
+        """Return class and message of the last failed attempt."""
         last = self.row(pk).errors[-1]
         return f"{last['exception_class_path'].rpartition('.')[2]}: {last['message']}"
 
     def unread(self, pk: UUID) -> list[Any]:
-        """Bodies of the unread messages."""
-        mail = InboxMessage.objects.using(self.database).filter(task_id=pk, consumed_at__isnull=True)
-        return [message.body for message in mail.order_by("id")]
+        """Return the bodies of the unread messages."""
+        messages = InboxMessage.objects.using(self.database).filter(task_id=pk, consumed_at__isnull=True)
+        return [message.body for message in messages.order_by("id")]
 
     def children(self, pk: UUID) -> list[Task]:
         return list(Task.objects.using(self.database).filter(parent_id=pk).order_by("id"))

@@ -1,4 +1,4 @@
-"""Programs of actors on real processes, some of which are killed."""
+"""Actors in executor processes, some of which the tests kill."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.executor.harness import wait_for
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
 
 CHECKOUT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 240.0  # only a failing test waits for so long
+PATIENCE_SECONDS = 240.0  # only a failing test waits this long
 
 Launch = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -33,7 +33,7 @@ Launch = Callable[..., "subprocess.Popen[bytes]"]
 def launch(
     process_environment: dict[str, str], options: Options, tmp_path: Path, transactional_db: None
 ) -> Iterator[Launch]:
-    """Start executors as processes of their own; what still runs at the end is killed."""
+    """Start executor processes. The end of the test kills them."""
     started: list[subprocess.Popen[bytes]] = []
 
     def launch(*flags: str, **backend_options: Any) -> subprocess.Popen[bytes]:
@@ -65,7 +65,7 @@ def wait_for_end(pk: str, database: str = "default") -> Task:
     return wait_for(look, "the end of the program", PATIENCE_SECONDS)
 
 
-def test_tree_of_unlucky_actors_survives_the_loss_of_executors(launch: Launch) -> None:
+def test_tree_of_failing_actors_survives_loss_of_executors(launch: Launch) -> None:
     options = {"HEARTBEAT_TIMEOUT": 1.5}
     first = launch("--threads", "4", **options)
     launch("--threads", "4", **options)
@@ -81,7 +81,7 @@ def test_tree_of_unlucky_actors_survives_the_loss_of_executors(launch: Launch) -
 
     assert (row.status, row.return_value) == (Status.SUCCESSFUL, 610), row.errors
     tasks = Task.objects.all()
-    assert tasks.count() == tasks.successful().count() == 1219  # no child was spawned twice, none was lost
+    assert tasks.count() == tasks.successful().count() == 1219  # no child was spawned twice or lost
     assert InboxMessage.objects.count() == 0
     failures = [error for errors in tasks.values_list("errors", flat=True) for error in errors]
     assert {error["message"] for error in failures if "ExecutorLost" not in error["exception_class_path"]} == {
@@ -90,7 +90,7 @@ def test_tree_of_unlucky_actors_survives_the_loss_of_executors(launch: Launch) -
     assert len(failures) > 200
 
 
-def test_tree_of_actors_on_sqlite(launch: Launch, options: Options) -> None:
+def test_tree_of_actors_succeeds_on_sqlite(launch: Launch, options: Options) -> None:
     options(DATABASE="sqlite")
     result = Fibonacci.enqueue(10)
     executor = launch("--burst", DATABASE="sqlite")
@@ -102,7 +102,7 @@ def test_tree_of_actors_on_sqlite(launch: Launch, options: Options) -> None:
 
 
 def run_fan_in(children: int, executors: list[subprocess.Popen[bytes]]) -> tuple[Task, float]:
-    """Gather the results of so many children; returns the processor time that it takes the executors."""
+    """Run a parent of many children. Return its row and the CPU seconds of the executors."""
     before = sum(cpu_seconds(executor.pid) for executor in executors)
     result = FanIn.enqueue(children)
     row = wait_for_end(result.id)
@@ -113,7 +113,7 @@ def run_fan_in(children: int, executors: list[subprocess.Popen[bytes]]) -> tuple
     return row, sum(cpu_seconds(executor.pid) for executor in executors) - before
 
 
-def test_parent_gathers_the_results_of_many_children(launch: Launch) -> None:
+def test_parent_of_many_children_needs_few_polls(launch: Launch) -> None:
     many = int(os.environ.get("FAN_IN_CHILDREN", "10000"))
     executors = [launch("--threads", "4") for _ in range(2)]
     wait_for(lambda: Executor.objects.count() == 2, "both executors", PATIENCE_SECONDS)
@@ -125,7 +125,7 @@ def test_parent_gathers_the_results_of_many_children(launch: Launch) -> None:
     assert seconds_of_many / seconds < 3 * many / 1000
 
 
-def test_executor_that_is_asked_to_stop_leaves_the_rest_to_the_other(launch: Launch) -> None:
+def test_stopped_executor_leaves_its_actors_to_the_other(launch: Launch) -> None:
     first, _ = launch("--threads", "2"), launch("--threads", "2")
     wait_for(lambda: Executor.objects.count() == 2, "both executors", PATIENCE_SECONDS)
     result = FlakyFibonacci.enqueue(11, seed=3)

@@ -1,11 +1,10 @@
-"""What a poll may return, and what becomes of it."""
+"""Actions that a poll may return, and their effects."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -14,30 +13,23 @@ from jobqueue.records import Status
 from jobqueue.serialization.ids import new_id
 from tests.actor import actors
 from tests.actor.actors import double
-from tests.actor.stage import AsyncPuppet, Puppet, Stage
+from tests.actor.stage import Stage
 from tests.actors import Fibonacci
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
 
-def test_actions_are_values() -> None:
+def test_actions_are_equal_by_value() -> None:
     assert Spawn(Fibonacci, 3) == Spawn(Fibonacci, 3)
     assert Spawn(Fibonacci, 3).id != Spawn(Fibonacci, 3).id
     assert Spawn(Fibonacci, 3) != Spawn(Fibonacci, 4)
     assert Fibonacci().poll(testing.context(Fibonacci), 5) == (Spawn(Fibonacci, 4), Spawn(Fibonacci, 3), Suspend())
 
 
-@pytest.mark.parametrize("actor", [Puppet, AsyncPuppet])
 class TestEnding:
-    def enter(self, stage: Stage, actor: type[Actor[Any]], poll: Callable[[PollContext[Any]], Any]) -> UUID:
-        async def apoll(context: PollContext[Any]) -> Any:
-            return poll(context)
-
-        return stage.enter(apoll if actor is AsyncPuppet else poll, actor=actor)
-
     @pytest.mark.parametrize("returned", [Done({"a": [1]}), [Done({"a": [1]})], (Done({"a": [1]}),)])
-    def test_done(self, stage: Stage, actor: type[Actor[Any]], returned: Any) -> None:
-        pk = self.enter(stage, actor, lambda context: returned)
+    def test_done_ends_actor_with_result(self, stage: Stage, actor: type[Actor[Any]], returned: Any) -> None:
+        pk = stage.enter(lambda context: returned, actor=actor)
         stage.run()
         row = stage.row(pk)
 
@@ -46,34 +38,30 @@ class TestEnding:
         assert row.finished_at is not None
 
     @pytest.mark.parametrize("returned", [None, [], ()])
-    def test_nothing_means_poll_again_now(self, stage: Stage, actor: type[Actor[Any]], returned: Any) -> None:
-        pk = self.enter(stage, actor, lambda context: returned if context.polls < 3 else Done(context.polls))
+    def test_poll_without_actions_is_repeated_at_once(
+        self, stage: Stage, actor: type[Actor[Any]], returned: Any
+    ) -> None:
+        pk = stage.enter(lambda context: returned if context.polls < 3 else Done(context.polls), actor=actor)
         stage.run()
 
         assert stage.result(pk) == 3
 
-    def test_effects_alone_mean_poll_again_now(self, stage: Stage, actor: type[Actor[Any]]) -> None:
+    def test_poll_with_effects_alone_is_repeated_at_once(self, stage: Stage, actor: type[Actor[Any]]) -> None:
         other = stage.enter(lambda context: Suspend())
-        pk = self.enter(stage, actor, lambda context: Done() if context.polls else [Send(other, 1)])
+        pk = stage.enter(lambda context: Done() if context.polls else [Send(other, 1)], actor=actor)
         stage.run()
 
         assert stage.status(pk) == Status.SUCCESSFUL
 
-    def test_commit_function(self, stage: Stage, actor: type[Actor[Any]]) -> None:
-        pk = self.enter(stage, actor, lambda context: lambda: Done("from inside"))
-        stage.run()
 
-        assert stage.result(pk) == "from inside"
-
-
-def test_results_are_encoded_as_messages_are(stage: Stage) -> None:
+def test_result_struct_is_encoded_like_a_message(stage: Stage) -> None:
     pk = stage.enter(lambda context: Done(actors.Publish("Alps")))
     stage.run()
 
     assert stage.result(pk) == {"type": "publish", "title": "Alps"}
 
 
-def test_result_that_is_not_json_ends_the_task(stage: Stage) -> None:
+def test_result_that_is_not_json_fails_actor(stage: Stage) -> None:
     pk = stage.enter(lambda context: Done(object()))
     stage.run()
 
@@ -81,7 +69,7 @@ def test_result_that_is_not_json_ends_the_task(stage: Stage) -> None:
     assert stage.error(pk).startswith("InvalidResult: ")
 
 
-async def nobody_awaits() -> None: ...
+async def coroutine() -> None: ...
 
 
 WRONG: dict[str, tuple[Callable[[PollContext[Any]], Any], str]] = {
@@ -93,7 +81,7 @@ WRONG: dict[str, tuple[Callable[[PollContext[Any]], Any], str]] = {
         lambda context: (Spawn(Fibonacci, 1), Suspend),
         "InvalidActions: poll() returned the class Suspend, not Suspend().",
     ),
-    "a coroutine": (lambda context: nobody_awaits(), "InvalidActions: poll() returned a coroutine"),
+    "a coroutine": (lambda context: coroutine(), "InvalidActions: poll() returned a coroutine"),
     "something among actions": (lambda context: [Yield(1), 5], "InvalidActions: poll() returned 5 among"),
     "Done before others": (lambda context: [Done(), Suspend()], "InvalidActions: Done must come last"),
     "Sleep before effects": (
@@ -108,21 +96,28 @@ WRONG: dict[str, tuple[Callable[[PollContext[Any]], Any], str]] = {
         lambda context: Spawn(Fibonacci.using(backend="sqlite"), 1),
         "InvalidActions: A child lives in its parent's backend 'default'",
     ),
-    "Send to nobody": (lambda context: Send(new_id(), 1), "TaskNotFound: There is no task"),
-    "Send to an unknown key": (lambda context: Send("nobody", 1), "TaskNotFound: No live task"),
+    "Send to an unknown id": (lambda context: Send(new_id(), 1), "TaskNotFound: There is no task"),
+    "Send to an unknown key": (lambda context: Send("unknown", 1), "TaskNotFound: No live task"),
     "Send to a function": (
         lambda context: ((child := Spawn(double, 1)), Send(child, 1)),
         "InvalidActions: Send() to double, a function, which reads no messages",
     ),
     "Send to a number": (lambda context: Send(7, 1), "TypeError: A message goes to a task's id or key, not to 7"),  # type: ignore[arg-type]
-    "Send of what is no JSON": (lambda context: Send(context.id, object()), "InvalidArguments: message: object"),  # type: ignore[arg-type]
+    "Send of a value that is not JSON": (
+        lambda context: Send(context.id, object()),  # type: ignore[arg-type]
+        "InvalidArguments: message: object",
+    ),
+    "Send with an empty dedupe_key": (
+        lambda context: Send(context.id, 1, dedupe_key=""),  # type: ignore[arg-type]
+        "InvalidArguments: message: dedupe_key must be a text",
+    ),
     "Sleep for a number": (lambda context: Sleep(5), "InvalidActions: Sleep(until) must be a datetime or a timedelta"),  # type: ignore[arg-type]
-    "Sleep for ever": (lambda context: Sleep(None), "InvalidActions: Sleep(until) must be"),  # type: ignore[arg-type]
+    "Sleep until None": (lambda context: Sleep(None), "InvalidActions: Sleep(until) must be"),  # type: ignore[arg-type]
     "Sleep without a time zone": (
         lambda context: Sleep(datetime(2030, 1, 1)),
         "InvalidActions: Sleep(until) must be an aware datetime",
     ),
-    "Sleep for an aeon": (lambda context: Sleep(timedelta.max), "InvalidActions: Sleep(until) must lie within"),
+    "Sleep for too long": (lambda context: Sleep(timedelta.max), "InvalidActions: Sleep(until) must lie within"),
     "Suspend for a number": (lambda context: Suspend(5), "InvalidActions: Suspend(timeout) must be a timedelta, not 5"),  # type: ignore[arg-type]
     "Suspend until a moment": (
         lambda context: Suspend(datetime(2030, 1, 1)),  # type: ignore[arg-type]
@@ -130,20 +125,20 @@ WRONG: dict[str, tuple[Callable[[PollContext[Any]], Any], str]] = {
     ),
     "a function that gives no actions": (lambda context: lambda: 5, "InvalidActions: poll() returned 5;"),
     "a function that gives a function": (lambda context: lambda: print, "InvalidActions: poll() returned <built-in"),
-    "an async function": (lambda context: nobody_awaits, "InvalidActions: poll() returned a coroutine"),
+    "an async function": (lambda context: coroutine, "InvalidActions: poll() returned a coroutine"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_return_is_a_failed_poll_with_a_clear_error(stage: Stage, case: str) -> None:
+def test_invalid_return_fails_poll_with_clear_error(stage: Stage, case: str) -> None:
     poll, error = WRONG[case]
 
-    def noted(context: PollContext[Any]) -> Any:
+    def changing_poll(context: PollContext[Any]) -> Any:
         context.state["changed"] = True
         context.inbox.take()
         return poll(context)
 
-    pk = stage.enter(noted)
+    pk = stage.enter(changing_poll)
     stage.send(pk, "mail")
     stage.run()
 
@@ -154,7 +149,7 @@ def test_wrong_return_is_a_failed_poll_with_a_clear_error(stage: Stage, case: st
     assert stage.children(pk) == []
 
 
-def test_generator_that_fails_half_way_is_a_failed_poll(stage: Stage) -> None:
+def test_generator_that_raises_midway_fails_poll(stage: Stage) -> None:
     def poll(context: PollContext[Any]) -> Any:
         yield Spawn(Fibonacci, 1)
         raise LookupError("half way")
@@ -167,19 +162,7 @@ def test_generator_that_fails_half_way_is_a_failed_poll(stage: Stage) -> None:
     assert stage.children(pk) == []
 
 
-def test_sends_of_a_poll_go_all_or_none(stage: Stage) -> None:
-    other = stage.enter(lambda context: Suspend())
-    ended = stage.enter(lambda context: Done())
-    stage.run()
-    pk = stage.enter(lambda context: [Spawn(Fibonacci, 1), Send(other, 1), Send(ended, 2), Suspend()])
-    stage.run()
-
-    assert stage.error(pk) == f"TaskFinished: Task {ended} has ended and takes no messages."
-    assert stage.unread(other) == []
-    assert stage.children(pk) == []
-
-
-def test_messages_are_sent_in_order_to_ids_keys_and_children(stage: Stage) -> None:
+def test_send_takes_ids_keys_and_children_in_order(stage: Stage) -> None:
     seen: list[Any] = []
 
     def listen(context: PollContext[Any]) -> Any:
@@ -202,15 +185,3 @@ def test_messages_are_sent_in_order_to_ids_keys_and_children(stage: Stage) -> No
     assert sorted(body for _, body, _ in seen) == [1, 2, 3, 4, 5, 6]
     assert [body for _, body, _ in seen if body not in (2, 3)] == [1, 4, 5, 6]
     assert {sender for *_, sender in seen} == {pk}
-
-
-def test_actor_may_send_to_itself(stage: Stage) -> None:
-    def poll(context: PollContext[Any]) -> Any:
-        if context.polls == 0:
-            return Send(context.id, "note to self"), Suspend()  # type: ignore[arg-type]
-        return Done(context.inbox.popleft().body)
-
-    pk = stage.enter(poll)
-    stage.run()
-
-    assert stage.result(pk) == "note to self"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connections, transaction
 
 from jobqueue import Actor, Done, PollContext, Send, Spawn, Stale, Suspend, testing
 from jobqueue.records import Status
 from tests.actor import actors
-from tests.actor.stage import AsyncPuppet, Puppet, Stage
+from tests.actor.stage import Stage
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
@@ -25,20 +23,7 @@ def add_group(stage: Stage, name: str) -> Group:
     return Group.objects.using(stage.database).create(name=name)
 
 
-@pytest.fixture(params=[Puppet, AsyncPuppet])
-def actor(request: pytest.FixtureRequest) -> type[Actor[Any]]:
-    chosen: type[Actor[Any]] = request.param
-    return chosen
-
-
-def enter(stage: Stage, actor: type[Actor[Any]], poll: Any) -> UUID:
-    async def apoll(context: PollContext[Any]) -> Any:
-        return poll(context)
-
-    return stage.enter(apoll if actor is AsyncPuppet else poll, actor=actor)
-
-
-def test_own_writes_state_inbox_and_status_commit_together(stage: Stage, actor: type[Actor[Any]]) -> None:
+def test_commit_function_commits_all_writes_together(stage: Stage, actor: type[Actor[Any]]) -> None:
     other = stage.enter(lambda context: Suspend())
     stage.run()
 
@@ -52,7 +37,7 @@ def test_own_writes_state_inbox_and_status_commit_together(stage: Stage, actor: 
 
         return commit if context.state["seen"] else Suspend()
 
-    pk = enter(stage, actor, poll)
+    pk = stage.enter(poll, actor=actor)
     stage.send(pk, "publish")
     testing.poll_once(pk)
 
@@ -66,12 +51,12 @@ def test_own_writes_state_inbox_and_status_commit_together(stage: Stage, actor: 
 
 
 BROKEN: dict[str, Any] = {
-    "it raises": lambda stage: 1 / 0,
-    "it gives no actions": lambda stage: "nonsense",
-    "its actions cannot be": lambda stage: Send("nobody", 1),
-    "the database refuses": lambda stage: [add_group(stage, "twice") for _ in range(2)],
-    "it hides what the database refused": lambda stage: hide_failure(stage),
-    "its result is not JSON": lambda stage: Done(object()),
+    "raises": lambda stage: 1 / 0,
+    "returns a text": lambda stage: "text",
+    "sends to an unknown key": lambda stage: Send("unknown", 1),
+    "violates a constraint": lambda stage: [add_group(stage, "twice") for _ in range(2)],
+    "hides a failed statement": lambda stage: hide_failure(stage),
+    "returns a result that is not JSON": lambda stage: Done(object()),
 }
 
 
@@ -84,24 +69,24 @@ def hide_failure(stage: Stage) -> Done:
     raise AssertionError
 
 
-@pytest.mark.parametrize("why", BROKEN)
-def test_nothing_commits_when(stage: Stage, actor: type[Actor[Any]], why: str) -> None:
+@pytest.mark.parametrize("case", BROKEN)
+def test_failed_commit_function_commits_nothing(stage: Stage, actor: type[Actor[Any]], case: str) -> None:
     def poll(context: PollContext[Any]) -> Any:
         context.state["changed"] = True
         context.inbox.take()
 
         def commit() -> Any:
-            add_group(stage, "mine")
-            return BROKEN[why](stage)
+            add_group(stage, "new")
+            return BROKEN[case](stage)
 
         return commit
 
-    pk = enter(stage, actor, poll)
+    pk = stage.enter(poll, actor=actor)
     stage.send(pk, "mail")
     testing.poll_once(pk)
 
     row = stage.row(pk)
-    assert row.status == (Status.FAILED if "result" in why else Status.SCHEDULED)
+    assert row.status == (Status.FAILED if "result" in case else Status.SCHEDULED)
     assert (row.attempts, row.polls, row.inner_state) == (1, 0, None)
     assert row.errors[-1]["message"]
     assert stage.unread(pk) == ["mail"]
@@ -109,7 +94,7 @@ def test_nothing_commits_when(stage: Stage, actor: type[Actor[Any]], why: str) -
     assert stage.run() == []
 
 
-def test_stale_rolls_back_and_is_polled_again_with_a_short_wait(
+def test_stale_rolls_back_and_repeats_poll_after_short_wait(
     stage: Stage, actor: type[Actor[Any]], waits: list[float | None]
 ) -> None:
     def poll(context: PollContext[Any]) -> Any:
@@ -117,14 +102,14 @@ def test_stale_rolls_back_and_is_polled_again_with_a_short_wait(
         context.inbox.take()
 
         def commit() -> Any:
-            add_group(stage, "mine")
+            add_group(stage, "new")
             if len(waits) < 3:
                 raise Stale
             return Done(context.state["n"])
 
         return commit
 
-    pk = enter(stage, actor, poll)
+    pk = stage.enter(poll, actor=actor)
     stage.send(pk, "mail")
     for _ in range(3):
         testing.poll_once(pk)
@@ -136,7 +121,7 @@ def test_stale_rolls_back_and_is_polled_again_with_a_short_wait(
     stage.run()
 
     assert stage.result(pk) == 1
-    assert groups(stage) == ["mine"]
+    assert groups(stage) == ["new"]
     assert waits[:3] == [0.1, 0.2, 0.4]
 
 
@@ -144,7 +129,7 @@ def stale() -> None:
     raise Stale
 
 
-def test_stale_counts_as_an_attempt_only_at_ten_in_a_row(stage: Stage) -> None:
+def test_tenth_stale_in_a_row_counts_as_attempt(stage: Stage) -> None:
     def poll(context: PollContext[Any]) -> Any:
         raise Stale("of the poll itself")
 
@@ -159,7 +144,7 @@ def test_stale_counts_as_an_attempt_only_at_ten_in_a_row(stage: Stage) -> None:
     assert stage.error(pk) == "Stale: of the poll itself"
 
 
-def test_mail_left_unread_is_no_stale_poll(stage: Stage) -> None:
+def test_polls_that_leave_messages_do_not_count_as_stale(stage: Stage) -> None:
     pk = stage.enter(lambda context: stale if context.polls >= 12 else Suspend())
     stage.send(pk, "unread")
     for _ in range(12):
@@ -171,7 +156,7 @@ def test_mail_left_unread_is_no_stale_poll(stage: Stage) -> None:
     assert (row.attempts, row.errors, row.status) == (0, [], Status.SCHEDULED)
 
 
-def test_stale_in_between_good_polls_does_not_add_up(stage: Stage) -> None:
+def test_successful_poll_resets_count_of_stale(stage: Stage) -> None:
     polls: list[int] = []
 
     def poll(context: PollContext[Any]) -> Any:
@@ -188,25 +173,7 @@ def test_stale_in_between_good_polls_does_not_add_up(stage: Stage) -> None:
     assert polls == [1] * 30
 
 
-def test_runs_in_a_transaction_with_the_row_locked(stage: Stage) -> None:
-    def commit() -> Any:
-        assert transaction.get_connection(stage.database).in_atomic_block
-        if stage.database == "default":
-            with connections["default"].cursor() as cursor:
-                cursor.execute(
-                    "SELECT count(*) FROM pg_locks WHERE relation = 'jobqueue_task'::regclass "
-                    "AND pid = pg_backend_pid() AND mode = 'RowShareLock'"
-                )
-                assert cursor.fetchone()[0] == 1
-        return Done("ran")
-
-    pk = stage.enter(lambda context: commit)
-    stage.run()
-
-    assert stage.result(pk) == "ran"
-
-
-def test_does_not_run_when_the_claim_is_lost(stage: Stage) -> None:
+def test_commit_function_is_skipped_if_claim_is_lost(stage: Stage) -> None:
     ran: list[int] = []
 
     def poll(context: PollContext[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What a class of an actor says, and how one is started."""
+"""Declaring and enqueueing actors."""
 
 from __future__ import annotations
 
@@ -11,22 +11,19 @@ import msgspec
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.test import override_settings
-from django.utils import timezone
 
-import jobqueue
 from jobqueue import Actor, Done, PollContext, function, registry, testing
 from jobqueue.checks import check_actors
 from jobqueue.compat import PACKAGE, InvalidTask, TaskResultMismatch
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.records import Status
 from tests.actor import actors
-from tests.actor.conftest import Options
 from tests.actor.stage import Stage
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
 
-def test_class_keywords_are_the_tasks_options(stage: Stage) -> None:
+def test_class_keywords_set_task_options(stage: Stage) -> None:
     row = stage.row(UUID(actors.Declared.enqueue(1).id))
 
     assert (row.task_type, row.queue_name, row.priority, row.max_attempts) == ("tests.declared", "declared", 7, 9)
@@ -34,7 +31,7 @@ def test_class_keywords_are_the_tasks_options(stage: Stage) -> None:
     assert registry.get("tests.declared") is actors.Declared.task
 
 
-def test_base_classes_keywords_hold_where_an_actor_says_nothing_else(stage: Stage) -> None:
+def test_actor_inherits_keywords_of_base_class(stage: Stage) -> None:
     row = stage.row(UUID(actors.VeryPatient.enqueue(1).id))
 
     assert (row.task_type, row.queue_name, row.priority) == ("tests.actor.actors.VeryPatient", "slow", 0)
@@ -42,7 +39,7 @@ def test_base_classes_keywords_hold_where_an_actor_says_nothing_else(stage: Stag
     assert not hasattr(actors.Patient, "task")
 
 
-def test_poll_gets_the_arguments_of_enqueue(stage: Stage) -> None:
+def test_poll_receives_arguments_of_enqueue(stage: Stage) -> None:
     result = actors.Declared.using(key="k").enqueue(1, second="c")
 
     testing.run_until_idle()
@@ -50,14 +47,14 @@ def test_poll_gets_the_arguments_of_enqueue(stage: Stage) -> None:
     assert stage.result(UUID(result.id)) == [1, "c", 1, f"{result.id}:0", "k"]
 
 
-def test_arguments_are_checked_when_it_is_enqueued(stage: Stage) -> None:
+def test_enqueue_checks_arguments(stage: Stage) -> None:
     with pytest.raises(InvalidArguments):
         actors.Declared.enqueue(1, third="c")
     with pytest.raises(InvalidArguments):
         actors.Declared.enqueue(object())
 
 
-def test_using_changes_what_the_class_says(stage: Stage) -> None:
+def test_using_overrides_class_keywords(stage: Stage) -> None:
     task = actors.Declared.using(priority=-3, queue_name="other", run_after=timedelta(hours=1), max_attempts=2)
     row = stage.row(UUID(task.enqueue(1).id))
 
@@ -68,25 +65,7 @@ def test_using_changes_what_the_class_says(stage: Stage) -> None:
     assert len(testing.run_until_idle()) == 1
 
 
-def test_key_is_held_by_one_living_actor(stage: Stage) -> None:
-    first = actors.WithDataclass.using(key="album-1").enqueue()
-    second = actors.WithDataclass.using(key="album-1").enqueue()
-    assert first.id == second.id
-
-    testing.run_until_idle()
-
-    assert actors.WithDataclass.using(key="album-1").enqueue().id != first.id
-
-
-def test_many_at_once(stage: Stage) -> None:
-    results = actors.Declared.enqueue_many([((n,), {"second": "x"}) for n in range(3)])
-
-    testing.run_until_idle()
-
-    assert [stage.result(UUID(result.id))[:2] for result in results] == [[0, "x"], [1, "x"], [2, "x"]]
-
-
-def test_result_is_found_by_its_id(stage: Stage) -> None:
+def test_get_result_finds_result_by_id(stage: Stage) -> None:
     pk = actors.Later.enqueue(4).id
     testing.run_until_idle()
 
@@ -95,7 +74,7 @@ def test_result_is_found_by_its_id(stage: Stage) -> None:
         actors.Declared.get_result(pk)
 
 
-def test_async_twins(stage: Stage) -> None:
+def test_async_methods_enqueue_and_read_results(stage: Stage) -> None:
     async def play() -> list[Any]:
         results = await actors.Later.aenqueue_many([((n,), {}) for n in range(3)])
         await sync_to_async(testing.run_until_idle)()
@@ -105,8 +84,8 @@ def test_async_twins(stage: Stage) -> None:
 
 
 @override_settings(TASKS={"default": {"BACKEND": f"{PACKAGE}.backends.immediate.ImmediateBackend"}})
-def test_under_another_backend_it_is_declared_and_not_enqueued(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The settings of a site's tests may name Django's own backends, and its apps are to start."""
+def test_actor_with_other_backend_is_declared_but_not_enqueued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test settings may name backends of Django. The apps must still start."""
     monkeypatch.setattr(function, "declared", function.Declarations(function.declared.tasks))
 
     def poll(self: Any, context: PollContext[Any]) -> Any: ...
@@ -123,31 +102,11 @@ def test_under_another_backend_it_is_declared_and_not_enqueued(monkeypatch: pyte
             enqueue()
 
 
-def test_poll_may_be_async(stage: Stage) -> None:
-    result = actors.Later.enqueue(4)
-
-    testing.run_until_idle()
-
-    assert stage.result(UUID(result.id)) == 5
-
-
-def test_poll_may_yield_its_actions(stage: Stage) -> None:
+def test_poll_may_be_a_generator(stage: Stage) -> None:
     result = actors.Generating.enqueue()
 
     assert len(testing.run_until_idle()) == 2
     assert stage.result(UUID(result.id)) == 2
-
-
-def test_enqueued_by_a_function_task_with_run_after_a_moment(stage: Stage) -> None:
-    row = stage.row(UUID(actors.Later.using(run_after=timezone.now() + timedelta(days=1)).enqueue(1).id))
-
-    assert row.status == Status.SCHEDULED
-
-
-def test_public_names_are_there() -> None:
-    names = "Actor Spawn Send Yield Sleep Suspend Done Stale Kind Message PollContext send send_many asend"
-    for name in names.split():
-        assert getattr(jobqueue, name) is not None
 
 
 @dataclass
@@ -163,22 +122,18 @@ class TestRefused:
     def declare(self, **body: Any) -> None:
         type("Refused", (Actor,), {"__module__": __name__, "__qualname__": "Refused", **body})
 
-    def test_no_poll(self) -> None:
-        with pytest.raises(InvalidTask, match="needs a method poll"):
-            self.declare()
+    def test_invalid_poll_is_refused(self) -> None:
+        def without_context(self: Any, n: int) -> Any: ...
 
-    def test_no_context(self) -> None:
-        def poll(self: Any, n: int) -> Any: ...
-
-        with pytest.raises(InvalidTask, match="'context'"):
-            self.declare(poll=poll)
-
-    def test_async_poll_that_yields(self) -> None:
-        async def poll(self: Any, context: PollContext[Any]) -> Any:
+        async def async_generator(self: Any, context: PollContext[Any]) -> Any:
             yield Done()
 
+        with pytest.raises(InvalidTask, match="needs a method poll"):
+            self.declare()
+        with pytest.raises(InvalidTask, match="'context'"):
+            self.declare(poll=without_context)
         with pytest.raises(InvalidTask, match="cannot yield"):
-            self.declare(poll=poll)
+            self.declare(poll=async_generator)
 
     @pytest.mark.parametrize(
         ("state", "problem"),
@@ -188,13 +143,13 @@ class TestRefused:
             (actors.Publish | actors.Discard, "is not a callable object"),
         ],
     )
-    def test_state_that_cannot_be_made_fresh(self, state: Any, problem: str) -> None:
+    def test_state_without_defaults_is_refused(self, state: Any, problem: str) -> None:
         def poll(self: Any, context: PollContext[Any]) -> Any: ...
 
         with pytest.raises(InvalidTask, match=f"its fields need defaults: .*{problem}"):
             self.declare(poll=poll, State=state)
 
-    def test_annotation_that_names_a_class_beside_the_state(self) -> None:
+    def test_unqualified_annotation_of_state_is_refused(self) -> None:
         with pytest.raises(InvalidTask, match=r"State has an annotation 'Line', .* write 'Refused.Line'"):
 
             class Refused(Actor):
@@ -204,19 +159,15 @@ class TestRefused:
 
                 @dataclass
                 class State:
-                    lines: list[Line] = field(default_factory=list)  # type: ignore[name-defined]  # noqa: F821 - just that
+                    lines: list[Line] = field(default_factory=list)  # type: ignore[name-defined]  # noqa: F821 - the unresolvable name
 
                 def poll(self, context: PollContext[Any]) -> Any: ...
 
-    def test_abstract_one_with_a_name(self) -> None:
+    def test_abstract_actor_with_name_is_refused(self) -> None:
         with pytest.raises(InvalidTask, match="abstract"):
             type("Refused", (Actor,), {"__module__": __name__}, abstract=True, name="refused")
 
-    def test_empty_name(self) -> None:
-        with pytest.raises(InvalidTask, match="name must be a text of 1 to 500 characters; leave it out for none"):
-            type("Refused", (Actor,), {"__module__": __name__}, name="")
-
-    def test_keyword_that_actors_do_not_take(self) -> None:
+    def test_unknown_keyword_is_refused(self) -> None:
         def poll(self: Any, context: PollContext[Any]) -> Any: ...
 
         with pytest.raises(
@@ -224,7 +175,7 @@ class TestRefused:
         ):
             type("Refused", (Actor,), {"__module__": __name__, "poll": poll}, atomic=True)
 
-    def test_keyword_of_a_mixin(self) -> None:
+    def test_mixin_may_take_its_own_keyword(self) -> None:
         class Coloured:
             def __init_subclass__(cls, *, colour: str, **rest: Any) -> None:
                 super().__init_subclass__(**rest)
@@ -233,7 +184,7 @@ class TestRefused:
         painted: Any = type("Painted", (Actor, Coloured), {"__module__": __name__}, abstract=True, colour="red")
         assert painted.colour == "red"
 
-    def test_messages_that_cannot_be_told_apart(self) -> None:
+    def test_ambiguous_message_union_is_refused(self) -> None:
         def poll(self: Any, context: PollContext[Any]) -> Any: ...
 
         with pytest.raises(
@@ -245,16 +196,16 @@ class TestRefused:
         with pytest.raises(InvalidTask, match="Message cannot be read from JSON"):
             self.declare(poll=poll, Message=actors.Approve | actors.Reject | dict | Untagged)
 
-    def test_body_cannot_be_called(self) -> None:
+    def test_call_of_actor_task_is_refused(self) -> None:
         with pytest.raises(TypeError, match="is an actor"):
             actors.Declared.task.call(1)
 
 
 class Dangling(msgspec.Struct):
-    price: int | Price = 0  # type: ignore[name-defined]  # noqa: F821 - there is none
+    price: int | Price = 0  # type: ignore[name-defined]  # noqa: F821 - the unresolvable name
 
 
-def test_annotation_that_names_nothing_is_a_check_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresolvable_annotation_is_a_check_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_actors() == []
 
     monkeypatch.setattr(actors.WithStruct, "State", Dangling)
@@ -263,12 +214,3 @@ def test_annotation_that_names_nothing_is_a_check_error(monkeypatch: pytest.Monk
     assert error.id == "jobqueue.E009"
     assert "'tests.actor.actors.WithStruct' cannot be polled: State cannot be read from JSON" in error.msg
     assert "name 'Price' is not defined" in error.msg
-
-
-def test_actor_of_another_backend(stage: Stage, options: Options) -> None:
-    result = actors.Later.using(backend="sqlite").enqueue(1)
-
-    assert testing.run_until_idle() == []
-    assert len(testing.run_until_idle(backend="sqlite")) == 1
-    result.refresh()
-    assert result.return_value == 2

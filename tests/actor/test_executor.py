@@ -1,9 +1,8 @@
-"""Actors in a real executor: threads, the event loop, and what comes from outside meanwhile."""
+"""Actors in a running executor: threads, event loop, messages and cancellation."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -19,8 +18,7 @@ from jobqueue.compat import task_enqueued
 from jobqueue.models import InboxMessage, Task
 from jobqueue.records import Status
 from tests.actor.conftest import Options
-from tests.actor.stage import AsyncPuppet, Puppet, Stage
-from tests.actors import Fibonacci
+from tests.actor.stage import Stage
 from tests.executor.conftest import burst as burst
 from tests.executor.conftest import start as start
 from tests.executor.harness import Burst, Start, gates, wait_for
@@ -32,32 +30,14 @@ pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqli
 def transactional(transactional_db: None) -> None: ...
 
 
-@pytest.fixture(params=[Puppet, AsyncPuppet])
-def actor(request: pytest.FixtureRequest) -> type[Actor[Any]]:
-    chosen: type[Actor[Any]] = request.param
-    return chosen
-
-
-def enter(stage: Stage, actor: type[Actor[Any]], poll: Callable[[PollContext[Any]], Any], **using: Any) -> UUID:
-    async def apoll(context: PollContext[Any]) -> Any:
-        return poll(context)
-
-    return stage.enter(apoll if actor is AsyncPuppet else poll, actor=actor, **using)
-
-
 def wait_until(stage: Stage, pk: UUID, status: Status) -> None:
     wait_for(lambda: stage.status(pk) == status, f"{status} of {pk}")
 
 
-def test_tree_of_children(stage: Stage, burst: Burst) -> None:
-    result = Fibonacci.enqueue(8)
-    burst()
-
-    assert stage.result(UUID(result.id)) == 21
-
-
-def test_message_from_outside_wakes_at_once(stage: Stage, start: Start, actor: type[Actor[Any]]) -> None:
-    pk = enter(stage, actor, lambda context: Done(context.inbox.popleft().body) if context.inbox else Suspend())
+def test_message_wakes_actor_at_once(stage: Stage, start: Start, actor: type[Actor[Any]]) -> None:
+    pk = stage.enter(
+        actor=actor, poll=lambda context: Done(context.inbox.popleft().body) if context.inbox else Suspend()
+    )
     start()
     wait_until(stage, pk, Status.SUSPENDED)
     stage.send(pk, "hello")
@@ -66,22 +46,15 @@ def test_message_from_outside_wakes_at_once(stage: Stage, start: Start, actor: t
     assert stage.result(pk) == "hello"
 
 
-def test_class_in_place_of_an_action_fails_the_poll(stage: Stage, burst: Burst, actor: type[Actor[Any]]) -> None:
-    pk = enter(stage, actor, lambda context: Suspend)
-    burst()
-
-    assert stage.error(pk) == "InvalidActions: poll() returned the class Suspend, not Suspend()."
-
-
-def test_sleep_ends(stage: Stage, start: Start, actor: type[Actor[Any]]) -> None:
-    pk = enter(stage, actor, lambda c: Done(c.timed_out) if c.polls else Sleep(timedelta(seconds=0.2)))
+def test_sleep_ends_after_its_time(stage: Stage, start: Start, actor: type[Actor[Any]]) -> None:
+    pk = stage.enter(lambda c: Done(c.timed_out) if c.polls else Sleep(timedelta(seconds=0.2)), actor=actor)
     start()
     wait_until(stage, pk, Status.SUCCESSFUL)
 
     assert stage.result(pk) is True
 
 
-def test_queue_that_nobody_used_is_seen_when_a_commit_wakes_somebody_there(
+def test_commit_that_wakes_actor_shows_its_queue_to_executor(
     stage: Stage, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobqueue.executor.claim_policy.QUEUES_SECONDS", 3600.0)
@@ -97,16 +70,16 @@ def test_queue_that_nobody_used_is_seen_when_a_commit_wakes_somebody_there(
 
 
 @pytest.mark.parametrize("as_function", [False, True])
-def test_running_poll_ends_before_its_cancelled_task_does(
+def test_poll_of_cancelled_actor_runs_to_its_end(
     stage: Stage, start: Start, options: Options, as_function: bool
 ) -> None:
-    options(HEARTBEAT_TIMEOUT=3)  # without notices, the next beat brings the news
-    told: list[bool] = []
+    options(HEARTBEAT_TIMEOUT=3)  # SQLite has no notifications: the next heartbeat reports the cancel
+    results: list[bool] = []
 
     def poll(context: PollContext[Any]) -> Any:
         gates["poll"].arrive()
-        wait_for(lambda: context.cancelled, "the news of the cancellation")
-        told.append(context.cancelled)
+        wait_for(lambda: context.cancelled, "the cancellation")
+        results.append(context.cancelled)
         context.state["poll"] = "through"
 
         def commit() -> Any:
@@ -121,13 +94,13 @@ def test_running_poll_ends_before_its_cancelled_task_does(
     assert jobqueue.cancel(pk).requested == 1
     wait_until(stage, pk, Status.CANCELLED)
 
-    assert told == [True]
+    assert results == [True]
     assert stage.row(pk).inner_state == {"poll": "through"}
     assert stage.row(pk).errors == []
     assert Group.objects.using(stage.database).count() == int(as_function)
 
 
-def test_mail_that_comes_during_a_poll_is_not_missed(stage: Stage, start: Start) -> None:
+def test_message_sent_during_poll_wakes_actor(stage: Stage, start: Start) -> None:
     def poll(context: PollContext[Any]) -> Any:
         if context.polls == 0:
             gates["poll"].pass_through()
@@ -137,14 +110,14 @@ def test_mail_that_comes_during_a_poll_is_not_missed(stage: Stage, start: Start)
     pk = stage.enter(poll)
     start()
     gates["poll"].wait_for()
-    stage.send(pk, "meanwhile")
+    stage.send(pk, "late")
     gates["poll"].open()
     wait_until(stage, pk, Status.SUCCESSFUL)
 
-    assert stage.result(pk) == ["meanwhile"]
+    assert stage.result(pk) == ["late"]
 
 
-def test_commit_function_and_its_children(stage: Stage, burst: Burst, actor: type[Actor[Any]]) -> None:
+def test_commit_function_spawns_children(stage: Stage, burst: Burst, actor: type[Actor[Any]]) -> None:
     def poll(context: PollContext[Any]) -> Any:
         if ended := context.inbox.take(Kind.CHILD_SUCCESSFUL):
             return Done(ended[0].body)
@@ -155,14 +128,14 @@ def test_commit_function_and_its_children(stage: Stage, burst: Burst, actor: typ
 
         return commit
 
-    pk = enter(stage, actor, poll)
+    pk = stage.enter(poll, actor=actor)
     burst()
 
     assert stage.result(pk) == "child"
     assert Group.objects.using(stage.database).count() == 1
 
 
-def test_poll_that_fails_after_it_was_refused_is_tried_again(stage: Stage, burst: Burst, options: Options) -> None:
+def test_refused_poll_is_retried(stage: Stage, burst: Burst, options: Options) -> None:
     ended = stage.enter(lambda context: Done())
     burst()
     tries: list[int] = []
@@ -179,7 +152,7 @@ def test_poll_that_fails_after_it_was_refused_is_tried_again(stage: Stage, burst
     assert stage.error(pk).startswith("TaskFinished")
 
 
-def test_timeout_fails_the_poll(stage: Stage, burst: Burst) -> None:
+def test_timeout_fails_poll(stage: Stage, burst: Burst) -> None:
     def poll(context: PollContext[Any]) -> Any:
         wait_for(lambda: context.cancelled, "the timeout")
         return Suspend()
@@ -191,8 +164,8 @@ def test_timeout_fails_the_poll(stage: Stage, burst: Burst) -> None:
     assert stage.error(pk).startswith("TaskTimeout")
 
 
-def test_stop_hands_back_a_waiting_actor_untouched(stage: Stage, start: Start, actor: type[Actor[Any]]) -> None:
-    pk = enter(stage, actor, lambda context: Suspend())
+def test_stop_does_not_change_suspended_actor(stage: Stage, start: Start, actor: type[Actor[Any]]) -> None:
+    pk = stage.enter(lambda context: Suspend(), actor=actor)
     running = start()
     wait_until(stage, pk, Status.SUSPENDED)
     running.stop()
@@ -202,7 +175,7 @@ def test_stop_hands_back_a_waiting_actor_untouched(stage: Stage, start: Start, a
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_wake_by_hand_tells_waiting_executors(stage: Stage, start: Start) -> None:
+def test_api_wake_notifies_waiting_executors(stage: Stage, start: Start) -> None:
     pk = stage.enter(lambda context: Done() if context.polls else Sleep(timedelta(hours=1)))
     running = start(poll_interval=3600.0)
     wait_for(lambda: running.process.listener is not None and running.process.listener.is_listening)
@@ -216,7 +189,7 @@ def test_wake_by_hand_tells_waiting_executors(stage: Stage, start: Start) -> Non
 
 
 @pytest.mark.parametrize("as_function", [False, True])
-def test_messages_that_nobody_will_read_are_counted(
+def test_messages_left_by_finished_actor_are_counted(
     stage: Stage, burst: Burst, caplog: pytest.LogCaptureFixture, as_function: bool
 ) -> None:
     def poll(context: PollContext[Any]) -> Any:
@@ -235,12 +208,12 @@ def test_messages_that_nobody_will_read_are_counted(
     assert "finished=1 lost=0 undelivered=2" in caplog.text
 
 
-def test_signal_tells_of_children_when_they_are_there(stage: Stage, burst: Burst) -> None:
-    told: list[tuple[str, bool]] = []
+def test_task_enqueued_is_sent_after_children_are_stored(stage: Stage, burst: Burst) -> None:
+    results: list[tuple[str, bool]] = []
 
     def receiver(task_result: Any, **_: Any) -> None:
         rows = Task.objects.using(stage.database).filter(pk=task_result.id)
-        told.append((task_result.id, rows.exists()))
+        results.append((task_result.id, rows.exists()))
 
     child = stage.child(lambda context: Done())
     stage.enter(lambda context: Done() if context.inbox else (child, Suspend()))
@@ -250,10 +223,10 @@ def test_signal_tells_of_children_when_they_are_there(stage: Stage, burst: Burst
     finally:
         task_enqueued.disconnect(receiver)
 
-    assert told == [(str(child.id), True)]
+    assert results == [(str(child.id), True)]
 
 
-def test_messages_to_a_parent_that_has_ended_are_counted(stage: Stage, burst: Burst) -> None:
+def test_messages_to_finished_parent_are_counted(stage: Stage, burst: Burst) -> None:
     child = stage.child(
         lambda context: (Yield("hello?"), Yield("still there?"), Done()) if context.polls else Sleep(timedelta(0.1))
     )
@@ -266,10 +239,10 @@ def test_messages_to_a_parent_that_has_ended_are_counted(stage: Stage, burst: Bu
 
     assert stage.status(child.id) == Status.SUCCESSFUL
     assert stage.unread(pk) == []
-    assert running.loop.counts.undelivered == 3  # and its end
+    assert running.loop.counts.undelivered == 3  # two yields and the end of the child
 
 
-def test_messages_that_were_read_are_not_counted(stage: Stage, burst: Burst) -> None:
+def test_read_messages_are_not_counted_as_undelivered(stage: Stage, burst: Burst) -> None:
     pk = stage.enter(lambda context: Done(len(context.inbox.take())))
     stage.send(pk)
     stage.enter(lambda context: (Send(pk), Done()) if not context.polls else None, priority=5)
@@ -279,10 +252,10 @@ def test_messages_that_were_read_are_not_counted(stage: Stage, burst: Burst) -> 
 
 
 @pytest.mark.parametrize("rests", [False, True])
-def test_message_from_sql_is_found_long_before_the_alarm_and_the_next_poll_of_the_queue(
+def test_message_inserted_by_sql_wakes_actor_before_wake_at(
     stage: Stage, start: Start, options: Options, database: str, rests: bool
 ) -> None:
-    """rests: its first poll left mail unread, and it looks again every POLL_INTERVAL."""
+    """rests: the first poll left a message, so the actor looks again every POLL_INTERVAL."""
     options(POLL_INTERVAL=3600.0)
 
     def poll(context: PollContext[Any]) -> Any:

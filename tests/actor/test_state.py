@@ -1,4 +1,4 @@
-"""The memory of an actor."""
+"""The state that an actor keeps between polls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("actor", KINDS)
-def test_what_a_poll_changes_is_there_in_the_next(stage: Stage, actor: Any) -> None:
+def test_next_poll_sees_changed_state(stage: Stage, actor: Any) -> None:
     result = actor.enqueue()
 
     assert len(testing.run_until_idle()) == 3
@@ -43,7 +43,7 @@ def test_state_is_stored_as_json(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("actor", KINDS[:3])
-def test_state_that_does_not_fit_its_type_is_a_failed_poll(stage: Stage, actor: Any) -> None:
+def test_poll_fails_if_state_does_not_fit_its_type(stage: Stage, actor: Any) -> None:
     result = actor.enqueue("three")
 
     testing.poll_once(result)
@@ -52,36 +52,31 @@ def test_state_that_does_not_fit_its_type_is_a_failed_poll(stage: Stage, actor: 
     assert stage.row(UUID(result.id)).inner_state is None
 
 
-@pytest.mark.parametrize("value", [object(), float("nan"), {1, 2, object()}, "a\x00b"])
-def test_state_that_is_not_json_is_a_failed_poll(stage: Stage, value: Any) -> None:
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (object(), "ValueError: Puppet: the state is not JSON: "),
+        ({1, 2, object()}, "ValueError: Puppet: the state is not JSON: "),
+        (LOOP, "ValueError: Puppet: the state contains itself, or is nested too deep for JSON"),
+        (float("nan"), "InvalidArguments: Puppet: state['bad']: NaN is not JSON"),
+        ("a\x00b", "InvalidArguments: Puppet: state['bad']: a NUL character cannot be stored"),
+    ],
+    ids=["object", "set", "loop", "NaN", "NUL"],
+)
+def test_poll_fails_if_state_is_not_json(stage: Stage, value: Any, error: str) -> None:
     def poll(context: PollContext[Any]) -> Any:
         context.state["bad"] = value
 
     pk = stage.enter(poll)
     stage.run()
 
+    assert stage.error(pk).startswith(error)
     assert stage.status(pk) == Status.SCHEDULED
     assert stage.row(pk).inner_state is None
-
-
-def test_state_of_what_is_no_json_says_that_it_is_the_state(stage: Stage) -> None:
-    def poll(context: PollContext[Any]) -> Any:
-        context.state["bad"] = object()
-
-    pk = stage.enter(poll)
-    stage.run()
-
-    assert stage.error(pk).startswith("ValueError: Puppet: the state is not JSON: ")
-
-
-def test_state_that_holds_itself_is_a_failed_poll_that_says_so(stage: Stage) -> None:
-    def poll(context: PollContext[Any]) -> Any:
-        context.state["me"] = context.state
-
-    pk = stage.enter(poll)
-    stage.run()
-
-    assert stage.error(pk) == "ValueError: Puppet: the state contains itself, or is nested too deep for JSON"
 
 
 def test_state_may_be_replaced(stage: Stage) -> None:
@@ -107,7 +102,7 @@ def test_failed_poll_leaves_state_and_inbox_as_they_were(stage: Stage) -> None:
         if len(seen) == 1:
             return None
         if len(seen) < 4:
-            raise ValueError("as asked")
+            raise ValueError("failed")
         return Done()
 
     pk = stage.enter(poll)
@@ -122,7 +117,7 @@ def test_failed_poll_leaves_state_and_inbox_as_they_were(stage: Stage) -> None:
     assert stage.status(pk) == Status.SUCCESSFUL
 
 
-def test_stored_state_of_older_code_ends_the_task_with_a_clear_error(stage: Stage) -> None:
+def test_undecodable_stored_state_fails_actor_with_clear_error(stage: Stage) -> None:
     result = actors.WithDataclass.enqueue()
     testing.poll_once(result)
     stage.change(UUID(result.id), inner_state={"count": "three"})

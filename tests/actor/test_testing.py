@@ -1,4 +1,4 @@
-"""jobqueue.testing: running tasks in a test's own transaction."""
+"""jobqueue.testing: run tasks in the transaction of a test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.test import TestCase
 from django.utils import timezone
 
 import jobqueue
-from jobqueue import Backoff, Done, Kind, PollContext, Send, Sleep, Suspend, testing
+from jobqueue import Backoff, Done, Kind, PollContext, Sleep, testing
 from jobqueue.compat import task_finished, task_started
 from jobqueue.exceptions import UnknownTask
 from jobqueue.models import Executor, InboxMessage, Task
@@ -29,27 +29,24 @@ from tests.actor.stage import AsyncPuppet, Stage
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
 
-class TestInsideAnOrdinaryTestCase(TestCase):
-    """As users write it, without any fixture of ours."""
+class TestInDjangoTestCase(TestCase):
+    """Use jobqueue.testing as a site does, without fixtures of this suite."""
 
     databases = {"default", "sqlite"}
 
-    def test_actor(self) -> None:
+    def test_actor_runs_in_django_testcase(self) -> None:
         result = trees.Fibonacci.enqueue(6)
         testing.run_until_idle()
         result.refresh()
         assert result.return_value == 8
 
-    def test_nothing_of_it_is_left(self) -> None:
-        assert Task.objects.count() == 0
-
-    async def test_from_an_async_test(self) -> None:
+    async def test_async_test_runs_actor(self) -> None:
         result = await actors.Later.aenqueue(1)
         await sync_to_async(testing.run_until_idle)()
         await result.arefresh()
         assert result.return_value == 2
 
-    def test_two_backends_side_by_side(self) -> None:
+    def test_run_until_idle_runs_one_backend(self) -> None:
         here, there = tasks.add.enqueue(1), tasks.add.using(backend="sqlite").enqueue(2)
         testing.run_until_idle()
         there.refresh()
@@ -61,7 +58,7 @@ class TestInsideAnOrdinaryTestCase(TestCase):
 
 
 class TestRunUntilIdle:
-    def test_actors_and_their_children_run_to_their_end(self, stage: Stage) -> None:
+    def test_run_until_idle_runs_actor_and_children(self, stage: Stage) -> None:
         pk = UUID(trees.Fibonacci.enqueue(7).id)
         polls = stage.run()
 
@@ -74,34 +71,20 @@ class TestRunUntilIdle:
         ("body", "value"),
         [(tasks.add, 3), (tasks.add_later, 3), (actors.double, 4), (actors.Later, 3), (actors.make_group, "2")],
     )
-    def test_every_kind_of_body(self, stage: Stage, body: Any, value: Any) -> None:
+    def test_run_until_idle_runs_every_kind_of_body(self, stage: Stage, body: Any, value: Any) -> None:
         result = body.enqueue("2" if body is actors.make_group else 2)
         stage.run()
 
         assert stage.result(UUID(result.id)) == value
 
-    def test_in_a_transaction_of_the_tests_own(self, stage: Stage) -> None:
-        actor = stage.enter(lambda context: lambda: Done("committed"))
-        function = UUID(actors.make_group.enqueue("atomic").id)
-        with transaction.atomic(using=stage.database):
-            stage.run()
-
-        assert stage.result(actor) == "committed"
-        assert stage.result(function) == "atomic"
-
-    def test_best_rank_first(self, stage: Stage) -> None:
-        order = [UUID(tasks.add.using(priority=n).enqueue(n).id) for n in (0, 50, -50)]
-
-        assert [poll.id for poll in stage.run()] == [order[1], order[0], order[2]]
-
-    def test_every_queue_but_paused_ones(self, stage: Stage) -> None:
+    def test_run_until_idle_skips_paused_queues(self, stage: Stage) -> None:
         first, second = (tasks.add.using(queue_name=name).enqueue(1) for name in ("one", "two"))
         jobqueue.api.pause("two")
         assert [poll.id for poll in stage.run()] == [UUID(first.id)]
         jobqueue.api.resume("two")
         assert [poll.id for poll in stage.run()] == [UUID(second.id)]
 
-    def test_failed_poll_raises_nothing_and_is_told(self, stage: Stage) -> None:
+    def test_failed_poll_is_returned_and_not_raised(self, stage: Stage) -> None:
         result = tasks.fail.using(backoff=Backoff(base=60)).enqueue("a reason")
         (poll,) = stage.run()
 
@@ -109,7 +92,7 @@ class TestRunUntilIdle:
         assert repr(poll.error) == "ValueError('a reason')"
         assert stage.error(UUID(result.id)) == "ValueError: a reason"
 
-    def test_endless_loop_is_an_error_that_names_it(self, stage: Stage) -> None:
+    def test_endless_loop_raises_and_names_actor(self, stage: Stage) -> None:
         pk = stage.enter(lambda context: None)
 
         with pytest.raises(AssertionError, match=f"Not idle after 20 polls.*Puppet {pk}"):
@@ -117,31 +100,20 @@ class TestRunUntilIdle:
         assert stage.status(pk) == Status.READY
         assert stage.row(pk).polls == 20
 
-    def test_two_that_wake_each_other_are_one_too(self, stage: Stage) -> None:
-        def ping(context: PollContext[Any]) -> Any:
-            context.inbox.take()
-            return Send("b" if context.key == "a" else "a"), Suspend()
-
-        stage.enter(ping, key="a")
-        stage.enter(lambda context: Suspend() if not context.inbox.take() else ping(context), key="b")
-
-        with pytest.raises(AssertionError, match="Not idle"):
-            stage.run(limit=10)
-
-    def test_limit_is_no_error_when_it_is_just_reached(self, stage: Stage) -> None:
+    def test_reaching_limit_exactly_is_no_error(self, stage: Stage) -> None:
         for n in range(3):
             tasks.add.enqueue(n)
 
         assert len(stage.run(limit=3)) == 3
 
-    def test_task_that_runs_alone_is_run_too(self, stage: Stage) -> None:
+    def test_isolated_task_is_run(self, stage: Stage) -> None:
         pk = UUID(tasks.add.enqueue(1).id)
         stage.change(pk, executor_losses=2)
         stage.run()
 
         assert stage.result(pk) == 2
 
-    def test_expired_task_is_refused(self, stage: Stage) -> None:
+    def test_expired_task_fails(self, stage: Stage) -> None:
         pk = UUID(tasks.add.using(expires=timedelta(minutes=1)).enqueue(1).id)
         stage.advance(61)
         (poll,) = stage.run()
@@ -149,32 +121,32 @@ class TestRunUntilIdle:
         assert poll.status is Status.FAILED
         assert stage.error(pk).startswith("Expired")
 
-    def test_unknown_task_is_handed_back(self, stage: Stage) -> None:
+    def test_unknown_task_is_retried_later(self, stage: Stage) -> None:
         pk = UUID(tasks.add.enqueue(1).id)
-        stage.change(pk, task_type="nobody.knows")
+        stage.change(pk, task_type="unknown.task")
         (poll,) = stage.run()
 
         assert isinstance(poll.error, UnknownTask)
         assert poll.status is Status.SCHEDULED
 
-    def test_receivers_of_signals_hear_of_it(self, stage: Stage) -> None:
-        heard: list[Any] = []
+    def test_signals_are_sent(self, stage: Stage) -> None:
+        received: list[Any] = []
 
-        def hear(signal: Any, task_result: Any, **_: Any) -> None:
-            heard.append((signal, task_result.id, task_result.status))
+        def receive(signal: Any, task_result: Any, **_: Any) -> None:
+            received.append((signal, task_result.id, task_result.status))
 
-        task_started.connect(hear)
-        task_finished.connect(hear)
+        task_started.connect(receive)
+        task_finished.connect(receive)
         try:
             result = tasks.add.enqueue(1)
             stage.run()
         finally:
-            task_started.disconnect(hear)
-            task_finished.disconnect(hear)
+            task_started.disconnect(receive)
+            task_finished.disconnect(receive)
 
-        assert heard == [(task_started, result.id, "RUNNING"), (task_finished, result.id, "SUCCESSFUL")]
+        assert received == [(task_started, result.id, "RUNNING"), (task_finished, result.id, "SUCCESSFUL")]
 
-    def test_ctrl_c_in_a_body_ends_the_test(self, stage: Stage) -> None:
+    def test_keyboard_interrupt_in_body_ends_test(self, stage: Stage) -> None:
         def poll(context: PollContext[Any]) -> Any:
             raise KeyboardInterrupt
 
@@ -186,7 +158,7 @@ class TestRunUntilIdle:
 
 class TestTransactions:
     @pytest.mark.parametrize("how", ["raises", "hides it"])
-    def test_statement_that_fails_in_a_body_does_not_spoil_the_test(self, stage: Stage, how: str) -> None:
+    def test_failed_statement_in_body_keeps_transaction_of_test(self, stage: Stage, how: str) -> None:
         def poll(context: PollContext[Any]) -> Any:
             try:
                 with connections[stage.database].cursor() as cursor:
@@ -201,17 +173,17 @@ class TestTransactions:
 
         assert stage.status(pk) == (Status.SCHEDULED if how == "raises" else Status.SUCCESSFUL)
 
-    def test_what_a_failed_body_wrote_stays_as_in_an_executor(self, stage: Stage) -> None:
+    def test_writes_of_failed_body_are_kept(self, stage: Stage) -> None:
         def poll(context: PollContext[Any]) -> Any:
             Group.objects.using(stage.database).create(name="written")
-            raise ValueError("as asked")
+            raise ValueError("failed")
 
         stage.enter(poll)
         stage.run()
 
         assert Group.objects.using(stage.database).filter(name="written").exists()
 
-    def test_what_a_failed_atomic_body_wrote_does_not(self, stage: Stage) -> None:
+    def test_writes_of_failed_atomic_body_are_undone(self, stage: Stage) -> None:
         Group.objects.using(stage.database).create(name="taken")
         result = actors.make_group.enqueue("taken")
         stage.run()
@@ -219,7 +191,7 @@ class TestTransactions:
         assert stage.error(UUID(result.id)).startswith("IntegrityError")
         assert Group.objects.using(stage.database).count() == 1
 
-    def test_async_body_sees_the_tests_transaction(self, stage: Stage) -> None:
+    def test_async_body_sees_transaction_of_test(self, stage: Stage) -> None:
         Group.objects.using(stage.database).create(name="not committed")
 
         async def poll(context: PollContext[Any]) -> Any:
@@ -231,7 +203,7 @@ class TestTransactions:
         assert stage.result(pk) == ["not committed"]
 
     @pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
-    def test_without_a_transaction_too(self, stage: Stage) -> None:
+    def test_run_until_idle_works_without_transaction(self, stage: Stage) -> None:
         pk = UUID(trees.Fibonacci.enqueue(5).id)
         group = actors.make_group.enqueue("kept")
         stage.run()
@@ -243,21 +215,14 @@ class TestTransactions:
 
 class TestPollOnce:
     @pytest.mark.parametrize("name", [lambda r: r, lambda r: r.id, lambda r: UUID(r.id), lambda r: Task(pk=r.id)])
-    def test_by_result_id_or_row(self, stage: Stage, name: Any) -> None:
+    def test_poll_once_takes_result_id_or_row(self, stage: Stage, name: Any) -> None:
         other, result = tasks.add.enqueue(1), tasks.add.enqueue(2)
         poll = testing.poll_once(name(result))
 
         assert (poll.id, poll.status, poll.error) == (UUID(result.id), Status.SUCCESSFUL, None)
         assert stage.status(UUID(other.id)) == Status.READY
 
-    def test_one_poll_of_an_actor(self, stage: Stage) -> None:
-        result = trees.Fibonacci.enqueue(3)
-        poll = testing.poll_once(result)
-
-        assert poll.status is Status.SUSPENDED
-        assert len(stage.children(UUID(result.id))) == 2
-
-    def test_wakes_it_when_mail_or_its_time_has_come(self, stage: Stage) -> None:
+    def test_poll_once_wakes_actor_with_message_or_due(self, stage: Stage) -> None:
         pk = stage.enter(lambda context: Sleep(timedelta(hours=1)) if not context.inbox.take() else Done())
         testing.poll_once(pk)
         stage.advance(3600)
@@ -267,7 +232,7 @@ class TestPollOnce:
 
         assert stage.status(pk) == Status.SUCCESSFUL
 
-    def test_not_ready(self, stage: Stage) -> None:
+    def test_poll_once_raises_if_task_is_not_ready(self, stage: Stage) -> None:
         pk = stage.enter(lambda context: Sleep(timedelta(hours=1)))
         testing.poll_once(pk)
 
@@ -279,7 +244,7 @@ class TestPollOnce:
         with pytest.raises(AssertionError, match="there is none"):
             testing.poll_once(new_id())
 
-    def test_of_another_backend(self, stage: Stage, options: Options) -> None:
+    def test_poll_once_takes_backend(self, stage: Stage, options: Options) -> None:
         result = tasks.add.using(backend="sqlite").enqueue(1)
         assert testing.poll_once(result).status is Status.SUCCESSFUL
         result = tasks.add.using(backend="sqlite").enqueue(1)
@@ -287,7 +252,7 @@ class TestPollOnce:
 
 
 class TestAdvance:
-    def test_moves_every_stored_moment_and_nothing_else(self, stage: Stage) -> None:
+    def test_advance_moves_only_times(self, stage: Stage) -> None:
         pk = stage.enter(lambda context: Sleep(timedelta(hours=1)), expires=timedelta(hours=2))
         stage.run()
         stage.send(pk)
@@ -303,7 +268,7 @@ class TestAdvance:
         assert {before[name] - after[name] for name in moved} == {timedelta(seconds=90)}
         assert sent_at - InboxMessage.objects.using(stage.database).get().sent_at == timedelta(seconds=90)
 
-    def test_executors_fall_silent(self, stage: Stage) -> None:
+    def test_advance_moves_heartbeats(self, stage: Stage) -> None:
         now = timezone.now()
         executor = Executor.objects.using(stage.database).create(
             backend="default", name="x", host="x", pid=1, started_at=now, heartbeat=now
@@ -313,7 +278,7 @@ class TestAdvance:
 
         assert executor.heartbeat == now - timedelta(seconds=60)
 
-    def test_other_backends_stay(self, stage: Stage, options: Options) -> None:
+    def test_advance_keeps_other_backends(self, stage: Stage, options: Options) -> None:
         options(DATABASE=stage.database)
         result = tasks.add.using(backend="sqlite", run_after=timedelta(hours=1)).enqueue(1)
         stage.advance(3600)
@@ -322,37 +287,37 @@ class TestAdvance:
         testing.advance(timedelta(hours=1), backend="sqlite")
         assert [str(poll.id) for poll in stage.run(backend="sqlite")] == [result.id]
 
-    def test_a_number_is_refused_before_the_database_does(self) -> None:
+    def test_advance_refuses_number(self) -> None:
         with pytest.raises(TypeError, match=r"takes a timedelta, .* not 60"):
             testing.advance(60)  # type: ignore[arg-type]
 
 
 class TestContext:
-    def test_is_for_actors(self) -> None:
+    def test_context_refuses_function_task(self) -> None:
         with pytest.raises(TypeError, match=r"of an actor .* call\(\) a function task"):
             testing.context(tasks.add)  # type: ignore[arg-type]
 
-    def test_fresh_state(self) -> None:
+    def test_context_has_fresh_state(self) -> None:
         context = testing.context(trees.Fibonacci)
 
         assert context.state == trees.Fibonacci.State()
         assert len(context.inbox) == 0
         assert context.idempotency_key == f"{context.id}:0"
 
-    def test_poll_is_tested_with_values_alone(self) -> None:
+    def test_poll_runs_on_context_without_database(self) -> None:
         state = trees.Fibonacci.State(total=3, pending=2)
         inbox = [testing.message(n, kind=Kind.CHILD_SUCCESSFUL) for n in (2, 3)]
 
         assert trees.Fibonacci().poll(testing.context(trees.Fibonacci, state=state, inbox=inbox), 6) == Done(8)
         assert state == trees.Fibonacci.State(total=8, pending=0)
 
-    def test_bodies_are_what_production_makes_of_them(self) -> None:
+    def test_context_decodes_bodies_like_executor(self) -> None:
         for body in (actors.Publish("Alps"), {"type": "publish", "title": "Alps"}):
             assert actors.Typed().poll(testing.context(actors.Typed, inbox=[body])) == Done("published Alps")
         with pytest.raises(ValueError, match="Invalid value"):
             testing.context(actors.Typed, inbox=[{"type": "sell"}])
 
-    def test_nonsense_is_refused(self) -> None:
+    def test_invalid_values_are_refused(self) -> None:
         with pytest.raises(ValueError, match=r"state is not what WithDataclass\.State allows"):
             testing.context(actors.WithDataclass, state=5)
         with pytest.raises(ValueError, match="'x' is not a valid Kind"):
@@ -360,7 +325,7 @@ class TestContext:
         with pytest.raises(TypeError, match="takes a TaskResult, a row or an id, not 5"):
             testing.poll_once(5)  # type: ignore[arg-type]
 
-    def test_other_fields(self) -> None:
+    def test_context_takes_other_fields(self) -> None:
         pk = new_id()
         context = testing.context(actors.Typed, id=pk, timed_out=True, polls=3, key="k", attempt=2)
 
@@ -368,5 +333,5 @@ class TestContext:
         assert context.idempotency_key == f"{pk}:3"
         assert context.cancelled is False
 
-    def test_async_poll(self) -> None:
+    def test_context_works_with_async_poll(self) -> None:
         assert async_to_sync(actors.Later().poll)(testing.context(actors.Later), 1) == Done(2)

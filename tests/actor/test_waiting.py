@@ -1,4 +1,4 @@
-"""Sleep, Suspend, and what ends them."""
+"""Sleep and Suspend: timeouts, messages and wake."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def waiting(wait: Callable[[], Any], seen: list[Any]) -> Callable[[PollContext[A
 
 
 @pytest.mark.parametrize("wait", WAITS)
-class TestWithAnEnd:
-    def test_time_ends_it(self, stage: Stage, wait: str) -> None:
+class TestWaitWithTimeout:
+    def test_wait_ends_after_its_time(self, stage: Stage, wait: str) -> None:
         seen: list[Any] = []
         pk = stage.enter(waiting(WAITS[wait], seen))
         stage.run()
@@ -50,7 +50,7 @@ class TestWithAnEnd:
         assert seen[2:] == [(True, [])]
         assert stage.status(pk) == Status.SUCCESSFUL
 
-    def test_message_ends_it_early(self, stage: Stage, wait: str) -> None:
+    def test_message_ends_wait_early(self, stage: Stage, wait: str) -> None:
         seen: list[Any] = []
         pk = stage.enter(waiting(WAITS[wait], seen))
         stage.run()
@@ -63,7 +63,7 @@ class TestWithAnEnd:
         assert row.wake_at is not None
         assert row.wake_at > timezone.now() + timedelta(minutes=59)
 
-    def test_message_that_comes_as_the_time_is_over_is_no_timeout(self, stage: Stage, wait: str) -> None:
+    def test_message_at_end_of_wait_is_no_timeout(self, stage: Stage, wait: str) -> None:
         seen: list[Any] = []
         pk = stage.enter(waiting(WAITS[wait], seen))
         stage.run()
@@ -73,13 +73,13 @@ class TestWithAnEnd:
 
         assert seen[1] == (False, ["late"])
 
-    def test_retry_of_a_poll_that_timed_out_knows_it_too(self, stage: Stage, wait: str) -> None:
+    def test_retry_after_timeout_keeps_timed_out(self, stage: Stage, wait: str) -> None:
         seen: list[Any] = []
 
         def poll(context: PollContext[Any]) -> Any:
             seen.append(context.timed_out)
             if len(seen) == 2:
-                raise ValueError("as asked")
+                raise ValueError("failed")
             return WAITS[wait]() if context.polls == 0 else Done()
 
         pk = stage.enter(poll)
@@ -93,7 +93,7 @@ class TestWithAnEnd:
         assert stage.status(pk) == Status.SUCCESSFUL
 
 
-def test_moment_that_has_passed_is_now(stage: Stage) -> None:
+def test_wait_until_past_time_ends_at_once(stage: Stage) -> None:
     for wait in (Sleep(timedelta(-1)), Sleep(timezone.now() - HOUR), Suspend(timedelta(0))):
 
         def poll(context: PollContext[Any], wait: Any = wait) -> Any:
@@ -104,7 +104,7 @@ def test_moment_that_has_passed_is_now(stage: Stage) -> None:
         assert stage.result(pk) is True
 
 
-def test_suspend_waits_for_mail_and_nothing_else(stage: Stage) -> None:
+def test_suspend_without_timeout_waits_for_message(stage: Stage) -> None:
     pk = stage.enter(lambda context: Done(context.timed_out) if context.inbox.take() else Suspend())
     stage.run()
     stage.advance(365 * 86_400)
@@ -115,42 +115,7 @@ def test_suspend_waits_for_mail_and_nothing_else(stage: Stage) -> None:
     assert stage.result(pk) is False
 
 
-def test_short_sleep_ends_early_too(stage: Stage) -> None:
-    pk = stage.enter(lambda context: Done() if context.inbox.take() else Sleep(timedelta(seconds=0.9)))
-    stage.run()
-    stage.send(pk)
-    stage.run()
-
-    assert stage.status(pk) == Status.SUCCESSFUL
-
-
-def test_message_starts_no_task_before_its_time(stage: Stage) -> None:
-    pk = stage.enter(lambda context: Done(len(context.inbox.take())), run_after=HOUR)
-    stage.send(pk)
-    assert stage.run() == []
-
-    stage.advance(3601)
-    stage.run()
-    assert stage.result(pk) == 1
-
-
-def test_message_does_not_shorten_a_backoff(stage: Stage) -> None:
-    def poll(context: PollContext[Any]) -> Any:
-        if context.attempt == 1:
-            raise ValueError("as asked")
-        return Done(len(context.inbox.take()))
-
-    pk = stage.enter(poll)
-    stage.run()
-    stage.send(pk)
-    assert stage.run() == []
-
-    stage.advance(10)
-    stage.run()
-    assert stage.result(pk) == 1
-
-
-def test_wake_by_hand_is_neither_mail_nor_timeout(stage: Stage) -> None:
+def test_api_wake_is_neither_message_nor_timeout(stage: Stage) -> None:
     seen: list[Any] = []
     pk = stage.enter(waiting(lambda: Sleep(HOUR), seen))
     stage.run()

@@ -1,4 +1,4 @@
-"""A message wakes a suspended actor at once, by a notice, however many others sleep."""
+"""A notification wakes a suspended actor at once beside many others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["launch"]
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
 
-SLEEPERS = 100_000
+ACTORS = 100_000
 SENDS = 50
 FILL = """
     INSERT INTO jobqueue_task (
@@ -31,21 +31,21 @@ FILL = """
 """
 
 
-def test_each_of_many_sleepers_wakes_by_the_notice_of_its_message(launch: Launch) -> None:
+def test_notification_wakes_each_of_many_suspended_actors(launch: Launch) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(FILL, [Sleeper.task.task_type, SLEEPERS])
-    launch("--threads", "4", POLL_INTERVAL=3600.0)  # only a notice brings a poll within our patience
+        cursor.execute(FILL, [Sleeper.task.task_type, ACTORS])
+    launch("--threads", "4", POLL_INTERVAL=3600.0)  # only a notification can wake an actor in time
     wait_for(lambda: Executor.objects.exists(), "the executor", PATIENCE_SECONDS)
     chosen = list(Task.objects.values_list("pk", flat=True)[:SENDS])
-    for pk in chosen:  # one after the other: the notice of one message cannot make up for that of another
+    for pk in chosen:  # one at a time, so that each message needs its own notification
         send(pk)
         wait_for(lambda pk=pk: waits_of([pk]), "the poll", PATIENCE_SECONDS)  # type: ignore[misc]
 
     assert [len(one) for one in waits_of(chosen)] == [1] * SENDS
-    assert Task.objects.filter(polls=1).count() == SLEEPERS - SENDS
+    assert Task.objects.filter(polls=1).count() == ACTORS - SENDS
 
 
 def waits_of(ids: Sequence[UUID]) -> list[list[float]]:
-    """Give the waits of those that have noted any; the sweep may meet a sender and cause one more poll without mail."""
+    """Return the recorded waits. The sweep may cause one more poll without messages."""
     states = Task.objects.filter(pk__in=ids, polls__gt=1).values_list("inner_state", flat=True)
     return [state["waits"] for state in states if state and state["waits"]]

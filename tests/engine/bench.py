@@ -1,4 +1,4 @@
-"""A workbench for the verbs: short words for what every test does, and time that moves by hand."""
+"""Helpers for tests of the engine: short calls of its verbs, and a clock that tests move."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def new(**changes: Any) -> NewTask:
 
 
 def outcome(claimed: ClaimedTask, status: Status = Status.SUCCESSFUL, **changes: Any) -> Outcome:
-    """The outcome of a claim, as the executor makes it."""
+    """Build the outcome of a claimed task as an executor does."""
     values: dict[str, Any] = {
         "task_id": claimed.id,
         "claim_number": claimed.claim_number,
@@ -48,18 +48,20 @@ def outcome(claimed: ClaimedTask, status: Status = Status.SUCCESSFUL, **changes:
 
 
 class Bench:
+    """Call the verbs of one engine as one executor, and read the rows that they write."""
+
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.executor_id = uuid4()
 
     def with_options(self, **changes: Any) -> Bench:
-        """The same queue under other OPTIONS."""
+        """Return a Bench of the same queue with other OPTIONS."""
         return Bench(type(self.engine)(self.engine.alias, replace(self.engine.options, **changes)))
 
-    # --- in
+    # --- enqueue and claim
 
     def add(self, **changes: Any) -> UUID:
-        """Enqueue a task; answers with its id, or that of the live task with the same key."""
+        """Enqueue a task. Return its id, or the id of the live task with the same key."""
         return self.engine.enqueue([new(**changes)])[0].id
 
     def demand(self, limit: int = 100, **changes: Any) -> ClaimRequest:
@@ -76,14 +78,14 @@ class Bench:
         return [claimed.id for claimed in self.engine.claim_isolated(self.demand(1, **changes))]
 
     def running(self, **changes: Any) -> ClaimedTask:
-        """Enqueue and claim a task of our own executor, alone."""
+        """Enqueue a task in its own queue and claim it."""
         self.beat()
         pk = self.add(**changes | {"queue_name": f"only-{new_id()}"})
         (claimed,) = self.claim(queues=[self.row(pk).queue_name])
         return claimed
 
     def suspended(self, **changes: Any) -> UUID:
-        """A task that waits for mail, or for its alarm."""
+        """Return a task that waits for a message, or for its `wake_at`."""
         claimed = self.running()
         self.commit(outcome(claimed, Status.SUSPENDED, is_good_poll=True, **changes))
         return claimed.id
@@ -93,13 +95,13 @@ class Bench:
         self.commit(outcome(claimed, status, return_value="1"))
         return claimed.id
 
-    # --- on
+    # --- commit, send and manage
 
     def commit(self, *outcomes: Outcome) -> CommitResult:
         return self.engine.commit(outcomes)
 
     def perform(self, claimed: ClaimedTask, **effects: Any) -> CommitResult:
-        """Commit a poll that suspends and asks for something."""
+        """Commit a poll that suspends its task and has these effects."""
         return self.commit(outcome(claimed, Status.SUSPENDED, is_good_poll=True, effects=Effects(**effects)))
 
     def send(self, task_id: UUID, body: Any = None, **changes: Any) -> list[int]:
@@ -115,19 +117,19 @@ class Bench:
             "queues": [],
             "slots": 1,
         }
-        return [held.id for held in self.engine.heartbeat(ExecutorInfo(**values | changes))]
+        return [task.id for task in self.engine.heartbeat(ExecutorInfo(**values | changes))]
 
     def pause(self, name: str, **changes: Any) -> None:
         Queue.objects.using(self.engine.database).create(
             backend=self.engine.alias, name=name, **{"paused_at": self.engine.now()} | changes
         )
 
-    def limit(self, name: str, most: int | None) -> None:
+    def limit(self, name: str, max_running: int | None) -> None:
         Queue.objects.using(self.engine.database).update_or_create(
-            backend=self.engine.alias, name=name, defaults={"max_running": most}
+            backend=self.engine.alias, name=name, defaults={"max_running": max_running}
         )
 
-    # --- look
+    # --- read
 
     def row(self, pk: UUID) -> Task:
         return Task.objects.using(self.engine.database).get(pk=pk)
@@ -136,7 +138,7 @@ class Bench:
         return self.row(pk).status
 
     def moment(self, pk: UUID, column: str) -> datetime:
-        """A time of the row, which is not null."""
+        """Return a time of the row that must not be null."""
         at = getattr(self.row(pk), column)
         assert isinstance(at, datetime)
         return at
@@ -153,7 +155,7 @@ class Bench:
         assert Task.objects.using(self.engine.database).filter(pk=pk).update(**columns) == 1
 
     def time_passes(self, seconds: float, *, but: Sequence[type] = ()) -> None:
-        """Let all that is stored be so much older."""
+        """Make all stored times older by these seconds."""
         for model in (Task, Executor, SpareHeartbeat, InboxMessage, Queue):
             if model not in but:
                 model._default_manager.using(self.engine.database).update(

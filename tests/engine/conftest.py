@@ -21,11 +21,11 @@ def make_bench(name: str) -> Bench:
 
 @pytest.fixture(params=[name for name, (_, alias) in ENGINES.items() if alias == "default"])
 def bench_on_server(request: pytest.FixtureRequest) -> Bench:
-    """Each engine on PostgreSQL, for what SQLite has not got."""
+    """Return each engine on PostgreSQL in turn, for features that SQLite lacks."""
     return make_bench(request.param)
 
 
 @pytest.fixture(params=ENGINES)
 def bench(request: pytest.FixtureRequest) -> Bench:
-    """Each engine in turn; same answers, or it is a bug."""
+    """Return each engine in turn. All engines must give the same answers."""
     return make_bench(request.param)

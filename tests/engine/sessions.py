@@ -9,17 +9,19 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from uuid import UUID
 
-from django.db import connections
+from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
+from django.db.migrations.executor import MigrationExecutor
 
 from jobqueue.records import Status
 
 Result = TypeVar("Result")
-DEADLINE_SECONDS = 120.0  # far beyond what anything here takes, on a busy machine too
+DEADLINE_SECONDS = 120.0  # far more than any test needs, even on a busy machine
 
 
 class Session:
-    """A connection of its own, in a transaction until it is told to end."""
+    """A separate connection, in a transaction until the test commits or rolls back."""
 
     def __init__(self, wrapper: BaseDatabaseWrapper) -> None:
         self._wrapper = wrapper
@@ -33,7 +35,7 @@ class Session:
         self.run(f"SELECT id FROM jobqueue_task WHERE id = ANY(%s) FOR {strength}", list(ids))
 
     def write_to(self, task_id: UUID, body: str = "1") -> None:
-        """What a sender does: insert a message, share-locking the receiver."""
+        """Insert a message as a sender does, which locks the receiver FOR KEY SHARE."""
         self.run(
             "INSERT INTO jobqueue_inboxmessage (task_id, body, sent_at) SELECT id, %s, now() FROM jobqueue_task"
             " WHERE id = %s FOR KEY SHARE",
@@ -66,7 +68,7 @@ def session(*, autocommit: bool = False) -> Iterator[Session]:
 
 @contextmanager
 def threads(count: int) -> Iterator[Callable[..., Future[Any]]]:
-    """Give a function that starts calls in threads, each of which closes its connections at its end."""
+    """Yield a function that starts calls in threads. Each thread closes its connections."""
 
     def closing(call: Callable[..., Result], *args: Any) -> Result:
         try:
@@ -78,6 +80,24 @@ def threads(count: int) -> Iterator[Callable[..., Future[Any]]]:
         yield lambda call, *args: pool.submit(closing, call, *args)
 
 
+@contextmanager
+def separate_schema(name: str, *tables: str) -> Iterator[CursorWrapper]:
+    """Create empty tables in a schema of their own, without autovacuum and with fresh statistics."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE SCHEMA {name}")
+        cursor.execute(f"SET search_path = {name}")
+        try:
+            migrations = MigrationExecutor(connection)
+            migrations.migrate([node for node in migrations.loader.graph.leaf_nodes() if node[0] == "jobqueue"])
+            for table in tables:
+                cursor.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+            cursor.execute("ANALYZE")
+            yield cursor
+        finally:
+            cursor.execute("RESET search_path")
+            cursor.execute(f"DROP SCHEMA {name} CASCADE")
+
+
 def wait_until(condition: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not condition():
@@ -85,7 +105,7 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
 
 
 def wait_until_somebody_waits() -> None:
-    """Until one session of this database waits for another's lock."""
+    """Wait until one session of this database waits for a lock of another."""
     query = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database() LIMIT 1"
     with session(autocommit=True) as observer:
         wait_until(lambda: observer.run(query), "a session waits for a lock")

@@ -1,19 +1,19 @@
-"""claim and what there is to claim, on every engine."""
+"""claim, has_isolated, queues_in_use and is_drained, on every engine."""
 
 from datetime import timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
 from jobqueue.engine.clock import from_now
 from jobqueue.records import PoolName, Status
-from tests.engine.bench import Bench, new, outcome
+from tests.engine.bench import Bench, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
 
-def test_claimed_task_is_running_in_the_executors_hands(bench: Bench) -> None:
+def test_claim_sets_task_running_for_executor(bench: Bench) -> None:
     pk = bench.add(args="[1]", kwargs='{"a": 2}', priority=4)
 
     (claimed,) = bench.claim()
@@ -29,26 +29,7 @@ def test_claimed_task_is_running_in_the_executors_hands(bench: Bench) -> None:
     assert (claimed.rank, claimed.enqueued_at) == (row.rank, row.enqueued_at)
 
 
-def test_nothing_is_claimed_twice(bench: Bench) -> None:
-    bench.add()
-
-    assert len(bench.claim()) == 1
-    assert bench.claim(executor_id=uuid4()) == []
-
-
-def test_each_claim_has_a_number_of_its_own(bench: Bench) -> None:
-    bench.add()
-
-    numbers = []
-    for _ in range(3):
-        claims = bench.claim()
-        numbers.append(claims[0].claim_number)
-        bench.engine.release(claims)
-
-    assert numbers == [1, 2, 3]
-
-
-def test_first_start_is_kept_and_last_attempt_moves(bench: Bench) -> None:
+def test_second_claim_keeps_started_at_and_moves_last_attempted_at(bench: Bench) -> None:
     pk = bench.add()
     bench.engine.release(bench.claim())
     bench.time_passes(10)
@@ -60,21 +41,14 @@ def test_first_start_is_kept_and_last_attempt_moves(bench: Bench) -> None:
     assert bench.moment(pk, "last_attempted_at") > first + timedelta(seconds=9)
 
 
-def test_at_most_limit_tasks_are_claimed(bench: Bench) -> None:
-    bench.engine.enqueue([new() for _ in range(5)])
-
-    assert len(bench.claim(2)) == 2
-    assert bench.engine.tasks.running().count() == 2
-
-
 @pytest.mark.parametrize("changes", [{"limit": 0}, {"limit": -1}, {"queues": []}])
-def test_no_demand_claims_nothing(bench: Bench, changes: dict[str, Any]) -> None:
+def test_claim_without_limit_or_queues_is_empty(bench: Bench, changes: dict[str, Any]) -> None:
     bench.add()
 
     assert bench.claim(**changes) == []
 
 
-def test_only_the_queues_asked_for(bench: Bench) -> None:
+def test_claim_takes_only_requested_queues(bench: Bench) -> None:
     bench.add(queue_name="a")
     wanted = [bench.add(queue_name="b"), bench.add(queue_name="c")]
     bench.add(queue_name="d")
@@ -82,17 +56,8 @@ def test_only_the_queues_asked_for(bench: Bench) -> None:
     assert bench.claim_ids(queues=["b", "c"]) == wanted
 
 
-def test_best_rank_first_over_several_queues(bench: Bench) -> None:
-    late = bench.add(queue_name="a")
-    first = bench.add(queue_name="b", priority=10)
-    second = bench.add(queue_name="a", priority=5)
-
-    assert bench.claim_ids(2, queues=["a", "b"]) == [first, second]
-    assert bench.claim_ids(2, queues=["a", "b"]) == [late]
-
-
 @pytest.mark.parametrize("limit", [7, 60, 500])
-def test_best_of_many_queues_come_in_order_though_one_queue_has_them_all(bench: Bench, limit: int) -> None:
+def test_claim_from_many_queues_returns_best_ranks_in_order(bench: Bench, limit: int) -> None:
     for number in range(120):
         bench.add(queue_name="urgent", priority=1 + number % 3)
     queues = ["urgent", *(f"q{number}" for number in range(30))]
@@ -108,16 +73,17 @@ def test_best_of_many_queues_come_in_order_though_one_queue_has_them_all(bench: 
     assert claimed == best
 
 
-def test_paused_queue_is_left_out(bench: Bench) -> None:
+@pytest.mark.parametrize("max_running", [None, 5])
+def test_claim_skips_paused_queue(bench: Bench, max_running: int | None) -> None:
     bench.add(queue_name="a")
     wanted = bench.add(queue_name="b")
-    bench.pause("a")
+    bench.pause("a", max_running=max_running)
     bench.pause("b", paused_at=None)
 
-    assert bench.claim_ids(queues=["a", "b"]) == [wanted]
+    assert bench.claim_ids(queues=["a", "b"], limited=["a"] if max_running else []) == [wanted]
 
 
-def test_paused_queue_goes_on_at_the_moment_that_was_set(bench: Bench) -> None:
+def test_claim_resumes_queue_at_resume_at(bench: Bench) -> None:
     pk = bench.add()
     bench.pause("default", resume_at=bench.engine.now() + timedelta(seconds=60))
 
@@ -126,24 +92,24 @@ def test_paused_queue_goes_on_at_the_moment_that_was_set(bench: Bench) -> None:
     assert bench.claim_ids() == [pk]
 
 
-def test_claim_takes_no_more_of_each_pool_than_asked_for(bench: Bench) -> None:
-    both = [bench.add(pool=pool) for pool in [PoolName.THREADS, PoolName.ASYNC] * 3]
+def test_claim_keeps_limit_of_each_pool(bench: Bench) -> None:
+    ids = [bench.add(pool=pool) for pool in [PoolName.THREADS, PoolName.ASYNC] * 3]
 
-    assert bench.claim_ids(1) == both[:1]
-    assert bench.claim_ids(pool_limits={PoolName.THREADS: 0, PoolName.ASYNC: 2}) == [both[1], both[3]]
-    assert bench.claim_ids(2, pool_limits={PoolName.THREADS: 2, PoolName.ASYNC: 2}) == [both[2], both[4]]
+    assert bench.claim_ids(1) == ids[:1]
+    assert bench.claim_ids(pool_limits={PoolName.THREADS: 0, PoolName.ASYNC: 2}) == [ids[1], ids[3]]
+    assert bench.claim_ids(2, pool_limits={PoolName.THREADS: 2, PoolName.ASYNC: 2}) == [ids[2], ids[4]]
     assert bench.claim_ids(pool_limits=dict.fromkeys(PoolName, 0)) == []
     (last,) = bench.claim(pool_limits={PoolName.THREADS: 5, PoolName.ASYNC: 5})
-    assert (last.id, last.pool) == (both[5], PoolName.ASYNC)
+    assert (last.id, last.pool) == (ids[5], PoolName.ASYNC)
 
 
-def test_claim_for_both_pools_keeps_the_maximum_of_a_queue(bench: Bench) -> None:
-    both = [bench.add(pool=pool) for pool in [PoolName.ASYNC, PoolName.THREADS] * 3]
+def test_claim_for_both_pools_keeps_limit_of_queue(bench: Bench) -> None:
+    ids = [bench.add(pool=pool) for pool in [PoolName.ASYNC, PoolName.THREADS] * 3]
 
-    assert bench.claim_ids(most={"default": 3}) == both[:3]
+    assert bench.claim_ids(most={"default": 3}) == ids[:3]
 
 
-def test_task_moved_to_another_pool_is_claimed_for_that_pool(bench: Bench) -> None:
+def test_task_is_claimed_for_pool_it_was_moved_to(bench: Bench) -> None:
     pk = bench.add()
 
     bench.engine.move_to_pool([pk], PoolName.ASYNC)
@@ -155,7 +121,7 @@ def test_task_moved_to_another_pool_is_claimed_for_that_pool(bench: Bench) -> No
 @pytest.mark.parametrize(
     "status", [Status.SCHEDULED, Status.SUSPENDED, Status.SUCCESSFUL, Status.FAILED, Status.CANCELLED]
 )
-def test_only_ready_tasks_are_claimed(bench: Bench, status: Status) -> None:
+def test_claim_skips_tasks_that_are_not_ready(bench: Bench, status: Status) -> None:
     pk = bench.add()
     bench.commit(outcome(bench.claim()[0], status, wake_after_seconds=60.0))
     assert bench.status(pk) == status
@@ -163,8 +129,8 @@ def test_only_ready_tasks_are_claimed(bench: Bench, status: Status) -> None:
     assert bench.claim() == []
 
 
-def test_undecodable_row_does_not_strand_its_batch(bench: Bench) -> None:
-    """Python reads no integer of 5,000 digits, and must not have to before the tasks are in its hands."""
+def test_claim_with_undecodable_task_returns_whole_batch(bench: Bench) -> None:
+    """Python cannot read an integer of 5,000 digits. The claim must not decode it."""
     poison = f'["{"x" * 10}", {"7" * 5000}]'
     ids = [
         bench.add(),
@@ -184,7 +150,7 @@ def test_undecodable_row_does_not_strand_its_batch(bench: Bench) -> None:
     assert len(answer.done) == 3
 
 
-def test_task_waited_since_it_became_ready(bench: Bench) -> None:
+def test_wait_seconds_counts_from_ready(bench: Bench) -> None:
     bench.add(priority=50)
     bench.time_passes(30)
 
@@ -193,14 +159,14 @@ def test_task_waited_since_it_became_ready(bench: Bench) -> None:
     assert 30 <= claimed.wait_seconds < 600  # the priority is worth 3,000
 
 
-def test_task_that_was_not_started_in_time_is_expired(bench: Bench) -> None:
+def test_task_is_expired_if_not_started_in_time(bench: Bench) -> None:
     late, in_time, without = bench.add(expires_after_seconds=10.0), bench.add(expires_after_seconds=100.0), bench.add()
     bench.time_passes(11)
 
     assert {claimed.id: claimed.is_expired for claimed in bench.claim()} == {late: True, in_time: False, without: False}
 
 
-def test_actor_that_was_polled_in_time_does_not_expire(bench: Bench) -> None:
+def test_actor_does_not_expire_after_first_poll(bench: Bench) -> None:
     pk = bench.add(expires_after_seconds=10.0)
     bench.commit(outcome(bench.claim()[0], Status.READY, is_good_poll=True))
     bench.time_passes(11)
@@ -211,55 +177,40 @@ def test_actor_that_was_polled_in_time_does_not_expire(bench: Bench) -> None:
 
 
 class TestRank:
-    """A task of priority p overtakes tasks of priority 0 that became ready up to p x AGING earlier."""
+    """A task of priority p overtakes tasks of priority 0 that were ready up to p x AGING earlier."""
 
-    def test_priority_overtakes_what_became_ready_within_its_aging(self, bench: Bench) -> None:
-        old = bench.add()
-        bench.time_passes(2 * 60 - 5)
-        urgent = bench.add(priority=2)
+    @pytest.mark.parametrize(
+        ("first", "seconds", "second", "aging", "overtakes"),
+        [
+            (0, 2 * 60 - 5, 2, 60.0, True),
+            (0, 2 * 60 + 5, 2, 60.0, False),
+            (-100, 200 * 60 + 5, 100, 60.0, False),
+            (0, 1, 0, 60.0, False),
+            (0, 1, 100, 0.0, False),
+        ],
+    )
+    def test_priority_overtakes_tasks_ready_up_to_its_aging_earlier(
+        self, bench: Bench, first: int, seconds: float, second: int, aging: float, overtakes: bool
+    ) -> None:
+        bench = bench.with_options(aging=aging)
+        ids = [bench.add(priority=first)]
+        bench.time_passes(seconds)
+        ids.append(bench.add(priority=second))
 
-        assert bench.claim_ids() == [urgent, old]
+        assert bench.claim_ids() == (ids[::-1] if overtakes else ids)
 
-    def test_priority_does_not_overtake_what_has_waited_longer(self, bench: Bench) -> None:
-        old = bench.add()
-        bench.time_passes(2 * 60 + 5)
-        urgent = bench.add(priority=2)
-
-        assert bench.claim_ids() == [old, urgent]
-
-    def test_low_priority_does_not_starve(self, bench: Bench) -> None:
-        lowest = bench.add(priority=-100)
-        bench.time_passes(200 * 60 + 5)
-        highest = bench.add(priority=100)
-
-        assert bench.claim_ids() == [lowest, highest]
-
-    def test_equal_priorities_are_first_come_first_served(self, bench: Bench) -> None:
-        ids = []
-        for _ in range(3):
-            ids.append(bench.add())
-            bench.time_passes(1)
-
-        assert bench.claim_ids() == ids
-
-    def test_without_aging_priority_means_nothing(self, bench: Bench) -> None:
-        bench = bench.with_options(aging=0.0)
-        first = bench.add()
-        bench.time_passes(1)
-        urgent = bench.add(priority=100)
-
-        assert bench.claim_ids() == [first, urgent]
-
-    def test_due_task_ranks_by_the_moment_it_asked_for(self, bench: Bench) -> None:
-        scheduled = bench.add(wake_after_seconds=60.0, priority=1)
+    @pytest.mark.parametrize("make", [Bench.suspended, Bench.add])
+    def test_rank_of_due_task_follows_wake_at(self, bench: Bench, make: Any) -> None:
+        pk = make(bench, wake_after_seconds=60.0)
+        bench.set(pk, priority=1)
         bench.time_passes(65)
-        wake_at = bench.moment(scheduled, "wake_at")
+        wake_at = bench.moment(pk, "wake_at")
 
         bench.engine.wake_due()
 
-        assert bench.row(scheduled).rank == wake_at - timedelta(seconds=60)
+        assert bench.row(pk).rank == wake_at - timedelta(seconds=60)
 
-    def test_scheduled_task_does_not_gain_rank_while_it_sleeps(self, bench: Bench) -> None:
+    def test_scheduled_task_gains_no_rank_before_wake_at(self, bench: Bench) -> None:
         scheduled = bench.add(wake_after_seconds=3600.0)
         bench.time_passes(3590)
         waiting = bench.add()
@@ -268,7 +219,7 @@ class TestRank:
 
         assert bench.claim_ids() == [waiting, scheduled]
 
-    def test_released_task_keeps_its_place(self, bench: Bench) -> None:
+    def test_released_task_keeps_its_rank(self, bench: Bench) -> None:
         first, second = bench.add(), bench.add()
         rank = bench.row(first).rank
 
@@ -277,7 +228,7 @@ class TestRank:
         assert bench.row(first).rank == rank
         assert bench.claim_ids() == [first, second]
 
-    def test_task_that_polls_again_goes_to_the_end(self, bench: Bench) -> None:
+    def test_task_that_polls_again_goes_behind_ready_tasks(self, bench: Bench) -> None:
         first, second = bench.add(), bench.add()
         bench.time_passes(1)
 
@@ -289,15 +240,16 @@ class TestRank:
 class TestIsolation:
     """A task that lost two executors runs alone in its process."""
 
-    def test_suspect_is_claimed_only_when_asked_for(self, bench: Bench) -> None:
+    def test_claim_skips_isolated_task(self, bench: Bench) -> None:
         harmless, once, twice = bench.add(), bench.add(), bench.add()
         bench.set(once, executor_losses=1)
         bench.set(twice, executor_losses=2)
 
         assert bench.claim_ids() == [harmless, once]
         assert bench.claim_isolated() == [twice]
+        assert not bench.engine.has_isolated(["default"])
 
-    def test_suspects_are_seen_where_they_wait(self, bench: Bench) -> None:
+    def test_has_isolated_finds_ready_tasks_of_given_queues(self, bench: Bench) -> None:
         assert not bench.engine.has_isolated(["default"])
         bench.set(bench.add(queue_name="a"), executor_losses=2)
         bench.set(bench.add(queue_name="b"), executor_losses=1)
@@ -306,22 +258,16 @@ class TestIsolation:
         assert not bench.engine.has_isolated(["b"])
         assert not bench.engine.has_isolated([])
 
-    def test_nobody_makes_room_for_a_suspect_of_a_paused_queue(self, bench: Bench) -> None:
+    def test_has_isolated_ignores_paused_queue(self, bench: Bench) -> None:
         bench.set(bench.add(), executor_losses=2)
         bench.pause("default")
 
         assert not bench.engine.has_isolated(["default"])
         assert bench.claim_isolated() == []
 
-    def test_running_suspect_is_none_that_waits(self, bench: Bench) -> None:
-        bench.set(bench.add(), executor_losses=2)
-        bench.claim_isolated()
-
-        assert not bench.engine.has_isolated(["default"])
-
 
 class TestQueuesInUse:
-    def test_names_each_queue_with_ready_tasks_once_in_order(self, bench: Bench) -> None:
+    def test_queues_in_use_names_queues_with_ready_tasks_in_order(self, bench: Bench) -> None:
         for name in ("b", "a", "b", "B", "é", "a-1"):
             bench.add(queue_name=name)
         bench.add(queue_name="later", wake_after_seconds=60.0)
@@ -329,17 +275,9 @@ class TestQueuesInUse:
 
         assert bench.engine.queues_in_use() == ["B", "a", "a-1", "b", "é"]
 
-    def test_empty(self, bench: Bench) -> None:
-        assert bench.engine.queues_in_use() == []
-
 
 class TestIsDrained:
-    def test_nothing_there(self, bench: Bench) -> None:
-        assert bench.engine.is_drained(None, 1)
-        assert bench.engine.is_drained([], 1)
-        assert bench.engine.is_drained(["default"], 1)
-
-    def test_ready_or_running_is_not_drained(self, bench: Bench) -> None:
+    def test_ready_or_running_task_is_not_drained(self, bench: Bench) -> None:
         bench.add(queue_name="a")
         assert not bench.engine.is_drained(None, 1)
         assert not bench.engine.is_drained(["b", "a"], 1)
@@ -350,7 +288,7 @@ class TestIsDrained:
         assert not bench.engine.is_drained(["b", "a"], 1)
         assert bench.engine.is_drained(["b"], 1)
 
-    def test_what_sleeps_until_later_may_stay(self, bench: Bench) -> None:
+    def test_task_due_later_than_wait_counts_as_drained(self, bench: Bench) -> None:
         bench.add(queue_name="a", wake_after_seconds=100.0)
         pk = bench.suspended(wake_after_seconds=100.0)
         bench.suspended()
@@ -362,7 +300,7 @@ class TestIsDrained:
         assert not bench.engine.is_drained([bench.row(pk).queue_name], 120)
         assert bench.engine.is_drained(["b"], 120)
 
-    def test_nobody_waits_for_a_paused_queue_but_for_what_of_it_runs(self, bench: Bench) -> None:
+    def test_paused_queue_is_drained_once_nothing_runs(self, bench: Bench) -> None:
         running = bench.add(queue_name="a")
         bench.claim(queues=["a"])
         bench.pause("a")
@@ -378,7 +316,7 @@ class TestIsDrained:
         bench.add(queue_name="b")
         assert not bench.engine.is_drained(None, 1)
 
-    def test_overdue_alarm_is_not_drained(self, bench: Bench) -> None:
+    def test_overdue_task_is_not_drained(self, bench: Bench) -> None:
         bench.set(bench.add(wake_after_seconds=100.0), wake_at=from_now(-1))
 
         assert not bench.engine.is_drained(None, 0)

@@ -1,10 +1,11 @@
-"""commit, loop and release, on every engine."""
+"""commit, commit_and_claim and release, on every engine."""
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from types import SimpleNamespace
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -22,11 +23,7 @@ pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 NOT_FINAL = [Status.READY, Status.SCHEDULED, Status.SUSPENDED]
 
 
-def test_nothing_to_commit(bench: Bench) -> None:
-    assert bench.commit() == CommitResult()
-
-
-def test_success_is_written(bench: Bench) -> None:
+def test_commit_writes_success(bench: Bench) -> None:
     claimed = bench.running()
 
     answer = bench.commit(
@@ -41,7 +38,7 @@ def test_success_is_written(bench: Bench) -> None:
     assert (row.polls, row.claim_number) == (1, 1)
 
 
-def test_failure_is_written(bench: Bench) -> None:
+def test_commit_writes_failure(bench: Bench) -> None:
     claimed = bench.running()
 
     bench.commit(outcome(claimed, Status.FAILED, attempts=3, error=ERROR, worker_id="w"))
@@ -51,7 +48,7 @@ def test_failure_is_written(bench: Bench) -> None:
     assert row.finished_at is not None
 
 
-def test_retry_is_scheduled_from_the_commit(bench: Bench) -> None:
+def test_retry_is_scheduled_from_time_of_commit(bench: Bench) -> None:
     claimed = bench.running()
     bench.time_passes(100)
 
@@ -64,7 +61,7 @@ def test_retry_is_scheduled_from_the_commit(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("wake_after_seconds", [None, 60.0])
-def test_actor_that_waits_is_suspended(bench: Bench, wake_after_seconds: float | None) -> None:
+def test_commit_suspends_waiting_actor(bench: Bench, wake_after_seconds: float | None) -> None:
     claimed = bench.running()
 
     bench.commit(
@@ -82,7 +79,7 @@ def test_actor_that_waits_is_suspended(bench: Bench, wake_after_seconds: float |
     assert (row.wake_at is None) == (wake_after_seconds is None)
 
 
-def test_what_an_outcome_does_not_name_stays(bench: Bench) -> None:
+def test_commit_keeps_columns_that_outcome_omits(bench: Bench) -> None:
     claimed = bench.running(metadata='{"m": 1}')
     bench.set(claimed.id, inner_state={"total": 3}, return_value=7)
 
@@ -93,7 +90,7 @@ def test_what_an_outcome_does_not_name_stays(bench: Bench) -> None:
     assert (row.errors, row.worker_ids) == ([], [])
 
 
-def test_result_none_is_stored_as_json(bench: Bench) -> None:
+def test_commit_stores_result_null(bench: Bench) -> None:
     claimed = bench.running()
     bench.set(claimed.id, return_value=7)
 
@@ -102,7 +99,7 @@ def test_result_none_is_stored_as_json(bench: Bench) -> None:
     assert bench.row(claimed.id).return_value is None
 
 
-def test_batch_of_all_kinds(bench: Bench) -> None:
+def test_commit_accepts_batch_of_all_states(bench: Bench) -> None:
     bench.engine.enqueue([new() for _ in range(6)])
     claims = bench.claim()
     statuses = [
@@ -127,7 +124,7 @@ def test_batch_of_all_kinds(bench: Bench) -> None:
 
 
 class TestBounds:
-    def test_the_twenty_newest_errors_are_kept(self, bench: Bench) -> None:
+    def test_commit_keeps_twenty_newest_errors(self, bench: Bench) -> None:
         claimed = bench.running()
         bench.set(claimed.id, errors=[{"attempt": number} for number in range(1, 20)])
 
@@ -140,7 +137,7 @@ class TestBounds:
 
         assert [error["attempt"] for error in bench.row(claimed.id).errors] == list(range(2, 22))
 
-    def test_the_hundred_newest_workers_are_kept(self, bench: Bench) -> None:
+    def test_commit_keeps_hundred_newest_worker_ids(self, bench: Bench) -> None:
         claimed = bench.running()
         bench.set(claimed.id, worker_ids=[str(number) for number in range(1, 101)])
 
@@ -148,7 +145,7 @@ class TestBounds:
 
         assert bench.row(claimed.id).worker_ids == [str(number) for number in range(2, 102)]
 
-    def test_lists_that_cannot_be_read_do_not_keep_a_task_from_ending(self, bench: Bench) -> None:
+    def test_commit_ends_task_whose_lists_are_unreadable(self, bench: Bench) -> None:
         claimed = bench.running()
         poison = json_from(f"[{'7' * 5000}]")
         bench.set(claimed.id, errors=poison, worker_ids=poison)
@@ -159,7 +156,7 @@ class TestBounds:
 
 
 class TestRestoredBackup:
-    """Claim numbers are given out a second time: an executor whose claim the backup does not know must not commit."""
+    """After a restore, claim numbers repeat. An executor with a claim from before must not commit."""
 
     @pytest.fixture(params=[Status.SUCCESSFUL, Status.SUSPENDED, Status.READY])
     def status(self, request: pytest.FixtureRequest) -> Status:
@@ -167,44 +164,44 @@ class TestRestoredBackup:
 
     @staticmethod
     def claimed_twice(bench: Bench) -> tuple[Bench, ClaimedTask, ClaimedTask]:
-        """Give another executor, its claim, and ours from before the restore, which bears the same number."""
-        ours = bench.running()
-        bench.set(ours.id, status="READY", claim_number=0, executor_id=None, claimed_at=None)
+        """Return another executor, its claim, and the old claim with the same number."""
+        old_claim = bench.running()
+        bench.set(old_claim.id, status="READY", claim_number=0, executor_id=None, claimed_at=None)
         other = Bench(bench.engine)
-        (theirs,) = other.claim(queues=[ours.queue_name])
-        assert (theirs.id, theirs.claim_number) == (ours.id, ours.claim_number)
-        return other, theirs, ours
+        (new_claim,) = other.claim(queues=[old_claim.queue_name])
+        assert (new_claim.id, new_claim.claim_number) == (old_claim.id, old_claim.claim_number)
+        return other, new_claim, old_claim
 
     @pytest.mark.parametrize("wait", [False, True])
-    def test_only_the_holder_commits(self, bench: Bench, status: Status, wait: bool) -> None:
-        other, theirs, ours = self.claimed_twice(bench)
+    def test_commit_accepts_only_executor_of_claim(self, bench: Bench, status: Status, wait: bool) -> None:
+        other, new_claim, old_claim = self.claimed_twice(bench)
 
-        late = bench.engine.commit([outcome(ours, status)], holder=bench.executor_id, wait=wait)
-        good = bench.engine.commit([outcome(theirs, status)], holder=other.executor_id, wait=wait)
+        late = bench.engine.commit([outcome(old_claim, status)], holder=bench.executor_id, wait=wait)
+        good = bench.engine.commit([outcome(new_claim, status)], holder=other.executor_id, wait=wait)
 
-        assert (list(late.done), set(late.lost)) == ([], {ours.id})
-        assert (good.done, set(good.lost)) == ({ours.id: status}, set())
+        assert (list(late.done), set(late.lost)) == ([], {old_claim.id})
+        assert (good.done, set(good.lost)) == ({old_claim.id: status}, set())
 
     @pytest.mark.parametrize("limit", [0, 1])
-    def test_a_pulse_commits_for_the_executor_that_claims(self, bench: Bench, status: Status, limit: int) -> None:
-        other, theirs, ours = self.claimed_twice(bench)
+    def test_commit_and_claim_accepts_only_executor_of_claim(self, bench: Bench, status: Status, limit: int) -> None:
+        other, new_claim, old_claim = self.claimed_twice(bench)
 
-        late, _ = bench.engine.commit_and_claim([outcome(ours, status)], bench.demand(limit, queues=["none"]))
-        good, _ = bench.engine.commit_and_claim([outcome(theirs, status)], other.demand(limit, queues=["none"]))
+        late, _ = bench.engine.commit_and_claim([outcome(old_claim, status)], bench.demand(limit, queues=["none"]))
+        good, _ = bench.engine.commit_and_claim([outcome(new_claim, status)], other.demand(limit, queues=["none"]))
 
-        assert (list(late.done), set(late.lost)) == ([], {ours.id})
-        assert (good.done, set(good.lost)) == ({ours.id: status}, set())
+        assert (list(late.done), set(late.lost)) == ([], {old_claim.id})
+        assert (good.done, set(good.lost)) == ({old_claim.id: status}, set())
 
-    def test_only_the_holder_runs_what_a_poll_has_returned(self, bench: Bench) -> None:
-        other, theirs, ours = self.claimed_twice(bench)
+    def test_lock_claim_accepts_only_executor_of_claim(self, bench: Bench) -> None:
+        other, new_claim, old_claim = self.claimed_twice(bench)
 
         with bench.engine.transaction():
-            assert not bench.engine.lock_claim(ours, bench.executor_id)
-            assert bench.engine.lock_claim(theirs, other.executor_id)
+            assert not bench.engine.lock_claim(old_claim, bench.executor_id)
+            assert bench.engine.lock_claim(new_claim, other.executor_id)
 
 
-class TestFence:
-    """Only who presents the token of the claim may commit."""
+class TestClaimNumber:
+    """Only an outcome with the current claim number is committed."""
 
     @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.SUSPENDED])
     def test_stale_claim_cannot_commit(self, bench: Bench, status: Status) -> None:
@@ -221,7 +218,7 @@ class TestFence:
 
     @pytest.mark.parametrize("now", [Status.READY, Status.SCHEDULED, Status.SUCCESSFUL, Status.FAILED])
     @pytest.mark.parametrize("status", [Status.FAILED, Status.SUSPENDED])
-    def test_task_that_does_not_run_any_more_is_lost(self, bench: Bench, now: Status, status: Status) -> None:
+    def test_outcome_of_task_that_left_running_is_lost(self, bench: Bench, now: Status, status: Status) -> None:
         claimed = bench.running()
         bench.commit(outcome(claimed, now, wake_after_seconds=60.0))
 
@@ -232,7 +229,7 @@ class TestFence:
         assert bench.row(claimed.id).errors == []
 
     @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.SUSPENDED])
-    def test_task_that_is_gone_is_lost(self, bench: Bench, status: Status) -> None:
+    def test_outcome_of_deleted_task_is_lost(self, bench: Bench, status: Status) -> None:
         gone = Outcome(task_id=new_id(), claim_number=1, status=status, attempts=0)
 
         assert bench.commit(gone) == CommitResult(lost=frozenset({gone.task_id}))
@@ -254,7 +251,7 @@ class TestFence:
         assert bench.status(receiver) == "SUSPENDED"
 
     @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.SUSPENDED])
-    def test_lost_one_does_not_hold_up_its_batch(self, bench: Bench, status: Status) -> None:
+    def test_lost_outcome_does_not_block_its_batch(self, bench: Bench, status: Status) -> None:
         stale, good = bench.running(), bench.running()
         bench.engine.release([stale])
 
@@ -265,7 +262,7 @@ class TestFence:
 
 class TestCancelRequest:
     @pytest.mark.parametrize("status", NOT_FINAL)
-    def test_task_that_would_go_on_is_cancelled(self, bench: Bench, status: Status) -> None:
+    def test_unfinished_task_with_cancel_request_is_cancelled(self, bench: Bench, status: Status) -> None:
         claimed = bench.running()
         bench.engine.cancel([claimed.id])
 
@@ -277,13 +274,13 @@ class TestCancelRequest:
         assert row.finished_at is not None
 
     @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.FAILED])
-    def test_task_that_ended_all_the_same_has_ended(self, bench: Bench, status: Status) -> None:
+    def test_finished_task_with_cancel_request_keeps_its_outcome(self, bench: Bench, status: Status) -> None:
         claimed = bench.running()
         bench.engine.cancel([claimed.id])
 
         assert bench.commit(outcome(claimed, status)).done == {claimed.id: status}
 
-    def test_released_task_is_cancelled(self, bench: Bench) -> None:
+    def test_released_task_with_cancel_request_is_cancelled(self, bench: Bench) -> None:
         claimed = bench.running()
         bench.engine.cancel([claimed.id])
 
@@ -292,7 +289,7 @@ class TestCancelRequest:
 
 @contextmanager
 def trigger(body: str) -> Iterator[None]:
-    """Run a bit of PL/pgSQL for each task that is written."""
+    """Run this PL/pgSQL before each update of a task."""
     with connection.cursor() as cursor:
         cursor.execute(
             "CREATE FUNCTION pg_temp.meddle() RETURNS trigger LANGUAGE plpgsql"
@@ -305,13 +302,13 @@ def trigger(body: str) -> Iterator[None]:
 
 
 class TestRefused:
-    """A value that the database rejects fails alone, with the reason."""
+    """A value that the database rejects refuses only its own outcome, with the reason."""
 
     BAD = "{"
 
     @pytest.mark.parametrize("column", ["return_value", "inner_state", "metadata", "error"])
     @pytest.mark.parametrize("status", [Status.FAILED, Status.SUSPENDED])
-    def test_only_the_guilty_one_is_refused(self, bench: Bench, column: str, status: Status) -> None:
+    def test_commit_refuses_only_outcome_with_bad_json(self, bench: Bench, column: str, status: Status) -> None:
         bench.engine.enqueue([new() for _ in range(5)])
         claims = bench.claim()
         outcomes = [outcome(claimed, status) for claimed in claims]
@@ -324,37 +321,28 @@ class TestRefused:
         assert str(answer.refused[claims[3].id])
         assert (bench.row(claims[3].id).status, bench.row(claims[3].id).attempts) == ("RUNNING", 0)
 
-    def test_refused_task_can_be_committed_as_failed(self, bench: Bench) -> None:
-        claimed = bench.running()
-        assert bench.commit(outcome(claimed, return_value=self.BAD)).refused
-
-        assert bench.commit(outcome(claimed, Status.FAILED, error=ERROR)).done == {claimed.id: Status.FAILED}
-
-    def test_lone_surrogate(self, bench: Bench) -> None:
+    @pytest.mark.parametrize(
+        ("status", "changes"),
+        [
+            (Status.SUCCESSFUL, {"return_value": '"\ud800"'}),
+            (Status.SUCCESSFUL, {"return_value": r'"\u0000"'}),
+            (Status.SCHEDULED, {"wake_after_seconds": 1e15}),
+        ],
+        ids=["lone surrogate", "NUL", "beyond the calendar"],
+    )
+    def test_commit_refuses_value_that_no_column_holds(
+        self, bench: Bench, status: Status, changes: dict[str, Any]
+    ) -> None:
         bad, good = bench.running(), bench.running()
 
-        answer = bench.commit(outcome(bad, return_value='"\ud800"'), outcome(good))
-
-        assert (answer.done, list(answer.refused)) == ({good.id: Status.SUCCESSFUL}, [bad.id])
-
-    def test_moment_beyond_the_calendar(self, bench: Bench) -> None:
-        bad, good = bench.running(), bench.running()
-
-        answer = bench.commit(outcome(bad, Status.SCHEDULED, wake_after_seconds=1e15), outcome(good))
-
-        assert (answer.done, list(answer.refused)) == ({good.id: Status.SUCCESSFUL}, [bad.id])
-
-    def test_nul_character(self, bench: Bench) -> None:
-        """jsonb refuses one, SQLite stores it; payload.py lets none through to either."""
-        bad, good = bench.running(), bench.running()
-
-        answer = bench.commit(outcome(bad, return_value=r'"\u0000"'), outcome(good))
+        answer = bench.commit(outcome(bad, status, **changes), outcome(good))
 
         assert good.id in answer.done
-        assert list(answer.refused) == ([] if bench.engine.database == "sqlite" else [bad.id])
+        is_stored = bench.engine.database == "sqlite" and "u0000" in str(changes)  # jsonb alone refuses NUL
+        assert list(answer.refused) == ([] if is_stored else [bad.id])
 
     @pytest.mark.parametrize("state", ["P0001", "U0001"])
-    def test_trigger_that_raises_an_error_of_its_own(self, bench_on_server: Bench, state: str) -> None:
+    def test_commit_refuses_outcome_that_trigger_rejects(self, bench_on_server: Bench, state: str) -> None:
         bench = bench_on_server
         bad, good = bench.running(), bench.running()
         with trigger(f"IF NEW.id = '{bad.id}' THEN RAISE SQLSTATE '{state}'; END IF;"):
@@ -363,7 +351,7 @@ class TestRefused:
         assert (answer.done, list(answer.refused)) == ({good.id: Status.SUCCESSFUL}, [bad.id])
 
     @pytest.mark.parametrize("state", ["53100", "58030", "57014", "XX000"])
-    def test_nothing_is_refused_for_the_trouble_of_the_server(self, bench_on_server: Bench, state: str) -> None:
+    def test_commit_refuses_nothing_on_server_error(self, bench_on_server: Bench, state: str) -> None:
         bench = bench_on_server
         claimed, other = bench.running(), bench.running()
         with trigger(f"RAISE SQLSTATE '{state}';"), pytest.raises(DatabaseError):
@@ -371,14 +359,14 @@ class TestRefused:
 
         assert bench.row(claimed.id).status == "RUNNING"
 
-    def test_server_that_has_run_out_of_transaction_ids_refuses_nothing(self) -> None:
-        """As it says of a value that is too large: 54000, program limit exceeded."""
+    def test_lack_of_transaction_ids_is_no_refusal(self) -> None:
+        """PostgreSQL reports it with the code of a value that is too large: 54000."""
         for place, is_refused in (("varsup.c", False), ("bufmgr.c", False), ("jsonb_util.c", True)):
             error = OperationalError()
             error.__cause__ = type("Error", (ProgramLimitExceeded,), {"diag": SimpleNamespace(source_file=place)})()
             assert is_refusal(error) is is_refused, place
 
-    def test_nothing_of_a_refused_outcome_is_done(self, bench: Bench) -> None:
+    def test_refused_outcome_has_no_effects(self, bench: Bench) -> None:
         claimed, receiver = bench.running(), bench.suspended()
         effects = Effects(spawn=[new(key="child")], send=[NewMessage(task_id=receiver, body="1")])
 
@@ -388,8 +376,8 @@ class TestRefused:
         assert bench.inbox(receiver) == []
         assert not bench.engine.tasks.filter(key="child").exists()
 
-    def test_in_a_callers_transaction(self, bench: Bench) -> None:
-        """The body and its end are one transaction: a refused result leaves the rest of it intact."""
+    def test_refused_outcome_keeps_transaction_of_caller(self, bench: Bench) -> None:
+        """A refused result keeps the other writes of the transaction."""
         claimed = bench.running()
 
         with transaction.atomic(using=bench.engine.database):
@@ -402,10 +390,10 @@ class TestRefused:
 
 
 class TestAtomicBody:
-    """Body and completion in one transaction, on the worker's own connection."""
+    """Body and outcome share one transaction, on the connection of the worker thread."""
 
     @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.SUSPENDED])
-    def test_both_are_done(self, bench: Bench, status: Status) -> None:
+    def test_body_and_outcome_commit_together(self, bench: Bench, status: Status) -> None:
         claimed = bench.running()
 
         with transaction.atomic(using=bench.engine.database):
@@ -414,7 +402,7 @@ class TestAtomicBody:
 
         assert (bench.status(claimed.id), bench.status(beside)) == (status, "READY")
 
-    def test_neither_is_done_when_the_claim_is_lost(self, bench: Bench) -> None:
+    def test_lost_claim_undoes_atomic_body(self, bench: Bench) -> None:
         claimed = bench.running()
         bench.engine.release([claimed])
 
@@ -425,28 +413,20 @@ class TestAtomicBody:
 
         assert not bench.engine.tasks.filter(pk=beside).exists()
 
-    def test_end_is_undone_with_the_body(self, bench: Bench) -> None:
-        claimed = bench.running()
-
-        with transaction.atomic(using=bench.engine.database):
-            bench.engine.commit([outcome(claimed)], wait=True)
-            transaction.set_rollback(True, using=bench.engine.database)
-
-        assert bench.status(claimed.id) == "RUNNING"
-        assert bench.commit(outcome(claimed)).done == {claimed.id: Status.SUCCESSFUL}
-
 
 class TestPulse:
-    def test_commits_and_claims(self, bench: Bench) -> None:
-        done = bench.running()
-        pk = bench.add()
+    @pytest.mark.parametrize("commits", [False, True])
+    @pytest.mark.parametrize("limit", [0, 100])
+    def test_commit_and_claim_does_either_or_both(self, bench: Bench, commits: bool, limit: int) -> None:
+        done, ready = bench.running(), bench.add()
+        outcomes = [outcome(done)] if commits else []
 
-        committed, claimed = bench.engine.commit_and_claim([outcome(done)], bench.demand())
+        committed, claimed = bench.engine.commit_and_claim(outcomes, bench.demand(limit))
 
-        assert committed.done == {done.id: Status.SUCCESSFUL}
-        assert [task.id for task in claimed] == [pk]
+        assert committed == CommitResult(done={done.id: Status.SUCCESSFUL} if commits else {})
+        assert [task.id for task in claimed] == ([ready] if limit else [])
 
-    def test_task_that_polls_again_can_be_claimed_at_once(self, bench: Bench) -> None:
+    def test_committed_task_is_claimed_again_in_same_call(self, bench: Bench) -> None:
         again = bench.running()
 
         _, claimed = bench.engine.commit_and_claim(
@@ -455,22 +435,8 @@ class TestPulse:
 
         assert [(task.id, task.claim_number) for task in claimed] == [(again.id, 2)]
 
-    def test_without_demand_it_commits(self, bench: Bench) -> None:
-        done, _ = bench.running(), bench.add()
-
-        committed, claimed = bench.engine.commit_and_claim([outcome(done)], bench.demand(0))
-
-        assert (committed.done, claimed) == ({done.id: Status.SUCCESSFUL}, [])
-
-    def test_without_outcomes_it_claims(self, bench: Bench) -> None:
-        pk = bench.add()
-
-        committed, claimed = bench.engine.commit_and_claim([], bench.demand())
-
-        assert (committed, [task.id for task in claimed]) == (CommitResult(), [pk])
-
     @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.SUSPENDED])
-    def test_refused_outcome_does_not_hold_up_the_rest(self, bench: Bench, status: Status) -> None:
+    def test_refused_outcome_does_not_block_commit_and_claim(self, bench: Bench, status: Status) -> None:
         bad, good = bench.running(), bench.running()
         pk = bench.add()
 
@@ -483,7 +449,7 @@ class TestPulse:
 
 
 class TestRelease:
-    def test_released_task_is_ready_as_before(self, bench: Bench) -> None:
+    def test_release_restores_ready_task(self, bench: Bench) -> None:
         claimed = bench.running()
         bench.set(claimed.id, attempts=2)
         (claimed,) = bench.engine.claimer.read_claimed([claimed.id])
@@ -501,17 +467,17 @@ class TestRelease:
         assert bench.engine.release([stale]).lost == {stale.id}
         assert bench.status(stale.id) == "RUNNING"
 
-    def test_strays_are_handed_back_and_known_tasks_kept(self, bench: Bench) -> None:
-        known, stray, foreign = bench.running(), bench.running(), bench.add()
+    def test_release_unknown_claims_keeps_known_tasks(self, bench: Bench) -> None:
+        known, unknown, foreign = bench.running(), bench.running(), bench.add()
         bench.claim(executor_id=uuid4())
 
         assert bench.engine.release_unknown_claims(bench.executor_id, [known.id]) == 1
-        assert [bench.status(pk) for pk in (known.id, stray.id, foreign)] == ["RUNNING", "READY", "RUNNING"]
+        assert [bench.status(pk) for pk in (known.id, unknown.id, foreign)] == ["RUNNING", "READY", "RUNNING"]
         assert bench.engine.release_unknown_claims(bench.executor_id, [known.id]) == 0
 
 
-def test_values_are_carried_as_they_are(bench: Bench) -> None:
-    """Quotes, percent signs, braces and backslashes are nobody's syntax."""
+def test_commit_keeps_special_characters(bench: Bench) -> None:
+    """Quotes, percent signs, braces and backslashes are data and not syntax."""
     text = json.dumps({"a'b": 'c"d', "%s": "%(x)s {} {0}", "back\\slash": "\n\t", "ü": "😀"})
     claimed = bench.running(args=f"[{text}]", metadata=text)
 

@@ -1,4 +1,4 @@
-"""The tally, on every engine: what happens is counted in the transaction in which it happens."""
+"""Counters, on every engine: each event is counted in its own transaction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
 
 def counted(bench: Bench) -> Counted:
-    """What the tally says of the only queue and task type in it."""
+    """Return the counters of the only queue and task type."""
     while bench.engine.aggregate_counters():
         pass
     (found,) = bench.engine.counter_totals()
@@ -29,7 +29,7 @@ def counted(bench: Bench) -> Counted:
 
 
 def numbers(bench: Bench) -> dict[str, int]:
-    """The counters that are not 0."""
+    """Return the counters that are not 0."""
     found = counted(bench)
     return {name: number for name in COUNTERS if (number := getattr(found, name))}
 
@@ -41,12 +41,7 @@ def claimed(bench: Bench, **changes: Any) -> Any:
     return task
 
 
-def test_nothing_has_happened(bench: Bench) -> None:
-    assert bench.engine.aggregate_counters() == 0
-    assert bench.engine.counter_totals() == []
-
-
-def test_submitted_are_those_that_were_created(bench: Bench) -> None:
+def test_submitted_counts_created_tasks(bench: Bench) -> None:
     bench.engine.enqueue([new(key="a"), new(key="a"), new(), new()])
     bench.add(key="a")
     bench.add()
@@ -68,9 +63,10 @@ def test_enqueue_that_is_rolled_back_is_not_counted(bench: Bench) -> None:
         transaction.set_rollback(True, using=bench.engine.database)
 
     assert bench.engine.aggregate_counters() == 0
+    assert bench.engine.counter_totals() == []
 
 
-def test_children_count_as_submitted(bench: Bench) -> None:
+def test_submitted_counts_children(bench: Bench) -> None:
     task = claimed(bench)
     bench.perform(task, spawn=[new(parent_id=task.id), new(parent_id=task.id)])
 
@@ -86,7 +82,7 @@ def failed(bench: Bench, status: Status) -> None:
 
 
 def refused(bench: Bench) -> None:
-    """Its body was never started: it has expired, say."""
+    """Commit a failure without a start of the body, as for an expired task."""
     bench.commit(outcome(claimed(bench), Status.FAILED, error=ERROR))
 
 
@@ -111,7 +107,7 @@ def lost_to_another_claim(bench: Bench) -> None:
 
 
 def child_succeeded(bench: Bench) -> None:
-    """It tells its parent, which is not one statement."""
+    """Commit a child that notifies its parent, which takes several statements."""
     task = claimed(bench, parent_id=uuid4())
     bench.commit(outcome(task, worker_id="w", is_good_poll=True))
 
@@ -125,14 +121,14 @@ def child_succeeded(bench: Bench) -> None:
         (lambda bench: failed(bench, Status.FAILED), {"failed": 1, "dead": 1}, 1),
         (lambda bench: failed(bench, Status.CANCELLED), {}, 1),
         (retried_but_cancelled, {"failed": 1}, 1),
-        (lambda bench: retried_but_cancelled(bench, parent_id=uuid4()), {"failed": 1}, 1),  # not one statement
+        (lambda bench: retried_but_cancelled(bench, parent_id=uuid4()), {"failed": 1}, 1),  # takes several statements
         (refused, {"dead": 1}, 0),
         (handed_back, {}, 0),
         (suspended, {}, 1),
         (lost_to_another_claim, {}, 0),
     ],
 )
-def test_what_a_commit_counts(
+def test_commit_counts_outcome(
     bench: Bench, happens: Callable[[Bench], None], expected: dict[str, int], attempts: int
 ) -> None:
     happens(bench)
@@ -141,7 +137,7 @@ def test_what_a_commit_counts(
     assert (sum(counted(bench).waits), sum(counted(bench).runs)) == (attempts, 0)
 
 
-def test_batch_of_outcomes_is_added_up(bench: Bench) -> None:
+def test_commit_adds_up_batch(bench: Bench) -> None:
     bench.engine.enqueue([new() for _ in range(6)])
     tasks = bench.claim()
     bench.commit(
@@ -159,7 +155,7 @@ def test_batch_of_outcomes_is_added_up(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("priority", [0, 50])
-def test_wait_is_from_ready_to_the_claim(bench: Bench, priority: int) -> None:
+def test_wait_is_measured_from_ready_to_claim(bench: Bench, priority: int) -> None:
     pk = bench.add(priority=priority)
     bench.set(pk, rank=ago(40 + priority * bench.engine.options.aging))
     (task,) = bench.claim()
@@ -172,13 +168,13 @@ def test_wait_is_from_ready_to_the_claim(bench: Bench, priority: int) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, *EDGES, *(edge * 0.99 for edge in EDGES), 1e9])
-def test_buckets_are_the_same_in_sql_and_in_python(bench: Bench, seconds: float) -> None:
+def test_buckets_are_equal_in_sql_and_python(bench: Bench, seconds: float) -> None:
     bench.commit(outcome(claimed(bench), worker_id="w", is_good_poll=True, run_seconds=seconds))
 
     assert counted(bench).runs[bucket(seconds)] == 1
 
 
-def test_rescue_counts_what_was_lost(bench: Bench) -> None:
+def test_rescue_counts_losses(bench: Bench) -> None:
     bench = bench.with_options(max_executor_losses=2)
     for _ in range(2):
         bench.beat()
@@ -191,7 +187,7 @@ def test_rescue_counts_what_was_lost(bench: Bench) -> None:
     assert numbers(bench) == {"submitted": 1, "lost": 2, "dead": 1}
 
 
-def test_refused_batch_counts_what_was_committed_of_it(bench: Bench) -> None:
+def test_batch_with_refused_outcome_counts_the_others(bench: Bench) -> None:
     bench.engine.enqueue([new() for _ in range(4)])
     good, bad, *others = (outcome(task, worker_id="w", is_good_poll=True) for task in bench.claim())
     bad = outcome(bench.engine.claimer.read_claimed([bad.task_id])[0], worker_id="w", return_value="{not JSON")
@@ -200,7 +196,7 @@ def test_refused_batch_counts_what_was_committed_of_it(bench: Bench) -> None:
     assert numbers(bench) == {"submitted": 4, "completed": 3}
 
 
-def test_folding_again_adds_to_what_was_folded(bench: Bench) -> None:
+def test_second_aggregation_adds_to_first(bench: Bench) -> None:
     for total in range(1, 4):
         succeeded(bench)
 
@@ -209,7 +205,7 @@ def test_folding_again_adds_to_what_was_folded(bench: Bench) -> None:
     assert not CounterDelta.objects.using(bench.engine.database).exists()
 
 
-def test_fold_takes_so_many_and_says_so(bench: Bench) -> None:
+def test_aggregate_counters_takes_up_to_limit_and_returns_count(bench: Bench) -> None:
     for _ in range(3):
         bench.add()
 
@@ -217,7 +213,7 @@ def test_fold_takes_so_many_and_says_so(bench: Bench) -> None:
     assert counted(bench).submitted == 3
 
 
-def test_totals_survive_the_tasks_and_the_minutes(bench: Bench) -> None:
+def test_totals_outlive_pruned_minutes(bench: Bench) -> None:
     succeeded(bench)
     before = counted(bench)
     bench.time_passes(2 * 86_400)
@@ -230,7 +226,7 @@ def test_totals_survive_the_tasks_and_the_minutes(bench: Bench) -> None:
     assert not rows.filter(minute__isnull=False).exists()
 
 
-def test_each_minute_has_a_row_of_its_own(bench: Bench) -> None:
+def test_each_minute_has_its_own_row(bench: Bench) -> None:
     bench.add()
     now = bench.engine.now()
     CounterDelta.objects.using(bench.engine.database).update(at=now - timedelta(minutes=5))
@@ -245,7 +241,7 @@ def test_each_minute_has_a_row_of_its_own(bench: Bench) -> None:
     assert (second - first, second.second, second.microsecond) == (timedelta(minutes=5), 0, 0)
 
 
-def test_other_backends_are_folded_too_and_told_apart(bench: Bench) -> None:
+def test_aggregate_counters_counts_each_backend_separately(bench: Bench) -> None:
     other = Bench(type(bench.engine)("other", bench.engine.options))
     other.add()
     bench.add()

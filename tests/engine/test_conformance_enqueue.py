@@ -7,15 +7,14 @@ from django.db import IntegrityError, connections
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.exceptions import DuplicateKey
-from jobqueue.models import Task
-from jobqueue.records import Status
+from jobqueue.records import CancelReport, CommitResult, RequeueReport, Status
 from jobqueue.serialization.ids import new_id
 from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
 
-def test_new_task_is_ready_with_all_its_values(bench: Bench) -> None:
+def test_enqueue_stores_all_values(bench: Bench) -> None:
     parent = new_id()
     row = new(
         queue_name="mail",
@@ -48,20 +47,25 @@ def test_new_task_is_ready_with_all_its_values(bench: Bench) -> None:
     assert (task.errors, task.worker_ids, task.return_value, task.inner_state) == ([], [], None, None)
 
 
-def test_rank_is_the_moment_less_priority_times_aging(bench: Bench) -> None:
-    high, low = bench.row(bench.add(priority=2)), bench.row(bench.add(priority=-1))
+@pytest.mark.parametrize(("priority", "aging"), [(2, 60.0), (-1, 60.0), (100, 0.5)])
+def test_rank_is_time_of_enqueue_minus_priority_times_aging(bench: Bench, priority: int, aging: float) -> None:
+    task = bench.row(bench.with_options(aging=aging).add(priority=priority))
 
-    assert high.rank == high.enqueued_at - timedelta(seconds=2 * 60)
-    assert low.rank == low.enqueued_at + timedelta(seconds=60)
-
-
-def test_rank_follows_the_aging_option(bench: Bench) -> None:
-    task = bench.row(bench.with_options(aging=0.5).add(priority=100))
-
-    assert task.rank == task.enqueued_at - timedelta(seconds=50)
+    assert task.rank == task.enqueued_at - timedelta(seconds=priority * aging)
 
 
-def test_task_for_later_is_scheduled(bench: Bench) -> None:
+def test_engine_accepts_empty_lists(bench: Bench) -> None:
+    engine = bench.engine
+
+    assert (engine.enqueue([]), engine.send([]), engine.wake([])) == ([], [], 0)
+    assert (engine.commit([]), engine.cancel([]), engine.requeue([])) == (
+        CommitResult(),
+        CancelReport(),
+        RequeueReport(),
+    )
+
+
+def test_task_with_later_wake_at_is_scheduled(bench: Bench) -> None:
     at = bench.engine.now() + timedelta(days=1)
 
     by_moment, by_seconds = bench.row(bench.add(wake_at=at)), bench.row(bench.add(wake_after_seconds=60.0))
@@ -71,13 +75,13 @@ def test_task_for_later_is_scheduled(bench: Bench) -> None:
     assert by_seconds.wake_at == by_seconds.enqueued_at + timedelta(seconds=60)
 
 
-def test_task_for_a_moment_that_is_over_is_ready_now(bench: Bench) -> None:
+def test_task_with_past_wake_at_is_ready(bench: Bench) -> None:
     task = bench.row(bench.add(wake_at=bench.engine.now() - timedelta(days=1)))
 
     assert (task.status, task.wake_at, task.rank) == ("READY", None, task.enqueued_at)
 
 
-def test_expiry_is_a_moment_or_seconds_from_now(bench: Bench) -> None:
+def test_expiry_is_a_time_or_seconds_from_enqueue(bench: Bench) -> None:
     at = bench.engine.now() + timedelta(hours=1)
 
     by_seconds = bench.row(bench.add(expires_after_seconds=90.0))
@@ -86,22 +90,14 @@ def test_expiry_is_a_moment_or_seconds_from_now(bench: Bench) -> None:
     assert by_seconds.expires_at == by_seconds.enqueued_at + timedelta(seconds=90)
 
 
-def test_answers_come_in_the_order_of_the_rows(bench: Bench) -> None:
-    rows = [new(key=key) for key in ("b", None, "a", None, "c")]
-
-    answers = bench.engine.enqueue(rows)
-
-    assert [answer.id for answer in answers] == [row.id for row in rows]
-
-
-def test_a_batch_is_claimed_in_the_order_it_was_given(bench: Bench) -> None:
+def test_batch_is_claimed_in_order_of_enqueue(bench: Bench) -> None:
     rows = [new() for _ in range(20)]
     bench.engine.enqueue(rows)
 
     assert bench.claim_ids() == [row.id for row in rows]
 
 
-def test_more_rows_than_a_statement_takes(bench: Bench) -> None:
+def test_enqueue_splits_large_batch_and_keeps_order(bench: Bench) -> None:
     rows = [new() for _ in range(1001)]
 
     answers = bench.engine.enqueue(rows)
@@ -110,7 +106,7 @@ def test_more_rows_than_a_statement_takes(bench: Bench) -> None:
     assert bench.engine.tasks.count() == 1001
 
 
-def test_enqueue_of_more_rows_than_a_statement_takes_inserts_all_or_none(bench: Bench) -> None:
+def test_enqueue_of_large_batch_inserts_all_or_none(bench: Bench) -> None:
     rows = [*(new() for _ in range(1000)), new(id=bench.add())]
 
     with pytest.raises(IntegrityError):
@@ -119,38 +115,34 @@ def test_enqueue_of_more_rows_than_a_statement_takes_inserts_all_or_none(bench: 
     assert bench.engine.tasks.count() == 1
 
 
-def test_nothing_to_enqueue(bench: Bench) -> None:
-    assert bench.engine.enqueue([]) == []
-
-
-def test_integer_longer_than_python_reads_is_carried_all_the_same(bench: Bench) -> None:
+def test_integer_too_long_for_python_is_kept(bench: Bench) -> None:
     bench.add(args=f"[{'1' * 5000}]")
 
     assert bench.claim()[0].args == f"[{'1' * 5000}]"
 
 
-def test_two_backends_in_one_database_do_not_see_each_other(bench: Bench) -> None:
+def test_backends_in_one_database_are_separate(bench: Bench) -> None:
     other = Bench(type(bench.engine)("other", bench.engine.options))
-    mine, theirs = bench.add(key="k"), other.add(key="k")
+    first, second = bench.add(key="k"), other.add(key="k")
 
-    assert mine != theirs
-    assert bench.claim_ids() == [mine]
-    assert other.claim_ids() == [theirs]
+    assert first != second
+    assert bench.claim_ids() == [first]
+    assert other.claim_ids() == [second]
 
 
 class TestKey:
-    def test_live_duplicate_is_answered_with_the_task_that_holds_the_key(self, bench: Bench) -> None:
-        first, repeat = new(key="k"), new(key="k")
-        (holder,) = bench.engine.enqueue([first])
+    def test_enqueue_with_taken_key_returns_unchanged_live_task(self, bench: Bench) -> None:
+        (live,) = bench.engine.enqueue([new(key="k", args="[1]", priority=1)])
+        before = bench.engine.tasks.values().get()
 
-        (answer,) = bench.engine.enqueue([repeat])
+        (answer,) = bench.engine.enqueue([new(key="k", args="[2]", priority=2)])
 
-        assert (answer.id, answer.created) == (first.id, False)
-        assert (answer.enqueued_at, answer.status) == (holder.enqueued_at, Status.READY)
-        assert bench.engine.tasks.count() == 1
+        assert (answer.id, answer.created) == (live.id, False)
+        assert (answer.enqueued_at, answer.status) == (live.enqueued_at, Status.READY)
+        assert bench.engine.tasks.values().get() == before
 
     @pytest.mark.parametrize("status", [Status.SCHEDULED, Status.RUNNING, Status.SUSPENDED])
-    def test_every_live_state_holds_the_key(self, bench: Bench, status: Status) -> None:
+    def test_every_live_state_keeps_key_taken(self, bench: Bench, status: Status) -> None:
         claimed = bench.running(key="k")
         if status is not Status.RUNNING:
             bench.commit(outcome(claimed, status, wake_after_seconds=60.0))
@@ -160,13 +152,13 @@ class TestKey:
         assert (answer.id, answer.status, answer.created) == (claimed.id, status, False)
 
     @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.FAILED, Status.CANCELLED])
-    def test_key_is_free_when_its_task_has_ended(self, bench: Bench, status: Status) -> None:
+    def test_key_is_free_after_task_ended(self, bench: Bench, status: Status) -> None:
         ended = bench.ended(status, key="k")
 
         assert bench.add(key="k") != ended
         assert bench.row(ended).key == "k"
 
-    def test_twice_in_one_batch_is_enqueued_once(self, bench: Bench) -> None:
+    def test_key_twice_in_batch_is_enqueued_once(self, bench: Bench) -> None:
         rows = [new(key="k"), new(), new(key="k")]
 
         answers = bench.engine.enqueue(rows)
@@ -175,7 +167,7 @@ class TestKey:
         assert answers[2].id == rows[0].id
         assert bench.engine.tasks.count() == 2
 
-    def test_many_keys_take_hardly_more_statements_than_one(self, bench: Bench) -> None:
+    def test_many_keys_need_few_statements(self, bench: Bench) -> None:
         held = new(key="held")
         bench.engine.enqueue([held])
         rows = [new(key=key) for number in range(20) for key in (f"k{number}", "held", f"k{19 - number}", "new")]
@@ -189,17 +181,9 @@ class TestKey:
         assert [answer.created for answer in answers] == [row.id == first[row.key] for row in rows]
         assert bench.engine.tasks.count() == 22
 
-    def test_duplicate_changes_nothing_of_the_holder(self, bench: Bench) -> None:
-        pk = bench.add(key="k", args="[1]", priority=1)
-        before = Task.objects.using(bench.engine.database).filter(pk=pk).values().get()
-
-        bench.add(key="k", args="[2]", priority=2)
-
-        assert Task.objects.using(bench.engine.database).filter(pk=pk).values().get() == before
-
 
 class TestIdempotencyKey:
-    def test_task_is_stored_with_it(self, bench: Bench) -> None:
+    def test_idempotency_key_is_stored(self, bench: Bench) -> None:
         row = new(idempotency_key="order-1")
 
         (answer,) = bench.engine.enqueue_once([row])
@@ -208,7 +192,7 @@ class TestIdempotencyKey:
         assert bench.row(row.id).idempotency_key == "order-1"
 
     @pytest.mark.parametrize("status", [None, Status.SUCCESSFUL, Status.FAILED, Status.CANCELLED])
-    def test_one_that_was_seen_gives_the_task_that_has_it(self, bench: Bench, status: Status | None) -> None:
+    def test_known_idempotency_key_returns_its_task(self, bench: Bench, status: Status | None) -> None:
         held = bench.ended(status) if status else bench.add()
         bench.set(held, idempotency_key="order-1")
 
@@ -218,7 +202,7 @@ class TestIdempotencyKey:
         assert answer.status == (status or Status.READY)
         assert bench.engine.tasks.count() == 1
 
-    def test_seen_and_new_ones_in_one_batch(self, bench: Bench) -> None:
+    def test_batch_mixes_known_and_new_idempotency_keys(self, bench: Bench) -> None:
         (held,) = bench.engine.enqueue_once([new(idempotency_key="held")])
         rows = [new(idempotency_key=key) for key in ("b", None, "held", "a", None, "b")]
 
@@ -228,7 +212,7 @@ class TestIdempotencyKey:
         assert (answers[2].id, answers[5].id) == (held.id, rows[0].id)
         assert bench.engine.tasks.count() == 5
 
-    def test_key_that_somebody_takes_between_look_and_insert(
+    def test_idempotency_key_taken_between_query_and_insert(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         look, taken = bench.engine.enqueuer._seen, new(idempotency_key="order-1")
@@ -245,17 +229,19 @@ class TestIdempotencyKey:
 
         assert (answer.id, answer.created) == (taken.id, False)
 
-    def test_holder_that_cannot_be_seen(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_invisible_task_with_idempotency_key_is_duplicate_key(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         bench.add(idempotency_key="order-1")
         monkeypatch.setattr(bench.engine.enqueuer, "_seen", lambda keys: {})
 
         with pytest.raises(DuplicateKey):
             bench.engine.enqueue_once([new(idempotency_key="order-1")])
 
-    def test_each_backend_has_its_own(self, bench: Bench) -> None:
+    def test_idempotency_keys_belong_to_one_backend(self, bench: Bench) -> None:
         other = type(bench.engine)("other", bench.engine.options)
 
-        (mine,), (theirs,) = (engine.enqueue_once([new(idempotency_key="k")]) for engine in (bench.engine, other))
+        (first,), (second,) = (engine.enqueue_once([new(idempotency_key="k")]) for engine in (bench.engine, other))
 
-        assert mine.created
-        assert theirs.created
+        assert first.created
+        assert second.created

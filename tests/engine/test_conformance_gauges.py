@@ -33,7 +33,7 @@ def depths(bench: Bench) -> dict[tuple[str, str], tuple[int, bool]]:
     return {(depth.queue_name, depth.status): (depth.number, depth.is_estimate) for depth in found}
 
 
-def test_nothing_is_there(bench: Bench) -> None:
+def test_gauges_of_empty_database_are_zero(bench: Bench) -> None:
     assert bench.engine.gauges() == Gauges(
         depths=[], in_flight=0, active_workers=0, slots=0, executors=0, oldest_ready_seconds={}
     )
@@ -55,7 +55,7 @@ def test_depths_by_queue_and_live_state(bench: Bench) -> None:
     assert bench.engine.gauges().in_flight == 3
 
 
-def test_deeper_than_is_counted_is_an_estimate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_depth_above_counting_limit_is_an_estimate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (portable_queues, postgres_queues):
         monkeypatch.setattr(module, "MAX_COUNTED", 3)
     bench.engine.enqueue([new() for _ in range(3)] + [new(queue_name="deep") for _ in range(5)])
@@ -68,7 +68,7 @@ def test_deeper_than_is_counted_is_an_estimate(bench: Bench, monkeypatch: pytest
     assert number >= 4
 
 
-def test_more_running_than_are_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_running_tasks_above_limit_is_an_estimate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (portable_queues, postgres_queues):
         monkeypatch.setattr(module, "RUNNING_READ", 2)
     for _ in range(3):
@@ -77,7 +77,7 @@ def test_more_running_than_are_read(bench: Bench, monkeypatch: pytest.MonkeyPatc
     assert bench.engine.gauges().depths == [Depth(queue_name="a", status=Status.RUNNING, number=2, is_estimate=True)]
 
 
-def test_oldest_ready_task_of_each_queue(bench: Bench) -> None:
+def test_gauges_show_oldest_ready_task_of_each_queue(bench: Bench) -> None:
     for queue_name, seconds in (("a", 100), ("a", 300), ("b", 20)):
         bench.set(bench.add(queue_name=queue_name), rank=ago(seconds))
     bench.running()
@@ -87,7 +87,7 @@ def test_oldest_ready_task_of_each_queue(bench: Bench) -> None:
     assert oldest == {"a": pytest.approx(300, abs=10), "b": pytest.approx(20, abs=10)}
 
 
-def test_workers_are_active_as_far_as_their_executor_has_slots(bench: Bench) -> None:
+def test_active_workers_are_limited_by_slots(bench: Bench) -> None:
     busy, idle, lost = uuid4(), uuid4(), uuid4()
     executor(bench, id=busy, slots=2)
     executor(bench, id=idle, slots=4)

@@ -16,7 +16,7 @@ def add(bench: Bench, count: int, queue: str = "a") -> None:
     bench.engine.enqueue([new(queue_name=queue) for _ in range(count)])
 
 
-def test_no_more_is_claimed_than_may_run(bench: Bench) -> None:
+def test_claim_keeps_limit_of_queue(bench: Bench) -> None:
     bench.limit("a", 3)
     add(bench, 5)
 
@@ -25,7 +25,7 @@ def test_no_more_is_claimed_than_may_run(bench: Bench) -> None:
     assert bench.claim(queues=["a"], limited=["a"]) == []
 
 
-def test_whatever_ends_makes_room_in_the_same_pulse(bench: Bench) -> None:
+def test_ended_task_frees_place_in_same_commit_and_claim(bench: Bench) -> None:
     bench.limit("a", 2)
     add(bench, 5)
     first, second = bench.claim(queues=["a"], limited=["a"])
@@ -39,7 +39,7 @@ def test_whatever_ends_makes_room_in_the_same_pulse(bench: Bench) -> None:
     assert (len(committed.done), len(claimed)) == (1, 1)
 
 
-def test_other_queues_are_claimed_beside_a_full_one(bench: Bench) -> None:
+def test_full_queue_does_not_block_other_queues(bench: Bench) -> None:
     bench.limit("a", 1)
     add(bench, 2)
     add(bench, 2, "b")
@@ -50,7 +50,7 @@ def test_other_queues_are_claimed_beside_a_full_one(bench: Bench) -> None:
     assert [claimed.queue_name for claimed in bench.claim(queues=["a", "b"], limited=["a"])] == ["b"]
 
 
-def test_limit_that_the_claim_does_not_know_yet_holds_all_the_same(bench: Bench) -> None:
+def test_new_limit_holds_before_executors_know_it(bench: Bench) -> None:
     add(bench, 2)
     bench.limit("a", 5)
 
@@ -58,14 +58,14 @@ def test_limit_that_the_claim_does_not_know_yet_holds_all_the_same(bench: Bench)
     assert len(bench.claim(queues=["a"], limited=["a"])) == 2
 
 
-def test_limit_that_was_taken_back_limits_nothing(bench: Bench) -> None:
+def test_removed_limit_has_no_effect(bench: Bench) -> None:
     add(bench, 3)
     bench.limit("a", None)
 
     assert len(bench.claim(queues=["a"], limited=["a"])) == 3
 
 
-def test_limit_below_what_runs_waits_until_enough_have_ended(bench: Bench) -> None:
+def test_limit_below_number_running_blocks_claims(bench: Bench) -> None:
     add(bench, 5)
     first, second, third = bench.claim(3, queues=["a"])
     bench.limit("a", 2)
@@ -77,7 +77,7 @@ def test_limit_below_what_runs_waits_until_enough_have_ended(bench: Bench) -> No
     assert len(bench.claim(queues=["a"], limited=["a"])) == 2
 
 
-def test_limit_is_of_one_backend(bench: Bench) -> None:
+def test_limit_belongs_to_one_backend(bench: Bench) -> None:
     bench.limit("a", 1)
     other = Bench(type(bench.engine)("other", bench.engine.options))
     add(other, 2)
@@ -87,35 +87,18 @@ def test_limit_is_of_one_backend(bench: Bench) -> None:
     assert len(bench.claim(queues=["a"], limited=["a"])) == 1
 
 
-def test_paused_queue_with_a_limit_gives_nothing(bench: Bench) -> None:
-    add(bench, 1)
-    bench.pause("a", max_running=5)
-
-    assert bench.claim(queues=["a"], limited=["a"]) == []
-
-
-def test_process_asks_for_so_many_of_a_queue(bench: Bench) -> None:
-    add(bench, 5)
-    add(bench, 5, "b")
-    add(bench, 5, "c")
-
-    claims = bench.claim(queues=["a", "b", "c"], most={"a": 2, "c": 0})
-
-    assert [claimed.queue_name for claimed in claims] == ["a"] * 2 + ["b"] * 5
-
-
-def test_smaller_of_both_limits_counts(bench: Bench) -> None:
+def test_claim_keeps_smaller_of_queue_limit_and_request(bench: Bench) -> None:
     bench.limit("a", 3)
     bench.limit("b", 3)
-    add(bench, 5)
-    add(bench, 5, "b")
+    for queue in "abc":
+        add(bench, 5, queue)
 
-    claims = bench.claim(queues=["a", "b"], limited=["a", "b"], most={"a": 2, "b": 4})
+    claims = bench.claim(queues=["a", "b", "c"], limited=["a", "b"], most={"a": 2, "b": 4, "c": 0})
 
     assert [claimed.queue_name for claimed in claims] == ["a"] * 2 + ["b"] * 3
 
 
-def test_best_rank_goes_first_over_queues_with_and_without_limits(bench: Bench) -> None:
+def test_best_rank_is_claimed_first_with_and_without_limits(bench: Bench) -> None:
     bench.limit("a", 1)
     second = bench.add(queue_name="a", priority=5)
     bench.add(queue_name="a", priority=4)
@@ -125,7 +108,7 @@ def test_best_rank_goes_first_over_queues_with_and_without_limits(bench: Bench) 
     assert bench.claim_ids(3, queues=["a", "b", "c"], limited=["a"], most={"c": 1}) == [first, second, third]
 
 
-def test_limited_queues_are_named(bench: Bench) -> None:
+def test_limited_queues_lists_queues_with_limit(bench: Bench) -> None:
     bench.limit("b", 1)
     bench.limit("a", 2)
     bench.limit("c", None)
@@ -134,7 +117,7 @@ def test_limited_queues_are_named(bench: Bench) -> None:
     assert bench.engine.limited_queues() == ["a", "b"]
 
 
-def test_suspects_of_a_full_queue_are_not_worth_making_room_for(bench: Bench) -> None:
+def test_has_isolated_ignores_full_queue(bench: Bench) -> None:
     bench.limit("a", 1)
     add(bench, 1)
     (running,) = bench.claim(queues=["a"], limited=["a"])
@@ -147,7 +130,7 @@ def test_suspects_of_a_full_queue_are_not_worth_making_room_for(bench: Bench) ->
 
 
 @pytest.mark.parametrize(("waits", "count"), [({}, 5), ({"limited": ["a"]}, 2)])
-def test_claim_takes_of_limited_queue_what_starts_at_once(bench: Bench, waits: dict[str, Any], count: int) -> None:
+def test_claim_from_limited_queue_fills_only_free_slots(bench: Bench, waits: dict[str, Any], count: int) -> None:
     add(bench, 5)
     if waits:
         bench.limit("a", 4)
@@ -155,7 +138,7 @@ def test_claim_takes_of_limited_queue_what_starts_at_once(bench: Bench, waits: d
     assert len(bench.claim(queues=["a"], free_slots=dict.fromkeys(PoolName, 2), **waits)) == count
 
 
-def test_isolated_task_waits_for_room_in_its_queue(bench: Bench) -> None:
+def test_isolated_task_waits_for_limit_of_queue(bench: Bench) -> None:
     bench.limit("a", 1)
     bench.set(bench.add(queue_name="a"), executor_losses=2)
 
@@ -165,6 +148,6 @@ def test_isolated_task_waits_for_room_in_its_queue(bench: Bench) -> None:
     assert bench.claim_isolated(queues=["a"], limited=["a"]) == []
 
 
-def test_limit_of_nothing_is_refused(bench: Bench) -> None:
+def test_limit_of_zero_is_refused(bench: Bench) -> None:
     with pytest.raises(IntegrityError), transaction.atomic(using=bench.engine.database):
         bench.limit("a", 0)

@@ -32,8 +32,8 @@ TYPES = [
 OPERATORS = ["+", "-", "*", "/", "<", "<=", "=", ">=", ">", "||"]
 
 
-def test_operators_of_other_roles_are_not_called(bench: Bench) -> None:
-    """PostgreSQL prefers them, in any schema of the path, where it has none of its own for exactly these types."""
+def test_create_task_calls_no_operators_of_other_roles(bench: Bench) -> None:
+    """PostgreSQL prefers an operator of the search path if its types match exactly."""
     with connection.cursor() as cursor:
         for left in TYPES:
             for right in TYPES:

@@ -1,4 +1,4 @@
-"""What an executor without work reads beside a million suspended actors: a handful of pages per statement."""
+"""An idle executor reads few pages per statement beside a million suspended actors."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
 
 from tests.engine.bench import Bench
 from tests.engine.conftest import make_bench
+from tests.engine.sessions import separate_schema
 
 pytestmark = pytest.mark.django_db
 
-SLEEPERS = 1_000_000
-MOST_PAGES = 40  # of one statement: each index of a million rows is three or four deep, and there are five queues
+ACTORS = 1_000_000
+MAX_PAGES = 40  # per statement: an index of a million rows has three or four levels, and there are five queues
 
 FILL = """
 INSERT INTO jobqueue_task (
@@ -31,26 +31,17 @@ FROM generate_series(1, %s) AS n
 
 
 @pytest.fixture(scope="module")
-def sleepers(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """In a schema of their own, with the statistics of an empty queue."""
-    with django_db_blocker.unblock(), connection.cursor() as cursor:
-        cursor.execute("CREATE SCHEMA idle")
-        cursor.execute("SET search_path = idle")
-        try:
-            migrations = MigrationExecutor(connection)
-            migrations.migrate([node for node in migrations.loader.graph.leaf_nodes() if node[0] == "jobqueue"])
-            for table in ("jobqueue_inboxmessage", "jobqueue_task"):
-                cursor.execute(f"ALTER TABLE {table} SET UNLOGGED, SET (autovacuum_enabled = off)")
-            cursor.execute("ANALYZE jobqueue_task, jobqueue_inboxmessage")
-            cursor.execute(FILL, [SLEEPERS])
-            yield
-        finally:
-            cursor.execute("RESET search_path")
-            cursor.execute("DROP SCHEMA idle CASCADE")
+def suspended_actors(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Insert suspended actors in a separate schema with the statistics of an empty queue."""
+    with django_db_blocker.unblock(), separate_schema("idle", "jobqueue_inboxmessage", "jobqueue_task") as cursor:
+        for table in ("jobqueue_inboxmessage", "jobqueue_task"):
+            cursor.execute(f"ALTER TABLE {table} SET UNLOGGED")
+        cursor.execute(FILL, [ACTORS])
+        yield
 
 
 @pytest.fixture(scope="module", params=["empty", "fresh"])
-def statistics(request: pytest.FixtureRequest, sleepers: None) -> None:
+def statistics(request: pytest.FixtureRequest, suspended_actors: None) -> None:
     if request.param == "fresh":
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE jobqueue_task, jobqueue_inboxmessage")
@@ -62,7 +53,7 @@ def bench(statistics: None, db: None) -> Bench:
 
 
 class Pages:
-    """Counts the pages that each statement reads, by running it twice."""
+    """Count the pages that each statement reads. Each statement runs twice."""
 
     def __init__(self) -> None:
         self.read: dict[str, int] = {}
@@ -79,7 +70,7 @@ class Pages:
 
 
 def look_for_work(bench: Bench) -> None:
-    """All that an idle executor asks: for tasks, alarms, mail, executors that were lost, and what it holds itself."""
+    """Run every query of an idle executor."""
     engine = bench.engine
     queues = [f"queue-{number}" for number in range(5)]
     bench.beat()
@@ -100,11 +91,11 @@ def test_idle_executor_reads_a_handful_of_pages(bench: Bench) -> None:
         look_for_work(bench)
 
     assert len(pages.read) >= 10
-    assert {sql: count for sql, count in pages.read.items() if count > MOST_PAGES} == {}
+    assert {sql: count for sql, count in pages.read.items() if count > MAX_PAGES} == {}
 
 
-def test_letters_of_others_do_not_slow_the_sweep(bench: Bench) -> None:
-    """The sweep reads by what has mail and sleeps, not by who sleeps."""
+def test_sweep_reads_few_pages_beside_many_suspended_actors(bench: Bench) -> None:
+    """The sweep starts from unread messages and not from suspended tasks."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT id FROM jobqueue_task ORDER BY random() LIMIT 5")
         woken = [pk for (pk,) in cursor.fetchall()]
@@ -114,4 +105,4 @@ def test_letters_of_others_do_not_slow_the_sweep(bench: Bench) -> None:
     with connection.execute_wrapper(pages):
         assert bench.engine.sweep() == 5
 
-    assert sum(pages.read.values()) < 5 * len(pages.read) * MOST_PAGES
+    assert sum(pages.read.values()) < 5 * len(pages.read) * MAX_PAGES

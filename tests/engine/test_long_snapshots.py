@@ -1,4 +1,4 @@
-"""A report that reads for an hour keeps every row that was, while tasks come and go."""
+"""A transaction that reads for an hour prevents the removal of dead rows."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def report() -> Iterator[BaseDatabaseWrapper]:
-    """A session with a snapshot of its own, which does not end."""
+    """Open a session and keep its snapshot."""
     other = connection.copy()
     with other.cursor() as cursor:
         cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
@@ -28,7 +28,7 @@ def report() -> Iterator[BaseDatabaseWrapper]:
 
 @pytest.fixture
 def clean(transactional_db: None) -> Iterator[None]:
-    """Without what earlier tests have deleted, which claims step over too, and without another's snapshot."""
+    """Remove the dead rows of earlier tests, which claims would read, and stop autovacuum."""
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE jobqueue_task CASCADE")
         cursor.execute("ALTER TABLE jobqueue_task SET (autovacuum_enabled = off)")
@@ -38,7 +38,7 @@ def clean(transactional_db: None) -> Iterator[None]:
 
 
 def close(report: BaseDatabaseWrapper) -> None:
-    """Let it end, and its session: the server takes a moment."""
+    """Close the session and wait until the server has ended it."""
     pid = report.connection.info.backend_pid
     report.close()
     wait_until(lambda: not is_there(pid), "the end of the report's session")
@@ -65,9 +65,7 @@ def pages_of_a_claim(bench: Bench) -> int:
     return max(pages.read.values())
 
 
-def test_claims_pass_over_what_a_report_keeps_and_recover_when_it_ends(
-    clean: None, report: BaseDatabaseWrapper
-) -> None:
+def test_claims_stay_fast_beside_long_snapshot_and_recover_after(clean: None, report: BaseDatabaseWrapper) -> None:
     bench = make_bench("postgresql")
     before = pages_of_a_claim(bench)
     churn(bench, 2000)
@@ -75,6 +73,6 @@ def test_claims_pass_over_what_a_report_keeps_and_recover_when_it_ends(
     close(report)
     churn(bench, 200)
 
-    # 15, 109, 43 pages were seen.
+    # Measured: 15 pages before, 109 beside the report, 43 after it.
     assert beside < before + 2000 / 10
     assert pages_of_a_claim(bench) < beside / 2 + before

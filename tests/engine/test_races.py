@@ -1,4 +1,4 @@
-"""Many at once, on the real server: nothing deadlocks, nothing is handed out twice, no wake-up is lost."""
+"""Concurrent sessions on PostgreSQL: no deadlock, no double claim, no lost wake-up."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def is_fast(bench: Bench) -> bool:
 
 
 def commit_all(bench: Bench, outcomes: list[Outcome]) -> Iterator[int]:
-    """Commit as an executor does: what is unknown, since somebody looked at the row just then, comes again."""
+    """Commit as an executor does: repeat outcomes of locked rows."""
     deadline = monotonic() + DEADLINE_SECONDS
     while outcomes:
         assert monotonic() < deadline, "rows stay locked"
@@ -47,7 +47,7 @@ def commit_all(bench: Bench, outcomes: list[Outcome]) -> Iterator[int]:
 
 
 class Writer:
-    """A task that writes to another each time it is polled, and waits for mail in between."""
+    """A task that sends a message in each poll and then waits for one."""
 
     def __init__(self, bench: Bench, name: str, receiver: UUID | None = None) -> None:
         self.bench, self.name, self.receiver = bench, name, receiver
@@ -76,10 +76,10 @@ class Writer:
 
 
 @pytest.mark.parametrize("wait", [False, True])
-def test_two_tasks_committing_to_each_other_do_not_deadlock(
+def test_two_tasks_sending_to_each_other_do_not_deadlock(
     bench: Bench, wait: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without locks in id order 169 of 400 such transactions deadlocked."""
+    """Without locks in the order of ids, 169 of 400 such transactions deadlocked."""
     monkeypatch.setattr(wake, "WAKE_LOCK_TIMEOUT", "30s")
     a = Writer(bench, "a")
     b = Writer(bench, "b", receiver=a.id)
@@ -103,13 +103,13 @@ def test_two_tasks_committing_to_each_other_do_not_deadlock(
 
 
 @pytest.mark.parametrize("limit", [7, 100])
-def test_concurrent_claims_never_hand_a_task_out_twice(bench: Bench, limit: int) -> None:
+def test_concurrent_claims_return_each_task_once(bench: Bench, limit: int) -> None:
     count = 2000 if is_fast(bench) else 400
     make_bench("postgresql").engine.enqueue([new(queue_name=f"q{number % 3}") for number in range(count)])
     barrier = Barrier(4)
 
     def claim_all() -> list[UUID]:
-        mine: list[UUID] = []
+        claimed_ids: list[UUID] = []
         other = Bench(bench.engine)
         deadline = monotonic() + DEADLINE_SECONDS
         barrier.wait(DEADLINE_SECONDS)
@@ -117,8 +117,8 @@ def test_concurrent_claims_never_hand_a_task_out_twice(bench: Bench, limit: int)
             assert monotonic() < deadline
             claims = other.claim_ids(limit, queues=["q0", "q1", "q2"])
             assert len(claims) <= limit
-            mine += claims
-        return mine
+            claimed_ids += claims
+        return claimed_ids
 
     with threads(4) as start:
         claimers = [start(claim_all) for _ in range(4)]
@@ -129,18 +129,18 @@ def test_concurrent_claims_never_hand_a_task_out_twice(bench: Bench, limit: int)
 
 
 @pytest.mark.django_db(transaction=True, databases=["sqlite"])
-def test_threads_of_one_process_share_a_sqlite_file() -> None:
+def test_threads_share_one_sqlite_file() -> None:
     bench, count, barrier = make_bench("sqlite"), 60, Barrier(2)
     bench.engine.enqueue([new() for _ in range(count)])
 
     def work() -> list[UUID]:
-        other, mine, deadline = Bench(bench.engine), list[UUID](), monotonic() + DEADLINE_SECONDS
+        other, claimed_ids, deadline = Bench(bench.engine), list[UUID](), monotonic() + DEADLINE_SECONDS
         barrier.wait(DEADLINE_SECONDS)
         while bench.engine.tasks.ready().exists():
             assert monotonic() < deadline
             claims = other.claim(5)
-            mine += other.commit(*(outcome(claimed) for claimed in claims)).done
-        return mine
+            claimed_ids += other.commit(*(outcome(claimed) for claimed in claims)).done
+        return claimed_ids
 
     with threads(2) as start:
         workers = [start(work) for _ in range(2)]
@@ -151,7 +151,7 @@ def test_threads_of_one_process_share_a_sqlite_file() -> None:
 
 
 @pytest.mark.parametrize("queues", [["default"], ["default", "other", "third"]])
-def test_claim_takes_no_more_than_asked_for_under_a_nested_loop(bench: Bench, queues: list[str]) -> None:
+def test_claim_keeps_limit_under_nested_loop_plan(bench: Bench, queues: list[str]) -> None:
     """`WHERE id IN (SELECT ... LIMIT 5 FOR UPDATE SKIP LOCKED)` took 2,000 of 2,000 under this plan."""
     make_bench("postgresql").engine.enqueue([new(queue_name=queues[number % len(queues)]) for number in range(2000)])
     with connection.cursor() as cursor:
@@ -167,8 +167,8 @@ def test_claim_takes_no_more_than_asked_for_under_a_nested_loop(bench: Bench, qu
     assert bench.engine.tasks.running().count() == 5
 
 
-def test_no_wake_up_is_lost_between_a_commit_and_senders(bench: Bench) -> None:
-    """Each message must lead to a poll after it, without the sweep: the receiver never sleeps on unread mail."""
+def test_no_message_is_missed_between_commit_and_senders(bench: Bench) -> None:
+    """Each message must lead to a later poll without the sweep."""
     actor = bench.add(queue_name="actor")
     count, deadline = 100, monotonic() + DEADLINE_SECONDS
 
@@ -182,9 +182,9 @@ def test_no_wake_up_is_lost_between_a_commit_and_senders(bench: Bench) -> None:
         while len(read) < 2 * count:
             assert monotonic() < deadline, f"asleep with {len(bench.inbox(actor))} unread messages"
             for claimed in bench.claim(queues=["actor"]):
-                mail = bench.inbox(actor)
-                read += [message.body or 0 for message in mail]
-                effects = Effects(consumed=[message.pk for message in mail])
+                messages = bench.inbox(actor)
+                read += [message.body or 0 for message in messages]
+                effects = Effects(consumed=[message.pk for message in messages])
                 sum(commit_all(bench, [outcome(claimed, Status.SUSPENDED, effects=effects)]))
         return read
 
@@ -198,7 +198,7 @@ def test_no_wake_up_is_lost_between_a_commit_and_senders(bench: Bench) -> None:
     assert Counter(read) == Counter([*range(count), *range(count)])
 
 
-def test_prune_beside_enqueue_claim_and_commit(fast_bench: Bench) -> None:
+def test_prune_runs_beside_enqueue_claim_and_commit(fast_bench: Bench) -> None:
     bench = fast_bench.with_options(retention={"SUCCESSFUL": 0.0})
     bench.beat()
     count, barrier = 300, Barrier(3)
@@ -226,21 +226,25 @@ def test_prune_beside_enqueue_claim_and_commit(fast_bench: Bench) -> None:
         assert pruner.result(2 * DEADLINE_SECONDS) == 2 * count
 
 
-def test_batches_with_the_same_keys_in_other_orders_do_not_deadlock(fast_bench: Bench) -> None:
-    keys = [f"k{number}" for number in range(50)]
+@pytest.mark.parametrize("verb", ["enqueue", "send"])
+def test_batches_with_same_keys_in_other_order_do_not_deadlock(fast_bench: Bench, verb: str) -> None:
+    engine, receiver = fast_bench.engine, fast_bench.add()
     barrier = Barrier(2)
 
-    def enqueue(names: list[str]) -> int:
-        created = 0
+    def write(order: int) -> int:
+        written = 0
         for round_number in range(10):
+            keys = [f"{round_number}-{number}" for number in range(50)][::order]
             barrier.wait(DEADLINE_SECONDS)
-            answers = fast_bench.engine.enqueue([new(key=f"{round_number}-{name}") for name in names])
-            created += sum(answer.created for answer in answers)
-        return created
+            if verb == "enqueue":
+                written += sum(answer.created for answer in engine.enqueue([new(key=key) for key in keys]))
+            else:
+                written += len(engine.send([NewMessage(task_id=receiver, body="1", dedupe_key=key) for key in keys]))
+        return written
 
     with threads(2) as start:
-        both = [start(enqueue, keys), start(enqueue, keys[::-1])]
-        assert sum(one.result(2 * DEADLINE_SECONDS) for one in both) == 10 * len(keys)
+        writers = [start(write, order) for order in (1, -1)]
+        assert sum(writer.result(2 * DEADLINE_SECONDS) for writer in writers) == 10 * 50
 
 
 def end_by_hand(key: str) -> None:
@@ -252,10 +256,10 @@ def end_by_hand(key: str) -> None:
         )
 
 
-class TestStormOnOneKey:
-    """Holders of a key come and go all the time: each call inserts its task or names one that held the key."""
+class TestContendedKey:
+    """The task with the key changes all the time. Each call must return a task with that key."""
 
-    def test_holders_that_come_and_go_around_each_insert_are_named(self, fast_bench: Bench) -> None:
+    def test_enqueue_returns_task_that_briefly_had_the_key(self, fast_bench: Bench) -> None:
         old, holders = fast_bench.ended(key="k"), list[UUID]()
 
         def comes_and_goes(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
@@ -278,7 +282,7 @@ class TestStormOnOneKey:
         assert answers[0].status is Status.SUCCESSFUL
 
     @pytest.mark.parametrize(("how", "calls"), [("python", 150), ("sql", 1000)])
-    def test_every_call_is_answered(self, fast_bench: Bench, how: str, calls: int) -> None:
+    def test_every_enqueue_of_a_contended_key_returns_a_task(self, fast_bench: Bench, how: str, calls: int) -> None:
         callers, over, barrier = 8, Event(), Barrier(10)
 
         def enqueue(row: NewTask) -> UUID:
@@ -310,11 +314,15 @@ class TestStormOnOneKey:
             for ender in enders:
                 ender.result(DEADLINE_SECONDS)
 
-        inserted = {asked for asked, given in answers if asked == given}
+        inserted = {new_id for new_id, returned in answers if new_id == returned}
         assert len(answers) == calls * callers
-        assert {given for _, given in answers} == inserted == set(fast_bench.engine.tasks.values_list("pk", flat=True))
+        assert (
+            {returned for _, returned in answers}
+            == inserted
+            == set(fast_bench.engine.tasks.values_list("pk", flat=True))
+        )
 
-    def test_requeue_finds_its_key_taken_however_often_it_becomes_free(self, bench: Bench) -> None:
+    def test_requeue_reports_taken_key_under_contention(self, bench: Bench) -> None:
         failed, plain = bench.ended(Status.FAILED, key="k"), bench.ended(Status.FAILED)
 
         def comes_and_goes(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
@@ -334,67 +342,46 @@ class TestStormOnOneKey:
         assert (bench.status(failed), bench.status(plain)) == ("FAILED", "READY")
 
 
-def test_idempotency_keys_are_used_once_whoever_comes_first(bench: Bench) -> None:
+def test_concurrent_idempotency_keys_are_used_once(bench: Bench) -> None:
     keys = [f"k{number}" for number in range(20)]
     start = Barrier(6)
 
-    def submit(turn: int) -> list[UUID]:
-        mine = keys[turn:] + keys[:turn]
+    def submit(offset: int) -> list[UUID]:
+        rotated = keys[offset:] + keys[:offset]
         start.wait(DEADLINE_SECONDS)
-        answers = bench.engine.enqueue_once([new(idempotency_key=key) for key in mine])
-        return [answer.id for _, answer in sorted(zip(mine, answers, strict=True), key=lambda pair: pair[0])]
+        answers = bench.engine.enqueue_once([new(idempotency_key=key) for key in rotated])
+        return [answer.id for _, answer in sorted(zip(rotated, answers, strict=True), key=lambda pair: pair[0])]
 
     with threads(6) as run:
-        everybody = [running.result(DEADLINE_SECONDS) for running in [run(submit, turn * 3) for turn in range(6)]]
+        results = [running.result(DEADLINE_SECONDS) for running in [run(submit, number * 3) for number in range(6)]]
 
-    assert all(ids == everybody[0] for ids in everybody)
+    assert all(ids == results[0] for ids in results)
     assert bench.engine.tasks.count() == len(keys)
 
 
-def test_messages_with_the_same_dedupe_keys_in_other_orders_do_not_deadlock(fast_bench: Bench) -> None:
-    ids = [fast_bench.add() for _ in range(2)]
-    barrier = Barrier(2)
-
-    def send(order: int) -> int:
-        sent = 0
-        for round_number in range(10):
-            messages = [
-                NewMessage(task_id=pk, body="1", dedupe_key=f"{round_number}-{number}")
-                for pk in ids
-                for number in range(50)
-            ]
-            barrier.wait(DEADLINE_SECONDS)
-            sent += len(fast_bench.engine.send(messages[::order]))
-        return sent
-
-    with threads(2) as start:
-        both = [start(send, order) for order in (1, -1)]
-        assert sum(one.result(2 * DEADLINE_SECONDS) for one in both) == 10 * 50 * len(ids)
-
-
 class TestLimits:
-    """A queue of which three may run."""
+    """A queue with a limit of three running tasks."""
 
-    MOST = 3
+    LIMIT = 3
 
     @pytest.fixture(autouse=True)
     def limit(self, bench: Bench) -> None:
-        bench.limit("a", self.MOST)
+        bench.limit("a", self.LIMIT)
 
-    def test_no_more_run_than_may_while_many_claim_and_commit(self, bench: Bench) -> None:
+    def test_limit_holds_under_concurrent_commits_and_claims(self, bench: Bench) -> None:
         count = 300 if is_fast(bench) else 60
         make_bench("postgresql").engine.enqueue([new(queue_name="a") for _ in range(count)])
-        barrier, is_over, in_hand, most_in_hand, lock = Barrier(5), Event(), [0], [0], Lock()
+        barrier, is_over, running_count, max_running, lock = Barrier(5), Event(), [0], [0], Lock()
 
         def hold(change: int) -> None:
             with lock:
-                in_hand[0] += change
-                most_in_hand[0] = max(most_in_hand[0], in_hand[0])
+                running_count[0] += change
+                max_running[0] = max(max_running[0], running_count[0])
 
         def work() -> int:
             other, done, outcomes = Bench(bench.engine), 0, list[Outcome]()
             deadline = monotonic() + DEADLINE_SECONDS
-            assert bench.engine.tasks.exists()  # with a connection by the time all begin
+            assert bench.engine.tasks.exists()  # opens the connection before the start
             barrier.wait(DEADLINE_SECONDS)
             while outcomes or bench.engine.tasks.ready().exists():
                 assert monotonic() < deadline
@@ -423,10 +410,10 @@ class TestLimits:
 
         assert sum(done) == count
         assert sum(1 for one in done if one) > 1, "one did it all"
-        assert 0 < max(seen, most_in_hand[0]) <= self.MOST
+        assert 0 < max(seen, max_running[0]) <= self.LIMIT
 
-    def test_queue_is_left_out_while_another_claims_from_it(self, bench: Bench) -> None:
-        """And counted only afterwards: two that count at once would each find room for three."""
+    def test_claim_skips_limited_queue_during_other_claim(self, bench: Bench) -> None:
+        """Two claims that count at once would each find three free places."""
         other = Bench(bench.engine)
         bench.engine.enqueue([new(queue_name="a") for _ in range(5)])
         wanted = bench.add(queue_name="b")
@@ -440,7 +427,7 @@ class TestLimits:
 
         assert (len(claims), claims.locked_queues) == (1, frozenset())
 
-    def test_what_another_commits_just_then_makes_room_for_the_next_claim_only(self, bench: Bench) -> None:
+    def test_uncommitted_end_frees_no_place_for_claim(self, bench: Bench) -> None:
         other = Bench(bench.engine)
         bench.engine.enqueue([new(queue_name="a") for _ in range(5)])
         claims = bench.claim(queues=["a"], limited=["a"])

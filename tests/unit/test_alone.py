@@ -1,4 +1,4 @@
-"""Who waits for whom where a test is marked `alone`."""
+"""A test marked `alone` runs while no other test runs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pytest
 from tests.alone import room_for
 
 LIMIT_SECONDS = 120.0
-ENOUGH_SECONDS = 0.3  # for somebody whom nothing holds up
+ENOUGH_SECONDS = 0.3  # enough for a test that nothing blocks
 
 
 class Process(threading.Thread):
-    """One of the suite's, with one test."""
+    """A process of the test suite with one test."""
 
     def __init__(self, folder: Path, *, alone: bool) -> None:
         super().__init__(daemon=True)
@@ -52,7 +52,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[bool], Process]]:
 
 
 def wait_until_held(gate: Path) -> None:
-    """Return once somebody waits for the room alone."""
+    """Return when a test waits to run alone."""
     until = time.monotonic() + LIMIT_SECONDS
     with gate.open("w") as probe:
         while time.monotonic() < until:
@@ -61,14 +61,14 @@ def wait_until_held(gate: Path) -> None:
             except BlockingIOError:
                 return
             flock(probe, LOCK_UN)
-    raise AssertionError("Nobody waits for the room alone.")
+    raise AssertionError("No test waits to run alone.")
 
 
-def test_others_run_side_by_side(start: Callable[[bool], Process]) -> None:
+def test_ordinary_tests_run_in_parallel(start: Callable[[bool], Process]) -> None:
     assert all(process.is_let_in() for process in [start(False), start(False)])
 
 
-def test_who_is_alone_waits_for_the_others_and_they_for_him(start: Callable[[bool], Process], tmp_path: Path) -> None:
+def test_alone_test_excludes_other_tests(start: Callable[[bool], Process], tmp_path: Path) -> None:
     first = start(False)
     assert first.is_let_in()
     alone = start(True)

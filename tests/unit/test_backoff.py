@@ -12,19 +12,19 @@ def never() -> float:
     return 0.0
 
 
-def test_waits_grow_by_the_factor_up_to_the_cap() -> None:
+def test_wait_grows_by_factor_up_to_cap() -> None:
     backoff = Backoff(base=2.0, factor=3.0, cap=50.0, jitter=0.0)
 
     assert [backoff.seconds(attempt) for attempt in range(1, 6)] == [2.0, 6.0, 18.0, 50.0, 50.0]
 
 
 @pytest.mark.parametrize(("draw", "seconds"), [(lambda: 0.0, 4.0), (lambda: 0.5, 4.2), (lambda: 1.0, 4.4)])
-def test_jitter_is_added_on_top(draw: Callable[[], float], seconds: float) -> None:
+def test_jitter_is_added_to_wait(draw: Callable[[], float], seconds: float) -> None:
     assert Backoff(base=2.0, jitter=0.1).seconds(2, draw) == pytest.approx(seconds)
 
 
-def test_the_cap_is_jittered_too() -> None:
-    """Otherwise all tasks that failed in an outage would be retried at once."""
+def test_jitter_is_added_to_cap() -> None:
+    """Without it, all tasks that failed in one outage would retry at once."""
     assert Backoff(cap=10.0, jitter=0.5).seconds(100, lambda: 1.0) == pytest.approx(15.0)
 
 
@@ -35,7 +35,7 @@ def test_the_cap_is_jittered_too() -> None:
     cap=st.floats(min_value=0.0, max_value=1e9),
     jitter=st.floats(min_value=0.0, max_value=10.0),
 )
-def test_wait_is_within_jitter(attempt: int, base: float, factor: float, cap: float, jitter: float) -> None:
+def test_wait_stays_within_jitter(attempt: int, base: float, factor: float, cap: float, jitter: float) -> None:
     backoff = Backoff(base=base, factor=factor, cap=cap, jitter=jitter)
     bare = backoff.seconds(attempt, never)
 

@@ -28,7 +28,7 @@ GUIDE = (CHECKOUT / "docs/deploy.md").read_text()
 DOCKERFILE = (CHECKOUT / "Dockerfile").read_text()
 COMPOSE = yaml.safe_load((CHECKOUT / "compose.yaml").read_text())["services"]
 PROBES = ("/livez", "/readyz")
-TO_HAND_BACK_SECONDS = 5.0
+RELEASE_SECONDS = 5.0
 PATIENCE_SECONDS = 600.0
 
 
@@ -101,28 +101,28 @@ def test_command_and_its_flags_exist(command: list[str]) -> None:
         pytest.importorskip("gunicorn.config").Config().parser().parse_args(arguments)
 
 
-def test_commands_of_every_kind_are_found() -> None:
+def test_commands_are_found_in_all_files() -> None:
     text = [shlex.join(command) for command in commands()]
     assert len(text) > 12
     for word in ("set_up_demo", "--health", "--shutdown-timeout 20", "--processes 4", "--worker-tmp-dir", "doctor"):
         assert any(word in line for line in text), word
 
 
-def test_variables_of_ours_are_flags() -> None:
+def test_jobqueue_variables_in_guide_are_flags() -> None:
     command = load_command_class("jobqueue", "run_executors")
     known = set(re.findall(r"\[(JOBQUEUE_\w+)\]", re.sub(r"\s+", "", command.create_parser("", "").format_help())))
     assert "JOBQUEUE_HEALTH" in known
     assert set(re.findall(r"JOBQUEUE_[A-Z_]+", GUIDE)) <= known
 
 
-def test_variables_of_the_demo_are_read() -> None:
+def test_variables_in_compose_are_read_by_demo() -> None:
     sources = "".join(path.read_text() for path in (CHECKOUT / "demo_project").rglob("*.py"))
     for name in ("migrate", "web", "executors"):
         for variable in COMPOSE[name]["environment"]:
             assert f'"{variable}"' in sources, variable
 
 
-def test_health_checks_ask_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compose_health_checks_use_existing_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     *program, port, path = COMPOSE["web"]["healthcheck"]["test"]
     assert program == ["CMD", "python", "-m", "demo_project.probe"]
     assert f"0.0.0.0:{port}" in image_command()
@@ -134,23 +134,23 @@ def test_health_checks_ask_what_is_there(monkeypatch: pytest.MonkeyPatch) -> Non
     assert path in PROBES
 
 
-def test_kubernetes_probes_reach_the_executor() -> None:
+def test_kubernetes_probes_reach_executor() -> None:
     (container,) = MANIFESTS["Deployment"]["spec"]["template"]["spec"]["containers"]
     (health,) = [entry["value"] for entry in container["env"] if entry["name"] == "JOBQUEUE_HEALTH"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     address = parse_address(health)
-    assert address.host == "0.0.0.0"  # kubelet does not come over loopback
+    assert address.host == "0.0.0.0"  # kubelet does not use loopback
     for probe, path in (("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
         get = container[probe]["httpGet"]
         assert (get["path"], ports[get["port"]]) == (path, address.port)
 
 
 @pytest.mark.django_db(databases=["default", "sqlite"])
-def test_scaler_reads_what_the_metrics_tell(client: Client) -> None:
+def test_scaler_reads_existing_metric(client: Client) -> None:
     (trigger,) = MANIFESTS["ScaledObject"]["spec"]["triggers"]
     assert trigger["authenticationRef"]["name"] == MANIFESTS["TriggerAuthentication"]["metadata"]["name"]
     assert MANIFESTS["ScaledObject"]["spec"]["scaleTargetRef"] == {"name": MANIFESTS["Deployment"]["metadata"]["name"]}
-    assert all(isinstance(value, str) for value in trigger["metadata"].values())  # as KEDA's schema wants
+    assert all(isinstance(value, str) for value in trigger["metadata"].values())  # required by the schema of KEDA
 
     TaskFactory(queue_name="default", enqueued_at=ago(60))
     client.force_login(make_user(is_superuser=True))
@@ -165,27 +165,27 @@ def seconds(text: str) -> float:
     return float(text.removesuffix("s"))
 
 
-def test_executors_have_time_to_hand_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_grace_exceeds_shutdown_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     unset = ExecutorSettings().shutdown_timeout
-    assert seconds(COMPOSE["executors"]["stop_grace_period"]) >= unset + TO_HAND_BACK_SECONDS
-    assert seconds(service()["TimeoutStopSec"]) >= unset + TO_HAND_BACK_SECONDS
+    assert seconds(COMPOSE["executors"]["stop_grace_period"]) >= unset + RELEASE_SECONDS
+    assert seconds(service()["TimeoutStopSec"]) >= unset + RELEASE_SECONDS
 
     (worker,) = [line for line in PROCFILE.splitlines() if line.startswith("worker")]
     heroku = executor_flags(shlex.split(worker), {}, monkeypatch)
-    assert heroku.shutdown_timeout + TO_HAND_BACK_SECONDS <= 30
+    assert heroku.shutdown_timeout + RELEASE_SECONDS <= 30
 
     pod = MANIFESTS["Deployment"]["spec"]["template"]["spec"]
     environment = {entry["name"]: entry["value"] for entry in pod["containers"][0]["env"]}
     kubernetes = executor_flags(pod["containers"][0]["command"], environment, monkeypatch)
-    assert pod["terminationGracePeriodSeconds"] >= kubernetes.shutdown_timeout + TO_HAND_BACK_SECONDS
+    assert pod["terminationGracePeriodSeconds"] >= kubernetes.shutdown_timeout + RELEASE_SECONDS
 
 
-def test_systemd_waits_longer_for_the_start_than_executors_for_the_database() -> None:
+def test_systemd_start_timeout_exceeds_connect_timeout() -> None:
     assert service()["Type"] == "notify"
     assert seconds(service()["TimeoutStartSec"]) > ExecutorSettings().connect_timeout
 
 
-def test_tables_come_before_everything_else() -> None:
+def test_compose_migrates_before_web_and_executors() -> None:
     assert COMPOSE["postgres"]["image"].startswith("postgres:18")
     for name in ("web", "executors"):
         assert COMPOSE[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
@@ -193,7 +193,7 @@ def test_tables_come_before_everything_else() -> None:
     assert COMPOSE["executors"]["deploy"]["replicas"] == 2
 
 
-def test_image_gets_what_it_copies() -> None:
+def test_image_copies_existing_files() -> None:
     ignored = (CHECKOUT / ".dockerignore").read_text().splitlines()
     admitted = [line[1:] for line in ignored if line.startswith("!")]
     copied = [
@@ -212,6 +212,6 @@ def test_image_does_not_run_as_root() -> None:
     assert users[-1] != "0"
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_in_guide_exist() -> None:
     for link in re.findall(r"\]\((?!https?:)([^)#]+)", GUIDE):
         assert (CHECKOUT / "docs" / link).exists(), link

@@ -1,4 +1,4 @@
-"""Environment variables that are almost flags."""
+"""Warnings about misspelt environment variables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FLAGS = {"JOBQUEUE_THREADS", "JOBQUEUE_QUEUE", "JOBQUEUE_SHUTDOWN_TIMEOUT"}
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("names", "message"),
     [
         ("JOBQUEUE_THREADS JOBQUEUE_FAILPOINTS JOBQUEUE_DSN PATH THREAD", ""),
         ("JOBQUEUE_THREAD", "JOBQUEUE_THREAD (did you mean JOBQUEUE_THREADS?)."),
@@ -18,9 +18,9 @@ FLAGS = {"JOBQUEUE_THREADS", "JOBQUEUE_QUEUE", "JOBQUEUE_SHUTDOWN_TIMEOUT"}
         ("JOBQUEUE_SHUTDOWN_TIMEOUT_SECONDS", "(did you mean JOBQUEUE_SHUTDOWN_TIMEOUT?)."),
     ],
 )
-def test_misspelt_variables_are_named_with_the_flag(given: str, said: str) -> None:
-    line = misspelt_variables(given.split(), FLAGS)
+def test_misspelt_variables_are_named_with_the_flag(names: str, message: str) -> None:
+    line = misspelt_variables(names.split(), FLAGS)
 
-    assert line.endswith(said)
-    assert bool(line) == bool(said)
-    assert line.startswith("The environment has what run_executors does not read: ") or not said
+    assert line.endswith(message)
+    assert bool(line) == bool(message)
+    assert line.startswith("The environment has what run_executors does not read: ") or not message

@@ -29,7 +29,7 @@ def test_failpoints_are_disabled_by_default() -> None:
     failpoints.reach("commit.before")
 
 
-def test_point_acts_on_the_nth_pass_and_once() -> None:
+def test_failpoint_acts_once_at_nth_pass() -> None:
     failpoints.arm("commit.before=raise@2, begin=delay:0")
     failpoints._reach("commit.before")
     with pytest.raises(OperationalError):
@@ -50,6 +50,6 @@ def test_environment_enables_failpoints() -> None:
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == -signal.SIGKILL
 
 
-def test_code_reaches_each_point() -> None:
+def test_every_failpoint_is_in_the_code() -> None:
     calls = {name for path in PACKAGE.rglob("*.py") for name in re.findall(r'\breach\("([a-z.]+)"\)', path.read_text())}
     assert calls == set(failpoints.POINTS)

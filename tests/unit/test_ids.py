@@ -13,7 +13,7 @@ from jobqueue.serialization import ids
 from jobqueue.serialization.ids import BLOCK, new_id
 
 
-def test_ids_are_of_version_seven_and_of_now() -> None:
+def test_id_is_uuid7_of_current_time() -> None:
     before = time.time_ns() // 1_000_000
     pk = new_id()
     after = time.time_ns() // 1_000_000
@@ -22,7 +22,7 @@ def test_ids_are_of_version_seven_and_of_now() -> None:
     assert before <= pk.int >> 80 <= after
 
 
-def test_ids_are_in_order_even_when_the_clock_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_are_in_order_while_clock_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ids, "_last_ns", 0)
     monkeypatch.setattr(time, "time_ns", lambda: 1_800_000_000_999_999_990)
 
@@ -39,8 +39,8 @@ def test_ids_of_several_threads_are_unique() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_forked_process_does_not_repeat_the_random_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    new_id()  # there are numbers left in the block
+def test_forked_process_does_not_repeat_random_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    new_id()  # fills the block of random numbers
     expected = ids._random[-1]
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:

@@ -26,7 +26,7 @@ VALUES = [
     "http_tokens",
 ]
 BODIES = ["actor", "context", "function", "registry", "results", "task_options"]
-LAYERS = [VALUES, ["models"], ["engine"], ["api", *BODIES], ["executor"], ["inspect"]]  # the rest are edges
+LAYERS = [VALUES, ["models"], ["engine"], ["api", *BODIES], ["executor"], ["inspect"]]  # all other modules are edges
 EDGES = {"admin", "cli", "http"}
 RUNS_TASKS = ["executor", "management", "testing"]
 
@@ -57,7 +57,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_imports_point_down(path: Path) -> None:
+def test_modules_import_only_lower_layers(path: Path) -> None:
     part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     for imported in set(imports(path)):
         assert layer(imported) <= layer(part), f"{part} imports {imported}"
@@ -66,7 +66,7 @@ def test_imports_point_down(path: Path) -> None:
         assert imported != "executor" or part in RUNS_TASKS, "a web process never imports the executor"
 
 
-def test_web_process_does_not_load_the_executor() -> None:
+def test_web_process_does_not_load_executor() -> None:
     modules = [path.relative_to(PACKAGE.parent).with_suffix("") for path in FILES]
     names = [".".join(path.parts).removesuffix(".__init__") for path in modules if path.parts[1] not in RUNS_TASKS]
     script = """if True:
@@ -106,7 +106,7 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for path in FILES if path != PACKAGE / "__init__.py"}
 
 
-def test_modules_do_not_import_each_other_in_a_cycle() -> None:
+def test_modules_have_no_import_cycles() -> None:
     imported = {name: modules_of(path) - {name} for name, path in MODULES.items()}
     reached: dict[str, set[str]] = {}
     for name in imported:

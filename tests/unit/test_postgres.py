@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL that demo and tests stand on."""
+"""The temporary PostgreSQL server of the demo and the tests."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def test_killed_server_starts_again_with_its_data(private_cluster: Cluster) -> None:
+def test_killed_server_restarts_with_its_data(private_cluster: Cluster) -> None:
     with psycopg.connect(private_cluster.url) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 1 AS one")
     held = psycopg.connect(private_cluster.url)
@@ -44,7 +44,7 @@ def test_killed_server_starts_again_with_its_data(private_cluster: Cluster) -> N
         assert connection.execute("SELECT one FROM kept").fetchone() == (1,)
 
 
-def test_number_of_a_stranger_in_the_pid_file_is_no_server(private_cluster: Cluster) -> None:
+def test_foreign_process_id_in_pid_file_is_ignored(private_cluster: Cluster) -> None:
     private_cluster.stop()
     (private_cluster.data / "postmaster.pid").write_text(f"{os.getpid()}\n{private_cluster.data}\n")
     assert private_cluster.pid() is None
@@ -52,7 +52,7 @@ def test_number_of_a_stranger_in_the_pid_file_is_no_server(private_cluster: Clus
     assert private_cluster.is_running()
 
 
-def test_second_cluster_object_uses_the_running_server_and_leaves_it_running(
+def test_second_cluster_object_keeps_server_running(
     private_cluster: Cluster,
 ) -> None:
     second = Cluster(private_cluster.data)
@@ -62,7 +62,7 @@ def test_second_cluster_object_uses_the_running_server_and_leaves_it_running(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_when_its_process_is_ended(number: signal.Signals) -> None:
+def test_ended_process_leaves_no_server_or_files(number: signal.Signals) -> None:
     command = [sys.executable, "-c", HOLD]
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
@@ -71,8 +71,8 @@ def test_nothing_is_left_when_its_process_is_ended(number: signal.Signals) -> No
     wait_for(lambda: not Path(f"/proc/{int(pid)}").exists() and not Path(os.fsdecode(data)).parent.exists())
 
 
-@pytest.mark.skipif(server_account() is None, reason="the server is ours")
-def test_folder_that_the_servers_account_cannot_tidy_is_not_taken(
+@pytest.mark.skipif(server_account() is None, reason="the server runs as this user")
+def test_aggregate_counterser_without_write_access_of_server_is_skipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = Path("/tmp") / f"jq-{os.getpid()}"

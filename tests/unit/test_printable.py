@@ -1,4 +1,4 @@
-"""Text from outside becomes one line."""
+"""printable() turns untrusted text into one line."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def test_control_characters_are_written_as_escapes(text: str, shown: str) -> Non
     assert printable(text) == shown
 
 
-def test_no_character_begins_a_new_line() -> None:
+def test_printable_text_is_one_line() -> None:
     for code in range(sys.maxunicode + 1):
         assert len(printable(f"a{chr(code)}b").splitlines()) == 1

@@ -44,17 +44,17 @@ def test_tasks_of_installed_apps_are_registered() -> None:
     assert list(registry.all()) == sorted(registry.all())
 
 
-def test_name_of_two_functions_is_a_check_error() -> None:
-    kept = task(name="mail")(first)
+def test_name_used_by_two_functions_is_a_check_error() -> None:
+    declared = task(name="mail")(first)
     task(name="mail")(second)
-    assert registry.get("mail") is kept
+    assert registry.get("mail") is declared
     [message] = check_task_names()
     assert message.id == "jobqueue.E002"
     assert "test_registry.first" in message.msg
     assert "test_registry.second" in message.msg
 
 
-def test_reloaded_function_takes_the_place_of_the_old_one() -> None:
+def test_reloaded_function_replaces_old_one() -> None:
     task(first)
     namespace: dict[str, Any] = {"__name__": first.__module__}
     exec("def first(): ...", namespace)
@@ -63,7 +63,7 @@ def test_reloaded_function_takes_the_place_of_the_old_one() -> None:
     assert check_task_names() == []
 
 
-def test_copies_leave_the_declaration_in_place() -> None:
+def test_copies_do_not_replace_declaration() -> None:
     declared = task(first)
     declared.using(priority=3)
     task(max_attempts=9)(first)
@@ -83,7 +83,7 @@ def test_valid_settings_have_no_problems() -> None:
         ({"AGING": -1, "NOTIFY": 1}, ["jobqueue.E004", "jobqueue.E004"]),
         ({"DATABASE": "queue"}, ["jobqueue.E005"]),
         ({"DATABASE": 5}, ["jobqueue.E004"]),
-        ({"RETENTION": {"FAILED": float("inf")}}, ["jobqueue.E004"]),  # "for ever" is None
+        ({"RETENTION": {"FAILED": float("inf")}}, ["jobqueue.E004"]),  # None keeps tasks without limit
         ({"RETENTION": {"FAILED": float("nan")}}, ["jobqueue.E004"]),
         ({"RETENTION": {"FAILED": 10**12}}, ["jobqueue.E004"]),
         ({"RETENTION": {"FAILED": -1}}, ["jobqueue.E004"]),
@@ -94,12 +94,12 @@ def test_wrong_options_are_check_errors(options: dict[str, Any], ids: list[str])
 
 
 @pytest.mark.parametrize("options", [None, ["NOTIFY"]])
-def test_options_that_are_not_a_dict_are_one_error(options: Any) -> None:
+def test_options_of_wrong_type_are_one_error(options: Any) -> None:
     (message,) = JobQueueBackend("default", {"OPTIONS": options}).check()
     assert "['OPTIONS']: must be a dict, not " in message.msg
 
 
-def test_queues_that_are_a_text_are_refused() -> None:
+def test_queues_given_as_text_are_refused() -> None:
     with pytest.raises(ImproperlyConfigured, match=r"must be a list such as \['emails'\], not a text"):
         JobQueueBackend("default", {"QUEUES": "emails"})
 
@@ -160,7 +160,7 @@ def test_each_problem_is_reported_once() -> None:
 
 
 @override_settings(TASKS={"default": {"BACKEND": "jobqueue.backend.JobQueueBackend", "OPTIONS": {"POLL": 1}}})
-def test_our_check_runs_if_the_backport_is_not_an_app(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_runs_if_backport_is_not_installed_app(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, f"{PACKAGE}.checks", raising=False)
     assert not are_backends_checked()
     assert [message.id for message in check_backends()] == ["jobqueue.E004"]
@@ -193,10 +193,10 @@ call_command("check")
 """
 
 
-def test_missing_backport_is_an_error_of_import_and_check(tmp_path: Path) -> None:
+def test_missing_backport_fails_import_and_check(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", WITHOUT_FRAMEWORK],
-        cwd=tmp_path,  # where the check makes the file of its database
+        cwd=tmp_path,  # the check creates its database file here
         capture_output=True,
         text=True,
         check=False,

@@ -57,7 +57,7 @@ def running(**values: Any) -> Any:
     return from_claimed(claimed(**values), tasks.add, [1], {"b": 2}, worker_id="executor-1")
 
 
-def test_running_result_counts_this_attempt() -> None:
+def test_running_result_counts_current_attempt() -> None:
     result = running()
     assert (result.status, result.worker_ids) == (TaskResultStatus.RUNNING, ["executor-1"])
     assert TaskContext(task_result=result).attempt == 1
@@ -66,7 +66,7 @@ def test_running_result_counts_this_attempt() -> None:
     assert result.task is tasks.add
 
 
-def test_later_attempt_has_errors_of_earlier_ones() -> None:
+def test_later_attempt_has_earlier_errors() -> None:
     result = running(worker_ids='["a","a"]', errors=json.dumps([ERROR]), started_at=NOON, queue_name="slow", priority=5)
     assert TaskContext(task_result=result).attempt == 3
     assert (result.started_at, result.last_attempted_at) == (NOON, NOON + timedelta(seconds=1))
@@ -75,7 +75,7 @@ def test_later_attempt_has_errors_of_earlier_ones() -> None:
 
 
 @pytest.mark.parametrize(("args", "kwargs"), [({"a": 1}, {}), ([1], [2]), (None, {}), ("ab", {})])
-def test_arguments_of_the_wrong_shape_are_an_error(args: Any, kwargs: Any) -> None:
+def test_arguments_of_wrong_shape_are_an_error(args: Any, kwargs: Any) -> None:
     with pytest.raises(ValueError, match="not a list and an object"):
         from_claimed(claimed(), tasks.add, args, kwargs, worker_id="x")
 

@@ -143,7 +143,7 @@ def test_other_types_become_plain_json(value: Any, expected: Any) -> None:
         ({float("nan"): 3}, "NaN is not JSON"),
     ],
 )
-def test_unstorable_value_is_rejected_by_parameter(value: Any, reason: str) -> None:
+def test_rejection_names_parameter_of_unstorable_value(value: Any, reason: str) -> None:
     assert reason in refusal(value)
     assert "send_receipt(): argument 'currency'" in refusal(1, value)
     assert "send_receipt(): argument '*lines'[1]" in refusal(1, "x", 2, value)
@@ -151,7 +151,7 @@ def test_unstorable_value_is_rejected_by_parameter(value: Any, reason: str) -> N
     assert "send_receipt(): argument 'note'" in refusal(1, note=value)
 
 
-def test_rejection_shows_path_and_no_value() -> None:
+def test_rejection_shows_path_without_value() -> None:
     assert refusal({"lines": [1, 2, {"hunter2"}]}) == (
         "send_receipt(): argument 'order'['lines'][2]: set is not JSON; pass a list"
     )
@@ -167,7 +167,7 @@ def test_rejection_shows_path_and_no_value() -> None:
         ((1,), {"orderid": 2}, "got an unexpected keyword argument 'orderid'"),
     ],
 )
-def test_arguments_that_do_not_fit_the_signature_are_rejected(args: Any, kwargs: Any, reason: str) -> None:
+def test_arguments_outside_signature_are_rejected(args: Any, kwargs: Any, reason: str) -> None:
     with pytest.raises(InvalidArguments) as caught:
         encode_arguments(ship, args, kwargs, name="ship()", max_bytes=1000)
     assert str(caught.value) == f"ship(): {reason}"
@@ -197,7 +197,7 @@ class Endless(UserList[int]):
         return itertools.repeat(1)
 
 
-def test_values_without_end_are_rejected() -> None:
+def test_endless_values_are_rejected() -> None:
     again_and_again: Any = [1]
     for _ in range(60):
         again_and_again = [again_and_again, again_and_again]

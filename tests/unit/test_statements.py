@@ -1,4 +1,4 @@
-"""The statements as they are read from their files."""
+"""Statements read from the SQL files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ NAMES = sorted(path.name.removesuffix(".sql") for path in (files("jobqueue.engin
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_statement_is_short_enough_to_be_parsed_once(name: str) -> None:
+def test_statement_fits_cache_of_parsed_statements(name: str) -> None:
     assert 0 < len(statement(name)) <= MAX_CACHED_STATEMENT_LENGTH
 
 
-def test_comments_and_indentation_stay_in_the_file() -> None:
+def test_statement_has_no_comments_or_indentation() -> None:
     assert statement("heartbeat").startswith("WITH own AS MATERIALIZED")
     assert not [line for line in statement("commit").splitlines() if line != line.strip() or line.startswith("--")]

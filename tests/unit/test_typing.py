@@ -78,9 +78,9 @@ def wrong_option() -> None: ...
 def test_strict_mypy_finds_exactly_the_wrong_calls(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     user_file = tmp_path / "user_tasks.py"
     user_file.write_text(USER_FILE)
-    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n")  # a user's: no plugin
-    kept = getattr(pytestconfig, "cache", None)
-    cache = kept.mkdir("mypy") if kept else tmp_path / "cache"
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n")  # without the plugin of Django
+    pytest_cache = getattr(pytestconfig, "cache", None)
+    cache = pytest_cache.mkdir("mypy") if pytest_cache else tmp_path / "cache"
     command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", str(cache)]
     ran = subprocess.run(
         [*command, "--no-error-summary", user_file.name],
@@ -91,9 +91,9 @@ def test_strict_mypy_finds_exactly_the_wrong_calls(tmp_path: Path, pytestconfig:
         env={"MYPYPATH": str(Path(__file__).parents[2]), "PATH": ""},
     )
     found = [line for line in ran.stdout.splitlines() if line.startswith(user_file.name) and " error: " in line]
-    guilty = {int(line.split(":")[1]) for line in found}
+    reported = {int(line.split(":")[1]) for line in found}
     lines = list(enumerate(USER_FILE.splitlines(), 1))
     wrong = {number for number, line in lines if line.endswith("# error")}
-    # Without stubs that know django.tasks, what Django's classes return is Any.
+    # Without stubs for django.tasks, values of Django's classes are Any.
     unsure = {number for number, line in lines if line.endswith("# error where Django has stubs")}
-    assert guilty - unsure == wrong, ran.stdout + ran.stderr
+    assert reported - unsure == wrong, ran.stdout + ran.stderr

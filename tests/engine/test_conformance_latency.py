@@ -1,4 +1,4 @@
-"""draining, on every engine."""
+"""queue_latency, on every engine."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def only(bench: Bench) -> QueueLatency:
     return found
 
 
-def test_empty_queue_is_none_in_use(bench: Bench) -> None:
+def test_empty_queue_is_not_listed(bench: Bench) -> None:
     bench.running()
     bench.add(wake_after_seconds=60.0)
 
     assert bench.engine.queue_latency() == []
 
 
-def test_queues_come_with_their_oldest_of_any_priority(bench: Bench) -> None:
+def test_latency_is_that_of_oldest_task_of_any_priority(bench: Bench) -> None:
     waited(bench, 100, queue_name="b")
     waited(bench, 400, queue_name="a", priority=-3)
     waited(bench, 30, queue_name="a", priority=5)
@@ -58,7 +58,7 @@ def test_queues_come_with_their_oldest_of_any_priority(bench: Bench) -> None:
         ({"backend": "other"}, False),
     ],
 )
-def test_queue_is_served_by_an_executor_that_lives_and_takes_it(
+def test_queue_is_served_by_live_executor_that_claims_from_it(
     bench: Bench, changes: dict[str, object], is_served: bool
 ) -> None:
     bench.add()
@@ -77,7 +77,7 @@ def test_queue_is_served_by_an_executor_that_lives_and_takes_it(
         ({"paused_at": bound(), "name": "mail"}, False),
     ],
 )
-def test_queue_is_paused(bench: Bench, changes: dict[str, object], is_paused: bool) -> None:
+def test_paused_queue_is_reported(bench: Bench, changes: dict[str, object], is_paused: bool) -> None:
     bench.add()
     rows = Queue.objects.using(bench.engine.database)
     rows.create(backend=bench.engine.alias, **{"name": "default", **changes})
@@ -86,8 +86,8 @@ def test_queue_is_paused(bench: Bench, changes: dict[str, object], is_paused: bo
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "QUIET", "DRAINING", "lost", "STOPPED", "none"])
-def test_tasks_that_any_executor_brings_on_are_stranded_while_none_is_alive(bench: Bench, state: str) -> None:
-    """Nobody makes READY what is due, and nobody rescues: without READY tasks such a queue would look empty."""
+def test_due_and_lost_tasks_count_while_no_executor_is_alive(bench: Bench, state: str) -> None:
+    """Without an executor, due tasks do not become READY. Their queue must not look empty."""
     for queue_name, seconds in (("due", 120.0), ("due", 60.0), ("held", 300.0), ("tomorrow", -60.0)):
         pk = bench.add(queue_name=queue_name, wake_after_seconds=1000.0)
         bench.set(pk, wake_at=ago(seconds))
@@ -108,7 +108,7 @@ def test_tasks_that_any_executor_brings_on_are_stranded_while_none_is_alive(benc
     assert found["due"].latency_seconds == pytest.approx(120, abs=20)
 
 
-def test_stranded_tasks_do_not_hide_the_ready_ones(bench: Bench) -> None:
+def test_latency_of_ready_tasks_ignores_due_tasks(bench: Bench) -> None:
     waited(bench, 30)
     bench.set(bench.add(wake_after_seconds=1000.0), wake_at=ago(500))
 

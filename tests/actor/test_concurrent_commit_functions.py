@@ -1,23 +1,20 @@
-"""Functions that run inside committing transactions at the same moment: none waits for another."""
+"""Concurrent commit functions do not block each other."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connections, transaction
 
 import jobqueue
 from jobqueue import Done, PollContext, Send, Suspend
-from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.actor.stage import Stage
+from tests.engine.sessions import session
 from tests.executor.conftest import start as start
 from tests.executor.harness import DEADLINE, Start, wait_for
 
@@ -26,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def database() -> str:
-    """PostgreSQL alone: SQLite has one writer, who holds the database while such a function runs."""
+    """Use PostgreSQL alone. On SQLite, a commit function blocks all other writers."""
     return "default"
 
 
@@ -36,7 +33,7 @@ def stage(database: str, transactional_db: None) -> Stage:
 
 
 def wait_until(stage: Stage, status: Status, *ids: UUID) -> None:
-    """Wait until these have entered a state; a failed try ends the wait."""
+    """Wait until these tasks have a state. Raise on a failed attempt."""
 
     def look() -> bool:
         rows = [stage.row(pk) for pk in ids]
@@ -46,30 +43,8 @@ def wait_until(stage: Stage, status: Status, *ids: UUID) -> None:
     wait_for(look, str(status))
 
 
-@contextmanager
-def locked_for_update(pk: UUID) -> Iterator[None]:
-    """Let somebody else's transaction hold a row so that not even a message can be sent to it."""
-    is_locked, may_end = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with transaction.atomic():
-            Task.objects.select_for_update().get(pk=pk)
-            is_locked.set()
-            may_end.wait(DEADLINE)
-        connections.close_all()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert is_locked.wait(DEADLINE)
-    try:
-        yield
-    finally:
-        may_end.set()
-        thread.join(DEADLINE)
-
-
-def test_two_that_send_to_each_other(stage: Stage, start: Start) -> None:
-    both_hold_their_rows = threading.Barrier(2)
+def test_commit_functions_send_to_each_other(stage: Stage, start: Start) -> None:
+    both_rows_locked = threading.Barrier(2)
     ids: list[UUID] = []
 
     def poll(context: PollContext[Any]) -> Any:
@@ -77,7 +52,7 @@ def test_two_that_send_to_each_other(stage: Stage, start: Start) -> None:
             return Done([message.body for message in context.inbox.take()])
 
         def commit() -> Any:
-            both_hold_their_rows.wait(DEADLINE)
+            both_rows_locked.wait(DEADLINE)
             return Send(next(pk for pk in ids if pk != context.id), "hello"), Suspend()
 
         return commit
@@ -87,17 +62,17 @@ def test_two_that_send_to_each_other(stage: Stage, start: Start) -> None:
     wait_until(stage, Status.SUCCESSFUL, *ids)
 
     assert [stage.result(pk) for pk in ids] == [["hello"]] * 2
-    assert not both_hold_their_rows.broken
+    assert not both_rows_locked.broken
 
 
-def test_a_parent_that_sends_to_a_child_that_ends(stage: Stage, start: Start) -> None:
-    both_hold_their_rows = threading.Barrier(2)
+def test_parent_sends_to_child_that_ends_at_the_same_time(stage: Stage, start: Start) -> None:
+    both_rows_locked = threading.Barrier(2)
     parent_has_committed = threading.Event()
 
     def child(context: PollContext[Any]) -> Any:
         def commit() -> Any:
-            both_hold_their_rows.wait(DEADLINE)
-            assert parent_has_committed.wait(DEADLINE)  # a task that has ended takes no messages
+            both_rows_locked.wait(DEADLINE)
+            assert parent_has_committed.wait(DEADLINE)  # a finished task takes no messages
             return Done("the end")
 
         return commit
@@ -106,7 +81,7 @@ def test_a_parent_that_sends_to_a_child_that_ends(stage: Stage, start: Start) ->
 
     def parent(context: PollContext[Any]) -> Any:
         def commit() -> Any:
-            both_hold_their_rows.wait(DEADLINE)
+            both_rows_locked.wait(DEADLINE)
             return Send(spawned.id, "stop"), Suspend()
 
         match context.polls:
@@ -125,12 +100,12 @@ def test_a_parent_that_sends_to_a_child_that_ends(stage: Stage, start: Start) ->
     assert stage.result(pk) == ["the end"]
 
 
-def test_a_parent_that_cancels_a_child_that_ends(stage: Stage, start: Start) -> None:
-    both_hold_their_rows = threading.Barrier(2)
+def test_parent_cancels_child_that_ends_at_the_same_time(stage: Stage, start: Start) -> None:
+    both_rows_locked = threading.Barrier(2)
 
     def child(context: PollContext[Any]) -> Any:
         def commit() -> Any:
-            both_hold_their_rows.wait(DEADLINE)
+            both_rows_locked.wait(DEADLINE)
             return Done("the end")
 
         return commit
@@ -139,7 +114,7 @@ def test_a_parent_that_cancels_a_child_that_ends(stage: Stage, start: Start) -> 
 
     def parent(context: PollContext[Any]) -> Any:
         def commit() -> Any:
-            both_hold_their_rows.wait(DEADLINE)
+            both_rows_locked.wait(DEADLINE)
             assert not jobqueue.cancel(spawned.id).busy
             return Done("cancelled it")
 
@@ -151,15 +126,15 @@ def test_a_parent_that_cancels_a_child_that_ends(stage: Stage, start: Start) -> 
     wait_until(stage, Status.SUCCESSFUL, spawned.id)
 
 
-def test_one_that_ends_with_a_child_that_sends_to_it(stage: Stage, start: Start) -> None:
-    """It cannot end while the child's row is held, and begins again when it can: no attempt is counted."""
-    both_hold_their_rows = threading.Barrier(2)
+def test_parent_cancelling_locked_child_retries_without_attempt(stage: Stage, start: Start) -> None:
+    """The parent retries until the row of the child is unlocked. No attempt is counted."""
+    both_rows_locked = threading.Barrier(2)
     parent_has_tried = threading.Event()
     polls: list[int] = []
 
     def child(context: PollContext[Any]) -> Any:
         def commit() -> Any:
-            both_hold_their_rows.wait(DEADLINE)
+            both_rows_locked.wait(DEADLINE)
             assert parent_has_tried.wait(DEADLINE)
             return Suspend()
 
@@ -176,7 +151,7 @@ def test_one_that_ends_with_a_child_that_sends_to_it(stage: Stage, start: Start)
 
         def commit() -> Any:
             if len(polls) == 1:
-                both_hold_their_rows.wait(DEADLINE)
+                both_rows_locked.wait(DEADLINE)
             Group.objects.create(name=f"try {len(polls)}")
             return Done(len(polls), cancel_children=True)
 
@@ -192,7 +167,7 @@ def test_one_that_ends_with_a_child_that_sends_to_it(stage: Stage, start: Start)
     assert stage.result(pk) > 1
 
 
-def test_one_whose_receiver_is_locked_against_messages_begins_again(stage: Stage, start: Start) -> None:
+def test_sender_to_locked_receiver_retries_without_attempt(stage: Stage, start: Start) -> None:
     receiver = stage.enter(lambda context: Suspend(timedelta(days=1)))
     polls: list[int] = []
 
@@ -207,7 +182,8 @@ def test_one_whose_receiver_is_locked_against_messages_begins_again(stage: Stage
 
     start(threads=2)
     wait_until(stage, Status.SUSPENDED, receiver)
-    with locked_for_update(receiver):
+    with session() as blocker:
+        blocker.lock(receiver, strength="UPDATE")
         pk = stage.enter(poll, max_attempts=1)
         beside = stage.enter(lambda context: Done("not held up"))
         wait_until(stage, Status.SUCCESSFUL, beside)

@@ -1,4 +1,4 @@
-"""pending_maintenance, on every engine: whoever is told that there is nothing to do does not look."""
+"""pending_maintenance, on every engine: executors skip the work that it does not report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def running(bench: Bench) -> None:
     bench.running()
 
 
-def mail(bench: Bench) -> None:
+def messages(bench: Bench) -> None:
     bench.send(bench.suspended())
 
 
@@ -30,30 +30,30 @@ def command(bench: Bench) -> None:
     bench.engine.command([bench.executor_id], Command.STOP)
 
 
-def suspects(bench: Bench) -> None:
+def isolated(bench: Bench) -> None:
     bench.set(bench.add(), executor_losses=2)
 
 
-@pytest.mark.parametrize("begin", [running, mail, command, suspects])
-def test_what_there_may_be_to_do_is_named(bench: Bench, begin: Callable[[Bench], None]) -> None:
+@pytest.mark.parametrize("begin", [running, messages, command, isolated])
+def test_pending_maintenance_reports_each_kind_of_work(bench: Bench, begin: Callable[[Bench], None]) -> None:
     begin(bench)
 
     assert asdict(bench.engine.pending_maintenance(bench.executor_id))[f"has_{begin.__name__}"]
 
 
 @pytest.mark.parametrize("left", [-60.0, 60.0])
-def test_alarm_is_not_told_later_than_it_is(bench: Bench, left: float) -> None:
+def test_alarm_seconds_is_never_too_late(bench: Bench, left: float) -> None:
     bench.add(wake_after_seconds=86_400.0)
     bench.add(wake_after_seconds=100.0)
     bench.time_passes(100.0 - left)
 
-    alarm = bench.engine.pending_maintenance(bench.executor_id).alarm_seconds
-    assert alarm is not None
-    assert alarm <= max(0.0, left)
+    seconds = bench.engine.pending_maintenance(bench.executor_id).alarm_seconds
+    assert seconds is not None
+    assert seconds <= max(0.0, left)
 
 
-@pytest.mark.parametrize("begin", [running, mail, command, suspects])
-def test_postgresql_names_nothing_else(begin: Callable[[Bench], None]) -> None:
+@pytest.mark.parametrize("begin", [running, messages, command, isolated])
+def test_pending_maintenance_reports_no_other_kind(begin: Callable[[Bench], None]) -> None:
     bench = make_bench("postgresql")
     assert bench.engine.pending_maintenance(bench.executor_id) == NOTHING
     begin(bench)
@@ -62,9 +62,9 @@ def test_postgresql_names_nothing_else(begin: Callable[[Bench], None]) -> None:
     assert {name for name, value in due.items() if value} == {f"has_{begin.__name__}"}
 
 
-def test_what_concerns_others_is_nothing_to_do() -> None:
+def test_pending_maintenance_ignores_work_of_others() -> None:
     bench = make_bench("postgresql")
-    bench.send(bench.add())  # which is READY
+    bench.send(bench.add())  # READY tasks need no wake-up
     bench.set(bench.suspended(), status="FAILED", executor_losses=2)
     bench.set(bench.suspended(), backend="another", wake_at=bench.engine.now())
     bench.set(bench.add(), backend="another", executor_losses=2)
