@@ -17,7 +17,7 @@ from pathlib import Path
 from demo_project.postgres import throwaway_cluster
 from jobqueue.engine.postgres.engine import PostgresEngine
 from verification.faults import report
-from verification.interleavings import cases, catches
+from verification.interleavings import cases, mutant_cases
 from verification.interleavings.cases import Case
 from verification.interleavings.orders import Explored, Plan
 from verification.interleavings.process import pool_of
@@ -69,7 +69,7 @@ def interleavings(seed: int, seeds: int) -> Chapter:
                     failures += 1
                     print(cases.report(explored, case), flush=True)
             wanted = [case for case in wanted if not found[case][0].is_whole]
-            plan = replace(plan, seed=plan.seed + 1, is_more=True)
+            plan = replace(plan, seed=plan.seed + 1, is_sample_only=True)
     samples = [sum(one.count for one in ones) for ones in found.values() if not ones[0].is_whole]
     known = {
         "orders_date": today(),
@@ -117,9 +117,11 @@ def mutants(seed: int, seeds: int) -> Chapter:
     """Each broken engine, until it is caught."""
     rows, missed = [], []
     with pool() as steppers, pool(1) as players:
-        orders = [(one, cases.begin(steppers, (one.by, one.kind), Plan(seed=seed))) for one in catches.BY_ORDERS]
-        some = range(seed, seed + catches.MOST_PLAYS)
-        plays = [(one, players.submit(process.run, some, one.kind)) for one in catches.BY_PLAYS]
+        orders = [
+            (one, cases.begin(steppers, (one.by, one.kind), Plan(seed=seed))) for one in mutant_cases.CAUGHT_BY_RACES
+        ]
+        some = range(seed, seed + mutant_cases.MAX_SEEDS)
+        plays = [(one, players.submit(process.run, some, one.kind)) for one in mutant_cases.CAUGHT_BY_SIMULATION]
         for catch, explored in ((one, future.result()) for one, future in orders):
             problems = explored.failure.problems if explored.failure is not None else []
             rows.append(catch.cells(explored.count))
@@ -134,9 +136,11 @@ def mutants(seed: int, seeds: int) -> Chapter:
         print(f"NOT CAUGHT: {name}; once more: make verify ARGS='--only mutants --seed {seed}'", flush=True)
     known = {
         "mutants_date": today(),
-        "broken_engines": len({catch.kind for catch in [*catches.BY_ORDERS, *catches.BY_PLAYS]}),
+        "broken_engines": len(
+            {catch.kind for catch in [*mutant_cases.CAUGHT_BY_RACES, *mutant_cases.CAUGHT_BY_SIMULATION]}
+        ),
         "missed": ", ".join(missed) or "none",
-        "caught": report.table(catches.HEAD, rows, numbers_from=4),
+        "caught": report.table(mutant_cases.HEAD, rows, numbers_from=4),
     }
     return Chapter(known, not missed)
 

@@ -1,4 +1,4 @@
-"""Which scenario on which engine, in processes of their own; and the story of an order that failed."""
+"""Run scenarios on engines in a process pool, and describe an order that failed."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def begin(pool: ProcessPoolExecutor, case: Case, plan: Plan) -> Future[Explored]
 
 
 def longest_first(cases: list[Case]) -> list[Case]:
-    """Those of three connections are never run whole."""
-    return sorted(cases, key=lambda case: -SCENARIOS[case[0]].actors)
+    """Sort cases: races of three connections first, since they always run all their samples."""
+    return sorted(cases, key=lambda case: -SCENARIOS[case[0]].clients)
 
 
 def report(explored: Explored, case: Case) -> str:
-    """Tell a failure as a story: each step, what does not hold, and how to see it again."""
+    """Describe a failed order: its steps, the violated invariants, and the command that repeats it."""
     order = explored.failure
     assert order is not None
-    test = f"verification/interleavings/test_orders.py::test_any_order_is_right[{name_of(case)}]"
+    test = f"verification/interleavings/test_orders.py::test_every_order_keeps_the_invariants[{name_of(case)}]"
     steps = [
-        f"  {letter}  {seconds:6.3f} s  {words}"
-        for (letter, words), seconds in zip(order.steps, order.took_seconds, strict=True)
+        f"  {label}  {seconds:6.3f} s  {words}"
+        for (label, words), seconds in zip(order.steps, order.took_seconds, strict=True)
     ]
-    again = f"JOBQUEUE_ORDER={order.letters} python -m pytest '{test}'"
+    again = f"JOBQUEUE_ORDER={order.labels} python -m pytest '{test}'"
     return "\n".join(
         [f"{case[0]}: order {explored.count}, seed {explored.seed}", *steps, *order.problems, "Again:", f"  {again}"]
     )

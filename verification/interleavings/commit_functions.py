@@ -1,4 +1,7 @@
-"""Polls that return a function: it runs in the committing transaction, which holds the task's row from its start."""
+"""
+Scenarios with polls that return a function. The function runs in the commit's transaction, which locks the task
+first.
+"""
 
 from __future__ import annotations
 
@@ -8,74 +11,82 @@ from itertools import chain, repeat
 from django.db import transaction
 
 from jobqueue.records import ClaimedTask, Outcome
-from verification.interleavings.stepper import Place, Script, rest
-from verification.interleavings.world import Decide, World, done, done_with_children, spawn, suspend, telling
+from verification.interleavings.backend import (
+    Decide,
+    IsolatedBackend,
+    and_send,
+    spawn,
+    succeed,
+    succeed_and_cancel_children,
+    suspend,
+)
+from verification.interleavings.stepper import ClientState, Script, rest
 
-SetUp = Callable[[World], Sequence[Script]]
+SetUp = Callable[[IsolatedBackend], Sequence[Script]]
 
 
-def commit_in_function(world: World, claimed: ClaimedTask, result: Outcome) -> None:
-    """What a worker does: where a row is held that it cannot do without, all is undone and begins again."""
-    for place in chain([Place.RESTING], repeat(Place.IDLE)):
+def commit_in_function(backend: IsolatedBackend, claimed: ClaimedTask, result: Outcome) -> None:
+    """Commit as a worker thread does. If another transaction holds a required row, roll back and start again."""
+    for state in chain([ClientState.AFTER_COMMIT], repeat(ClientState.LAST)):
         with transaction.atomic():
-            assert world.engine.lock_claim(claimed)
-            answer = world.engine.commit([result], wait=True)
+            assert backend.engine.lock_claim(claimed)
+            answer = backend.engine.commit([result], wait=True)
             if answer.unknown:
                 transaction.set_rollback(True)
-        again = world._note_answer([result], answer)
-        world._follow_up(answer)
+        again = backend._record_result([result], answer)
+        backend._wake(answer)
         if not answer.unknown:
-            world.commit(*again)  # a poll that has failed by it goes the ordinary way
+            backend.commit(*again)  # a poll that failed is committed without the function
             return
-        rest(place)
+        rest(state)
 
 
-def peers(world: World) -> Sequence[Script]:
-    """Each tells the other and suspends."""
-    a, b = world.running("a"), world.running("b")
+def peers(backend: IsolatedBackend) -> Sequence[Script]:
+    """Two tasks send to each other and suspend."""
+    a, b = backend.running("a"), backend.running("b")
     return [
-        lambda: commit_in_function(world, a, telling(suspend, b.id, "from-a")(a, ())),
-        lambda: commit_in_function(world, b, telling(suspend, a.id, "from-b")(b, ())),
+        lambda: commit_in_function(backend, a, and_send(suspend, b.id, "from-a")(a, ())),
+        lambda: commit_in_function(backend, b, and_send(suspend, a.id, "from-b")(b, ())),
     ]
 
 
-def peer_of_a_pulse(world: World) -> Sequence[Script]:
+def peer_without_function(backend: IsolatedBackend) -> Sequence[Script]:
     """The other's poll returned actions, as most do."""
-    a, b = world.running("a"), world.running("b")
+    a, b = backend.running("a"), backend.running("b")
     return [
-        lambda: commit_in_function(world, a, telling(suspend, b.id, "from-a")(a, ())),
-        lambda: world.commit(telling(suspend, a.id, "from-b")(b, ())),
+        lambda: commit_in_function(backend, a, and_send(suspend, b.id, "from-a")(a, ())),
+        lambda: backend.commit(and_send(suspend, a.id, "from-b")(b, ())),
     ]
 
 
 def family(child_decides: Decide) -> SetUp:
-    """A parent tells its child something, which ends, or goes on."""
+    """A parent sends to its child, which ends or suspends."""
 
-    def set_up(world: World) -> Sequence[Script]:
-        parent = world.running("parent")
-        child = world.running("child", parent_id=parent.id)
+    def set_up(backend: IsolatedBackend) -> Sequence[Script]:
+        parent = backend.running("parent")
+        child = backend.running("child", parent_id=parent.id)
         return [
-            lambda: commit_in_function(world, parent, telling(suspend, child.id, "stop")(parent, ())),
-            lambda: commit_in_function(world, child, child_decides(child, ())),
+            lambda: commit_in_function(backend, parent, and_send(suspend, child.id, "stop")(parent, ())),
+            lambda: commit_in_function(backend, child, child_decides(child, ())),
         ]
 
     return set_up
 
 
-def ending_with_children(world: World) -> Sequence[Script]:
-    """Its child has a child in the same moment."""
-    parent = world.running("parent")
-    child = world.running("child", parent_id=parent.id)
+def ending_with_children(backend: IsolatedBackend) -> Sequence[Script]:
+    """A child spawns a child at the moment its parent cancels it."""
+    parent = backend.running("parent")
+    child = backend.running("child", parent_id=parent.id)
     return [
-        lambda: commit_in_function(world, parent, done_with_children(parent, ())),
-        lambda: commit_in_function(world, child, spawn(child, ())),
+        lambda: commit_in_function(backend, parent, succeed_and_cancel_children(parent, ())),
+        lambda: commit_in_function(backend, child, spawn(child, ())),
     ]
 
 
-def cancelling_a_tree(world: World) -> Sequence[Script]:
-    parent = world.suspended("parent")
-    child = world.running("child", parent_id=parent)
+def cancelling_a_tree(backend: IsolatedBackend) -> Sequence[Script]:
+    parent = backend.suspended("parent")
+    child = backend.running("child", parent_id=parent)
     return [
-        lambda: world.cancel(parent, tree=True),
-        lambda: commit_in_function(world, child, done(child, ())),
+        lambda: backend.cancel(parent, tree=True),
+        lambda: commit_in_function(backend, child, succeed(child, ())),
     ]

@@ -1,4 +1,4 @@
-"""Scenarios explored by a few processes at once, on this session's server; each in a world of its own."""
+"""Run scenarios in a few processes on this session's server. Each scenario has a backend alias of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pool(process_environment: dict[str, str]) -> Iterator[ProcessPoolExecutor]:
 
 @pytest.fixture(scope="module")
 def started(pool: ProcessPoolExecutor, request: pytest.FixtureRequest) -> Started:
-    """Begin with all scenarios that this file will ask for, those of many orders first."""
+    """Start all scenarios that this file needs, those with the most orders first."""
     items = [item for item in request.session.items if item.path == request.path]
     asked = [item.callspec.params for item in items if hasattr(item, "callspec")]
     wanted = [(params["scenario"], params["kind"]) for params in asked if {"scenario", "kind"} <= params.keys()]
@@ -37,13 +37,13 @@ def started(pool: ProcessPoolExecutor, request: pytest.FixtureRequest) -> Starte
 
 @pytest.fixture(scope="module")
 def ran() -> dict[Case, int]:
-    """How many orders of each race this file has run."""
+    """Return the number of orders that ran, by race."""
     return {}
 
 
 @pytest.fixture
 def run(pool: ProcessPoolExecutor, started: Started, ran: dict[Case, int]) -> Run:
-    """Run a scenario's orders on an engine until one fails, or enough have not."""
+    """Run the orders of a scenario on an engine until one fails or the plan is complete."""
 
     def run(scenario: str, kind: type[Engine] = PostgresEngine, plan: Plan | None = None) -> Explored:
         case = (scenario, kind)

@@ -1,4 +1,4 @@
-"""What must hold after any order; and the queue driven on by the engine until nothing is left to do."""
+"""The invariants that hold after every order. Then polls run until no task is left, and the invariants hold again."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from django.db import connections
 from django.db.models import F
 
 from jobqueue.records import FINAL, Status
-from verification.interleavings.world import Token, World, suspend
+from verification.interleavings.backend import IsolatedBackend, MessageKey, suspend
 
-MOST_ROUNDS = 20
+MAX_ROUNDS = 20
 
 LOST_WAKE_UP = "lost wake-up"
-ROBBED = "nothing is taken from who has beaten"
+STOLEN_FROM_LIVING = "no claim is taken from an executor with a fresh heartbeat"
 ONE_COMMIT = "exactly one commit per claim"
-STALE = "a stale owner has no effect"
-LOST_MAIL = "no message is lost"
-TWICE = "no message is consumed twice"
-REFUSED = "what was refused is not there"
-TOLD_ONCE = "the parent is told exactly once"
-ONE_LIFE = "a task that ended badly is requeued once"
-ENDED_FIRST = "only what has ended is pruned"
-KEY = "who asks for a key is told who has it"
-ONCE = "an idempotency key is used once"
+STALE = "a stale claim has no effect"
+LOST_MESSAGE = "no message is lost"
+CONSUMED_TWICE = "no message is consumed twice"
+REFUSED = "a refused message is not stored"
+REPORTED_ONCE = "a parent gets exactly one message of a child's end"
+REQUEUED_ONCE = "a failed or cancelled task is requeued once"
+ENDED_FIRST = "only finished tasks are pruned"
+KEY_OWNER = "an enqueue with a key returns the live task of the key"
+IDEMPOTENCY = "an idempotency key is used once"
 FAMILY = "children end with their parent"
-QUIET_END = "the queue comes to rest"
+COMES_TO_REST = "all tasks come to an end"
 
 TASKS = """
     SELECT id, parent_id, status, claim_number, polls, inner_state::text, wake_at IS NULL
@@ -49,10 +49,10 @@ class Row(NamedTuple):
     claim_number: int
     polls: int
     inner_state: str | None
-    sleeps_for_ever: bool
+    has_no_wake_at: bool
 
 
-class Letter(NamedTuple):
+class MessageRow(NamedTuple):
     id: int
     task_id: UUID
     sender_id: UUID | None
@@ -61,169 +61,178 @@ class Letter(NamedTuple):
     is_unread: bool
 
     @property
-    def token(self) -> Token:
+    def key(self) -> MessageKey:
         return ("message", self.body) if self.child_status is None else ("child", self.sender_id)
 
 
 @dataclass
-class Seen:
-    """The rows of a world, as they are now."""
+class Snapshot:
+    """The rows of a backend, as they are now."""
 
-    world: World
+    backend: IsolatedBackend
     tasks: list[Row] = field(default_factory=list)
-    mail: list[Letter] = field(default_factory=list)
+    messages: list[MessageRow] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         with connections["default"].cursor() as cursor:
-            cursor.execute(TASKS, [self.world.engine.alias])
+            cursor.execute(TASKS, [self.backend.engine.alias])
             self.tasks = [Row(*row) for row in cursor.fetchall()]
-            cursor.execute(MESSAGES, [self.world.engine.alias])
-            self.mail = [Letter(*row) for row in cursor.fetchall()]
+            cursor.execute(MESSAGES, [self.backend.engine.alias])
+            self.messages = [MessageRow(*row) for row in cursor.fetchall()]
 
-    def unread(self, task_id: UUID) -> list[Letter]:
-        return [letter for letter in self.mail if letter.task_id == task_id and letter.is_unread]
+    def unread(self, task_id: UUID) -> list[MessageRow]:
+        return [message for message in self.messages if message.task_id == task_id and message.is_unread]
 
     def shape(self) -> tuple[Any, ...]:
-        """What the rows and the ledger have in common with those of other worlds that went the same way."""
-        name, ledger = self.world.names, self.world.ledger
+        """Return what identifies this final state, without ids and times."""
+        name, records = self.backend.names, self.backend.records
         rows = [(name[row.id], *row[2:], len(self.unread(row.id))) for row in self.tasks]
-        endings = [(name[pk], number, tuple(how)) for (pk, number), how in ledger.endings.items()]
-        return (tuple(rows), tuple(sorted(endings)), len(ledger.consumed), len(ledger.accepted), len(ledger.refused))
+        endings = [(name[pk], number, tuple(how)) for (pk, number), how in records.endings.items()]
+        return (tuple(rows), tuple(sorted(endings)), len(records.consumed), len(records.accepted), len(records.refused))
 
 
-def problems(seen: Seen) -> Iterator[str]:
-    """Name what does not hold; nothing is driven on, so what sleeps here was left to the sweep."""
-    yield from _wake_ups(seen)
-    yield from _claims(seen)
-    yield from _mail(seen)
-    yield from _reports(seen)
-    yield from _lives(seen)
-    yield from _submissions(seen)
-    yield from _families(seen)
+def problems(snapshot: Snapshot) -> Iterator[str]:
+    """
+    Return each violated invariant. No maintenance has run yet, so this finds tasks that only the sweep would wake.
+    """
+    yield from _wake_ups(snapshot)
+    yield from _claims(snapshot)
+    yield from _messages(snapshot)
+    yield from _reports(snapshot)
+    yield from _lives(snapshot)
+    yield from _submissions(snapshot)
+    yield from _families(snapshot)
 
 
-def gone(seen: Seen) -> set[UUID]:
-    return seen.world.names.keys() - {row.id for row in seen.tasks}
+def gone(snapshot: Snapshot) -> set[UUID]:
+    """Return the tasks without a row."""
+    return snapshot.backend.names.keys() - {row.id for row in snapshot.tasks}
 
 
-def _wake_ups(seen: Seen) -> Iterator[str]:
-    for row in seen.tasks:
-        left = seen.world.ledger.left.get(row.id, set())
-        missed = [letter for letter in seen.unread(row.id) if letter.id not in left]
-        if row.status == Status.SUSPENDED and missed and row.id not in seen.world.ledger.owed:
-            yield f"{LOST_WAKE_UP}: {seen.world.names[row.id]} sleeps on {len(missed)} unread messages"
+def _wake_ups(snapshot: Snapshot) -> Iterator[str]:
+    for row in snapshot.tasks:
+        left = snapshot.backend.records.left_unread.get(row.id, set())
+        missed = [message for message in snapshot.unread(row.id) if message.id not in left]
+        if row.status == Status.SUSPENDED and missed and row.id not in snapshot.backend.records.pending_wakes:
+            yield f"{LOST_WAKE_UP}: {snapshot.backend.names[row.id]} is SUSPENDED with {len(missed)} unread messages"
 
 
-def _claims(seen: Seen) -> Iterator[str]:
-    ledger, names = seen.world.ledger, seen.world.names
-    status = {row.id: row.status for row in seen.tasks}
-    latest = dict(ledger.claims)
-    for (pk, number), times in Counter(ledger.claims).items():
+def _claims(snapshot: Snapshot) -> Iterator[str]:
+    records, names = snapshot.backend.records, snapshot.backend.names
+    status = {row.id: row.status for row in snapshot.tasks}
+    latest = dict(records.claims)
+    for (pk, number), times in Counter(records.claims).items():
         if times > 1:
-            yield f"{ONE_COMMIT}: claim {number} of {names[pk]} was handed out {times} times"
-    for pk, number in ledger.claims:
-        ended = ledger.endings.get((pk, number), [])
+            yield f"{ONE_COMMIT}: claim {number} of {names[pk]} was returned {times} times"
+    for pk, number in records.claims:
+        ended = records.endings.get((pk, number), [])
         is_held = latest[pk] == number and status.get(pk) == Status.RUNNING
         if len(ended) != (0 if is_held else 1):
             yield f"{ONE_COMMIT}: claim {number} of {names[pk]} ended {ended}, the task is {status.get(pk)}"
-    for pk, number in ledger.late:
+    for pk, number in records.stale_commits:
         yield f"{STALE}: claim {number} of {names[pk]} was committed when {latest[pk]} had replaced it"
-    for pk, number in ledger.robbed:
-        yield f"{ROBBED}: claim {number} of {names[pk]}"
-    for row in seen.tasks:
-        good = [n for (pk, n), how in ledger.endings.items() if pk == row.id and "committed" in how]
+    for pk, number in records.stolen_claims:
+        yield f"{STOLEN_FROM_LIVING}: claim {number} of {names[pk]}"
+    for row in snapshot.tasks:
+        good = [n for (pk, n), how in records.endings.items() if pk == row.id and "committed" in how]
         if row.inner_state is not None and int(row.inner_state) != max(good, default=0):
             yield f"{STALE}: the state of {names[row.id]} is that of claim {row.inner_state}, of committed {good}"
 
 
-def _mail(seen: Seen) -> Iterator[str]:
-    ledger = seen.world.ledger
-    unread = Counter(letter.token for letter in seen.mail if letter.is_unread)
-    consumed = Counter(ledger.read[pk] for pk in ledger.consumed)
-    pruned = gone(seen)
-    for one in ledger.accepted:
-        if unread[one] + consumed[one] == 0 and ledger.to[one] not in pruned:
-            yield f"{LOST_MAIL}: {one} was neither consumed nor is it there"
-    for pk, times in Counter(ledger.consumed).items():
+def _messages(snapshot: Snapshot) -> Iterator[str]:
+    records = snapshot.backend.records
+    unread = Counter(message.key for message in snapshot.messages if message.is_unread)
+    consumed = Counter(records.keys_read[pk] for pk in records.consumed)
+    pruned = gone(snapshot)
+    for one in records.accepted:
+        if unread[one] + consumed[one] == 0 and records.receivers[one] not in pruned:
+            yield f"{LOST_MESSAGE}: {one} was not consumed and is not in the inbox"
+    for pk, times in Counter(records.consumed).items():
         if times > 1:
-            yield f"{TWICE}: {ledger.read[pk]} by {times} polls"
+            yield f"{CONSUMED_TWICE}: {records.keys_read[pk]} by {times} polls"
     for one, times in (unread + consumed).items():
         if times > 1:
-            yield f"{TWICE}: {one} is there {times} times"
-    for one in ledger.refused:
+            yield f"{CONSUMED_TWICE}: {one} is in the inbox {times} times"
+    for one in records.refused:
         if unread[one] + consumed[one]:
             yield f"{REFUSED}: {one}"
 
 
-def _reports(seen: Seen) -> Iterator[str]:
-    ledger, status = seen.world.ledger, {row.id: row.status for row in seen.tasks}
-    told: defaultdict[UUID, int] = defaultdict(int)
-    reports = [letter.token for letter in seen.mail if letter.is_unread] + [ledger.read[pk] for pk in ledger.consumed]
+def _reports(snapshot: Snapshot) -> Iterator[str]:
+    records, status = snapshot.backend.records, {row.id: row.status for row in snapshot.tasks}
+    received: defaultdict[UUID, int] = defaultdict(int)
+    reports = [message.key for message in snapshot.messages if message.is_unread] + [
+        records.keys_read[pk] for pk in records.consumed
+    ]
     for kind, sender in reports:
         if kind == "child" and isinstance(sender, UUID):
-            told[sender] += 1
-    for row in seen.tasks:
+            received[sender] += 1
+    for row in snapshot.tasks:
         if row.parent_id is None:
             continue
-        most = int(row.status in FINAL or ledger.requeued[row.id] > 0)
-        least = most if status.get(row.parent_id, Status.SUCCESSFUL) not in FINAL else 0
-        if not least <= told[row.id] <= most:
-            yield f"{TOLD_ONCE}: {row.status} {seen.world.names[row.id]} told its parent {told[row.id]} times"
+        maximum = int(row.status in FINAL or records.requeued[row.id] > 0)
+        minimum = maximum if status.get(row.parent_id, Status.SUCCESSFUL) not in FINAL else 0
+        if not minimum <= received[row.id] <= maximum:
+            name, times = snapshot.backend.names[row.id], received[row.id]
+            yield f"{REPORTED_ONCE}: {row.status} {name} was reported to its parent {times} times"
 
 
-def _lives(seen: Seen) -> Iterator[str]:
-    ledger, names, pruned = seen.world.ledger, seen.world.names, gone(seen)
-    for pk, times in ledger.requeued.items():
-        if times > ledger.ended_badly[pk]:
-            yield f"{ONE_LIFE}: {names[pk]} ended badly {ledger.ended_badly[pk]} times and was requeued {times} times"
-    if len(pruned) != ledger.pruned:
-        yield f"{ENDED_FIRST}: {ledger.pruned} are said to be pruned, {len(pruned)} are gone"
+def _lives(snapshot: Snapshot) -> Iterator[str]:
+    records, names, pruned = snapshot.backend.records, snapshot.backend.names, gone(snapshot)
+    for pk, times in records.requeued.items():
+        if times > (failures := records.ended_unsuccessfully[pk]):
+            yield f"{REQUEUED_ONCE}: {names[pk]} failed {failures} times, was requeued {times} times"
+    if len(pruned) != records.pruned:
+        yield f"{ENDED_FIRST}: prune returned {records.pruned}, {len(pruned)} rows are gone"
     for pk in pruned:
-        if ledger.ended[pk] <= ledger.requeued[pk]:
-            yield f"{ENDED_FIRST}: {names[pk]} ended {ledger.ended[pk]} times, was requeued {ledger.requeued[pk]} times"
-    living = {row.id for row in seen.tasks if row.status not in FINAL}
-    for pk in ledger.holders:
-        if pk not in living:
-            yield f"{KEY}: {names[pk]} is not alive"
+        if records.ended[pk] <= records.requeued[pk]:
+            yield f"{ENDED_FIRST}: {names[pk]} ended {records.ended[pk]} times, requeued {records.requeued[pk]}"
+    live = {row.id for row in snapshot.tasks if row.status not in FINAL}
+    for pk in records.key_owners:
+        if pk not in live:
+            yield f"{KEY_OWNER}: {names[pk]} is not live"
 
 
-def _submissions(seen: Seen) -> Iterator[str]:
-    """Again only when who had it was pruned."""
-    told: defaultdict[str, set[UUID]] = defaultdict(set)
-    born: defaultdict[str, set[UUID]] = defaultdict(set)
-    for key, pk, is_new in seen.world.ledger.submitted:
-        told[key].add(pk)
+def _submissions(snapshot: Snapshot) -> Iterator[str]:
+    """An idempotency key has a second task only after the first one was pruned."""
+    answered: defaultdict[str, set[UUID]] = defaultdict(set)
+    created: defaultdict[str, set[UUID]] = defaultdict(set)
+    for key, pk, is_new in snapshot.backend.records.submitted:
+        answered[key].add(pk)
         if is_new:
-            born[key].add(pk)
-    for key, ids in told.items():
-        if len(born[key] - gone(seen)) > 1 or ids != born[key]:
-            yield f"{ONCE}: {key} has {len(born[key])} tasks, and its senders were told of {len(ids)}"
+            created[key].add(pk)
+    for key, ids in answered.items():
+        if len(created[key] - gone(snapshot)) > 1 or ids != created[key]:
+            yield f"{IDEMPOTENCY}: {key} has {len(created[key])} tasks, its senders got {len(ids)} ids"
 
 
-def _families(seen: Seen) -> Iterator[str]:
-    """Of those that ended with their children; what still runs was told to end."""
-    below = set(seen.world.ledger.doomed)
-    for _ in seen.tasks:
-        below |= {row.id for row in seen.tasks if row.parent_id in below}
-    for row in seen.tasks:
-        if row.id in below - seen.world.ledger.doomed and row.status not in (*FINAL, Status.RUNNING):
-            yield f"{FAMILY}: {seen.world.names[row.id]} is {row.status}"
+def _families(snapshot: Snapshot) -> Iterator[str]:
+    """Children of a task that ended with its children have ended. Running ones have a cancel request."""
+    descendants = set(snapshot.backend.records.cancelled_families)
+    for _ in snapshot.tasks:
+        descendants |= {row.id for row in snapshot.tasks if row.parent_id in descendants}
+    for row in snapshot.tasks:
+        if row.id in descendants - snapshot.backend.records.cancelled_families and row.status not in (
+            *FINAL,
+            Status.RUNNING,
+        ):
+            yield f"{FAMILY}: {snapshot.backend.names[row.id]} is {row.status}"
 
 
-def drive_on(world: World) -> Iterator[str]:
-    """Let alarms ring and poll whatever is READY until nothing is; without the sweep. All living then have no mail."""
-    engine, names = world.engine, sorted(set(world.names.values()))
-    for _ in range(MOST_ROUNDS):
+def run_to_end(backend: IsolatedBackend) -> Iterator[str]:
+    """Wake due tasks and poll until none is READY, without the sweep. Then no live task has unread messages."""
+    engine, names = backend.engine, sorted(set(backend.names.values()))
+    for _ in range(MAX_ROUNDS):
         engine.tasks.filter(wake_at__isnull=False).update(wake_at=F("enqueued_at"))
         engine.wake_due()
         if not engine.tasks.ready().exists():
             break
-        world.poll(*names, decide=suspend)
+        backend.poll(*names, decide=suspend)
     else:
-        yield f"{QUIET_END}: not within {MOST_ROUNDS} polls"
-    seen = Seen(world)
-    yield from problems(seen)
-    status = {row.id: row.status for row in seen.tasks}
-    for letter in seen.mail:
-        if letter.is_unread and status[letter.task_id] not in (*FINAL, Status.RUNNING):
-            yield f"{QUIET_END}: {letter.token} waits for ever in the inbox of a {status[letter.task_id]} task"
+        yield f"{COMES_TO_REST}: not within {MAX_ROUNDS} polls"
+    snapshot = Snapshot(backend)
+    yield from problems(snapshot)
+    status = {row.id: row.status for row in snapshot.tasks}
+    for message in snapshot.messages:
+        if message.is_unread and status[message.task_id] not in (*FINAL, Status.RUNNING):
+            yield f"{COMES_TO_REST}: {message.key} stays in the inbox of a {status[message.task_id]} task"

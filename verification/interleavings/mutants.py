@@ -1,4 +1,4 @@
-"""The engine, deliberately broken: each in one way that looks right at first sight, and must be caught."""
+"""Deliberately broken engines. Each is wrong in one plausible way, and a race or the simulation must detect it."""
 
 from __future__ import annotations
 
@@ -50,27 +50,27 @@ from jobqueue.records import (
 TEXTS = {"errors_text": Cast("errors", TextField()), "workers_text": Cast("worker_ids", TextField())}
 
 
-class Asked(threading.local):
-    """What this thread's commit is about, for the parts of it that are broken."""
+class CommitInProgress(threading.local):
+    """What this thread is committing, for the broken parts of an engine."""
 
-    kin: set[UUID] | None = None
+    descendants: set[UUID] | None = None
     outcomes: Sequence[Outcome] = ()
-    with_mail: Collection[UUID] = ()
+    with_messages: Collection[UUID] = ()
 
 
-asked = Asked()
+in_progress = CommitInProgress()
 
 
 class Committer(PostgresCommitter):
-    """Notes what it is asked to commit."""
+    """Records the outcomes that it commits."""
 
     def apply(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
-        asked.outcomes, asked.kin = outcomes, None
+        in_progress.outcomes, in_progress.descendants = outcomes, None
         return super().apply(outcomes, holder=holder, wait=wait)
 
 
 class RewrittenDatabase(PostgresDatabase):
-    """Runs one statement with some of its words replaced."""
+    """Runs one SQL statement with some words replaced."""
 
     name = ""
     words = ("", "")
@@ -89,8 +89,8 @@ class RewrittenDatabase(PostgresDatabase):
             return int(cursor.rowcount), list(cursor.fetchall()) if cursor.description else []
 
 
-class LooksWhileLocking(PostgresEngine):
-    """Reads the inbox in the statement that locks: after a wait, in the snapshot from before it."""
+class ReadsInboxWhileLocking(PostgresEngine):
+    """Reads the inbox in the locking statement, whose snapshot is older than the lock."""
 
     class committer_class(Committer):
         def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Any]:
@@ -98,16 +98,16 @@ class LooksWhileLocking(PostgresEngine):
             rows = {
                 row.pk: row for row in self.db.lock(ids, wait=wait).annotate(has_messages=Exists(unread)).defer(*RAW)
             }
-            asked.with_mail = {pk for pk, row in rows.items() if getattr(row, "has_messages", False)}
+            in_progress.with_messages = {pk for pk, row in rows.items() if getattr(row, "has_messages", False)}
             return rows
 
     class messages_class(PostgresMessages):
         def with_more_unread(self, left: Mapping[UUID, int]) -> set[UUID]:
-            return set(left) & set(asked.with_mail)
+            return set(left) & set(in_progress.with_messages)
 
 
-class NeverLooks(PostgresEngine):
-    """Leaves it to the senders to wake what is about to sleep."""
+class NeverChecksInbox(PostgresEngine):
+    """Suspends without a check of the inbox, and leaves the wake to the senders."""
 
     class messages_class(PostgresMessages):
         def with_more_unread(self, left: Mapping[UUID, int]) -> set[UUID]:
@@ -115,7 +115,7 @@ class NeverLooks(PostgresEngine):
 
 
 class WakesWithoutLocking(PostgresEngine):
-    """Skips what is RUNNING in its snapshot, although that commit is about to suspend it."""
+    """Skips a task that is RUNNING in its snapshot, although an open commit suspends it."""
 
     class waker_class(PostgresWaker):
         def wake(self, ids: Iterable[UUID]) -> int:
@@ -123,16 +123,16 @@ class WakesWithoutLocking(PostgresEngine):
             return suspended.update(status=Status.READY, rank=rank_from(Clock(), self.db.options.aging), wake_at=None)
 
 
-class ForgetsToWake(PostgresEngine):
-    """Wakes the receivers that it could lock, and forgets those that somebody else had locked."""
+class OmitsWakes(PostgresEngine):
+    """Wakes the receivers that it could lock, and omits those locked by other transactions."""
 
     class committer_class(PostgresCommitter):
         def apply(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
             return replace(super().apply(outcomes, holder=holder, wait=wait), wake=frozenset())
 
 
-class IgnoresTheToken(PostgresEngine):
-    """Takes any RUNNING task for the one that was claimed."""
+class IgnoresClaimNumber(PostgresEngine):
+    """Accepts an outcome for any RUNNING task, whatever its claim number."""
 
     class database_class(RewrittenDatabase):
         name, words = "commit", (" AND locked.claim_number = given.claim_number", "")
@@ -140,19 +140,19 @@ class IgnoresTheToken(PostgresEngine):
     class committer_class(Committer):
         def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
             rows = super()._lock_for_commit(ids, wait=wait)
-            for outcome in asked.outcomes:
+            for outcome in in_progress.outcomes:
                 if outcome.task_id in rows:
                     rows[outcome.task_id].claim_number = outcome.claim_number
             return rows
 
 
-class TellsBeforeItKnows(PostgresEngine):
-    """Tells the parent of a child's end although the claim may not hold any more."""
+class ReportsBeforeClaimCheck(PostgresEngine):
+    """Reports a child's end to its parent before it checks the claim."""
 
     class committer_class(Committer):
         def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
             rows = super()._lock_for_commit(ids, wait=wait)
-            for outcome in asked.outcomes:
+            for outcome in in_progress.outcomes:
                 row = rows.get(outcome.task_id)
                 if row is not None and outcome.parent_id is not None and not is_held(outcome, row, None):
                     self.messages.report_ends(
@@ -161,8 +161,8 @@ class TellsBeforeItKnows(PostgresEngine):
             return rows
 
 
-class ConsumesUpToTheLast(PostgresEngine):
-    """Takes the ids of messages for the order of their commits."""
+class ConsumesUpToHighestId(PostgresEngine):
+    """Assumes that messages are committed in the order of their ids."""
 
     class committer_class(PostgresCommitter):
         def _consume(self, outcomes: Sequence[Outcome]) -> None:
@@ -173,7 +173,7 @@ class ConsumesUpToTheLast(PostgresEngine):
 
 
 class WaitsForReceivers(PostgresEngine):
-    """Waits for the rows that it writes to, as for its own that it has locked before."""
+    """Waits for locks on receivers while it holds the locks of its own tasks."""
 
     class committer_class(PostgresCommitter):
         def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
@@ -181,41 +181,41 @@ class WaitsForReceivers(PostgresEngine):
 
 
 class ClaimsWithoutLocking(PostgresEngine):
-    """Looks for what is READY, and then takes it, whoever has taken it in between."""
+    """Reads READY tasks and then claims them without a lock."""
 
     class claimer_class(PostgresClaimer):
-        def _take_best(self, demand: ClaimRequest) -> ClaimedBatch:
-            ready = self.db.tasks.ready().filter(queue_name__in=demand.queues).order_by("rank", "pk")
-            found = list(ready.values_list("pk", "claim_number")[: demand.limit])
+        def _take_best(self, request: ClaimRequest) -> ClaimedBatch:
+            ready = self.db.tasks.ready().filter(queue_name__in=request.queues).order_by("rank", "pk")
+            found = list(ready.values_list("pk", "claim_number")[: request.limit])
             for pk, number in found:
                 self.db.tasks.filter(pk=pk).update(
-                    status=Status.RUNNING, claim_number=number + 1, executor_id=demand.executor_id, claimed_at=Clock()
+                    status=Status.RUNNING, claim_number=number + 1, executor_id=request.executor_id, claimed_at=Clock()
                 )
             return ClaimedBatch(self.read_claimed([pk for pk, _ in found]))
 
 
-class CancelsWhatItSaw(PostgresEngine):
-    """Decides by what it read, not by what it has locked."""
+class CancelsWithoutLocking(PostgresEngine):
+    """Decides from an unlocked read."""
 
     class database_class(PostgresDatabase):
         def lock(self, ids: Iterable[UUID], *, wait: bool = False) -> TaskQuerySet:
             return self.tasks.filter(pk__in=list(ids)).order_by("pk") if wait else super().lock(ids)
 
 
-class LooksOnceForTheFamily(PostgresEngine):
-    """Ends the children that it saw before it had locked their parents, and forgets those born meanwhile."""
+class ReadsDescendantsOnce(PostgresEngine):
+    """Reads the descendants before it locks their parents, and misses children spawned since."""
 
     class canceller_class(PostgresCanceller):
         def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
-            if asked.kin is None:
-                asked.kin = super().descendants(ids)
-            return set(asked.kin)
+            if in_progress.descendants is None:
+                in_progress.descendants = super().descendants(ids)
+            return set(in_progress.descendants)
 
     committer_class = Committer
 
 
-class PrunesWhatItSaw(PostgresEngine):
-    """Deletes what had ended when it looked."""
+class PrunesWithoutLocking(PostgresEngine):
+    """Deletes tasks that had finished before its lock, without a second check."""
 
     class pruner_class(PostgresPruner):
         def _purge(self, status: str, kept_seconds: float, limit: int) -> int:
@@ -225,54 +225,54 @@ class PrunesWhatItSaw(PostgresEngine):
             return len(ids)
 
 
-class RemembersNoRepeats(PostgresEngine):
-    """Takes each message for a new one."""
+class IgnoresDedupeKeys(PostgresEngine):
+    """Accepts every message as new."""
 
     class messages_class(PostgresMessages):
         def insert(self, messages: Sequence[NewMessage], *, all_or_none: bool = False) -> list[tuple[int, UUID]]:
             return super().insert([structs.replace(one, dedupe_key=None) for one in messages], all_or_none=all_or_none)
 
 
-# --- those that the simulation is for: one verb after the other is enough to see them
+# --- for the simulation: no interleaving is needed to see these errors
 
 
-class ClaimsUnderTheSameNumber(PostgresEngine):
-    """Hands a task out again under the number of the claim before."""
+class ReusesClaimNumber(PostgresEngine):
+    """Claims a task again under its previous claim number."""
 
     class database_class(RewrittenDatabase):
         name, words = "claim", ("claim_number = task.claim_number + 1", "claim_number = GREATEST(1, task.claim_number)")
 
 
-class ClaimsWhatIsPaused(PostgresEngine):
-    """Does not look whether a queue is paused."""
+class ClaimsFromPausedQueues(PostgresEngine):
+    """Ignores that a queue is paused."""
 
     class database_class(RewrittenDatabase):
         name, words = "claim", ("queue.paused_at IS NOT NULL", "FALSE")
 
 
-class SendsToWhoHasEnded(PostgresEngine):
-    """Takes a message for a task that has ended badly, which nobody will read."""
+class SendsToFinishedTasks(PostgresEngine):
+    """Accepts a message for a task that has failed or was cancelled."""
 
     class database_class(RewrittenDatabase):
         name, words = "send", ("receiver.finished_at IS NULL OR given.child_status IS NOT NULL", "TRUE")
 
 
-class ForgetsAttempts(PostgresEngine):
-    """Lets a task that fails try for ever."""
+class KeepsAttempts(PostgresEngine):
+    """Does not count attempts, so a failing task is retried for ever."""
 
     class database_class(RewrittenDatabase):
         name, words = "commit", ("attempts = held.attempts", "attempts = task.attempts")
 
 
-class RingsBeforeItsTime(PostgresEngine):
-    """Rings the alarms that are not due yet, together with one that is."""
+class WakesTooEarly(PostgresEngine):
+    """Wakes tasks that are not due yet, together with one that is."""
 
     class database_class(RewrittenDatabase):
         name, words = "wake_due", ("AND wake_at <= (SELECT clock_timestamp())", "")
 
 
 class ReleaseCountsAnAttempt(PostgresEngine):
-    """Takes a task that is handed back for one that has failed."""
+    """Counts a released task as a failed attempt."""
 
     class committer_class(PostgresCommitter):
         def _write_rows(
@@ -285,18 +285,20 @@ class ReleaseCountsAnAttempt(PostgresEngine):
             return super()._write_rows([(failed(outcome), entering) for outcome, entering in changes], holder)
 
 
-class BeatsOnlyAtFirst(PostgresEngine):
-    """Says that it lives once, and then only asks."""
+class WritesOnlyFirstHeartbeat(PostgresEngine):
+    """Writes the first heartbeat only, and reads the claims on later ones."""
 
     class executors_class(PostgresExecutors):
         def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
             self._write_executor(sign)
             rows = self.db.query("tasks_of_executor", executor_id=sign.executor_id)
-            return [OwnedTask(id=pk, claim_number=number, is_cancel_requested=asked) for pk, number, asked in rows]
+            return [
+                OwnedTask(id=pk, claim_number=number, is_cancel_requested=requested) for pk, number, requested in rows
+            ]
 
 
-class BeatsOnItsTasks(PostgresEngine):
-    """Writes its beats on its tasks, as one would at first."""
+class WritesHeartbeatOnTasks(PostgresEngine):
+    """Writes each heartbeat on the executor's tasks as well."""
 
     class executors_class(PostgresExecutors):
         def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
@@ -304,16 +306,16 @@ class BeatsOnItsTasks(PostgresEngine):
             return super().heartbeat(sign)
 
 
-class BeatsWithoutNews(PostgresEngine):
-    """Is not told what is to be cancelled."""
+class HeartbeatOmitsCancels(PostgresEngine):
+    """Returns no cancel requests with a heartbeat."""
 
     class executors_class(PostgresExecutors):
         def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
             return [replace(held, is_cancel_requested=False) for held in super().heartbeat(sign)]
 
 
-class RescuesByAge(PostgresEngine):
-    """Goes by how long ago a task was claimed, not by its executor's beats."""
+class RescuesByClaimAge(PostgresEngine):
+    """Rescues by the age of the claim, not by the executor's last heartbeat."""
 
     class executors_class(PostgresExecutors):
         def _silent_executors(self) -> dict[UUID, float]:
@@ -326,21 +328,19 @@ class RescuesByAge(PostgresEngine):
             return list(overdue.annotate(**TEXTS).defer(*RAW))
 
 
-class RescuesWhatItSaw(PostgresEngine):
-    """Takes what was overdue when it looked, and does not look again when it has the lock."""
+class RescuesWithoutRecheck(PostgresEngine):
+    """Rescues tasks that were overdue before the lock, without a second check under the lock."""
 
     class executors_class(PostgresExecutors):
         def _silent_executors(self) -> dict[UUID, float]:
-            return defaultdict(
-                float, super()._silent_executors()
-            )  # also of nobody, who holds what is not held any more
+            return defaultdict(float, super()._silent_executors())  # tasks without an executor included
 
         def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
             return list(self.db.lock(ids).annotate(**TEXTS).defer(*RAW))
 
 
 class RescueCountsAnAttempt(PostgresEngine):
-    """Counts a lost executor as a failure of its task."""
+    """Counts a lost executor as a failed attempt."""
 
     class executors_class(PostgresExecutors):
         def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
@@ -348,8 +348,8 @@ class RescueCountsAnAttempt(PostgresEngine):
             return super()._take_back(row, silent, now)
 
 
-class RescueForgetsTheCancel(PostgresEngine):
-    """Starts a task again of which somebody has asked that it end."""
+class RescueIgnoresCancel(PostgresEngine):
+    """Returns a task to its queue although a cancel was requested."""
 
     class executors_class(PostgresExecutors):
         def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
@@ -357,8 +357,8 @@ class RescueForgetsTheCancel(PostgresEngine):
             return super()._take_back(row, silent, now)
 
 
-class RescueTellsNoParent(PostgresEngine):
-    """Lets a parent wait for ever for a child that went down with its executors."""
+class RescueOmitsParentReport(PostgresEngine):
+    """Does not report a child that ends after its last loss, so the parent waits for ever."""
 
     class executors_class(PostgresExecutors):
         def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
@@ -366,8 +366,8 @@ class RescueTellsNoParent(PostgresEngine):
             return rescued, None
 
 
-class CancelsUnderTheHands(PostgresEngine):
-    """Ends what somebody is at work on, as if it were queued."""
+class CancelsRunningTasks(PostgresEngine):
+    """Ends a RUNNING task as if it were queued."""
 
     class canceller_class(PostgresCanceller):
         def cancel_locked(self, rows: Iterable[Any]) -> Cancelled:
@@ -378,8 +378,8 @@ class CancelsUnderTheHands(PostgresEngine):
             return super().cancel_locked(all_rows)
 
 
-class CancelTellsNoParent(PostgresEngine):
-    """Lets a parent wait for ever for a child that somebody has cancelled."""
+class CancelOmitsParentReport(PostgresEngine):
+    """Does not report a cancelled child, so the parent waits for ever."""
 
     class canceller_class(PostgresCanceller):
         def cancel_locked(self, rows: Iterable[Any]) -> Cancelled:
@@ -390,7 +390,7 @@ class CancelTellsNoParent(PostgresEngine):
 
 
 class RequeueKeepsAttempts(PostgresEngine):
-    """Gives a task that is requeued the tries that it has left: none, as a rule."""
+    """Requeues a task with its used attempts."""
 
     class requeuer_class(Requeuer):
         def _requeue_locked(self, ids: Sequence[UUID]) -> int:
@@ -401,16 +401,16 @@ class RequeueKeepsAttempts(PostgresEngine):
             return requeued
 
 
-class ForgetsKeys(PostgresEngine):
-    """Enqueues one more task of a key that a live one holds."""
+class IgnoresKeys(PostgresEngine):
+    """Enqueues a second task with the key of a live one."""
 
     class enqueuer_class(PostgresEnqueuer):
         def _insert_batch(self, rows: Sequence[NewTask]) -> list[Enqueued]:
             return super()._insert_batch([structs.replace(row, key=None) for row in rows])
 
 
-class ForgetsIdempotencyKeys(PostgresEngine):
-    """Enqueues one more task of an idempotency key that somebody has used since it looked."""
+class IgnoresIdempotencyKeys(PostgresEngine):
+    """Enqueues a second task with an idempotency key that was used after its check."""
 
     class enqueuer_class(PostgresEnqueuer):
         def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
@@ -418,31 +418,31 @@ class ForgetsIdempotencyKeys(PostgresEngine):
             new = [row for row in rows if row.idempotency_key not in seen]
             try:
                 with self.db.transaction():
-                    born = self.enqueue(new)
+                    created = self.enqueue(new)
             except IntegrityError:
-                born = self.enqueue([structs.replace(row, idempotency_key=None) for row in new])
-            answers = {row.id: answer for row, answer in zip(new, born, strict=True)}
+                created = self.enqueue([structs.replace(row, idempotency_key=None) for row in new])
+            answers = {row.id: answer for row, answer in zip(new, created, strict=True)}
             return [answers.get(row.id) or seen[row.idempotency_key] for row in rows]
 
 
-class IgnoresWhatRuns(PostgresEngine):
-    """Grants each claim of a queue the whole of its limit."""
+class IgnoresRunningTasks(PostgresEngine):
+    """Gives each claim the full concurrency limit of a queue."""
 
     class limits_class(PostgresLimits):
         def count_running(self, most: Mapping[str, int]) -> dict[str, int]:
             return dict.fromkeys(most, 0)
 
 
-class SweepsNobody(PostgresEngine):
-    """Leaves those asleep whose wake-up was lost."""
+class NeverSweeps(PostgresEngine):
+    """Leaves tasks asleep that missed a wake."""
 
     class waker_class(PostgresWaker):
         def sweep(self, limit: int = 1000) -> int:
             return 0
 
 
-class SweepsAllWhoSleep(PostgresEngine):
-    """Wakes whoever is asleep, mail or not."""
+class SweepsAllSuspended(PostgresEngine):
+    """Wakes every suspended task, with or without messages."""
 
     class waker_class(PostgresWaker):
         def _suspended_with_messages(self, limit: int) -> list[UUID]:

@@ -1,8 +1,8 @@
 """
-Which orders to run: one of each kind of two connections, or a seeded sample where there are too many.
+Select the orders to run: one of each kind for two connections, or a seeded sample if there are too many.
 
-JOBQUEUE_ORDER=ABBA... repeats one order, JOBQUEUE_SEED=... draws another sample, and JOBQUEUE_SAMPLES=2000 a larger
-one, which `make verify-orders` does.
+JOBQUEUE_ORDER=ABBA... repeats one order. JOBQUEUE_SEED=... draws another sample. JOBQUEUE_SAMPLES=2000 draws a larger
+one, as `make verify-orders` does.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from itertools import chain, count, islice
 from random import Random
 from statistics import mean, stdev
 
-from verification.interleavings.stepper import ALONE, LOCKED, Actor, Choose, Order
+from verification.interleavings.stepper import AUTOCOMMIT, LOCKED, Choose, Client, Order
 
-SAMPLES = 12  # of a scenario that has too many orders: some thousands in all, in the time that a suite has
+SAMPLES = 12  # of each scenario with too many orders, in an ordinary test run
 MANY_SAMPLES = 2_000
-MOST_KINDS = 50_000  # of orders of two connections, of which one each is run, where many samples are drawn of others
-FEW_KINDS = 5_000  # the same for fewer samples, in proportion
-PROBES = 20  # random orders, to learn how long they are
-# Statements of files that only read.
-LOOKS = {
+MAX_KINDS = 50_000  # of two connections: with more, orders are sampled
+FEW_KINDS = 5_000  # the same limit when fewer samples are drawn, in proportion
+PROBES = 20  # random orders that measure how many steps each client takes
+# SQL files that only read.
+READ_ONLY = {
     "suspended_with_messages",
     "next_wake_at",
     "tasks_of_executor",
@@ -38,12 +38,12 @@ RunOne = Callable[[Choose], Order]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run. letters: this one order. is_more: a sample only, after one that began with what can be listed."""
+    """What to run. labels: only this order. is_sample_only: skip the list of kinds, an earlier plan has run it."""
 
-    letters: str | None = None
+    labels: str | None = None
     seed: int = 1
     samples: int = MANY_SAMPLES
-    is_more: bool = False
+    is_sample_only: bool = False
 
     @classmethod
     def from_environment(cls) -> Plan:
@@ -51,15 +51,15 @@ class Plan:
         return cls(os.environ.get("JOBQUEUE_ORDER") or None, int(seed), int(samples))
 
     @property
-    def most_kinds(self) -> int:
-        if self.is_more:
+    def max_kinds(self) -> int:
+        if self.is_sample_only:
             return 0
-        return MOST_KINDS if self.samples >= MANY_SAMPLES else self.samples * FEW_KINDS // MANY_SAMPLES
+        return MAX_KINDS if self.samples >= MANY_SAMPLES else self.samples * FEW_KINDS // MANY_SAMPLES
 
 
 @dataclass
 class Explored:
-    """What came of a scenario. is_whole: of each kind of order, one. ends: those that differed, all driven on."""
+    """Result of a scenario. is_whole: one order of each kind ran. ends: number of different final states."""
 
     seed: int
     count: int = 0
@@ -69,18 +69,18 @@ class Explored:
     failure: Order | None = field(default=None, repr=False)
 
 
-def explore(run: RunOne, actors: int, plan: Plan) -> Explored:
-    """Run orders until one fails, or enough have not."""
+def explore(run: RunOne, clients: int, plan: Plan) -> Explored:
+    """Run orders until one fails or the plan is complete."""
     explored = Explored(plan.seed)
-    if plan.letters is not None:
-        return until_failure([run(following(plan.letters))], explored)
-    if actors == 2:
-        until_failure(islice(every(run), plan.most_kinds), explored)
-        explored.is_whole = explored.failure is None and explored.count < plan.most_kinds
+    if plan.labels is not None:
+        return until_failure([run(following(plan.labels))], explored)
+    if clients == 2:
+        until_failure(islice(every(run), plan.max_kinds), explored)
+        explored.is_whole = explored.failure is None and explored.count < plan.max_kinds
     if explored.failure is None and not explored.is_whole:
-        probes = [run(serially(range(actors))), run(serially(range(actors)[::-1]))]
+        probes = [run(serially(range(clients))), run(serially(range(clients)[::-1]))]
         probes += [run(Random(f"{plan.seed}-probe-{number}").choice) for number in range(PROBES)]
-        lengths = [max(lengths) for lengths in zip(*(order.lengths(actors) for order in probes), strict=True)]
+        lengths = [max(lengths) for lengths in zip(*(order.lengths(clients) for order in probes), strict=True)]
         until_failure(chain(probes, islice(sampled(run, lengths, plan.seed), plan.samples)), explored)
     return explored
 
@@ -96,7 +96,7 @@ def until_failure(orders: Iterable[Order], explored: Explored) -> Explored:
 
 def every(run: RunOne) -> Iterator[Order]:
     """
-    Run one order of each kind: two are of a kind where one is the other but for steps that commute.
+    Run one order of each kind. Two orders are of one kind if they differ only in the sequence of steps that commute.
 
     Depth first, with sleep sets (Godefroid, "Partial-Order Methods", 1996, chapter 5).
     """
@@ -108,10 +108,10 @@ def every(run: RunOne) -> Iterator[Order]:
 
 def estimate(run: RunOne, descents: int, seed: int) -> tuple[float, float]:
     """
-    About how many kinds there are, by random descents through the tree that every() would walk; and its standard error.
+    Estimate the number of kinds by random descents through the tree of every(). Return it with its standard error.
 
-    Each stands for as many leaves as there were ways at the choices that it came by (Knuth, "Estimating the
-    efficiency of backtrack programs", 1975).
+    Each descent stands for the product of the alternatives at its choices (Knuth, "Estimating the efficiency of
+    backtrack programs", 1975).
     """
     found = []
     for number in range(descents):
@@ -123,19 +123,21 @@ def estimate(run: RunOne, descents: int, seed: int) -> tuple[float, float]:
 
 @dataclass
 class Node:
-    """A choice. asleep, tried: whose step leads to what was run before, or lies below; with the step's words."""
+    """
+    One choice. asleep: clients whose step leads to an order that ran before. tried: clients explored below this node.
+    """
 
-    able: dict[int, str]
+    runnable: dict[int, str]
     asleep: dict[int, str]
     tried: dict[int, str] = field(default_factory=dict)
 
     @property
     def alternatives(self) -> list[int]:
-        return [number for number in self.able if number not in self.asleep and number not in self.tried]
+        return [number for number in self.runnable if number not in self.asleep and number not in self.tried]
 
     def asleep_below(self, number: int) -> dict[int, str]:
         known = self.asleep | self.tried
-        return {other: words for other, words in known.items() if commute(words, self.able[number])}
+        return {other: words for other, words in known.items() if commute(words, self.runnable[number])}
 
 
 class Search:
@@ -145,19 +147,19 @@ class Search:
         self.depth = 0
         self.has_more = True
 
-    def choose(self, able: Sequence[Actor]) -> Actor:
+    def choose(self, runnable: Sequence[Client]) -> Client:
         if self.depth == len(self.path):
-            self._go_deeper({actor.number: actor.before for actor in able})
+            self._go_deeper({client.number: client.before for client in runnable})
         number = self.path[self.depth]
         self.depth += 1
-        return next(actor for actor in able if actor.number == number)
+        return next(client for client in runnable if client.number == number)
 
-    def _go_deeper(self, able: dict[int, str]) -> None:
+    def _go_deeper(self, runnable: dict[int, str]) -> None:
         asleep = self.nodes[-1].asleep_below(self.path[-1]) if self.nodes else {}
-        node = Node(able, asleep)
+        node = Node(runnable, asleep)
         self.nodes.append(node)
-        # Where all are asleep the order is one that was run before, and is only run to its end.
-        self.path.append(self._pick(node) if node.alternatives else next(iter(able)))
+        # If all clients are asleep, this order ran before. Only finish it.
+        self.path.append(self._pick(node) if node.alternatives else next(iter(runnable)))
 
     def _pick(self, node: Node) -> int:
         return node.alternatives[0]
@@ -166,7 +168,7 @@ class Search:
         self.depth = 0
         while self.nodes:
             node, number = self.nodes[-1], self.path.pop()
-            node.tried[number] = node.able[number]
+            node.tried[number] = node.runnable[number]
             if node.alternatives:
                 self.path.append(node.alternatives[0])
                 return
@@ -175,7 +177,7 @@ class Search:
 
 
 class Descent(Search):
-    """One way down, drawn by lot."""
+    """One random path through the tree."""
 
     def __init__(self, random: Random) -> None:
         super().__init__()
@@ -183,21 +185,23 @@ class Descent(Search):
         self._random = random
 
     def _pick(self, node: Node) -> int:
-        ways = node.alternatives
-        self.leaves *= len(ways)
-        drawn = self._random.randrange(len(ways))
-        node.tried |= {number: node.able[number] for number in ways[:drawn]}  # as if these had been walked before
-        return ways[drawn]
+        alternatives = node.alternatives
+        self.leaves *= len(alternatives)
+        drawn = self._random.randrange(len(alternatives))
+        node.tried |= {
+            number: node.runnable[number] for number in alternatives[:drawn]
+        }  # treat the earlier alternatives as explored
+        return alternatives[drawn]
 
 
 def commute(one: str, other: str) -> bool:
     """
-    Whether two steps of different connections lead to the same, whichever comes first.
+    Return whether two steps of different connections lead to the same state in both sequences.
 
-    What one transaction has written, others neither see nor wait for until it ends, except where they write or
-    lock. Mail, tasks and executors are tables of their own. A task that a transaction has locked before, nobody
-    else writes or locks in between; only a key may clash with a new task's. Messages are inserted under a share
-    lock, which only FOR UPDATE collides with.
+    Other transactions do not see the writes of an open transaction, and wait for it only to write or lock the same
+    rows. Messages, tasks and executors are separate tables. After a transaction has locked a task, no other
+    transaction writes or locks it. Only a new task can conflict with it, through its key. Inserting a message takes a
+    share lock, which conflicts with FOR UPDATE only.
     """
     return frozenset({kind_of(one), kind_of(other)}) not in CLASHES and "end" not in (kind_of(one), kind_of(other))
 
@@ -206,9 +210,9 @@ CLASHES = {
     frozenset(pair)
     for pair in [
         ("send", "send"),
-        ("send", "mail"),
+        ("send", "messages"),
         ("send", "deletion"),
-        ("mail", "mail"),
+        ("messages", "messages"),
         ("executor", "executor"),
         ("task", "task"),
         ("task", "deletion"),
@@ -223,18 +227,18 @@ CLASHES = {
 
 @cache
 def kind_of(words: str) -> str:
-    """What a step does: most kinds are named by what it writes or locks."""
-    name = words.removeprefix(ALONE).removeprefix(LOCKED)
-    if name in LOOKS or (name.startswith("SELECT") and " FOR " not in name):
-        return "look"
-    if name in ("COMMIT", "ROLLBACK", "go on") or words.startswith(ALONE):
+    """Classify a step by what it writes or locks."""
+    name = words.removeprefix(AUTOCOMMIT).removeprefix(LOCKED)
+    if name in READ_ONLY or (name.startswith("SELECT") and " FOR " not in name):
+        return "read"
+    if name in ("COMMIT", "ROLLBACK", "go on") or words.startswith(AUTOCOMMIT):
         return "end"
     if name == "send" or name.startswith("INSERT INTO inboxmessage"):
         return "send"
     if name in ("consume_messages", "delete_messages") or name.startswith(
         ("UPDATE inboxmessage", "DELETE FROM inboxmessage")
     ):
-        return "mail"
+        return "messages"
     if name == "heartbeat" or name.startswith(("INSERT INTO executor", "UPDATE executor", "DELETE FROM executor")):
         return "executor"
     if name == "enqueue" or name.startswith("INSERT INTO task "):
@@ -255,26 +259,26 @@ def sampled(run: RunOne, lengths: Sequence[int], seed: int) -> Iterator[Order]:
 
 
 def serially(numbers: Sequence[int]) -> Choose:
-    return lambda able: min(able, key=lambda actor: numbers.index(actor.number))
+    return lambda runnable: min(runnable, key=lambda client: numbers.index(client.number))
 
 
-def following(letters: str) -> Choose:
-    rest = iter(letters)
+def following(labels: str) -> Choose:
+    rest = iter(labels)
 
-    def choose(able: Sequence[Actor]) -> Actor:
-        letter = next(rest, "")
-        return next((actor for actor in able if actor.letter == letter), able[0])
+    def choose(runnable: Sequence[Client]) -> Client:
+        label = next(rest, "")
+        return next((client for client in runnable if client.label == label), runnable[0])
 
     return choose
 
 
 def shuffled(lengths: Sequence[int], random: Random) -> Choose:
-    """Choose as a shuffled deck of all the steps would: each order is as likely as any other."""
+    """Choose as a shuffled deck of all steps would: each order is equally likely."""
     left = list(lengths)
 
-    def choose(able: Sequence[Actor]) -> Actor:
-        (actor,) = random.choices(able, [max(1, left[actor.number]) for actor in able])
-        left[actor.number] -= 1
-        return actor
+    def choose(runnable: Sequence[Client]) -> Client:
+        (client,) = random.choices(runnable, [max(1, left[client.number]) for client in runnable])
+        left[client.number] -= 1
+        return client
 
     return choose

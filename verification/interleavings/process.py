@@ -1,4 +1,4 @@
-"""A few processes at once, each with what it begins with: nothing here imports models, which needs a Django set up."""
+"""Run functions in a pool of processes that set up Django first. This module imports no models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Pool(ProcessPoolExecutor):
-    """Processes each of which ends when it is asked to, once what it is about has cleaned up."""
+    """A pool whose processes end on SIGTERM, after they have cleaned up."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         return super().submit(work, partial(fn, *args, **kwargs))
@@ -35,15 +35,16 @@ def work(call: Callable[[], T]) -> T:
     try:
         return call()
     except SystemExit as error:
-        os._exit(int(str(error.code)))  # the pool would take it for a result, and hand us what comes next
+        os._exit(int(str(error.code)))  # the pool would treat SystemExit as a result and continue
 
 
 @contextmanager
 def pool_of(environment: Mapping[str, str], processes: int = 0) -> Iterator[ProcessPoolExecutor]:
     """
-    Processes on the database of this environment. An order keeps one processor busy, here or on the server.
+    Yield a process pool on the database of this environment. Each order keeps one processor busy, here or on the
+    server.
 
-    An error that ends the block ends them too, in the middle of their work, with what they have started.
+    An exception in the block ends the processes during their work, and the programs that they have started.
     """
     with Pool(
         max_workers=processes or min(4, 2 * (os.cpu_count() or 1)),
@@ -65,11 +66,11 @@ def set_up(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
     django.setup()
     gc.freeze()
-    gc.set_threshold(50_000)  # collecting what Django has loaded took an eighth of the time
+    gc.set_threshold(50_000)  # collecting Django's own objects took an eighth of the time
 
 
 def leave(number: int, frame: FrameType | None) -> NoReturn:
-    """Let a signal end whatever goes on, cleanly: it may come again meanwhile."""
+    """End the process cleanly on a signal. Ignore further signals during the cleanup."""
     signal.signal(number, signal.SIG_IGN)
     sys.exit(128 + number)
 

@@ -1,4 +1,4 @@
-"""Runs the orders of one scenario: in a process of its own, since they keep a processor busy."""
+"""Run the orders of one scenario in this process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from django.db import connections
 
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres import wake
-from verification.interleavings.invariants import Seen, drive_on, problems
+from verification.interleavings.backend import IsolatedBackend
+from verification.interleavings.invariants import Snapshot, problems, run_to_end
 from verification.interleavings.orders import Explored, Plan, RunOne, estimate, explore
 from verification.interleavings.scenarios import SCENARIOS
 from verification.interleavings.stepper import Choose, Order, Stepper
-from verification.interleavings.world import World
 
-TIDY_EVERY = 300  # orders; dead rows make the later ones slow
+VACUUM_EVERY = 300  # orders: dead rows slow down the later ones
 
 
 @cache
@@ -28,60 +28,61 @@ def stepper() -> Stepper:
 
 
 def run(name: str, kind: type[Engine], plan: Plan) -> Explored:
-    """Run a scenario's orders on an engine until one fails, or enough have not."""
+    """Run a scenario's orders on an engine until one fails or the plan is complete."""
     began = time.monotonic()
-    with world_of(kind) as world:
-        explored = run_in(world, name, plan)
+    with isolated_backend(kind) as backend:
+        explored = run_in(backend, name, plan)
     explored.seconds = time.monotonic() - began
     return explored
 
 
 def estimate_kinds(name: str, kind: type[Engine], descents: int) -> tuple[float, float]:
-    """About how many kinds of order a scenario has, and the standard error of that."""
-    with world_of(kind) as world:
-        return estimate(orders_of(world, name, set()), descents, seed=1)
+    """Estimate how many kinds of order a scenario has. Return the estimate and its standard error."""
+    with isolated_backend(kind) as backend:
+        return estimate(orders_of(backend, name, set()), descents, seed=1)
 
 
 @contextmanager
-def world_of(kind: type[Engine]) -> Iterator[World]:
-    world = World(kind)
-    # An order may take its time; giving up is tested elsewhere.
+def isolated_backend(kind: type[Engine]) -> Iterator[IsolatedBackend]:
+    """Yield an IsolatedBackend and delete its rows at the end."""
+    backend = IsolatedBackend(kind)
+    # Orders may be slow. Other tests cover the timeout.
     with patch.object(wake, "WAKE_LOCK_TIMEOUT", "60s"):
         try:
-            yield world
+            yield backend
         finally:
-            world.clear()
+            backend.clear()
 
 
-def run_in(world: World, name: str, plan: Plan) -> Explored:
+def run_in(backend: IsolatedBackend, name: str, plan: Plan) -> Explored:
     ends: set[object] = set()
-    explored = explore(orders_of(world, name, ends), SCENARIOS[name].actors, plan)
+    explored = explore(orders_of(backend, name, ends), SCENARIOS[name].clients, plan)
     explored.ends = len(ends)
     return explored
 
 
-def orders_of(world: World, name: str, ends: set[object]) -> RunOne:
-    """Give what runs one order of a scenario, and judges it. ends: is filled with those that differed."""
-    scripts = SCENARIOS[name].set_up(world)
-    world.save()
+def orders_of(backend: IsolatedBackend, name: str, ends: set[object]) -> RunOne:
+    """Return the function that runs and checks one order of a scenario. It adds each new final state to `ends`."""
+    scripts = SCENARIOS[name].set_up(backend)
+    backend.save()
     numbers = count(1)
 
     def run_one(choose: Choose) -> Order:
-        if next(numbers) % TIDY_EVERY == 0:
-            tidy()
-        world.restore()
+        if next(numbers) % VACUUM_EVERY == 0:
+            vacuum()
+        backend.restore()
         order = stepper().run(scripts, choose)
         if not order.problems:
-            seen = Seen(world)
-            order.problems += problems(seen)
-            if not order.problems and (shape := seen.shape()) not in ends:
+            snapshot = Snapshot(backend)
+            order.problems += problems(snapshot)
+            if not order.problems and (shape := snapshot.shape()) not in ends:
                 ends.add(shape)
-                order.problems += drive_on(world)
+                order.problems += run_to_end(backend)
         return order
 
     return run_one
 
 
-def tidy() -> None:
+def vacuum() -> None:
     with connections["default"].cursor() as cursor:
         cursor.execute("VACUUM (TRUNCATE FALSE) jobqueue_inboxmessage, jobqueue_task, jobqueue_executor")

@@ -1,9 +1,9 @@
 """
-A stepper: several connections whose statements run one at a time, in an order that somebody chooses.
+Run the statements of several connections one at a time, in a chosen order.
 
-Each actor is a thread with a connection of its own that stops before every statement and every COMMIT or
-ROLLBACK. A step lets one of them run; it is over when the statement has ended or waits for a lock of another
-actor. What waited goes on by itself as soon as it can, as it would without us.
+Each client is a thread with its own connection. It stops before every statement and before every COMMIT or ROLLBACK.
+A step resumes one client and ends when the statement has ended or waits for a lock of another client. A waiting
+client continues as soon as it gets the lock.
 """
 
 from __future__ import annotations
@@ -24,62 +24,62 @@ from django.db import connections
 from jobqueue.engine.postgres.connection import statement
 
 DEADLINE_SECONDS = 120.0
-# For a statement to end before we ask whether it waits; doubled each time, or a busy machine does little but ask.
+# Time before asking the server whether a statement waits. It doubles each time, to keep a busy machine free.
 FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.001, 0.032
-LETTERS = "ABC"
-MOST_STEPS = 500  # of one order: more is no progress
-# They read and lock nothing: under READ COMMITTED they commute with everything, and no order needs them apart.
-QUIET = ("SAVEPOINT", "RELEASE", "lock_timeout", "SELECT CLOCK_TIMESTAMP()")
-WHO_WAITS = "SELECT pid FROM unnest(%s::int[]) AS pid WHERE pg_blocking_pids(pid) && %s::int[]"
-ALONE = "alone: "  # before a statement that is a transaction of its own
-LOCKED = "locked: "  # before a statement of a transaction that has locked the tasks it works on
+LABELS = "ABC"
+MAX_STEPS = 500  # of one order: an order with more makes no progress
+# They read no rows and lock none, so they commute with all other steps under READ COMMITTED.
+NOT_STEPPED = ("SAVEPOINT", "RELEASE", "lock_timeout", "SELECT CLOCK_TIMESTAMP()")
+BLOCKED_SESSIONS = "SELECT pid FROM unnest(%s::int[]) AS pid WHERE pg_blocking_pids(pid) && %s::int[]"
+AUTOCOMMIT = "alone: "  # before a statement that is a transaction of its own
+LOCKED = "locked: "  # before a statement of a transaction that has locked its tasks
 
 Script = Callable[[], object]
-Choose = Callable[[Sequence["Actor"]], "Actor"]
+Choose = Callable[[Sequence["Client"]], "Client"]
 
 
-class Place(Enum):
+class ClientState(Enum):
     """
-    Where an actor is. OUT: let go, and not back yet.
+    State of a client. RUNNING: resumed, and not stopped again.
 
-    RESTING: at a stop, until another has ended a transaction. IDLE: at a stop, until no other can go.
+    AFTER_COMMIT: stopped until another client ends a transaction. LAST: stopped until no other client can run.
     """
 
     STOPPED = auto()
-    RESTING = auto()
-    IDLE = auto()
-    OUT = auto()
+    AFTER_COMMIT = auto()
+    LAST = auto()
+    RUNNING = auto()
     ENDED = auto()
 
 
-class Actor:
-    """A thread with a connection of its own. `pid` is that of its session on the server."""
+class Client:
+    """A thread with its own connection. `pid` identifies its session on the server."""
 
-    def __init__(self, number: int, reports: Queue[tuple[Actor, Place]]) -> None:
+    def __init__(self, number: int, reports: Queue[tuple[Client, ClientState]]) -> None:
         self.number = number
-        self.letter = LETTERS[number]
-        self.place = Place.ENDED
-        self.before = ""  # what it is about to do
-        self.is_free = False  # runs to its end without stopping
-        self.is_in_others_way = False  # may hold locks: its transaction has begun
+        self.label = LABELS[number]
+        self.state = ClientState.ENDED
+        self.before = ""  # the next step
+        self.runs_freely = False  # runs to its end without a stop
+        self.may_hold_locks = False  # its transaction has begun
         self._has_locked = False
         self.error: Exception | None = None
         self.pid = 0
         self._reports = reports
         self._scripts: SimpleQueue[Script | None] = SimpleQueue()
-        self._go = threading.Lock()  # held but for the moment in which it may go on
+        self._go = threading.Lock()  # released for a moment to resume the client
         self._go.acquire()
-        self._thread = threading.Thread(target=self._live, name=f"actor-{self.letter}", daemon=True)
+        self._thread = threading.Thread(target=self._live, name=f"client-{self.label}", daemon=True)
         self._thread.start()
 
     # --- from outside
 
     def begin(self, script: Script) -> None:
-        self.error, self.is_free, self.place = None, False, Place.OUT
+        self.error, self.runs_freely, self.state = None, False, ClientState.RUNNING
         self._scripts.put(script)
 
     def go(self) -> None:
-        self.place = Place.OUT
+        self.state = ClientState.RUNNING
         self._go.release()
 
     def close(self) -> None:
@@ -92,15 +92,15 @@ class Actor:
         connection = connections["default"]
         connection.ensure_connection()
         self.pid = connection.connection.info.backend_pid
-        # As the executor's own connection: planning each statement anew took a third of an order.
+        # As on an executor's own connection. Planning each statement again took a third of an order.
         connection.connection.execute(statement("generic_plans"))
         connection.connection.prepare_threshold = 0
         self._stop_before_ends(connection)
-        self._reports.put((self, Place.ENDED))
+        self._reports.put((self, ClientState.ENDED))
         try:
             with connection.execute_wrapper(self._stop_before_statement):
                 while (script := self._scripts.get()) is not None:
-                    _here.actor = self
+                    _here.client = self
                     self._perform(script)
         finally:
             connection.close()
@@ -108,9 +108,9 @@ class Actor:
     def _perform(self, script: Script) -> None:
         try:
             script()
-        except Exception as error:  # noqa: BLE001 what a script raises is a finding, whatever it is
+        except Exception as error:  # noqa: BLE001 every error of a script is a finding
             self.error = error
-        self._reports.put((self, Place.ENDED))
+        self._reports.put((self, ClientState.ENDED))
 
     def _stop_before_ends(self, connection: Any) -> None:
         for name in ("_commit", "_rollback"):
@@ -121,38 +121,38 @@ class Actor:
             self.stop(words)
             self._has_locked = False
             answer = call()
-            self.is_in_others_way = False
+            self.may_hold_locks = False
             return answer
 
         return stop_and_call
 
     def _stop_before_statement(self, execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         words = name_of(sql)
-        if not words.startswith(QUIET):
+        if not words.startswith(NOT_STEPPED):
             is_alone = not context["connection"].in_atomic_block
-            self.stop((ALONE if is_alone else LOCKED if self._has_locked else "") + words)
-            self._has_locked |= words == "lock_tasks" or " FOR NO KEY UPDATE" in words or " FOR UPDATE" in words
-            self.is_in_others_way |= not is_alone
+            self.stop((AUTOCOMMIT if is_alone else LOCKED if self._has_locked else "") + words)
+            self._has_locked |= words == "lock_tasks" or " FOR NO KEY_OWNER UPDATE" in words or " FOR UPDATE" in words
+            self.may_hold_locks |= not is_alone
         return execute(sql, params, many, context)
 
-    def stop(self, words: str, place: Place = Place.STOPPED) -> None:
-        if not self.is_free:
+    def stop(self, words: str, state: ClientState = ClientState.STOPPED) -> None:
+        if not self.runs_freely:
             self.before = words
-            self._reports.put((self, place))
+            self._reports.put((self, state))
             self._go.acquire()
 
 
 class _Here(threading.local):
-    actor: Actor | None = None
+    client: Client | None = None
 
 
 _here = _Here()
 
 
-def rest(place: Place) -> None:
-    """Inside an actor: do nothing until others have done something; outside: nothing at all."""
-    if _here.actor is not None:
-        _here.actor.stop("go on", place)
+def rest(state: ClientState) -> None:
+    """Stop the calling client until others have run. Do nothing outside of a client."""
+    if _here.client is not None:
+        _here.client.stop("go on", state)
 
 
 @cache
@@ -163,7 +163,7 @@ def named_statements() -> dict[str, str]:
 
 @cache
 def name_of(sql: str) -> str:
-    """Name a statement by its file, or by its first and last words."""
+    """Name a statement by its SQL file, or by its first and last words."""
     if sql in named_statements():
         return named_statements()[sql]
     words = " ".join(sql.replace('"', "").replace("jobqueue_", "").split())
@@ -172,109 +172,112 @@ def name_of(sql: str) -> str:
 
 @dataclass
 class Order:
-    """One order as it ran. took_seconds: each of its steps, which tells a busy machine from a wait."""
+    """
+    One order that ran. took_seconds: duration of each step, which shows whether a slow order waited or the machine
+    was busy.
+    """
 
-    steps: list[tuple[str, str]] = field(default_factory=list)  # an actor's letter, and what it was about to do
+    steps: list[tuple[str, str]] = field(default_factory=list)  # a client's label, and its step
     took_seconds: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
-    def letters(self) -> str:
-        return "".join(letter for letter, _ in self.steps)
+    def labels(self) -> str:
+        return "".join(label for label, _ in self.steps)
 
     def lengths(self, count: int) -> list[int]:
-        return [self.letters.count(letter) for letter in LETTERS[:count]]
+        return [self.labels.count(label) for label in LABELS[:count]]
 
 
 class Stepper:
-    """A few actors on the server of the alias `default`. Close it before the database is flushed."""
+    """A few clients on the database alias `default`. Close it before the database is flushed."""
 
     def __init__(self, count: int) -> None:
-        # Not a SimpleQueue: where Python 3.11 or 3.12 is late to look again, its get(timeout=0.001) waits for ever.
-        self._reports: Queue[tuple[Actor, Place]] = Queue()
-        self._actors = [Actor(number, self._reports) for number in range(count)]
+        # Not a SimpleQueue: on Python 3.11 and 3.12 its get(timeout=0.001) can block for ever.
+        self._reports: Queue[tuple[Client, ClientState]] = Queue()
+        self._actors = [Client(number, self._reports) for number in range(count)]
         self._observer = connections["default"].copy()
         self._observer.ensure_connection()
-        self._waiting: set[Actor] = set()
+        self._waiting: set[Client] = set()
         for _ in self._actors:
             self._reports.get(timeout=DEADLINE_SECONDS)
 
     def close(self) -> None:
-        for actor in self._actors:
-            actor.close()
+        for client in self._actors:
+            client.close()
         self._observer.close()
 
     def run(self, scripts: Sequence[Script], choose: Choose) -> Order:
-        """Run the scripts, one actor each, in the order that `choose` makes of those who can go."""
+        """Run the scripts, one client each. `choose` selects the next client among those that can run."""
         order = Order()
-        actors = self._actors[: len(scripts)]
-        for actor, script in zip(actors, scripts, strict=True):
-            actor.begin(script)
-            self._settle(actors)
-        while any(actor.place is not Place.ENDED for actor in actors):
-            able = self._able(actors)
-            if not able or len(order.steps) > MOST_STEPS:
-                order.problems.append("deadlock" if not able else f"no end after {MOST_STEPS} steps")
-                self._let_all_go(actors)
+        clients = self._actors[: len(scripts)]
+        for client, script in zip(clients, scripts, strict=True):
+            client.begin(script)
+            self._wait_until_stopped(clients)
+        while any(client.state is not ClientState.ENDED for client in clients):
+            runnable = self._runnable(clients)
+            if not runnable or len(order.steps) > MAX_STEPS:
+                order.problems.append("deadlock" if not runnable else f"no end after {MAX_STEPS} steps")
+                self._release_all(clients)
                 break
-            self._step(order, actors, able, choose)
-        order.problems += [f"{actor.letter} raised {actor.error!r}" for actor in actors if actor.error is not None]
+            self._step(order, clients, runnable, choose)
+        order.problems += [f"{client.label} raised {client.error!r}" for client in clients if client.error is not None]
         return order
 
-    def _step(self, order: Order, actors: Sequence[Actor], able: Sequence[Actor], choose: Choose) -> None:
-        actor = choose(able)
-        order.steps.append((actor.letter, actor.before))
-        is_end = actor.before in ("COMMIT", "ROLLBACK")
+    def _step(self, order: Order, clients: Sequence[Client], runnable: Sequence[Client], choose: Choose) -> None:
+        client = choose(runnable)
+        order.steps.append((client.label, client.before))
+        is_end = client.before in ("COMMIT", "ROLLBACK")
         began_at = time.monotonic()
-        actor.go()
-        self._settle(actors)
+        client.go()
+        self._wait_until_stopped(clients)
         order.took_seconds.append(time.monotonic() - began_at)
-        for other in actors:
-            if is_end and other is not actor and other.place is Place.RESTING:
-                other.place = Place.STOPPED
+        for other in clients:
+            if is_end and other is not client and other.state is ClientState.AFTER_COMMIT:
+                other.state = ClientState.STOPPED
 
-    def _able(self, actors: Sequence[Actor]) -> list[Actor]:
-        for places in ([Place.STOPPED], [Place.RESTING, Place.IDLE]):
-            if able := [actor for actor in actors if actor.place in places]:
-                return able
+    def _runnable(self, clients: Sequence[Client]) -> list[Client]:
+        for states in ([ClientState.STOPPED], [ClientState.AFTER_COMMIT, ClientState.LAST]):
+            if runnable := [client for client in clients if client.state in states]:
+                return runnable
         return []
 
-    def _settle(self, actors: Sequence[Actor]) -> None:
-        """Return when each actor is back, or waits for another. Asks the server only about those who take long."""
+    def _wait_until_stopped(self, clients: Sequence[Client]) -> None:
+        """Return when each client has stopped or waits for another. Ask the server only about slow statements."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         waiting, look_seconds = self._waiting, FIRST_LOOK_SECONDS
-        while out := [actor for actor in actors if actor.place is Place.OUT]:
+        while out := [client for client in clients if client.state is ClientState.RUNNING]:
             if not waiting.issuperset(out):
-                can_wait = len(out) > 1 or any(actor.is_in_others_way for actor in actors if actor is not out[0])
+                can_wait = len(out) > 1 or any(client.may_hold_locks for client in clients if client is not out[0])
                 with suppress(Empty):
                     self._note(self._reports.get(timeout=look_seconds if can_wait else DEADLINE_SECONDS))
                     continue
                 look_seconds = min(2 * look_seconds, LONGEST_LOOK_SECONDS)
-            waiting = self._who_waits(out)
+            waiting = self._blocked_clients(out)
             if waiting.issuperset(out) and self._reports.empty():
                 break
-            assert time.monotonic() < deadline, [actor.before for actor in out]
+            assert time.monotonic() < deadline, [client.before for client in out]
         self._waiting = set(out)
 
-    def _note(self, report: tuple[Actor, Place]) -> None:
-        actor, place = report
-        actor.place = place
+    def _note(self, report: tuple[Client, ClientState]) -> None:
+        client, state = report
+        client.state = state
 
-    def _who_waits(self, out: Sequence[Actor]) -> set[Actor]:
-        pids = [actor.pid for actor in self._actors]
-        asked = [[actor.pid for actor in out], pids]
-        found = {pid for (pid,) in self._observer.connection.execute(WHO_WAITS, asked, prepare=True)}
-        return {actor for actor in out if actor.pid in found}
+    def _blocked_clients(self, out: Sequence[Client]) -> set[Client]:
+        pids = [client.pid for client in self._actors]
+        asked = [[client.pid for client in out], pids]
+        found = {pid for (pid,) in self._observer.connection.execute(BLOCKED_SESSIONS, asked, prepare=True)}
+        return {client for client in out if client.pid in found}
 
-    def _let_all_go(self, actors: Sequence[Actor]) -> None:
-        """Let the server break the deadlock, and everybody run to the end."""
-        for actor in actors:
-            actor.is_free = True
-            if actor.place in (Place.STOPPED, Place.RESTING, Place.IDLE):
-                actor.go()
-        while any(actor.place is not Place.ENDED for actor in actors):
-            actor, place = self._reports.get(timeout=DEADLINE_SECONDS)
-            actor.place = place
-            if place is not Place.ENDED:  # it had stopped before it was told that it is free
-                actor.go()
+    def _release_all(self, clients: Sequence[Client]) -> None:
+        """Let the server resolve the deadlock and all clients run to their end."""
+        for client in clients:
+            client.runs_freely = True
+            if client.state in (ClientState.STOPPED, ClientState.AFTER_COMMIT, ClientState.LAST):
+                client.go()
+        while any(client.state is not ClientState.ENDED for client in clients):
+            client, state = self._reports.get(timeout=DEADLINE_SECONDS)
+            client.state = state
+            if state is not ClientState.ENDED:  # it had stopped before `runs_freely` was set
+                client.go()
         self._waiting = set()

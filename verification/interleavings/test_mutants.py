@@ -1,4 +1,4 @@
-"""The same orders on engines that are deliberately broken: each is caught, or the stepper proves nothing."""
+"""Every deliberately broken engine fails at least one order. This shows that the races detect errors."""
 
 from collections.abc import Callable
 
@@ -6,29 +6,29 @@ import pytest
 
 from verification.interleavings import mutants
 from verification.interleavings.cases import report
-from verification.interleavings.catches import BY_ORDERS, Catch
 from verification.interleavings.conftest import Run
+from verification.interleavings.mutant_cases import CAUGHT_BY_RACES, MutantCase
 from verification.interleavings.orders import Plan
 
-pytestmark = pytest.mark.django_db  # the database; what happens there happens in other processes
+pytestmark = pytest.mark.django_db  # other processes use the database
 
 
-@pytest.mark.parametrize("catch", BY_ORDERS, ids=[catch.name for catch in BY_ORDERS])
-def test_a_broken_engine_is_caught(run: Run, record_property: Callable[[str, object], None], catch: Catch) -> None:
-    caught = run(catch.by, catch.kind, Plan())
-    assert caught.failure is not None, f"{catch.kind.__name__} was not caught"
-    assert any(problem.startswith(catch.problem) for problem in caught.failure.problems), caught.failure.problems
-    record_property("caught", catch.cells(caught.count))  # for the summary of the session
+@pytest.mark.parametrize("case", CAUGHT_BY_RACES, ids=[case.name for case in CAUGHT_BY_RACES])
+def test_race_detects_broken_engine(run: Run, record_property: Callable[[str, object], None], case: MutantCase) -> None:
+    explored = run(case.by, case.kind, Plan())
+    assert explored.failure is not None, f"{case.kind.__name__} was not caught"
+    assert any(problem.startswith(case.problem) for problem in explored.failure.problems), explored.failure.problems
+    record_property("caught", case.cells(explored.count))  # shown at the end of the test run
 
 
-def test_a_failing_order_is_told_and_repeated(run: Run) -> None:
-    case = ("send-x-suspend", mutants.WakesWithoutLocking)
-    first = run(*case, Plan())
+def test_failed_order_is_reported_and_repeatable(run: Run) -> None:
+    race = ("send-x-suspend", mutants.WakesWithoutLocking)
+    first = run(*race, Plan())
     assert first.failure is not None
-    story = report(first, case)
-    assert f"JOBQUEUE_ORDER={first.failure.letters} python -m pytest 'verification/interleavings/" in story
+    text = report(first, race)
+    assert f"JOBQUEUE_ORDER={first.failure.labels} python -m pytest 'verification/interleavings/" in text
 
-    again = run(*case, Plan(letters=first.failure.letters))
+    again = run(*race, Plan(labels=first.failure.labels))
 
     assert again.failure is not None
     assert again.count == 1

@@ -1,4 +1,4 @@
-"""Processes that work on races and plays: they end with whoever has begun them."""
+"""The processes of a pool end with the block that started them."""
 
 from __future__ import annotations
 
@@ -12,30 +12,28 @@ import pytest
 from tests.executor.harness import wait_for
 from verification.interleavings.process import pool_of
 
-STAY_SECONDS = 600.0
+MAX_SECONDS = 600.0
 
 
-def stay(path: Path) -> None:
+def wait_until_interrupted(path: Path) -> None:
     try:
-        path.touch()  # once it is there, SIGTERM may come at any moment
-        time.sleep(STAY_SECONDS)
+        path.touch()  # from now on the test may send SIGTERM
+        time.sleep(MAX_SECONDS)
     finally:
         path.unlink()
 
 
-def test_a_block_that_is_left_ends_what_runs_and_lets_it_clean_up(
-    process_environment: dict[str, str], tmp_path: Path
-) -> None:
-    begun, futures = tmp_path / "begun", list[Future[None]]()
+def test_pool_left_by_exception_ends_its_processes_cleanly(process_environment: dict[str, str], tmp_path: Path) -> None:
+    marker, futures = tmp_path / "marker", list[Future[None]]()
 
-    def be_interrupted() -> None:
+    def leave_pool_by_exception() -> None:
         with pool_of(process_environment, 1) as pool:
-            futures.extend(pool.submit(stay, begun) for _ in range(4))
-            wait_for(begun.exists, "the first to run")
+            futures.extend(pool.submit(wait_until_interrupted, marker) for _ in range(4))
+            wait_for(marker.exists, "the first to run")
             raise SystemExit
 
     with pytest.raises(SystemExit):
-        be_interrupted()
+        leave_pool_by_exception()
 
-    assert not begun.exists()
+    assert not marker.exists()
     assert {type(future.exception()) for future in futures} == {BrokenProcessPool}

@@ -1,4 +1,4 @@
-"""What polls lead to: drawn by chance, as good and bad as users' bodies are."""
+"""Random outcomes of polls, good and bad."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from msgspec.structs import replace
 
 from jobqueue.records import ClaimedTask, Effects, NewMessage, NewTask, Outcome, Status, StoredMessage
 from jobqueue.serialization.ids import new_id
-from verification.interleavings.world import outcome
+from verification.interleavings.backend import outcome
 
 QUEUES = ("a", "b", "c")
-MOST_ATTEMPTS = 3
-RESTS_SECONDS = (5.0, 25.0, 65.0)  # never a multiple of what the clock is moved by: what is due does not hang on chance
+MAX_ATTEMPTS = 3
+DELAYS_SECONDS = (
+    5.0,
+    25.0,
+    65.0,
+)  # no multiple of the clock's step, so that it is certain which tasks are due
 ERROR = json.dumps({"exception_class_path": "ValueError"})
 
 KINDS = {
@@ -34,59 +38,59 @@ KINDS = {
 
 
 def decide(
-    chance: Random,
+    random: Random,
     claimed: ClaimedTask,
-    mail: Sequence[StoredMessage],
+    messages: Sequence[StoredMessage],
     others: Sequence[UUID],
     may_grow: bool,
     worker: UUID,
 ) -> Outcome:
-    """Give what a poll of this task leads to. others: whom it may write to."""
-    (kind,) = chance.choices(list(KINDS), list(KINDS.values()))
+    """Return a random outcome of a poll of this task. others: tasks it may send to."""
+    (kind,) = random.choices(list(KINDS), list(KINDS.values()))
     if kind == "spawn" and not may_grow:
         kind = "suspend"
-    return replace(make(kind, chance, claimed, mail, others), worker_id=str(worker), run_seconds=0.02)
+    return replace(make(kind, random, claimed, messages, others), worker_id=str(worker), run_seconds=0.02)
 
 
 def make(
-    kind: str, chance: Random, claimed: ClaimedTask, mail: Sequence[StoredMessage], others: Sequence[UUID]
+    kind: str, random: Random, claimed: ClaimedTask, messages: Sequence[StoredMessage], others: Sequence[UUID]
 ) -> Outcome:
-    rest = chance.choice(RESTS_SECONDS)
+    rest = random.choice(DELAYS_SECONDS)
     match kind:
         case "done":
-            return outcome(claimed, Status.SUCCESSFUL, mail, return_value="1")
+            return outcome(claimed, Status.SUCCESSFUL, messages, return_value="1")
         case "fail":
             return failing(claimed, rest)
         case "suspend":
-            return outcome(claimed, Status.SUSPENDED, mail)
+            return outcome(claimed, Status.SUSPENDED, messages)
         case "sleep":
-            return outcome(claimed, Status.SUSPENDED, mail, wake_after_seconds=rest)
+            return outcome(claimed, Status.SUSPENDED, messages, wake_after_seconds=rest)
         case "leave":
-            return leaving(chance, claimed, mail)
+            return leaving(random, claimed, messages)
         case "again":
-            return outcome(claimed, Status.READY, mail)
+            return outcome(claimed, Status.READY, messages)
         case "give_up":
-            return outcome(claimed, Status.FAILED, mail, error=ERROR, attempts=claimed.attempts + 1)
-    effects = Effects(consumed=[letter.id for letter in mail])
+            return outcome(claimed, Status.FAILED, messages, error=ERROR, attempts=claimed.attempts + 1)
+    effects = Effects(consumed=[message.id for message in messages])
     match kind:
         case "spawn":
-            born = [newborn(chance) for _ in range(chance.randint(1, 2))]
-            status = chance.choice([Status.SUSPENDED, Status.SUSPENDED, Status.SUCCESSFUL])
-            effects = Effects(consumed=effects.consumed, spawn=born)
+            children = [newborn(random) for _ in range(random.randint(1, 2))]
+            status = random.choice([Status.SUSPENDED, Status.SUSPENDED, Status.SUCCESSFUL])
+            effects = Effects(consumed=effects.consumed, spawn=children)
         case "tell":
-            receivers = chance.sample(others, min(len(others), chance.randint(1, 2)))
+            receivers = random.sample(others, min(len(others), random.randint(1, 2)))
             text = f"{claimed.id.hex[-12:]}-{claimed.claim_number}"
-            told = [message(receiver, f"{text}-{number}", claimed.id) for number, receiver in enumerate(receivers)]
-            status = chance.choice([Status.SUSPENDED, Status.READY, Status.SUCCESSFUL])
-            effects = Effects(consumed=effects.consumed, send=told)
+            sent = [new_message(receiver, f"{text}-{number}", claimed.id) for number, receiver in enumerate(receivers)]
+            status = random.choice([Status.SUSPENDED, Status.READY, Status.SUCCESSFUL])
+            effects = Effects(consumed=effects.consumed, send=sent)
         case _:
-            status = chance.choice([Status.SUCCESSFUL, Status.FAILED])
+            status = random.choice([Status.SUCCESSFUL, Status.FAILED])
             effects = Effects(consumed=effects.consumed, cancel_children=True)
     return outcome(claimed, status, effects=effects, return_value="1" if status is Status.SUCCESSFUL else None)
 
 
 def failing(claimed: ClaimedTask, rest: float) -> Outcome:
-    """Try again later, or no more."""
+    """Retry later, or fail after the last attempt."""
     attempts = claimed.attempts + 1
     is_last = attempts >= claimed.max_attempts
     return Outcome(
@@ -100,10 +104,10 @@ def failing(claimed: ClaimedTask, rest: float) -> Outcome:
     )
 
 
-def leaving(chance: Random, claimed: ClaimedTask, mail: Sequence[StoredMessage]) -> Outcome:
-    """Take some of the mail, and leave the rest for later."""
-    taken = chance.randint(0, len(mail))
-    ids = [letter.id for letter in mail]
+def leaving(random: Random, claimed: ClaimedTask, messages: Sequence[StoredMessage]) -> Outcome:
+    """Consume some of the messages and leave the others unread."""
+    taken = random.randint(0, len(messages))
+    ids = [message.id for message in messages]
     wait: dict[str, Any] = (
         {"look_after_seconds": 5.0, "unread_polls": claimed.unread_polls + 1} if ids[taken:] and not taken else {}
     )
@@ -112,14 +116,16 @@ def leaving(chance: Random, claimed: ClaimedTask, mail: Sequence[StoredMessage])
     return outcome(claimed, status, effects=effects, **wait)
 
 
-def newborn(chance: Random) -> NewTask:
-    return NewTask(id=new_id(), task_type="tests.noop", queue_name=chance.choice(QUEUES), max_attempts=MOST_ATTEMPTS)
+def newborn(random: Random) -> NewTask:
+    return NewTask(id=new_id(), task_type="tests.noop", queue_name=random.choice(QUEUES), max_attempts=MAX_ATTEMPTS)
 
 
-def message(receiver: UUID, body: str, sender: UUID | None = None, dedupe_key: str | None = None) -> NewMessage:
+def new_message(receiver: UUID, body: str, sender: UUID | None = None, dedupe_key: str | None = None) -> NewMessage:
     return NewMessage(task_id=receiver, sender_id=sender, body=json.dumps(body), dedupe_key=dedupe_key)
 
 
-def last(claimed: ClaimedTask, mail: Sequence[StoredMessage], worker: UUID) -> Outcome:
+def finish(claimed: ClaimedTask, messages: Sequence[StoredMessage], worker: UUID) -> Outcome:
     """End, when all are to come to rest."""
-    return replace(outcome(claimed, Status.SUCCESSFUL, mail, return_value="1"), worker_id=str(worker), run_seconds=0.02)
+    return replace(
+        outcome(claimed, Status.SUCCESSFUL, messages, return_value="1"), worker_id=str(worker), run_seconds=0.02
+    )

@@ -1,4 +1,4 @@
-"""A play's process; nothing here imports models, which need Django to be set up."""
+"""Run simulations in another process. This module imports no models, which need Django to be set up."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MOVES = 40
 
 
 @dataclass
-class Played:
-    """What came of some plays. count: how many, the last of which failed, if `problems` says so."""
+class SimulationResult:
+    """Result of some simulations. count: how many ran. The last one failed if there are `problems`."""
 
     count: int = 0
     moves: int = 0
@@ -29,7 +29,7 @@ class Played:
         return "\n".join([f"seed {self.seed}", *self.diary, "", *self.problems, "Again:", f"  {again}"])
 
 
-def run(seeds: Sequence[int], kind: type[Engine], moves: int = MOVES) -> Played:
+def run(seeds: Sequence[int], kind: type[Engine], moves: int = MOVES) -> SimulationResult:
     from verification.simulation import runner
 
     return runner.run(seeds, moves, kind)

@@ -1,4 +1,4 @@
-"""Runs plays in a process of its own, on a database of its own: what is recorded there is recorded of all."""
+"""Run simulations on the database of this process, whose changes triggers record."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres import wake
 from jobqueue.models import Counter, CounterDelta, Queue
 from verification.faults import history
-from verification.simulation.play import Play
-from verification.simulation.process import Played
+from verification.simulation.process import SimulationResult
+from verification.simulation.simulation import Simulation
 
 RECORD = Path(history.__file__).with_name("record.sql")
 TABLES = ("trust_change", "trust_beat", "trust_mail", "trust_effect")
 DATABASES = ("default", "first_side", "second_side")
-TIDY_EVERY = 50  # plays; dead rows make the later ones slow
+VACUUM_EVERY = 50  # simulations: dead rows slow down the later ones
 
 
-def run(seeds: Sequence[int], moves: int, kind: type[Engine]) -> Played:
-    """Run one play of each seed, until one fails."""
-    played = Played()
+def run(seeds: Sequence[int], moves: int, kind: type[Engine]) -> SimulationResult:
+    """Run one simulation for each seed, until one fails."""
+    result = SimulationResult()
     began = time.process_time()
     for name in DATABASES[1:]:
         connections.databases.setdefault(name, connections.databases["default"].copy())
     with patch.object(wake, "WAKE_LOCK_TIMEOUT", "20ms"), recording():
         for seed in seeds:
-            play = Play(kind, seed, DATABASES)
-            found = perform(play, moves)
-            played.count += 1
-            played.moves += len(play.diary)
+            simulation = Simulation(kind, seed, DATABASES)
+            found = perform(simulation, moves)
+            result.count += 1
+            result.moves += len(simulation.diary)
             if found:
-                played.seed, played.problems, played.diary = seed, found, play.diary
+                result.seed, result.problems, result.diary = seed, found, simulation.diary
                 break
-            if played.count % TIDY_EVERY == 0:
-                tidy()
-    played.cpu_seconds = time.process_time() - began
+            if result.count % VACUUM_EVERY == 0:
+                vacuum()
+    result.cpu_seconds = time.process_time() - began
     for name in DATABASES[1:]:
         connections[name].close()
-    return played
+    return result
 
 
-def perform(play: Play, moves: int) -> list[str]:
+def perform(simulation: Simulation, moves: int) -> list[str]:
     try:
-        return play.run(moves)
-    except Exception as error:  # noqa: BLE001 what a verb raises is a finding, whatever it is
+        return simulation.run(moves)
+    except Exception as error:  # noqa: BLE001 every error of the engine is a finding
         where = traceback.format_exception(error)[-4:]
         return [f"raised {type(error).__name__}: {error}", *where]
     finally:
-        clear(play)
+        clear(simulation)
 
 
-def clear(play: Play) -> None:
-    play.clear()
+def clear(simulation: Simulation) -> None:
+    simulation.clear()
     for model in (Queue, Counter, CounterDelta):
-        model.objects.filter(backend=play.engine.alias).delete()
+        model.objects.filter(backend=simulation.engine.alias).delete()
     with connections["default"].cursor() as cursor:
         cursor.execute("; ".join(f"DELETE FROM {table}" for table in TABLES))
 
@@ -76,7 +76,7 @@ def recording() -> Iterator[None]:
             cursor.execute(f"DROP TABLE trust_full, {', '.join(TABLES)}")
 
 
-def tidy() -> None:
+def vacuum() -> None:
     tables = ", ".join(
         ["jobqueue_inboxmessage", "jobqueue_task", "jobqueue_executor", "jobqueue_counterdelta", *TABLES]
     )

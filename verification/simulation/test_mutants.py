@@ -1,15 +1,15 @@
-"""The same plays on engines that are deliberately broken: each is caught, or the simulation proves nothing."""
+"""The simulation detects every deliberately broken engine. This shows that it can find errors."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from verification.interleavings.catches import BY_PLAYS, MOST_PLAYS, Catch
+from verification.interleavings.mutant_cases import CAUGHT_BY_SIMULATION, MAX_SEEDS, MutantCase
 from verification.interleavings.process import pool_of
 from verification.simulation import process
 
-pytestmark = pytest.mark.django_db  # the database; what happens there happens in another process
+pytestmark = pytest.mark.django_db  # another process uses the database
 
 
 @pytest.fixture(scope="module")
@@ -18,19 +18,19 @@ def pool(process_environment: dict[str, str]) -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
-@pytest.mark.parametrize("catch", BY_PLAYS, ids=[catch.name for catch in BY_PLAYS])
-def test_a_broken_engine_is_caught(
-    pool: ProcessPoolExecutor, record_property: Callable[[str, object], None], catch: Catch
+@pytest.mark.parametrize("case", CAUGHT_BY_SIMULATION, ids=[case.name for case in CAUGHT_BY_SIMULATION])
+def test_simulation_detects_broken_engine(
+    pool: ProcessPoolExecutor, record_property: Callable[[str, object], None], case: MutantCase
 ) -> None:
-    played = pool.submit(process.run, range(catch.seed, catch.seed + MOST_PLAYS), catch.kind).result()
-    assert played.problems, f"{catch.kind.__name__} was not caught"
-    assert any(problem.startswith(catch.problem) for problem in played.problems), played.story
-    record_property("caught", catch.cells(played.count, catch.seed))  # for the summary of the session
+    result = pool.submit(process.run, range(case.seed, case.seed + MAX_SEEDS), case.kind).result()
+    assert result.problems, f"{case.kind.__name__} was not caught"
+    assert any(problem.startswith(case.problem) for problem in result.problems), result.story
+    record_property("caught", case.cells(result.count, case.seed))  # shown at the end of the test run
 
 
-def test_a_failing_play_is_told_and_repeated(pool: ProcessPoolExecutor) -> None:
-    kind = BY_PLAYS[0].kind
-    first = pool.submit(process.run, range(1, 1 + MOST_PLAYS), kind).result()
+def test_failed_simulation_is_reported_and_repeatable(pool: ProcessPoolExecutor) -> None:
+    kind = CAUGHT_BY_SIMULATION[0].kind
+    first = pool.submit(process.run, range(1, 1 + MAX_SEEDS), kind).result()
     assert f"JOBQUEUE_SEED={first.seed} JOBQUEUE_SEEDS=1 python -m pytest verification/simulation" in first.story
 
     again = pool.submit(process.run, [first.seed], kind).result()

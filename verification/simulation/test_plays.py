@@ -1,7 +1,7 @@
 """
-Executors, senders, admins and accidents, in an order drawn by chance: nothing is lost, doubled, stolen or stuck.
+Executors, users and accidents act in a random order. No task or message is lost, duplicated, stolen or stuck.
 
-JOBQUEUE_SEED is the first seed, JOBQUEUE_SEEDS how many there are.
+JOBQUEUE_SEED is the first seed, JOBQUEUE_SEEDS the number of seeds.
 """
 
 import os
@@ -16,11 +16,11 @@ from verification.simulation import process
 SEED, SEEDS = int(os.environ.get("JOBQUEUE_SEED") or 1), int(os.environ.get("JOBQUEUE_SEEDS") or 200)
 
 
-@pytest.mark.django_db  # the database; what happens there happens in another process
-def test_everything_comes_to_its_end_whatever_happens_in_between(
+@pytest.mark.django_db  # another process uses the database
+def test_simulation_ends_all_tasks_and_keeps_the_invariants(
     process_environment: dict[str, str], record_property: Callable[[str, object], None]
 ) -> None:
     with pool_of(process_environment, 1) as pool:
-        played = pool.submit(process.run, range(SEED, SEED + SEEDS), PostgresEngine).result()
-    record_property("plays", [played.count, played.moves])
-    assert not played.problems, played.story
+        result = pool.submit(process.run, range(SEED, SEED + SEEDS), PostgresEngine).result()
+    record_property("plays", [result.count, result.moves])
+    assert not result.problems, result.story

@@ -1,7 +1,8 @@
 """
-About how many kinds of order each race of two connections has: `python -m verification.interleavings.kinds 800 peers`.
+Estimate how many kinds of order each race of two connections has.
 
-The first is how many random descents to make, a hundredth of a second each; the others are parts of names.
+Usage: `python -m verification.interleavings.estimate 800 peers`. The first argument is the number of random descents,
+each of about 10 ms. The other arguments are parts of race names.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def main(descents: int, parts: list[str]) -> None:
     from verification.interleavings import cases, process
     from verification.interleavings.scenarios import SCENARIOS
 
-    wanted = [case for case in cases.CASES if SCENARIOS[case[0]].actors == 2]
+    wanted = [case for case in cases.CASES if SCENARIOS[case[0]].clients == 2]
     with pool() as processes:
         started = [
             (cases.name_of(case), processes.submit(process.estimate, *case, descents))

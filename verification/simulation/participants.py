@@ -1,4 +1,4 @@
-"""Who takes part: executors, and transactions that somebody leaves open."""
+"""The participants of a simulation: executors, and connections with open transactions."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from jobqueue.records import ClaimedTask, ExecutorInfo, Outcome
 
 
 @dataclass(eq=False, slots=True)
-class Member:
+class SimulatedExecutor:
     """
-    An executor. hands: what it has claimed and not polled yet. pending: what it has yet to commit.
+    An executor. claimed: claimed tasks without a poll yet. uncommitted: outcomes to commit.
 
-    beat_at: its last beat, on the clock of the play. is_frozen: it does nothing, and may come back.
-    is_dead: for ever. is_steady: it has beaten all the time since it began, or since it was let go on.
+    last_heartbeat: on the simulation's clock. is_frozen: does nothing, and may continue later. is_dead: never
+    continues. is_steady: has sent every heartbeat since it started or was last thawed.
     """
 
     name: str
-    beat_at: float
+    last_heartbeat: float
     id: UUID = field(default_factory=uuid4)
-    hands: list[ClaimedTask] = field(default_factory=list)
-    pending: list[Outcome] = field(default_factory=list)
+    claimed: list[ClaimedTask] = field(default_factory=list)
+    uncommitted: list[Outcome] = field(default_factory=list)
     is_frozen: bool = False
     is_dead: bool = False
     is_steady: bool = True
 
     @property
-    def sign(self) -> ExecutorInfo:
+    def info(self) -> ExecutorInfo:
         return ExecutorInfo(executor_id=self.id, name=self.name, host="", pid=1, versions={}, queues=[], slots=4)
 
 
-class Session:
+class SimulatedConnection:
     """
-    A connection, and the engine on it. It calls itself as its actor on the server, where changes are recorded.
+    A connection and the engine that uses it. Its application_name is the current actor, for the record of changes.
 
-    An open transaction stays open until somebody ends it. locks: whether it has more than share locks.
+    An open transaction stays open until a later move ends it. locks: whether it holds more than share locks.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.owner: Member | None = None
+        self.owner: SimulatedExecutor | None = None
         self.text = ""
         self.locks = False
         self.on_commit: Callable[[], None] = lambda: None
@@ -67,19 +67,19 @@ class Session:
         return connection.connection
 
     def prepare(self) -> None:
-        """What waits here waits for ourselves: for a transaction that this very thread has left open."""
+        """Set a short lock timeout. A statement can only wait for a transaction that this thread has left open."""
         self._raw.execute("SET lock_timeout = '100ms'")
-        self._raw.execute(statement("generic_plans"))  # planning each statement anew would take a third of a play
+        self._raw.execute(statement("generic_plans"))  # planning each statement again would take a third of the time
         self._raw.prepare_threshold = 0
         self._name = ""
 
-    def call_itself(self, name: str) -> None:
+    def set_application_name(self, name: str) -> None:
         if name != self._name:
             self._raw.execute("SELECT set_config('application_name', %s, FALSE)", [name])
             self._name = name
 
-    def open(self, name: str, text: str, *, locks: bool, owner: Member | None = None) -> None:
-        self.call_itself(name)
+    def open(self, name: str, text: str, *, locks: bool, owner: SimulatedExecutor | None = None) -> None:
+        self.set_application_name(name)
         self.text, self.locks, self.owner = text, locks, owner
         self.before_commit = lambda: True
         self.on_commit = self.on_rollback = lambda: None
@@ -87,7 +87,7 @@ class Session:
         self._open.enter_context(transaction.atomic(using=self.engine.database))
 
     def commit(self) -> bool:
-        """End it well, unless what it does at last says no."""
+        """Commit, unless before_commit returns False."""
         if not self.before_commit():
             self.roll_back()
             return False

@@ -1,4 +1,4 @@
-"""How many kinds of orders there are, listed and estimated, of races that need no server."""
+"""The estimated number of kinds of order is close to the number of listed kinds."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from verification.interleavings.stepper import Choose, Order
 
 
 def race(*scripts: Sequence[str]) -> RunOne:
-    """Actors that never wait for each other, and take these steps."""
+    """Return a race of clients that run these steps and never wait for each other."""
 
     def run(choose: Choose) -> Order:
         order, at = Order(), [0] * len(scripts)
         for _ in range(sum(map(len, scripts))):
-            able: Any = [
+            runnable: Any = [
                 SimpleNamespace(number=number, before=steps[at[number]])
                 for number, steps in enumerate(scripts)
                 if at[number] < len(steps)
             ]
-            chosen = choose(able)
+            chosen = choose(runnable)
             order.steps.append(("AB"[chosen.number], chosen.before))
             at[chosen.number] += 1
         return order
@@ -34,15 +34,15 @@ def race(*scripts: Sequence[str]) -> RunOne:
 @pytest.mark.parametrize(
     ("scripts", "kinds"),
     [
-        ((["COMMIT"] * 5, ["COMMIT"] * 5), 252),  # ten over five: none of them commute
+        ((["COMMIT"] * 5, ["COMMIT"] * 5), 252),  # ten over five: no steps commute
         (
             (["suspended_with_messages"] * 5, ["suspended_with_messages"] * 5),
             6,
-        ),  # all do: one kind, and five that turn out to be it
+        ),  # all steps commute: one kind, and five orders that lead to it
         ((["suspended_with_messages", "COMMIT"] * 3, ["heartbeat", "COMMIT"] * 3), 328),
     ],
 )
-def test_estimate_comes_near_to_what_is_listed(scripts: Sequence[Sequence[str]], kinds: int) -> None:
-    listed = len(list(every(race(*scripts))))
-    assert listed == kinds
-    assert estimate(race(*scripts), 2000, seed=1)[0] == pytest.approx(listed, rel=0.1)
+def test_estimate_is_close_to_number_of_listed_orders(scripts: Sequence[Sequence[str]], kinds: int) -> None:
+    kinds_listed = len(list(every(race(*scripts))))
+    assert kinds_listed == kinds
+    assert estimate(race(*scripts), 2000, seed=1)[0] == pytest.approx(kinds_listed, rel=0.1)

@@ -1,0 +1,113 @@
+"""The broken engines, and for each the race or simulation that detects it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jobqueue.engine.engine import Engine
+from verification.interleavings import mutants
+from verification.interleavings.invariants import (
+    CONSUMED_TWICE,
+    ENDED_FIRST,
+    FAMILY,
+    IDEMPOTENCY,
+    LOST_MESSAGE,
+    LOST_WAKE_UP,
+    ONE_COMMIT,
+    REPORTED_ONCE,
+    STALE,
+    STOLEN_FROM_LIVING,
+)
+from verification.simulation.simulated_backend import (
+    ANSWER,
+    BEAT,
+    CLAIMED_RIGHT,
+    COUNTED,
+    EARLY,
+    STOLEN,
+    TAKEN_FOR_LOST,
+    WAITED,
+    WOKEN,
+)
+
+DEADLOCK = "deadlock"
+RAISED = "B raised IntegrityError"
+SIMULATION = "simulation"
+
+
+@dataclass(frozen=True, slots=True)
+class MutantCase:
+    """
+    A broken engine and its detection. verb: the broken operation. by: the race, or the simulation. problem: start of
+    the reported problem.
+
+    seed: where the simulation starts in tests. Rare detections start close to a seed that works.
+    """
+
+    verb: str
+    kind: type[Engine]
+    by: str
+    problem: str
+    seed: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind.__name__}-{self.by}"
+
+    def cells(self, after: int, first_seed: int = 1) -> list[str]:
+        """Return this case's row of the report."""
+        doc = " ".join((self.kind.__doc__ or "").split())
+        sample = "play" if self.by == SIMULATION else "order"
+        count = f"{after:,} {sample}{'s' if after > 1 else ''}"
+        return [self.verb, doc, self.by, self.problem, count if first_seed == 1 else f"{count} from seed {first_seed}"]
+
+
+HEAD = ["verb", "what it does wrong", "caught by", "as", "after"]
+
+CAUGHT_BY_RACES = [
+    MutantCase("claim", mutants.ClaimsWithoutLocking, "claim-x-claim", ONE_COMMIT),
+    MutantCase("commit", mutants.ReadsInboxWhileLocking, "peer-x-waiting-peer", LOST_WAKE_UP),
+    MutantCase("commit", mutants.NeverChecksInbox, "send-x-suspend", LOST_WAKE_UP),
+    MutantCase("commit", mutants.OmitsWakes, "child-ends-x-parent-suspends", LOST_WAKE_UP),
+    MutantCase("commit", mutants.IgnoresClaimNumber, "old-owner-ends-x-new-owner", STALE),
+    MutantCase("commit", mutants.IgnoresClaimNumber, "old-owner-retries-x-new-owner", ONE_COMMIT),
+    MutantCase("commit", mutants.ConsumesUpToHighestId, "send-x-send-and-poll", LOST_MESSAGE),
+    MutantCase("commit", mutants.WaitsForReceivers, "peers-waiting", DEADLOCK),
+    MutantCase("commit", mutants.WaitsForReceivers, "functions-of-a-family-x-child-ends", DEADLOCK),
+    MutantCase("commit", mutants.ReportsBeforeClaimCheck, "child-ends-x-last-loss", REPORTED_ONCE),
+    MutantCase("commit", mutants.ReadsDescendantsOnce, "end-with-children-x-child-spawns-waiting", FAMILY),
+    MutantCase("enqueue", mutants.IgnoresIdempotencyKeys, "submit-x-submit-of-one-key", IDEMPOTENCY),
+    MutantCase("send", mutants.IgnoresDedupeKeys, "repeat-x-poll", CONSUMED_TWICE),
+    MutantCase("wake", mutants.WakesWithoutLocking, "send-x-suspend", LOST_WAKE_UP),
+    MutantCase("heartbeat", mutants.WritesOnlyFirstHeartbeat, "heartbeat-and-end-x-rescue", STOLEN_FROM_LIVING),
+    MutantCase("rescue", mutants.RescuesWithoutRecheck, "old-owner-ends-x-new-owner", ONE_COMMIT),
+    MutantCase("rescue", mutants.RescueOmitsParentReport, "child-ends-x-last-loss", REPORTED_ONCE),
+    MutantCase("cancel", mutants.CancelsWithoutLocking, "cancel-x-child-ends-waiting", ONE_COMMIT),
+    MutantCase("cancel", mutants.CancelOmitsParentReport, "cancel-x-child-suspends", REPORTED_ONCE),
+    MutantCase("prune", mutants.PrunesWithoutLocking, "prune-x-requeue", ENDED_FIRST),
+    MutantCase("prune", mutants.PrunesWithoutLocking, "send-x-end-and-prune", RAISED),
+]
+CAUGHT_BY_SIMULATION = [
+    MutantCase("claim", mutants.ReusesClaimNumber, SIMULATION, COUNTED),
+    MutantCase("claim", mutants.ClaimsFromPausedQueues, SIMULATION, CLAIMED_RIGHT),
+    MutantCase("commit", mutants.NeverChecksInbox, SIMULATION, LOST_WAKE_UP),
+    MutantCase("commit", mutants.IgnoresClaimNumber, SIMULATION, TAKEN_FOR_LOST, seed=15),
+    MutantCase("commit", mutants.KeepsAttempts, SIMULATION, COUNTED),
+    MutantCase("send", mutants.SendsToFinishedTasks, SIMULATION, ANSWER),
+    MutantCase("send", mutants.IgnoresDedupeKeys, SIMULATION, ANSWER),
+    MutantCase("wake", mutants.WakesTooEarly, SIMULATION, EARLY, seed=16),
+    MutantCase("release", mutants.ReleaseCountsAnAttempt, SIMULATION, COUNTED),
+    MutantCase("heartbeat", mutants.WritesOnlyFirstHeartbeat, SIMULATION, STOLEN),
+    MutantCase("heartbeat", mutants.WritesHeartbeatOnTasks, SIMULATION, WAITED, seed=55),
+    MutantCase("heartbeat", mutants.HeartbeatOmitsCancels, SIMULATION, BEAT),
+    MutantCase("rescue", mutants.RescuesByClaimAge, SIMULATION, STOLEN),
+    MutantCase("rescue", mutants.RescueCountsAnAttempt, SIMULATION, COUNTED),
+    MutantCase("rescue", mutants.RescueIgnoresCancel, SIMULATION, ANSWER),
+    MutantCase("cancel", mutants.CancelsRunningTasks, SIMULATION, ONE_COMMIT),
+    MutantCase("requeue", mutants.RequeueKeepsAttempts, SIMULATION, ANSWER),
+    MutantCase("enqueue", mutants.IgnoresKeys, SIMULATION, ANSWER),
+    MutantCase("limits", mutants.IgnoresRunningTasks, SIMULATION, CLAIMED_RIGHT),
+    MutantCase("sweep", mutants.NeverSweeps, SIMULATION, WOKEN),
+    MutantCase("sweep", mutants.SweepsAllSuspended, SIMULATION, WOKEN),
+]
+MAX_SEEDS = 200  # of the simulation, until an engine is caught
