@@ -78,7 +78,7 @@ TASKS = {
     },
 }
 
-if "VERIFICATION_DIARY" in env:  # a process of verification/faults/rig.py
+if "VERIFICATION_DIARY" in env:  # a process of verification/faults/environment.py
     LOGGING = {
         "version": 1,
         "disable_existing_loggers": False,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from demo_project.postgres import throwaway_cluster
 from verification.faults import campaigns
 from verification.faults.checker import Violation
-from verification.faults.storm import Figures
+from verification.faults.fault_runner import Figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Attempt:
 
 
 def told(error: Exception) -> str:
-    """What it says, with its notes; of an error of the rig itself where it was, too."""
+    """What it says, with its notes; of an error of the environment itself where it was, too."""
     if isinstance(error, AssertionError):
         return "\n".join([str(error), *error.__notes__])
     return "".join(traceback.format_exception(error))
@@ -41,7 +41,7 @@ def attempt(name: str, seed: int) -> Attempt:
     with throwaway_cluster(**campaigns.DURABLE) as cluster:
         try:
             figures = campaigns.run(name, cluster, seed)
-        except Exception as error:  # noqa: BLE001 - one run that went wrong, also by the rig's own fault, ends no others
+        except Exception as error:  # noqa: BLE001 - one run that went wrong, also by the environment's own fault, ends no others
             figures = error.figures if isinstance(error, campaigns.Violated) else None
             failure = told(error)
         if "deadlock detected" in cluster.log.read_text(errors="replace"):

@@ -1,4 +1,6 @@
-"""What the executors run: each kind of body, with an effect in the transaction of its outcome where it can."""
+"""
+The tasks of a campaign: each kind of body. Where it can, a body writes an effect in the transaction of its outcome.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ from jobqueue.models import Task
 from verification.faults.diary import note
 
 SOON = Backoff(base=0.05, cap=0.5, jitter=0.5)
-MANY = 1000  # attempts: what the rig does to the database fails bodies, and never the task
+MANY = 1000  # attempts: faults of the database fail bodies, but must never fail a task
 END = "end"
 
 
 def enter(kind: str, key: str, task_id: str) -> None:
-    """Write an effect, in the transaction that is open."""
+    """Write an effect in the open transaction."""
     with connection.cursor() as cursor:
         cursor.execute("INSERT INTO trust_effect (kind, key, task_id) VALUES (%s, %s, %s)", [kind, key, task_id])
 
@@ -44,14 +46,14 @@ def work(number: int, seconds: float = 0.0) -> int:
 
 @task(max_attempts=MANY, backoff=SOON)
 def poison() -> None:
-    """Take the process along, as a body does for which there is not enough memory."""
+    """Kill the process, as the system does with a body that needs too much memory."""
     note("hurt", whom=os.environ["PGAPPNAME"], how="poisoned")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @task(max_attempts=MANY, backoff=SOON)
 def wait_for(path: str) -> None:
-    """Last until there is such a file."""
+    """Run until this file exists."""
     while not Path(path).exists():
         time.sleep(0.02)
 
@@ -64,7 +66,7 @@ async def work_later(number: int, seconds: float = 0.0) -> int:
 
 @task(takes_context=True, max_attempts=MANY, backoff=SOON)
 def look(context: Context, number: int, seconds: float = 0.0) -> int:
-    """Use the ORM before and after a while, on the connection that Django opens for this thread."""
+    """Use the ORM before and after a pause, on Django's connection of this thread."""
     row = Task.objects.filter(pk=context.task_result.id)
     row.get()
     time.sleep(seconds)
@@ -74,7 +76,7 @@ def look(context: Context, number: int, seconds: float = 0.0) -> int:
 
 @task(takes_context=True, max_attempts=MANY, backoff=SOON)
 async def look_later(context: Context, number: int, seconds: float = 0.0) -> int:
-    """Use the ORM before and after a while, from the event loop."""
+    """Use the ORM before and after a pause, from the event loop."""
     row = Task.objects.filter(pk=context.task_result.id)
     await row.aget()
     await asyncio.sleep(seconds)
@@ -84,29 +86,29 @@ async def look_later(context: Context, number: int, seconds: float = 0.0) -> int
 
 @task(takes_context=True, max_attempts=MANY, backoff=SOON)
 def stumble(context: Context, number: int) -> int:
-    """Fail twice, so that an alarm has to go off."""
+    """Fail twice, so that the task is retried after a delay."""
     if context.attempt < 3:
         raise RuntimeError("as asked")
     return number
 
 
-class Ledger(Actor, max_attempts=MANY, backoff=SOON):
-    """Keeps every number it was sent: in its state, and every other poll in a commit function's effects too."""
+class NumberCollector(Actor, max_attempts=MANY, backoff=SOON):
+    """Keeps every received number in its state. Every other poll also writes it in a commit function's effects."""
 
     @dataclass
     class State:
         seen: list[int] = field(default_factory=list)
 
     def poll(self, context: PollContext[State]) -> Any:
-        taken = [message.body for message in context.inbox.take()]
-        context.state.seen += [body for body in taken if body != END]
-        follow = Done(context.state.seen) if END in taken else Suspend()
+        received = [message.body for message in context.inbox.take()]
+        context.state.seen += [body for body in received if body != END]
+        action = Done(context.state.seen) if END in received else Suspend()
         if context.polls % 2:
-            return follow
+            return action
 
         def commit() -> Any:
-            for body in taken:
+            for body in received:
                 enter("entered", f"{context.key}:{body}", str(context.id))
-            return follow
+            return action
 
         return commit

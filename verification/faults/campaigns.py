@@ -9,11 +9,11 @@ from typing import Any
 
 from demo_project.postgres import Cluster
 from verification.faults import points
+from verification.faults.environment import FaultEnvironment, fault_environment
+from verification.faults.fault_runner import FaultRunner, Figures, Plan
 from verification.faults.pgbouncer import PROGRAM, Mode
-from verification.faults.rig import Rig, rig
-from verification.faults.storm import Figures, Plan, Storm
 
-Run = Callable[[Rig, int], Figures]
+Run = Callable[[FaultEnvironment, int], Figures]
 DURABLE: Mapping[str, str] = {
     "fsync": "on",
     "synchronous_commit": "on",
@@ -47,7 +47,7 @@ class Campaign:
 
 
 def storm(plan: Plan) -> Run:
-    return lambda rig, seed: Storm(rig, seed, plan).rage()
+    return lambda env, seed: FaultRunner(env, seed, plan).run()
 
 
 def at_each_point(deed: str) -> Run:
@@ -59,8 +59,8 @@ def restarts_behind_pooler(title: str, mode: Mode, times: int, gap_seconds: tupl
     return Campaign(title, storm(plan), pooler_mode=mode)
 
 
-def _visit(deed: str, rig: Rig, seed: int) -> Figures:
-    return points.visit(rig, seed, deed)
+def _visit(deed: str, env: FaultEnvironment, seed: int) -> Figures:
+    return points.run_at_points(env, seed, deed)
 
 
 MODES: tuple[Mode, ...] = ("session", "transaction")
@@ -200,7 +200,7 @@ def run(name: str, cluster: Cluster, seed: int) -> Figures:
     """Run a campaign on a new database. Each exception has a note with the command that repeats the run."""
     campaign = ALL[name]
     try:
-        with rig(cluster, pooler_mode=campaign.pooler_mode, **campaign.options) as made:
+        with fault_environment(cluster, pooler_mode=campaign.pooler_mode, **campaign.options) as made:
             try:
                 figures = campaign.run(made, seed)
                 if figures.violations:

@@ -1,4 +1,4 @@
-"""Values, exceptions and bodies that nobody expects, for tests that give them to a real executor."""
+"""Unusual values, exceptions and bodies, for tests that run them on a real executor."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from jobqueue.models import Task
 from tests.executor.harness import gates
 
 AT_ONCE = Backoff(base=0.0, jitter=0.0)
-given_back: dict[int, Any] = {}  # what the bodies give back or raise; the executor runs in the tests' process
+prepared_values: dict[int, Any] = {}  # values that bodies return or raise, in the process of the tests
 
 
 @task(max_attempts=1)
-def hand_back(*args: Any, **kwargs: Any) -> list[Any]:
+def echo(*args: Any, **kwargs: Any) -> list[Any]:
     return [list(args), kwargs]
 
 
 @task(max_attempts=1)
 def give(number: int) -> Any:
-    return given_back[number]
+    return prepared_values[number]
 
 
 @task(max_attempts=1)
 async def give_later(number: int) -> Any:
     await asyncio.sleep(0)
-    return given_back[number]
+    return prepared_values[number]
 
 
 @task(max_attempts=1)
 def fail(number: int) -> NoReturn:
-    raise given_back[number]
+    raise prepared_values[number]
 
 
 @task(max_attempts=1)
 async def fail_later(number: int) -> NoReturn:
     await asyncio.sleep(0)
-    raise given_back[number]
+    raise prepared_values[number]
 
 
 @task(max_attempts=1)
@@ -61,14 +61,14 @@ async def dive_later(kind: str) -> Any:
 
 @task(max_attempts=1)
 def leave_a_thread(gate: str, *, daemon: bool) -> int:
-    """End before a thread does that works with the database."""
+    """End before a thread that uses the database."""
     threading.Thread(target=work, args=(gate,), name="left-behind", daemon=daemon).start()
     gates[gate].wait_for(1)
     return 1
 
 
 def work(gate: str) -> None:
-    """Ask the database something; wait for the body's end and the test, and ask again."""
+    """Query the database, wait for the end of the body and for the test, then query again."""
     try:
         gates[gate].pass_through(Task.objects.count())
         gates[gate].arrive(Task.objects.count())
@@ -76,7 +76,7 @@ def work(gate: str) -> None:
         connections.close_all()
 
 
-# --- deep
+# --- deep recursion
 
 
 def nest(depth: int) -> list[Any]:
@@ -192,13 +192,13 @@ odd_results = odd_values | unreadable
 
 
 def refuse_executors(what: str) -> None:
-    """The tests' own thread may look, to make and print examples."""
+    """Raise in worker threads. The test's own thread may read, to create and print examples."""
     if threading.current_thread() is not threading.main_thread():
         raise SystemExit(f"no {what}")
 
 
 class Meta(type):
-    """Of a class that has neither a name nor a module."""
+    """A metaclass: its class has neither a name nor a module."""
 
     @property
     def __module__(cls) -> str:  # type: ignore[override]
@@ -224,7 +224,7 @@ class Mute(Exception):
 
 
 class Masked(Exception):
-    """Says of itself to be something else."""
+    """Claims to be of another class."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -239,14 +239,14 @@ class WithOddNotes(Exception):
 
 
 class Retried(Retry):
-    """Forgets what a Retry has."""
+    """Lacks the attributes of a Retry."""
 
     def __init__(self) -> None:
         pass
 
 
 def caused(length: int, *, by_context: bool) -> Exception:
-    """Make an exception at the end of a long chain."""
+    """Return an exception at the end of a long chain."""
     error = ValueError("first")
     for number in range(length):
         following = ValueError(f"number {number}")
@@ -272,7 +272,7 @@ odd_exceptions: st.SearchStrategy[BaseException] = st.one_of(
     st.sampled_from([SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, StopAsyncIteration]).map(
         lambda kind: kind(3)
     ),
-    # What the executor itself raises in bodies.
+    # Raised by the executor itself in bodies.
     st.sampled_from(
         [TaskCancelled, TaskTimeout, ShuttingDown, ClaimLost, asyncio.CancelledError, asyncio.TimeoutError]
     ).map(lambda kind: kind()),
@@ -297,7 +297,7 @@ odd_actions = st.one_of(
     st.builds(Suspend, st.timedeltas() | st.none() | moments | odd_leaves),
     st.builds(Yield, odd_results),
     st.builds(Send, receivers, odd_results, dedupe_key=odd_text | st.none() | st.integers()),
-    st.builds(Spawn, st.just(hand_back) | odd_leaves, odd_results),
+    st.builds(Spawn, st.just(echo) | odd_leaves, odd_results),
     st.sampled_from([Done, Sleep, Suspend, Yield]),
 )
 odd_returns = odd_results | odd_actions | st.lists(odd_actions, max_size=3) | st.none()
@@ -326,7 +326,7 @@ odd_columns = st.one_of(
     st.tuples(st.sampled_from(JSON_COLUMNS), odd_json, st.just("jsonb")),
     st.tuples(st.sampled_from(MOMENTS), odd_moments, st.just("timestamptz")),
     st.tuples(st.sampled_from(NUMBERS), odd_numbers.map(str), st.just("int")),
-    # A row that says "minus two billion so far" is tried two billion times, as it asks.
+    # A row with minus two billion attempts would be retried two billion times.
     st.tuples(st.just("attempts"), st.sampled_from(["0", "-1", str(2**31 - 1)]), st.just("int")),
 )
 odd_mail = st.one_of(

@@ -1,4 +1,4 @@
-"""PgBouncer: each login (session mode), or each transaction (transaction mode), may meet another server session."""
+"""Run PgBouncer. In session mode each login, in transaction mode each transaction, may get another server session."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ log_disconnections = 0
 
 @dataclass(frozen=True, slots=True)
 class Pooler:
-    """It listens in its folder only."""
+    """A running PgBouncer. It listens on a socket in its folder."""
 
     folder: Path
 
@@ -55,7 +55,7 @@ class Pooler:
         return {"HOST": str(self.folder), "PORT": str(PORT)}
 
     def reaches(self, name: str) -> bool:
-        """Whether a statement is answered: a login may be by the pooler itself, while the server is down."""
+        """Return whether the server answers a statement. The pooler accepts logins even while the server is down."""
         try:
             with psycopg.connect(self.url_for(name), autocommit=True) as connection:
                 connection.execute("SELECT 1")
@@ -66,7 +66,7 @@ class Pooler:
 
 @contextmanager
 def run_pooler(server: Mapping[str, Any], *, mode: Mode, sessions: int) -> Iterator[Pooler]:
-    """Run PgBouncer before a server, given as in DATABASES; sessions are the most that it opens there."""
+    """Run PgBouncer in front of a server given as in DATABASES. sessions: maximum number of server sessions."""
     assert PROGRAM is not None
     folder = Path(tempfile.mkdtemp(prefix="jq-pool-", dir=short_temporary_folder()))
     configuration, log = folder / "pgbouncer.ini", folder / "log"

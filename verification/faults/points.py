@@ -1,4 +1,4 @@
-"""Each fault at each failpoint: who comes there dies, freezes, fails or waits, or a strike befalls what it needs."""
+"""Run each fault at each failpoint: the process that reaches it dies, freezes, fails or waits, or the server fails."""
 
 from __future__ import annotations
 
@@ -8,104 +8,106 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jobqueue.failpoints import POINTS
-from verification.faults import strikes
-from verification.faults.rig import Member, Rig
-from verification.faults.storm import Figures, Storm, judge
+from verification.faults import server_faults
+from verification.faults.environment import FaultEnvironment, LaunchedProcess
+from verification.faults.fault_runner import FaultRunner, Figures, judge
 
-TOGETHER = 4  # points at a time
-# What has to happen before a point is reached.
+TOGETHER = 4  # points at once
+# Failpoints that make other points reachable.
 BEFORE: Mapping[str, str] = {"release.before": "claim.after=raise", "release.after": "claim.after=raise"}
 IN_RESCUE = ("rescue.before", "rescue.after")
 IN_SENDERS = ("wake.before", "wake.after")
 RETENTION = {"SUCCESSFUL": 2.0, "CANCELLED": 2.0, "FAILED": None}
 PRUNE_SECONDS = 1.0
-ENOUGH_HELD = 3  # tasks: some may end before their executor does
+MIN_CLAIMED = 3  # tasks: some may finish before their executor dies
 
 
-def visit(rig: Rig, seed: int, deed: str, points: Iterable[str] = POINTS) -> Figures:
-    """Do one deed, of a failpoint or a strike, at each of the points, in a fleet that works on."""
-    began, storm, asked = time.monotonic(), Storm(rig, seed), list(points)
-    storm.begin()
-    rig.note("fault", deed=deed)
+def run_at_points(env: FaultEnvironment, seed: int, fault: str, points: Iterable[str] = POINTS) -> Figures:
+    """Run one fault of a failpoint or of the server at each of the points, while other executors work."""
+    began, runner, asked = time.monotonic(), FaultRunner(env, seed), list(points)
+    runner.begin()
+    env.note("fault", deed=fault)
     ordinary = [point for point in asked if point not in IN_RESCUE]
-    size = 1 if deed in strikes.LASTING else TOGETHER
+    size = 1 if fault in server_faults.LASTING else TOGETHER
     groups = [ordinary[start : start + size] for start in range(0, len(ordinary), size)]
-    before: Iterable[Member] = ()
+    before: Iterable[LaunchedProcess] = ()
     for group in [*groups, *([point] for point in asked if point in IN_RESCUE)]:
-        armed = {point: _arm(storm, point, deed) for point in group}
-        _do(storm, deed, armed)
-        rig.stop(*(member for member in before if member.is_alive))  # or the fleet would outgrow a small machine
+        armed = {point: _arm(runner, point, fault) for point in group}
+        _do(runner, fault, armed)
+        env.stop(*(process for process in before if process.is_alive))  # keep the number of processes small
         before = armed.values()
-        storm.fill_up()
-    rig.finish()
-    return judge(rig, len(asked), began)
+        runner.start_missing_executors()
+    env.finish()
+    return judge(env, len(asked), began)
 
 
-def _arm(storm: Storm, point: str, deed: str) -> Member:
-    rig = storm.rig
-    at_point = "freeze" if deed in strikes.ALL else deed
-    seconds = f":{rig.timeout_seconds * 1.5:g}" if deed == "delay" else ""
+def _arm(runner: FaultRunner, point: str, fault: str) -> LaunchedProcess:
+    env = runner.env
+    at_point = "freeze" if fault in server_faults.ALL else fault
+    seconds = f":{env.timeout_seconds * 1.5:g}" if fault == "delay" else ""
     plan: dict[str, Any] = {"failpoints": f"{BEFORE.get(point, '')} {point}={at_point}{seconds}"}
-    if deed in strikes.THROUGH_PROXY:
-        plan["through"] = rig.new_proxy()
+    if fault in server_faults.THROUGH_PROXY:
+        plan["through"] = env.new_proxy()
     if point in IN_SENDERS:
-        member = rig.start_sender(storm.chance.randrange(1_000, 1_000_000), **plan)
+        process = env.start_sender(runner.random.randrange(1_000, 1_000_000), **plan)
     else:
-        member = rig.start_executor(prune_seconds=PRUNE_SECONDS, **plan)
-    # Who is asked to stop, or met an error, loses nothing: a rescue of what it held would be a violation.
-    if deed in ("kill", "freeze") or (deed == "delay" and point.startswith("heartbeat")):
-        rig.hurt(member, f"{deed} at {point}")
-    return member
+        process = env.start_executor(prune_seconds=PRUNE_SECONDS, **plan)
+    # A process that was stopped or got an error keeps its claims: a rescue from it is a violation.
+    if fault in ("kill", "freeze") or (fault == "delay" and point.startswith("heartbeat")):
+        env.note_harm(process, f"{fault} at {point}")
+    return process
 
 
-def _do(storm: Storm, deed: str, armed: Mapping[str, Member]) -> None:
-    rig = storm.rig
-    for point, member in armed.items():
+def _do(runner: FaultRunner, fault: str, armed: Mapping[str, LaunchedProcess]) -> None:
+    env = runner.env
+    for point, process in armed.items():
         if point in IN_RESCUE:
-            _give_it_something_to_rescue(storm, member)
-    if strike := strikes.ALL.get(deed):
-        _upon_each_that_stands(storm, strike, armed)
+            _create_tasks_to_rescue(runner, process)
+    if server_fault := server_faults.ALL.get(fault):
+        _run_on_stopped_processes(runner, server_fault, armed)
         return
-    for point, member in armed.items():
+    for point, process in armed.items():
         line = f"failpoint {point}:"
-        rig.wait_for(lambda line=line, member=member: line in rig.log(member), f"{member.name} at {point}")  # type: ignore[misc]
-    match deed:
+        env.wait_for(lambda line=line, process=process: line in env.log(process), f"{process.name} at {point}")  # type: ignore[misc]
+    match fault:
         case "kill" | "term":
-            for point, member in armed.items():
-                rig.wait_for(member.ended.is_set, f"the end of {member.name} at {point}")
-                assert member.code == (-signal.SIGKILL if deed == "kill" else 0), (point, member.code)
+            for point, process in armed.items():
+                env.wait_for(process.ended.is_set, f"the end of {process.name} at {point}")
+                assert process.code == (-signal.SIGKILL if fault == "kill" else 0), (point, process.code)
         case "freeze":
-            for member in armed.values():
-                rig.wait_for(lambda member=member: member.state == "T", f"{member.name} to stand still")  # type: ignore[misc]
-            storm.wait(rig.timeout_seconds * 1.5)
-            for member in armed.values():
-                member.send(signal.SIGCONT)
+            for process in armed.values():
+                env.wait_for(lambda process=process: process.state == "T", f"{process.name} to freeze")  # type: ignore[misc]
+            runner.wait(env.timeout_seconds * 1.5)
+            for process in armed.values():
+                process.send(signal.SIGCONT)
 
 
-def _upon_each_that_stands(storm: Storm, strike: strikes.Strike, armed: Mapping[str, Member]) -> None:
-    """At once: who stood until the others had come, longer than the timeout, would lose its tasks, and rightly so."""
-    rig, left = storm.rig, dict(armed)
+def _run_on_stopped_processes(
+    runner: FaultRunner, server_fault: server_faults.ServerFault, armed: Mapping[str, LaunchedProcess]
+) -> None:
+    """Run the fault as soon as a process stops. After a longer stop it would rightly lose its tasks."""
+    env, left = runner.env, dict(armed)
     while left:
-        standing = rig.wait_for(
-            lambda: {point: member for point, member in left.items() if member.state == "T"},
-            f"who stands at {list(left)}",
+        stopped = env.wait_for(
+            lambda: {point: process for point, process in left.items() if process.state == "T"},
+            f"a process to stop at {list(left)}",
         )
-        with strike(storm, list(standing.values())):
-            for point, member in standing.items():
-                member.send(signal.SIGCONT)
+        with server_fault(runner, list(stopped.values())):
+            for point, process in stopped.items():
+                process.send(signal.SIGCONT)
                 del left[point]
 
 
-def _give_it_something_to_rescue(storm: Storm, rescuer: Member) -> None:
-    """All others die once this one may rescue, so that nobody is faster."""
-    rig = storm.rig
-    rig.wait_for_first_beat(rescuer)
-    storm.wait(rig.timeout_seconds * 1.2)
-    others = [member for member in rig.living() if member is not rescuer]
-    names = [member.name for member in others]
-    rig.wait_for(lambda: rig.held_by(names) >= ENOUGH_HELD, "tasks in the hands of others")
-    for member in others:
-        rig.hurt(member, "killed")
-        member.send(signal.SIGKILL)
-    for member in others:
-        rig.wait_for(member.ended.is_set, f"the end of {member.name}")
+def _create_tasks_to_rescue(runner: FaultRunner, rescuer: LaunchedProcess) -> None:
+    """Kill all other executors once this one can rescue, so that no other is faster."""
+    env = runner.env
+    env.wait_for_first_beat(rescuer)
+    runner.wait(env.timeout_seconds * 1.2)
+    others = [process for process in env.alive() if process is not rescuer]
+    names = [process.name for process in others]
+    env.wait_for(lambda: env.count_claimed_by(names) >= MIN_CLAIMED, "tasks claimed by others")
+    for process in others:
+        env.note_harm(process, "killed")
+        process.send(signal.SIGKILL)
+    for process in others:
+        env.wait_for(process.ended.is_set, f"the end of {process.name}")

@@ -1,7 +1,7 @@
 """
-A network between executors and the server that does what real ones do: delays, swallows, and cuts.
+A network proxy between executors and the server that delays, drops and cuts connections.
 
-It reads the client's side of PostgreSQL's protocol as far as to know a commit when it passes.
+It reads the client's side of PostgreSQL's protocol just far enough to recognize a commit.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ START = struct.Struct("!i")
 
 class Proxy:
     """
-    Listens on a loopback port, for a server that listens on a Unix socket; from a thread of its own.
+    Listens on a loopback port, in a thread of its own, for a server on a Unix socket.
 
-    delay_seconds: for every chunk, each way. cuts_logins: whether each connection is cut when its login is complete.
-    All methods may be called from any thread.
+    delay_seconds: for each chunk, in each direction. cuts_logins: cut each connection when its login is complete. All
+    methods are thread-safe.
     """
 
     def __init__(self, socket: Path) -> None:
@@ -53,17 +53,18 @@ class Proxy:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         return int(self._server.sockets[0].getsockname()[1])
 
-    # --- what may be done
+    # --- faults
 
     def cut_next_commit(self, where: Where) -> None:
-        """Cut the connection of the next COMMIT: before it reaches the server, or before its answer leaves it."""
+        """Cut the connection of the next COMMIT: before the server gets it, or before the client gets the answer."""
         self._cut_next.append(where)
 
     def swallow(self) -> None:
-        """Let nothing through any more, and tell nobody."""
+        """Drop all traffic, without an error."""
         self._loop.call_soon_threadsafe(self._flows.clear)
 
     def flow(self) -> None:
+        """Let traffic pass again."""
         self._loop.call_soon_threadsafe(self._flows.set)
 
     def cut_all(self) -> None:
@@ -92,30 +93,30 @@ class Proxy:
 
     @property
     def links(self) -> int:
-        """How many connections there are."""
+        """Number of open connections."""
         return len(self._links)
 
-    # --- for links, in the loop
+    # --- used by links, in the event loop
 
-    async def weather(self) -> None:
-        """Wait for as long as the network takes."""
+    async def pass_network(self) -> None:
+        """Wait for the configured delay, and while all traffic is dropped."""
         if self.delay_seconds:
             await asyncio.sleep(self.delay_seconds)
         await self._flows.wait()
 
-    def fate_of_commit(self) -> Where | None:
+    def commit_fault(self) -> Where | None:
         if not self._cut_next:
             return None
         self.cuts += 1
         return self._cut_next.pop(0)
 
     def cut_login(self) -> bool:
-        """Whether to cut a connection whose login is complete."""
+        """Return whether to cut a connection whose login is complete."""
         self.cuts += self.cuts_logins
         return self.cuts_logins
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.CancelledError):  # we close
+        with suppress(asyncio.CancelledError):  # the proxy is closing
             try:
                 server = await asyncio.open_unix_connection(self._socket)
             except OSError:
@@ -130,7 +131,7 @@ class Proxy:
 
 
 class _Link:
-    """One connection, there and back."""
+    """One connection, in both directions."""
 
     def __init__(
         self,
@@ -143,7 +144,7 @@ class _Link:
         self._from_server, self._to_server = server
         self._messages, self._commits = Messages(), Commits()
         self._answers, self._is_logged_in = Messages(is_begun=True), False
-        self._is_deaf = False  # the server's answer does not arrive any more
+        self._drops_answers = False  # the server's answers are dropped
 
     async def run(self) -> None:
         ways = [asyncio.ensure_future(way) for way in (self._there(), self._back())]
@@ -161,51 +162,51 @@ class _Link:
             writer.transport.abort()
 
     async def _there(self) -> None:
-        while news := await self._from_client.read(CHUNK):
-            for message in self._messages.read(news):
-                await self._proxy.weather()
-                fate = self._proxy.fate_of_commit() if self._commits.is_next(message) else None
-                if fate == "before":
+        while data := await self._from_client.read(CHUNK):
+            for message in self._messages.read(data):
+                await self._proxy.pass_network()
+                fault = self._proxy.commit_fault() if self._commits.is_next(message) else None
+                if fault == "before":
                     return
-                self._is_deaf = self._is_deaf or fate == "after"
+                self._drops_answers = self._drops_answers or fault == "after"
                 self._to_server.write(message)
             await self._to_server.drain()
 
     async def _back(self) -> None:
-        while news := await self._from_server.read(CHUNK):
-            await self._proxy.weather()
-            if self._is_deaf:
+        while data := await self._from_server.read(CHUNK):
+            await self._proxy.pass_network()
+            if self._drops_answers:
                 return
             is_truncated = (
-                self._completes_login(news) and self._proxy.cut_login()
-            )  # before the client knows of its login
-            self._to_client.write(news)
+                self._completes_login(data) and self._proxy.cut_login()
+            )  # the client does not see the end of its login
+            self._to_client.write(data)
             await self._to_client.drain()
             if is_truncated:
                 return
 
-    def _completes_login(self, news: bytes) -> bool:
-        """Whether the server says for the first time that it is ready for a query."""
+    def _completes_login(self, data: bytes) -> bool:
+        """Return whether the server reports for the first time that it is ready for a query."""
         if self._is_logged_in:
             return False
-        self._is_logged_in = any(message[:1] == READY for message in self._answers.read(news))
+        self._is_logged_in = any(message[:1] == READY for message in self._answers.read(data))
         return self._is_logged_in
 
 
 class Messages:
-    """What a client or a server sends, message by message: a client's first one bears no type."""
+    """Splits a byte stream into protocol messages. The first message of a client has no type."""
 
     def __init__(self, *, is_begun: bool = False) -> None:
         self._rest = b""
         self._is_begun = is_begun
 
-    def read(self, news: bytes) -> Iterator[bytes]:
-        self._rest += news
+    def read(self, data: bytes) -> Iterator[bytes]:
+        self._rest += data
         while True:
             head = HEAD if self._is_begun else START
             if len(self._rest) < head.size:
                 return
-            # The length counts itself, and not the type before it.
+            # The length includes itself, but not the type before it.
             end = head.unpack_from(self._rest)[-1] + head.size - START.size
             if len(self._rest) < end:
                 return
@@ -215,14 +216,14 @@ class Messages:
 
 
 class Commits:
-    """Knows what commits of what a client sends: COMMIT, or a statement that writes tasks outside of a transaction."""
+    """Recognizes commits: COMMIT, or a statement outside of a transaction that writes tasks."""
 
     def __init__(self) -> None:
-        self._writing: set[bytes] = set()  # names of prepared statements, b"" of those that are not
+        self._writing: set[bytes] = set()  # names of prepared statements, b"" for the unnamed one
         self._is_bound = self._is_in_transaction = False
 
     def is_next(self, message: bytes) -> bool:
-        """Whether this message commits."""
+        """Return whether this message commits."""
         body = message[HEAD.size :]
         match message[:1]:
             case b"Q":

@@ -16,9 +16,9 @@ import django
 
 from demo_project.postgres_programs import major_version
 from verification.faults.checker import RULES
-from verification.faults.rig import OPTIONS
+from verification.faults.environment import OPTIONS
+from verification.faults.fault_runner import Figures
 from verification.faults.sections import PAGE
-from verification.faults.storm import Figures
 
 MEMORY_GIB = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 TEMPLATE = Path(__file__).with_name("page.md")

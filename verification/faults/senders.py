@@ -1,4 +1,4 @@
-"""The site of the rig: enqueues and sends, and says what was acknowledged to it."""
+"""The senders of an environment: they enqueue tasks, send messages, and record what was committed."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from verification.faults import bodies
 from verification.faults.diary import note
 
 FIBONACCI = {5: 5, 6: 8, 7: 13}
-LEDGERS = 3
+COLLECTORS = 3
 BATCH = 4  # tasks of a kind in one transaction
 PLAIN = (bodies.work, bodies.work_later, bodies.look, bodies.look_later)
 
 
 class Sender:
     """
-    One process. most_waiting: it sends nothing while so many tasks are READY.
+    One sending process. max_ready: it pauses while more tasks are READY.
 
-    pause_seconds: about so long between two transactions.
+    pause_seconds: average pause between two transactions.
     """
 
-    def __init__(self, seed: int, most_waiting: int, pause_seconds: float) -> None:
+    def __init__(self, seed: int, max_ready: int, pause_seconds: float) -> None:
         self._chance = random.Random(seed)
-        self._seed, self._most_waiting, self._pause_seconds = seed, most_waiting, pause_seconds
+        self._seed, self._max_ready, self._pause_seconds = seed, max_ready, pause_seconds
         self._number = seed * 10_000_000
-        self._is_over = False
+        self._is_stopped = False
 
     def run(self) -> None:
         def stop(number: int, frame: FrameType | None) -> None:
-            self._is_over = True
+            self._is_stopped = True
 
         signal.signal(signal.SIGTERM, stop)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # which the nursery had blocked
-        is_begun = False
-        while not (self._is_over and is_begun):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # blocked by the fork server
+        is_started = False
+        while not (self._is_stopped and is_started):
             try:
-                if not is_begun:
-                    self._open_ledgers()
-                    is_begun = True
-                elif self._waiting() > self._most_waiting:
+                if not is_started:
+                    self._start_collectors()
+                    is_started = True
+                elif self._waiting() > self._max_ready:
                     time.sleep(0.05)
                 else:
                     self._enqueue()
                     self._send()
                     time.sleep(self._pause_seconds * self._chance.uniform(0.5, 1.5))
-            except django.db.Error as error:  # what was under way is not acknowledged
+            except django.db.Error as error:  # uncommitted work is not recorded
                 note("refused", error=type(error).__name__, text=str(error))
                 connection.close()
                 time.sleep(0.05)
@@ -67,54 +67,54 @@ class Sender:
             cursor.execute("SELECT count(*) FROM jobqueue_task WHERE status = 'READY'")
             return int(cursor.fetchone()[0])
 
-    def _open_ledgers(self) -> None:
-        for number in range(LEDGERS):
-            result = bodies.Ledger.using(key=ledger(number)).enqueue()
+    def _start_collectors(self) -> None:
+        for number in range(COLLECTORS):
+            result = bodies.NumberCollector.using(key=collector_key(number)).enqueue()
             note("enqueued", task=result.id)
 
     def _enqueue(self) -> None:
-        """In one transaction, as a view does."""
+        """Enqueue tasks of each kind in one transaction, as a view does."""
         chance, number, seconds = self._chance, self._next(), self._chance.choice((0.02, 0.3, 0.9))
         with transaction.atomic():
-            made: list[tuple[Any, Any]] = [(bodies.stumble.enqueue(number), number)]
-            made += [(result, "paid") for result in bodies.pay.enqueue_many([((seconds,), {})] * BATCH)]
+            results: list[tuple[Any, Any]] = [(bodies.stumble.enqueue(number), number)]
+            results += [(result, "paid") for result in bodies.pay.enqueue_many([((seconds,), {})] * BATCH)]
             for body in PLAIN:
-                made += [(result, number) for result in body.enqueue_many([((number, seconds), {})] * (BATCH // 2))]
+                results += [(result, number) for result in body.enqueue_many([((number, seconds), {})] * (BATCH // 2))]
             if chance.random() < 0.05:
                 n = chance.choice(list(FIBONACCI))
-                made.append((FlakyFibonacci.enqueue(n, seed=number), FIBONACCI[n]))
-        for result, expected in made:
+                results.append((FlakyFibonacci.enqueue(n, seed=number), FIBONACCI[n]))
+        for result, expected in results:
             note("enqueued", task=result.id, expected=expected)
 
     def _send(self) -> None:
         number = self._next()
-        send(ledger(self._chance.randrange(LEDGERS)), number)
+        send(collector_key(self._chance.randrange(COLLECTORS)), number)
         note("sent", number=number)
 
 
 def hold(seconds: float) -> None:
-    """A sender that takes its time before it commits: it holds the rows of its receivers, as far as senders do."""
-    numbers = [-number for number in range(1, LEDGERS + 1)]
+    """Send in a transaction that stays open for a while. It holds the row locks that senders take."""
+    numbers = [-number for number in range(1, COLLECTORS + 1)]
     with transaction.atomic():
         for number in numbers:
-            send(ledger(-number - 1), number)
-        made = bodies.pay.enqueue(0.0)
+            send(collector_key(-number - 1), number)
+        results = bodies.pay.enqueue(0.0)
         time.sleep(seconds)
     for number in numbers:
         note("sent", number=number)
-    note("enqueued", task=made.id, expected="paid")
+    note("enqueued", task=results.id, expected="paid")
 
 
 def poison(losses: int) -> None:
-    """Enqueue a task that kills whoever runs it. losses: it is to end after."""
+    """Enqueue a task that kills each process that runs it. losses: number of losses after which it fails."""
     note("poisoned", task=bodies.poison.enqueue().id, losses=losses)
 
 
-def ledger(number: int) -> str:
-    return f"ledger-{number}"
+def collector_key(number: int) -> str:
+    return f"collector-{number}"
 
 
-def close_ledgers() -> None:
-    """Tell them that nothing more comes."""
-    for number in range(LEDGERS):
-        send(ledger(number), bodies.END)
+def close_collectors() -> None:
+    """Send the end to all collectors."""
+    for number in range(COLLECTORS):
+        send(collector_key(number), bodies.END)

@@ -17,7 +17,7 @@ from verification.faults.campaigns import Campaign
 def test_whatever_a_run_raises_is_told_with_how_to_repeat_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, error: Exception
 ) -> None:
-    def fail(rig: Any, seed: int) -> Any:
+    def fail(env: Any, seed: int) -> Any:
         raise error
 
     @contextmanager
@@ -26,7 +26,7 @@ def test_whatever_a_run_raises_is_told_with_how_to_repeat_it(
 
     (tmp_path / "log").touch()
     monkeypatch.setattr(campaigns, "ALL", {"broken": Campaign("", fail)})
-    monkeypatch.setattr(campaigns, "rig", stand_in)
+    monkeypatch.setattr(campaigns, "fault_environment", stand_in)
     monkeypatch.setattr(attempts, "throwaway_cluster", stand_in)
 
     made = attempts.attempt("broken", 7)

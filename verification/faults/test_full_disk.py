@@ -23,7 +23,7 @@ from demo_project.postgres_programs import server_account, short_temporary_folde
 from verification.faults import diary
 from verification.faults.campaigns import DURABLE
 from verification.faults.checker import violations
-from verification.faults.rig import Rig, rig
+from verification.faults.environment import FaultEnvironment, fault_environment
 
 MIB = 2**20
 # Mounts, says so, and unmounts when its stdin ends: with us, however we end.
@@ -89,42 +89,42 @@ def suppress_no_space() -> Iterator[None]:
             raise
 
 
-def set_to_work(rig: Rig) -> None:
-    rig.start_sender(1)
+def set_to_work(env: FaultEnvironment) -> None:
+    env.start_sender(1)
     for _ in range(2):
-        rig.wait_for_first_beat(rig.start_executor())
-    rig.wait_for_work(20)
-    rig.get_used_to(rig.living()[0])
+        env.wait_for_first_beat(env.start_executor())
+    env.wait_for_work(20)
+    env.remember_usage(env.alive()[0])
 
 
-def wait_until_all_notice(rig: Rig) -> None:
+def wait_until_all_notice(env: FaultEnvironment) -> None:
     """Return when executors wait for the server to be better, and a sender who waits for nobody was refused."""
-    sender = rig.start_sender(2, most_waiting=1_000_000)
-    told = rig.wait_for(lambda: refusals(rig), "a refused sender")
-    for member in rig.living():
-        rig.wait_for(lambda member=member: "database.unreachable" in rig.log(member), f"{member.name} to notice")  # type: ignore[misc]
+    sender = env.start_sender(2, max_ready=1_000_000)
+    told = env.wait_for(lambda: refusals(env), "a refused sender")
+    for member in env.alive():
+        env.wait_for(lambda member=member: "database.unreachable" in env.log(member), f"{member.name} to notice")  # type: ignore[misc]
     sender.send(signal.SIGTERM)
     assert told[0].startswith("OperationalError: ")
 
 
-def refusals(rig: Rig) -> list[str]:
+def refusals(env: FaultEnvironment) -> list[str]:
     """What senders were told in place of an acknowledgement."""
-    return [f"{note['error']}: {note['text']}" for note in diary.read(rig.diary) if note["kind"] == "refused"]
+    return [f"{note['error']}: {note['text']}" for note in diary.read(env.diary) if note["kind"] == "refused"]
 
 
-def judge(rig: Rig) -> None:
+def judge(env: FaultEnvironment) -> None:
     """All executors of the beginning are there and end well; nothing was lost or done twice, nobody has failed."""
-    for member in rig.living():
-        rig.wait_for(lambda member=member: "database.reconnected" in rig.log(member), f"{member.name} to go on")  # type: ignore[misc]
-    rig.wait_for_work(20)
-    rig.finish()
-    assert [member.code for member in rig.members if member.role == "executor"] == [0, 0]
-    assert violations(rig.history()) == []
+    for member in env.alive():
+        env.wait_for(lambda member=member: "database.reconnected" in env.log(member), f"{member.name} to go on")  # type: ignore[misc]
+    env.wait_for_work(20)
+    env.finish()
+    assert [member.code for member in env.processes if member.role == "executor"] == [0, 0]
+    assert violations(env.history()) == []
 
 
-def tries(rig: Rig, *kinds: str) -> int:
+def tries(env: FaultEnvironment, *kinds: str) -> int:
     """How many attempts were counted of tasks that do not fail by themselves."""
-    rows = rig.ask(
+    rows = env.query(
         "SELECT count(*) FROM trust_change JOIN jobqueue_task AS task ON task.id = task_id"
         " WHERE attempts_after > 0 AND task_type = ANY(%s)",
         [f"verification.faults.bodies.{kind}" for kind in kinds],
@@ -137,7 +137,7 @@ def test_tables_that_cannot_grow_are_an_outage() -> None:
         with psycopg.connect(cluster.url, autocommit=True) as connection:
             connection.execute(f"CREATE TABLESPACE small LOCATION '{place_on(disk, 'tables')}'")
             connection.execute("ALTER DATABASE template1 SET TABLESPACE small")
-        with rig(cluster) as made:
+        with fault_environment(cluster) as made:
             set_to_work(made)
             ballast = fill(disk)
             wait_until_all_notice(made)
@@ -150,7 +150,7 @@ def test_tables_that_cannot_grow_are_an_outage() -> None:
 def test_no_room_for_the_log_of_the_server_is_an_outage() -> None:
     """The server panics then, and does not come up before there is room."""
     settings = {**DURABLE, "min_wal_size": "32MB", "max_wal_size": "32MB"}
-    with small_disk(128 * MIB) as disk, server_on(disk, settings) as cluster, rig(cluster) as made:
+    with small_disk(128 * MIB) as disk, server_on(disk, settings) as cluster, fault_environment(cluster) as made:
         set_to_work(made)
         ballast = fill(disk)
         made.forget_connection()
@@ -190,12 +190,12 @@ DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION trust_extend()
 
 def test_no_attempt_is_spent_on_a_full_disk() -> None:
     """As if there were room for half of what is written: at claims, beats, sends, in a commit and at its very end."""
-    with throwaway_cluster(**DURABLE) as cluster, rig(cluster) as made:
-        made.ask(AT_COMMIT)
+    with throwaway_cluster(**DURABLE) as cluster, fault_environment(cluster) as made:
+        made.query(AT_COMMIT)
         set_to_work(made)
-        made.ask("INSERT INTO trust_full VALUES (0.5)")
+        made.query("INSERT INTO trust_full VALUES (0.5)")
         wait_until_all_notice(made)
-        made.ask("DELETE FROM trust_full")
+        made.query("DELETE FROM trust_full")
         judge(made)
         assert any("could not extend file" in text for text in refusals(made))
-        assert tries(made, "pay", "work", "work_later", "Ledger") == 0
+        assert tries(made, "pay", "work", "work_later", "NumberCollector") == 0

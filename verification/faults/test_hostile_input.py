@@ -31,7 +31,7 @@ from tests.executor.harness import Running, Start, gates, on_postgresql, wait_fo
 from tests.executor.tasks import add, count_tasks, fail
 from tests.factories import TaskFactory
 from verification.faults import hostile
-from verification.faults.hostile import given_back, hand_back
+from verification.faults.hostile import echo, prepared_values
 
 pytestmark = [
     on_postgresql,
@@ -58,7 +58,7 @@ def running(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     assert running.exit_code is None
     wait_for(lambda: not running.holds, "an executor that holds nothing")
     wait_for(lambda: threading.active_count() <= before + 4, "the end of other threads")
-    given_back.clear()
+    prepared_values.clear()
     parts.clear()
 
 
@@ -75,7 +75,7 @@ def stored(pk: Any, column: str) -> Any:
 def kept(value: Any) -> int:
     """Keep a value for a body to give back or raise."""
     number = next(numbers)
-    given_back[number] = value
+    prepared_values[number] = value
     return number
 
 
@@ -98,7 +98,7 @@ def is_clean(refusal: BaseException) -> bool:
 @EXAMPLES
 @given(value=hostile.plain_json)
 def test_json_makes_the_round_trip(running: Running, value: Any) -> None:
-    result = hand_back.enqueue(value, named=value)
+    result = echo.enqueue(value, named=value)
 
     assert end_of(result.id).status == Status.SUCCESSFUL
     assert stored(result.id, "args") == [value]
@@ -109,7 +109,7 @@ def test_json_makes_the_round_trip(running: Running, value: Any) -> None:
 @given(value=hostile.odd_results)
 def test_other_arguments_come_as_json_or_are_refused(running: Running, value: Any) -> None:
     before = Task.objects.count()
-    result, refusal = attempted(lambda: hand_back.enqueue(value))
+    result, refusal = attempted(lambda: echo.enqueue(value))
     if refusal is not None:
         assert is_clean(refusal)
         assert Task.objects.count() == before
@@ -132,7 +132,7 @@ def test_any_text_names_a_queue_or_is_refused(running: Running, names: list[tupl
     for queue, key, metadata in names:
         before = Task.objects.count()
         try:
-            enqueued.append(hand_back.using(queue_name=queue, key=key, metadata=metadata).enqueue(key and queue))
+            enqueued.append(echo.using(queue_name=queue, key=key, metadata=metadata).enqueue(key and queue))
         except (InvalidTask, InvalidArguments):
             assert Task.objects.count() == before
 

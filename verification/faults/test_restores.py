@@ -16,7 +16,7 @@ from demo_project.postgres import throwaway_cluster
 from demo_project.postgres_programs import binaries
 from verification.faults.campaigns import DURABLE
 from verification.faults.checker import violations
-from verification.faults.rig import Rig, rig
+from verification.faults.environment import FaultEnvironment, fault_environment
 
 SLOW = 4
 ENQUEUE = (
@@ -27,25 +27,25 @@ HELD = "SELECT 1 FROM jobqueue_executor AS one JOIN jobqueue_task AS task ON exe
 
 def test_no_claim_from_before_a_restore_is_committed_after_it() -> None:
     """What the backup says is waiting gets done, once, by executors that go on living."""
-    with throwaway_cluster(**DURABLE) as cluster, rig(cluster) as made:
+    with throwaway_cluster(**DURABLE) as cluster, fault_environment(cluster) as made:
         end = made.folder / "end"
         for _ in range(SLOW):
-            made.ask(ENQUEUE, json.dumps([str(end)]))
+            made.query(ENQUEUE, json.dumps([str(end)]))
         sender, quick = made.start_sender(1), made.start_executor("--queue", "default")
         made.wait_for_work(20)
         saved_at, backup = time.time(), save(made)
         first = made.start_executor("--queue", "slow")
-        made.wait_for(lambda: len(made.ask(HELD, first.name)) == SLOW, "slow tasks to run")
+        made.wait_for(lambda: len(made.query(HELD, first.name)) == SLOW, "slow tasks to run")
         second = made.start_executor("--queue", "slow")
         made.wait_for_first_beat(second)
-        made.get_used_to(quick)
+        made.remember_usage(quick)
         made.stop(sender)
         first.send(signal.SIGSTOP)
         restore(made, backup)
         restored_at = time.time()
         made.start_sender(2)
         # The second takes them under the same numbers, while the first still has them in hand.
-        made.wait_for(lambda: len(made.ask(HELD, second.name)) == SLOW, "slow tasks to run elsewhere")
+        made.wait_for(lambda: len(made.query(HELD, second.name)) == SLOW, "slow tasks to run elsewhere")
         first.send(signal.SIGCONT)
         made.wait_for(lambda: made.log(first).count("task.commit_rejected") == SLOW, "old outcomes to be dropped")
         end.touch()
@@ -60,13 +60,13 @@ def test_no_claim_from_before_a_restore_is_committed_after_it() -> None:
         assert {change.claim_after for change in seen.changes if change.is_claim and change.actor == second.name} == {1}
 
 
-def save(made: Rig) -> Path:
+def save(made: FaultEnvironment) -> Path:
     backup = made.folder / "backup"
     program("pg_dump", "--format=custom", f"--file={backup}", made.url)
     return backup
 
 
-def restore(made: Rig, backup: Path) -> None:
+def restore(made: FaultEnvironment, backup: Path) -> None:
     """Into a new database, which then takes the place of the other one."""
     name = psycopg.conninfo.conninfo_to_dict(made.url)["dbname"]
     live, new, old = Identifier(str(name)), Identifier(f"{name}_new"), Identifier(f"{name}_old")

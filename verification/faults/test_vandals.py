@@ -12,10 +12,10 @@ from jobqueue.models import Executor, Task
 from tests.acceptance.harness import Fleet, fleet_of, session_of, wait_for_end, wait_until
 from tests.acceptance.tasks import book, tiny, work_later
 from tests.actors import Fibonacci
-from verification.faults import vandals
+from verification.faults import process_changes
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests"])
-IMPORTED = {"TESTS_IMPORT": vandals.__name__}
+IMPORTED = {"TESTS_IMPORT": process_changes.__name__}
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def fleet(process_environment: dict[str, str], transactional_db: None) -> Iterat
 def test_executor_works_on_after_each_and_stops_when_told(fleet: Fleet) -> None:
     """One process bears them all; what it does after each says which was too much."""
     process = fleet.start("--threads", "2", heartbeat_timeout=6, environment=IMPORTED)
-    for deed in vandals.DEEDS:
-        done = vandals.do.enqueue(deed)
+    for change in process_changes.CHANGES:
+        done = process_changes.do.enqueue(change)
         wait_for_end()
         done.refresh()
-        assert done.status == "SUCCESSFUL", (deed, done.errors)
-        for body in (tiny, book, work_later, vandals.ask_anew):
+        assert done.status == "SUCCESSFUL", (change, done.errors)
+        for body in (tiny, book, work_later, process_changes.query_on_new_connection):
             body.enqueue_many([((), {})] * 3)
-        assert wait_for_end() == {"SUCCESSFUL": Task.objects.count()}, deed
+        assert wait_for_end() == {"SUCCESSFUL": Task.objects.count()}, change
 
     Fibonacci.enqueue(5)
     assert wait_for_end() == {"SUCCESSFUL": Task.objects.count()}
@@ -48,7 +48,7 @@ def test_executor_works_on_after_each_and_stops_when_told(fleet: Fleet) -> None:
 
 def test_signals_are_not_for_bodies(fleet: Fleet) -> None:
     process = fleet.start(environment=IMPORTED)
-    vandals.take_a_signal.enqueue()
+    process_changes.set_signal_handler.enqueue()
 
     assert wait_for_end() == {"FAILED": 1}
 
@@ -60,8 +60,8 @@ def test_signals_are_not_for_bodies(fleet: Fleet) -> None:
 def test_closed_standard_streams_become_no_connection(fleet: Fleet) -> None:
     process = fleet.start("--threads", "1", heartbeat_timeout=6, environment=IMPORTED)
     for then_connect in (False, True):
-        vandals.close_standard_streams.enqueue_many([((then_connect,), {}), ((then_connect,), {})])
-        vandals.complain.enqueue_many([((), {})] * 10)
+        process_changes.close_standard_streams.enqueue_many([((then_connect,), {}), ((then_connect,), {})])
+        process_changes.write_to_stderr.enqueue_many([((), {})] * 10)
 
         assert wait_for_end() == {"SUCCESSFUL": Task.objects.count()}, [*Task.objects.failed().values("errors")]
 
@@ -72,7 +72,7 @@ def test_closed_standard_streams_become_no_connection(fleet: Fleet) -> None:
 def test_closed_descriptors_cost_the_process_but_nobody_else(fleet: Fleet) -> None:
     """Nothing is left to go on with; a supervisor starts another, and the third loss is the end of it."""
     supervisor = fleet.start("--processes", "2", heartbeat_timeout=1.5, environment=IMPORTED)
-    guilty = vandals.close_descriptors.enqueue()
+    guilty = process_changes.close_descriptors.enqueue()
     book.enqueue_many([((0.05,), {})] * 60)
     work_later.enqueue_many([((0.05,), {})] * 20)
 

@@ -1,8 +1,8 @@
 """
-Forks executors and senders off one process that has loaded Django.
+Fork executors and senders from one process that has loaded Django.
 
-A start takes a second of processor time, a fork 20 ms. Orders
-come in on stdin, one JSON object per line; pids and exit codes go out on stdout.
+A start takes a second of processor time, a fork 20 ms. Orders arrive on stdin, one JSON object per line. Process ids
+and exit codes go to stdout.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from jobqueue import failpoints
 LOOK_SECONDS = 0.02
 
 
-def say(**words: Any) -> None:
-    os.write(1, json.dumps(words).encode() + b"\n")
+def report(**fields: Any) -> None:
+    os.write(1, json.dumps(fields).encode() + b"\n")
 
 
 def main() -> None:
     django.setup()
-    # Loaded and checked once, for all children: in each of them it took three quarters of a start.
+    # Loaded and checked once for all children. In each child this took three quarters of a start.
     from jobqueue.engine.postgres import engine  # noqa: F401
     from jobqueue.management.commands import run_executors  # noqa: F401
     from verification.faults import bodies, senders  # noqa: F401
 
     run_checks()
     gc.freeze()
-    say(ready=True)
+    report(ready=True)
     buffer = b""
     while True:
         if select.select([0], [], [], LOOK_SECONDS)[0]:
-            if not (news := os.read(0, 65536)):
+            if not (data := os.read(0, 65536)):
                 return
-            *lines, buffer = (buffer + news).split(b"\n")
+            *lines, buffer = (buffer + data).split(b"\n")
             for line in lines:
                 launch(json.loads(line))
         reap()
 
 
 def launch(order: Mapping[str, Any]) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # a child hears it once it listens
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # a child handles SIGTERM once it is ready
     if pid := os.fork():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-        say(name=order["name"], pid=pid)
+        report(name=order["name"], pid=pid)
     else:
         become(order)
 
@@ -69,19 +69,19 @@ def reap() -> None:
             return
         if not pid:
             return
-        say(ended=pid, code=os.waitstatus_to_exitcode(status))
+        report(ended=pid, code=os.waitstatus_to_exitcode(status))
 
 
 def become(order: Mapping[str, Any]) -> NoReturn:
-    """In the child: live as ordered, and never return."""
+    """Run the ordered role in the child, and never return."""
     code: Any = 1
     try:
         set_up(order)
-        live(order)
+        run_role(order)
         code = 0
     except SystemExit as end:
         code = end.code or 0
-    except BaseException:  # noqa: BLE001 - whatever it was, it must not go on as a second nursery
+    except BaseException:  # noqa: BLE001 - the child must never continue as a second fork server
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -103,7 +103,7 @@ def set_up(order: Mapping[str, Any]) -> None:
     failpoints.arm(order.get("failpoints", ""))
 
 
-def live(order: Mapping[str, Any]) -> None:
+def run_role(order: Mapping[str, Any]) -> None:
     from verification.faults import senders
 
     if order["role"] != "sender":
@@ -114,16 +114,16 @@ def live(order: Mapping[str, Any]) -> None:
 
             maintenance.PRUNE_SECONDS = order.get("prune_seconds", maintenance.PRUNE_SECONDS)
             command = ["manage.py", "run_executors", "--skip-checks", "--name", order["name"], *order["flags"]]
-            sys.orig_argv[:] = [sys.executable, *command]  # what it becomes when it has to be replaced
+            sys.orig_argv[:] = [sys.executable, *command]  # the command that replaces this process
             execute_from_command_line(command)
         case "sender":
-            senders.Sender(order["seed"], order["most_waiting"], order["pause_seconds"]).run()
+            senders.Sender(order["seed"], order["max_ready"], order["pause_seconds"]).run()
         case "holder":
             senders.hold(order["seconds"])
         case "poisoner":
             senders.poison(order["losses"])
         case "close":
-            senders.close_ledgers()
+            senders.close_collectors()
         case "migrate":
             call_command("migrate", verbosity=0, run_syncdb=True)
 

@@ -1,4 +1,4 @@
-"""Bodies that change the process around them, as libraries do that think it is theirs."""
+"""Bodies that change the state of their process, as some libraries do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jobqueue import Backoff, task
 SOON = Backoff(base=0.1, cap=0.5, jitter=0.0)
 
 
-def leave_for_a_folder_that_goes() -> None:
+def work_in_a_deleted_folder() -> None:
     folder = tempfile.mkdtemp()
     os.chdir(folder)
     os.rmdir(folder)
@@ -37,7 +37,7 @@ def empty_the_environment() -> None:
     os.environ.clear()
 
 
-def move_to_another_time_zone() -> None:
+def change_the_time_zone() -> None:
     os.environ["TZ"] = "Asia/Tokyo"
     time.tzset()
 
@@ -46,36 +46,36 @@ def block_signals() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 
-def speak_another_language() -> None:
+def change_the_locale() -> None:
     locale.setlocale(locale.LC_ALL, "C")
 
 
-def forget_where_code_is() -> None:
+def clear_the_import_path() -> None:
     sys.path.clear()
 
 
-def close_what_is_said() -> None:
+def close_stdout_and_stderr() -> None:
     sys.stdout.close()
     sys.stderr.close()
 
 
-def give_sockets_no_time() -> None:
+def set_a_tiny_socket_timeout() -> None:
     socket.setdefaulttimeout(0.001)
 
 
-def make_chance_foreseeable() -> None:
+def seed_the_random_generator() -> None:
     random.seed(1)
 
 
-def make_warnings_errors() -> None:
+def turn_warnings_into_errors() -> None:
     warnings.simplefilter("error")
 
 
-def say_nothing_any_more() -> None:
+def disable_logging() -> None:
     logging.disable(logging.CRITICAL)
 
 
-def collect_nothing_any_more() -> None:
+def disable_garbage_collection() -> None:
     gc.disable()
     sys.setswitchinterval(0.5)
 
@@ -85,13 +85,13 @@ def leave_threads() -> None:
         threading.Thread(target=threading.Event().wait, name="left-behind").start()
 
 
-def leave_programs() -> None:
+def leave_child_processes() -> None:
     for _ in range(3):
         subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def end_a_process_of_its_own() -> None:
-    """As multiprocessing.Pool.terminate() does."""
+def terminate_a_child_process() -> None:
+    """Terminate a child process, as multiprocessing.Pool.terminate() does."""
     process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600.0,))
     process.start()
     process.terminate()
@@ -99,60 +99,60 @@ def end_a_process_of_its_own() -> None:
     assert process.exitcode == -signal.SIGTERM, process.exitcode
 
 
-DEEDS: dict[str, Callable[[], Any]] = {
-    deed.__name__.replace("_", " "): deed
-    for deed in (  # one after the other, all in one process
-        end_a_process_of_its_own,
-        leave_for_a_folder_that_goes,
+CHANGES: dict[str, Callable[[], Any]] = {
+    change.__name__.replace("_", " "): change
+    for change in (  # run one after another in one process
+        terminate_a_child_process,
+        work_in_a_deleted_folder,
         empty_the_environment,
-        move_to_another_time_zone,
+        change_the_time_zone,
         block_signals,
-        speak_another_language,
-        close_what_is_said,
-        give_sockets_no_time,
-        make_chance_foreseeable,
-        make_warnings_errors,
-        say_nothing_any_more,
-        collect_nothing_any_more,
+        change_the_locale,
+        close_stdout_and_stderr,
+        set_a_tiny_socket_timeout,
+        seed_the_random_generator,
+        turn_warnings_into_errors,
+        disable_logging,
+        disable_garbage_collection,
         leave_threads,
-        leave_programs,
-        forget_where_code_is,
+        leave_child_processes,
+        clear_the_import_path,
     )
 }
 
 
 @task(max_attempts=1)
-def do(deed: str) -> None:
-    DEEDS[deed]()
+def do(change: str) -> None:
+    CHANGES[change]()
 
 
 @task(max_attempts=1)
-def take_a_signal() -> None:
-    """Only the main thread may, and that is not ours."""
+def set_signal_handler() -> None:
+    """Set a signal handler. Only the main thread may do so, and bodies never run there."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 @task(backoff=SOON)
 def close_descriptors() -> None:
-    """All but those of the terminal: connections, pipes, and whatever the interpreter has open."""
+    """Close all descriptors above the standard streams: connections, pipes and all others."""
     os.closerange(3, 512)
 
 
 @task(max_attempts=1)
 def close_standard_streams(then_connect: bool) -> None:
-    """As careless code does that makes a daemon of its process. What is opened next gets their numbers."""
+    """Close the standard streams, as code does that becomes a daemon. New descriptors then get their numbers."""
     if then_connect:
         connection.close()
     for number in (0, 1, 2):
-        with suppress(OSError):  # a neighbour closes them, too
+        with suppress(OSError):  # another task closes them as well
             os.close(number)
     if then_connect:
         connection.ensure_connection()
 
 
 @task(max_attempts=1)
-def complain() -> int:
-    """Write to stderr, whatever that is, and ask the database something."""
+def write_to_stderr() -> int:
+    """Write to file descriptor 2 and query the database."""
     connection.close()
     with connection.cursor() as cursor:
         os.write(2, b"a line for stderr\n")
@@ -161,8 +161,8 @@ def complain() -> int:
 
 
 @task(max_attempts=20, backoff=SOON)
-def ask_anew() -> int:
-    """Open a connection, and ask the database something."""
+def query_on_new_connection() -> int:
+    """Open a connection and query the database."""
     connection.close()
     with connection.cursor() as cursor:
         cursor.execute("SELECT 7")
