@@ -30,7 +30,7 @@ def test_banner_shows_queues_slots_and_versions(fleet: Fleet) -> None:
     assert set(row.versions) == {"django", "python", "jobqueue"}
 
 
-def test_flags_may_come_from_the_environment(fleet: Fleet) -> None:
+def test_flags_are_read_from_the_environment(fleet: Fleet) -> None:
     environment = {
         "JOBQUEUE_QUEUE": "emails, reports:2",
         "JOBQUEUE_THREADS": "3",
@@ -88,7 +88,7 @@ def test_flags_may_come_from_the_environment(fleet: Fleet) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list | dict) else None,
 )
-def test_wrong_usage_is_refused_with_the_reason(
+def test_wrong_usage_fails_with_a_reason(
     fleet: Fleet, flags: list[str], environment: dict[str, str], code: int, message: str
 ) -> None:
     process = fleet.launch(*flags, environment=environment, checks=True)
@@ -99,7 +99,7 @@ def test_wrong_usage_is_refused_with_the_reason(
     assert "ready" not in said
 
 
-def test_missing_tables_are_named(fleet: Fleet, tmp_path: Path) -> None:
+def test_start_without_tables_reports_missing_migrations(fleet: Fleet, tmp_path: Path) -> None:
     environment = {"SQLITE_PATH": str(tmp_path / "empty.sqlite3")}
     process = fleet.launch("--backend", "sqlite", "--connect-timeout", "3", environment=environment)
     assert process.wait() == 69
@@ -111,7 +111,7 @@ def test_missing_tables_are_named(fleet: Fleet, tmp_path: Path) -> None:
     assert "database.connect_timed_out after_s=3 " in said[1]
 
 
-def test_one_missing_table_is_named(fleet: Fleet) -> None:
+def test_start_with_one_missing_table_reports_it(fleet: Fleet) -> None:
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE jobqueue_executor RENAME TO gone")
     try:
@@ -162,21 +162,21 @@ def test_log_lines_have_stable_keys(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize(("level", "said"), [("0", False), ("1", True)])
-def test_verbosity(fleet: Fleet, level: str, said: bool) -> None:
+def test_verbosity_selects_log_lines(fleet: Fleet, level: str, said: bool) -> None:
     compute.enqueue(0)
     process = fleet.launch("--burst", "-v", level)
     assert process.wait() == 0
     assert bool(process.output.find("INFO .*task.succeeded task=tests.acceptance.tasks.compute")) is said
 
 
-def test_highest_verbosity_shows_sql(fleet: Fleet) -> None:
+def test_verbosity_3_logs_sql(fleet: Fleet) -> None:
     process = fleet.launch("--burst", "-v", "3")
     assert process.wait() == 0
     assert process.output.find("DEBUG .*WITH own AS MATERIALIZED")
 
 
 @pytest.mark.parametrize(("flags", "colored"), [([], False), (["--force-color"], True)])
-def test_colors_follow_djangos_rules(fleet: Fleet, flags: list[str], colored: bool) -> None:
+def test_colors_follow_django_settings(fleet: Fleet, flags: list[str], colored: bool) -> None:
     fail.using(max_attempts=1).enqueue()
     process = fleet.launch("--burst", *flags)
     assert process.wait() == 0
@@ -184,7 +184,7 @@ def test_colors_follow_djangos_rules(fleet: Fleet, flags: list[str], colored: bo
     assert bool(process.output.find("^[0-9:]+ ERROR +task.failed task=tests.tasks.fail")) is not colored
 
 
-def test_help_names_the_environment(fleet: Fleet) -> None:
+def test_help_lists_environment_variables(fleet: Fleet) -> None:
     process = fleet.launch("--help")
     assert process.wait() == 0
     text = "\n".join(process.output.lines)

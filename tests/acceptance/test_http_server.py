@@ -70,7 +70,7 @@ def serve(environment: dict[str, str]) -> Iterator[Server]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_server_that_is_told_to_stop_finishes_the_request_it_has(process_environment: dict[str, str]) -> None:
+def test_server_on_sigterm_finishes_its_open_request(process_environment: dict[str, str]) -> None:
     with (
         serve(process_environment) as server,
         session() as other,
@@ -93,7 +93,7 @@ def test_server_that_is_told_to_stop_finishes_the_request_it_has(process_environ
         assert server.process.wait(DEADLINE_SECONDS) == 0
 
 
-def test_database_away() -> None:
+def test_request_without_database_gets_503() -> None:
     environment = os.environ | {
         "DJANGO_SETTINGS_MODULE": "tests.settings",
         "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing",

@@ -11,7 +11,7 @@ from tests.acceptance.tasks import compute, hang, kill_process, segfault, work
 from tests.models import Effect
 
 
-def test_tasks_that_kill_their_process_end_failed_and_harm_nobody(fleet: Fleet) -> None:
+def test_tasks_that_kill_their_process_fail_and_others_succeed(fleet: Fleet) -> None:
     supervisor = fleet.start("--processes", "2", "--threads", "4", heartbeat_timeout=1.0)
     killers = [kill_process.enqueue(), segfault.enqueue()]
     compute.enqueue_many([((0.3,), {}) for _ in range(40)])
@@ -28,7 +28,7 @@ def test_tasks_that_kill_their_process_end_failed_and_harm_nobody(fleet: Fleet) 
     assert supervisor.stop() == 0
 
 
-def test_frozen_executor_does_not_overwrite_what_another_did_meanwhile(fleet: Fleet) -> None:
+def test_frozen_executor_cannot_overwrite_a_newer_outcome(fleet: Fleet) -> None:
     timeout = 2.5
     result = work.enqueue(5.0)
     frozen = fleet.start(heartbeat_timeout=timeout)
@@ -48,7 +48,7 @@ def test_frozen_executor_does_not_overwrite_what_another_did_meanwhile(fleet: Fl
     assert other.stop() == 0
 
 
-def test_deaf_body_of_a_frozen_executor_ends_in_vain(fleet: Fleet) -> None:
+def test_uninterruptible_body_of_frozen_executor_has_no_outcome(fleet: Fleet) -> None:
     """It cannot even be interrupted: only the number of its claim keeps its outcome out."""
     result = hang.enqueue(5.0)
     frozen = fleet.start(heartbeat_timeout=2.5)

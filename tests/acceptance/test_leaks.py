@@ -56,7 +56,7 @@ def enqueue_of_each_kind(count: int) -> None:
     work.enqueue_many([((), {})] * 50)
 
 
-def test_nothing_is_left_of_a_hundred_thousand_tasks(fleet: Fleet) -> None:
+def test_executor_uses_no_more_after_100000_tasks(fleet: Fleet) -> None:
     process = fleet.start("-v", "0")
     for number in range(10):
         enqueue_of_each_kind(10_000)
@@ -72,7 +72,7 @@ def test_nothing_is_left_of_a_hundred_thousand_tasks(fleet: Fleet) -> None:
     assert process.stop() == 0
 
 
-def test_nothing_is_kept_of_statements_with_debug_on(fleet: Fleet) -> None:
+def test_executor_with_debug_keeps_no_logged_queries(fleet: Fleet) -> None:
     """Django keeps the last 9,000 of each connection with their parameters: of ours, outcomes by the hundred."""
     process = fleet.start("-v", "0", environment={"TESTS_DEBUG": "1"}, heartbeat_timeout=1.5)
     for lot in range(1, DEBUG_LOTS + 1):
@@ -91,7 +91,7 @@ def test_nothing_is_kept_of_statements_with_debug_on(fleet: Fleet) -> None:
     assert process.stop() == 0
 
 
-def test_idle_executor_costs_little(fleet: Fleet) -> None:
+def test_idle_executor_uses_little_cpu(fleet: Fleet) -> None:
     process = fleet.start()
     began, used = time.monotonic(), cpu_seconds(process.pid)
     wait_until(lambda: time.monotonic() - began > 3, "three idle seconds")

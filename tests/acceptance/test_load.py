@@ -32,7 +32,7 @@ def launch(*flags: str) -> subprocess.Popen[str]:
     )
 
 
-def test_small_load_loses_nothing() -> None:
+def test_small_load_loses_no_task() -> None:
     process = launch("-n", "60", "-c", "6", "--executors", "1")
     out, err = process.communicate(timeout=3 * PATIENCE_SECONDS)
 
@@ -45,7 +45,7 @@ def test_small_load_loses_nothing() -> None:
     assert "60 of 60 tasks have ended." in err
 
 
-def test_interrupted_load_leaves_nothing_behind() -> None:
+def test_interrupted_load_leaves_no_process() -> None:
     process = launch("-n", "100000", "-c", "2", "--executors", "1")
     assert process.stderr is not None
     for line in process.stderr:
@@ -67,7 +67,7 @@ GOOD = Found(
 )
 
 
-def test_good_run_has_no_complaint() -> None:
+def test_verdict_of_correct_run_has_no_complaint() -> None:
     assert list(complaints(GOOD)) == []
 
 
@@ -88,17 +88,17 @@ def test_good_run_has_no_complaint() -> None:
         (lambda: replace(GOOD, effects=Counter({"a": 1, "x": 1})), "without a task: x"),
     ],
 )
-def test_what_is_wrong_is_told(spoil: Callable[[], Found], words: str) -> None:
+def test_verdict_reports_each_error(spoil: Callable[[], Found], words: str) -> None:
     assert any(words in complaint for complaint in complaints(spoil()))
 
 
-def test_plan_repeats_a_tenth() -> None:
+def test_plan_submits_a_tenth_twice() -> None:
     submissions = plan(100, seed=3)
     assert Counter(Counter(one.number for one in submissions).values()) == {1: 90, 2: 10}
     assert len({one.priority for one in submissions}) > 10
 
 
-def test_percentile() -> None:
+def test_percentile_of_values() -> None:
     values = [float(number) for number in range(1, 101)]
     assert [percentile(values, part) for part in (0.5, 0.95, 0.99, 1.0)] == [50.0, 95.0, 99.0, 100.0]
     assert percentile([7.0], 0.5) == 7.0

@@ -9,7 +9,7 @@ from tests.acceptance.tasks import allow_memory, compute, eat_memory, starve_thr
 MIB = 2**20
 
 
-def test_task_that_needs_more_memory_than_allowed_fails_alone(fleet: Fleet) -> None:
+def test_task_over_the_memory_limit_fails_alone(fleet: Fleet) -> None:
     process = fleet.start("--threads", "4", heartbeat_timeout=6)
     allow_memory.enqueue(128 * MIB)
     wait_for_end()
@@ -26,7 +26,7 @@ def test_task_that_needs_more_memory_than_allowed_fails_alone(fleet: Fleet) -> N
     assert process.stop() == 0
 
 
-def test_heart_and_watchdog_outlive_a_moment_without_memory(fleet: Fleet) -> None:
+def test_heartbeat_and_watchdog_survive_a_memory_error(fleet: Fleet) -> None:
     process = fleet.start(heartbeat_timeout=1.5)
     for name in ("heartbeat", "watchdog"):
         starve_thread.enqueue(name)

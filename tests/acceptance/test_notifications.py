@@ -38,14 +38,14 @@ def test_new_task_starts_at_once(fleet: Fleet) -> None:
     assert process.stop() == 0
 
 
-def test_without_notices_polling_finds_it(fleet: Fleet) -> None:
+def test_new_task_without_notification_is_found_by_polling(fleet: Fleet) -> None:
     process = fleet.start("--poll-interval", "0.2", notify=False)
     run(3)
     assert not listeners()
     assert process.stop() == 0
 
 
-def test_lost_listener_comes_back_and_looks_for_what_it_missed(fleet: Fleet) -> None:
+def test_lost_listener_reconnects_and_finds_missed_tasks(fleet: Fleet) -> None:
     process = fleet.start(*NEVER)
     (pid,) = wait_until(listeners, "LISTEN")
     run(3)  # it has heard something
@@ -59,7 +59,7 @@ def test_lost_listener_comes_back_and_looks_for_what_it_missed(fleet: Fleet) -> 
     assert process.stop() == 0
 
 
-def test_cancel_reaches_a_running_task_before_the_next_beat(fleet: Fleet) -> None:
+def test_cancel_reaches_running_task_before_next_heartbeat(fleet: Fleet) -> None:
     process = fleet.start(*NEVER, heartbeat_timeout=86_400)
     wait_until(listeners, "LISTEN")
     result = work.enqueue(3600)

@@ -33,7 +33,7 @@ def running() -> int:
     return Task.objects.running().count()
 
 
-def test_outage_beyond_the_timeout_takes_nothing_from_the_living(site: Site) -> None:
+def test_outage_longer_than_timeout_causes_no_rescue(site: Site) -> None:
     processes = [site.fleet.start("--threads", "8", heartbeat_timeout=2.5) for _ in range(2)]
     born = {process.pid: process.row.started_at for process in processes}
     compute.enqueue_many([((LONG_SECONDS,), {}) for _ in range(16)])
@@ -61,7 +61,7 @@ def test_outage_beyond_the_timeout_takes_nothing_from_the_living(site: Site) -> 
         assert process.stop(signal.SIGQUIT) == 131
 
 
-def test_server_that_is_stopped_in_each_way_is_waited_for_in_few_words(site: Site) -> None:
+def test_each_kind_of_server_stop_is_survived_with_few_log_lines(site: Site) -> None:
     process = site.fleet.start("--threads", "2", "-v", "0", heartbeat_timeout=30)
     tiny.enqueue()
     assert wait_for_end() == {"SUCCESSFUL": 1}
@@ -99,7 +99,7 @@ def is_refused(site: Site) -> bool:
     return False
 
 
-def test_terminated_sessions_of_an_idle_executor(site: Site) -> None:
+def test_idle_executor_survives_terminated_sessions(site: Site) -> None:
     process = site.fleet.start(heartbeat_timeout=3)
     seen = process.row.heartbeat
     for pid in sessions():
@@ -112,7 +112,7 @@ def test_terminated_sessions_of_an_idle_executor(site: Site) -> None:
     assert process.stop() == 0
 
 
-def test_hung_connections_are_cut(site: Site) -> None:
+def test_hung_connections_are_replaced(site: Site) -> None:
     """Nothing arrives and nothing fails, as behind a network that swallows packets."""
     process = site.fleet.start(heartbeat_timeout=3)
     tiny.enqueue()
@@ -149,7 +149,7 @@ def test_stop_does_not_wait_for_hung_connections(site: Site) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def test_sigterm_while_the_database_is_away(site: Site) -> None:
+def test_sigterm_while_database_is_unreachable_stops_executor(site: Site) -> None:
     idle = site.fleet.start("--queue", "none", heartbeat_timeout=2)
     process = site.fleet.start("--shutdown-timeout", "1", heartbeat_timeout=2)
     work.enqueue(LONG_SECONDS)
@@ -177,7 +177,7 @@ def test_start_waits_for_the_database(site: Site) -> None:
     assert Executor.objects.get().state == "STOPPED"
 
 
-def test_database_that_never_comes_is_told_by_the_exit_code(fleet: Fleet) -> None:
+def test_start_without_database_ends_with_exit_code_69(fleet: Fleet) -> None:
     nowhere = {"DATABASE_URL": "postgresql://postgres@/jobqueue?host=/nonexistent"}
     single = fleet.launch("--connect-timeout", "1", environment=nowhere)
     supervisor = fleet.launch("--connect-timeout", "1", "--processes", "2", environment=nowhere)

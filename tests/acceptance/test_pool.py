@@ -36,7 +36,7 @@ def test_executors_work_with_djangos_pool(fleet: Fleet, flags: tuple[str, ...]) 
     assert not process.output.find("Traceback")
 
 
-def test_sessions_of_a_pool_that_the_server_has_ended_harm_no_task(fleet: Fleet) -> None:
+def test_terminated_pool_sessions_fail_no_task(fleet: Fleet) -> None:
     process = fleet.start("--threads", "2", environment=POOL)
     book.enqueue_many([((), {}) for _ in range(10)])
     assert wait_for_end() == {"SUCCESSFUL": 10}

@@ -71,7 +71,7 @@ def test_probes_are_answered_until_the_last_task_has_ended(fleet: Fleet, process
     assert process.stop(signal.SIGQUIT) == 131
 
 
-def test_silent_caller_does_not_delay_the_end(fleet: Fleet) -> None:
+def test_silent_probe_client_does_not_delay_the_stop(fleet: Fleet) -> None:
     process = fleet.start(*HEALTH)
     match = process.output.wait_for(r"^health .*http://(.*):(\d+)/livez")
     with socket.create_connection((match[1], int(match[2]))) as silent:

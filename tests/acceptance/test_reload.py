@@ -64,7 +64,7 @@ def test_second_interrupt_under_reload_releases_tasks(fleet: Fleet, watched: Pat
     assert Task.objects.values_list("status", "attempts").get() == ("READY", 0)
 
 
-def test_broken_code_is_tried_again_until_it_works(fleet: Fleet, watched: Path) -> None:
+def test_reload_retries_broken_code_until_it_works(fleet: Fleet, watched: Path) -> None:
     process, _ = start(fleet, watched)
     touch(watched, "VALUE = \n")
     process.output.wait_for("SyntaxError")

@@ -10,7 +10,7 @@ from tests.acceptance.tasks import book, work, work_later
 from tests.models import Effect
 
 
-def test_two_executors_share_the_work_and_run_nothing_twice(fleet: Fleet) -> None:
+def test_two_executors_share_tasks_and_run_each_once(fleet: Fleet) -> None:
     processes = [fleet.start("--threads", "4") for _ in range(2)]
     for body in (book, work, work_later):
         body.enqueue_many([((0.01,), {}) for _ in range(300)])
@@ -25,7 +25,7 @@ def test_two_executors_share_the_work_and_run_nothing_twice(fleet: Fleet) -> Non
     assert [process.stop() for process in processes] == [0, 0]
 
 
-def test_name_may_be_used_twice_at_the_same_time(fleet: Fleet) -> None:
+def test_two_executors_may_share_a_name(fleet: Fleet) -> None:
     processes = [fleet.start("--threads", "1", "--name", "web") for _ in range(2)]
     work.enqueue_many([((0.3,), {}) for _ in range(6)])
     assert wait_for_end() == {"SUCCESSFUL": 6}
@@ -40,7 +40,7 @@ def test_name_may_be_used_twice_at_the_same_time(fleet: Fleet) -> None:
     assert processes[1].stop() == 0
 
 
-def test_slow_start_elsewhere_does_not_take_from_the_living(fleet: Fleet) -> None:
+def test_new_executor_does_not_rescue_long_running_tasks(fleet: Fleet) -> None:
     """A rescuer that was just started looks at tasks that run far longer than the timeout."""
     first = fleet.start(heartbeat_timeout=2.5)
     work.enqueue(7.5)

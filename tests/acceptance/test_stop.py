@@ -102,7 +102,7 @@ def test_sigterm_under_load_leaves_no_running_task(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("flags", [(), ("--processes", "3")], ids=["one process", "three processes"])
 @pytest.mark.parametrize("line", ["^jobqueue ", "^shutdown ", "^ready"])
-def test_sigterm_at_any_moment_of_the_start(fleet: Fleet, line: str, flags: tuple[str, ...]) -> None:
+def test_sigterm_during_start_stops_executor(fleet: Fleet, line: str, flags: tuple[str, ...]) -> None:
     tiny.enqueue_many([((number,), {}) for number in range(20)])
     process = fleet.launch(*flags)
     process.output.wait_for(line)
@@ -112,7 +112,7 @@ def test_sigterm_at_any_moment_of_the_start(fleet: Fleet, line: str, flags: tupl
     assert not Task.objects.running().exists()
 
 
-def test_sigterm_before_it_is_ready(fleet: Fleet) -> None:
+def test_sigterm_before_ready_stops_executor(fleet: Fleet) -> None:
     tiny.enqueue()
     process = fleet.launch(environment={"DATABASE_URL": "postgresql://postgres@/jobqueue?host=/nonexistent"})
     process.output.wait_for(r"database\.unreachable")

@@ -14,7 +14,7 @@ DEAF_SECONDS = 600.0
 GRACE = ("--shutdown-timeout", "2")
 
 
-def test_stuck_task_costs_its_process_but_no_other_task(fleet: Fleet) -> None:
+def test_stuck_task_replaces_its_process_and_harms_no_other_task(fleet: Fleet) -> None:
     result = hang.using(timeout=0.5).enqueue(DEAF_SECONDS)
     # Ends after the body counts as stuck (2.5 s), and before all tasks are interrupted (4.5 s).
     neighbour = compute.enqueue(3.5)
@@ -51,7 +51,7 @@ def test_stuck_task_fails_after_three_losses(fleet: Fleet) -> None:
     assert supervisor.stop() == 0
 
 
-def test_blocked_event_loop_costs_no_other_task(fleet: Fleet) -> None:
+def test_blocked_event_loop_harms_no_other_task(fleet: Fleet) -> None:
     neighbours = work_later.enqueue_many([((1.0,), {}) for _ in range(5)])
     process = fleet.start("--shutdown-timeout", "0.5", heartbeat_timeout=30)
     wait_until(lambda: Effect.objects.count() == 5, "running neighbours")
@@ -79,7 +79,7 @@ def test_stop_between_two_stuck_tasks_ends_the_process(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("name", ["loop", "heartbeat", "watchdog"])
-def test_executor_ends_with_any_of_its_threads(fleet: Fleet, name: str) -> None:
+def test_executor_ends_when_one_of_its_threads_fails(fleet: Fleet, name: str) -> None:
     process = fleet.start(heartbeat_timeout=3)
     break_thread.enqueue(name)
     assert process.wait() == 70

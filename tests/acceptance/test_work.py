@@ -12,7 +12,7 @@ from tests.acceptance.tasks import book, compute, news, work_later
 
 
 @pytest.mark.parametrize("body", [book, compute, work_later], ids=lambda body: body.name)
-def test_backlog_is_worked_off_without_waiting_for_the_next_poll(fleet: Fleet, body: Any) -> None:
+def test_backlog_is_processed_without_polling_delays(fleet: Fleet, body: Any) -> None:
     """Also where threads and event loop are full in turns, and one finds nothing while the other does."""
     body.enqueue_many([((0.01,), {}) for _ in range(60)])
     process = fleet.start("--threads", "2", "--async-slots", "2", "--poll-interval", "600", notify=False)
@@ -20,7 +20,7 @@ def test_backlog_is_worked_off_without_waiting_for_the_next_poll(fleet: Fleet, b
     assert process.stop() == 0
 
 
-def test_unknown_task_waits_for_an_executor_that_knows_it(fleet: Fleet) -> None:
+def test_unknown_task_is_left_for_newer_executor(fleet: Fleet) -> None:
     result = news.enqueue()
     older = fleet.start(environment={"TESTS_WITHOUT_NEWS": "1"})
     older.output.wait_for("WARNING .*tests.news.*knows no task")

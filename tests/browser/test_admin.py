@@ -24,7 +24,7 @@ def status(task: Task) -> str:
     return Task.objects.get(pk=task.pk).status
 
 
-def test_requeue_a_failed_task_by_its_button(admin: Browser) -> None:
+def test_button_requeues_failed_task(admin: Browser) -> None:
     task = TaskFactory.create(failed=True)
     admin.open(page_of(task))
     assert "Failed" in admin.text(".jq-head .jq-badge")
@@ -36,7 +36,7 @@ def test_requeue_a_failed_task_by_its_button(admin: Browser) -> None:
     assert status(task) == "READY"
 
 
-def test_cancel_a_queued_task_by_its_button(admin: Browser) -> None:
+def test_button_cancels_queued_task(admin: Browser) -> None:
     task = TaskFactory.create()
     admin.open(page_of(task))
     assert "No executor is serving queue default" in admin.text(".jq-sentence")
@@ -48,7 +48,7 @@ def test_cancel_a_queued_task_by_its_button(admin: Browser) -> None:
     assert status(task) == "CANCELLED"
 
 
-def test_requeue_ticked_tasks_from_the_list(admin: Browser) -> None:
+def test_list_action_requeues_selected_tasks(admin: Browser) -> None:
     tasks = [TaskFactory.create(failed=True) for _ in range(3)]
     left = TaskFactory.create(failed=True)
     admin.open(f"{LIST}?status=FAILED")
@@ -65,7 +65,7 @@ def test_requeue_ticked_tasks_from_the_list(admin: Browser) -> None:
     assert status(left) == "FAILED"
 
 
-def test_requeue_all_that_match_beyond_the_page(admin: Browser) -> None:
+def test_list_action_requeues_all_matching_tasks(admin: Browser) -> None:
     for _ in range(105):
         TaskFactory.create(failed=True, queue_name="emails")
     other = TaskFactory.create(failed=True)
@@ -83,7 +83,7 @@ def test_requeue_all_that_match_beyond_the_page(admin: Browser) -> None:
     assert status(other) == "FAILED"
 
 
-def test_a_script_in_a_task_is_shown_and_not_executed(admin: Browser) -> None:
+def test_script_in_task_is_shown_and_not_executed(admin: Browser) -> None:
     web = ExecutorFactory.create(name=EVIL, queues=[EVIL])
     task = TaskFactory.create(
         running=True,
@@ -117,7 +117,7 @@ def test_colours_follow_the_theme(admin: Browser) -> None:
     assert colours[0] != colours[1]
 
 
-def test_a_live_page_follows_its_task(admin: Browser) -> None:
+def test_task_page_updates_itself(admin: Browser) -> None:
     task = TaskFactory.create()
     admin.open(page_of(task))
     assert admin.text('.jq-live button[aria-pressed="true"]') == "off"
@@ -131,7 +131,7 @@ def test_a_live_page_follows_its_task(admin: Browser) -> None:
     admin.wait_for(lambda: "Requeued 1 task." in admin.text(".messagelist"))
 
 
-def test_a_live_list_shows_new_tasks_and_can_still_tick_them(admin: Browser) -> None:
+def test_task_list_updates_itself_and_keeps_checkboxes(admin: Browser) -> None:
     TaskFactory.create()
     admin.open(LIST)
     admin.click('.jq-live button[data-seconds="2"]')

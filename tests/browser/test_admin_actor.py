@@ -43,7 +43,7 @@ def page_of(task: Any) -> str:
     return reverse("admin:jobqueue_task_change", args=[task.id])
 
 
-def test_a_message_from_the_page_changes_the_actors_state(admin: Browser) -> None:
+def test_message_form_changes_state_of_actor(admin: Browser) -> None:
     counter = Counter.enqueue()
     run_what_is_ready()
     admin.open(page_of(counter))
@@ -61,7 +61,7 @@ def test_a_message_from_the_page_changes_the_actors_state(admin: Browser) -> Non
     assert "Suspended" in admin.text(".jq-head .jq-badge")
 
 
-def test_a_wrong_message_comes_back_with_the_reason_and_the_text(admin: Browser) -> None:
+def test_invalid_message_is_shown_again_with_reason(admin: Browser) -> None:
     counter = Counter.enqueue()
     admin.open(page_of(counter))
 
@@ -78,7 +78,7 @@ def test_a_wrong_message_comes_back_with_the_reason_and_the_text(admin: Browser)
     assert admin.run("return document.querySelector('.jq-send textarea').value") == '{"number": 7,}'
 
 
-def test_wake_now_lets_a_sleeper_be_polled(admin: Browser) -> None:
+def test_wake_button_polls_suspended_actor(admin: Browser) -> None:
     counter = Counter.enqueue()
     run_what_is_ready()
     Task.objects.filter(pk=counter.id).update(wake_at=now() + timedelta(days=3))
@@ -93,7 +93,7 @@ def test_wake_now_lets_a_sleeper_be_polled(admin: Browser) -> None:
     assert (row_of(counter).status, row_of(counter).polls) == ("SUSPENDED", 2)
 
 
-def test_cancel_takes_the_children_along_when_ticked(admin: Browser) -> None:
+def test_cancel_with_children_cancels_descendants(admin: Browser) -> None:
     parent = TaskFactory.create(suspended=True)
     child = TaskFactory.create(parent_id=parent.pk)
     admin.open(page_of(parent))
@@ -105,7 +105,7 @@ def test_cancel_takes_the_children_along_when_ticked(admin: Browser) -> None:
     assert Task.objects.get(pk=child.pk).status == "CANCELLED"
 
 
-def test_a_growing_tree_keeps_open_what_was_opened(admin: Browser) -> None:
+def test_growing_tree_keeps_opened_nodes_open(admin: Browser) -> None:
     parent = TaskFactory.create(suspended=True)
     child = TaskFactory.create(suspended=True, parent_id=parent.pk)
     for _ in range(40):  # too many for the tree to be open from the start
@@ -125,7 +125,7 @@ def test_a_growing_tree_keeps_open_what_was_opened(admin: Browser) -> None:
     assert not admin.run(f"return document.querySelector('details[data-key=\"{older.id}\"]').open")
 
 
-def test_a_script_in_an_actor_is_shown_and_not_executed(admin: Browser) -> None:
+def test_script_in_actor_is_shown_and_not_executed(admin: Browser) -> None:
     root = TaskFactory.create(suspended=True, task_type=EVIL)
     actor = TaskFactory.create(
         suspended=True, task_type=Counter.task.task_type, key=EVIL, parent_id=root.pk, inner_state={EVIL: EVIL}
@@ -145,7 +145,7 @@ def test_a_script_in_an_actor_is_shown_and_not_executed(admin: Browser) -> None:
     assert admin.run("return document.querySelectorAll('img[onerror]').length") == 0
 
 
-def test_an_actors_page_fits_a_phone(admin: Browser) -> None:
+def test_actor_page_fits_phone_width(admin: Browser) -> None:
     actor = TaskFactory.create(suspended=True, task_type=Counter.task.task_type)
     MessageFactory.create(task_id=actor.pk, body={"photo": "x" * 200}, dedupe_key="photo:" + "y" * 80)
     admin.resize(500, 900)  # the narrowest window of Chromium
@@ -157,7 +157,7 @@ def test_an_actors_page_fits_a_phone(admin: Browser) -> None:
 
 
 @pytest.mark.parametrize("width", [500, 1280, 1400])
-def test_the_list_fits_its_window(admin: Browser, width: int) -> None:
+def test_actor_list_fits_window_width(admin: Browser, width: int) -> None:
     web = ExecutorFactory.create(name="photographs-7f3a9c.customers.example.org:48213")
     TaskFactory.create(
         running=True, executor_id=web.pk, task_type="shop.tasks.make_contact_sheet_of_everything_there_is"

@@ -61,7 +61,7 @@ def test_first_poll_spawns_both_tasks_of_every_photo():
     assert state.pending == {str(child.id): child.args[0] for child in actions[:-1]}
 
 
-def test_results_and_failures_of_children_are_gathered_while_others_are_at_work():
+def test_results_are_collected_while_other_children_run():
     state = at_work(third="two")
 
     assert poll(state, thumbnail_of(ONE, "a.webp"), failure_of(TWO, "damaged")) == Suspend()
@@ -73,7 +73,7 @@ def test_results_and_failures_of_children_are_gathered_while_others_are_at_work(
     )
 
 
-def test_facts_count_as_an_end_and_a_cancelled_child_as_a_failure():
+def test_cancelled_child_counts_as_failed_photo():
     state = at_work()
 
     poll(state, message({"width": 3}, kind=Kind.CHILD_SUCCESSFUL, sender=ONE))
@@ -82,7 +82,7 @@ def test_facts_count_as_an_end_and_a_cancelled_child_as_a_failure():
     assert (state.pending, state.thumbnails, state.failures) == ({}, {}, {"two": "Its task was cancelled."})
 
 
-def test_early_wish_to_publish_is_remembered_until_all_is_gathered():
+def test_early_publish_decision_waits_for_all_results():
     state = at_work()
 
     assert poll(state, Publish()) == Suspend()
@@ -91,7 +91,7 @@ def test_early_wish_to_publish_is_remembered_until_all_is_gathered():
     assert state.pending
 
 
-def test_first_of_two_decisions_counts():
+def test_second_decision_is_ignored():
     state = at_work()
 
     poll(state, Publish(), Discard())
@@ -99,18 +99,18 @@ def test_first_of_two_decisions_counts():
     assert state.decision == Publish()
 
 
-def test_what_is_no_decision_does_not_decode():
+def test_invalid_decision_is_refused():
     with pytest.raises(ValueError, match="burn"):
         context(actors.Album, inbox=[{"type": "burn"}])
 
 
-def test_woken_without_a_reason_it_waits_on():
+def test_wake_without_messages_suspends_again():
     state = AlbumState(pending={}, thumbnails={"one": "a.webp"}, asked=1)
 
     assert poll(state) == Suspend(timeout=PATIENCE[0])
 
 
-def test_nothing_to_publish_leaves_the_decision_open():
+def test_album_without_photos_cannot_be_published():
     state = AlbumState(pending={}, failures={"one": "damaged", "two": "damaged"}, asked=2)
 
     assert poll(state, Publish()) == Suspend(timeout=PATIENCE[1])
@@ -120,7 +120,7 @@ def test_nothing_to_publish_leaves_the_decision_open():
 
 @pytest.mark.django_db
 class TestOnTheDatabase:
-    def test_gathered_album_waits_for_its_visitor(self, make_album):
+    def test_complete_album_waits_for_a_decision(self, make_album):
         album = make_album(picture(), picture())
 
         run_until_idle()
@@ -132,7 +132,7 @@ class TestOnTheDatabase:
         assert task.wake_at is not None
         assert Task.objects.successful().filter(parent=task).count() == 4
 
-    def test_bad_photo_is_gathered_as_a_failure_and_the_others_are_published(self, make_album):
+    def test_album_with_bad_photo_publishes_the_others(self, make_album):
         album = make_album(picture(), b"no picture")
         bad = album.photos.get(size=len(b"no picture"))
         run_until_idle()
@@ -160,7 +160,7 @@ class TestOnTheDatabase:
         assert sheet.photos == 3
         assert task_of(album).return_value == {"contact_sheet": sheet.path, "photos": 3, "failures": {}}
 
-    def test_album_that_was_told_early_is_published_when_it_is_ready(self, make_album):
+    def test_album_with_early_decision_is_published_when_complete(self, make_album):
         album = make_album(picture())
         send(album.task_id, Publish())
 
@@ -169,7 +169,7 @@ class TestOnTheDatabase:
         album.refresh_from_db()
         assert (album.state, album.contact_sheet.photos) == (Album.State.PUBLISHED, 1)
 
-    def test_failure_beside_the_contact_sheet_leaves_neither_row_nor_state(self, make_album, monkeypatch):
+    def test_failed_contact_sheet_leaves_no_row_and_no_state(self, make_album, monkeypatch):
         album = make_album(picture())
         run_until_idle()
         before = task_of(album)
@@ -210,7 +210,7 @@ class TestOnTheDatabase:
         assert len(stored_files()) == 2  # original and thumbnail of the other album
         assert task_of(album).return_value == {"discarded": 2}
 
-    def test_album_discarded_while_its_children_wait_calls_them_off(self, make_album):
+    def test_discarded_album_cancels_its_children(self, make_album):
         album = make_album(picture(), picture())
         poll_once(str(album.task_id))
         send(album.task_id, Discard())
@@ -222,7 +222,7 @@ class TestOnTheDatabase:
         assert stored_files() == []
         assert task_of(album).status == Task.Status.SUCCESSFUL
 
-    def test_files_stay_until_no_child_can_write_any_more(self, make_album):
+    def test_files_are_deleted_after_the_last_child_has_ended(self, make_album):
         album = make_album(picture())
         poll_once(str(album.task_id))
         thumbnail = Task.objects.filter(task_type=tasks.make_thumbnail.task_type)
@@ -235,7 +235,7 @@ class TestOnTheDatabase:
         assert not Photo.objects.exists()
         assert len(stored_files()) == 1
 
-    def test_undecided_visitor_is_reminded_at_growing_distances(self, make_album):
+    def test_reminders_come_at_growing_intervals(self, make_album):
         album = make_album(picture())
         run_until_idle()
         seen = []
@@ -266,7 +266,7 @@ class TestOnTheDatabase:
         album.refresh_from_db()
         assert (album.state, album.reminders) == (Album.State.PUBLISHED, 1)
 
-    def test_missing_thumbnail_is_tried_again_and_the_decision_is_kept(self, make_album):
+    def test_missing_thumbnail_is_retried_and_decision_is_kept(self, make_album):
         album = make_album(picture())
         run_until_idle()
         path = Path(settings.MEDIA_ROOT) / album.photos.get().thumbnail

@@ -29,7 +29,7 @@ def click(client: Client, album: Album, what: str) -> str:
     return answer.content.decode()
 
 
-def test_upload_whose_actor_cannot_be_enqueued_leaves_neither_row_nor_file(monkeypatch):
+def test_upload_without_actor_leaves_no_row_and_no_file(monkeypatch):
     def fail(*args: object) -> None:
         raise RuntimeError("the queue refuses")
 
@@ -58,7 +58,7 @@ def test_upload_that_fails_at_its_end_leaves_no_actor(monkeypatch):
     assert not Album.objects.exists()
 
 
-def test_page_tells_how_far_the_actor_has_gathered(client, make_album):
+def test_page_shows_progress_of_the_actor(client, make_album):
     album = make_album(picture(), picture())
     assert "actor is about to start" in page_of(client, album)
 
@@ -72,7 +72,7 @@ def test_page_tells_how_far_the_actor_has_gathered(client, make_album):
     assert " data-busy" in html
 
 
-def test_page_asks_for_a_decision_when_all_is_gathered(client, make_album):
+def test_page_of_complete_album_asks_for_a_decision(client, make_album):
     album = make_album(picture(), b"no picture")
     run_until_idle()
 
@@ -122,7 +122,7 @@ def test_discard_button_discards(client, make_album):
     assert 'class="card' not in html
 
 
-def test_live_answer_takes_the_photos_of_a_discarded_album_from_the_page(client, make_album):
+def test_live_answer_removes_photos_of_discarded_album(client, make_album):
     album = make_album(picture())
     photo = album.photos.get()
     live = reverse("photos:album-live", args=[album.pk])
@@ -137,7 +137,7 @@ def test_live_answer_takes_the_photos_of_a_discarded_album_from_the_page(client,
     assert f'id="album-{album.pk}"' in html
 
 
-def test_live_answer_gives_photos_of_its_album_only(client, make_album):
+def test_live_answer_has_only_photos_of_its_album(client, make_album):
     album, other = make_album(picture()), make_album(picture())
 
     html = client.get(reverse("photos:album-live", args=[album.pk]), {"photo": other.photos.get().pk}).content
@@ -145,7 +145,7 @@ def test_live_answer_gives_photos_of_its_album_only(client, make_album):
     assert b"data-photo" not in html
 
 
-def test_second_click_is_one_message_and_says_so(client, make_album):
+def test_second_click_sends_no_second_message(client, make_album):
     album = make_album(picture())
     run_until_idle()
 
@@ -157,7 +157,7 @@ def test_second_click_is_one_message_and_says_so(client, make_album):
 
 @pytest.mark.parametrize(("first", "said"), [("publish", "is published already"), ("discard", "was discarded already")])
 @pytest.mark.parametrize("second", ["publish", "discard"])
-def test_late_click_gets_a_friendly_answer(client, make_album, first, said, second):
+def test_late_click_is_explained(client, make_album, first, said, second):
     album = make_album(picture())
     run_until_idle()
     click(client, album, first)
@@ -166,7 +166,7 @@ def test_late_click_gets_a_friendly_answer(client, make_album, first, said, seco
     assert f"Too late: this album {said}." in click(client, album, second)
 
 
-def test_click_on_an_album_whose_actor_is_pruned_gets_a_friendly_answer(client, make_album):
+def test_click_on_album_with_pruned_actor_is_explained(client, make_album):
     album = make_album(picture())
     run_until_idle()
     click(client, album, "publish")
@@ -176,7 +176,7 @@ def test_click_on_an_album_whose_actor_is_pruned_gets_a_friendly_answer(client, 
     assert "Too late: this album is published already." in click(client, album, "discard")
 
 
-def test_cancelled_actor_is_told_of_and_nobody_can_decide(client, make_album):
+def test_page_of_cancelled_actor_has_no_decision_buttons(client, make_album):
     album = make_album(picture())
     cancel(album.task_id, backend="default")
 
@@ -242,7 +242,7 @@ def test_contact_sheet_whose_file_is_gone_is_not_found(client, make_album):
     assert client.get(reverse("photos:contact-sheet", args=[album.pk])).status_code == 404
 
 
-def test_list_asks_as_often_for_five_albums_as_for_one(client, make_album):
+def test_album_list_has_constant_number_of_queries(client, make_album):
     def queries() -> int:
         with CaptureQueriesContext(connection) as asked:
             client.get(reverse("photos:albums"))
@@ -256,7 +256,7 @@ def test_list_asks_as_often_for_five_albums_as_for_one(client, make_album):
     assert queries() == for_one
 
 
-def test_pages_have_nothing_inline(client, make_album):
+def test_pages_have_no_inline_code(client, make_album):
     """The content security policy would not let it run."""
     album = make_album(picture())
     run_until_idle()

@@ -44,7 +44,7 @@ def nodes(visitor: Browser, state: str = "") -> int:
     return int(visitor.run("return document.querySelectorAll(arguments[0]).length", f"#tree a{state} circle"))
 
 
-def test_tree_grows_before_the_eyes(visitor: Browser) -> None:
+def test_tree_page_grows_without_reload(visitor: Browser) -> None:
     root = fibonacci.start(5, "quick")
     open_to_watch(visitor, f"/fibonacci/{root}/")
     assert nodes(visitor) == 1
@@ -68,7 +68,7 @@ def test_form_starts_a_tree(visitor: Browser) -> None:
     assert visitor.url.endswith(f"/fibonacci/{Task.objects.get().pk}/")
 
 
-def test_album_is_followed_from_upload_to_contact_sheet(visitor: Browser, make_album) -> None:
+def test_album_page_follows_upload_to_contact_sheet(visitor: Browser, make_album) -> None:
     album = make_album(picture(), b"no picture")
     bad = album.photos.get(size=len(b"no picture"))
     open_to_watch(visitor, album.get_absolute_url())

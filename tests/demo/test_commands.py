@@ -38,7 +38,7 @@ def test_visitor_uploads_through_the_form_with_a_csrf_token(live_server, tmp_pat
 
 
 @pytest.mark.django_db(transaction=True)
-def test_visitor_repeats_what_the_site_complains_about(live_server, tmp_path):
+def test_visitor_reports_the_error_of_the_site(live_server, tmp_path):
     with pytest.raises(Turned, match="One of the files is empty"):
         Visitor(live_server.url).upload(written(tmp_path, "a.jpg", data=b""))
 
@@ -80,7 +80,7 @@ def test_files_are_sent_a_few_at_a_time(tmp_path):
     assert [len(batch) for batch in batches(paths)] == [6, 6, 2]
 
 
-def test_port_that_is_taken_is_left_alone():
+def test_taken_port_is_skipped():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
@@ -96,7 +96,7 @@ def test_admin_of_the_embedded_database_has_the_printed_password(monkeypatch, cl
 
 
 @pytest.mark.django_db
-def test_database_of_the_users_own_gets_no_password_that_everybody_knows(monkeypatch, client):
+def test_own_database_gets_no_default_password(monkeypatch, client):
     monkeypatch.setenv("DATABASE_URL", "postgresql://elsewhere")
 
     password = processes.admin_password()
@@ -106,7 +106,7 @@ def test_database_of_the_users_own_gets_no_password_that_everybody_knows(monkeyp
     assert processes.admin_password() is None
 
 
-def test_progress_writes_plain_lines_where_there_is_no_terminal():
+def test_progress_without_terminal_writes_plain_lines():
     out = io.StringIO()
     progress = Progress(out)
 
@@ -120,7 +120,7 @@ def test_progress_writes_plain_lines_where_there_is_no_terminal():
     assert "\r" not in out.getvalue()
 
 
-def test_progress_draws_over_its_line_on_a_terminal():
+def test_progress_on_terminal_overwrites_its_line():
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -145,7 +145,7 @@ def test_table_aligns_numbers_right_and_words_left():
 
 @pytest.mark.django_db
 class TestAccount:
-    def test_album_is_to_be_published_once_it_waits_with_something_to_show(self, make_album):
+    def test_complete_album_with_photos_is_published(self, make_album):
         run = account.Run(began=account.database_time())
         good, bad = make_album(picture()), make_album(b"no picture")
         assert not run.to_publish()
@@ -160,7 +160,7 @@ class TestAccount:
             f"The {bad} gathered 0 failures of 1.",
         ]
 
-    def test_albums_that_came_out_as_they_had_to_are_no_complaint(self, make_album):
+    def test_expected_albums_are_no_complaint(self, make_album):
         good, bad = make_album(picture(), b"no picture"), make_album(b"no picture")
         send(good.task_id, Publish())
         run_until_idle()
@@ -210,7 +210,7 @@ def test_demo_refuses_a_folder_without_photos(tmp_path, names, complaint):
         call_command("demo", photos=tmp_path)
 
 
-def test_demo_refuses_a_folder_that_is_not_there(tmp_path):
+def test_demo_refuses_missing_folder(tmp_path):
     with pytest.raises(CommandError, match="There is no folder"):
         call_command("demo", photos=tmp_path / "nowhere")
 

@@ -14,7 +14,7 @@ from jobqueue.executor.health.status import HealthStatus, Problem
 
 
 @pytest.mark.django_db
-def test_set_up_makes_the_admin_once_and_leaves_its_password_alone(monkeypatch):
+def test_set_up_creates_admin_once_and_keeps_password(monkeypatch):
     monkeypatch.setenv("DJANGO_SUPERUSER_PASSWORD", "first")
     call_command("set_up_demo", verbosity=0)
     monkeypatch.setenv("DJANGO_SUPERUSER_PASSWORD", "second")
@@ -26,7 +26,7 @@ def test_set_up_makes_the_admin_once_and_leaves_its_password_alone(monkeypatch):
 
 
 @pytest.mark.parametrize(("path", "code"), [("/livez", 0), ("/readyz", 1), ("/else", 1)])
-def test_probe_ends_with_0_only_where_all_is_well(path, code, capsys):
+def test_probe_exit_code_is_0_only_when_healthy(path, code, capsys):
     listener = listen(Address("127.0.0.1", 0))
     server = HealthServer(listener, lambda: HealthStatus(unready=(Problem("web.1", "It is stopping."),)))
     server.start()
@@ -36,7 +36,7 @@ def test_probe_ends_with_0_only_where_all_is_well(path, code, capsys):
     assert ("It is stopping." in capsys.readouterr().out) == (path == "/readyz")
 
 
-def test_probe_of_a_port_where_nobody_is(capsys):
+def test_probe_of_unused_port_fails(capsys):
     with socket.socket() as taken:  # or another test might listen there by now
         taken.bind(("127.0.0.1", 0))
 

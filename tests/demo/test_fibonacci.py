@@ -45,14 +45,14 @@ def test_results_of_children_are_added_up():
 
 
 @pytest.mark.parametrize("kind", [Kind.CHILD_FAILED, Kind.CHILD_CANCELLED])
-def test_child_that_does_not_succeed_is_the_end(kind):
+def test_failed_child_ends_its_parent(kind):
     poll = context(Fibonacci, state=FibonacciState(pending=2), inbox=[message({}, kind=kind)])
 
     with pytest.raises(GiveUp, match="one ended otherwise"):
         Fibonacci().poll(poll, 5)
 
 
-def test_slow_actor_rests_before_its_first_step():
+def test_slow_actor_sleeps_before_first_step():
     assert Fibonacci().poll(context(Fibonacci), 5, 0.5) == Sleep(timedelta(seconds=0.5))
     assert Fibonacci().poll(context(Fibonacci, polls=1), 2, 0.5) == Done(1)
 
@@ -85,7 +85,7 @@ class TestTree:
         ]
         assert tree.is_busy
 
-    def test_places_do_not_move_while_the_tree_grows(self):
+    def test_node_positions_stay_while_tree_grows(self):
         root = fibonacci.start(6, "quick")
         poll_once(root)
         early = {node.task_id: (node.x, node.y) for node in fibonacci.tree(Task.objects.get(pk=root)).nodes}
@@ -112,13 +112,13 @@ class TestTree:
         assert below[3].x < root.x < below[2].x
         assert below[3].y == below[2].y > root.y
 
-    def test_sleeping_is_told_from_waiting_for_children(self):
+    def test_tree_shows_sleeping_and_waiting_differently(self):
         root = fibonacci.start(3, "slow")
         poll_once(root)
 
         assert fibonacci.tree(Task.objects.get(pk=root)).nodes[0].state == "sleeping"
 
-    def test_slow_tree_comes_to_its_end(self):
+    def test_slow_tree_finishes(self):
         root = fibonacci.start(5, "slow")
         for _ in range(5):
             run_until_idle()
@@ -128,7 +128,7 @@ class TestTree:
 
         assert Task.objects.get(pk=root).return_value == 5
 
-    def test_a_query_for_each_generation_and_one_to_see_the_end(self):
+    def test_tree_needs_one_query_per_generation(self):
         root = grown(6)
 
         with CaptureQueriesContext(connection) as asked:
@@ -149,7 +149,7 @@ class TestPage:
     @pytest.mark.parametrize(
         "form", [{}, {"n": 13, "pace": "quick"}, {"n": 5, "pace": "warp"}, {"n": "x", "pace": "slow"}]
     )
-    def test_form_refuses_what_it_does_not_offer(self, client, form):
+    def test_form_refuses_invalid_values(self, client, form):
         assert client.post(reverse("photos:fibonacci"), form).status_code == 422
         assert not Task.objects.exists()
 
@@ -164,7 +164,7 @@ class TestPage:
         for task in Task.objects.all():
             assert reverse("admin:jobqueue_task_change", args=[task.pk]) in html
 
-    def test_live_answer_is_the_pieces_alone(self, client):
+    def test_live_answer_has_only_changed_parts(self, client):
         root = fibonacci.start(5, "quick")
 
         html = client.get(reverse("photos:fibonacci-tree", args=[root]) + "?live").content.decode()
@@ -173,7 +173,7 @@ class TestPage:
         assert 'data-busy="400"' in html
         assert "<html" not in html
 
-    def test_cancelled_tree_says_so(self, client):
+    def test_page_of_cancelled_tree_shows_it(self, client):
         root = fibonacci.start(5, "quick")
         poll_once(root)
         cancel(root, tree=True, backend="default")

@@ -46,7 +46,7 @@ def test_sources_name_every_sample():
     assert [path.name for path in SAMPLE.iterdir() if path.name not in sources] == ["SOURCES.txt"]
 
 
-def test_picture_held_sideways_is_turned():
+def test_rotated_picture_is_turned_upright():
     exif = Image.Exif()
     exif[Base.Orientation] = 6
     data = picture((60, 40), exif=exif)
@@ -125,7 +125,7 @@ def test_decompression_bomb_is_refused_before_it_is_decoded():
         imaging.thumbnail(bomb)
 
 
-def test_exif_is_put_into_words():
+def test_exif_values_are_readable():
     exif = Image.Exif()
     exif[Base.Make], exif[Base.Model] = "Canon", "Canon EOS R5"
     exif.get_ifd(IFD.Exif).update({Base.ExposureTime: 1 / 250, Base.FNumber: 2.8, Base.ISOSpeedRatings: 400})
@@ -138,7 +138,7 @@ def test_exif_is_put_into_words():
     }
 
 
-def test_nonsense_in_exif_is_left_out_and_the_rest_is_json():
+def test_invalid_exif_values_are_left_out():
     exif = Image.Exif()
     exif[Base.Artist] = "Ann\0\x07 \ufffd"
     exif.get_ifd(IFD.Exif).update({Base.ExposureTime: (0, 0), Base.FNumber: "wide", Base.DateTimeOriginal: "\0\0"})

@@ -40,7 +40,7 @@ def test_upload_saves_photos_and_enqueues_their_work(client):
     assert answer.redirect_chain[-1] == (album.get_absolute_url(), 302)
 
 
-def test_rollback_of_an_upload_leaves_neither_photo_nor_task_nor_file(monkeypatch):
+def test_rolled_back_upload_leaves_no_row_and_no_file(monkeypatch):
     def fail(*args, **kwargs):
         raise RuntimeError("the last step fails")
 
@@ -69,21 +69,21 @@ def test_failing_enqueue_leaves_no_photo(monkeypatch):
     assert stored_files() == []
 
 
-def test_tonights_report_is_planned_once():
+def test_report_of_tonight_is_scheduled_once():
     uploads.receive(files("a.jpg"))
     uploads.receive(files("b.jpg"))
 
     assert Task.objects.filter(task_type=tasks.nightly_report.module_path).count() == 1
 
 
-def test_upload_without_files_says_what_is_wanted(client):
+def test_upload_without_files_is_refused(client):
     answer = client.post("/", {})
 
     assert answer.status_code == 422
     assert "Choose at least one photo." in answer.content.decode()
 
 
-def test_upload_of_an_empty_file_is_refused_by_name_of_the_problem(client):
+def test_upload_of_empty_file_is_refused_with_a_reason(client):
     answer = client.post("/", {"photos": [SimpleUploadedFile("a.jpg", b"")]})
 
     assert answer.status_code == 422
@@ -127,7 +127,7 @@ def test_gallery_links_each_step_to_its_task_in_the_admin(client):
     assert html.count("waits for an executor") == 3
 
 
-def test_gallery_asks_as_often_for_ten_photos_as_for_one(client):
+def test_gallery_has_constant_number_of_queries(client):
     def queries() -> int:
         with CaptureQueriesContext(connection) as asked:
             client.get("/")
@@ -140,7 +140,7 @@ def test_gallery_asks_as_often_for_ten_photos_as_for_one(client):
     assert queries() == for_one
 
 
-def test_live_page_gives_the_cards_that_it_is_asked_for(client, make_photo):
+def test_live_page_returns_requested_cards(client, make_photo):
     wanted, other = make_photo(picture(), name="wanted.jpg"), make_photo(picture(), name="other.jpg")
 
     html = client.get(reverse("photos:live"), {"photo": wanted.pk}).content.decode()
@@ -150,7 +150,7 @@ def test_live_page_gives_the_cards_that_it_is_asked_for(client, make_photo):
     assert 'id="summary"' in html
 
 
-def test_live_page_refuses_what_is_no_photo(client):
+def test_live_page_refuses_invalid_photo_id(client):
     assert client.get(reverse("photos:live"), {"photo": "nonsense"}).status_code == 404
 
 
@@ -163,7 +163,7 @@ def test_page_is_busy_until_the_work_of_its_photos_is_done(client):
     assert b"data-busy" not in client.get("/").content
 
 
-def test_retry_is_told_with_its_reason_and_its_time(client):
+def test_gallery_shows_retry_with_reason_and_time(client):
     uploads.receive(files("a.jpg"))
     task = Task.objects.filter(pk=str(Photo.objects.get().notify_task_id))
     task.update(status=Task.Status.SCHEDULED, worker_ids=["x"], errors=[{"message": "the webhook answered 503"}])
@@ -171,7 +171,7 @@ def test_retry_is_told_with_its_reason_and_its_time(client):
     assert "the webhook answered 503; try 2 of 6 at once" in client.get("/").content.decode()
 
 
-def test_thumbnail_is_served_and_the_original_never_is(client, make_photo):
+def test_thumbnail_is_served_and_original_is_not(client, make_photo):
     photo = make_photo(picture(), name="page.html")
     assert client.get(reverse("photos:thumbnail", args=[photo.pk])).status_code == 404
 

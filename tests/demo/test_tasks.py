@@ -16,7 +16,7 @@ from tests.demo.pictures import picture
 pytestmark = pytest.mark.django_db
 
 
-def test_thumbnail_is_made_and_a_second_run_changes_nothing(make_photo):
+def test_second_run_of_thumbnail_changes_nothing(make_photo):
     photo = make_photo(picture((900, 600)))
 
     first, second = (tasks.make_thumbnail.call(str(photo.pk)) for _ in range(2))
@@ -38,7 +38,7 @@ def test_facts_are_written_and_returned(make_photo):
     assert photo.colours == facts["colours"] == [{"hex": "#00ff00", "share": 1.0}]
 
 
-def test_bad_file_gives_up_and_leaves_the_reason_on_the_photo(make_photo):
+def test_bad_file_fails_with_the_reason_on_the_photo(make_photo):
     photo = make_photo(b"not a picture at all")
 
     with pytest.raises(GiveUp, match="This is not a picture"):
@@ -51,7 +51,7 @@ def test_bad_file_gives_up_and_leaves_the_reason_on_the_photo(make_photo):
     assert photo.thumbnail == ""
 
 
-def test_thumbnail_of_a_mended_file_clears_the_problem(make_photo):
+def test_thumbnail_of_repaired_file_clears_the_problem(make_photo):
     photo = make_photo(picture())
     photo.problem = "damaged"
     photo.save()
@@ -62,12 +62,12 @@ def test_thumbnail_of_a_mended_file_clears_the_problem(make_photo):
     assert photo.problem == ""
 
 
-def test_deleted_photo_is_given_up():
+def test_task_of_deleted_photo_fails_without_retry():
     with pytest.raises(GiveUp, match="was deleted"):
         tasks.make_thumbnail.call(str(uuid4()))
 
 
-def test_missing_file_is_an_ordinary_error_that_is_tried_again(make_photo):
+def test_missing_file_is_retried(make_photo):
     photo = make_photo(picture())
     default_storage.delete(photo.original.name)
 
@@ -76,7 +76,7 @@ def test_missing_file_is_an_ordinary_error_that_is_tried_again(make_photo):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_notice_gets_through_at_the_third_try(live_server, settings, make_photo):
+def test_webhook_call_succeeds_at_third_attempt(live_server, settings, make_photo):
     settings.SITE_URL = live_server.url
     photo = make_photo(picture())
 
@@ -92,7 +92,7 @@ def test_notice_gets_through_at_the_third_try(live_server, settings, make_photo)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_all_followers_are_told_at_once(live_server, settings):
+def test_followers_are_notified_concurrently(live_server, settings):
     settings.SITE_URL = live_server.url
     album = Album.objects.create()
 
@@ -103,7 +103,7 @@ def test_all_followers_are_told_at_once(live_server, settings):
     assert told["seconds"] < tasks.FOLLOWERS * 0.25  # one after the other
 
 
-def test_async_client_tells_a_refusal_from_an_answer(live_server):
+def test_async_client_raises_on_error_status(live_server):
     with pytest.raises(http.Refused, match="400 Bad Request"):
         async_to_sync(http.apost)(f"{live_server.url}/webhook/", {"no": "event"})
 

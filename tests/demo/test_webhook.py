@@ -18,7 +18,7 @@ def call(client):
     return call
 
 
-def test_webhook_refuses_an_event_twice_and_then_accepts_it_for_good(call):
+def test_webhook_refuses_each_event_twice_then_accepts(call):
     answers = [call(event="a") for _ in range(4)]
 
     assert [answer.status_code for answer in answers] == [503, 429, 200, 200]
@@ -28,14 +28,14 @@ def test_webhook_refuses_an_event_twice_and_then_accepts_it_for_good(call):
     assert delivery.accepted_at is not None
 
 
-def test_webhook_counts_each_event_by_itself(call):
+def test_webhook_counts_each_event_separately(call):
     call(event="a")
 
     assert call(event="b").status_code == 503
 
 
 @pytest.mark.parametrize("body", ["", "[]", "[1]", "{}", "nonsense", "\x00"])
-def test_webhook_refuses_what_is_no_event(call, body):
+def test_webhook_refuses_invalid_event(call, body):
     assert call(body).status_code == 400
     assert not Delivery.objects.exists()
 
