@@ -1,4 +1,4 @@
-"""Tests marked `alone` have the processor for themselves: while one runs, the other processes of the suite wait."""
+"""Tests marked `alone` have the machine to themselves: the other processes of the test run wait."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def is_alone(item: pytest.Item) -> bool:
 
 @contextmanager
 def room_for(item: pytest.Item) -> Iterator[None]:
-    """Wait for one's turn: many at a time, or one."""
-    if not hasattr(item.config, "workerinput"):  # one test after the other
+    """Wait until this test may run: many at a time, or one alone."""
+    if not hasattr(item.config, "workerinput"):  # tests run one after another
         yield
         return
-    folder = Path(item.config.getoption("basetemp")).parent  # of the run, where each process has one of its own
+    folder = Path(item.config.getoption("basetemp")).parent  # shared by the processes of the run
     kind = LOCK_EX if is_alone(item) else LOCK_SH
     with (folder / "gate").open("w") as gate, (folder / "room").open("w") as room:
-        flock(gate, kind)  # whoever waits for the room alone holds the gate: nobody else goes in meanwhile
+        flock(gate, kind)  # a waiting `alone` test holds the gate, so that no further test starts
         flock(room, kind)
         flock(gate, LOCK_UN)
         try:
             yield
         finally:
-            flock(room, LOCK_UN)  # to close it would not do where a child that was forked lives on
+            flock(room, LOCK_UN)  # closing is not enough: a forked child may keep the file open

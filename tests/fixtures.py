@@ -1,8 +1,9 @@
 """
-The databases of the suite.
+The databases of the tests.
 
-`default`  PostgreSQL: a private, throw-away cluster, started on demand, or the server of DATABASE_URL.
-`sqlite`   a SQLite file of this session.
+`default`: PostgreSQL, either a private temporary cluster or the server of DATABASE_URL.
+
+`sqlite`: a SQLite file of this session.
 """
 
 import gc
@@ -22,14 +23,14 @@ from demo_project.postgres_programs import major_version
 from tests.alone import is_alone, room_for
 from tests.emptying import patch_flush
 
-# How long an example takes says how busy the machine is.
+# The time of an example shows how busy the machine is.
 hypothesis.settings.register_profile(
     "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("unhurried")
 
 FEW_PAGES = "64"  # of 8 kB
-# Folders, what waits most first; `unit` for its last file, a mypy of half a minute where nothing is cached.
+# Folders with the longest waits first. `unit` is last: mypy takes half a minute without a cache.
 LONGEST = ("faults", "acceptance", "simulation", "interleavings", "unit")
 
 
@@ -37,7 +38,7 @@ LONGEST = ("faults", "acceptance", "simulation", "interleavings", "unit")
 def django_db_modify_db_settings(
     django_db_modify_db_settings_parallel_suffix: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """pytest-django's hook between reading the settings and creating the test databases."""
+    """Set the databases. pytest-django calls this between reading the settings and creating the databases."""
     default, sqlite = settings.DATABASES["default"], settings.DATABASES["sqlite"]
     sqlite["NAME"] = sqlite["TEST"]["NAME"] = str(tmp_path_factory.mktemp("sqlite") / "tests.sqlite3")
     # Two runs against one DATABASE_URL must not drop each other's database.
@@ -46,8 +47,10 @@ def django_db_modify_db_settings(
         yield
         return
     for name in [name for name in os.environ if name.startswith("PG")]:
-        del os.environ[name]  # PGSERVICE and the like point at a server of the machine
-    more = {"max_notify_queue_pages": FEW_PAGES} if int(major_version()) >= 17 else {}  # a queue that a test can fill
+        del os.environ[name]  # PGSERVICE and others may name another server
+    more = (
+        {"max_notify_queue_pages": FEW_PAGES} if int(major_version()) >= 17 else {}
+    )  # a notification queue that a test can fill
     with throwaway_cluster(fsync="off", synchronous_commit="off", full_page_writes="off", **more) as cluster:
         default.update(cluster.database("jobqueue"), OPTIONS={})
         yield
@@ -62,7 +65,7 @@ def tables_are_emptied_cheaply() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def process_environment(django_db_setup: None) -> dict[str, str]:
-    """The environment in which `python manage.py ...` works on the databases of this test session."""
+    """The environment for `python manage.py ...` on the databases of this session."""
     return os.environ | {
         "DJANGO_SETTINGS_MODULE": "tests.settings",
         "DATABASE_URL": database_url(settings.DATABASES["default"]),
@@ -73,20 +76,20 @@ def process_environment(django_db_setup: None) -> dict[str, str]:
 
 @pytest.fixture
 def private_cluster() -> Iterator[Cluster]:
-    """A durable server of the test's own, to be killed and restarted; even when DATABASE_URL is set."""
+    """A durable server of the test's own, to kill and restart, even with DATABASE_URL."""
     with throwaway_cluster(fsync="on", log_lock_waits="on", deadlock_timeout="100ms") as cluster:
         yield cluster
 
 
 def pytest_configure() -> None:
-    """A shell that runs the suite in its background lets it ignore Ctrl-C, and all that the tests start with it."""
+    """Restore Ctrl-C. A shell that runs the tests in the background makes them ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, None, None]:
-    """Nothing that is made here is garbage: to look for some took two seconds, and more in the tests."""
+    """Collect without garbage collection, which would find nothing and take two seconds."""
     gc.disable()
     try:
         return (yield)
@@ -96,7 +99,7 @@ def pytest_collection() -> Generator[None, None, None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what the others wait for, then what takes longest: at the end one process would be left with it."""
+    """Run tests marked `alone` first, then the folders with the longest tests."""
     items.sort(key=lambda item: (not is_alone(item), [*LONGEST, item.path.parent.name].index(item.path.parent.name)))
 
 
@@ -108,33 +111,35 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Tests that run side by side send their reports as UTF-8, which has no word for what some of them log."""
+    """Replace characters that UTF-8 cannot encode. Parallel test processes send their reports as UTF-8."""
     report = yield
     report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
     return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how much there was of what is listed or drawn, not written down."""
+    """Print how many orders, restarts and simulations ran."""
     reports = [report for group in terminalreporter.stats.values() for report in group]
-    told = [pair for report in reports if getattr(report, "when", "") == "call" for pair in report.user_properties]
-    if orders := [value for name, value in told if name == "orders"]:
+    properties = [
+        pair for report in reports if getattr(report, "when", "") == "call" for pair in report.user_properties
+    ]
+    if orders := [value for name, value in properties if name == "orders"]:
         whole = sum(is_whole for _, is_whole in orders)
         count = sum(count for count, _ in orders)
         terminalreporter.write_line(
             f"{count:,} orders of {len(orders)} races ran; of {whole} races every kind of order"
         )
-    for title, count, *seconds in (value for name, value in told if name == "restarts"):
+    for title, count, *seconds in (value for name, value in properties if name == "restarts"):
         p50, p99, longest = (f"{one:.1f}" for one in seconds)
         terminalreporter.write_line(f"{title}: {count} restarts, {p50} / {p99} / {longest} s (p50 / p99 / longest)")
-    for count, moves in (value for name, value in told if name == "plays"):
-        terminalreporter.write_line(f"{count:,} plays of the simulation, {moves:,} moves")
-    for verb, wrong, by, problem, after in sorted(value for name, value in told if name == "caught"):
+    for count, moves in (value for name, value in properties if name == "plays"):
+        terminalreporter.write_line(f"{count:,} simulations, {moves:,} moves")
+    for verb, wrong, by, problem, after in sorted(value for name, value in properties if name == "caught"):
         terminalreporter.write_line(f"caught  {verb:10} {by:42} {after:>20}  {problem}: {wrong}")
 
 
 def database_url(database: dict[str, Any]) -> str:
-    """Turn an entry of DATABASES back into a URL for a child process."""
+    """Convert an entry of DATABASES to a URL for a child process."""
     user, password = quote(database["USER"], safe=""), quote(database["PASSWORD"], safe="")
     options = {"host": database["HOST"], "port": str(database["PORT"]), **database["OPTIONS"]}
     login = f"{user}:{password}" if password else user

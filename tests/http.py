@@ -1,4 +1,4 @@
-"""A client of the queue's HTTP interface."""
+"""A client of the HTTP interface."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tests.settings import JOBQUEUE
 SECRET = "a-long-random-text"
 AUTHORIZATION = f"Bearer {SECRET}"
 GREET = "tests.tasks.greet"
-TaskFactory: Any = factories.TaskFactory  # makes a row, which type checkers do not see
+TaskFactory: Any = factories.TaskFactory  # creates a row, unknown to type checkers
 
 
 def token(
     secret: str = SECRET, *, tasks: Sequence[str] = ("tests.*",), queues: Sequence[str] = ("*",)
 ) -> dict[str, Any]:
-    """One entry of HTTP_TOKENS."""
+    """Return one entry of HTTP_TOKENS."""
     return {"sha256": hashlib.sha256(secret.encode()).hexdigest(), "tasks": list(tasks), "queues": list(queues)}
 
 
 def tasks_setting(tokens: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
-    """TASKS of a site with a token for the tests' tasks."""
+    """Return TASKS of a site with a token for the tests' tasks."""
     own = {"HTTP_TOKENS": {"shop": token()} if tokens is None else tokens, **options}
     return {
         "default": {"BACKEND": JOBQUEUE, "QUEUES": ["default", "mail", "named"], "OPTIONS": own},
@@ -35,7 +35,7 @@ def tasks_setting(tokens: Mapping[str, Any] | None = None, **options: Any) -> di
 
 
 class Shop:
-    """A program that sends JSON with a token."""
+    """A client that sends JSON with a token."""
 
     def __init__(self, client: Client, authorization: str = AUTHORIZATION) -> None:
         self.client = client
@@ -52,7 +52,7 @@ class Shop:
 
 
 def wheres(response: Any) -> list[str]:
-    """Return the places of all problems."""
+    """Return the `where` of each problem."""
     return [problem["where"] for problem in response.json()]
 
 

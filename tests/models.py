@@ -1,16 +1,16 @@
-"""What bodies leave behind, so that tests can count it."""
+"""Rows that bodies write, so that tests can count them."""
 
 from django.db import models
 from django.db.models.functions import Now
 
 
 class Effect(models.Model):
-    """One thing a body did: in the transaction of its outcome where it is atomic, at once where it is not."""
+    """One effect of a body: in the transaction of its outcome if the body is atomic, else at once."""
 
     task_id = models.UUIDField()
     kind = models.CharField(max_length=20)
     pid = models.IntegerField()
-    at = models.DateTimeField(db_default=Now())  # the database's clock, as everything about the queue
+    at = models.DateTimeField(db_default=Now())  # the database's clock, as in the queue
 
     class Meta:
         db_table = "tests_effect"

@@ -1,4 +1,4 @@
-"""Settings of the suite and of the real processes it starts (`process_environment` in conftest.py)."""
+"""Settings of the tests and of the processes they start (`process_environment` in fixtures.py)."""
 
 import tempfile
 from pathlib import Path
@@ -14,7 +14,7 @@ TIME_ZONE = "UTC"
 ALLOWED_HOSTS = ["*"]
 ROOT_URLCONF = "tests.urls"
 STATIC_URL = "/static/"
-SITE_URL = "http://127.0.0.1:1"  # the demo's webhook; its tests put their own server here
+SITE_URL = "http://127.0.0.1:1"  # the demo's webhook. Its tests set their own server.
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [
@@ -52,7 +52,7 @@ TEMPLATES = [
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 DATABASES = {
-    # Without DATABASE_URL, conftest.py fills in a private cluster when the first test asks for a database.
+    # Without DATABASE_URL, fixtures.py starts a private cluster when the first test needs a database.
     "default": env.db_url("DATABASE_URL", default="postgresql://postgres@/jobqueue?host=/nonexistent"),
     "sqlite": {
         "ENGINE": "django.db.backends.sqlite3",
@@ -60,12 +60,12 @@ DATABASES = {
         "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
     },
 }
-if env.bool("TESTS_POOL", default=False):  # Django's own, of psycopg_pool
+if env.bool("TESTS_POOL", default=False):  # Django's connection pool, psycopg_pool
     DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {"min_size": 2, "max_size": 12}
     DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 JOBQUEUE = "jobqueue.backend.JobQueueBackend"
 TASKS = {
-    # What acceptance tests ask of the processes they start: {"HEARTBEAT_TIMEOUT": 2} and the like.
+    # Acceptance tests set options of their processes, such as {"HEARTBEAT_TIMEOUT": 2}.
     "default": {
         "BACKEND": JOBQUEUE,
         "QUEUES": [],
@@ -86,7 +86,7 @@ if "VERIFICATION_DIARY" in env:  # a process of verification/faults/environment.
         "loggers": {
             "jobqueue": {"handlers": ["logbook"], "level": "INFO", "propagate": False},
             "jobqueue.executor.telemetry.events": {"level": "DEBUG"},
-            # As in run_executors: they would report each failure again.
+            # As in run_executors: these loggers would report each failure again.
             "django.tasks": {"level": "CRITICAL"},
             "django_tasks": {"level": "CRITICAL"},
         },

@@ -14,14 +14,14 @@ from tests.acceptance.harness import Fleet, fleet_of
 
 @pytest.fixture
 def fleet(transactional_db: None, process_environment: dict[str, str]) -> Iterator[Fleet]:
-    """Executors on the tests' own database, ended before its rows are deleted."""
+    """Executors on the database of the test run. They end before its rows are deleted."""
     with fleet_of(process_environment) as fleet:
         yield fleet
 
 
 @dataclass(frozen=True)
 class Site:
-    """Executors, and this test itself, on a server that may be killed."""
+    """A server that the test may kill, with executors. The test uses the same server."""
 
     cluster: Cluster
     fleet: Fleet
@@ -34,7 +34,7 @@ class Site:
         self.cluster.start()
 
     def stop(self, way: signal.Signals) -> None:
-        """Ask the server to stop as `pg_ctl stop --mode` does: SIGTERM is smart, SIGINT fast, SIGQUIT immediate."""
+        """Stop the server as `pg_ctl stop --mode` does: SIGTERM is smart, SIGINT fast, SIGQUIT immediate."""
         postmaster = self.cluster.pid()
         assert postmaster is not None
         os.kill(postmaster, way)

@@ -1,7 +1,7 @@
 """
-Starts programs off one process that has loaded Django and psycopg: 0.2 s of processor time in place of 0.5.
+Start programs from one process that has loaded Django and psycopg: 0.2 s of processor time instead of 0.5.
 
-Settings, apps and our own code are loaded by each program itself, as when somebody starts it.
+Each program loads settings, apps and our own code itself, as in a normal start.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from unittest.mock import patch
 from demo_project.children import end_with_parent
 from demo_project.postgres_programs import short_temporary_folder
 
-# None of them asks for a setting when it is loaded.
+# None of them reads a setting on import.
 LIBRARIES = ["django.contrib.admin", "django.core.management.base", "django.db.backends.postgresql.base", "PIL.Image"]
 
 
 class Forked:
-    """What subprocess.Popen is, as far as the tests ask for it; output and errors come through one pipe."""
+    """The part of subprocess.Popen that the tests use. Output and errors share one pipe."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], folder: Path, ignoring: signal.Signals | None
@@ -60,7 +60,7 @@ class Forked:
 def _context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(LIBRARIES)
-    with patch.object(tempfile, "tempdir", short_temporary_folder()):  # for the path of its socket
+    with patch.object(tempfile, "tempdir", short_temporary_folder()):  # its socket needs a short path
         forkserver.ensure_running()
     return context
 
@@ -72,7 +72,7 @@ def become(
     folder: Path,
     ignoring: signal.Signals | None,
 ) -> None:
-    """In the child: be a Python program, in a session of its own, that has been started with a command."""
+    """Run a Python command in the child, in a session of its own."""
     os.setsid()
     os.chdir(folder)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -85,15 +85,15 @@ def become(
     os.environ.clear()
     os.environ.update(environment)
     sys.argv[:] = command[1:]
-    sys.orig_argv[:] = command  # what it becomes when it has to be replaced
+    sys.orig_argv[:] = command  # the command that replaces this process
     try:
         runpy.run_path(command[1], run_name="__main__")
     finally:
-        logging.shutdown()  # as where Python ends; multiprocessing runs nothing of atexit's
+        logging.shutdown()  # multiprocessing does not run atexit functions
 
 
 def prepare(ignoring: signal.Signals | None) -> None:
-    """In the child: ask Linux to kill it when the tests die without cleaning up, and set what it inherits."""
+    """Prepare the child: Linux kills it if the tests die without cleaning up."""
     end_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     if ignoring is not None:

@@ -1,4 +1,4 @@
-"""Start real executors, hear what they say, and wait for what they do, with a deadline everywhere."""
+"""Start real executors, read their output, and wait for conditions, always with a deadline."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tests.acceptance.forks import Forked, prepare
 T = TypeVar("T")
 
 CHECKOUT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 180.0  # for what takes a moment on an idle machine
+PATIENCE_SECONDS = 180.0  # deadline of a wait; an idle machine needs a moment
 LOOK_SECONDS = 0.02
-REST = 10  # times as long as a look took: looking costs a tenth of a processor at most, also on a busy machine
-OTHERS = ("JOBQUEUE_", "TESTS_", "FORCE_COLOR", "PYTHON_COLORS", "DJANGO_COLORS")  # what our user set for himself
+REST = 10  # pause after a check, in durations of the check: checks use at most a tenth of a processor
+OTHERS = ("JOBQUEUE_", "TESTS_", "FORCE_COLOR", "PYTHON_COLORS", "DJANGO_COLORS")  # variables of the developer
 ENDED = ["SUCCESSFUL", "FAILED", "CANCELLED"]
 
 
 def wait_until(condition: Callable[[], T], what: str = "", *, seconds: float = PATIENCE_SECONDS) -> T:
-    """Return what the condition gives once that is true; fail after so many seconds."""
+    """Return the condition's value once it is true. Fail after the given seconds."""
     deadline = (began := time.monotonic()) + seconds
-    while not (value := _ask(condition)):
+    while not (value := _value_of(condition)):
         if (now := time.monotonic()) > deadline:
             raise AssertionError(f"{what or 'the condition'}: not within {seconds:g} s; {states()}")
         time.sleep(max(LOOK_SECONDS, min(REST * (now - began), 0.5)))
@@ -43,10 +43,10 @@ def wait_until(condition: Callable[[], T], what: str = "", *, seconds: float = P
     return value
 
 
-def _ask(condition: Callable[[], T]) -> T | None:
+def _value_of(condition: Callable[[], T]) -> T | None:
     try:
         return condition()
-    except OperationalError:  # the test has taken the server away
+    except OperationalError:  # the test has stopped the server
         connection.close()
         return None
 
@@ -62,46 +62,46 @@ def ended() -> int:
 
 
 def wait_for_ended(count: int, *, seconds: float = PATIENCE_SECONDS) -> None:
-    """Wait until so many tasks have ended."""
+    """Wait until this many tasks have finished."""
     wait_until(lambda: ended() >= count, f"the end of {count} tasks", seconds=seconds)
 
 
 def wait_for_end(*, seconds: float = PATIENCE_SECONDS) -> dict[str, int]:
-    """Wait until every task has ended; returns how."""
+    """Wait until every task has finished. Return the counts by status."""
     wait_until(lambda: not Task.objects.exclude(status__in=ENDED).exists(), "the end of all tasks", seconds=seconds)
     return states()
 
 
 class Output:
-    """The lines that a process writes, as they come."""
+    """The output lines of a process."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.lines: list[str] = []
         self._stream = stream
-        self._news = threading.Condition()
-        self._is_over = False
+        self._changed = threading.Condition()
+        self._has_ended = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        with suppress(ValueError):  # closed by us
+        with suppress(ValueError):  # wait_for_end() closes it
             for line in self._stream:
-                with self._news:
+                with self._changed:
                     self.lines.append(line.rstrip("\n"))
-                    self._news.notify_all()
-        with self._news:
-            self._is_over = True
-            self._news.notify_all()
+                    self._changed.notify_all()
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
 
     def find(self, pattern: str) -> list[re.Match[str]]:
         """Find the lines that contain a pattern."""
-        with self._news:
+        with self._changed:
             return [match for line in self.lines if (match := re.search(pattern, line))]
 
     def wait_for(self, pattern: str, *, count: int = 1, seconds: float = PATIENCE_SECONDS) -> re.Match[str]:
         """Wait for the count-th line that contains a pattern."""
-        with self._news:
-            self._news.wait_for(lambda: self._is_over or len(self._found(pattern)) >= count, seconds)
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_ended or len(self._found(pattern)) >= count, seconds)
             if len(found := self._found(pattern)) >= count:
                 return found[count - 1]
             raise AssertionError(f"No line with {pattern!r} within {seconds:g} s; only:\n" + "\n".join(self.lines))
@@ -123,7 +123,7 @@ class Process:
         *flags: str,
         ignoring: signal.Signals | None = None,
         checkout: Path = CHECKOUT,
-        anew: bool = False,
+        new_interpreter: bool = False,
     ) -> None:
         command = [sys.executable, str(checkout / "manage.py"), "run_executors", *flags]
         self._process = (
@@ -138,7 +138,7 @@ class Process:
                 start_new_session=True,
                 preexec_fn=partial(prepare, ignoring),
             )
-            if anew
+            if new_interpreter
             else Forked(command, environment, checkout, ignoring)
         )
         assert self._process.stdout is not None
@@ -158,27 +158,27 @@ class Process:
 
     @property
     def row(self) -> Executor:
-        """Its row, which it writes before it is ready."""
+        """The executor's row. It exists before the executor is ready."""
         return Executor.objects.filter(pid=self.pid).latest("started_at")
 
     def children(self) -> list[int]:
-        """Give the process ids of its children."""
+        """Return the process ids of its children."""
         return [pid for pid, fields in stats() if int(fields[1]) == self.pid]
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
     def send_to_group(self, number: signal.Signals) -> None:
-        """What a terminal does on Ctrl-C: everybody in the foreground hears it."""
+        """Send a signal to the process group, as a terminal does on Ctrl-C."""
         os.killpg(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone; children of its own live on."""
+        """Send SIGKILL and wait for the end. Its children survive."""
         self.send(signal.SIGKILL)
         self._process.wait(PATIENCE_SECONDS)
 
     def wait(self, *, seconds: float = PATIENCE_SECONDS) -> int:
-        """Wait for its end; returns the exit code."""
+        """Wait for the end. Return the exit code."""
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -187,12 +187,12 @@ class Process:
         return code
 
     def stop(self, number: signal.Signals = signal.SIGTERM, *, seconds: float = PATIENCE_SECONDS) -> int:
-        """Send a signal and wait for the end; returns the exit code."""
+        """Send a signal and wait for the end. Return the exit code."""
         self.send(number)
         return self.wait(seconds=seconds)
 
     def destroy(self) -> None:
-        """Leave nothing behind, in whatever state it is."""
+        """Kill the process and all processes of its session."""
         for pid in [*([self.pid] if self.is_alive else []), *session_of(self.pid)]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -201,7 +201,7 @@ class Process:
 
 
 class Fleet:
-    """The executors of one test; none outlives it."""
+    """The executors of one test. They end with the test."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = {key: value for key, value in environment.items() if not key.startswith(OTHERS)}
@@ -217,10 +217,11 @@ class Fleet:
         **options: Any,
     ) -> Process:
         """
-        Start executors with flags; options are the backend's OPTIONS, in lower case.
+        Start an executor process with flags. options: the backend's OPTIONS, in lower case.
 
-        checkout: their code. checks: whether they run Django's system checks, a sixth of a start. One with checks,
-        code or Python settings of its own is started anew, as from a shell; others fork off what has loaded Django.
+        checkout: folder of the code to run. checks: run Django's system checks, a sixth of a start. A process with
+        checks, other code or Python variables starts a new interpreter. All others fork from a process that has
+        loaded Django.
         """
         settings = {key.upper(): value for key, value in options.items()}
         process = Process(
@@ -234,13 +235,15 @@ class Fleet:
             *flags,
             ignoring=ignoring,
             checkout=checkout,
-            anew=checks or checkout != CHECKOUT or any(key.startswith("PYTHON") for key in environment or ()),
+            new_interpreter=checks
+            or checkout != CHECKOUT
+            or any(key.startswith("PYTHON") for key in environment or ()),
         )
         self._processes.append(process)
         return process
 
     def start(self, *flags: str, **more: Any) -> Process:
-        """Launch, and wait until it is ready."""
+        """Launch, and wait until the executor is ready."""
         return self.launch(*flags, **more).wait_until_ready()
 
     def environment(self, **changes: str) -> dict[str, str]:
@@ -261,12 +264,12 @@ def fleet_of(environment: Mapping[str, str]) -> Iterator[Fleet]:
 
 
 def session_of(pid: int) -> list[int]:
-    """Find the processes of a session that a process of ours has opened, orphans too."""
+    """Return the processes of the session that a process has opened, orphans included."""
     return [process for process, fields in stats() if int(fields[3]) == pid and process != pid]
 
 
 def stats() -> Iterator[tuple[int, list[str]]]:
-    """Read what the kernel knows of each process: the fields of /proc/<pid>/stat from the third on."""
+    """Yield each process id with the fields of /proc/<pid>/stat, from the third on."""
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             with suppress(OSError):
@@ -274,7 +277,7 @@ def stats() -> Iterator[tuple[int, list[str]]]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there and not a zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -282,13 +285,13 @@ def is_running(pid: int) -> bool:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has used."""
+    """Return the processor time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_bytes(pid: int) -> int:
-    """Memory of its own that a process holds (resident)."""
+    """Return the resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

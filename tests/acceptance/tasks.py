@@ -28,7 +28,7 @@ from jobqueue import Backoff, task
 from jobqueue.compat import TaskContext, TaskResult, task_enqueued, task_finished, task_started
 from tests.models import Effect
 
-STEPS = {"loop": "_turn", "heartbeat": "beat", "watchdog": "_check"}  # of the executor's own threads
+STEPS = {"loop": "_turn", "heartbeat": "beat", "watchdog": "_check"}  # a step of each of the executor's own threads
 SOON = Backoff(base=0.1, cap=1.0, jitter=0.0)
 
 
@@ -37,7 +37,7 @@ def note(context: TaskContext[..., Any], kind: str) -> None:
 
 
 def pause(seconds: float) -> None:
-    """Sleep so that an interruption gets through."""
+    """Sleep in short steps, so that an interruption can end the body."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         time.sleep(min(0.02, left))
@@ -57,7 +57,7 @@ def book(context: TaskContext[..., Any], seconds: float = 0.0) -> None:
 
 @task(takes_context=True, max_attempts=20, backoff=SOON)
 def work(context: TaskContext[..., Any], seconds: float = 0.0) -> int:
-    """Work without the database in between: an interruption ends it, an outage does not."""
+    """Write an effect, then sleep without the database. An interruption ends it, an unreachable database does not."""
     note(context, "started")
     pause(seconds)
     return os.getpid()
@@ -84,7 +84,7 @@ def compute(seconds: float) -> int:
 
 @task(takes_context=True)
 def hang(context: TaskContext[..., Any], seconds: float) -> None:
-    """Sleep in one call of C, deaf to interruptions."""
+    """Sleep in one call of C, which no interruption can end."""
     note(context, "started")
     time.sleep(seconds)
     note(context, "woke up")
@@ -92,13 +92,13 @@ def hang(context: TaskContext[..., Any], seconds: float) -> None:
 
 @task
 def doze(seconds: float) -> None:
-    """Sleep as deaf, without any database: a timeout finds nothing else to interrupt."""
+    """Sleep in one call of C without any database connection that a timeout could close."""
     time.sleep(seconds)
 
 
 @task(takes_context=True)
 async def block_loop(context: TaskContext[..., Any], seconds: float) -> None:
-    """Keep the event loop, and everybody on it, from going on."""
+    """Block the event loop and all tasks on it."""
     await Effect.objects.acreate(task_id=UUID(context.task_result.id), kind="started", pid=os.getpid())
     time.sleep(seconds)  # noqa: ASYNC251 - that is the point
 
@@ -111,7 +111,7 @@ def kill_process(context: TaskContext[..., Any]) -> None:
 
 @task(takes_context=True)
 def segfault(context: TaskContext[..., Any]) -> None:
-    """Do what a broken extension in C does."""
+    """Crash as a broken C extension does."""
     note(context, "started")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.string_at(0)
@@ -127,7 +127,7 @@ def leave_child(way: str) -> None:
 
 @task(max_attempts=1)
 def fork_child(way: str) -> int:
-    """Fork a child that leaves the body in its own way; gives its exit code."""
+    """Fork a child that leaves the body in the given way. Return its exit code."""
     if pid := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     leave_child(way)
@@ -161,7 +161,7 @@ async def fork_in_threads() -> None:
 
 @task
 def allow_memory(more_bytes: int) -> None:
-    """Let this process have so much address space beyond what it has now."""
+    """Limit the address space of this process to its present size plus more_bytes."""
     with open("/proc/self/statm") as numbers:
         used = int(numbers.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + more_bytes, resource.RLIM_INFINITY))
@@ -169,15 +169,15 @@ def allow_memory(more_bytes: int) -> None:
 
 @task(max_attempts=2, backoff=SOON)
 def eat_memory(piece_bytes: int) -> None:
-    """Take memory, so many bytes at a time, until there is none."""
-    eaten = []
+    """Allocate memory in pieces until none is left."""
+    pieces = []
     while True:
-        eaten.append(bytearray(piece_bytes))
+        pieces.append(bytearray(piece_bytes))
 
 
 @task
 def count_logged_queries() -> int:
-    """Count what Django has kept of statements, with DEBUG on, on the connections of all threads of this process."""
+    """Return the number of queries that Django keeps with DEBUG on, on all connections of this process."""
     gc.unfreeze()
     wrappers = [found for found in gc.get_objects() if isinstance(found, BaseDatabaseWrapper)]
     return sum(len(wrapper.queries_log) for wrapper in wrappers)
@@ -185,14 +185,14 @@ def count_logged_queries() -> int:
 
 @task(takes_context=True)
 def exit_with(context: TaskContext[..., Any], code: int) -> None:
-    """End the process as C code may, with a code that means something to a supervisor."""
+    """End the process as C code can, with an exit code that means something to a supervisor."""
     note(context, "started")
     os._exit(code)
 
 
 @task
 def leave_a_thread(kind: str) -> None:
-    """End before a thread does that Python waits for."""
+    """End before a thread that Python joins at exit."""
 
     def work() -> None:
         Effect.objects.count()
@@ -209,7 +209,7 @@ def leave_a_thread(kind: str) -> None:
 
 @task
 def break_thread(name: str) -> None:
-    """Make a thread of the executor itself fail at its next step."""
+    """Let a thread of the executor raise at its next step."""
 
     def fail(*_: object) -> None:
         raise RuntimeError(f"{name} fails, as asked")
@@ -219,20 +219,20 @@ def break_thread(name: str) -> None:
 
 @task
 def stall_thread(name: str) -> None:
-    """Make a thread of the executor itself wait for ever at its next step."""
+    """Let a thread of the executor block for ever at its next step."""
     replace_step(name, lambda *_: threading.Event().wait())
 
 
 @task
 def starve_thread(name: str) -> None:
-    """Let a thread of the executor itself find no memory at its next step."""
+    """Let a thread of the executor raise MemoryError at its next step."""
     replace_step(name, starve)
 
 
 def starve(*_: object) -> None:
     thread = threading.current_thread()
     for step in STEPS.values():
-        thread.__dict__.pop(step, None)  # the one after that is as before
+        thread.__dict__.pop(step, None)  # later steps run as usual
     raise MemoryError
 
 
@@ -244,27 +244,27 @@ def replace_step(name: str, by: Callable[..., object]) -> None:
 
 
 if "TESTS_IMPORT" in os.environ:
-    importlib.import_module(os.environ["TESTS_IMPORT"])  # code that a test edits
+    importlib.import_module(os.environ["TESTS_IMPORT"])  # a module that a test edits
 
 if "TESTS_WITHOUT_NEWS" not in os.environ:
 
     @task(name="tests.news")
     def news() -> str:
-        """Stands for code that only a newer deployment has."""
+        """Stand for code of a newer deployment."""
         return "known"
 
 
-def write_down(path: str) -> None:
-    """Let what receivers are told in this process be a line each."""
+def log_signals(path: str) -> None:
+    """Write a line for each signal that receivers get in this process."""
 
     def write(word: str, task_result: TaskResult[..., Any], **_: Any) -> None:
         moments = {name: getattr(task_result, name) for name in ("enqueued_at", "started_at", "finished_at")}
         with Path(path).open("a") as lines:
             lines.write(json.dumps({"word": word, "id": task_result.id, **moments}, default=str) + "\n")
 
-    for word, told in (("enqueued", task_enqueued), ("started", task_started), ("finished", task_finished)):
-        told.connect(partial(write, word), weak=False)
+    for word, task_signal in (("enqueued", task_enqueued), ("started", task_started), ("finished", task_finished)):
+        task_signal.connect(partial(write, word), weak=False)
 
 
 if "TESTS_TOLD" in os.environ:
-    write_down(os.environ["TESTS_TOLD"])
+    log_signals(os.environ["TESTS_TOLD"])

@@ -1,4 +1,4 @@
-"""The command line: flags, their environment, refusals, output and log."""
+"""The command line: flags, environment variables, errors, output and log."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_flags_are_read_from_the_environment(fleet: Fleet) -> None:
     assert process.wait() == 0
     banner = "\n".join(process.output.lines)
     assert banner.count("JOBQUEUE_THREAD (did you mean JOBQUEUE_THREADS?)") == 1
-    assert "queues      other " in banner  # the command line replaces the environment
+    assert "queues      other " in banner  # the command line overrides the environment
     assert "slots       2 × (4 threads + 7 async)" in banner
     assert "shutdown    1.5 s" in banner
     assert "ends when the queue is drained" in banner

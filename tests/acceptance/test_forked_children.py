@@ -1,4 +1,4 @@
-"""A child that a body forks ends where the body does: it never becomes a second executor."""
+"""A child that a body forks ends with the body. It never becomes a second executor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CODES = {"returns": 0, "exits": 3, "raises": 1, "awaits": 0}
 
 
 def test_forked_child_ends_with_the_body(fleet: Fleet) -> None:
-    """Others wait in line meanwhile: a child that went on would run them, too."""
+    """Other tasks wait in the queue: a child that continued would run them."""
     for body in (fork_child, fork_child_later):
         for way in CODES:
             body.enqueue_many([((way,), {})] * 3)

@@ -1,4 +1,4 @@
-"""The HTTP interface under a real server, gunicorn: it finishes what it has, and says when the database is away."""
+"""The HTTP interface under gunicorn: it finishes open requests, and reports an unreachable database."""
 
 from __future__ import annotations
 

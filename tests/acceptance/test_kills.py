@@ -1,4 +1,4 @@
-"""Executors that die, freeze or are killed by their own tasks."""
+"""Executors that die, freeze, or are killed by their own tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def test_tasks_that_kill_their_process_fail_and_others_succeed(fleet: Fleet) -> 
         assert row.executor_losses == 3
         assert row.errors[-1]["exception_class_path"] == f"{ExecutorLost.__module__}.{ExecutorLost.__qualname__}"
         assert row.attempts == 0
-        assert Effect.objects.filter(task_id=killer.id).exists()  # else it was lost beside the other
+        assert Effect.objects.filter(
+            task_id=killer.id
+        ).exists()  # each killer ran itself: it was not only lost together with the other
     assert not Task.objects.exclude(attempts=0).exists()
     for number in (signal.SIGKILL, signal.SIGSEGV):
         assert supervisor.output.find(f"process.ended .* reason=signal {number.value}")
@@ -49,7 +51,7 @@ def test_frozen_executor_cannot_overwrite_a_newer_outcome(fleet: Fleet) -> None:
 
 
 def test_uninterruptible_body_of_frozen_executor_has_no_outcome(fleet: Fleet) -> None:
-    """It cannot even be interrupted: only the number of its claim keeps its outcome out."""
+    """The body cannot be interrupted. Only its claim number keeps its outcome from being committed."""
     result = hang.enqueue(5.0)
     frozen = fleet.start(heartbeat_timeout=2.5)
     wait_until(lambda: Effect.objects.exists(), "a running task")

@@ -1,4 +1,4 @@
-"""What an executor uses: nothing grows with the number of tasks, and idling costs next to nothing."""
+"""Resources of an executor: they do not grow with the number of tasks, and an idle executor needs little."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.tasks import add_later, fail, fail_later
 
 MEGABYTE = 1_000_000
 DEBUG_LOT = 2_000
-DEBUG_LOTS = int(os.environ.get("TESTS_DEBUG_LOTS", "1"))  # 500 are a million tasks: docs/reliability.md
+DEBUG_LOTS = int(os.environ.get("TESTS_DEBUG_LOTS", "1"))  # 500 lots are a million tasks, see docs/reliability.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def use(process: Process) -> Use:
 
 
 def enqueue_of_each_kind(count: int) -> None:
-    """For threads and the event loop, with and without the database, good and bad ends; most are tiny."""
+    """Enqueue tasks for threads and the event loop, with and without database, successes and failures."""
     tiny.enqueue_many([((number,), {}) for number in range(count - 600)])
     add_later.enqueue_many([((number,), {}) for number in range(200)])
     fail_later.using(max_attempts=1).enqueue_many([((), {})] * 50)
@@ -73,7 +73,7 @@ def test_executor_uses_no_more_after_100000_tasks(fleet: Fleet) -> None:
 
 
 def test_executor_with_debug_keeps_no_logged_queries(fleet: Fleet) -> None:
-    """Django keeps the last 9,000 of each connection with their parameters: of ours, outcomes by the hundred."""
+    """With DEBUG, Django keeps the last 9,000 queries of each connection with their parameters."""
     process = fleet.start("-v", "0", environment={"TESTS_DEBUG": "1"}, heartbeat_timeout=1.5)
     for lot in range(1, DEBUG_LOTS + 1):
         enqueue_of_each_kind(DEBUG_LOT)
@@ -81,11 +81,11 @@ def test_executor_with_debug_keeps_no_logged_queries(fleet: Fleet) -> None:
         if lot == 1:
             before = use(process)
 
-    looks = []
-    for number in range(1, 6):  # one may fall into the middle of a beat, whose statements are not forgotten yet
-        looks.append(count_logged_queries.enqueue())
+    counts = []
+    for number in range(1, 6):  # one of them may run during a heartbeat, whose queries are not cleared yet
+        counts.append(count_logged_queries.enqueue())
         wait_for_ended(DEBUG_LOTS * DEBUG_LOT + number)
-    assert 0 in {Task.objects.get(pk=look.id).return_value for look in looks}
+    assert 0 in {Task.objects.get(pk=count.id).return_value for count in counts}
     wait_until(lambda: use(process).connections <= before.connections, "no more connections than before")
     assert use(process).memory_bytes < before.memory_bytes + 16 * MEGABYTE
     assert process.stop() == 0

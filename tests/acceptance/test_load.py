@@ -1,4 +1,4 @@
-"""The load test, with few submissions; and that its verdict notices what it is there to notice."""
+"""The load test with few submissions, and the errors that its verdict detects."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_interrupted_load_leaves_no_process() -> None:
         if "submitted" in line:
             break
     children = [pid for pid, fields in stats() if int(fields[1]) == process.pid]
-    assert len(children) == 3  # the database's guard, the server, the executors
+    assert len(children) == 3  # the process that guards the database, the server, the executors
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 130

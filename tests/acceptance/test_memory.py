@@ -1,4 +1,4 @@
-"""A process that is allowed no more memory: who wants it fails, and all others go on."""
+"""A process with a memory limit: the task that exceeds it fails, and all others continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notices save waiting; nothing depends on them."""
+"""Notifications save waiting time, but nothing depends on them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.acceptance.harness import Fleet, wait_for_end, wait_until
 from tests.acceptance.tasks import tiny, work
 from tests.models import Effect
 
-NEVER = ("--poll-interval", "3600")  # far beyond what any of these tests wait for
+NEVER = ("--poll-interval", "3600")  # longer than any of these tests waits
 
 
 def listeners() -> list[int]:
-    """Backends of executors that wait for notices."""
+    """Return the sessions of executors that wait for notifications."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE %s"
@@ -48,7 +48,7 @@ def test_new_task_without_notification_is_found_by_polling(fleet: Fleet) -> None
 def test_lost_listener_reconnects_and_finds_missed_tasks(fleet: Fleet) -> None:
     process = fleet.start(*NEVER)
     (pid,) = wait_until(listeners, "LISTEN")
-    run(3)  # it has heard something
+    run(3)  # it has received a notification
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
     run(3)

@@ -1,4 +1,4 @@
-"""The database goes away, and comes back: the executors carry on by themselves."""
+"""The database becomes unreachable and returns. Executors recover without help."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.acceptance.harness import Fleet, wait_for_end, wait_until
 from tests.acceptance.tasks import book, compute, tiny, work
 from tests.models import Effect
 
-LONG_SECONDS = 3600.0  # far beyond what any of these tests wait for
-AWAY_SECONDS = float(os.environ.get("TESTS_AWAY_SECONDS", "1"))  # 300 by hand: docs/reliability.md
+LONG_SECONDS = 3600.0  # longer than any of these tests waits
+DOWN_SECONDS = float(os.environ.get("TESTS_AWAY_SECONDS", "1"))  # 300 in a manual run, see docs/reliability.md
 
 
 def sessions() -> list[int]:
-    """Backends that serve executors: all but this test's own."""
+    """Return the sessions of executors: all except this test's own."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
@@ -35,11 +35,11 @@ def running() -> int:
 
 def test_outage_longer_than_timeout_causes_no_rescue(site: Site) -> None:
     processes = [site.fleet.start("--threads", "8", heartbeat_timeout=2.5) for _ in range(2)]
-    born = {process.pid: process.row.started_at for process in processes}
+    started_at = {process.pid: process.row.started_at for process in processes}
     compute.enqueue_many([((LONG_SECONDS,), {}) for _ in range(16)])
     wait_until(lambda: running() == 16, "sixteen running tasks")
     wait_until(
-        lambda: all((process.row.heartbeat - born[process.pid]).total_seconds() > 2.5 for process in processes),
+        lambda: all((process.row.heartbeat - started_at[process.pid]).total_seconds() > 2.5 for process in processes),
         "both may rescue",
     )
     site.kill()
@@ -48,13 +48,13 @@ def test_outage_longer_than_timeout_causes_no_rescue(site: Site) -> None:
     site.start()
     for process in processes:
         process.output.wait_for(r"database\.reconnected")
-    # Long enough for a thief: both have a full timeout of beats behind them again.
+    # Long enough for a wrong rescue: both have sent heartbeats for a full timeout again.
     back = {process.pid: process.row.heartbeat for process in processes}
     wait_until(
         lambda: all((process.row.heartbeat - back[process.pid]).total_seconds() > 4 for process in processes),
-        "beats after the outage",
+        "heartbeats after the outage",
     )
-    wait_until(lambda: running() == 16, "what was told to stop to run again")
+    wait_until(lambda: running() == 16, "the interrupted tasks to run again")
     assert not Task.objects.exclude(executor_losses=0, attempts=0, errors=[]).exists()
     for process in processes:
         assert not process.output.find(r"task\.rescued")
@@ -65,10 +65,10 @@ def test_each_kind_of_server_stop_is_survived_with_few_log_lines(site: Site) -> 
     process = site.fleet.start("--threads", "2", "-v", "0", heartbeat_timeout=30)
     tiny.enqueue()
     assert wait_for_end() == {"SUCCESSFUL": 1}
-    words = len(process.output.lines)
-    # Smart: who is in may stay, and nobody else comes in. An atomic body needs a connection of its own.
+    lines_before = len(process.output.lines)
+    # Smart: open sessions stay, and new ones are refused. An atomic body needs a connection of its own.
     site.stop(signal.SIGTERM)
-    wait_until(lambda: is_refused(site), "a server that lets nobody in")
+    wait_until(lambda: is_refused(site), "a server that refuses connections")
     book.enqueue()
     result = tiny.enqueue()
     wait_until(Task.objects.filter(pk=result.id).successful().exists, "the end of a task")
@@ -77,8 +77,8 @@ def test_each_kind_of_server_stop_is_survived_with_few_log_lines(site: Site) -> 
         site.stop(way)
         connection.close()
         process.output.wait_for(r"database\.unreachable", count=number)
-        site.cluster.stop()  # return when it has
-        time.sleep(AWAY_SECONDS if way is signal.SIGINT else 0)
+        site.cluster.stop()  # returns once the server has stopped
+        time.sleep(DOWN_SECONDS if way is signal.SIGINT else 0)
         site.start()
         process.output.wait_for(r"database\.reconnected", count=number)
         book.enqueue()
@@ -86,8 +86,8 @@ def test_each_kind_of_server_stop_is_survived_with_few_log_lines(site: Site) -> 
 
     assert not Task.objects.exclude(attempts=0, errors=[], executor_losses=0).exists()
     assert Effect.objects.filter(kind="booked").count() == 3
-    said = process.output.lines[words:]
-    assert len(said) <= 10, said
+    lines = process.output.lines[lines_before:]
+    assert len(lines) <= 10, lines
     assert process.stop() == 0
 
 
@@ -105,7 +105,7 @@ def test_idle_executor_survives_terminated_sessions(site: Site) -> None:
     for pid in sessions():
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
-    wait_until(lambda: (process.row.heartbeat - seen).total_seconds() > 3, "beats")
+    wait_until(lambda: (process.row.heartbeat - seen).total_seconds() > 3, "heartbeats")
     assert len(process.output.find(r"database\.unreachable")) <= 1
     tiny.enqueue()
     assert wait_for_end() == {"SUCCESSFUL": 1}
@@ -113,11 +113,11 @@ def test_idle_executor_survives_terminated_sessions(site: Site) -> None:
 
 
 def test_hung_connections_are_replaced(site: Site) -> None:
-    """Nothing arrives and nothing fails, as behind a network that swallows packets."""
+    """No data arrives and nothing fails, as in a network that drops packets."""
     process = site.fleet.start(heartbeat_timeout=3)
     tiny.enqueue()
-    wait_for_end()  # all have connected by now
-    # Of the heart, the listener and the loop.
+    wait_for_end()  # by now all have connected
+    # Of the heartbeat, the listener and the loop.
     hung = wait_until(lambda: found if len(found := sessions()) == 3 else [], "three sessions")
     for pid in hung:
         os.kill(pid, signal.SIGSTOP)
@@ -127,7 +127,7 @@ def test_hung_connections_are_replaced(site: Site) -> None:
         process.output.wait_for(r"database\.timed_out connection=loop")
         process.output.wait_for(r"database\.timed_out connection=heartbeat")
         seen = process.row.heartbeat
-        wait_until(lambda: process.row.heartbeat > seen, "a beat")
+        wait_until(lambda: process.row.heartbeat > seen, "a heartbeat")
     finally:
         for pid in hung:
             os.kill(pid, signal.SIGCONT)
@@ -135,7 +135,9 @@ def test_hung_connections_are_replaced(site: Site) -> None:
 
 
 def test_stop_does_not_wait_for_hung_connections(site: Site) -> None:
-    process = site.fleet.start("--shutdown-timeout", "0.5", heartbeat_timeout=3600)  # hung lines are cut then
+    process = site.fleet.start(
+        "--shutdown-timeout", "0.5", heartbeat_timeout=3600
+    )  # the timeout that closes hung connections
     compute.enqueue(LONG_SECONDS)
     wait_until(lambda: running() == 1, "a running task")
     hung = wait_until(lambda: found if len(found := sessions()) == 3 else [], "three sessions")
@@ -155,8 +157,8 @@ def test_sigterm_while_database_is_unreachable_stops_executor(site: Site) -> Non
     work.enqueue(LONG_SECONDS)
     wait_until(Effect.objects.exists, "a running task")
     site.kill()
-    for each in (idle, process):
-        each.output.wait_for(r"database\.unreachable")
+    for executor in (idle, process):
+        executor.output.wait_for(r"database\.unreachable")
     assert idle.stop() == 0
     assert process.stop() == 0
     site.start()

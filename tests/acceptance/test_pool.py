@@ -1,4 +1,4 @@
-"""Django's connection pool: children share none of their parent's; dead sessions harm no task."""
+"""Django's connection pool: children do not share the parent's pool, and terminated sessions fail no task."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_terminated_pool_sessions_fail_no_task(fleet: Fleet) -> None:
 
     with connection.cursor() as cursor:
         cursor.execute(END_ALL)
-        assert cursor.fetchone()[0] >= 3  # loop, heartbeat, listener; and what lies in the pool
+        assert cursor.fetchone()[0] >= 3  # loop, heartbeat, listener, and the pooled sessions
     book.enqueue_many([((), {}) for _ in range(30)])
 
     assert wait_for_end() == {"SUCCESSFUL": 40}

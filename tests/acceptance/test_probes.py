@@ -106,7 +106,7 @@ def test_livez_succeeds_when_the_database_is_unreachable(site: Site, processes: 
     wait_for_answer(process, "/readyz", 200)
     site.kill()
     wait_for_answer(process, "/readyz", 503, "The database is away.")
-    fenced_for = time.monotonic() + 6  # longer than a thread that stands still may
+    fenced_for = time.monotonic() + 6  # longer than a stalled thread is tolerated
     while time.monotonic() < fenced_for:
         assert probe(process, "/livez") == OK
         assert probe(process, "/readyz")[0] == 503
@@ -116,7 +116,7 @@ def test_livez_succeeds_when_the_database_is_unreachable(site: Site, processes: 
 
 
 def test_livez_succeeds_when_the_database_never_answers(fleet: Fleet) -> None:
-    """A connect to it neither fails nor succeeds, for minutes."""
+    """A connection attempt neither fails nor succeeds for minutes."""
     with socket.create_server(("127.0.0.1", 0)) as black_hole:
         url = f"postgresql://nobody@127.0.0.1:{black_hole.getsockname()[1]}/nothing"
         process = fleet.launch(*HEALTH, environment={"DATABASE_URL": url}, heartbeat_timeout=1)
@@ -182,7 +182,7 @@ def test_probes_are_answered_over_ipv6(fleet: Fleet) -> None:
 
 
 class Manager:
-    """As much of systemd as an executor sees: a socket in NOTIFY_SOCKET."""
+    """The part of systemd that an executor sees: a socket in NOTIFY_SOCKET."""
 
     def __init__(self, path: str) -> None:
         self.path, self.heard = path, list[str]()

@@ -15,12 +15,12 @@ from tests.acceptance.harness import Fleet, Process, is_running, wait_for_end, w
 from tests.acceptance.tasks import compute, exit_with, kill_process, tiny, work
 from tests.models import Effect
 
-LONG_SECONDS = 3600.0  # far beyond what any of these tests wait for
+LONG_SECONDS = 3600.0  # longer than any of these tests waits
 TWO = ("--processes", "2", "--threads", "1")
 
 
 def wait_for_children(supervisor: Process, *, but: int = 0) -> list[int]:
-    """Wait until two children can be seen in the database; returns their process ids."""
+    """Wait until two children are in the database. Return their process ids."""
 
     def seen() -> list[int]:
         pids = [pid for pid in supervisor.children() if pid != but]
@@ -33,7 +33,7 @@ def wait_for_children(supervisor: Process, *, but: int = 0) -> list[int]:
 def busy(fleet: Fleet, *flags: str, seconds: float = LONG_SECONDS) -> tuple[Process, list[int]]:
     """Start a supervisor with two children that run a task each."""
     supervisor = fleet.start(*TWO, *flags)
-    children = wait_for_children(supervisor)  # or the first would do both
+    children = wait_for_children(supervisor)  # else the first child would run both
     work.enqueue_many([((seconds,), {}) for _ in range(2)])
     wait_until(lambda: Effect.objects.count() == 2, "two running tasks")
     assert set(Effect.objects.values_list("pid", flat=True)) == set(children)
@@ -70,7 +70,7 @@ def test_second_interrupt_releases_tasks_at_once(fleet: Fleet, to_all: bool) -> 
     send = supervisor.send_to_group if to_all else supervisor.send
     send(signal.SIGINT)
     wait_until(lambda: Executor.objects.filter(state="DRAINING").count() == 2, "the children to stop")
-    supervisor.output.wait_for("Ctrl-C again to release them now")  # two at once would be one to a process
+    supervisor.output.wait_for("Ctrl-C again to release them now")  # two pending signals of one kind would be merged
     send(signal.SIGINT)
     assert supervisor.wait() == 130
     assert_handed_back()

@@ -19,7 +19,7 @@ LONG_SECONDS = 300.0
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Path:
-    """A module of the site that is being edited."""
+    """A module of the site that the test edits."""
     path = tmp_path / "edited_module.py"
     path.write_text("VALUE = 1\n")
     return path
@@ -38,7 +38,7 @@ def start(fleet: Fleet, watched: Path) -> tuple[Process, int]:
 
 def touch(path: Path, text: str) -> None:
     path.write_text(text)
-    moment = time.time() + 5  # later than any look so far, however coarse the clock of the file system
+    moment = time.time() + 5  # later than every check so far, even with a coarse file system clock
     os.utime(path, (moment, moment))
 
 

@@ -20,7 +20,7 @@ def test_two_executors_share_tasks_and_run_each_once(fleet: Fleet) -> None:
     shares = Counter(Effect.objects.values_list("pid", flat=True))
     assert set(shares) == {process.pid for process in processes}
     assert min(shares.values()) > 90
-    # Claimed twice may be what waited in line for a second, and went back to whoever had room.
+    # A task that waited in the buffer for a second may be released and claimed again.
     assert {(row.executor_losses, len(row.worker_ids)) for row in Task.objects.all()} == {(0, 1)}
     assert [process.stop() for process in processes] == [0, 0]
 
@@ -32,7 +32,7 @@ def test_two_executors_may_share_a_name(fleet: Fleet) -> None:
     assert {row.name for row in Executor.objects.all()} == {"web"}
     assert Executor.objects.count() == 2
     assert len({tuple(row.worker_ids) for row in Task.objects.all()}) == 2
-    # The end of one is not taken for the end of the other.
+    # The end of one executor does not affect the other.
     assert processes[0].stop() == 0
     work.enqueue()
     wait_until(lambda: Task.objects.successful().count() == 7, "the other's work")
@@ -41,7 +41,7 @@ def test_two_executors_may_share_a_name(fleet: Fleet) -> None:
 
 
 def test_new_executor_does_not_rescue_long_running_tasks(fleet: Fleet) -> None:
-    """A rescuer that was just started looks at tasks that run far longer than the timeout."""
+    """A newly started executor sees tasks that run much longer than the timeout."""
     first = fleet.start(heartbeat_timeout=2.5)
     work.enqueue(7.5)
     wait_until(Effect.objects.exists, "a running task")

@@ -1,4 +1,4 @@
-"""Signals: no task is lost, no attempt is counted, and the exit code shows how it ended."""
+"""Signals: no task is lost, no attempt is counted, and the exit code shows the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.acceptance.harness import Fleet, Process, ended, session_of, wait_for
 from tests.acceptance.tasks import book, hang, leave_a_thread, tiny, work, work_later
 from tests.models import Effect
 
-NOT_SOON = 3600.0  # far beyond what any of these tests wait for
+NOT_SOON = 3600.0  # longer than any of these tests waits
 
 
 def started() -> int:
@@ -89,7 +89,7 @@ def test_atomic_task_is_rolled_back_and_released(fleet: Fleet) -> None:
 
 def test_sigterm_under_load_leaves_no_running_task(fleet: Fleet) -> None:
     for _ in range(4):
-        tiny.enqueue_many([((number,), {}) for number in range(3000)])  # so that some are left, however fast it was
+        tiny.enqueue_many([((number,), {}) for number in range(3000)])  # more than a fast executor can finish in time
         process = fleet.launch()
         done = ended()
         wait_for_ended(done + 1)
@@ -125,7 +125,7 @@ def test_paused_executor_finishes_but_claims_nothing(fleet: Fleet) -> None:
     process.send(signal.SIGTSTP)
     process.output.wait_for(r"executor\.paused")
     wait_until(lambda: Task.objects.successful().count() == 2, "the end of what ran")
-    # Several looks for work later it has still not claimed the third.
+    # After several polls it has still not claimed the third task.
     seen = process.row.heartbeat
     wait_until(lambda: process.row.heartbeat > seen, "another beat")
     assert Task.objects.ready().count() == 1
@@ -163,5 +163,5 @@ def test_thread_left_by_a_task_does_not_delay_the_end(fleet: Fleet, flags: tuple
 
     assert (process.wait() if "--burst" in flags else process.stop()) == 0
 
-    if "--processes" not in flags:  # children end without waiting for threads
+    if "--processes" not in flags:  # a child process does not wait for threads
         process.output.wait_for(r"executor\.threads_abandoned threads=.*left-behind")

@@ -10,13 +10,13 @@ from tests.acceptance.harness import Fleet, wait_for_end, wait_for_ended, wait_u
 from tests.acceptance.tasks import block_loop, break_thread, compute, doze, hang, tiny, work_later
 from tests.models import Effect
 
-DEAF_SECONDS = 600.0
+STUCK_SECONDS = 600.0
 GRACE = ("--shutdown-timeout", "2")
 
 
 def test_stuck_task_replaces_its_process_and_harms_no_other_task(fleet: Fleet) -> None:
-    result = hang.using(timeout=0.5).enqueue(DEAF_SECONDS)
-    # Ends after the body counts as stuck (2.5 s), and before all tasks are interrupted (4.5 s).
+    result = hang.using(timeout=0.5).enqueue(STUCK_SECONDS)
+    # It ends after the body counts as stuck (2.5 s) and before all tasks are interrupted (4.5 s).
     neighbour = compute.enqueue(3.5)
     process = fleet.start(*GRACE, "--threads", "3", heartbeat_timeout=3)
     first = process.row
@@ -27,7 +27,7 @@ def test_stuck_task_replaces_its_process_and_harms_no_other_task(fleet: Fleet) -
     wait_until(lambda: process.row.pk != first.pk, "the same process with a new program")
     row = Task.objects.get(pk=neighbour.id)
     assert (row.status, row.claim_number) == ("SUCCESSFUL", 1)
-    # The claim went with the thread: only a timeout later does it start again.
+    # The claim stays until the rescue, so the task starts again only after the timeout.
     wait_until(lambda: Effect.objects.filter(kind="started").count() == 2, "the rescue")
     row = Task.objects.get(pk=result.id)
     assert (row.executor_losses, row.attempts, row.claim_number) == (1, 0, 2)
@@ -38,7 +38,7 @@ def test_stuck_task_replaces_its_process_and_harms_no_other_task(fleet: Fleet) -
 
 
 def test_stuck_task_fails_after_three_losses(fleet: Fleet) -> None:
-    result = doze.using(timeout=0.2).enqueue(DEAF_SECONDS)
+    result = doze.using(timeout=0.2).enqueue(STUCK_SECONDS)
     supervisor = fleet.start("--shutdown-timeout", "0", "--processes", "2", heartbeat_timeout=1)
     compute.enqueue_many([((0.05,), {}) for _ in range(40)])
     assert wait_for_end() == {"SUCCESSFUL": 40, "FAILED": 1}
@@ -55,7 +55,7 @@ def test_blocked_event_loop_harms_no_other_task(fleet: Fleet) -> None:
     neighbours = work_later.enqueue_many([((1.0,), {}) for _ in range(5)])
     process = fleet.start("--shutdown-timeout", "0.5", heartbeat_timeout=30)
     wait_until(lambda: Effect.objects.count() == 5, "running neighbours")
-    guilty = block_loop.using(timeout=0.2).enqueue(DEAF_SECONDS)
+    guilty = block_loop.using(timeout=0.2).enqueue(STUCK_SECONDS)
     process.output.wait_for(r"executor\.stuck task=\S+ id=" + guilty.id)
     wait_for_ended(5)
     rows = Task.objects.filter(pk__in=[neighbour.id for neighbour in neighbours])
@@ -65,16 +65,16 @@ def test_blocked_event_loop_harms_no_other_task(fleet: Fleet) -> None:
 
 
 def test_stop_between_two_stuck_tasks_ends_the_process(fleet: Fleet) -> None:
-    """A stop while it drains in order to be replaced ends it for good."""
+    """A stop during the drain that prepares a replacement ends the process."""
     for timeout in (0.2, 0.4):
-        doze.using(timeout=timeout).enqueue(DEAF_SECONDS)
-    compute.enqueue(DEAF_SECONDS)
+        doze.using(timeout=timeout).enqueue(STUCK_SECONDS)
+    compute.enqueue(STUCK_SECONDS)
     process = fleet.start("--shutdown-timeout", "5")
     process.output.wait_for(r"executor\.stuck", count=2)
     assert process.stop() == 0
     assert len(process.output.find("^ready")) == 1
     assert Task.objects.get(task_type__endswith="compute").status == "READY"
-    # Their threads lived to the end, so only a rescue may take their claims.
+    # Their threads ran to the end, so only a rescue may release their claims.
     assert Task.objects.running().count() == 2
 
 

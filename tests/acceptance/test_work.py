@@ -13,7 +13,7 @@ from tests.acceptance.tasks import book, compute, news, work_later
 
 @pytest.mark.parametrize("body", [book, compute, work_later], ids=lambda body: body.name)
 def test_backlog_is_processed_without_polling_delays(fleet: Fleet, body: Any) -> None:
-    """Also where threads and event loop are full in turns, and one finds nothing while the other does."""
+    """The same holds while the pools are full in turns, and one of them finds no task."""
     body.enqueue_many([((0.01,), {}) for _ in range(60)])
     process = fleet.start("--threads", "2", "--async-slots", "2", "--poll-interval", "600", notify=False)
     assert wait_for_end() == {"SUCCESSFUL": 60}
@@ -30,6 +30,6 @@ def test_unknown_task_is_left_for_newer_executor(fleet: Fleet) -> None:
     assert row.wake_at is not None
     assert older.stop() == 0
     newer = fleet.start()
-    assert Task.objects.update(wake_at=row.enqueued_at) == 1  # as if the time had come
+    assert Task.objects.update(wake_at=row.enqueued_at) == 1  # as if it were due
     assert wait_for_end() == {"SUCCESSFUL": 1}
     assert newer.stop() == 0

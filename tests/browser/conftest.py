@@ -1,4 +1,4 @@
-"""A real browser. Without one, these tests are skipped with the name of the missing program."""
+"""A real browser. Without one the tests are skipped, with the name of the missing program."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def browser(driver: str, tmp_path: Path) -> Iterator[Browser]:
 
 @pytest.fixture
 def admin(browser: Browser, live_server: object, transactional_db: None) -> Browser:
-    """A window in which a superuser is logged in."""
+    """A window with a logged-in superuser."""
     user = get_user_model().objects.create_superuser("anna", password="secret")
     client = Client()
     client.force_login(user)

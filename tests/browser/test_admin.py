@@ -12,7 +12,7 @@ from tests.factories import ExecutorFactory, TaskFactory, error
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
 
 LIST = "/admin/jobqueue/task/"
-# Without double quotes, which JSON would escape, and so spoil.
+# Without double quotes: JSON would escape them and break the script.
 EVIL = "<script>document.title='hacked'; alert(1)</script><img src=x onerror=alert(2)>"
 
 

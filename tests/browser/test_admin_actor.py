@@ -1,4 +1,4 @@
-"""Pages of actors in a browser: messages, waking, live updates."""
+"""Pages of actors in a browser: messages, wakes and live updates."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_invalid_message_is_shown_again_with_reason(admin: Browser) -> None:
     admin.wait_for(lambda: "Message not sent" in admin.text(".messagelist"))
     assert "Not valid JSON" in admin.text(".jq-send .errorlist")
     assert admin.run("return document.activeElement.value") == '{"number": 7,}'
-    # The page has another address now, and is still refreshed.
+    # The page has another address now and still updates itself.
     admin.click('.jq-live button[data-seconds="2"]')
     run_what_is_ready()
     admin.wait_for(lambda: "Suspended" in admin.text(".jq-head .jq-badge"))
@@ -108,7 +108,7 @@ def test_cancel_with_children_cancels_descendants(admin: Browser) -> None:
 def test_growing_tree_keeps_opened_nodes_open(admin: Browser) -> None:
     parent = TaskFactory.create(suspended=True)
     child = TaskFactory.create(suspended=True, parent_id=parent.pk)
-    for _ in range(40):  # too many for the tree to be open from the start
+    for _ in range(40):  # too many to show the tree open at first
         TaskFactory.create(parent_id=child.pk)
     admin.open(page_of(parent))
     branch = f'details[data-key="{child.pk}"]'
@@ -116,7 +116,7 @@ def test_growing_tree_keeps_opened_nodes_open(admin: Browser) -> None:
     admin.click(f"{branch} > summary > .jq-quiet")
     admin.click('.jq-live button[data-seconds="2"]')
 
-    # Earlier in the tree than the one that is open.
+    # Before the open node in the tree.
     older = TaskFactory.create(suspended=True, parent_id=parent.pk, id="00000000-0000-7000-8000-000000000001")
     TaskFactory.create(parent_id=older.id)
 

@@ -1,7 +1,7 @@
 """
-The few words of WebDriver (https://www.w3.org/TR/webdriver2/) that the browser tests need.
+The commands of WebDriver (https://www.w3.org/TR/webdriver2/) that the browser tests need.
 
-Debian's Chromium with its chromedriver, spoken to over HTTP on the loopback: no further package.
+They talk to Debian's Chromium and chromedriver over HTTP on the loopback. No further package is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
-ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the standard's name for a reference to an element
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the standard's key of an element reference
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1400,1000",
@@ -33,7 +33,7 @@ class BrowserError(Exception):
 
 
 class Browser:
-    """One window. Elements are found by CSS selector; addresses may leave out the `base`."""
+    """One window. Elements are found by CSS selector. Addresses may omit the `base`."""
 
     base = ""
 
@@ -78,7 +78,7 @@ class Browser:
     def click(self, selector: str) -> None:
         try:
             self.command("POST", f"/element/{self.find(selector)}/click")
-        except BrowserError as error:  # a live page was replaced before the click
+        except BrowserError as error:  # the live page replaced the element before the click
             if "stale element" not in str(error):
                 raise
             self.command("POST", f"/element/{self.find(selector)}/click")
@@ -87,7 +87,7 @@ class Browser:
         self.command("POST", f"/element/{self.find(selector)}/value", {"text": text})
 
     def run(self, script: str, *args: Any) -> Any:
-        """Run a function body in the page; `return` gives its answer."""
+        """Run a function body in the page. `return` gives its result."""
         return self.command("POST", "/execute/sync", {"script": script, "args": list(args)})
 
     def has_dialog(self) -> bool:
@@ -109,7 +109,9 @@ class Browser:
         path.write_bytes(base64.b64decode(self.command("GET", "/screenshot")))
 
     def wait_for(self, condition: Callable[[], Any]) -> Any:
-        """Ask again and again until the answer is true; errors count as not yet. Raises AssertionError."""
+        """
+        Repeat the query until its result is true. Errors count as not yet. Raises AssertionError after the deadline.
+        """
         deadline = time.monotonic() + DEADLINE_SECONDS
         last: object = None
         while time.monotonic() < deadline:

@@ -15,7 +15,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture(autouse=True)
 def demo_site(settings, tmp_path):
-    """The pages of the demo, on the tests' own settings."""
+    """The demo's pages with the settings of the tests."""
     settings.ROOT_URLCONF = "demo_project.urls"
     settings.MEDIA_ROOT = str(tmp_path / "media")
     settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [CHECKOUT / "templates"]}]
@@ -34,7 +34,7 @@ def make_photo(db) -> Callable[..., Photo]:
 
 @pytest.fixture
 def make_album(make_photo) -> Callable[..., Album]:
-    """Make an album of pictures whose actor is about to start; nobody is told of them."""
+    """Create an album whose actor is about to start, without notifications."""
 
     def make(*pictures: bytes) -> Album:
         album = Album.objects.create()

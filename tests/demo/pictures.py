@@ -14,7 +14,7 @@ def picture(
     file_format: str = "JPEG",
     **save: Any,
 ) -> bytes:
-    """A picture of one colour, as a file's bytes."""
+    """Return the bytes of a picture of one colour."""
     out = io.BytesIO()
     Image.new(mode, size, colour).save(out, file_format, **save)
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""The album's actor: its polls as values, and its life on the database."""
+"""The album's actor: its polls as values, and its runs on the database."""
 
 from __future__ import annotations
 

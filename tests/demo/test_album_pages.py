@@ -80,7 +80,7 @@ def test_page_of_complete_album_asks_for_a_decision(client, make_album):
 
     assert "1 photo is ready, 1 cannot be shown." in html
     assert html.count('name="what"') == 2
-    assert 'data-busy="4000"' in html  # a reminder shows up without a reload
+    assert 'data-busy="4000"' in html  # the page shows a reminder without a reload
     assert reverse("admin:jobqueue_task_change", args=[album.task_id]) in html
 
 
@@ -196,7 +196,7 @@ def test_album_of_bad_photos_can_only_be_discarded(client, make_album):
     assert 'value="publish"' not in html
     assert 'value="discard"' in html
     before = InboxMessage.objects.count()
-    assert "will be published" not in click(client, album, "publish")  # on a page that is no longer true
+    assert "will be published" not in click(client, album, "publish")  # from an outdated page
     assert InboxMessage.objects.count() == before
 
     click(client, album, "discard")
@@ -257,7 +257,7 @@ def test_album_list_has_constant_number_of_queries(client, make_album):
 
 
 def test_pages_have_no_inline_code(client, make_album):
-    """The content security policy would not let it run."""
+    """The content security policy blocks inline scripts and styles."""
     album = make_album(picture())
     run_until_idle()
 

@@ -1,4 +1,4 @@
-"""What compose.yaml runs beside the site and the executors themselves."""
+"""The commands of compose.yaml other than site and executors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_probe_exit_code_is_0_only_when_healthy(path, code, capsys):
 
 
 def test_probe_of_unused_port_fails(capsys):
-    with socket.socket() as taken:  # or another test might listen there by now
+    with socket.socket() as taken:  # another test may use the port by now
         taken.bind(("127.0.0.1", 0))
 
         assert probe.main(str(taken.getsockname()[1]), "/livez") == 1

@@ -100,7 +100,7 @@ def test_followers_are_notified_concurrently(live_server, settings):
 
     album.refresh_from_db()
     assert told["told"] == album.followers_told == tasks.FOLLOWERS
-    assert told["seconds"] < tasks.FOLLOWERS * 0.25  # one after the other
+    assert told["seconds"] < tasks.FOLLOWERS * 0.25  # the time of consecutive calls
 
 
 def test_async_client_raises_on_error_status(live_server):
