@@ -257,13 +257,13 @@ if "TESTS_WITHOUT_NEWS" not in os.environ:
 def log_signals(path: str) -> None:
     """Write a line for each signal that receivers get in this process."""
 
-    def write(word: str, task_result: TaskResult[..., Any], **_: Any) -> None:
+    def write(event: str, task_result: TaskResult[..., Any], **_: Any) -> None:
         moments = {name: getattr(task_result, name) for name in ("enqueued_at", "started_at", "finished_at")}
         with Path(path).open("a") as lines:
-            lines.write(json.dumps({"word": word, "id": task_result.id, **moments}, default=str) + "\n")
+            lines.write(json.dumps({"word": event, "id": task_result.id, **moments}, default=str) + "\n")
 
-    for word, task_signal in (("enqueued", task_enqueued), ("started", task_started), ("finished", task_finished)):
-        task_signal.connect(partial(write, word), weak=False)
+    for event, task_signal in (("enqueued", task_enqueued), ("started", task_started), ("finished", task_finished)):
+        task_signal.connect(partial(write, event), weak=False)
 
 
 if "TESTS_TOLD" in os.environ:

@@ -93,10 +93,10 @@ def test_wrong_usage_fails_with_a_reason(
 ) -> None:
     process = fleet.launch(*flags, environment=environment, checks=True)
     assert process.wait() == code
-    said = "\n".join(process.output.lines)
-    assert message in said
-    assert "Traceback" not in said
-    assert "ready" not in said
+    output = "\n".join(process.output.lines)
+    assert message in output
+    assert "Traceback" not in output
+    assert "ready" not in output
 
 
 def test_start_without_tables_reports_missing_migrations(fleet: Fleet, tmp_path: Path) -> None:
@@ -104,11 +104,11 @@ def test_start_without_tables_reports_missing_migrations(fleet: Fleet, tmp_path:
     process = fleet.launch("--backend", "sqlite", "--connect-timeout", "3", environment=environment)
     assert process.wait() == 69
     assert process.output.find(r" · SQLite \(database 'sqlite'\)$")
-    said = [line for line in process.output.lines if "WARNING" in line or "ERROR" in line]
-    assert len(said) == 2
-    assert "ERROR   schema.outdated hint=The database 'sqlite' has no jobqueue_" in said[0]
-    assert "run `manage.py migrate --database sqlite`." in said[0]
-    assert "database.connect_timed_out after_s=3 " in said[1]
+    lines = [line for line in process.output.lines if "WARNING" in line or "ERROR" in line]
+    assert len(lines) == 2
+    assert "ERROR   schema.outdated hint=The database 'sqlite' has no jobqueue_" in lines[0]
+    assert "run `manage.py migrate --database sqlite`." in lines[0]
+    assert "database.connect_timed_out after_s=3 " in lines[1]
 
 
 def test_start_with_one_missing_table_reports_it(fleet: Fleet) -> None:
@@ -116,8 +116,8 @@ def test_start_with_one_missing_table_reports_it(fleet: Fleet) -> None:
         cursor.execute("ALTER TABLE jobqueue_executor RENAME TO gone")
     try:
         process = fleet.launch()
-        said = process.output.wait_for("WARNING|ERROR").string
-        assert "The database 'default' has no jobqueue_executor: run `manage.py migrate`." in said
+        line = process.output.wait_for("WARNING|ERROR").string
+        assert "The database 'default' has no jobqueue_executor: run `manage.py migrate`." in line
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE gone RENAME TO jobqueue_executor")
@@ -161,12 +161,12 @@ def test_log_lines_have_stable_keys(fleet: Fleet) -> None:
     assert of[fails.id][-1]["traceback"].endswith("ValueError: no luck")
 
 
-@pytest.mark.parametrize(("level", "said"), [("0", False), ("1", True)])
-def test_verbosity_selects_log_lines(fleet: Fleet, level: str, said: bool) -> None:
+@pytest.mark.parametrize(("level", "is_logged"), [("0", False), ("1", True)])
+def test_verbosity_selects_log_lines(fleet: Fleet, level: str, is_logged: bool) -> None:
     compute.enqueue(0)
     process = fleet.launch("--burst", "-v", level)
     assert process.wait() == 0
-    assert bool(process.output.find("INFO .*task.succeeded task=tests.acceptance.tasks.compute")) is said
+    assert bool(process.output.find("INFO .*task.succeeded task=tests.acceptance.tasks.compute")) is is_logged
 
 
 def test_verbosity_3_logs_sql(fleet: Fleet) -> None:

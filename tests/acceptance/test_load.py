@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import pytest
 
-from scripts.load.caller import Answer, plan
-from scripts.load.verdict import Found, Row, complaints, percentile
+from scripts.load.caller import Answer
+from scripts.load.verdict import Found, Row, complaints
 from tests.acceptance.harness import CHECKOUT, PATIENCE_SECONDS, is_running, stats, wait_until
 
 pytest.importorskip("gunicorn")
@@ -90,15 +90,3 @@ def test_verdict_of_correct_run_has_no_complaint() -> None:
 )
 def test_verdict_reports_each_error(spoil: Callable[[], Found], words: str) -> None:
     assert any(words in complaint for complaint in complaints(spoil()))
-
-
-def test_plan_submits_a_tenth_twice() -> None:
-    submissions = plan(100, seed=3)
-    assert Counter(Counter(one.number for one in submissions).values()) == {1: 90, 2: 10}
-    assert len({one.priority for one in submissions}) > 10
-
-
-def test_percentile_of_values() -> None:
-    values = [float(number) for number in range(1, 101)]
-    assert [percentile(values, part) for part in (0.5, 0.95, 0.99, 1.0)] == [50.0, 95.0, 99.0, 100.0]
-    assert percentile([7.0], 0.5) == 7.0

@@ -31,8 +31,8 @@ def test_heartbeat_and_watchdog_survive_a_memory_error(fleet: Fleet) -> None:
     for name in ("heartbeat", "watchdog"):
         starve_thread.enqueue(name)
     process.output.wait_for("heartbeat.out_of_memory")
-    seen = process.row.heartbeat
-    wait_until(lambda: process.row.heartbeat > seen, "a beat")
+    last_heartbeat = process.row.heartbeat
+    wait_until(lambda: process.row.heartbeat > last_heartbeat, "a heartbeat")
 
     result = work.using(timeout=0.2, max_attempts=1).enqueue(60.0)
 

@@ -101,11 +101,11 @@ def is_refused(site: Site) -> bool:
 
 def test_idle_executor_survives_terminated_sessions(site: Site) -> None:
     process = site.fleet.start(heartbeat_timeout=3)
-    seen = process.row.heartbeat
+    last_heartbeat = process.row.heartbeat
     for pid in sessions():
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
-    wait_until(lambda: (process.row.heartbeat - seen).total_seconds() > 3, "heartbeats")
+    wait_until(lambda: (process.row.heartbeat - last_heartbeat).total_seconds() > 3, "heartbeats")
     assert len(process.output.find(r"database\.unreachable")) <= 1
     tiny.enqueue()
     assert wait_for_end() == {"SUCCESSFUL": 1}
@@ -126,8 +126,8 @@ def test_hung_connections_are_replaced(site: Site) -> None:
         assert wait_for_end() == {"SUCCESSFUL": 2}
         process.output.wait_for(r"database\.timed_out connection=loop")
         process.output.wait_for(r"database\.timed_out connection=heartbeat")
-        seen = process.row.heartbeat
-        wait_until(lambda: process.row.heartbeat > seen, "a heartbeat")
+        last_heartbeat = process.row.heartbeat
+        wait_until(lambda: process.row.heartbeat > last_heartbeat, "a heartbeat")
     finally:
         for pid in hung:
             os.kill(pid, signal.SIGCONT)

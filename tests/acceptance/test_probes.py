@@ -185,26 +185,26 @@ class Manager:
     """The part of systemd that an executor sees: a socket in NOTIFY_SOCKET."""
 
     def __init__(self, path: str) -> None:
-        self.path, self.heard = path, list[str]()
+        self.path, self.received = path, list[str]()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind("\0" + path[1:] if path.startswith("@") else path)
         self._socket.settimeout(0.05)
 
-    def has_heard(self, word: str) -> bool:
+    def has_received(self, state: str) -> bool:
         try:
-            while word not in self.heard:
-                self.heard += self._socket.recv(4096).decode().splitlines()
+            while state not in self.received:
+                self.received += self._socket.recv(4096).decode().splitlines()
         except TimeoutError:
             return False
         return True
 
-    def wait_for(self, word: str) -> None:
-        wait_until(lambda: self.has_heard(word), f"{word} among {self.heard}")
+    def wait_for(self, state: str) -> None:
+        wait_until(lambda: self.has_received(state), f"{state} among {self.received}")
 
     def forget(self) -> None:
-        while self.has_heard("never said"):
+        while self.has_received("never said"):
             pass
-        self.heard.clear()
+        self.received.clear()
 
     def close(self) -> None:
         self._socket.close()
@@ -229,7 +229,7 @@ def test_systemd_gets_ready_watchdog_and_stopping(fleet: Fleet, manager: Manager
     wait_for_ended(1)
     assert process.stop() == 0
     manager.wait_for("STOPPING=1")
-    assert "READY=1" not in manager.heard
+    assert "READY=1" not in manager.received
 
 
 @PROCESSES
@@ -244,7 +244,7 @@ def test_systemd_gets_no_watchdog_from_a_stalled_loop(
         manager.forget()
         since = time.monotonic()
         while time.monotonic() - since < 3:
-            if manager.has_heard("WATCHDOG=1"):
+            if manager.has_received("WATCHDOG=1"):
                 return False
         return True
 

@@ -22,12 +22,12 @@ TWO = ("--processes", "2", "--threads", "1")
 def wait_for_children(supervisor: Process, *, but: int = 0) -> list[int]:
     """Wait until two children are in the database. Return their process ids."""
 
-    def seen() -> list[int]:
+    def two_children() -> list[int]:
         pids = [pid for pid in supervisor.children() if pid != but]
         rows = Executor.objects.filter(pid__in=pids, state="RUNNING").values_list("pid", flat=True)
         return pids if set(rows) == set(pids) and len(pids) == 2 else []
 
-    return wait_until(seen, "two children")
+    return wait_until(two_children, "two children")
 
 
 def busy(fleet: Fleet, *flags: str, seconds: float = LONG_SECONDS) -> tuple[Process, list[int]]:
@@ -40,7 +40,7 @@ def busy(fleet: Fleet, *flags: str, seconds: float = LONG_SECONDS) -> tuple[Proc
     return supervisor, children
 
 
-def assert_handed_back() -> None:
+def assert_both_released() -> None:
     rows = list(Task.objects.values_list("status", "attempts", "executor_losses", "executor_id"))
     assert rows == [("READY", 0, 0, None)] * 2
 
@@ -73,14 +73,14 @@ def test_second_interrupt_releases_tasks_at_once(fleet: Fleet, to_all: bool) -> 
     supervisor.output.wait_for("Ctrl-C again to release them now")  # two pending signals of one kind would be merged
     send(signal.SIGINT)
     assert supervisor.wait() == 130
-    assert_handed_back()
+    assert_both_released()
     assert not any(is_running(pid) for pid in children)
 
 
 def test_sigquit_releases_tasks_at_once(fleet: Fleet) -> None:
     supervisor, _ = busy(fleet)
     assert supervisor.stop(signal.SIGQUIT) == 131
-    assert_handed_back()
+    assert_both_released()
 
 
 def test_pause_and_resume_reach_the_children(fleet: Fleet) -> None:
@@ -164,7 +164,7 @@ def test_children_of_a_killed_supervisor_end_by_themselves(fleet: Fleet) -> None
     supervisor, children = busy(fleet, "--shutdown-timeout", "0.5")
     supervisor.kill()
     wait_until(lambda: not any(is_running(pid) for pid in children), "the end of the children")
-    assert_handed_back()
+    assert_both_released()
     assert set(Executor.objects.values_list("state", flat=True)) == {"STOPPED"}
 
 

@@ -124,10 +124,10 @@ def test_paused_executor_finishes_but_claims_nothing(fleet: Fleet) -> None:
     process = busy(fleet, seconds=3.0, heartbeat_timeout=3)
     process.send(signal.SIGTSTP)
     process.output.wait_for(r"executor\.paused")
-    wait_until(lambda: Task.objects.successful().count() == 2, "the end of what ran")
+    wait_until(lambda: Task.objects.successful().count() == 2, "the end of the running tasks")
     # After several polls it has still not claimed the third task.
-    seen = process.row.heartbeat
-    wait_until(lambda: process.row.heartbeat > seen, "another beat")
+    last_heartbeat = process.row.heartbeat
+    wait_until(lambda: process.row.heartbeat > last_heartbeat, "another heartbeat")
     assert Task.objects.ready().count() == 1
     process.send(signal.SIGCONT)
     assert wait_for_end() == {"SUCCESSFUL": 3}

@@ -155,8 +155,8 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
     marker = "started successfully on port "
     deadline = time.monotonic() + DEADLINE_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
-        said = log.read_text(errors="replace")
-        if marker in said and "\n" in (rest := said.partition(marker)[2]):
+        output = log.read_text(errors="replace")
+        if marker in output and "\n" in (rest := output.partition(marker)[2]):
             return f"http://127.0.0.1:{rest.splitlines()[0].rstrip('. ')}"
         time.sleep(0.05)
     raise AssertionError(f"chromedriver did not start: {log.read_text(errors='replace')[-500:]}")

@@ -238,18 +238,18 @@ class TestOnTheDatabase:
     def test_reminders_come_at_growing_intervals(self, make_album):
         album = make_album(picture())
         run_until_idle()
-        seen = []
+        reminders = []
 
         for patience in (*PATIENCE, PATIENCE[-1]):
             advance(patience - timedelta(seconds=20))
             run_until_idle()
             album.refresh_from_db()
-            seen.append(album.reminders)
+            reminders.append(album.reminders)
             advance(timedelta(seconds=20))
             run_until_idle()
 
         album.refresh_from_db()
-        assert seen == [0, 1, 2, 3]
+        assert reminders == [0, 1, 2, 3]
         assert album.reminders == 4
         assert album.reminded_at is not None
         assert album.state == Album.State.WAITING

@@ -155,15 +155,15 @@ def test_second_click_sends_no_second_message(client, make_album):
     assert InboxMessage.objects.count() == 1
 
 
-@pytest.mark.parametrize(("first", "said"), [("publish", "is published already"), ("discard", "was discarded already")])
+@pytest.mark.parametrize(("first", "text"), [("publish", "is published already"), ("discard", "was discarded already")])
 @pytest.mark.parametrize("second", ["publish", "discard"])
-def test_late_click_is_explained(client, make_album, first, said, second):
+def test_late_click_is_explained(client, make_album, first, text, second):
     album = make_album(picture())
     run_until_idle()
     click(client, album, first)
     run_until_idle()
 
-    assert f"Too late: this album {said}." in click(client, album, second)
+    assert f"Too late: this album {text}." in click(client, album, second)
 
 
 def test_click_on_album_with_pruned_actor_is_explained(client, make_album):
@@ -244,9 +244,9 @@ def test_contact_sheet_whose_file_is_gone_is_not_found(client, make_album):
 
 def test_album_list_has_constant_number_of_queries(client, make_album):
     def queries() -> int:
-        with CaptureQueriesContext(connection) as asked:
+        with CaptureQueriesContext(connection) as queries:
             client.get(reverse("photos:albums"))
-        return len(asked)
+        return len(queries)
 
     make_album(picture())
     for_one = queries()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import socket
 import subprocess
 import sys
@@ -9,12 +8,10 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from demo_project import account, processes, tables
+from demo_project import account, processes
 from demo_project.photos.actors import Fibonacci, Publish
-from demo_project.photos.management.commands.demo import how_they_fared
 from demo_project.photos.models import Album, Photo
-from demo_project.progress import Progress
-from demo_project.visitor import Turned, Visitor, batches
+from demo_project.visitor import Turned, Visitor
 from jobqueue import send
 from jobqueue.models import InboxMessage, Task
 from jobqueue.testing import run_until_idle
@@ -74,12 +71,6 @@ def test_visitor_grows_a_tree(live_server):
     assert Task.objects.get().args == [3, 0.0]
 
 
-def test_files_are_sent_a_few_at_a_time(tmp_path):
-    paths = written(tmp_path, *(f"{number:02}.jpg" for number in range(14)))
-
-    assert [len(batch) for batch in batches(paths)] == [6, 6, 2]
-
-
 def test_taken_port_is_skipped():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -104,43 +95,6 @@ def test_own_database_gets_no_default_password(monkeypatch, client):
     assert client.login(username="admin", password=password)
     assert password != "admin"
     assert processes.admin_password() is None
-
-
-def test_progress_without_terminal_writes_plain_lines():
-    out = io.StringIO()
-    progress = Progress(out)
-
-    progress.show(1, 4, "3 ready")
-    progress.show(2, 4, "2 ready")
-    progress.finish("Done.")
-
-    first, last = out.getvalue().splitlines()
-    assert first.startswith("  1/4 tasks  3 ready")
-    assert last.startswith("  Done.")
-    assert "\r" not in out.getvalue()
-
-
-def test_progress_on_terminal_overwrites_its_line():
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    out = Terminal()
-    progress = Progress(out)
-    progress.show(1, 2, "1 ready")
-    progress.show(2, 2, "")
-
-    assert out.getvalue().count("\r") == 2
-    assert "█" * 15 + "░" * 15 in out.getvalue()
-
-
-def test_table_aligns_numbers_right_and_words_left():
-    assert list(tables.table(("task", "count"), [("a", "1"), ("longer", "100")])) == [
-        "task    count",
-        "──────  ─────",
-        "a           1",
-        "longer    100",
-    ]
 
 
 @pytest.mark.django_db
@@ -213,18 +167,6 @@ def test_demo_refuses_a_folder_without_photos(tmp_path, names, complaint):
 def test_demo_refuses_missing_folder(tmp_path):
     with pytest.raises(CommandError, match="There is no folder"):
         call_command("demo", photos=tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize(
-    ("good", "bad", "words"),
-    [
-        (1, 0, "1 photo is done, none was bad, and what failed is the task that always fails"),
-        (0, 1, "0 photos are done, 1 bad one failed with a reason, and so did the task that always fails"),
-        (2, 2, "2 photos are done, 2 bad ones failed with a reason, and so did the task that always fails"),
-    ],
-)
-def test_closing_line_fits_any_number_of_photos(good, bad, words):
-    assert how_they_fared(good, bad) == words
 
 
 @pytest.mark.django_db(transaction=True)

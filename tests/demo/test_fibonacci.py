@@ -131,10 +131,10 @@ class TestTree:
     def test_tree_needs_one_query_per_generation(self):
         root = grown(6)
 
-        with CaptureQueriesContext(connection) as asked:
+        with CaptureQueriesContext(connection) as queries:
             fibonacci.tree(root)
 
-        assert len(asked) == 5
+        assert len(queries) == 5
 
 
 @pytest.mark.django_db

@@ -96,11 +96,11 @@ def test_followers_are_notified_concurrently(live_server, settings):
     settings.SITE_URL = live_server.url
     album = Album.objects.create()
 
-    told = tasks.tell_followers.call(str(album.pk))
+    result = tasks.tell_followers.call(str(album.pk))
 
     album.refresh_from_db()
-    assert told["told"] == album.followers_told == tasks.FOLLOWERS
-    assert told["seconds"] < tasks.FOLLOWERS * 0.25  # the time of consecutive calls
+    assert result["told"] == album.followers_told == tasks.FOLLOWERS
+    assert result["seconds"] < tasks.FOLLOWERS * 0.25  # the time of consecutive calls
 
 
 def test_async_client_raises_on_error_status(live_server):

@@ -89,7 +89,7 @@ class ForkServer:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        self._members: dict[int, LaunchedProcess] = {}
+        self._launched: dict[int, LaunchedProcess] = {}
         self._started: dict[str, int] = {}
         self._changed = threading.Condition()
         self._is_ready = False
@@ -111,10 +111,10 @@ class ForkServer:
                 self._is_ready = True
             case {"name": name, "pid": pid}:
                 self._started[name] = pid
-                self._members[pid] = LaunchedProcess(name, pid, name.partition("-")[0])
+                self._launched[pid] = LaunchedProcess(name, pid, name.partition("-")[0])
             case {"ended": pid, "code": code}:
-                self._members[pid].code = code
-                self._members[pid].ended.set()
+                self._launched[pid].code = code
+                self._launched[pid].ended.set()
 
     def _wait(self, condition: Callable[[], T]) -> T:
         with self._changed:
@@ -129,7 +129,7 @@ class ForkServer:
         self._process.stdin.write(json.dumps({"name": name, **order}).encode() + b"\n")
         self._process.stdin.flush()
         self._wait(lambda: name in self._started)
-        return self._members[self._started[name]]
+        return self._launched[self._started[name]]
 
     def close(self) -> None:
         """Kill the fork server. Its children die with it."""
@@ -140,7 +140,7 @@ class ForkServer:
             if stream is not None:
                 with suppress(OSError):
                     stream.close()
-        for process in self._members.values():
+        for process in self._launched.values():
             if process.is_alive:
                 with suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGKILL)
@@ -299,10 +299,10 @@ class FaultEnvironment:
         goal = self.ended() + more
         self.wait_for(lambda: self.ended() >= goal, f"{more} more ended tasks")
 
-    def wait_for_first_beat(self, process: LaunchedProcess) -> None:
+    def wait_for_first_heartbeat(self, process: LaunchedProcess) -> None:
         self.wait_for(
             lambda: self.query("SELECT 1 FROM trust_beat WHERE name = %s LIMIT 1", process.name),
-            f"the first beat of {process.name}",
+            f"the first heartbeat of {process.name}",
         )
 
     def states(self) -> dict[str, int]:
@@ -323,7 +323,7 @@ class FaultEnvironment:
         )
         assert not idle, f"sessions are idle in transaction: {idle}"
         for process in self.alive():
-            self.wait_for_first_beat(process)  # it handles SIGTERM only after its first heartbeat
+            self.wait_for_first_heartbeat(process)  # it handles SIGTERM only after its first heartbeat
             is_within_usage = partial(self._is_within_usage, process)
             self.wait_for(is_within_usage, f"{process.name} to use no more than before")
         self.stop(*self.alive())

@@ -65,17 +65,17 @@ class Figures:
     violations: list[Violation] = field(default_factory=list)
 
 
-def judge(env: FaultEnvironment, faults: int, began: float) -> Figures:
+def check_run(env: FaultEnvironment, faults: int, began: float) -> Figures:
     """Read the history of a finished run and check it."""
-    seen = env.history()
+    history = env.history()
     return Figures(
         faults=faults,
         seconds=time.monotonic() - began,
-        tasks=sum(change.before is None for change in seen.changes),
-        messages=len(seen.said("sent")),
-        rescued=sum(change.is_rescue for change in seen.changes),
-        recovery_seconds=restarts(seen),
-        violations=violations(seen),
+        tasks=sum(change.before is None for change in history.changes),
+        messages=len(history.said("sent")),
+        rescued=sum(change.is_rescue for change in history.changes),
+        recovery_seconds=restarts(history),
+        violations=violations(history),
     )
 
 
@@ -111,7 +111,7 @@ class FaultRunner:
             self.wait(0.05)
             self.start_missing_executors()
         env.finish()
-        return judge(env, sum(plan.faults.values()), began)
+        return check_run(env, sum(plan.faults.values()), began)
 
     def begin(self) -> None:
         """Start senders and executors. Return when an executor has been alive long enough to rescue."""

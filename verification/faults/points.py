@@ -10,7 +10,7 @@ from typing import Any
 from jobqueue.failpoints import POINTS
 from verification.faults import server_faults
 from verification.faults.environment import FaultEnvironment, LaunchedProcess
-from verification.faults.fault_runner import FaultRunner, Figures, judge
+from verification.faults.fault_runner import FaultRunner, Figures, check_run
 
 TOGETHER = 4  # points at once
 # Failpoints that make other points reachable.
@@ -24,21 +24,21 @@ MIN_CLAIMED = 3  # tasks: some may finish before their executor dies
 
 def run_at_points(env: FaultEnvironment, seed: int, fault: str, points: Iterable[str] = POINTS) -> Figures:
     """Run one fault of a failpoint or of the server at each of the points, while other executors work."""
-    began, runner, asked = time.monotonic(), FaultRunner(env, seed), list(points)
+    began, runner, wanted = time.monotonic(), FaultRunner(env, seed), list(points)
     runner.begin()
     env.note("fault", deed=fault)
-    ordinary = [point for point in asked if point not in IN_RESCUE]
+    ordinary = [point for point in wanted if point not in IN_RESCUE]
     size = 1 if fault in server_faults.LASTING else TOGETHER
     groups = [ordinary[start : start + size] for start in range(0, len(ordinary), size)]
     before: Iterable[LaunchedProcess] = ()
-    for group in [*groups, *([point] for point in asked if point in IN_RESCUE)]:
+    for group in [*groups, *([point] for point in wanted if point in IN_RESCUE)]:
         armed = {point: _arm(runner, point, fault) for point in group}
         _do(runner, fault, armed)
         env.stop(*(process for process in before if process.is_alive))  # keep the number of processes small
         before = armed.values()
         runner.start_missing_executors()
     env.finish()
-    return judge(env, len(asked), began)
+    return check_run(env, len(wanted), began)
 
 
 def _arm(runner: FaultRunner, point: str, fault: str) -> LaunchedProcess:
@@ -101,7 +101,7 @@ def _run_on_stopped_processes(
 def _create_tasks_to_rescue(runner: FaultRunner, rescuer: LaunchedProcess) -> None:
     """Kill all other executors once this one can rescue, so that no other is faster."""
     env = runner.env
-    env.wait_for_first_beat(rescuer)
+    env.wait_for_first_heartbeat(rescuer)
     runner.wait(env.timeout_seconds * 1.2)
     others = [process for process in env.alive() if process is not rescuer]
     names = [process.name for process in others]

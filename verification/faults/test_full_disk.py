@@ -92,7 +92,7 @@ def suppress_no_space() -> Iterator[None]:
 def set_to_work(env: FaultEnvironment) -> None:
     env.start_sender(1)
     for _ in range(2):
-        env.wait_for_first_beat(env.start_executor())
+        env.wait_for_first_heartbeat(env.start_executor())
     env.wait_for_work(20)
     env.remember_usage(env.alive()[0])
 

@@ -37,7 +37,7 @@ def test_no_claim_from_before_a_restore_is_committed_after_it() -> None:
         first = made.start_executor("--queue", "slow")
         made.wait_for(lambda: len(made.query(HELD, first.name)) == SLOW, "slow tasks to run")
         second = made.start_executor("--queue", "slow")
-        made.wait_for_first_beat(second)
+        made.wait_for_first_heartbeat(second)
         made.remember_usage(quick)
         made.stop(sender)
         first.send(signal.SIGSTOP)

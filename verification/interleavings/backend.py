@@ -323,8 +323,8 @@ class IsolatedBackend:
         rows = [NewTask(id=new_id(), task_type="tests.noop", queue_name=name, idempotency_key=key) for key in keys]
         with self.engine.transaction():
             answers = self.engine.enqueue_once(rows)
-            seen = self.engine.tasks.filter(pk__in={answer.id for answer in answers if not answer.created})
-            list(seen.values_list("pk", "idempotency_digest"))
+            existing = self.engine.tasks.filter(pk__in={answer.id for answer in answers if not answer.created})
+            list(existing.values_list("pk", "idempotency_digest"))
         self.names |= {answer.id: name for answer in answers if answer.created}
         self.records.submitted += [(key, one.id, one.created) for key, one in zip(keys, answers, strict=True)]
 

@@ -30,8 +30,8 @@ def pool(process_environment: dict[str, str]) -> Iterator[ProcessPoolExecutor]:
 def started(pool: ProcessPoolExecutor, request: pytest.FixtureRequest) -> Started:
     """Start all scenarios that this file needs, those with the most orders first."""
     items = [item for item in request.session.items if item.path == request.path]
-    asked = [item.callspec.params for item in items if hasattr(item, "callspec")]
-    wanted = [(params["scenario"], params["kind"]) for params in asked if {"scenario", "kind"} <= params.keys()]
+    parameters = [item.callspec.params for item in items if hasattr(item, "callspec")]
+    wanted = [(params["scenario"], params["kind"]) for params in parameters if {"scenario", "kind"} <= params.keys()]
     return {case: begin(pool, case, Plan.from_environment()) for case in longest_first(wanted)}
 
 

@@ -38,13 +38,13 @@ SIMULATION = "simulation"
 @dataclass(frozen=True, slots=True)
 class MutantCase:
     """
-    A broken engine and its detection. verb: the broken operation. by: the race, or the simulation. problem: start of
-    the reported problem.
+    A broken engine and its detection. operation: the broken one. by: the race, or the simulation. problem: how the
+    report of it starts.
 
     seed: where the simulation starts in tests. Rare detections start close to a seed that works.
     """
 
-    verb: str
+    operation: str
     kind: type[Engine]
     by: str
     problem: str
@@ -59,10 +59,16 @@ class MutantCase:
         doc = " ".join((self.kind.__doc__ or "").split())
         sample = "play" if self.by == SIMULATION else "order"
         count = f"{after:,} {sample}{'s' if after > 1 else ''}"
-        return [self.verb, doc, self.by, self.problem, count if first_seed == 1 else f"{count} from seed {first_seed}"]
+        return [
+            self.operation,
+            doc,
+            self.by,
+            self.problem,
+            count if first_seed == 1 else f"{count} from seed {first_seed}",
+        ]
 
 
-HEAD = ["verb", "what it does wrong", "caught by", "as", "after"]
+HEAD = ["operation", "what it does wrong", "caught by", "as", "after"]
 
 CAUGHT_BY_RACES = [
     MutantCase("claim", mutants.ClaimsWithoutLocking, "claim-x-claim", ONE_COMMIT),

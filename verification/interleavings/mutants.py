@@ -414,23 +414,23 @@ class IgnoresIdempotencyKeys(PostgresEngine):
 
     class enqueuer_class(PostgresEnqueuer):
         def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-            seen = self._seen({row.idempotency_key for row in rows})
-            new = [row for row in rows if row.idempotency_key not in seen]
+            existing = self._seen({row.idempotency_key for row in rows})
+            new = [row for row in rows if row.idempotency_key not in existing]
             try:
                 with self.db.transaction():
                     created = self.enqueue(new)
             except IntegrityError:
                 created = self.enqueue([structs.replace(row, idempotency_key=None) for row in new])
             answers = {row.id: answer for row, answer in zip(new, created, strict=True)}
-            return [answers.get(row.id) or seen[row.idempotency_key] for row in rows]
+            return [answers.get(row.id) or existing[row.idempotency_key] for row in rows]
 
 
 class IgnoresRunningTasks(PostgresEngine):
     """Gives each claim the full concurrency limit of a queue."""
 
     class limits_class(PostgresLimits):
-        def count_running(self, most: Mapping[str, int]) -> dict[str, int]:
-            return dict.fromkeys(most, 0)
+        def count_running(self, limits: Mapping[str, int]) -> dict[str, int]:
+            return dict.fromkeys(limits, 0)
 
 
 class NeverSweeps(PostgresEngine):

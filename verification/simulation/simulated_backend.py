@@ -122,10 +122,10 @@ class SimulatedBackend(IsolatedBackend):
     def status(self) -> dict[UUID, str]:
         return dict(self.engine.tasks.values_list("pk", "status"))
 
-    def patiently(self, verb: Callable[[], T]) -> T | None:
+    def patiently(self, operation: Callable[[], T]) -> T | None:
         """Call an operation that may wait for an open transaction. Return None on a lock timeout."""
         try:
-            return verb()
+            return operation()
         except OperationalError as error:
             if not is_lock_timeout(error) or not self.open_transactions:
                 raise
@@ -227,8 +227,8 @@ class SimulatedBackend(IsolatedBackend):
         self.expected_counters.setdefault(self.queue_of[pk], Counter()).update(numbers)
 
     def read_cancel_requests(self) -> None:
-        asked = self.engine.tasks.running().filter(cancel_requested_at__isnull=False)
-        self.cancel_requested = set(asked.values_list("pk", flat=True))
+        requested = self.engine.tasks.running().filter(cancel_requested_at__isnull=False)
+        self.cancel_requested = set(requested.values_list("pk", flat=True))
 
     def read_ended(self) -> None:
         """Count in the server's record how often each task ended."""
