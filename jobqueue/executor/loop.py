@@ -84,11 +84,11 @@ class ExecutorLoop(threading.Thread):
         self.failure: BaseException | None = None
         self.moved_at: float | None = None  # monotonic: when the last turn began
         self.is_draining = False
-        self.is_quiet = False  # paused, and no claim is under way
+        self.is_paused = False  # paused, and no claim is under way
         self.is_abandoned = False
-        self.left_behind: set[UUID] = set()
+        self.abandoned_tasks: set[UUID] = set()
         context = PoolContext(
-            engine=engine, worker=worker, on_completed=self.finish, on_deadline=on_deadline, on_failure=on_failure
+            engine=engine, worker=worker, on_completed=self.on_completed, on_deadline=on_deadline, on_failure=on_failure
         )
         self.pools: dict[PoolName, Pool] = {
             PoolName.THREADS: ThreadPool(settings.threads, context),
@@ -104,7 +104,7 @@ class ExecutorLoop(threading.Thread):
         self._announcements: list[tuple[CompletedAttempt, Status]] = []
         self._queues_with_work: set[str] = set()  # of which other executors are to be notified
         self._misplaced: dict[UUID, PoolName] = {}
-        self._is_to_be_quiet = False
+        self._should_pause = False
         self._has_released_all = False
         self._wakeup = threading.Event()
         self._stop_requested = threading.Event()  # ends a wait for the database
@@ -117,7 +117,7 @@ class ExecutorLoop(threading.Thread):
                 self.moved_at = time.monotonic()
                 try:
                     with self.line:
-                        self._run_once()
+                        self.run_once()
                 except django.db.Error as error:
                     self._on_connection_lost(error)
                     if self.is_abandoned and self._backoff.tries >= LAST_TRIES:
@@ -136,7 +136,7 @@ class ExecutorLoop(threading.Thread):
             self.line.drop()
             self._on_end()
 
-    def _run_once(self) -> None:
+    def run_once(self) -> None:
         """Run one turn. Raises django.db.Error, and loses no task and no outcome then."""
         self.counts.turns += 1
         self._update_pause()
@@ -196,21 +196,21 @@ class ExecutorLoop(threading.Thread):
 
     # --- from other threads
 
-    def notice(self, queue: str) -> None:
+    def on_notification(self, queue: str) -> None:
         """A queue has work."""
         if self._policy.on_notification(queue):
             self._wakeup.set()
 
-    def hurry(self) -> None:
+    def poke(self) -> None:
         """Look for work now, and for messages."""
         self._policy.poke()
         self._maintenance.sweep_soon()
         self._wakeup.set()
 
-    def be_quiet(self, is_quiet: bool) -> None:
-        """Pause or resume. The attribute `is_quiet` changes when no claim is under way any more."""
-        self._is_to_be_quiet = is_quiet
-        self.hurry()
+    def set_paused(self, is_paused: bool) -> None:
+        """Pause or resume. The attribute `is_paused` changes when no claim is under way any more."""
+        self._should_pause = is_paused
+        self.poke()
 
     def drain(self) -> None:
         """Claim nothing more, finish what runs, release the rest, end."""
@@ -223,12 +223,12 @@ class ExecutorLoop(threading.Thread):
         self.is_abandoned = True
         self.drain()
 
-    def leave_behind(self, hold: RunningTask) -> None:
+    def abandon_task(self, task: RunningTask) -> None:
         """Wait no longer for a body that does not stop; its claim ends with this process."""
-        self.left_behind.add(hold.id)
+        self.abandoned_tasks.add(task.id)
         self._wakeup.set()
 
-    def finish(self, attempt: CompletedAttempt) -> None:
+    def on_completed(self, attempt: CompletedAttempt) -> None:
         """A pool has completed a task."""
         self._completed.append(attempt)
         if not self._wakeup.is_set():
@@ -236,7 +236,7 @@ class ExecutorLoop(threading.Thread):
 
     def _on_callbacks_progress(self) -> None:
         if self.callbacks.backlog or len(self.running_tasks) <= len(
-            self.left_behind
+            self.abandoned_tasks
         ):  # otherwise the end of a body wakes it
             self._wakeup.set()
 
@@ -265,9 +265,9 @@ class ExecutorLoop(threading.Thread):
 
     def _update_pause(self) -> None:
         """Pause or resume between two claims, so that none is under way."""
-        if self.is_quiet is not self._is_to_be_quiet:
-            self.is_quiet = self._is_to_be_quiet
-            if self.is_quiet:
+        if self.is_paused is not self._should_pause:
+            self.is_paused = self._should_pause
+            if self.is_paused:
                 logger.info("executor.paused hint=No tasks are claimed until SIGCONT or resume.")
             self.heart.wake()  # people see it at once
 
@@ -277,7 +277,7 @@ class ExecutorLoop(threading.Thread):
 
     def _remaining_tasks(self) -> int:
         """Return how many tasks this process may still claim."""
-        if self.is_draining or self.is_quiet or self.heart.is_fenced() or self.callbacks.is_full:
+        if self.is_draining or self.is_paused or self.heart.is_fenced() or self.callbacks.is_full:
             return 0
         return UNLIMITED if self.settings.max_tasks is None else max(0, self.settings.max_tasks - self.counts.claimed)
 
@@ -340,7 +340,7 @@ class ExecutorLoop(threading.Thread):
             self._wakeup.set()
 
     def _release_all(self) -> None:
-        self.engine.release_unknown_claims(self.executor_id, self.left_behind)
+        self.engine.release_unknown_claims(self.executor_id, self.abandoned_tasks)
         self.running_tasks.clear()
         self._has_released_all = True
 
@@ -410,7 +410,9 @@ class ExecutorLoop(threading.Thread):
     def _is_over(self) -> bool:
         if self._has_released_all:
             return True
-        is_busy = self.running_tasks.snapshot().keys() - self.left_behind or self._completed or self.callbacks.backlog
+        is_busy = (
+            self.running_tasks.snapshot().keys() - self.abandoned_tasks or self._completed or self.callbacks.backlog
+        )
         if is_busy or len(self._completer):
             return False
         if self._maintenance.may_have_unknown_claims and self._backoff.tries < LAST_TRIES:

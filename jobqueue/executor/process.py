@@ -115,7 +115,9 @@ class ExecutorProcess:
         )
         self.listener: Listener | None = None
         if options.notify and connections[database].vendor == "postgresql":
-            self.listener = Listener(self.engine, self.loop.notice, self._heartbeat.wake, self.loop.hurry, self._outage)
+            self.listener = Listener(
+                self.engine, self.loop.on_notification, self._heartbeat.wake, self.loop.poke, self._outage
+            )
         self.health = HealthMonitor(self.name, self.loop, self._heartbeat, self._outage, stall_limit(options))
         self._reporter = HealthReporter(self.health.status, report_health)
 
@@ -133,7 +135,7 @@ class ExecutorProcess:
             queues=list(self.settings.queues or ()),
             queue_limits=self.settings.queue_limits,
             slots=self.settings.threads,
-            state="DRAINING" if self.loop.is_draining else "QUIET" if self.loop.is_quiet else "RUNNING",
+            state="DRAINING" if self.loop.is_draining else "QUIET" if self.loop.is_paused else "RUNNING",
         )
 
     # --- from the start to the end
@@ -226,11 +228,11 @@ class ExecutorProcess:
 
     def pause(self) -> None:
         """Claim nothing more. Running tasks go on."""
-        self.loop.be_quiet(True)
+        self.loop.set_paused(True)
 
     def resume(self) -> None:
         """Claim again."""
-        self.loop.be_quiet(False)
+        self.loop.set_paused(False)
 
     def stop(self) -> None:
         """Stop when the running tasks have ended, or when their time is over."""
@@ -290,13 +292,13 @@ class ExecutorProcess:
 
     def _on_stuck(self, hold: RunningTask) -> None:
         """Drain, and be replaced: only the end of the process ends a thread. The claim ends with the process."""
-        if hold.id not in self.loop.left_behind:
+        if hold.id not in self.loop.abandoned_tasks:
             logger.error(
                 "executor.stuck task=%s id=%s hint=The task does not stop. This process will be replaced.",
                 printable(hold.claimed.task_type),
                 hold.id,
             )
-        self.loop.leave_behind(hold)
+        self.loop.abandon_task(hold)
         self._is_replace_requested = True
         self._drain()
 

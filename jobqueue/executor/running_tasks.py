@@ -34,15 +34,15 @@ class RunningTask:
         "finishes_when_cancelled",
         "first_interrupted_at",
         "interrupted_at",
-        "mail",
+        "messages",
         "process",
         "reason",
         "started_at",
     )
 
-    def __init__(self, claimed: ClaimedTask, mail: Sequence[StoredMessage] = ()) -> None:
+    def __init__(self, claimed: ClaimedTask, messages: Sequence[StoredMessage] = ()) -> None:
         self.claimed = claimed
-        self.mail = mail  # unread when it was claimed
+        self.messages = messages  # unread when it was claimed
         self.process = this_process()  # the process that has the claim; a forked copy does not have it
         self.finishes_when_cancelled = False  # a poll of an actor is short, and ends before its task does
         self.claimed_at = time.monotonic()

@@ -28,7 +28,7 @@ from jobqueue import Backoff, task
 from jobqueue.compat import TaskContext, TaskResult, task_enqueued, task_finished, task_started
 from tests.models import Effect
 
-STEPS = {"loop": "_turn", "heartbeat": "beat", "watchdog": "_check"}  # a step of each of the executor's own threads
+STEPS = {"loop": "run_once", "heartbeat": "beat", "watchdog": "_check"}  # of the executor's own threads
 SOON = Backoff(base=0.1, cap=1.0, jitter=0.0)
 
 

@@ -99,7 +99,7 @@ def test_room_that_one_executor_cannot_fill_is_filled_by_the_other(start: Start)
     wait_for(lambda: idle.process.listener is not None and idle.process.listener.is_listening)
     second = tasks.add.using(queue_name="limited").enqueue(1)
     busy.process.pause()
-    wait_for(lambda: busy.process.loop.is_quiet, "quiet")
+    wait_for(lambda: busy.process.loop.is_paused, "quiet")
 
     gates["first"].open()
 

@@ -80,7 +80,7 @@ def test_a_loop_rests_while_somebody_holds_a_due_row(start: Start) -> None:
 def test_a_loop_rests_while_it_is_quiet(start: Start) -> None:
     running = start()
     running.process.pause()
-    wait_for(lambda: running.loop.is_quiet, "the end of a claim that is under way")
+    wait_for(lambda: running.loop.is_paused, "the end of a claim that is under way")
     tasks.add.enqueue_many([((number,), {}) for number in range(10)])
 
     assert turns_of(running) < MOST_TURNS

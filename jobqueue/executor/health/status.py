@@ -85,7 +85,7 @@ class HealthMonitor:
             yield "It is stopping."
         else:
             yield from self._loop.blocked(self._limit)
-        if self._loop.is_quiet:
+        if self._loop.is_paused:
             yield "It is quiet: it claims nothing."
         if not self._heartbeat.has_beaten:
             yield "It is not registered yet: no heartbeat has reached the database."

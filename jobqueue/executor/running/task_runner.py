@@ -166,7 +166,7 @@ def prepare_actor(
     """Decode state and inbox. An invalid message fails the attempt, an invalid state fails the task."""
     hold.finishes_when_cancelled = True
     try:
-        context = context_of(actor, hold.claimed, hold.mail, lambda: loaded.result, hold.should_stop)
+        context = context_of(actor, hold.claimed, hold.messages, lambda: loaded.result, hold.should_stop)
     except UndecodableMessage as error:
         return to_outcome(hold, loaded, Raised(error), worker)
     except MemoryError:
