@@ -9,10 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+
+from django.utils import autoreload
 
 from jobqueue.executor.exit_status import (
     EXIT_INTERNAL,
@@ -24,7 +27,7 @@ from jobqueue.executor.exit_status import (
 )
 from jobqueue.executor.health.aggregator import HealthAggregator, StatusReader
 from jobqueue.executor.health.status import HealthStatus
-from jobqueue.executor.process import CTRL_C_AGAIN
+from jobqueue.executor.process import CTRL_C_AGAIN, ExecutorProcess
 from jobqueue.executor.signals import SignalPipe, signals_blocked
 from jobqueue.executor.telemetry.logger import get_logger
 
@@ -80,6 +83,23 @@ def start_child(number: int) -> Child:
         ours.close()
         raise
     return Child(number, process, StatusReader(ours), time.monotonic())
+
+
+def watch_code(executor: ExecutorProcess) -> None:
+    """`--reload`: replace the executor when Django's autoreloader sees that code has changed."""
+    reloader = autoreload.get_reloader()
+    autoreload.autoreload_started.send(sender=reloader)  # templates, translations, and what the site adds
+    ticker = reloader.tick()
+    next(ticker)  # notes how the files are now, so that no later change is missed; takes a second
+
+    def run() -> None:
+        try:
+            for _ in ticker:
+                pass
+        except SystemExit:  # how it asks for a new process
+            executor.replace()
+
+    threading.Thread(target=run, name="reloader", daemon=True).start()
 
 
 class Supervisor:

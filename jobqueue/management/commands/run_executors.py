@@ -6,6 +6,7 @@ import argparse
 import difflib
 import logging
 import os
+import platform
 import signal
 import socket
 import sys
@@ -15,28 +16,29 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn
 
+import django
 from django.conf import settings as django_settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.management.color import color_style, no_style
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
+from jobqueue import __version__, registry
 from jobqueue.api import declared_queues
 from jobqueue.cli.backends import engine_of
 from jobqueue.compat import PACKAGE
 from jobqueue.engine import engine_for
-from jobqueue.executor import banner
 from jobqueue.executor.exit_status import EXIT_REPLACE, exit_despite_threads, exit_now, flush
 from jobqueue.executor.health.aggregator import HealthAggregator
 from jobqueue.executor.health.server import Address, listen, parse_address, serving, url_of
 from jobqueue.executor.health.status import stall_limit
 from jobqueue.executor.health.systemd import SystemdNotifier
 from jobqueue.executor.process import ExecutorProcess
-from jobqueue.executor.reload import watch_code
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import SignalPipe
 from jobqueue.executor.standard_streams import copy_of_stderr
-from jobqueue.executor.supervisor import CHILD_VARIABLE, Supervisor, SupervisorLink, start_child
+from jobqueue.executor.supervisor import CHILD_VARIABLE, Supervisor, SupervisorLink, start_child, watch_code
 from jobqueue.executor.telemetry.console_log import ConsoleHandler, JsonFormatter, TextFormatter
 
 PREFIX = "JOBQUEUE_"  # of the environment's variables
@@ -311,7 +313,7 @@ class Command(BaseCommand):
     def _print_banner(
         self, settings: ExecutorSettings, name: str, processes: int, listener: socket.socket | None
     ) -> None:
-        for line in banner.lines(settings, name, processes):
+        for line in banner_lines(settings, name, processes):
             self.stdout.write(line)
         if listener is not None:
             self.stdout.write(f"health      {url_of(listener)}/livez, /readyz")
@@ -353,3 +355,17 @@ class Command(BaseCommand):
 
 def log_queries(*, connection: BaseDatabaseWrapper, **_: Any) -> None:
     connection.force_debug_cursor = True
+
+
+def banner_lines(settings: ExecutorSettings, name: str, processes: int) -> Iterator[str]:
+    """Yield what a start prints: the executor, versions, database, queues and slots."""
+    database, limits = connections[engine_for(settings.backend).database], settings.queue_limits
+    each = " each" if processes > 1 else ""
+    names = [f"{queue} (max {limits[queue]}{each})" if queue in limits else queue for queue in settings.queues or ()]
+    yield (
+        f"jobqueue {__version__} · executor {name} · django {django.get_version()} · python "
+        f"{platform.python_version()} · {database.display_name} (database {database.alias!r})"
+    )
+    yield f"queues      {', '.join(names) or 'every queue':<36} {len(registry.all())} tasks registered"
+    yield f"slots       {processes} × ({settings.threads} threads + {settings.async_slots} async)"
+    yield f"shutdown    {settings.shutdown_timeout:g} s grace on SIGTERM, Ctrl-C twice to release tasks at once"
