@@ -24,8 +24,8 @@ from jobqueue.executor.database.state import DatabaseState
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.isolation import Isolation
 from jobqueue.executor.maintenance import AGAIN_SECONDS, Maintenance
-from jobqueue.executor.pools.async_pool import AsyncPool
 from jobqueue.executor.pools.base import Pool, PoolContext
+from jobqueue.executor.pools.event_loop import AsyncPool
 from jobqueue.executor.pools.threads import ThreadPool
 from jobqueue.executor.running.task_runner import CompletedAttempt, ExecutorIdentity, release_unstarted
 from jobqueue.executor.running_tasks import RunningTask, RunningTasks

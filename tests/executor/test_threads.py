@@ -52,7 +52,7 @@ def end_the_loop(monkeypatch: pytest.MonkeyPatch) -> str:
     def fail(loop: Any) -> None:
         raise SystemError("in the thread of the event loop")
 
-    monkeypatch.setattr("jobqueue.executor.pools.event_loop.EventLoop._run_until_closed", fail)
+    monkeypatch.setattr("jobqueue.executor.pools.event_loop.AsyncPool._run_until_closed", fail)
     return "jobqueue-loop"
 
 
@@ -79,7 +79,7 @@ def test_process_ends_where_an_async_task_cannot_be_finished(
             failed.append(name)
             raise SystemError("after a body")
 
-    monkeypatch.setattr("jobqueue.executor.pools.async_pool.fill_standard_streams", fail)
+    monkeypatch.setattr("jobqueue.executor.pools.event_loop.fill_standard_streams", fail)
     start(shutdown_timeout=0.1)
     tasks.add_later.enqueue(1)
 

@@ -1,4 +1,4 @@
-"""The event loop of `async def` tasks, in a thread of its own."""
+"""The pool of `async def` tasks: an event loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import threading
 import time
 from asyncio.tasks import _unregister_task  # the documented way to keep a task out of all_tasks()
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from typing import Any
 from weakref import WeakSet
 
-from jobqueue.engine.engine import Engine
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.forks import leave_if_forked, this_process
+from jobqueue.executor.pools.base import Pool, PoolContext
 from jobqueue.executor.pools.threads import release_aborted
 from jobqueue.executor.running.async_runner import BodyThread, make_task, run_async_task
-from jobqueue.executor.running.task_runner import CompletedAttempt, ExecutorIdentity, OnStart
+from jobqueue.executor.running.task_runner import CompletedAttempt
 from jobqueue.executor.running_tasks import RunningTask
+from jobqueue.executor.standard_streams import fill_standard_streams
 from jobqueue.executor.telemetry.logger import get_logger
 
 logger = get_logger(__name__)
@@ -43,33 +44,29 @@ def _stop_loops() -> None:
 os.register_at_fork(after_in_child=_stop_loops)
 
 
-class EventLoop:
-    """
-    The event loop and its thread.
+class AsyncPool(Pool):
+    """One event loop in a thread of its own. It starts tasks as slots become free."""
 
-    on_failure: called if the thread ends unexpectedly. It ends the process.
-    """
-
-    def __init__(self, name: str, on_failure: Callable[[BaseException], object]) -> None:
+    def __init__(self, slots: int, context: PoolContext) -> None:
+        super().__init__(slots, context)
         self._loop = asyncio.new_event_loop()
         self._loop.set_task_factory(make_task)
         _loops.add(self._loop)
-        self._name, self._on_failure, self._process = name, on_failure, this_process()
+        self._process = this_process()
         self._asked_at: float | None = None  # monotonic; of the first request without an answer
-        self._borrowed_threads = _BorrowedThreads(thread_name_prefix=f"{name}-sync")
+        self._borrowed_threads = _BorrowedThreads(thread_name_prefix="jobqueue-sync")
         self._loop.set_default_executor(self._borrowed_threads)
         self._permits = threading.Semaphore(MAX_BODY_THREADS)
-        self.threads_taken = 0  # by bodies that have ended
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
-        self._thread = threading.Thread(target=self._run, name=f"{name}-loop", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="jobqueue-loop", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
             self._run_until_closed()
         except BaseException as failure:  # noqa: BLE001 - a body can do anything to the loop
-            self._on_failure(failure)
+            self._context.on_failure(failure)
 
     def _run_until_closed(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -96,12 +93,11 @@ class EventLoop:
             await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
         await self._loop.shutdown_asyncgens()
 
-    @property
-    def ended(self) -> list[str]:
-        """Name the loop's thread, if it has ended."""
-        return [] if self._thread.is_alive() else [self._thread.name]
+    def ended_threads(self) -> Iterator[str]:
+        if not self._thread.is_alive():
+            yield self._thread.name
 
-    def silent_seconds(self) -> float:
+    def blocked_seconds(self) -> float:
         """Ask the loop to answer. Return the seconds since the first request without an answer."""
         if self._asked_at is None:
             self._asked_at = time.monotonic()
@@ -112,56 +108,48 @@ class EventLoop:
     def _answer(self) -> None:
         self._asked_at = None
 
-    def submit(
-        self,
-        hold: RunningTask,
-        engine: Engine,
-        worker: ExecutorIdentity,
-        on_start: OnStart,
-        done: Callable[[CompletedAttempt], None],
-    ) -> None:
-        """Run one claimed task; `done` gets its outcome, in the loop's thread."""
-        is_there = threading.get_ident() == self._thread.ident  # where no wake-up has to be written to the loop
-        call_soon = self._loop.call_soon if is_there else self._loop.call_soon_threadsafe
-        # A new context: the caller may run in the context of another task, which has just ended.
-        call_soon(self._start, hold, engine, worker, on_start, done, context=Context())
+    def submit(self, tasks: Sequence[RunningTask]) -> None:
+        self._buffer.put(tasks)
+        self._start_tasks(self._loop.call_soon_threadsafe)
 
-    def _start(
-        self,
-        hold: RunningTask,
-        engine: Engine,
-        worker: ExecutorIdentity,
-        on_start: OnStart,
-        done: Callable[[CompletedAttempt], None],
-    ) -> None:
-        async def run() -> None:
-            try:
-                thread = BodyThread(self._permits, f"{self._name}-async")
-                attempt = await run_async_task(hold, engine, worker, on_start, thread, self._borrowed_threads)
-                self.threads_taken += thread.is_used
-            except BaseException as error:
-                if self._is_closing and isinstance(error, asyncio.CancelledError):
-                    raise
-                attempt = release_aborted(hold, error, worker)
-            self._finish(done, attempt)
+    def _start_tasks(self, call_soon: Callable[..., object]) -> None:
+        while (task := self._buffer.take()) is not None:
+            # A new context: the caller may run in the context of another task, which has just ended.
+            call_soon(self._start, task, context=Context())
 
+    def _start(self, task: RunningTask) -> None:
         try:
-            task = asyncio.Task(run(), loop=self._loop)  # bypasses a factory that a body may have set
+            attempt = asyncio.Task(self._attempt(task), loop=self._loop)  # bypasses a factory that a body may have set
         except BaseException as error:  # noqa: BLE001 - asyncio would only log it, and the task would stay RUNNING
-            self._finish(done, release_aborted(hold, error, worker))
+            self._finish(release_aborted(task, error, self._context.worker))
             return
-        _unregister_task(task)  # all_tasks() does not show it, so that no body can cancel it or wait for it
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        _unregister_task(attempt)  # all_tasks() does not show it, so that no body can cancel it or wait for it
+        self._tasks.add(attempt)
+        attempt.add_done_callback(self._tasks.discard)
 
-    def _finish(self, done: Callable[[CompletedAttempt], None], attempt: CompletedAttempt) -> None:
+    async def _attempt(self, task: RunningTask) -> None:
+        context = self._context
         try:
-            done(attempt)
+            thread = BodyThread(self._permits, "jobqueue-async")
+            completed = await run_async_task(
+                task, context.engine, context.worker, context.on_start, thread, self._borrowed_threads
+            )
+        except BaseException as error:
+            if self._is_closing and isinstance(error, asyncio.CancelledError):
+                raise
+            completed = release_aborted(task, error, context.worker)
+        self._finish(completed)
+
+    def _finish(self, attempt: CompletedAttempt) -> None:
+        try:
+            fill_standard_streams()
+            self._buffer.release(attempt.hold)
+            self._start_tasks(self._loop.call_soon)  # here no wake-up has to be written to the event loop
+            self._context.on_completed(attempt)
         except BaseException as failure:  # noqa: BLE001 - asyncio would only log it, and the task would stay RUNNING
-            self._on_failure(failure)
+            self._context.on_failure(failure)
 
     def close(self, timeout_seconds: float) -> bool:
-        """Stop the loop. Return whether its thread has ended."""
         self._is_closing = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout_seconds)
