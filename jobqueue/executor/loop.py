@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 import django.db
@@ -45,16 +44,6 @@ LAST_TRIES = 6  # of a stop, to release the last claims while the database is un
 UNLIMITED = 1_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedState:
-    """What the loop has in common with the process's other threads."""
-
-    running_tasks: RunningTasks
-    heart: Heartbeat
-    outage: DatabaseState
-    line: GuardedConnection
-
-
 class ExecutorLoop(threading.Thread):
     """
     Owns one connection, and every claim of this process until its commit.
@@ -69,16 +58,20 @@ class ExecutorLoop(threading.Thread):
         engine: Engine,
         settings: ExecutorSettings,
         worker: ExecutorIdentity,
-        shared: SharedState,
+        *,
+        running_tasks: RunningTasks,
+        heartbeat: Heartbeat,
+        database: DatabaseState,
+        connection: GuardedConnection,
         on_deadline: Callable[[], None],
         on_failure: Callable[[BaseException], object],
-        on_end: Callable[[], None] = lambda: None,
-        on_command: Callable[[Command], None] = lambda command: None,
+        on_end: Callable[[], None],
+        on_command: Callable[[Command], None],
     ) -> None:
         super().__init__(name="loop", daemon=True)
         self.engine, self.settings, self.worker, self._on_end = engine, settings, worker, on_end
-        self.running_tasks, self.heart = shared.running_tasks, shared.heart
-        self.outage, self.line = shared.outage, shared.line
+        self.running_tasks, self._heartbeat = running_tasks, heartbeat
+        self._database, self._connection = database, connection
         self.executor_id = UUID(worker.executor_id)
         self.counts = Counters()
         self.failure: BaseException | None = None
@@ -98,7 +91,7 @@ class ExecutorLoop(threading.Thread):
         self._completer = Completer(engine, worker)
         self._policy = ClaimPolicy(engine, settings, self.executor_id, self.pools, self._uncompleted)
         self._isolation = Isolation(engine.options.heartbeat_timeout)
-        self._maintenance = Maintenance(engine, self.executor_id, self.heart, self._policy.poke, on_command)
+        self._maintenance = Maintenance(engine, self.executor_id, self._heartbeat, self._policy.poke, on_command)
         self._backoff = ReconnectBackoff()
         self._completed: deque[CompletedAttempt] = deque()  # from the pools
         self._announcements: list[tuple[CompletedAttempt, Status]] = []
@@ -116,7 +109,7 @@ class ExecutorLoop(threading.Thread):
             while not self._is_over():
                 self.moved_at = time.monotonic()
                 try:
-                    with self.line:
+                    with self._connection:
                         self.run_once()
                 except django.db.Error as error:
                     self._on_connection_lost(error)
@@ -125,7 +118,7 @@ class ExecutorLoop(threading.Thread):
                     self._stop_requested.wait(self._backoff.next_seconds())
                     self._stop_requested.clear()
                     continue
-                self.outage.end("loop")
+                self._database.end("loop")
                 self._backoff.reset()
                 self._wakeup.wait(self._idle_seconds())
                 self._wakeup.clear()
@@ -133,7 +126,7 @@ class ExecutorLoop(threading.Thread):
             self.failure = failure
             logger.exception("executor.loop_crashed")
         finally:
-            self.line.drop()
+            self._connection.drop()
             self._on_end()
 
     def run_once(self) -> None:
@@ -189,8 +182,8 @@ class ExecutorLoop(threading.Thread):
 
     def _on_connection_lost(self, error: Exception) -> None:
         """Expect that a claim or a commit without an answer may have succeeded."""
-        self.outage.begin("loop", error)
-        self.line.drop(error)
+        self._database.begin("loop", error)
+        self._connection.drop(error)
         self._completer.mark_in_doubt()
         self._maintenance.expect_unknown_claims()
 
@@ -269,7 +262,7 @@ class ExecutorLoop(threading.Thread):
             self.is_paused = self._should_pause
             if self.is_paused:
                 logger.info("executor.paused hint=No tasks are claimed until SIGCONT or resume.")
-            self.heart.wake()  # people see it at once
+            self._heartbeat.wake()  # people see it at once
 
     def _claim_budget(self) -> int:
         """Return how many tasks this process may claim now, apart from isolated ones."""
@@ -277,7 +270,7 @@ class ExecutorLoop(threading.Thread):
 
     def _remaining_tasks(self) -> int:
         """Return how many tasks this process may still claim."""
-        if self.is_draining or self.is_paused or self.heart.is_fenced() or self.callbacks.is_full:
+        if self.is_draining or self.is_paused or self._heartbeat.is_fenced() or self.callbacks.is_full:
             return 0
         return UNLIMITED if self.settings.max_tasks is None else max(0, self.settings.max_tasks - self.counts.claimed)
 
@@ -423,7 +416,7 @@ class ExecutorLoop(threading.Thread):
 
     def _is_drained(self) -> bool:
         try:
-            with self.line:
+            with self._connection:
                 is_drained = self.engine.is_drained(self.settings.queues, DRAINED_SECONDS)
         except django.db.Error:
             return False  # the next turn meets the same outage, and waits for its end

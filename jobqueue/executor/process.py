@@ -35,7 +35,7 @@ from jobqueue.executor.exit_status import (
 from jobqueue.executor.health.status import HealthMonitor, HealthReporter, HealthStatus, stall_limit
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.listener import Listener
-from jobqueue.executor.loop import ExecutorLoop, SharedState
+from jobqueue.executor.loop import ExecutorLoop
 from jobqueue.executor.running.task_runner import ExecutorIdentity
 from jobqueue.executor.running_tasks import RunningTask, RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
@@ -98,20 +98,21 @@ class ExecutorProcess:
         )
         grace = max(STEP_SECONDS, self.settings.shutdown_timeout)
         self._watchdog = Watchdog(self._holds, self._heartbeat, lines, grace, self._on_stuck, self._on_failure)
+        identity = ExecutorIdentity(
+            executor_id=str(self.executor_id), executor_name=self.name, options=options, backend=self.settings.backend
+        )
         self.loop = ExecutorLoop(
             self.engine,
             self.settings,
-            ExecutorIdentity(
-                executor_id=str(self.executor_id),
-                executor_name=self.name,
-                options=options,
-                backend=self.settings.backend,
-            ),
-            SharedState(running_tasks=self._holds, heart=self._heartbeat, outage=self._outage, line=lines[0]),
-            self._watchdog.wake,
-            self._on_failure,
-            self._on_loop_end,
-            self.handle_command,
+            identity,
+            running_tasks=self._holds,
+            heartbeat=self._heartbeat,
+            database=self._outage,
+            connection=lines[0],
+            on_deadline=self._watchdog.wake,
+            on_failure=self._on_failure,
+            on_end=self._on_loop_end,
+            on_command=self.handle_command,
         )
         self.listener: Listener | None = None
         if options.notify and connections[database].vendor == "postgresql":
@@ -127,11 +128,7 @@ class ExecutorProcess:
             name=self.name,
             host=socket.gethostname()[:255],
             pid=os.getpid(),
-            versions={
-                "django": django.get_version(),
-                "python": platform.python_version(),
-                "jobqueue": __version__,
-            },
+            versions={"django": django.get_version(), "python": platform.python_version(), "jobqueue": __version__},
             queues=list(self.settings.queues or ()),
             queue_limits=self.settings.queue_limits,
             slots=self.settings.threads,
