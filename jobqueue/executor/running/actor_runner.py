@@ -83,33 +83,26 @@ def is_commit_function(returned: Any) -> bool:
 
 def actions_of(returned: Any) -> tuple[list[Action], Disposition | None]:
     """Split what poll() returned into effects, in order, and the disposition. Raises InvalidActions."""
+    actions: list[Any]
     match returned:
         case None:
-            actions: list[Any] = []
-        case Spawn() | Send() | Yield() | Sleep() | Suspend() | Done():
-            actions = [returned]
+            actions = []
         case Coroutine():
             returned.close()
             raise InvalidActions("poll() returned a coroutine, which nobody awaits; what it returns must be plain.")
-        case Iterable() if not isinstance(returned, str | bytes | Mapping):
+        case Iterable() if not isinstance(returned, (str, bytes, Mapping, type)):
             actions = list(returned)
-        case type():
-            raise InvalidActions(f"poll() returned the class {returned.__name__}, not {returned.__name__}().")
         case _:
-            raise InvalidActions(f"poll() returned {returned!r:.200}; it returns actions, or a function that does.")
+            actions = [returned]
     for number, action in enumerate(actions):
-        match action:
-            case Sleep() | Suspend() | Done() if number < len(actions) - 1:
-                raise InvalidActions(
-                    f"{type(action).__name__} must come last; poll() returned it before other actions."
-                )
-            case Spawn() | Send() | Yield() | Sleep() | Suspend() | Done():
-                pass
-            case type():
-                raise InvalidActions(f"poll() returned the class {action.__name__}, not {action.__name__}().")
-            case _:
-                raise InvalidActions(f"poll() returned {action!r:.200} among its actions.")
-    if actions and isinstance(actions[-1], Sleep | Suspend | Done):
+        if isinstance(action, type):
+            raise InvalidActions(f"poll() returned the class {action.__name__}, not {action.__name__}().")
+        if not isinstance(action, (Spawn, Send, Yield, Sleep, Suspend, Done)):
+            place = "; it returns actions, or a function that does." if action is returned else " among its actions."
+            raise InvalidActions(f"poll() returned {action!r:.200}{place}")
+        if isinstance(action, (Sleep, Suspend, Done)) and number < len(actions) - 1:
+            raise InvalidActions(f"{type(action).__name__} must come last; poll() returned it before other actions.")
+    if actions and isinstance(actions[-1], (Sleep, Suspend, Done)):
         return actions[:-1], actions[-1]
     return actions, None
 
