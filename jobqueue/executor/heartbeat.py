@@ -199,11 +199,7 @@ class Heartbeat(threading.Thread):
                         hold.interrupt(TaskCancelled)
                 case _ if hold.is_armed and hold.reason is None and hold.interrupt(ClaimLost):
                     # A task that was committed just now is missing, too, but is no longer armed.
-                    logger.warning(
-                        "task.claim_lost task=%s id=%s",
-                        printable(hold.claimed.task_type),
-                        pk,
-                    )
+                    logger.warning("task.claim_lost task=%s id=%s", printable(hold.claimed.task_type), pk)
 
     def _find_unknown_claims(self, held: Sequence[OwnedTask]) -> None:
         """Find claims whose answer was lost. A claim that only one heartbeat saw may just be on its way."""

@@ -14,15 +14,7 @@ from types import FrameType
 WAKE = 0  # another thread wants the main thread to look at its state
 ORPHANED = 255  # the supervisor is gone
 HANDLED = frozenset(
-    {
-        signal.SIGTERM,
-        signal.SIGINT,
-        signal.SIGHUP,
-        signal.SIGQUIT,
-        signal.SIGTSTP,
-        signal.SIGCONT,
-        signal.SIGUSR1,
-    }
+    {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGCONT, signal.SIGUSR1}
 )
 
 _installed: set[int] = set()  # signals that a pipe of this process receives

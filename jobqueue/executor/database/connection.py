@@ -95,8 +95,7 @@ class GuardedConnection:
         if getattr(getattr(error, "__cause__", None), "sqlstate", None) in STATEMENT_GONE and self._prepares:
             self._prepares = False
             logger.warning(  # a pooler that passes on the server's own numbers
-                "database.pooler_detected connection=%s hint=Prepared statements were lost and are now off.",
-                self.name,
+                "database.pooler_detected connection=%s hint=Prepared statements were lost and are now off.", self.name
             )
         wrapper = connections[self.database]
         raw = wrapper.connection

@@ -179,9 +179,7 @@ def prepare_actor(
 
 def context_for(hold: RunningTask, loaded: PreparedTask) -> Context:
     return Context(
-        task_result=loaded.result,
-        idempotency_key=f"{hold.id}:{hold.claimed.polls}",
-        should_stop=hold.should_stop,
+        task_result=loaded.result, idempotency_key=f"{hold.id}:{hold.claimed.polls}", should_stop=hold.should_stop
     )
 
 

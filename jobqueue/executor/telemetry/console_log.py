@@ -83,11 +83,7 @@ class TextFormatter(logging.Formatter):
     def __init__(self, style: Style) -> None:
         super().__init__()
         self._second, self._time = 0, ""
-        self._paints = {
-            logging.WARNING: style.WARNING,
-            logging.ERROR: style.ERROR,
-            logging.CRITICAL: style.ERROR,
-        }
+        self._paints = {logging.WARNING: style.WARNING, logging.ERROR: style.ERROR, logging.CRITICAL: style.ERROR}
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         if (second := int(record.created)) != self._second:
