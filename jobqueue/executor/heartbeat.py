@@ -189,7 +189,7 @@ class Heartbeat(threading.Thread):
             logger.debug("executor.deregister_failed error=%s", first_line_of(error))
 
     def _compare(self, before: Mapping[UUID, RunningTask], held: Mapping[UUID, OwnedTask]) -> None:
-        """Interrupt tasks that are to be cancelled, and those whose claim is lost."""
+        """Interrupt tasks that are to be cancelled, and tasks with a lost claim."""
         for pk, hold in before.items():
             match held.get(pk):
                 case OwnedTask(claim_number=number, is_cancel_requested=requested) if (
@@ -202,7 +202,7 @@ class Heartbeat(threading.Thread):
                     logger.warning("task.claim_lost task=%s id=%s", printable(hold.claimed.task_type), pk)
 
     def _find_unknown_claims(self, held: Sequence[OwnedTask]) -> None:
-        """Find claims whose answer was lost. A claim that only one heartbeat saw may just be on its way."""
+        """Find claims that this process does not know. After one heartbeat the answer may still be on its way."""
         unknown = {(task.id, task.claim_number) for task in held if task.id not in self._holds}
         self.has_unknown_claims = not unknown.isdisjoint(self._unknown)
         self._unknown = unknown

@@ -75,7 +75,7 @@ class ExecutorLoop(threading.Thread):
         self.executor_id = UUID(worker.executor_id)
         self.counts = Counters()
         self.failure: BaseException | None = None
-        self.moved_at: float | None = None  # monotonic: when the last turn began
+        self.moved_at: float | None = None  # monotonic: when the last run_once() began
         self.is_draining = False
         self.is_paused = False  # paused, and no claim is under way
         self.is_abandoned = False
@@ -130,7 +130,7 @@ class ExecutorLoop(threading.Thread):
             self._on_end()
 
     def run_once(self) -> None:
-        """Run one turn. Raises django.db.Error, and loses no task and no outcome then."""
+        """Commit, claim, submit, confirm, maintain. Raises django.db.Error, and loses no task and no outcome then."""
         self.counts.turns += 1
         self._update_pause()
         self._collect_completed()
@@ -262,7 +262,7 @@ class ExecutorLoop(threading.Thread):
             self.is_paused = self._should_pause
             if self.is_paused:
                 logger.info("executor.paused hint=No tasks are claimed until SIGCONT or resume.")
-            self._heartbeat.wake()  # people see it at once
+            self._heartbeat.wake()  # the row shows it at once
 
     def _claim_budget(self) -> int:
         """Return how many tasks this process may claim now, apart from isolated ones."""

@@ -67,7 +67,7 @@ class Maintenance:
         self._wake_at = min(self._wake_at, time.monotonic() + seconds_until(outcome))
 
     def expect_unknown_claims(self) -> None:
-        """Note that the connection was lost: the server may still commit a claim whose answer will not arrive."""
+        """Note that the connection was lost: the server may still commit a claim, and its answer is lost."""
         self._look_at, self._unknown_until = time.monotonic(), NEVER
 
     @property

@@ -28,7 +28,7 @@ def test_bodies_run_at_once(start: Start) -> None:
     gates["at once"].wait_for(50)
 
 
-def test_what_a_body_left_behind_ends_no_loop(start: Start) -> None:
+def test_async_body_leaving_callbacks_does_not_end_the_loop(start: Start) -> None:
     running = start()
     wait_until(tasks.leave_a_child.enqueue("exit", "left"), Status.SUCCESSFUL)
     gates["left"].open()
@@ -39,7 +39,7 @@ def test_what_a_body_left_behind_ends_no_loop(start: Start) -> None:
     assert running.loop.failure is None
 
 
-def test_what_a_body_left_behind_keeps_no_executor_from_ending(start: Start) -> None:
+def test_async_body_leaving_tasks_does_not_delay_the_end(start: Start) -> None:
     running = start(shutdown_timeout=0.5)
     wait_until(tasks.leave_a_child.enqueue("plain", "left"), Status.SUCCESSFUL)
 
@@ -48,7 +48,7 @@ def test_what_a_body_left_behind_keeps_no_executor_from_ending(start: Start) -> 
     assert gates["left"].arrived == ["child"]
 
 
-def test_a_body_that_blocks_in_its_thread_holds_up_nobody(start: Start) -> None:
+def test_async_body_blocking_in_its_thread_delays_no_other(start: Start) -> None:
     tasks.leave_a_thread_at_work.enqueue("blocked")
     start()
     gates["blocked"].wait_for(2)
@@ -129,7 +129,7 @@ def test_two_bodies_at_once_share_no_thread(start: Start) -> None:
     assert first != second
 
 
-def test_body_whose_thread_is_still_at_work_counts_as_running(start: Start) -> None:
+def test_async_body_with_a_busy_thread_counts_as_running(start: Start) -> None:
     start(async_slots=2)
     stuck = tasks.leave_a_thread_at_work.enqueue("at work")
     gates["at work"].wait_for(2)
@@ -142,7 +142,7 @@ def test_body_whose_thread_is_still_at_work_counts_as_running(start: Start) -> N
     wait_until(stuck, Status.SUCCESSFUL)
 
 
-def test_what_a_body_left_behind_can_call_the_orm_in_another_thread(start: Start) -> None:
+def test_async_body_leaving_a_task_lets_it_call_the_orm(start: Start) -> None:
     start(async_slots=1)
     wait_until(tasks.call_after_the_end.enqueue("late"), Status.SUCCESSFUL)
 

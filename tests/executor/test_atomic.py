@@ -106,7 +106,7 @@ def test_a_result_that_the_database_refuses_undoes_the_writes(burst: Burst, monk
 
 
 @pytest.mark.parametrize("ending", ["hook", "database hook"])
-def test_what_fails_after_the_commit_undoes_nothing(burst: Burst, told: list[Any], ending: str) -> None:
+def test_failure_after_the_commit_undoes_nothing(burst: Burst, told: list[Any], ending: str) -> None:
     result = tasks.write_atomically.enqueue(ending)
 
     running = burst()
@@ -152,7 +152,7 @@ def cut_at_commit(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     return plan.append
 
 
-def test_a_commit_whose_answer_was_lost_is_a_success(
+def test_atomic_commit_without_an_answer_is_a_success(
     burst: Burst, told: list[Any], cut_at_commit: Callable[[bool], None]
 ) -> None:
     cut_at_commit(True)
@@ -186,7 +186,7 @@ def no_room(*_: Any, **__: Any) -> None:
 
 
 @pytest.mark.parametrize("place", ["begin", "outcome", "COMMIT"])
-def test_a_server_without_room_spends_no_attempt(burst: Burst, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+def test_server_without_disk_space_spends_no_attempt(burst: Burst, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     owner: Any
     owner, name = {
         "begin": (transaction.Atomic, "__enter__"),

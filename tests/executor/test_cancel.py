@@ -1,4 +1,4 @@
-"""Tasks that somebody cancels, wherever they are."""
+"""Cancel tasks in every state."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_task_in_line_is_never_started(start: Start) -> None:
     wait_for(lambda: len(running.holds) == 1)
 
 
-def test_a_body_that_returns_all_the_same_has_succeeded(start: Start) -> None:
+def test_cancelled_body_that_returns_has_succeeded(start: Start) -> None:
     result = tasks.return_all_the_same.enqueue("stubborn")
     start()
     gates["stubborn"].wait_for()

@@ -1,4 +1,4 @@
-"""Executors that are told over the database what to do."""
+"""Commands that executors read from the database."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_in(running: Running, state: str, backend: str) -> bool:
 
 
 @on_both_databases
-def test_quiet_executor_claims_nothing_and_runs_what_it_has_until_it_is_resumed(start: Start, backend: str) -> None:
+def test_paused_executor_claims_nothing_until_it_is_resumed(start: Start, backend: str) -> None:
     running = start(backend=backend)
     before = tasks.wait_at.using(backend=backend).enqueue("gate")
     gates["gate"].wait_for()
@@ -47,7 +47,7 @@ def test_quiet_executor_claims_nothing_and_runs_what_it_has_until_it_is_resumed(
 
 
 @on_both_databases
-def test_executor_that_is_told_to_stop_ends_as_after_sigterm(
+def test_executor_after_a_stop_command_ends_as_after_sigterm(
     start: Start, backend: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     running = start(backend=backend)
@@ -70,7 +70,7 @@ def test_executor_that_is_told_to_stop_ends_as_after_sigterm(
 
 
 @on_both_databases
-def test_what_nobody_understands_is_passed_over(start: Start, backend: str) -> None:
+def test_unknown_command_is_ignored(start: Start, backend: str) -> None:
     running = start(backend=backend)
     Executor.objects.using(backend).update(command="DANCE")
 
@@ -80,7 +80,7 @@ def test_what_nobody_understands_is_passed_over(start: Start, backend: str) -> N
 
 @pytest.mark.django_db
 def test_command_is_written_after_the_commit(django_capture_on_commit_callbacks: Any) -> None:
-    """A transaction that held the row would keep the executor from beating."""
+    """A transaction that locks the row would delay the heartbeat."""
     from tests.factories import ExecutorFactory
 
     row = ExecutorFactory.create()

@@ -1,4 +1,4 @@
-"""Completed attempts whose commit gave no answer, or an unclear one: their rows decide."""
+"""After a commit without a clear answer, the row of the task decides."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_row_decides_an_outcome_in_doubt(make: Any, row: Row | None, status: Sta
     assert len(completer) == 0
 
 
-def test_outcome_without_doubt_is_lost_whatever_its_row_says() -> None:
+def test_outcome_without_doubt_is_lost_for_any_row() -> None:
     over = success(claim())
 
     assert completer_with(over, (5, "SUCCESSFUL", 1, 1)).confirm(lost(over)) == [(over, None)]

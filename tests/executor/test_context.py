@@ -1,4 +1,4 @@
-"""What a body is told, and what receivers of django.tasks' signals are."""
+"""What bodies and receivers of the signals of django.tasks get."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_each_attempt_has_its_number_and_all_have_one_key(burst: Burst, body: An
 
 
 @pytest.mark.parametrize("body", [tasks.ask_whether_to_stop, tasks.ask_whether_to_stop_later])
-def test_a_body_can_ask_whether_it_was_told_to_stop(start: Start, body: Any) -> None:
+def test_body_can_ask_whether_it_should_stop(start: Start, body: Any) -> None:
     result = body.enqueue("asking")
     start()
     gates["asking"].wait_for()
@@ -184,7 +184,7 @@ def break_the_connection(**_: Any) -> None:
 @pytest.mark.parametrize("signal", [task_started, task_finished], ids=["started", "finished"])
 @pytest.mark.parametrize("body", [tasks.count_tasks, tasks.count_tasks_later])
 @pytest.mark.parametrize("receiver", [raise_an_error, raise_an_exit, leave_a_transaction_open, break_the_connection])
-def test_receivers_harm_nobody(burst: Burst, signal: Any, body: Any, receiver: Any) -> None:
+def test_failing_receivers_do_not_affect_tasks(burst: Burst, signal: Any, body: Any, receiver: Any) -> None:
     results = body.enqueue_many([((), {})] * 3)
     signal.connect(receiver)
     try:
@@ -197,7 +197,7 @@ def test_receivers_harm_nobody(burst: Burst, signal: Any, body: Any, receiver: A
 
 
 def test_receivers_of_other_tasks_wait_for_no_body(start: Start, told: Told) -> None:
-    """All worker threads are busy for long; an async task's end is told all the same."""
+    """All worker threads are busy. The end of an async task is announced nevertheless."""
     tasks.wait_at.enqueue_many([(("long",), {})] * 2)
     start(threads=2)
     gates["long"].wait_for(2)

@@ -96,7 +96,7 @@ def test_a_burst_waits_for_what_runs_elsewhere(start: Start) -> None:
     running.join()
 
 
-def test_a_burst_ends_only_when_everybody_was_told(burst: Burst, slow_receiver: list[Any]) -> None:
+def test_burst_ends_after_all_callbacks(burst: Burst, slow_receiver: list[Any]) -> None:
     tasks.add.enqueue_many([((number,), {}) for number in range(5)])
 
     burst()

@@ -47,7 +47,7 @@ def test_behind_a_pooler_nothing_is_prepared(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("level", "transactions"), [("read committed", 0), ("repeatable read", 2)])
-def test_claim_and_plain_commit_need_no_transaction_around_them_where_a_statement_is_one(
+def test_claim_and_plain_commit_need_no_transaction_in_autocommit(
     monkeypatch: pytest.MonkeyPatch, level: str, transactions: int
 ) -> None:
     with connection.cursor() as cursor:

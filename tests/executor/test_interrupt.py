@@ -1,4 +1,4 @@
-"""A running body is told to stop: between any two byte codes, and never after its end."""
+"""Interrupt a running body: between any two byte codes, and never after its end."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_an_interruption_is_no_exception_to_a_body() -> None:
     assert isinstance(run(hold, body), Raised)
 
 
-def test_what_was_told_before_the_start_keeps_a_body_from_starting() -> None:
+def test_interruption_before_the_start_prevents_the_start() -> None:
     hold = RunningTask(make_claim())
     assert not hold.interrupt(TaskCancelled)
 
@@ -98,7 +98,7 @@ def test_the_first_reason_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(ending.error, TaskTimeout)
 
 
-def test_a_body_that_swallowed_it_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_body_that_swallowed_an_interruption_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running_tasks, "INTERRUPT_GAP_SECONDS", 0.0)
     hold = RunningTask(make_claim())
     swallowed = threading.Event()
@@ -119,7 +119,7 @@ def test_a_body_that_swallowed_it_is_told_again(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(run(hold, body), Raised)
 
 
-def test_who_is_told_twice_at_once_hears_it_once() -> None:
+def test_second_interruption_at_once_is_not_raised() -> None:
     hold = RunningTask(make_claim())
     told: list[Any] = []
     hold.arm(told.append)
@@ -130,7 +130,7 @@ def test_who_is_told_twice_at_once_hears_it_once() -> None:
     assert told == [TaskTimeout]
 
 
-def test_a_body_may_return_all_the_same() -> None:
+def test_interrupted_body_may_return() -> None:
     hold = RunningTask(make_claim())
     Teller(hold, lambda: hold.interrupt(TaskCancelled))
 
@@ -165,7 +165,7 @@ def test_a_failed_body_is_not_kept_alive_by_its_own_exception() -> None:
 
 
 def test_an_interruption_right_behind_the_end_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worst moment: disarm() waits for the lock that the one who interrupts still holds."""
+    """At the worst moment disarm() waits for the lock of interrupt()."""
     is_over, ours = threading.Event(), threading.get_ident()
 
     def stop_late(*arguments: Any) -> None:
@@ -194,7 +194,7 @@ def test_an_interruption_right_behind_the_end_is_taken_back(monkeypatch: pytest.
 
 
 def test_no_interruption_arrives_once_a_body_is_over() -> None:
-    """Thousands of bodies are told to stop around the moment they end anyway; a stray would surface below."""
+    """Interrupt thousands of bodies around their end. A late interruption would fail the test."""
     strays: list[BaseException] = []
     endings: list[tuple[RunningTask, Returned | Raised]] = []
     current: list[RunningTask | None] = [None]

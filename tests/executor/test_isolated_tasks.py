@@ -29,7 +29,7 @@ def some_turns(running: Running) -> None:
 
 @on_both_databases
 @pytest.mark.parametrize("body", [tasks.wait_at, tasks.wait_later])
-def test_a_suspect_runs_alone_and_then_the_others_go_on(start: Start, body: Any, backend: str) -> None:
+def test_isolated_task_runs_alone_and_others_continue_after_it(start: Start, body: Any, backend: str) -> None:
     suspect = add_suspect(body, "suspect", backend=backend)
     running = start(backend=backend, threads=4, poll_interval=0.05)
     gates["suspect"].wait_for()
@@ -44,7 +44,7 @@ def test_a_suspect_runs_alone_and_then_the_others_go_on(start: Start, body: Any,
     wait_for(lambda: Task.objects.using(backend).successful().count() == 41)
 
 
-def test_a_suspect_waits_for_what_runs_and_nothing_else_is_claimed(start: Start) -> None:
+def test_isolated_task_waits_for_running_tasks(start: Start) -> None:
     tasks.wait_at.enqueue("running")
     running = start(threads=4, poll_interval=0.05)
     gates["running"].wait_for()
@@ -62,7 +62,7 @@ def test_a_suspect_waits_for_what_runs_and_nothing_else_is_claimed(start: Start)
     wait_for(lambda: Task.objects.successful().count() == 22)
 
 
-def test_what_stands_in_line_goes_back_for_a_suspect(start: Start) -> None:
+def test_buffered_tasks_are_released_for_an_isolated_task(start: Start) -> None:
     running, result = in_line(start)
     add_suspect(tasks.add, 1)
 
@@ -82,7 +82,7 @@ def test_one_after_the_other(start: Start) -> None:
     wait_for(lambda: Task.objects.successful().count() == 23)
 
 
-def test_a_crash_that_leaves_many_suspects_does_not_take_a_second_for_each(start: Start) -> None:
+def test_many_isolated_tasks_run_in_one_series(start: Start) -> None:
     for _ in range(60):
         add_suspect(tasks.add, 1)
 
@@ -92,7 +92,7 @@ def test_a_crash_that_leaves_many_suspects_does_not_take_a_second_for_each(start
 
 
 def beside_a_long_task(start: Start) -> tuple[Running, Task]:
-    """A process that has a long task in hand, and waits for its end before it takes a suspect."""
+    """Start a process that waits for the end of a long task before it claims an isolated one."""
     tasks.wait_at.enqueue("long")
     running = start(threads=4)
     gates["long"].wait_for()
@@ -111,7 +111,7 @@ def test_patience_with_long_tasks_has_an_end(start: Start, options: Options) -> 
     assert Task.objects.get(pk=suspect.pk).status == Status.READY
 
 
-def test_process_that_has_waited_in_vain_takes_the_suspect_when_it_is_empty(
+def test_process_that_gave_up_claims_the_isolated_task_when_idle(
     start: Start, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(isolation, "GIVE_UP_TIMEOUTS", 1000)
@@ -125,7 +125,7 @@ def test_process_that_has_waited_in_vain_takes_the_suspect_when_it_is_empty(
     wait_for(lambda: Task.objects.successful().count() == 2)
 
 
-def test_long_suspect_has_company_after_the_heartbeat_timeout(start: Start, options: Options) -> None:
+def test_long_isolated_task_has_company_after_the_timeout(start: Start, options: Options) -> None:
     options(HEARTBEAT_TIMEOUT=0.6)
     add_suspect(tasks.wait_at, "long")
     start(threads=4)
@@ -137,7 +137,7 @@ def test_long_suspect_has_company_after_the_heartbeat_timeout(start: Start, opti
     assert Task.objects.running().count() == 1
 
 
-def test_nobody_waits_for_a_suspect_that_another_has_taken(start: Start) -> None:
+def test_isolated_task_claimed_elsewhere_is_not_waited_for(start: Start) -> None:
     _, suspect = beside_a_long_task(start)
     Task.objects.filter(pk=suspect.pk).update(status=Status.SUCCESSFUL)
 
@@ -146,7 +146,7 @@ def test_nobody_waits_for_a_suspect_that_another_has_taken(start: Start) -> None
     wait_for(lambda: Task.objects.successful().count() == 21)
 
 
-def test_a_task_that_lost_one_executor_is_no_suspect(start: Start) -> None:
+def test_task_that_lost_one_executor_is_not_isolated(start: Start) -> None:
     TaskFactory.create(task_type=tasks.wait_at.task_type, args=["same"], executor_losses=1)
     tasks.wait_at.enqueue("same")
 

@@ -46,7 +46,7 @@ def test_two_executors_together_run_no_more_than_the_limit(start: Start, backend
 
 
 @on_both_databases
-def test_process_runs_no_more_of_a_queue_than_it_was_told(start: Start, backend: str) -> None:
+def test_process_respects_its_own_queue_limit(start: Start, backend: str) -> None:
     limited = tasks.wait_at.using(queue_name="limited", backend=backend)
     limited.enqueue_many([(("gate", number), {}) for number in range(8)])
     start(threads=8, backend=backend, queues=("limited", "other"), queue_limits={"limited": 2})
@@ -90,7 +90,7 @@ def test_short_tasks_of_a_limited_queue_are_not_claimed_ahead(start: Start) -> N
 
 
 @on_postgresql
-def test_room_that_one_executor_cannot_fill_is_filled_by_the_other(start: Start) -> None:
+def test_slot_that_one_executor_cannot_use_is_used_by_another(start: Start) -> None:
     api.limit("limited", 1)
     first = tasks.wait_at.using(queue_name="limited").enqueue("first")
     busy = start(threads=1, poll_interval=600.0)
@@ -109,7 +109,7 @@ def test_room_that_one_executor_cannot_fill_is_filled_by_the_other(start: Start)
 
 
 @on_postgresql
-def test_atomic_task_that_ends_makes_room_at_once(start: Start) -> None:
+def test_atomic_task_frees_its_slot_at_its_end(start: Start) -> None:
     api.limit("limited", 1)
     tasks.add_atomically.using(queue_name="limited").enqueue_many([((number,), {}) for number in range(20)])
 

@@ -1,4 +1,4 @@
-"""Somebody keeps an executor's row locked, or the table: no task is taken from an executor that lives."""
+"""A session locks an executor's row, or the table. No task of a live executor is rescued."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_dead_executor_s_tasks_are_rescued_though_its_row_is_locked(start: Sta
 
 @pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
 def test_a_lock_on_the_table_costs_no_executor_a_task(start: Start, options: Options, mode: str) -> None:
-    """Nobody beats, and nobody rescues before a timeout of beats has passed."""
+    """No heartbeat succeeds. No executor rescues before it has sent heartbeats for a full timeout."""
     options(HEARTBEAT_TIMEOUT=TIMEOUT)
     victim, rescuer = executors(start)
 

@@ -55,7 +55,7 @@ def test_a_loop_with_full_lanes_rests_though_more_waits(start: Start) -> None:
     assert turns_of(running) < MOST_TURNS
 
 
-def test_a_loop_rests_while_a_suspect_waits_for_our_tasks_to_end(start: Start) -> None:
+def test_loop_rests_while_an_isolated_task_waits(start: Start) -> None:
     tasks.wait_at.enqueue("long")
     running = start()
     gates["long"].wait_for()
@@ -77,7 +77,7 @@ def test_a_loop_rests_while_somebody_holds_a_due_row(start: Start) -> None:
     wait_until(result, Status.SUCCESSFUL)
 
 
-def test_a_loop_rests_while_it_is_quiet(start: Start) -> None:
+def test_loop_rests_while_it_is_paused(start: Start) -> None:
     running = start()
     running.process.pause()
     wait_for(lambda: running.loop.is_paused, "the end of a claim that is under way")
@@ -128,7 +128,7 @@ def test_no_notice_is_lost_under_load(start: Start) -> None:
 
 
 @on_both_databases
-def test_polling_finds_what_nobody_told_of(start: Start, backend: str) -> None:
+def test_polling_finds_tasks_without_notifications(start: Start, backend: str) -> None:
     start(backend=backend, poll_interval=0.05)
     TaskFactory.create(using=backend, backend=backend, task_type=tasks.add.task_type, args=[1])
 

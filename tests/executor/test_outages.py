@@ -33,7 +33,7 @@ pytestmark = on_postgresql
 
 
 class Trouble:
-    """Lets verbs of an executor's engine fail, before the database hears of them or after it did as told."""
+    """Lets verbs of an executor's engine fail, before or after the database has performed them."""
 
     def __init__(self, running: Running) -> None:
         self._engine = running.process.engine
@@ -92,7 +92,7 @@ def test_outcomes_are_kept_until_the_database_is_back(start: Start, verb: str, t
     assert running.loop.counts.lost == 0
 
 
-def test_an_outage_is_told_once(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_outage_is_logged_once(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     running = start()
     trouble = Trouble(running)
     trouble.before("commit_and_claim", 3)
@@ -105,7 +105,7 @@ def test_an_outage_is_told_once(start: Start, caplog: pytest.LogCaptureFixture) 
 
 
 @on_both_databases
-def test_a_claim_whose_answer_was_lost_is_released(start: Start, backend: str) -> None:
+def test_claim_without_an_answer_is_released(start: Start, backend: str) -> None:
     running = start(backend=backend)
     trouble = Trouble(running)
     trouble.after("commit_and_claim", when=lambda answer, *_: bool(answer[1]))
@@ -119,7 +119,7 @@ def test_a_claim_whose_answer_was_lost_is_released(start: Start, backend: str) -
 
 
 @on_both_databases
-def test_a_claim_whose_answer_was_lost_is_released_before_the_end(start: Start, backend: str) -> None:
+def test_claim_without_an_answer_is_released_before_the_end(start: Start, backend: str) -> None:
     """Else it waits for the timeout, and counts as a loss."""
     running = start(backend=backend)
     claim, release = Trouble(running), Trouble(running)
@@ -152,8 +152,8 @@ def test_a_claim_that_comes_true_late_is_released_too(start: Start, options: Opt
     wait_for(lambda: Task.objects.successful().count() == 2)
 
 
-def test_a_claim_that_nobody_here_knows_of_is_released_whenever_it_turns_up(start: Start, options: Options) -> None:
-    """As long as its executor beats, nobody else may take it."""
+def test_unknown_claim_is_released_when_it_appears(start: Start, options: Options) -> None:
+    """No other executor may claim the task while this one sends heartbeats."""
     options(HEARTBEAT_TIMEOUT=1)
     running = start()
 
@@ -181,7 +181,7 @@ def test_an_outage_longer_than_the_timeout_leaves_no_claim_behind(
 
 @on_both_databases
 @pytest.mark.parametrize("body", [tasks.add, tasks.add_later])
-def test_a_commit_whose_answer_was_lost_is_announced_once(
+def test_commit_without_an_answer_is_announced_once(
     start: Start, told: list[Any], caplog: pytest.LogCaptureFixture, body: Any, backend: str
 ) -> None:
     running = start(backend=backend)
@@ -199,7 +199,7 @@ def test_a_commit_whose_answer_was_lost_is_announced_once(
 
 
 @pytest.mark.parametrize("body", [tasks.fail, tasks.fail_later])
-def test_a_retry_whose_commit_gave_no_answer_counts_once(start: Start, told: list[Any], body: Any) -> None:
+def test_retry_without_an_answer_counts_once(start: Start, told: list[Any], body: Any) -> None:
     """By the time we look, its row is due again, or taken up again."""
     running = start()
     trouble = Trouble(running)
@@ -257,7 +257,7 @@ def test_a_task_may_come_back_while_its_first_body_still_runs(start: Start, told
 
 
 @pytest.mark.parametrize("first_ends", ["first", "last"])
-def test_a_claim_from_before_a_restore_is_dropped_when_its_number_comes_again(start: Start, first_ends: str) -> None:
+def test_claim_from_before_a_restore_is_dropped_for_its_number(start: Start, first_ends: str) -> None:
     """A backup that knows nothing of the claim was restored, and the same executor took the task once more."""
     result = tasks.wait_at_one_of.enqueue("again")
     running = start(threads=2, poll_interval=0.05)
@@ -275,7 +275,7 @@ def test_a_claim_from_before_a_restore_is_dropped_when_its_number_comes_again(st
     assert (running.loop.counts.lost, running.loop.counts.finished, running.holds) == (1, 1, {})
 
 
-def test_sessions_that_are_terminated_again_and_again_lose_nothing(start: Start, told: list[Any]) -> None:
+def test_sessions_terminated_repeatedly_lose_nothing(start: Start, told: list[Any]) -> None:
     running = start(threads=4, poll_interval=0.05)
     results = tasks.add.enqueue_many([((number,), {}) for number in range(400)])
     results += tasks.add_later.enqueue_many([((number,), {}) for number in range(100)])
@@ -312,7 +312,7 @@ def test_a_connection_closed_under_the_loop_is_replaced(start: Start) -> None:
         wait_until(tasks.add.enqueue(number), Status.SUCCESSFUL)
 
 
-def test_a_process_whose_loop_dies_says_so(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_process_with_a_crashed_loop_logs_it(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     running = start()
 
     def die(*_: Any) -> None:
@@ -343,9 +343,7 @@ def test_a_row_that_somebody_holds_delays_only_its_own_task(start: Start) -> Non
     wait_until(held, Status.SUCCESSFUL)
 
 
-def test_a_pooler_that_loses_prepared_statements_is_told_once_and_done_without(
-    start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_pooler_that_loses_prepared_statements_turns_them_off(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     """What another client of a pooler in transaction mode does to the session that both use."""
     running = start(poll_interval=0.05)
     engine = running.loop.engine
@@ -364,7 +362,7 @@ def test_a_pooler_that_loses_prepared_statements_is_told_once_and_done_without(
     assert caplog.text.count("database.pooler_detected") == 1
 
 
-def test_the_wait_for_a_database_that_stays_away_grows_to_two_seconds() -> None:
+def test_wait_for_an_unreachable_database_grows_to_two_seconds() -> None:
     patience = ReconnectBackoff()
     waits = [patience.next_seconds() for _ in range(100)]
 

@@ -104,7 +104,7 @@ def test_a_strange_exception_is_stored_like_any_other(burst: Burst, body: Any, k
     assert row_of(after).status == Status.SUCCESSFUL
 
 
-def test_what_cannot_be_stored_in_a_text_is_written_out(burst: Burst) -> None:
+def test_characters_that_cannot_be_stored_are_escaped(burst: Burst) -> None:
     result = tasks.fail.enqueue("unstorable")
 
     burst()
@@ -177,7 +177,7 @@ def test_only_the_exceptions_of_retry_on_are_worth_another_attempt(burst: Burst)
 
 
 @on_both_databases
-def test_giving_up_ends_a_task_whatever_attempts_are_left(burst: Burst, backend: str) -> None:
+def test_give_up_ends_a_task_with_attempts_left(burst: Burst, backend: str) -> None:
     result = tasks.give_up.using(backend=backend).enqueue()
 
     burst(backend=backend)
@@ -305,7 +305,7 @@ def test_an_expired_task_fails_without_having_run(burst: Burst, backend: str, ca
     assert " attempt=0/" in line
 
 
-def test_what_is_handed_back_is_logged_as_such(
+def test_released_task_is_logged_as_released(
     start: Start, unknown_at_once: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = TaskFactory.create(task_type="shop.tasks.not_deployed_yet", max_attempts=4)

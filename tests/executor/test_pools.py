@@ -149,7 +149,7 @@ def test_task_that_waits_too_long_for_a_slot_is_released(start: Start) -> None:
 
 
 @on_postgresql
-def test_short_task_does_not_wait_behind_a_long_one_while_a_thread_is_idle(start: Start) -> None:
+def test_short_task_with_an_idle_thread_skips_a_long_one(start: Start) -> None:
     tasks.add.enqueue_many([((number,), {}) for number in range(400)])
     running = start(threads=3)
     wait_for(lambda: running.loop.counts.finished == 400)

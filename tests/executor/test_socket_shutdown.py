@@ -39,7 +39,7 @@ class Waiter(threading.Thread):
             with self._around(), connection.cursor() as cursor:
                 self.raw, self.pid = connection.connection, backend_pid()
                 cursor.execute("SELECT pg_sleep(3600)")
-        except Exception as error:  # noqa: BLE001 - whatever the driver says
+        except Exception as error:  # noqa: BLE001 - the driver may raise anything
             self.error = error
             self.has_connection = self.raw.pgconn.pgconn_ptr is not None
         finally:
@@ -48,7 +48,7 @@ class Waiter(threading.Thread):
 
 @contextmanager
 def waiting(around: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Iterator[Waiter]:
-    """Give somebody who waits; who has to be cut off within the block."""
+    """Yield a thread that waits for the server. The block must shut its connection down."""
     waiter = Waiter(around)
     waiter.start()
     try:
@@ -73,7 +73,7 @@ def test_the_call_that_waits_fails_and_keeps_its_connection() -> None:
         shutdown_socket(waiter.raw)
 
 
-def test_what_is_closed_is_left_alone() -> None:
+def test_closed_connection_is_left_alone() -> None:
     connection.ensure_connection()
     raw: Any = connection.connection
     connection.close()
@@ -99,7 +99,7 @@ def test_a_socket_that_is_anothers_by_now_is_left_alone() -> None:
         assert open_files() == before
 
 
-def test_a_file_that_has_its_number_by_now_is_told_and_left_alone(tmp_path: Path) -> None:
+def test_file_with_a_reused_number_is_logged_and_left_alone(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w") as file:
         before = open_files()
         with pytest.raises(OSError, match="socket"):
@@ -145,7 +145,7 @@ def test_a_body_on_sqlite_can_write_no_more() -> None:
                 is_open.set()
                 assert is_truncated.wait(DEADLINE)
                 cursor.execute("CREATE TABLE written (by_whom text)")
-        except Exception as error:  # noqa: BLE001 - whatever the driver says
+        except Exception as error:  # noqa: BLE001 - the driver may raise anything
             errors.append(error)
         finally:
             session.leave()

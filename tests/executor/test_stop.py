@@ -16,7 +16,7 @@ pytestmark = on_postgresql
 
 @on_both_databases
 @pytest.mark.parametrize("body", [tasks.wait_at, tasks.wait_later])
-def test_what_runs_may_end_and_nothing_else_is_claimed(start: Start, body: Any, backend: str) -> None:
+def test_stop_lets_running_tasks_end_and_claims_no_others(start: Start, body: Any, backend: str) -> None:
     result = body.using(backend=backend).enqueue("running")
     running = start(backend=backend, poll_interval=0.05)
     gates["running"].wait_for()
@@ -34,7 +34,7 @@ def test_what_runs_may_end_and_nothing_else_is_claimed(start: Start, body: Any, 
     assert Executor.objects.using(backend).get().state == Executor.State.STOPPED
 
 
-def test_what_waits_in_line_goes_back_at_once(start: Start) -> None:
+def test_stop_releases_buffered_tasks_at_once(start: Start) -> None:
     running, result = in_line(start)
     rank = row_of(result).rank
 
@@ -48,7 +48,7 @@ def test_what_waits_in_line_goes_back_at_once(start: Start) -> None:
 
 @on_both_databases
 @pytest.mark.parametrize("body", [tasks.spin_at, tasks.wait_later])
-def test_what_does_not_end_in_time_goes_back_without_an_attempt(start: Start, body: Any, backend: str) -> None:
+def test_stop_releases_overdue_tasks_without_an_attempt(start: Start, body: Any, backend: str) -> None:
     result = body.using(backend=backend, max_attempts=1).enqueue("long")
     running = start(backend=backend, shutdown_timeout=0.1)
     gates["long"].wait_for()

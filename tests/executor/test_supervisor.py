@@ -60,7 +60,7 @@ class Rig:
 
 
 @pytest.mark.parametrize("code", [1, 3, 70, 75, 76])
-def test_child_is_replaced_whatever_its_exit_code(code: int) -> None:
+def test_child_is_replaced_for_any_exit_code(code: int) -> None:
     rig = Rig(1, code, HealthStatus(), max_starts=3)
     assert rig.run() in (EXIT_OK, 70)
     assert rig.started == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""The threads that an executor stands on: one that ends takes the process along, and probes know."""
+"""The end of any thread of an executor ends the process, and the probes report it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def exits(start: Start, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def problems(running: Running) -> tuple[set[str], set[str]]:
-    """Give what /livez and /readyz complain of."""
+    """Return the problems of /livez and of /readyz."""
     health = running.process.health.status()
     return {problem.what for problem in health.stalled}, {problem.what for problem in health.unready}
 
@@ -86,7 +86,7 @@ def test_process_ends_where_an_async_task_cannot_be_finished(
     wait_for(lambda: exits == [EXIT_INTERNAL], "the end of the process")
 
 
-def test_readyz_knows_of_a_blocked_event_loop(start: Start) -> None:
+def test_readyz_reports_a_blocked_event_loop(start: Start) -> None:
     running = start()
     blocked = tasks.block_the_loop.enqueue("blocked")
     gates["blocked"].wait_for()
@@ -100,7 +100,7 @@ def test_readyz_knows_of_a_blocked_event_loop(start: Start) -> None:
     wait_for(lambda: not [*running.loop.blocked(0.05)], "an answer of the loop")
 
 
-def test_readyz_knows_of_a_receiver_that_hangs(start: Start) -> None:
+def test_readyz_reports_a_hanging_receiver(start: Start) -> None:
     def receiver(**_: Any) -> None:
         gates["receiver"].pass_through()
 

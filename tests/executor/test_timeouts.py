@@ -83,7 +83,7 @@ def test_the_servers_part_of_a_body_is_cancelled_too(burst: Burst, body: Any) ->
     wait_for(lambda: not statements("pg_sleep(3600)"), "the end of the statement")
 
 
-def test_a_body_that_sees_only_a_cancelled_statement_timed_out_all_the_same(burst: Burst) -> None:
+def test_body_that_sees_a_cancelled_statement_has_timed_out(burst: Burst) -> None:
     result = tasks.wrap_the_database_error.using(timeout=0.2, max_attempts=1).enqueue()
 
     burst()

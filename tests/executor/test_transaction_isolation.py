@@ -1,4 +1,4 @@
-"""Sites whose own transactions are stricter than READ COMMITTED."""
+"""Sites with a stricter level of isolation than READ COMMITTED."""
 
 from __future__ import annotations
 
@@ -112,9 +112,7 @@ def conflict_at_commit(transactional_db: None) -> Iterator[None]:
         cursor.execute("DROP FUNCTION tests_refuse CASCADE; DROP SEQUENCE tests_commits")
 
 
-def test_a_commit_that_the_database_refuses_to_serialize_runs_again_uncounted(
-    start: Start, conflict_at_commit: None
-) -> None:
+def test_commit_with_a_serialization_failure_runs_again_uncounted(start: Start, conflict_at_commit: None) -> None:
     gates["look"].open()
     result = tasks.look_then_write.enqueue("look", "adds a row")
     running = start()
@@ -126,7 +124,7 @@ def test_a_commit_that_the_database_refuses_to_serialize_runs_again_uncounted(
     assert running.loop.counts.lost == 0
 
 
-def test_a_body_that_is_in_the_way_for_ever_fails_in_the_end(
+def test_body_with_endless_conflicts_fails(
     start: Start, isolation: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     isolation("repeatable read")

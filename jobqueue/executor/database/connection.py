@@ -139,7 +139,7 @@ def connect_once(database: str) -> Exception | None:
 
 
 def close_wrapper(wrapper: BaseDatabaseWrapper) -> None:
-    """Close a connection in whatever state it is."""
+    """Close a connection in any state."""
     try:
         wrapper.close()
     except Exception as error:  # noqa: BLE001 - it is not used again

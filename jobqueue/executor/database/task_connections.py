@@ -136,7 +136,7 @@ class TaskConnections:
                 )
 
     def close(self) -> None:
-        """Close all connections, in whatever state they are. End a copy of the process, as reset() does."""
+        """Close all connections, in any state. End a copy of the process, as reset() does."""
         self._close_all()
         self._wrappers = connections.all()
 

@@ -1,4 +1,4 @@
-"""ExecutorIdentity threads, and how a plain function runs in one."""
+"""Worker threads, and how a plain function runs in one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = get_logger(__name__)
 
 
 class ThreadPool(Pool):
-    """ExecutorIdentity threads. Each takes its next task from the buffer itself."""
+    """Worker threads. Each takes its next task from the buffer itself."""
 
     def __init__(self, slots: int, context: PoolContext) -> None:
         super().__init__(slots, context)

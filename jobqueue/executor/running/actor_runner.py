@@ -197,7 +197,7 @@ def recheck_columns(alarm: Mapping[str, Any], claimed: ClaimedTask, longest_seco
 
 
 def poll_again(claimed: ClaimedTask, longest_seconds: float) -> Outcome:
-    """Run a task again soon whose attempt read stale rows. No attempt is counted."""
+    """Run a task again soon, for example after it has read stale rows. No attempt is counted."""
     return replace(
         released(claimed),
         status=Status.SCHEDULED,

@@ -54,7 +54,7 @@ def report_start(running: RunningTask, prepared: PreparedTask, identity: Executo
 
 
 def is_start_received(claimed: ClaimedTask) -> bool:
-    """Whether a receiver, whose code may block, gets the start of this attempt."""
+    """Whether a receiver gets the start of this attempt. Its code may block."""
     return claimed.polls == 0 and is_received(task_started)
 
 
