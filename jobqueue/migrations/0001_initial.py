@@ -243,6 +243,77 @@ class Migration(migrations.Migration):
                     ("wake_task", "Can wake suspended tasks"),
                     ("submit_task", "Can submit tasks over HTTP"),
                 ],
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("status", "READY")),
+                        fields=["backend", "queue_name", "pool", "rank", "id"],
+                        name="jobqueue_task_ready",
+                    ),
+                    models.Index(
+                        condition=models.Q(("status__in", ["SCHEDULED", "SUSPENDED"]), ("wake_at__isnull", False)),
+                        fields=["backend", "wake_at"],
+                        name="jobqueue_task_wake_at",
+                    ),
+                    models.Index(
+                        condition=models.Q(("status", "RUNNING")),
+                        fields=["executor_id", "queue_name", "id"],
+                        name="jobqueue_task_running",
+                    ),
+                    models.Index(
+                        condition=models.Q(("executor_losses__gte", 2), ("status", "READY")),
+                        fields=["backend", "queue_name", "rank", "id"],
+                        name="jobqueue_task_isolated",
+                    ),
+                    models.Index(
+                        condition=models.Q(("status", "SUSPENDED")),
+                        fields=["backend", "id"],
+                        name="jobqueue_task_suspended",
+                    ),
+                    models.Index(
+                        condition=models.Q(("status", "FAILED")),
+                        fields=["task_type", "finished_at"],
+                        name="jobqueue_task_failed",
+                    ),
+                    models.Index(
+                        condition=models.Q(("finished_at__isnull", False)),
+                        fields=["backend", "status", "finished_at"],
+                        name="jobqueue_task_finished",
+                    ),
+                    models.Index(
+                        condition=models.Q(("finished_at__isnull", False), ("key__isnull", False)),
+                        fields=["backend", "key"],
+                        name="jobqueue_task_ended_key",
+                    ),
+                    models.Index(
+                        condition=models.Q(("parent__isnull", False)), fields=["parent"], name="jobqueue_task_children"
+                    ),
+                    models.Index(
+                        condition=models.Q(("status__in", ["SCHEDULED", "SUSPENDED"])),
+                        fields=["backend", "queue_name", "status"],
+                        name="jobqueue_task_waiting",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("finished_at__isnull", True), ("key__isnull", False)),
+                        fields=("backend", "key"),
+                        name="jobqueue_task_key",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("idempotency_key__isnull", False)),
+                        fields=("backend", "idempotency_key"),
+                        name="jobqueue_task_idempotency",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "status__in",
+                                ["READY", "SCHEDULED", "RUNNING", "SUSPENDED", "SUCCESSFUL", "FAILED", "CANCELLED"],
+                            )
+                        ),
+                        name="jobqueue_task_status",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -270,125 +341,21 @@ class Migration(migrations.Migration):
                 "verbose_name": "message",
                 "verbose_name_plural": "messages",
                 "db_table": "jobqueue_inboxmessage",
+                "indexes": [
+                    models.Index(fields=["task", "id"], name="jobqueue_inbox_task"),
+                    models.Index(
+                        condition=models.Q(("consumed_at__isnull", True)),
+                        fields=["task", "id"],
+                        name="jobqueue_inbox_unread",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("dedupe_key__isnull", False)),
+                        fields=("task", "dedupe_key"),
+                        name="jobqueue_inbox_dedupe",
+                    )
+                ],
             },
-        ),
-        migrations.AddIndex(
-            model_name="task",
-            index=models.Index(
-                condition=models.Q(("status", "READY")),
-                fields=["backend", "queue_name", "pool", "rank", "id"],
-                name="jobqueue_task_ready",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="task",
-            index=models.Index(
-                condition=models.Q(("status__in", ["SCHEDULED", "SUSPENDED"]), ("wake_at__isnull", False)),
-                fields=["backend", "wake_at"],
-                name="jobqueue_task_wake_at",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="task",
-            index=models.Index(
-                condition=models.Q(("status", "RUNNING")),
-                fields=["executor_id", "queue_name", "id"],
-                name="jobqueue_task_running",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="task",
-            index=models.Index(
-                condition=models.Q(("executor_losses__gte", 2), ("status", "READY")),
-                fields=["backend", "queue_name", "rank", "id"],
-                name="jobqueue_task_isolated",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="task",
-            index=models.Index(
-                condition=models.Q(("status", "SUSPENDED")), fields=["backend", "id"], name="jobqueue_task_suspended"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="task",
-            index=models.Index(
-                condition=models.Q(("status", "FAILED")),
-                fields=["task_type", "finished_at"],
-                name="jobqueue_task_failed",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="task",
-            index=models.Index(
-                condition=models.Q(("finished_at__isnull", False)),
-                fields=["backend", "status", "finished_at"],
-                name="jobqueue_task_finished",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="task",
-            index=models.Index(
-                condition=models.Q(("finished_at__isnull", False), ("key__isnull", False)),
-                fields=["backend", "key"],
-                name="jobqueue_task_ended_key",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="task",
-            index=models.Index(
-                condition=models.Q(("parent__isnull", False)), fields=["parent"], name="jobqueue_task_children"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="task",
-            index=models.Index(
-                condition=models.Q(("status__in", ["SCHEDULED", "SUSPENDED"])),
-                fields=["backend", "queue_name", "status"],
-                name="jobqueue_task_waiting",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="task",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("finished_at__isnull", True), ("key__isnull", False)),
-                fields=("backend", "key"),
-                name="jobqueue_task_key",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="task",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("idempotency_key__isnull", False)),
-                fields=("backend", "idempotency_key"),
-                name="jobqueue_task_idempotency",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="task",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("status__in", ["READY", "SCHEDULED", "RUNNING", "SUSPENDED", "SUCCESSFUL", "FAILED", "CANCELLED"])
-                ),
-                name="jobqueue_task_status",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="inboxmessage",
-            index=models.Index(fields=["task", "id"], name="jobqueue_inbox_task"),
-        ),
-        migrations.AddIndex(
-            model_name="inboxmessage",
-            index=models.Index(
-                condition=models.Q(("consumed_at__isnull", True)), fields=["task", "id"], name="jobqueue_inbox_unread"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="inboxmessage",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("dedupe_key__isnull", False)),
-                fields=("task", "dedupe_key"),
-                name="jobqueue_inbox_dedupe",
-            ),
         ),
     ]
