@@ -1,4 +1,4 @@
-"""Work of every kind for real executors, and what must be true when it is done."""
+"""All kinds of tasks for real executors, and checks of their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SERVED = 3
 
 
 def run_burst(fleet: Fleet, url: str) -> list[str]:
-    """Run functions, atomic and async bodies and a family of actors on three executors; gives what they said."""
+    """Run functions, atomic and async bodies and a family of actors on three executors. Return their output."""
     tiny.enqueue_many([((number,), {}) for number in range(5 * EACH)])
     book.enqueue_many([((), {})] * EACH)
     work_later.enqueue_many([((), {})] * EACH)

@@ -1,4 +1,4 @@
-"""What the processes themselves say: one line of JSON each, into one file that all of them append to."""
+"""The diary: one file to which all processes of a run append lines of JSON."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "VERIFICATION_DIARY"
-MOST_TRACEBACK = 3000  # characters: one write is to be one line
+MOST_TRACEBACK = 3000  # characters, so that one write is enough for a line
 NAME = re.compile(r"\b(?:executor|sender)-\d+\b")
 TASK = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b")
 _descriptors: dict[str, int] = {}
 
 
 def note(kind: str, *, path: str = "", **fields: Any) -> None:
-    """Write one line, in one call: what is appended so is never torn by others."""
+    """Append one line with one call, so that lines of several processes do not mix."""
     path = path or os.environ[VARIABLE]
     if path not in _descriptors:
         _descriptors[path] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -29,7 +29,7 @@ def note(kind: str, *, path: str = "", **fields: Any) -> None:
 
 
 class Logbook(logging.Handler):
-    """What a process logs, into a file of its own beside the diary: who is killed may leave half a line."""
+    """Write log records to a file per process, because a killed process may leave half a line."""
 
     def emit(self, record: logging.LogRecord) -> None:
         fields = {"level": record.levelname, "logger": record.name, "pid": record.process}
@@ -46,13 +46,13 @@ def read(path: str | Path) -> list[dict[str, Any]]:
 
 
 def read_logs(path: str) -> list[dict[str, Any]]:
-    """Give what all processes have logged beside this diary, oldest first."""
+    """Return the log records of all processes of this diary, oldest first."""
     found = [line for one in Path(path).parent.glob("*.jsonl") if one != Path(path) for line in read(one)]
     return sorted(found, key=lambda line: float(line["at"]))
 
 
 def last_lines(logs: Sequence[Mapping[str, Any]], about: str, each: int = 5, most: int = 40) -> str:
-    """Give the last lines of each process that is named in a text, and those on the tasks that are."""
+    """Return the last log lines of each process and each task that a text names."""
     names, tasks = set(NAME.findall(about)), set(TASK.findall(about))
     of = {name: [line for line in logs if line["who"] == name][-each:] for name in sorted(names)}
     on = [line for line in logs if tasks & set(TASK.findall(line["message"]))]

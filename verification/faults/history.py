@@ -1,4 +1,4 @@
-"""The history of one run: what the processes said, and what the database saw."""
+"""The history of one run: the diary of its processes and the records of the database's triggers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change of a task's row; `before` is None for its birth, `after` for its deletion."""
+    """One change of a task's row. `before` is None for an INSERT, `after` for a DELETE."""
 
     id: int
     task_id: str
@@ -104,14 +104,14 @@ class History:
         return [note for note in self.notes if note["kind"] == kind]
 
     def stories(self) -> dict[str, list[Change]]:
-        """Give the changes of each task."""
+        """Return the changes of each task."""
         found: dict[str, list[Change]] = defaultdict(list)
         for change in self.changes:
             found[change.task_id].append(change)
         return found
 
     def names(self) -> dict[str, str]:
-        """Give the name of each executor id."""
+        """Return the name of each executor id."""
         return {beat.executor_id: beat.name for beat in self.beats}
 
     def beats_of(self) -> dict[str, list[datetime]]:

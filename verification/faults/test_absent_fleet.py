@@ -1,4 +1,4 @@
-"""All executors are gone, for ten minutes: what waits can be seen, and those that come back do it in its order."""
+"""All executors are gone for ten minutes. Waiting tasks are visible, and later run in order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def let_time_pass() -> None:
 def test_fleet_that_comes_back_does_everything_in_order_of_rank(
     fleet: Fleet, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobqueue.http.health.CACHE_SECONDS", 0.0)  # nor what another test has seen
+    monkeypatch.setattr("jobqueue.http.health.CACHE_SECONDS", 0.0)  # no answer from another test
     dead = ExecutorFactory.create()
     lost = TaskFactory.create(running=True, executor_id=dead.pk, task_type=work.task_type, args=[0.0])
     for priority in (0, 50, -50, 100, 0, -100):
@@ -56,7 +56,7 @@ def test_fleet_that_comes_back_does_everything_in_order_of_rank(
     assert {"where": "default/default", "what": NOBODY} in health.json()["problems"]
     assert ">No executor<" in page
 
-    api.limit("default", 1)  # and all of them want it
+    api.limit("default", 1)  # all executors compete for it
     process = fleet.start("--threads", "4", heartbeat_timeout=1)
 
     assert wait_for_end() == {"SUCCESSFUL": 7}

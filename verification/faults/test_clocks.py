@@ -1,4 +1,4 @@
-"""Executors whose clocks are wrong, by an hour in either direction: the database's clock is the only one."""
+"""Executors with clocks that are wrong by an hour: only the database's clock counts."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def fleet(process_environment: dict[str, str], transactional_db: None) -> Iterat
 
 
 def start(fleet: Fleet, off: int, **environment: str) -> Process:
-    """Start an executor whose clock of the day is so far off; the one that only measures durations is right."""
+    """Start an executor with a wrong wall clock. Its monotonic clock is right."""
     environment |= {"PYTHONPATH": str(WRONG_CLOCK), "TESTS_CLOCK_OFF": str(off)}
     return fleet.start("--threads", "2", environment=environment, heartbeat_timeout=TIMEOUT, poll_interval=0.2)
 
 
 def test_the_clock_is_wrong_at_all(fleet: Fleet) -> None:
-    """Or the other tests here would prove nothing."""
-    compute.enqueue_many([((1.0,), {})] * 30)  # enough for one that is slow to start, too
+    """Without this, the other tests of this file would prove nothing."""
+    compute.enqueue_many([((1.0,), {})] * 30)  # enough for an executor that starts slowly
     executors = [start(fleet, off) for off in (HOUR, -HOUR)]
 
     early, late = (
@@ -80,7 +80,7 @@ def test_work_of_every_kind_is_done_when_it_is_due_and_told_so(fleet: Fleet, tmp
 
 
 def check_told(lines: list[str]) -> None:
-    """Errors, and what receivers of signals were told, have the database's time."""
+    """Errors, and the results that receivers of signals get, have the database's time."""
     rows = {str(row.pk): row for row in Task.objects.all()}
     for row in rows.values():
         for error in row.errors:
@@ -121,7 +121,7 @@ def test_tasks_of_the_dead_are_rescued_and_those_of_the_living_are_not(
 def test_history_of_a_task_has_the_databases_time(
     client: Client, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
-    """The page says how long ago that was by the database's clock."""
+    """The page shows the age by the database's clock."""
     moment = LogEntry._meta.get_field("action_time")
     monkeypatch.setattr(moment, "_get_default", lambda: timezone.now() + timedelta(seconds=HOUR))
     client.force_login(make_user(is_superuser=True))

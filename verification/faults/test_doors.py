@@ -1,4 +1,4 @@
-"""What strangers try at the HTTP API: a token where it does not belong, and a bomb for a body."""
+"""Attacks on the HTTP interface: misplaced tokens, and bodies that are too large or too deep."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_tokens_are_compared_in_constant_time(client: Client, monkeypatch: pytes
 
     assert Shop(client).submit().status_code == 201
     assert Shop(client, "Bearer x").submit().status_code == 401
-    assert set(compared) == {(64, 64)}  # hashes: not even the length of the secret is told
+    assert set(compared) == {(64, 64)}  # hashes, so that not even the length of the secret leaks
 
 
 def test_packed_body_is_not_unpacked(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""Databases whose default isolation is stricter than READ COMMITTED."""
+"""Databases with a default isolation level stricter than READ COMMITTED."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEVELS = ["repeatable read", "serializable"]
 
 @pytest.fixture
 def isolation(transactional_db: None) -> Iterator[Callable[[str], None]]:
-    """Change the default of the tests' database, for every session from now on."""
+    """Change the default isolation level of the test database for new sessions."""
     name = connection.ops.quote_name(connection.settings_dict["NAME"])
 
     def alter(change: str) -> None:
@@ -50,5 +50,5 @@ def test_executors_work_at_the_level(
     with fleet_of(process_environment) as fleet:
         run_burst(fleet, process_environment["DATABASE_URL"])
 
-    # What the database could not serialize, an atomic body say, ran again uncounted.
+    # After a serialization failure, an atomic body ran again without using an attempt.
     assert not Task.objects.exclude(errors=[]).exists()

@@ -1,4 +1,4 @@
-"""Mail in masses, in a circle and in every order: backoffs hold, nobody deadlocks, every message is read once."""
+"""Many messages, in circles and in all orders: backoff holds, each message is read once, without deadlocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ tried_at: dict[UUID, list[Any]] = {}
 
 
 class Stumbler(Actor, max_attempts=TRIES, backoff=Backoff(base=BACKOFF_SECONDS, factor=1.0, jitter=0.0)):
-    """Fails as often as it may, whatever it is sent."""
+    """Fails in each poll, with any messages."""
 
     def poll(self, context: PollContext[Any]) -> Any:
         tried_at.setdefault(UUID(str(context.id)), []).append(engine_for("default").now())
@@ -36,7 +36,7 @@ class Stumbler(Actor, max_attempts=TRIES, backoff=Backoff(base=BACKOFF_SECONDS, 
 
 
 class Gossip(Actor, max_attempts=1):
-    """Tells itself and all others each news that it hears of, in an order of its own."""
+    """Sends each new message to itself and all others, in its own order."""
 
     @dataclass
     class State:
@@ -58,7 +58,7 @@ class Listener(Actor):
 
 
 class Crier(Actor, max_attempts=1):
-    """Tells everybody at once, in no order."""
+    """Sends to all peers at once, in random order."""
 
     def poll(self, context: PollContext[Any], ids: list[str]) -> Any:
         return [*(Send(UUID(pk), "news") for pk in ids), Done(len(ids))]
@@ -98,7 +98,7 @@ def test_storm_of_messages_makes_no_failing_task_fail_faster(start: Start) -> No
     assert len(waits) == TRIES - 1
     assert min(waits) >= BACKOFF_SECONDS
     assert sent > TRIES
-    # It may be requeued, and reads them.
+    # After a requeue it reads them.
     assert InboxMessage.objects.filter(task_id=pk, consumed_at=None).count() == sent
 
 

@@ -1,4 +1,4 @@
-"""Payloads, inboxes, tracebacks and names that are far too large: refused in words, or done as any other."""
+"""Payloads, inboxes, tracebacks and names that are far too large: refused with a message, or processed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fume(characters: int) -> None:
 
 
 class Reader(Actor, max_attempts=1):
-    """Reads all its mail, of any length, and tells how much it was."""
+    """Reads all messages of any length, and returns their size."""
 
     @dataclass
     class State:
@@ -60,7 +60,7 @@ class Reader(Actor, max_attempts=1):
 
 
 class Hoarder(Actor, max_attempts=1):
-    """Keeps too much in its state."""
+    """Stores a state that is too large."""
 
     @dataclass
     class State:
@@ -118,7 +118,7 @@ def test_a_message_of_five_megabytes_in_an_error_is_cut(start: Start) -> None:  
 
 
 def test_a_full_inbox_is_read_in_order_and_to_its_end(start: Start) -> None:  # noqa: F811
-    """By as many polls as it takes; a million took three and a half minutes on a busy machine."""
+    """It takes several polls. A million messages took three and a half minutes on a busy machine."""
     reader = Reader.enqueue()
     with connection.cursor() as cursor:
         cursor.execute(
@@ -135,7 +135,7 @@ def test_a_full_inbox_is_read_in_order_and_to_its_end(start: Start) -> None:  # 
 
 
 def nothing() -> None:
-    """Is no task, and must not become one."""
+    """A function that is not a task."""
 
 
 def test_a_name_of_ten_thousand_characters_is_refused_where_it_is_declared() -> None:

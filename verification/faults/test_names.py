@@ -1,4 +1,4 @@
-"""Names that read like SQL, like patterns or like our own words name a queue, a task or a key, and nothing else."""
+"""Names that look like SQL, patterns or reserved words are plain names of queues, tasks and keys."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ FAR_SECONDS = 600.0
 
 
 def test_queue_of_any_name_is_announced_and_served(start: Start) -> None:  # noqa: F811
-    """It would be polled for much later: that a task starts says that its notice was understood."""
+    """The next poll is far away, so a task that starts proves that its notification arrived."""
     start(poll_interval=FAR_SECONDS)
-    wait_until(tasks.add.enqueue(0), Status.SUCCESSFUL)  # by now it listens, or has missed nothing yet
+    wait_until(tasks.add.enqueue(0), Status.SUCCESSFUL)  # the executor listens now, or has missed no notification yet
     for name in NAMES.values():
         for number in range(2):
             wait_until(tasks.add.using(queue_name=name).enqueue(number), Status.SUCCESSFUL)

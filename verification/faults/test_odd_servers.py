@@ -1,4 +1,4 @@
-"""A server that only reads for a while, one that has counted further than four bytes, one that is stingy."""
+"""A read-only server, one with numbers beyond four bytes, and one with few connections or a full queue."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fleet(process_environment: dict[str, str], transactional_db: None) -> Iterat
 
 @pytest.fixture
 def read_only(transactional_db: None) -> Iterator[Callable[[bool], None]]:
-    """Change it for all sessions but ours, which end."""
+    """Change it, and end all sessions but ours."""
     name = connection.ops.quote_name(connection.settings_dict["NAME"])
 
     def alter(is_on: bool) -> None:
@@ -78,7 +78,7 @@ def test_executor_waits_while_the_database_only_reads(fleet: Fleet, read_only: C
 
 @pytest.fixture
 def capped(process_environment: dict[str, str], transactional_db: None) -> Iterator[Callable[[int], dict[str, str]]]:
-    """Let executors log in as somebody who may have so many connections."""
+    """Let executors log in as a role with this connection limit."""
 
     def cap(most: int) -> dict[str, str]:
         with connection.cursor() as cursor:
@@ -139,7 +139,7 @@ def test_numbers_beyond_four_bytes_are_as_good_as_small_ones(fleet: Fleet) -> No
 
 @pytest.fixture
 def full_of_notices(transactional_db: None) -> Iterator[Callable[[], None]]:
-    """Fill the server's queue of notices, kept by who LISTENs in a transaction; gives what ends that one."""
+    """Fill the server's notification queue with a LISTEN in an open transaction. Return a function that ends it."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('max_notify_queue_pages', true)")
         if (cursor.fetchone() or [None])[0] != FEW_PAGES:
@@ -163,7 +163,7 @@ def test_no_room_for_notices_is_said_once_and_costs_nothing_else(
         tiny.enqueue_many([((number,), {}) for number in range(3)])
         with transaction.atomic():
             tiny.enqueue(3)
-        number = Fibonacci.enqueue(6)  # its children are told of by the executor
+        number = Fibonacci.enqueue(6)  # the executor sends the notifications of its children
         for _ in range(2):
             engine_for("default").notify(["default"])
         assert wait_for_end()["SUCCESSFUL"] == Task.objects.count()
@@ -174,7 +174,7 @@ def test_no_room_for_notices_is_said_once_and_costs_nothing_else(
     full_of_notices()
 
     def is_heard_again() -> bool:
-        engine_for("default").notify(["default"])  # a full queue stays full until somebody looks
+        engine_for("default").notify(["default"])  # a full queue stays full until a session reads it
         notify_from_elsewhere("default", "whoever listens")
         return True
 

@@ -1,4 +1,4 @@
-"""Behind a pooler that gives each transaction another session: all works, and what cannot is said."""
+"""A pooler that gives each transaction another session: executors work, and `doctor` reports the limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
 
 @pytest.fixture
 def pooler(transactional_db: None) -> Iterator[Pooler]:
-    """Before the tests' own server, with fewer sessions than the executors have connections."""
+    """Start PgBouncer before the test server, with fewer sessions than the executors have connections."""
     with run_pooler(connection.settings_dict, mode="transaction", sessions=5) as pooler:
         yield pooler
 
@@ -52,7 +52,7 @@ def test_conformance_suite_holds_behind_a_pooler() -> None:
 def test_executors_work_through_fewer_sessions_than_they_have_connections(fleet: Fleet, url: str) -> None:
     said = run_burst(fleet, url)
 
-    # Statements of one name are not the same on every session: none was prepared, and none went wrong.
+    # A name stands for different statements on each session, so executors must not prepare any.
     assert sum("database.pooler_detected connection=loop" in output for output in said) == SERVED
     assert not [line for output in said for line in output.splitlines() if "database.unreachable" in line]
     with connection.cursor() as cursor:

@@ -1,7 +1,7 @@
 """
-What `make verify` does at length, once: executors, senders and the server are killed, and nothing is lost or doubled.
+The short campaigns: executors, senders and the server are killed, and no task is lost or runs twice.
 
-JOBQUEUE_SEED decides who dies and when.
+JOBQUEUE_SEED decides the victims and the times.
 """
 
 from __future__ import annotations

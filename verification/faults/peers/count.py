@@ -1,4 +1,4 @@
-"""What came of the tasks of one run: plain counting, the same for every side."""
+"""Count the results of one run, in the same way for each queue."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def count(seen: Seen) -> Count:
 
 
 def restarts(notes: Sequence[Note]) -> Iterator[float]:
-    """Give the seconds from what was done to a worker to the next start of the task it had begun before."""
+    """Return the seconds from a fault of a worker to the next start of each task that it had started."""
     blows = [note for note in notes if note["kind"] == "hurt"]
     starts: dict[int, list[Note]] = defaultdict(list)
     for note in sorted(notes, key=lambda note: note["at"]):

@@ -1,4 +1,4 @@
-"""Workers and a sender of one side, on a database of their own, which may be killed, frozen and cut off."""
+"""The workers and the sender of one queue, on their own database. Faults kill, freeze and disconnect them."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ CHECKOUT = Path(__file__).parents[3]
 STRENGTH = 4  # workers
 LOOK_SECONDS = 0.05
 PATIENCE_SECONDS = 60.0
-# Nothing moves any more. Longer than a pool of psycopg_pool waits for a connection by default, 30 s.
+# without progress. Longer than the default wait of psycopg_pool for a connection, 30 s.
 QUIET_SECONDS = 15 * TIMEOUT_SECONDS
-LONGEST_SECONDS = 180.0  # of the rest, when nothing hurts any more
+LONGEST_SECONDS = 180.0  # for the remaining tasks, after the last fault
 STOP_SECONDS = 10.0
 RECOVERY_SECONDS = 10.0
 
 
 class Stalled(RuntimeError):
-    """What was waited for did not come."""
+    """A wait took too long."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +58,7 @@ class Worker:
 
 
 class Crew:
-    """One run. exits: of workers that ended by themselves; each is started again, as a service manager would."""
+    """One run. exits: the number of workers that ended by themselves. Each is started again."""
 
     def __init__(self, cluster: Cluster, side: Side, database: str, folder: Path, *, is_behind_proxy: bool) -> None:
         self.cluster, self.side, self.exits = cluster, side, 0
@@ -77,14 +77,14 @@ class Crew:
     # --- processes
 
     def begin(self, seed: int) -> None:
-        """Return when all are at work."""
+        """Wait until all workers run."""
         program = [sys.executable, "-m", "verification.faults.peers.sender", self.side.function, str(seed)]
         self._sender = self._start("sender", program, self.cluster.url_for(self._database))
         self.supervise()
         self.wait_for(self.is_complete, "all workers at work")
 
     def supervise(self) -> None:
-        """Start another worker for each that has ended."""
+        """Replace each worker that has ended."""
         for worker in [worker for worker in self._workers if not worker.is_alive]:
             self._workers.remove(worker)
             self.exits += not worker.is_killed
@@ -120,7 +120,7 @@ class Crew:
             )
 
     def at_work(self) -> list[Worker]:
-        """Who lives and has begun a task."""
+        """Return the living workers that have started a task."""
         busy = {note["who"] for note in diary.read(self._diary) if note["kind"] == "started"}
         return [worker for worker in self._workers if worker.is_alive and worker.name in busy]
 
@@ -128,7 +128,7 @@ class Crew:
         return len(self.at_work()) == STRENGTH
 
     def recover(self) -> None:
-        """Wait for all to be at work again; not for long, since some never will."""
+        """Wait a short time for all workers to run again. Some never will."""
         until = time.monotonic() + RECOVERY_SECONDS
         while not self.is_complete() and time.monotonic() < until:
             self.wait(LOOK_SECONDS)
@@ -138,7 +138,7 @@ class Crew:
         return chance.choice(self.wait_for(self.at_work, "a worker at work"))
 
     def hurt(self, whom: str) -> None:
-        """Note what is about to be done, and to whom."""
+        """Note a fault and its victims before it happens."""
         diary.note("hurt", path=self._diary, whom=whom)
 
     def kill(self, worker: Worker) -> None:
@@ -149,7 +149,7 @@ class Crew:
     # --- the database
 
     def ask(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """Ask the server itself, past the proxy; again where it was just killed."""
+        """Query the server without the proxy. Repeat the query if the server was just killed."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
@@ -172,7 +172,7 @@ class Crew:
     # --- waiting
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, in which whoever ends is replaced."""
+        """Wait, and replace the workers that end."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(left, LOOK_SECONDS))
@@ -187,7 +187,7 @@ class Crew:
         return value
 
     def finish(self) -> Seen:
-        """Send no more, let the rest run until nothing moves any more, and see what there is."""
+        """Stop sending, wait until there is no progress, and count the results."""
         assert self._sender is not None
         _stop(self._sender)
         began = moved_at = time.monotonic()
@@ -229,7 +229,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 class Stable:
-    """One server, and for each side a database with its tables, of which each run gets a copy."""
+    """One server with a template database for each queue. Each run gets a copy."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -250,7 +250,7 @@ class Stable:
         finally:
             self._cluster.start()
             crew.close()
-        shutil.rmtree(folder)  # what a failed run wrote stays
+        shutil.rmtree(folder)  # a failed run keeps its files
 
     def _create(self, name: str, template: str) -> None:
         with psycopg.connect(self._cluster.url, autocommit=True) as connection:

@@ -1,4 +1,4 @@
-"""What the task of every side does: one row in the table of effects, and some time."""
+"""The task of each queue: insert one row into the table of effects, and wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from verification.faults.diary import note
 
 
 def work(number: int, seconds: float) -> None:
-    """Write the effect in the transaction that is open, and keep it open for so long."""
+    """Write the effect in the open transaction, and keep the transaction open for a while."""
     note("started", number=number)
     with connection.cursor() as cursor:
         cursor.execute("INSERT INTO trust_effect (number) VALUES (%s)", [number])

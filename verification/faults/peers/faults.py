@@ -1,4 +1,4 @@
-"""What is done to the workers of every side, how often, and how one run goes."""
+"""The faults, how often they happen, and the course of one run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Deed = Callable[[Crew, random.Random], None]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """title: of its row. times: by default. gap_seconds: between two, from and to."""
+    """title: its row in the table. times: the default number. gap_seconds: shortest and longest pause between two."""
 
     title: str
     deed: Deed
@@ -35,7 +35,7 @@ def kill(crew: Crew, chance: random.Random) -> None:
 
 
 def freeze(crew: Crew, chance: random.Random) -> None:
-    """Longer than the timeout, as a virtual machine that is moved; then it goes on, and knows nothing."""
+    """Freeze a worker for longer than the timeout, as a moved virtual machine is, and resume it."""
     victim = crew.victim(chance)
     crew.hurt(victim.name)
     victim.process.send_signal(signal.SIGSTOP)
@@ -51,7 +51,7 @@ def kill_server(crew: Crew, chance: random.Random) -> None:
 
 
 def end_sessions(crew: Crew, chance: random.Random) -> None:
-    """All that one worker has; it may have none for a moment, between two tasks."""
+    """End all sessions of one worker. It may have none between two tasks."""
     query = (
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND application_name = %s"
@@ -77,7 +77,7 @@ FAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """exits: of workers that ended by themselves, and were started again."""
+    """exits: the number of workers that ended by themselves and were started again."""
 
     times: int
     exits: int

@@ -1,4 +1,4 @@
-"""Who is tried: what a user would install and start, and where it keeps what became of a task."""
+"""The compared queues: package, command, and the query for the state of their tasks."""
 
 from __future__ import annotations
 
