@@ -76,7 +76,7 @@ def lost(history: History) -> Iterator[str]:
         story = stories.get(str(note["task"]), [])
         end = next((change for change in reversed(story) if change.after is not None), None)
         if end is None or end.after not in FINAL:
-            yield f"task {note['task']} was acknowledged and is {end.after if end else 'not there'}"
+            yield f"task {note['task']} was acknowledged and is {end.after if end else 'missing'}"
         elif end.after == "SUCCESSFUL" and "expected" in note and json.loads(end.result or "null") != note["expected"]:
             yield f"task {note['task']} gave {end.result}, not {note['expected']!r}"
     seen = numbers_seen(history)
@@ -157,7 +157,7 @@ def stolen(history: History) -> Iterator[str]:
         if silence + UNSEEN < timedelta(seconds=history.timeout_seconds):
             yield f"task {change.task_id} by {change.actor} from {name}, silent for {silence.total_seconds():.2f} s"
         elif hurt.get(name or "", float("inf")) > change.at.timestamp():
-            yield f"task {change.task_id} by {change.actor} from {name}, to whom nothing was done"
+            yield f"task {change.task_id} by {change.actor} from {name}, which had no fault"
 
 
 def miscounted(history: History) -> Iterator[str]:

@@ -1,5 +1,5 @@
--- What happened, as the database itself saw it: every change of a task, every beat, every message, every effect.
--- `actor` is the process that wrote: its application_name, which the rig gives it.
+-- Triggers that record each change of a task, each heartbeat, each message and each effect.
+-- `actor` is the application_name of the process that wrote.
 CREATE TABLE trust_change (
     id bigserial PRIMARY KEY, task_id uuid, before text, after text, claim_before bigint, claim_after bigint,
     attempts_before int, attempts_after int, max_attempts int, polls_before bigint, polls_after bigint,
@@ -14,7 +14,7 @@ CREATE TABLE trust_mail (
     actor text DEFAULT current_setting('application_name'),
     xact xid8 DEFAULT pg_current_xact_id(), at timestamptz DEFAULT clock_timestamp()
 );
--- Written by bodies in the transaction of their outcome: key is that of the poll, or of the message.
+-- Bodies write these rows in the transaction of their outcome. `key` identifies the poll or the message.
 CREATE TABLE trust_effect (
     id bigserial PRIMARY KEY, kind text, key text, task_id uuid,
     actor text DEFAULT current_setting('application_name'),
@@ -61,8 +61,8 @@ FOR EACH ROW EXECUTE FUNCTION trust_note_mail();
 CREATE TRIGGER trust_note_gone AFTER DELETE ON jobqueue_inboxmessage
 FOR EACH ROW WHEN (OLD.consumed_at IS NULL) EXECUTE FUNCTION trust_note_mail();
 
--- A disk without room, as far as a trigger can be one: while trust_full has a row, so large a share of the statements
--- that write to the queue fails as the server's own do then.
+-- Simulates a full disk. While trust_full has a row, that share of the statements that write to the queue fails with
+-- the error of a full disk.
 CREATE TABLE trust_full (share float8 NOT NULL);
 CREATE FUNCTION trust_extend() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
 BEGIN

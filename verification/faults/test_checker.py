@@ -1,4 +1,4 @@
-"""The judge itself: a good history passes, and each forged one is caught by the rule that it breaks."""
+"""The checker: a good history passes, and each forged one breaks the rule that it should."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def ledger(*numbers: int) -> Change:
 
 
 def with_mail(*seen: int) -> History:
-    """One number was sent and acknowledged, and its reader ended with these."""
+    """Return a history in which number 1 was sent, and its reader ended with `seen`."""
     return replace(
         with_changes(*GOOD.changes[:4], ledger(*seen)),
         notes=[*GOOD.notes[1:], {"kind": "sent", "number": 1, "at": 0.0}],
@@ -205,7 +205,7 @@ def consumed(pk: int, xact: str = "3") -> Mail:
 
 
 def book(*effects: Effect) -> History:
-    """A ledger reads one message in a commit function, and enters these."""
+    """Return a history in which a commit function reads one message and writes `effects`."""
     notes = [{"kind": "enqueued", "task": "t", "at": 0.0}, *GOOD.notes[1:]]
     return replace(
         with_changes(*GOOD.changes[:4], ledger(1)), notes=notes, mail=[*GOOD.mail, consumed(2)], effects=effects
@@ -213,7 +213,7 @@ def book(*effects: Effect) -> History:
 
 
 def poisoned(*more: Change) -> History:
-    """It was to end after two losses, and has had one."""
+    """Return a history with one executor loss, for a task that may have two."""
     notes = [{"kind": "poisoned", "task": "t", "losses": 2, "at": 0.0}, *GOOD.notes[1:]]
     return replace(with_changes(*GOOD.changes[:4], *more), notes=notes, logs=())
 
@@ -222,9 +222,9 @@ FORGED: list[tuple[str, str, Callable[[], History]]] = [
     ("lost", "a task that vanished", lambda: replace(GOOD, changes=[], effects=[])),
     ("lost", "a task that was deleted before its end", lambda: with_changes(
         born(), replace(born(), before="READY", after=None))),
-    ("lost", "another result than was asked for", lambda: changed(4, result='"kept"')),
-    ("lost", "a message that nobody read", lambda: with_mail(2)),
-    ("failed", "a task that nobody cancelled", lambda: changed(4, after="CANCELLED", result=None)),
+    ("lost", "a wrong result", lambda: changed(4, result='"kept"')),
+    ("lost", "a message that was not read", lambda: with_mail(2)),
+    ("failed", "a task cancelled without a request", lambda: changed(4, after="CANCELLED", result=None)),
     ("doubled", "an effect twice", lambda: replace(GOOD, effects=[*GOOD.effects, *GOOD.effects])),
     ("doubled", "a message read twice", lambda: with_mail(1, 1)),
     ("doubled", "a message consumed twice", lambda: replace(GOOD, mail=[*GOOD.mail, consumed(2), consumed(3)])),
@@ -232,15 +232,15 @@ FORGED: list[tuple[str, str, Callable[[], History]]] = [
     ("torn", "an effect whose outcome came later", lambda: changed(4, xact="4")),
     ("torn", "an effect without an outcome", lambda: with_effect_of_a_dead_claim()),
     ("torn", "an outcome without its effect", lambda: replace(GOOD, effects=[])),
-    ("torn", "a message that was read and not entered", book),
+    ("torn", "a message that was read without an effect", book),
     ("torn", "a message consumed without an outcome", lambda: replace(GOOD, mail=[*GOOD.mail, consumed(2, "4")])),
     ("fenced", "an outcome of a replaced claim", lambda: changed(4, actor="executor-a")),
     ("fenced", "a claim number used twice", lambda: changed(3, claim_before=1, claim_after=1)),
     ("fenced", "a claim number that was reset", lambda: changed(3, claim_before=1, claim_after=0)),
     ("fenced", "an end without a claim", lambda: with_changes(born(), replace(ended(1), before="READY"))),
-    ("fenced", "a holder that is kept", lambda: changed(4, taker="b")),
-    ("stolen", "a rescue from an executor that beats", lambda: with_beat_of_the_dead(2.5)),
-    ("stolen", "a rescue from an executor that is well", lambda: replace(GOOD, notes=GOOD.notes[:1])),
+    ("fenced", "a claim that outlives its end", lambda: changed(4, taker="b")),
+    ("stolen", "a rescue from an executor with heartbeats", lambda: with_beat_of_the_dead(2.5)),
+    ("stolen", "a rescue from an executor without a fault", lambda: replace(GOOD, notes=GOOD.notes[:1])),
     ("miscounted", "a loss that costs an attempt", lambda: changed(2, attempts_before=0, attempts_after=1)),
     ("miscounted", "a loss that counts twice", lambda: changed(2, losses_after=2)),
     ("miscounted", "two attempts in one", lambda: changed(
@@ -250,20 +250,20 @@ FORGED: list[tuple[str, str, Callable[[], History]]] = [
     ("miscounted", "two polls in one", lambda: changed(4, polls_after=2)),
     ("miscounted", "a good end without a poll", lambda: changed(4, polls_after=0)),
     ("miscounted", "a good end without its worker", lambda: changed(4, workers_after=1)),
-    ("miscounted", "a poll that nobody claimed", lambda: changed(3, polls_before=0, polls_after=1)),
+    ("miscounted", "a poll without a claim", lambda: changed(3, polls_before=0, polls_after=1)),
     ("miscounted", "the name of another worker", lambda: changed(4, last_worker="a")),
     ("miscounted", "a lost attempt without its worker", lambda: changed(2, workers_after=0)),
-    ("failed", "a neighbour's death", lambda: changed(4, after="FAILED")),
-    ("failed", "a poison that succeeds", lambda: poisoned(ended(5, 2, "b", 1))),
-    ("failed", "a poison that may kill once more", lambda: poisoned(replace(ended(5, 2, "b", 1), after="FAILED"))),
-    ("lost", "a poison that is gone", lambda: replace(poisoned(), changes=[])),
-    ("contradicted", "an end that only its executor knows of", lambda: with_line(
+    ("failed", "a task that fails because another one kills the process", lambda: changed(4, after="FAILED")),
+    ("failed", "a task that kills its process and succeeds", lambda: poisoned(ended(5, 2, "b", 1))),
+    ("failed", "a failure before the last loss", lambda: poisoned(replace(ended(5, 2, "b", 1), after="FAILED"))),
+    ("lost", "a task that kills its process and vanishes", lambda: replace(poisoned(), changes=[])),
+    ("contradicted", "an end that only the log contains", lambda: with_line(
         "INFO", "task.succeeded task=pay id=u queue=default attempt=1/1000")),
-    ("contradicted", "an end that was another's", lambda: with_line(
+    ("contradicted", "an end that another executor committed", lambda: with_line(
         "INFO", "task.succeeded task=pay id=t queue=default attempt=1/1000", who="a")),
-    ("unexplained", "an error of ours", lambda: with_line(
+    ("unexplained", "an error of the executor", lambda: with_line(
         "WARNING", "executor.loop_crashed", error="builtins.KeyError", traceback="KeyError: 7", who="a", seconds=2.0)),
-    ("unexplained", "a body that fails as nobody asked it to", lambda: with_line(
+    ("unexplained", "a body that fails without being asked to", lambda: with_line(
         "WARNING", "task.retried task=pay id=t queue=default attempt=1/9 error=AttributeError: no")),
     ("unexplained", "an executor that fails by itself", lambda: with_line("CRITICAL", "executor.failed")),
     ("unexplained", "an error before the fault", lambda: with_line("ERROR", "executor.failed", who="a", seconds=0.7)),
@@ -283,7 +283,7 @@ def with_line(*args: Any, **more: Any) -> History:
 def look_fails_beside_a_fault(
     *, begins: float, fault_is_over: float, begins_again: float = 0.0, next_fault: float = 90.0, word: str = "retried"
 ) -> History:
-    """An attempt begins and fails. begins_again: when the next one does, where that is logged before the failure."""
+    """Return a history with a failed attempt. begins_again: start of the next attempt, logged before the failure."""
     what = "task=look id=u queue=default attempt=1/9"
     starts = [begins, begins_again] if begins_again else [begins]
     failed_at = starts[-1] + 0.3

@@ -1,4 +1,4 @@
-"""How the tasks of the others are counted: on forged runs, since no peer is installed here."""
+"""Counting the tasks of other queues, on forged runs, because those queues are not installed here."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ def test_task_that_nobody_acknowledged_does_not_count() -> None:
     assert (seen.acknowledged, seen.failed, seen.lost, seen.doubled, seen.torn) == (1, 0, 0, 0, 0)
 
 
-def test_restart_counts_from_the_blow_to_the_next_start_of_what_the_victim_had_begun() -> None:
+def test_restart_counts_from_the_fault_to_the_next_start() -> None:
     notes = [started(1, "a", 1.0), hurt("a", 1.2), started(1, "b", 5.0), started(2, "b", 1.1), started(2, "a", 1.3)]
     assert list(restarts(notes)) == [pytest.approx(3.8)]
 
 
-def test_restart_after_a_failure_is_nobodys_blow() -> None:
+def test_restart_after_a_failure_is_not_counted() -> None:
     assert list(restarts([started(1, "a", 1.0), started(1, "b", 2.0), hurt("b", 2.5), hurt("a", 3.0)])) == []
 
 
-def test_blow_to_the_server_hits_everybody() -> None:
+def test_fault_of_the_server_counts_for_all_workers() -> None:
     notes = [
         started(1, "a", 1.0),
         started(2, "b", 1.0),
@@ -81,7 +81,7 @@ def test_blow_to_the_server_hits_everybody() -> None:
     assert sorted(restarts(notes)) == [pytest.approx(1.0), pytest.approx(2.0)]
 
 
-def test_section_is_put_before_the_last_and_later_replaced_in_its_place() -> None:
+def test_section_goes_before_the_last_and_is_replaced_in_place() -> None:
     once = with_section(PAGE, "Beside others", "## Beside others\n\nOld.\n")
     twice = with_section(once, "Beside others", "## Beside others\n\nNew.\n")
     assert section(PAGE, "Beside others") == ""
