@@ -1,4 +1,4 @@
-"""Messages to tasks: from code, from other tasks, and from a child that ended to its parent."""
+"""Messages to tasks: from code, from other tasks, and from ended children to their parents."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from jobqueue.records import FINAL, NewMessage, Status, StoredMessage
 
 logger = logging.getLogger(__name__)
 
-UNSUCCESSFUL = (Status.FAILED, Status.CANCELLED)  # and may be requeued
-MESSAGES_PER_POLL = 1000  # if there are more, the task runs again at once
-MAX_DOUBLINGS = 10  # of that, for a task that consumes nothing
+UNSUCCESSFUL = (Status.FAILED, Status.CANCELLED)  # may be requeued
+MESSAGES_PER_POLL = 1000  # with more messages, the task runs again at once
+MAX_DOUBLINGS = 10  # of MESSAGES_PER_POLL, for a task that consumes nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class Ending:
 class Messages(Part):
     def send(self, messages: Sequence[NewMessage]) -> list[int]:
         """
-        Insert messages in the caller's transaction, who wakes the receivers after the commit.
+        Insert messages in the caller's transaction. The caller wakes the receivers after the commit.
 
         Raise TaskNotFound or TaskFinished, and insert nothing, if a receiver is unknown or has ended. A repeated
-        dedupe_key inserts nothing and has no id in the answer, also if its receiver has ended since. Locks: the
-        receivers FOR KEY SHARE. This blocks their deletion, but neither other senders nor their executors.
+        dedupe_key inserts nothing and returns no id, also if its receiver has ended since.
+        Locks: the receivers FOR KEY SHARE. This blocks their deletion, but neither other senders nor their executors.
         """
         with self.db.transaction():
             return self.insert_or_raise(messages)
@@ -60,7 +60,7 @@ class Messages(Part):
         return [pk for pk, _ in self._insert_all(new)]
 
     def without_repeats(self, messages: Sequence[NewMessage]) -> list[NewMessage]:
-        """Leave out messages whose dedupe_key their receiver has seen."""
+        """Leave out messages with a dedupe_key that their receiver has seen."""
         keys = {message.dedupe_key for message in messages} - {None}
         if not keys:
             return list(messages)
@@ -72,25 +72,25 @@ class Messages(Part):
 
     def check_receivers(self, messages: Sequence[NewMessage]) -> None:
         """Raise an error for the first receiver that is unknown or has ended."""
-        found = dict(self.db.tasks.filter(pk__in=receivers(messages)).values_list("pk", "finished_at"))
+        finished_at = dict(self.db.tasks.filter(pk__in=receivers(messages)).values_list("pk", "finished_at"))
         for message in messages:
-            if message.task_id not in found:
+            if message.task_id not in finished_at:
                 raise TaskNotFound(f"There is no task {message.task_id} to send to.")
-            if found[message.task_id] is not None:
+            if finished_at[message.task_id] is not None:
                 raise TaskFinished(f"Task {message.task_id} has ended and takes no messages.")
 
     def insert(self, messages: Sequence[NewMessage]) -> list[tuple[int, UUID]]:
         """
-        Insert the messages whose receiver is live and whose dedupe_key is new. Return the id and receiver of each.
+        Insert messages with a new dedupe_key, or none, for live receivers. Return the id and receiver of each.
 
-        The end of a child is kept for a FAILED or CANCELLED parent, too, unless that is being pruned.
+        The end of a child is kept for a FAILED or CANCELLED parent, too, unless another session prunes the parent.
         """
-        found = dict(self.db.tasks.filter(pk__in=receivers(messages)).values_list("pk", "status"))
-        living = {pk for pk, status in found.items() if status not in FINAL}
+        statuses = dict(self.db.tasks.filter(pk__in=receivers(messages)).values_list("pk", "status"))
+        live = {pk for pk, status in statuses.items() if status not in FINAL}
         parents = {message.task_id for message in messages if message.child_status is not None}
-        unlucky = {pk for pk in parents - living if found.get(pk) in UNSUCCESSFUL}
-        kept = unlucky - self._locked_by_others(unlucky)
-        return self._insert_all([m for m in messages if m.task_id in living or (m.child_status and m.task_id in kept)])
+        ended = {pk for pk in parents if statuses.get(pk) in UNSUCCESSFUL}
+        kept = ended - self._locked_by_others(ended)
+        return self._insert_all([m for m in messages if m.task_id in live or (m.child_status and m.task_id in kept)])
 
     def _insert_all(self, messages: Sequence[NewMessage]) -> list[tuple[int, UUID]]:
         now = self.db.now()
@@ -126,24 +126,25 @@ class Messages(Part):
         number of others. Call this after the claim: later messages make the task run again. Locks: none.
         """
         messages: dict[UUID, list[StoredMessage]] = {}
-        for letter in self._unread(ids, limit):
-            messages.setdefault(letter.task_id, []).append(letter)
-        full = [pk for pk, letters in messages.items() if len(letters) >= limit]
-        unread = self.db.tasks.filter(pk__in=full, unread_polls__gt=0).values_list("pk", "unread_polls") if full else ()
-        for pk, unread_polls in unread:
+        for message in self._unread(ids, limit):
+            messages.setdefault(message.task_id, []).append(message)
+        full = [pk for pk, unread in messages.items() if len(unread) >= limit]
+        polls = self.db.tasks.filter(pk__in=full, unread_polls__gt=0).values_list("pk", "unread_polls") if full else ()
+        for pk, unread_polls in polls:
             messages[pk] = self._unread([pk], limit << min(unread_polls, MAX_DOUBLINGS))
         return messages
 
     def _unread(self, ids: Collection[UUID], limit: int) -> list[StoredMessage]:
         columns = ("pk", "task_id", "sender_id", "child_status", "text", "sent_at")
-        found: list[tuple[Any, ...]] = []
+        unread: list[StoredMessage] = []
         for task_id in ids:
             rows = self.db.messages.filter(task_id=task_id, consumed_at__isnull=True).order_by("pk")
-            found += rows.annotate(text=Cast("body", TextField())).values_list(*columns)[:limit]
-        return [letter(*row) for row in found]
+            rows = rows.annotate(text=Cast("body", TextField()))
+            unread += map(stored_message, rows.values_list(*columns)[:limit])
+        return unread
 
     def count_unread(self, ids: Collection[UUID]) -> dict[UUID, int]:
-        """Count the messages that wait for these tasks; a task without any is left out. Locks: none."""
+        """Count the unread messages of tasks. Tasks without any are left out. Locks: none."""
         unread = self.db.messages.filter(task_id__in=ids, consumed_at__isnull=True)
         return dict(unread.values_list("task_id").annotate(count=Count("pk")).order_by())
 
@@ -153,7 +154,7 @@ class Messages(Part):
         return {str(key): pk for key, pk in rows}
 
     def find_seen(self, sent: Collection[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
-        """Return the ended tasks that had a key and have seen a dedupe_key, by such pairs."""
+        """Return the ended tasks for pairs of a key that they held and a dedupe_key that they have seen."""
         keys, dedupe_keys = {key for key, _ in sent}, {dedupe_key for _, dedupe_key in sent}
         rows = self.db.tasks.finished().filter(key__in=keys, inbox__dedupe_key__in=dedupe_keys)
         found = rows.order_by("pk").values_list("key", "inbox__dedupe_key", "pk") if sent else ()
@@ -165,9 +166,7 @@ class Messages(Part):
 
     def report_ends(self, endings: Sequence[Ending]) -> set[UUID]:
         """
-        Send a message to the parents of ended children, once in a child's life, even if it is requeued.
-
-        Return the parents that got one.
+        Notify the parents of ended children, once in a child's life. Return the parents that got a message.
         """
         if endings:
             self.db.tasks.filter(pk__in=[ending.child_id for ending in endings]).update(parent_notified_at=Clock())
@@ -192,12 +191,12 @@ class Messages(Part):
         self.db.messages.filter(task_id__in=ids)._raw_delete(self.db.using)
 
     def unreachable(self, ids: Collection[UUID]) -> set[UUID]:
-        """Return the receivers for which an insert would wait: here, ended tasks that are being pruned."""
-        ended_badly = self.db.tasks.filter(pk__in=ids, status__in=UNSUCCESSFUL) if ids else self.db.tasks.none()
-        return self._locked_by_others(ended_badly.values_list("pk", flat=True))
+        """Return the receivers for which an insert would wait: those that another session prunes."""
+        unsuccessful = self.db.tasks.filter(pk__in=ids, status__in=UNSUCCESSFUL) if ids else self.db.tasks.none()
+        return self._locked_by_others(unsuccessful.values_list("pk", flat=True))
 
     def _locked_by_others(self, ids: Iterable[UUID]) -> set[UUID]:
-        """Lock ended tasks. Return those that another session has locked, perhaps to prune them."""
+        """Lock ended tasks. Return those that another session has locked."""
         ended = set(ids)
         return ended - {row.pk for row in self.db.lock(ended).only("pk")} if ended else ended
 
@@ -206,10 +205,16 @@ class Messages(Part):
         return {pk for pk, count in self.count_unread(left).items() if count > left[pk]} if left else set()
 
 
-def letter(
-    pk: int, task_id: UUID, sender_id: UUID | None, child_status: str | None, body: str | None, at: datetime
-) -> StoredMessage:
+def stored_message(row: Sequence[Any]) -> StoredMessage:
+    pk, task_id, sender_id, child_status, body, at = row
     return StoredMessage(id=pk, task_id=task_id, sender_id=sender_id, child_status=child_status, body=body, sent_at=at)
+
+
+def ending_of(row: Any, status: Status, body: str | None) -> Ending | None:
+    """Return the message for the parent of a task that ends with this status, once in the task's life."""
+    if status not in FINAL or row.parent_id is None or row.parent_notified_at is not None:
+        return None
+    return Ending(row.pk, row.parent_id, status, body)
 
 
 def receivers(messages: Sequence[NewMessage]) -> set[UUID]:

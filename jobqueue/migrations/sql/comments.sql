@@ -56,7 +56,6 @@ COMMENT ON COLUMN jobqueue_task.timeout_at IS 'End of a wait, if wake_at is earl
 COMMENT ON COLUMN jobqueue_task.executor_losses IS 'Executors lost while they ran this task. From 2 on it runs alone.';
 COMMENT ON COLUMN jobqueue_task.errors IS 'Errors of attempts, newest last: JSON array, at most 20.';
 COMMENT ON COLUMN jobqueue_task.parent_notified_at IS 'When the parent got the only message of this task''s end.';
-
 COMMENT ON TABLE jobqueue_inboxmessage IS
 $$A message to a task. The sender is outside, another task, or a child that has ended.
 
@@ -69,7 +68,6 @@ COMMENT ON COLUMN jobqueue_inboxmessage.body IS 'Content: JSON. From an ended ch
 COMMENT ON COLUMN jobqueue_inboxmessage.child_status IS 'Final status of an ended child; NULL for other messages.';
 COMMENT ON COLUMN jobqueue_inboxmessage.dedupe_key IS 'Unique per receiver. The row stays, emptied, once consumed.';
 COMMENT ON COLUMN jobqueue_inboxmessage.consumed_at IS 'When a message with a dedupe_key was consumed. NULL: unread.';
-
 COMMENT ON TABLE jobqueue_executor IS
     'A process that runs tasks (manage.py run_executors), or ran them recently. It writes its heartbeat 3 times per '
     'HEARTBEAT_TIMEOUT (30 s). When the heartbeat is older than the timeout, others take its tasks.';
@@ -78,15 +76,12 @@ COMMENT ON COLUMN jobqueue_executor.queue_limits IS 'Concurrency limits of queue
 COMMENT ON COLUMN jobqueue_executor.slots IS 'Number of threads for tasks.';
 COMMENT ON COLUMN jobqueue_executor.state IS 'RUNNING; QUIET: paused; DRAINING: stops when its tasks end; STOPPED.';
 COMMENT ON COLUMN jobqueue_executor.command IS 'QUIET, RESUME or STOP. The executor empties it within about a second.';
-
 COMMENT ON TABLE jobqueue_spareheartbeat IS
     'Heartbeats of executors whose row in jobqueue_executor another session keeps locked. Usually empty. The newer of '
     'the two heartbeats counts. Rows are deleted after a day. executor_id is no foreign key: that would need the lock.';
-
 COMMENT ON TABLE jobqueue_queue IS 'Pauses and limits of queues. A queue without a row has neither.';
 COMMENT ON COLUMN jobqueue_queue.resume_at IS 'When the pause ends by itself. NULL: never.';
 COMMENT ON COLUMN jobqueue_queue.max_running IS 'Concurrency limit over all executors. NULL: no limit.';
-
 COMMENT ON TABLE jobqueue_counter IS
 $$Counters by backend, queue and task type: of one minute, kept for a day, or of all time where minute is NULL.
 

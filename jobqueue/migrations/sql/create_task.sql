@@ -7,9 +7,8 @@
 -- Raises invalid_parameter_value (22023) for arguments and times that Python could not read; no_data_found (P0002) if
 --   the parent is missing or has ended; unique_violation (23505) if the id is taken; serialization_failure (40001) if
 --   the transaction's snapshot does not show the task that has the key. The executor reports all other mistakes.
--- Index: unique jobqueue_task_key finds a duplicate key; the primary key finds the parent.
--- Locks: the new rows; the parent FOR KEY SHARE, so that it is not pruned. Waits for an open transaction that created a
---   task with the same key. NOTIFY takes a database-wide lock at the commit.
+-- Index: unique jobqueue_task_key, the primary key. Locks: the new rows; the parent FOR KEY SHARE, so that it is not pruned.
+-- Waits for an open transaction that created a task with the same key. NOTIFY takes a database-wide lock at the commit.
 CREATE FUNCTION {schema}.jobqueue_create_task(
     task_id uuid,
     task_type text,

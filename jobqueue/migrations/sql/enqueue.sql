@@ -1,10 +1,9 @@
 -- Insert tasks that Python has validated, in the caller's transaction. A row is not in the answer if an unfinished task
 -- has its key. enqueue() calls this function; from SQL, call jobqueue_create_task.
 -- Parameters: backend; aging: seconds per point of priority; rows: a JSON list of NewTask without default values.
--- Index: unique jobqueue_task_key finds duplicate keys.
--- Locks: the new rows. Waits for a concurrent insert of the same key.
--- Why a function: a session keeps the plans of a function. PostgreSQL spends 0.15 ms on one task; 0.4 ms on a statement
---   that it plans each time, which is so unless the connection may prepare statements, and poolers may forbid that.
+-- Index: unique jobqueue_task_key. Locks: the new rows. Waits for a concurrent insert of the same key.
+-- Why a function: a session keeps its plan, also where a pooler forbids prepared statements. A task takes 0.15 ms; with
+--   a statement that is planned each time, 0.4 ms.
 -- Why plan_cache_mode: without it, the first five calls of a session are planned, too.
 -- Why no SET search_path: triggers of the site would run with it and not find their tables. Instead, the types of each
 --   operator are exactly those of a built-in one, so that no operator of another role matches better.

@@ -2,8 +2,8 @@
 -- Parameters: task_id: the receiver; from_id: the sender that the receiver sees, any id or NULL; message: its body,
 --   NULL is JSON's null; notify: wake executors at the commit. The sweep finds the message within two seconds anyway.
 -- Raises no_data_found (P0002) if there is no such task; object_not_in_prerequisite_state (55000) if it has ended.
--- Index: the primary key of tasks.
--- Locks: the receiver FOR KEY SHARE, which blocks only its deletion. NOTIFY takes a database-wide lock at the commit.
+-- Index: the primary key. Locks: the receiver FOR KEY SHARE, which blocks only its deletion. NOTIFY takes a database-wide
+--   lock at the commit.
 CREATE FUNCTION {schema}.jobqueue_send_to_task(
     task_id uuid,
     from_id uuid,

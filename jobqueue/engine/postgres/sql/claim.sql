@@ -1,9 +1,8 @@
--- Claim the best READY tasks of some queues for an executor. Skip paused queues. Skip a queue with a max_running, too, if
--- the transaction has not locked its row: the number of its running tasks is not known.
+-- Claim the best READY tasks of some queues for an executor. Skip paused queues, and queues with a max_running whose row
+-- this transaction has not locked, because the number of their running tasks is not known.
 -- Parameters: backend, queues, claim_limit, executor_id, aging; pools, pool_limits: the maximum for each pool;
---   most: the maximum for each queue, NULL or no entry without one; limited: queues with locked rows;
---   free_slots: for each pool the maximum for a limited queue; last_rank, last_id: the end in order of rank
---   (claim_horizon.sql finds it for many queues: without it, 20 rows of each of 100 queues were locked for a claim of 100).
+--   most: the maximum for each queue, or NULL; limited: queues with locked rows; free_slots: for each pool the maximum for
+--   a limited queue; last_rank, last_id: the end in order of rank, for many queues from claim_horizon.sql.
 -- Index: jobqueue_task_ready, one slice for each queue and pool, in order of rank.
 -- Locks: the slices FOR NO KEY UPDATE (FOR UPDATE would collide with a message being sent), skipping locked rows.
 -- Trap: the CTE must stay MATERIALIZED; WHERE id IN (SELECT ... LIMIT 5) claimed 2,000 of 2,000 rows under a nested loop.
@@ -12,8 +11,7 @@ WITH open_queue AS MATERIALIZED (
     SELECT asked.name, asked.most, asked.name = ANY(%(limited)s::text[]) AS is_limited
     FROM unnest(%(queues)s::text[], %(most)s::int[]) AS asked (name, most)
     WHERE asked.name NOT IN (
-        SELECT queue.name
-        FROM jobqueue_queue AS queue
+        SELECT queue.name FROM jobqueue_queue AS queue
         WHERE queue.backend = %(backend)s AND queue.name = ANY(%(queues)s::text[]) AND (
             (queue.paused_at IS NOT NULL AND (queue.resume_at IS NULL OR queue.resume_at > clock_timestamp()))
             OR (queue.max_running IS NOT NULL AND queue.name <> ALL(%(limited)s::text[]))
@@ -22,8 +20,7 @@ WITH open_queue AS MATERIALIZED (
 ),
 picked AS MATERIALIZED (
     SELECT head.id, head.rank, head.pool_limit, row_number() OVER (PARTITION BY head.pool ORDER BY head.rank, head.id) AS place
-    FROM open_queue
-    CROSS JOIN LATERAL (
+    FROM open_queue CROSS JOIN LATERAL (
         SELECT slice.id, slice.rank, pool.name AS pool, pool.claim_limit AS pool_limit
         FROM unnest(%(pools)s::text[], %(pool_limits)s::int[], %(free_slots)s::int[]) AS pool (name, claim_limit, free_slots)
         CROSS JOIN LATERAL (

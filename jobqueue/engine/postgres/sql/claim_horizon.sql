@@ -1,20 +1,16 @@
--- Find how far down in rank the best READY tasks of many queues reach. A claim that goes no further locks little more
--- than it takes.
+-- Find the rank down to which a claim of many queues must look, so that it locks few rows that it does not take.
 -- Parameters: backend, queues, most, limited: as in claim.sql; pool; places: positions in the order of rank; wanted: the
---   last of them, how many tasks to look at; sample_size: how many of each queue are read first; free_slots: the maximum for a
---   limited queue.
--- Answer: for each position the rank and id of its task, NULL behind the end. The rank is text, which is exact with and
---   without USE_TZ.
--- Index: jobqueue_task_ready, one slice for each queue, in order of rank. Locks: none; it counts rows that others have locked.
--- If a queue's sample ends before the last position, the queue may hold more of the best. It is read again down to that rank.
+--   last of them; sample_size: tasks of each queue to read first; free_slots: the maximum for a limited queue.
+-- Answer: for each position the rank (as text, which is exact) and id of its task, NULL behind the end.
+-- Index: jobqueue_task_ready, one slice for each queue, in order of rank. Locks: none; rows that others lock are counted.
+-- A queue whose whole sample lies above the last position is read again, down to that rank.
 WITH open_queue AS MATERIALIZED (
     SELECT asked.name, LEAST(
         %(wanted)s::int, asked.most, CASE WHEN asked.name = ANY(%(limited)s::text[]) THEN %(free_slots)s::int END
     ) AS most
     FROM unnest(%(queues)s::text[], %(most)s::int[]) AS asked (name, most)
     WHERE asked.name NOT IN (
-        SELECT queue.name
-        FROM jobqueue_queue AS queue
+        SELECT queue.name FROM jobqueue_queue AS queue
         WHERE queue.backend = %(backend)s AND queue.name = ANY(%(queues)s::text[]) AND (
             (queue.paused_at IS NOT NULL AND (queue.resume_at IS NULL OR queue.resume_at > clock_timestamp()))
             OR (queue.max_running IS NOT NULL AND queue.name <> ALL(%(limited)s::text[]))
@@ -23,10 +19,8 @@ WITH open_queue AS MATERIALIZED (
 ),
 sample AS MATERIALIZED (
     SELECT open_queue.name, open_queue.most, head.rank, head.id
-    FROM open_queue
-    CROSS JOIN LATERAL (
-        SELECT task.rank, task.id
-        FROM jobqueue_task AS task
+    FROM open_queue CROSS JOIN LATERAL (
+        SELECT task.rank, task.id FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.queue_name = open_queue.name AND task.pool = %(pool)s
             AND task.status = 'READY' AND task.executor_losses < 2
         ORDER BY task.backend, task.queue_name, task.pool, task.rank, task.id
@@ -39,19 +33,15 @@ horizon AS MATERIALIZED (
     ) AS rank
 ),
 deep_queue AS MATERIALIZED (
-    SELECT name, most
-    FROM sample
-    GROUP BY name, most
+    SELECT name, most FROM sample GROUP BY name, most
     HAVING count(*) >= %(sample_size)s::int AND max(rank) <= (SELECT rank FROM horizon)
 ),
 seen AS MATERIALIZED (
     SELECT rank, id FROM sample WHERE name <> ALL(ARRAY(SELECT name FROM deep_queue))
     UNION ALL
     SELECT head.rank, head.id
-    FROM deep_queue
-    CROSS JOIN LATERAL (
-        SELECT task.rank, task.id
-        FROM jobqueue_task AS task
+    FROM deep_queue CROSS JOIN LATERAL (
+        SELECT task.rank, task.id FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.queue_name = deep_queue.name AND task.pool = %(pool)s
             AND task.status = 'READY' AND task.executor_losses < 2 AND task.rank <= (SELECT rank FROM horizon)
         ORDER BY task.backend, task.queue_name, task.pool, task.rank, task.id

@@ -1,15 +1,13 @@
 -- Commit plain outcomes: those that change nothing but their own rows.
--- Parameters: outcomes: a JSON list of Outcome, without the values that are the default; aging: seconds per point of
---   priority; edges: of the counters' buckets; holder: the executor that made the claims, NULL for any.
--- Index: the primary key.
--- Locks: the rows in id order FOR NO KEY UPDATE, skipping locked rows. Skipped rows are missing from the answer, and
---   their outcomes are committed later. A row in the answer without a status belongs to another claim.
+-- Parameters: outcomes: a JSON list of Outcome, without default values; aging: seconds per point of priority;
+--   edges: of the counters' buckets; holder: the executor that made the claims, NULL for any.
+-- Index: the primary key. Locks: the rows in id order FOR NO KEY UPDATE. Rows that other sessions have locked are missing
+--   from the answer. A row of the answer without a status belongs to another claim.
 -- Trap: with a thousand ids that the planner can count, it may read the whole table. It cannot count a sub-select.
 -- Trap: with `AND status = 'RUNNING'` in the UPDATE's own WHERE, the planner may join through the small partial index
 --   of running tasks, in quadratic time (6,000 instead of 60,000 tasks/s with batches of 1,000).
 WITH given AS (
-    SELECT *
-    FROM json_to_recordset(%(outcomes)s::json) AS given (
+    SELECT * FROM json_to_recordset(%(outcomes)s::json) AS given (
         task_id uuid, claim_number bigint, status text, attempts int, wake_after_seconds float8, wake_at timestamptz,
         look_after_seconds float8, unread_polls int, stale_polls int, is_good_poll bool, keeps_rank bool, worker_id text,
         run_seconds float8, return_value text, error text, inner_state text, metadata text, decided text
@@ -21,8 +19,7 @@ locked AS (
         GREATEST(0, date_part('epoch', claimed_at - rank) - priority * %(aging)s::float8) AS wait_seconds
     FROM jobqueue_task
     WHERE id = ANY(ARRAY(SELECT task_id FROM given))
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
+    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 ),
 held AS (
     SELECT given.*, backend, queue_name, task_type,
@@ -92,5 +89,4 @@ counted AS (
     WHERE worker_id IS NOT NULL OR entering = 'FAILED'
     GROUP BY backend, queue_name, task_type, waited_about, ran_about
 )
-SELECT locked.id, written.status
-FROM locked LEFT JOIN written USING (id)
+SELECT locked.id, written.status FROM locked LEFT JOIN written USING (id)

@@ -1,7 +1,5 @@
--- Delete the messages that a poll consumed, and count them. A message with a dedupe key keeps an empty row, so that a
--- late repeat of it inserts nothing.
--- Parameters: ids and task_ids: arrays with one element per message; a task id is the task that read the message.
--- Index: the messages' primary key.
+-- Delete the messages that polls consumed, and count them. One with a dedupe key stays, emptied, to stop late repeats.
+-- Parameters: ids, task_ids: each message and the task that read it. Index: the messages' primary key.
 -- Locks: the messages. No other session changes them, because their tasks are locked.
 -- Trap: ids are not in the order of commits. `id <= last` would lose messages.
 WITH read AS MATERIALIZED (

@@ -1,28 +1,23 @@
--- Count the running tasks of some queues, up to a number for each. A loose index scan: one step per executor with tasks,
--- and one more per queue.
+-- Count the running tasks of some queues, up to a number for each. A loose index scan: one step per executor and queue.
 -- Parameters: backend, queues, most: how far to count each. Index: jobqueue_task_running. Locks: none.
 -- An index by queue would add 2 us to the 30 us of every claim, also without limits.
 WITH RECURSIVE holder AS (
     (
         SELECT executor_id FROM jobqueue_task
-        WHERE status = 'RUNNING' AND executor_id IS NOT NULL
-        ORDER BY executor_id LIMIT 1
+        WHERE status = 'RUNNING' AND executor_id IS NOT NULL ORDER BY executor_id LIMIT 1
     )
     UNION ALL
     SELECT following.executor_id
-    FROM holder
-    CROSS JOIN LATERAL (
+    FROM holder CROSS JOIN LATERAL (
         SELECT task.executor_id FROM jobqueue_task AS task
-        WHERE task.status = 'RUNNING' AND task.executor_id > holder.executor_id
-        ORDER BY task.executor_id LIMIT 1
+        WHERE task.status = 'RUNNING' AND task.executor_id > holder.executor_id ORDER BY task.executor_id LIMIT 1
     ) AS following
 )
 SELECT asked.name, (
     SELECT count(*)
     FROM (
         SELECT
-        FROM holder
-        CROSS JOIN LATERAL (
+        FROM holder CROSS JOIN LATERAL (
             SELECT FROM jobqueue_task AS task
             WHERE task.executor_id = holder.executor_id AND task.queue_name = asked.name AND task.status = 'RUNNING'
                 AND task.backend = %(backend)s

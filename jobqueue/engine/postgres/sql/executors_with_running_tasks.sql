@@ -1,17 +1,15 @@
--- Return the executors that hold RUNNING tasks, with the seconds since their last heartbeat (NULL: the executor has no
--- row). A loose index scan, one step per executor.
+-- Return the executors that hold RUNNING tasks, with the seconds since their last heartbeat (NULL: no row).
+-- A loose index scan, one step per executor.
 -- Parameters: backend. Index: jobqueue_task_running, jobqueue_spareheartbeat_last. Locks: none.
 -- A spare heartbeat in the future does not count: it was written before the clock was set back.
 WITH RECURSIVE holder AS (
     (
         SELECT executor_id FROM jobqueue_task
-        WHERE backend = %(backend)s AND status = 'RUNNING' AND executor_id IS NOT NULL
-        ORDER BY executor_id LIMIT 1
+        WHERE backend = %(backend)s AND status = 'RUNNING' AND executor_id IS NOT NULL ORDER BY executor_id LIMIT 1
     )
     UNION ALL
     SELECT following.executor_id
-    FROM holder
-    CROSS JOIN LATERAL (
+    FROM holder CROSS JOIN LATERAL (
         SELECT task.executor_id FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.status = 'RUNNING' AND task.executor_id > holder.executor_id
         ORDER BY task.executor_id LIMIT 1

@@ -12,30 +12,24 @@ SELECT
         SELECT TRUE
         FROM unnest(%(queues)s::text[]) AS asked (name)
         CROSS JOIN LATERAL (
-            SELECT task.id
-            FROM jobqueue_task AS task
+            SELECT task.id FROM jobqueue_task AS task
             WHERE task.backend = %(backend)s AND task.queue_name = asked.name AND task.status = 'READY'
-            ORDER BY task.backend, task.queue_name
-            LIMIT 1
+            ORDER BY task.backend, task.queue_name LIMIT 1
         ) AS ready
         WHERE asked.name <> ALL (COALESCE((SELECT names FROM paused), '{}'))
         LIMIT 1
     ) IS NULL
     AND (
-        SELECT TRUE
-        FROM jobqueue_task
+        SELECT TRUE FROM jobqueue_task
         WHERE backend = %(backend)s AND status = 'RUNNING'
             AND (NOT %(only_these)s OR queue_name = ANY(%(queues)s::text[]))
-        ORDER BY executor_id
-        LIMIT 1
+        ORDER BY executor_id LIMIT 1
     ) IS NULL
     AND (
-        SELECT TRUE
-        FROM jobqueue_task
+        SELECT TRUE FROM jobqueue_task
         WHERE backend = %(backend)s AND status IN ('SCHEDULED', 'SUSPENDED') AND wake_at IS NOT NULL
             AND wake_at <= (SELECT clock_timestamp()) + make_interval(secs => %(within_seconds)s)
             AND (NOT %(only_these)s OR queue_name = ANY(%(queues)s::text[]))
             AND queue_name <> ALL (COALESCE((SELECT names FROM paused), '{}'))
-        ORDER BY wake_at
-        LIMIT 1
+        ORDER BY wake_at LIMIT 1
     ) IS NULL

@@ -1,19 +1,16 @@
--- Find the best READY task of each queue that lost executors before, and has to run alone. Skips paused queues.
--- Parameters: backend, queues.
--- Index: jobqueue_task_isolated, one step per queue; the claim's index would read every task that waits.
--- Locks: none.
-SELECT suspect.id
-FROM unnest(%(queues)s::text[]) AS asked (name)
+-- Find the best READY task of each queue that has to run alone, because it lost executors. Skips paused queues.
+-- Parameters: backend, queues. Locks: none.
+-- Index: jobqueue_task_isolated, one step per queue. The claim's index would read every READY task.
+SELECT isolated.id FROM unnest(%(queues)s::text[]) AS asked (name)
 CROSS JOIN LATERAL (
-    SELECT task.id, task.rank
-    FROM jobqueue_task AS task
-    WHERE task.backend = %(backend)s AND task.queue_name = asked.name AND task.status = 'READY' AND task.executor_losses >= 2
-    ORDER BY task.rank, task.id
-    LIMIT 1
-) AS suspect
+    SELECT task.id, task.rank FROM jobqueue_task AS task
+    WHERE task.backend = %(backend)s AND task.queue_name = asked.name AND task.status = 'READY'
+        AND task.executor_losses >= 2
+    ORDER BY task.rank, task.id LIMIT 1
+) AS isolated
 WHERE NOT EXISTS (
     SELECT FROM jobqueue_queue AS queue
     WHERE queue.backend = %(backend)s AND queue.name = asked.name AND queue.paused_at IS NOT NULL
         AND (queue.resume_at IS NULL OR queue.resume_at > clock_timestamp())
 )
-ORDER BY suspect.rank, suspect.id
+ORDER BY isolated.rank, isolated.id

@@ -1,9 +1,8 @@
--- Find sessions whose locks have stopped executors for a while: what they lock, the mode, their process, role,
--- application name and state, and the seconds since their transaction and their last statement began.
--- Parameters: names: of tables; executors: the name of the executors' table; seconds: the least age of a transaction.
+-- Find sessions whose locks have stopped executors for a while, and since when their transaction and statement run.
+-- Parameters: names: of tables; executors: the executors' table; seconds: the least age of a transaction.
 -- Index: none. Locks: none, so that it answers even if a table cannot be read.
 -- A row lock shows as the table lock that comes with it. Executors hold that lock only for the length of a statement.
--- The advisory locks are those of try_prune_lock.sql and take_counter_deltas.sql. A session's advisory lock outlasts transactions.
+-- Advisory locks are those of try_prune_lock.sql and take_counter_deltas.sql, and may outlast a transaction.
 -- Only pg_read_all_stats sees the age of other roles' transactions. Sessions of unknown age are listed, too.
 SELECT
     COALESCE(listed.name, 'advisory lock ' || held.classid::regclass), held.mode, held.pid, session.usename::text,

@@ -1,4 +1,3 @@
--- Return how full the server's notification queue is. Asking also frees what every session has read: a full queue stayed
--- full until then (PostgreSQL 18).
+-- Return how full the server's notification queue is. In PostgreSQL 18, only this call frees what all sessions have read.
 -- Parameters: none. Index: none. Locks: none.
 SELECT pg_notification_queue_usage()

@@ -1,4 +1,3 @@
--- Tell waiting executors that a queue has work. Sent after the commit, because a transaction that notifies takes a
--- database-wide lock when it commits.
+-- Notify executors that a queue has work. After the commit: a commit that notifies takes a database-wide lock.
 -- Parameters: channel, payload. Index: none. Locks: the notification queue at commit.
 SELECT pg_notify(%(channel)s, %(payload)s)

@@ -1,17 +1,15 @@
 -- Return in one row what maintenance may find to do. Idle executors ask twice a second.
 -- Parameters: backend, executor_id.
--- Answer: seconds until the next wake_at, or NULL; whether any task is RUNNING; whether there are unread messages and
---   SUSPENDED tasks; whether this executor has a command; whether READY tasks wait to run in isolation.
--- Index: jobqueue_task_wake_at, jobqueue_task_running, jobqueue_inbox_unread, jobqueue_task_suspended, the executor's
---   primary key, jobqueue_task_isolated; one entry of each. Locks: none.
+-- Answer: seconds until the next wake_at, or NULL; whether there are RUNNING tasks, SUSPENDED tasks and unread messages,
+--   a command for this executor, READY tasks in isolation.
+-- Index: jobqueue_task_wake_at, jobqueue_task_running, jobqueue_inbox_unread, jobqueue_task_suspended,
+--   jobqueue_task_isolated, the executors' primary key; one entry of each. Locks: none.
 -- Trap: EXISTS drops the ORDER BY that leads the planner to the index. It then reads the whole table.
 SELECT
     (
-        SELECT EXTRACT(EPOCH FROM wake_at - clock_timestamp())::float8
-        FROM jobqueue_task
+        SELECT EXTRACT(EPOCH FROM wake_at - clock_timestamp())::float8 FROM jobqueue_task
         WHERE backend = %(backend)s AND wake_at IS NOT NULL AND status IN ('SCHEDULED', 'SUSPENDED')
-        ORDER BY backend, wake_at
-        LIMIT 1
+        ORDER BY backend, wake_at LIMIT 1
     ),
     (SELECT TRUE FROM jobqueue_task WHERE status = 'RUNNING' ORDER BY executor_id LIMIT 1) IS NOT NULL,
     (SELECT TRUE FROM jobqueue_inboxmessage WHERE consumed_at IS NULL ORDER BY task_id LIMIT 1) IS NOT NULL
@@ -22,6 +20,5 @@ SELECT
     (
         SELECT TRUE FROM jobqueue_task
         WHERE backend = %(backend)s AND status = 'READY' AND executor_losses >= 2
-        ORDER BY backend, queue_name, rank, id
-        LIMIT 1
+        ORDER BY backend, queue_name, rank, id LIMIT 1
     ) IS NOT NULL

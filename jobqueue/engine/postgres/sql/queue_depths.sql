@@ -10,8 +10,7 @@ WITH RECURSIVE waiting AS (
     )
     UNION ALL
     SELECT following.queue_name, following.status
-    FROM waiting
-    CROSS JOIN LATERAL (
+    FROM waiting CROSS JOIN LATERAL (
         SELECT task.queue_name, task.status FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.status IN ('SCHEDULED', 'SUSPENDED')
             AND (task.queue_name, task.status) > (waiting.queue_name, waiting.status)

@@ -1,8 +1,7 @@
--- Return for each queue that holds READY tasks how many seconds the oldest of the next ones has been ready, whether the
--- queue is paused, and whether a live executor serves it.
--- Parameters: backend, queues; aging: seconds per point of priority; timeout: an executor without a heartbeat for so many
---   seconds is not alive; task_limit: how many tasks of each queue and pool are read.
--- Index: jobqueue_task_ready. Locks: none.
+-- Return for each queue with READY tasks the seconds that the oldest of the next ones has waited, whether the queue is
+-- paused, and whether a live executor serves it.
+-- Parameters: backend, queues; aging: seconds per point of priority; timeout: seconds without a heartbeat after which an
+--   executor is lost; task_limit: how many tasks of each queue and pool are read. Index: jobqueue_task_ready. Locks: none.
 WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 alive AS MATERIALIZED (
     SELECT executor.queues

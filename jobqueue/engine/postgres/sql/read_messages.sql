@@ -1,12 +1,10 @@
--- Read the unread messages of some tasks in order of arrival, up to a limit for each task.
--- Parameters: ids; mail_limit: messages per task. Index: jobqueue_inbox_unread, one step per task. Locks: none.
-SELECT mail.id, mail.task_id, mail.sender_id, mail.child_status, mail.body::text, mail.sent_at
+-- Read the unread messages of some tasks in order of arrival.
+-- Parameters: ids; message_limit: for each task. Index: jobqueue_inbox_unread, one step per task. Locks: none.
+SELECT unread.id, unread.task_id, unread.sender_id, unread.child_status, unread.body::text, unread.sent_at
 FROM unnest(%(ids)s::uuid[]) AS asked (id)
 CROSS JOIN LATERAL (
-    SELECT message.*
-    FROM jobqueue_inboxmessage AS message
+    SELECT message.* FROM jobqueue_inboxmessage AS message
     WHERE message.task_id = asked.id AND message.consumed_at IS NULL
-    ORDER BY message.task_id, message.id
-    LIMIT %(mail_limit)s
-) AS mail
-ORDER BY mail.id
+    ORDER BY message.task_id, message.id LIMIT %(message_limit)s
+) AS unread
+ORDER BY unread.id

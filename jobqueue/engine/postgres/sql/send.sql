@@ -1,25 +1,20 @@
--- Insert messages for live tasks in the caller's transaction, with ids in the given order. A message whose dedupe key was
--- used before is missing from the answer. The end of a child is also kept for a FAILED or CANCELLED parent, which may be
--- requeued.
--- Parameters: backend; messages: a JSON list of NewMessage, without the values that are the default; all_or_none: insert
---   nothing if a receiver has ended or is unknown. Repeats are accepted even then.
+-- Insert messages for live tasks in the caller's transaction, with ids in the given order. A message with a used dedupe
+-- key is missing from the answer. A FAILED or CANCELLED parent still gets the ends of its children: it may be requeued.
+-- Parameters: backend; messages: a JSON list of NewMessage, without default values; all_or_none: insert nothing if a
+--   receiver has ended or is unknown. Repeats are accepted even then.
 -- Index: the tasks' primary key; unique jobqueue_inbox_dedupe decides the conflict.
 -- Locks: the receivers FOR KEY SHARE. This blocks their deletion, but neither other senders nor their executors.
--- Trap: two senders of the same dedupe keys in different orders would deadlock. So ids follow the order of the messages,
---   but rows are inserted in the order of the keys.
+-- Trap: rows are inserted in the order of their keys, because two senders of the same keys could deadlock otherwise.
 -- Trap: with NOT EXISTS, the planner may look for repeats by reading all messages.
 WITH given AS MATERIALIZED (
-    SELECT *
-    FROM ROWS FROM (
+    SELECT * FROM ROWS FROM (
         json_to_recordset(%(messages)s::json) AS (task_id uuid, sender_id uuid, body text, child_status text, dedupe_key text)
     ) WITH ORDINALITY AS given (task_id, sender_id, body, child_status, dedupe_key, number)
 ),
 receiver AS MATERIALIZED (
-    SELECT id, finished_at
-    FROM jobqueue_task
+    SELECT id, finished_at FROM jobqueue_task
     WHERE id = ANY(ARRAY(SELECT task_id FROM given)) AND backend = %(backend)s AND status <> 'SUCCESSFUL'
-    ORDER BY id
-    FOR KEY SHARE
+    ORDER BY id FOR KEY SHARE
 ),
 welcome AS MATERIALIZED (
     SELECT given.*

@@ -1,5 +1,4 @@
--- Read settings of the server and its number of connections, for `manage.py jobqueue doctor`. The limits of the role and
--- of the database are -1 if none is set.
+-- Read settings, connection limits (-1: none) and the number of connections for `manage.py jobqueue doctor`.
 -- Parameters: names. Index: none. Locks: none.
 SELECT name, setting FROM pg_settings WHERE name = ANY(%(names)s)
 UNION ALL

@@ -1,5 +1,5 @@
--- Let the server cancel a statement when its executor would give up, and not before: with a role's statement_timeout of
--- 20 ms, a larger batch was retried again and again and never committed.
+-- Let the server cancel a statement when its executor gives up, not earlier: with a role's statement_timeout of 20 ms,
+-- a large batch never committed.
 -- Parameters: limit: text with a unit. Index: none. Locks: none.
 SELECT
     set_config('statement_timeout', given.limit, FALSE),

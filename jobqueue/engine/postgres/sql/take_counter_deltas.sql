@@ -1,6 +1,6 @@
 -- Delete the oldest counter deltas and return their sums. Does nothing while another session aggregates.
 -- Parameters: delta_limit. Index: the primary key, from its beginning.
--- Locks: an advisory lock of the counters' table until the transaction ends, without waiting for it; the deltas.
+-- Locks: the deltas; an advisory lock of the counters' table until the transaction ends, if it is free.
 WITH guard AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock('jobqueue_counter'::regclass::oid::int, 0) AS is_ours
 ),

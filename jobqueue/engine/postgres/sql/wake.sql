@@ -1,11 +1,9 @@
--- Make SUSPENDED tasks READY, of those that this transaction has locked, and return their ids.
--- Parameters: ids; aging: seconds per point of priority.
+-- Make the SUSPENDED ones of some tasks READY, and return their ids.
+-- Parameters: ids: of tasks that this transaction has locked; aging: seconds per point of priority.
 -- Index: the primary key. Locks: the rows, which are locked already.
 -- Trap: with `AND status = 'SUSPENDED'` in the UPDATE's own WHERE, the planner may read the index of all SUSPENDED tasks.
 WITH locked AS MATERIALIZED (
-    SELECT id, status
-    FROM jobqueue_task
-    WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::uuid[])))
+    SELECT id, status FROM jobqueue_task WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::uuid[])))
 )
 UPDATE jobqueue_task AS task
 SET status = 'READY', rank = clock_timestamp() - make_interval(secs => task.priority * %(aging)s::float8), wake_at = NULL

@@ -1,14 +1,12 @@
--- Make tasks READY whose wake_at has passed. They rank by their wake_at.
+-- Make tasks READY after their wake_at, which becomes their rank.
 -- Parameters: backend, wake_limit; aging: seconds per point of priority.
 -- Index: jobqueue_task_wake_at. Locks: the rows, skipping locked ones.
 -- Trap: a volatile function cannot search an index. Without the SELECT around the clock, every wake_at was read.
 WITH due AS MATERIALIZED (
-    SELECT id
-    FROM jobqueue_task
+    SELECT id FROM jobqueue_task
     WHERE backend = %(backend)s AND wake_at IS NOT NULL AND status IN ('SCHEDULED', 'SUSPENDED')
         AND wake_at <= (SELECT clock_timestamp())
-    ORDER BY backend, wake_at
-    LIMIT %(wake_limit)s
+    ORDER BY backend, wake_at LIMIT %(wake_limit)s
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE jobqueue_task AS task
