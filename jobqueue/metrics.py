@@ -1,4 +1,4 @@
-"""What is counted of tasks, and what stands at a moment: the numbers of metrics/, as plain values."""
+"""The values behind the metrics: counters of tasks, and gauges of the current state."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from jobqueue.records import Status
 
-# Seconds. Rows of the tally hold one count per place in this list, and one for what is longer: another list would
-# give the counts of before another meaning.
+# Seconds. Rows of jobqueue_counter hold one count per bucket, and one for longer times. Another list would change the
+# meaning of stored counts.
 EDGES = (
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0
 )  # fmt: skip
@@ -17,18 +17,18 @@ COUNTERS = ("submitted", "completed", "failed", "retries", "dead", "lost")
 
 
 def bucket(seconds: float) -> int:
-    """Give the place of a duration among EDGES, as width_bucket() does in SQL."""
+    """Return the bucket of a duration among EDGES, as width_bucket() does in SQL."""
     return bisect_right(EDGES, seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
     """
-    What happened to tasks of one type in one queue, ever since.
+    The counters of one task type in one queue, of all time.
 
-    submitted: created by whomever. completed: ended SUCCESSFUL. failed: attempts that did. retries: of those, the ones
-    to be tried again. dead: ended FAILED. lost: taken from an executor that was lost. waits, runs: of started attempts,
-    how many by the place of their seconds among EDGES; from READY to the claim, and of the body.
+    submitted: tasks created. completed: ended SUCCESSFUL. failed: failed attempts. retries: failed attempts
+    that another attempt follows. dead: ended FAILED. lost: rescued from a lost executor. waits, runs: started attempts
+    by the bucket of their seconds from READY to the claim, and of their body.
     """
 
     queue_name: str
@@ -47,7 +47,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Depth:
-    """How many tasks of a queue are in a live state. is_estimate: there are more than are counted."""
+    """How many tasks of a queue are in a live state. is_estimate: there are more than were counted."""
 
     queue_name: str
     status: Status
@@ -58,11 +58,11 @@ class Depth:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
     """
-    How a backend stands now.
+    The current state of a backend.
 
-    in_flight: tasks that executors hold. active_workers: of the `slots` of living executors, those that one of
-    them is for. oldest_ready_seconds: by queue; of the next hundred in the order of claiming. oldest_snapshot_seconds:
-    how long a transaction has been open that keeps what claims have passed from being cleaned away.
+    in_flight: tasks that executors hold. active_workers: slots of live executors that run one of them.
+    oldest_ready_seconds: by queue, of the next hundred tasks in the order of claiming. oldest_snapshot_seconds: the age
+    of the oldest transaction that keeps dead rows from being removed.
     """
 
     depths: Sequence[Depth]
