@@ -1,4 +1,4 @@
-"""One backend's rows on one database: what every part of the engine reads, locks and writes through."""
+"""The rows of one backend: every part of the engine reads, locks and writes through this."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ WORKERS_KEPT = 100  # newest, per task
 ISOLATION_LOSSES = 2  # a task that lost this many executors runs alone in its process
 
 Row = TypeVar("Row", bound=Model)
+Rows = TypeVar("Rows", bound=QuerySet[Any])
 
 
 class Database:
@@ -53,7 +54,7 @@ class Database:
         """
         Open a transaction, or a savepoint in the caller's.
 
-        With a savepoint, a caller who catches what a verb raises can go on.
+        With a savepoint, a caller that catches the error of a verb can continue its transaction.
         """
         with transaction.atomic(using=self.using):
             yield
@@ -67,14 +68,14 @@ class Database:
 
     def lock(self, ids: Iterable[UUID], *, wait: bool = False) -> TaskQuerySet:
         """
-        Select tasks by id, and lock them in id order; rows locked elsewhere are left out unless `wait`.
+        Select tasks by id, and lock them in id order. Skip rows that others have locked, unless `wait`.
 
         Locks: FOR NO KEY UPDATE, which does not conflict with a message being sent (FOR KEY SHARE).
         """
         return self.with_lock(self.by_ids(ids).order_by("pk"), wait=wait)
 
-    def with_lock(self, rows: TaskQuerySet, *, wait: bool = False) -> TaskQuerySet:
-        """Lock the selected tasks FOR NO KEY UPDATE, in the order of the query, if the database can."""
+    def with_lock(self, rows: Rows, *, wait: bool = False) -> Rows:
+        """Lock the selected rows FOR NO KEY UPDATE, in the order of the query, if the database can."""
         features = connections[self.using].features
         if not features.has_select_for_update:
             return rows
@@ -96,7 +97,7 @@ class Database:
         return set(ids) - set(self.by_ids(ids).values_list("pk", flat=True)) if ids else set()
 
     def locked_elsewhere(self, ids: Collection[UUID], locked: Iterable[Task]) -> frozenset[UUID]:
-        """Return the ids whose rows exist, but are not among those that we locked."""
+        """Return the ids with a row that is not among the locked ones."""
         others = set(ids) - {row.pk for row in locked}
         return frozenset(others - self.missing(others))
 

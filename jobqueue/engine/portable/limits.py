@@ -1,11 +1,10 @@
-"""How many tasks of a queue may run at once, in all executors together."""
+"""The limits of running tasks per queue, over all executors."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from django.db import connections
 from django.db.models import Q
 
 from jobqueue.engine.clock import bound
@@ -20,10 +19,10 @@ class Limits(Part):
 
     def within_limits(self, request: ClaimRequest) -> tuple[ClaimRequest, frozenset[str]]:
         """
-        Ask for no more of limited queues than may still run. Return the queues that are skipped, too.
+        Reduce a request to the free places of limited queues. Return the queues that are skipped, too.
 
-        Locks the row of a queue first, and counts its running tasks in a later statement. In a single statement, two
-        executors would count what ran before either claimed. Skips rows that others have locked, so that no executor
+        The running tasks are counted in a later statement than the lock. In a single statement, two executors would
+        both use the snapshot from before their claims. Rows that others have locked are skipped, so that no executor
         delays the commits of another.
         Locks: the rows of limited queues FOR NO KEY UPDATE, in order of name, until the claim commits.
         """
@@ -35,12 +34,7 @@ class Limits(Part):
         return replace(request, most=most, limited=list(rows)), frozenset(request.limited) - rows.keys()
 
     def lock_queues(self, names: Collection[str]) -> dict[str, int | None]:
-        rows = self.db.queues.filter(name__in=names).order_by("name")
-        features = connections[self.db.using].features
-        if features.has_select_for_update:
-            rows = rows.select_for_update(
-                no_key=features.has_select_for_no_key_update, skip_locked=features.has_select_for_update_skip_locked
-            )
+        rows = self.db.with_lock(self.db.queues.filter(name__in=names).order_by("name"))
         return dict(rows.values_list("name", "max_running"))
 
     def count_running(self, most: Mapping[str, int]) -> dict[str, int]:
