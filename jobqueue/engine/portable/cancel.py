@@ -1,30 +1,30 @@
-"""Cancel: live tasks end on request, at once or as soon as their executor reads the request."""
+"""Cancel: queued tasks end at once, running tasks when their executor reads the request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from django.db.models.functions import Coalesce
 
 from jobqueue.engine.clock import Clock
 from jobqueue.engine.portable.database import Database, Part
-from jobqueue.engine.portable.messages import Ending, Messages
+from jobqueue.engine.portable.messages import Messages, ending_of
 from jobqueue.models import Task
 from jobqueue.records import FINAL, CancelReport, Status
 
 PARENTS_PER_QUERY = 1000
-# What cancel() and its `may` read of a task.
+# For cancel() and its `may`.
 CANCEL_COLUMNS = (
     "pk", "status", "parent_id", "parent_notified_at", "cancel_requested_at", "backend", "task_type", "queue_name"
 )  # fmt: skip
 
 
-@dataclass(slots=True)
-class LockedRow:
-    """What a commit reads of a locked row. Making a model with deferred fields takes several times as long."""
+class LockedRow(NamedTuple):
+    """Columns of a locked row. A model with deferred fields takes several times as long to build."""
 
     pk: UUID
     status: str
@@ -37,10 +37,10 @@ class LockedRow:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Locked rows that were cancelled or whose executors were asked to cancel, and the parents that got a message."""
+    """Tasks that ended, running tasks with a request to cancel, and the parents that got a message."""
 
     ended: frozenset[UUID]
-    asked: frozenset[UUID]
+    running: frozenset[UUID]
     parents: frozenset[UUID]
 
 
@@ -60,62 +60,58 @@ class Canceller(Part):
         """
         Cancel live tasks. Queued tasks end at once, running tasks at the next heartbeat of their executor.
 
-        tree: cancel all live descendants, too. A descendant that was asked before is not counted again. may: whether
-        a task may be cancelled. If not, the task is `left`; its descendants are asked for nevertheless. The caller
-        wakes `parents` of the answer after the commit. Locks: the rows in id order. Rows locked by other sessions
-        are `busy` unless `wait`.
+        tree: cancel all live descendants, too. A descendant with an earlier request is not counted again.
+        may: whether a task may be cancelled. If not, it is `not_allowed`; its descendants are checked nevertheless.
+        The caller wakes `parents` after the commit.
+        Locks: the rows in id order. Rows that other sessions have locked are `busy` unless `wait`.
         """
-        named = set(ids)
+        requested = set(ids)
         with self.db.transaction():
-            everyone = named | self.descendants(named) if tree else named
-            rows = list(self.db.lock(everyone, wait=wait).only(*CANCEL_COLUMNS))
+            targets = requested | self.descendants(requested) if tree else requested
+            rows = list(self.db.lock(targets, wait=wait).only(*CANCEL_COLUMNS))
             # A commit that held a lock may have spawned children. Their ids are later, so the order of locks holds.
-            while tree and (born := self.descendants(named) - everyone):
-                everyone |= born
-                rows += self.db.lock(born, wait=wait).only(*CANCEL_COLUMNS)
-            busy = frozenset[UUID]() if wait else self.db.locked_elsewhere(everyone, rows)
-            asked_before = {row.pk for row in rows if row.cancel_requested_at is not None} - named
-            left = frozenset(row.pk for row in rows if may is not None and row.status not in FINAL and not may(row))
-            done = self.cancel_locked([row for row in rows if row.pk not in left])
+            while tree and (children := self.descendants(requested) - targets):
+                targets |= children
+                rows += self.db.lock(children, wait=wait).only(*CANCEL_COLUMNS)
+            busy = frozenset[UUID]() if wait else self.db.locked_elsewhere(targets, rows)
+            repeated = {row.pk for row in rows if row.cancel_requested_at is not None} - requested
+            denied = frozenset(row.pk for row in rows if may is not None and row.status not in FINAL and not may(row))
+            done = self.cancel_locked([row for row in rows if row.pk not in denied])
         return CancelReport(
             cancelled=len(done.ended),
-            requested=len(done.asked - asked_before),
-            skipped=len(named - done.ended - done.asked - busy - left),
+            requested=len(done.running - repeated),
+            skipped=len(requested - done.ended - done.running - busy - denied),
             parents=done.parents,
             busy=busy,
-            not_allowed=left,
+            not_allowed=denied,
         )
 
     def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
         """Return the live descendants of these tasks, also below tasks that have ended."""
-        living: set[UUID] = set()
+        live: set[UUID] = set()
         seen: set[UUID] = set()
-        above = list(ids)
-        while above:
-            some, above = above[:PARENTS_PER_QUERY], above[PARENTS_PER_QUERY:]
-            below = dict(self.db.tasks.filter(parent_id__in=some).values_list("pk", "finished_at"))
-            living |= {pk for pk, finished_at in below.items() if finished_at is None}
-            above += below.keys() - seen
-            seen |= below.keys()
-        return living
+        parents = list(ids)
+        while parents:
+            batch, parents = parents[:PARENTS_PER_QUERY], parents[PARENTS_PER_QUERY:]
+            children = dict(self.db.tasks.filter(parent_id__in=batch).values_list("pk", "finished_at"))
+            live |= {pk for pk, finished_at in children.items() if finished_at is None}
+            parents += children.keys() - seen
+            seen |= children.keys()
+        return live
 
     def cancel_locked(self, rows: Iterable[Task | LockedRow]) -> Cancelled:
-        """End the locked rows that are not RUNNING, and ask the executors of the others."""
+        """End the locked tasks that are not RUNNING. Request the cancel of the others from their executors."""
         live = {row.pk: row for row in rows if row.status not in FINAL}
         running = {pk for pk, row in live.items() if row.status == Status.RUNNING}
         queued = live.keys() - running
         self.cancel_queued(queued)
         if running:
             self.db.tasks.filter(pk__in=running).update(cancel_requested_at=Coalesce("cancel_requested_at", Clock()))
-        ends = [
-            Ending(pk, parent_id, Status.CANCELLED, None)
-            for pk in queued
-            if (parent_id := live[pk].parent_id) is not None and live[pk].parent_notified_at is None
-        ]
-        return Cancelled(frozenset(queued), frozenset(running), frozenset(self.messages.report_ends(ends)))
+        endings = [ending for pk in queued if (ending := ending_of(live[pk], Status.CANCELLED, None))]
+        return Cancelled(frozenset(queued), frozenset(running), frozenset(self.messages.report_ends(endings)))
 
     def cancel_queued(self, ids: Collection[UUID]) -> None:
-        """End tasks that are locked, or that this transaction has inserted."""
+        """End tasks that this transaction has locked or inserted."""
         if ids:
             self.db.tasks.filter(pk__in=ids).update(
                 status=Status.CANCELLED, cancel_requested_at=Clock(), finished_at=Clock(), wake_at=None

@@ -21,7 +21,7 @@ from jobqueue.engine.portable.cancel import Canceller, LockedRow
 from jobqueue.engine.portable.counters import Attempted, Counters, of_attempts
 from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Database, Part, json_from, read_list
 from jobqueue.engine.portable.enqueue import Enqueuer
-from jobqueue.engine.portable.messages import Ending, Messages
+from jobqueue.engine.portable.messages import Ending, Messages, ending_of
 from jobqueue.engine.portable.refusals import REFUSALS, is_refusal
 from jobqueue.engine.portable.wake import Waker
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed
@@ -29,16 +29,6 @@ from jobqueue.failpoints import reach
 from jobqueue.records import FINAL, WAITING, CommitResult, Enqueued, NewTask, Outcome, Status
 
 logger = logging.getLogger(__name__)
-
-LOCKED_COLUMNS = (
-    "pk",
-    "status",
-    "claim_number",
-    "cancel_requested_at",
-    "parent_id",
-    "parent_notified_at",
-    "executor_id",
-)
 
 
 class Committer(Part):
@@ -63,11 +53,13 @@ class Committer(Part):
         Perform outcomes, in one transaction if possible.
 
         Three rules: lock all rows first, in id order; read inboxes only in later statements; present the claim
-        number. Outcomes whose rows other sessions have locked are `unknown`. wait: wait for the locks of the tasks' own
-        rows, but never for others, so that a caller with locks cannot deadlock. If the database refuses a value, the
-        batch is halved until the bad outcome is alone, and `refused`. holder: the executor that made the claims. The
-        rows must still name it, because claim numbers repeat after a backup was restored. Locks: the tasks, and those
-        receivers of their messages that are not locked. The caller wakes the other receivers after the commit.
+        number. If another session has locked a row, its outcome is `unknown`. If the database refuses a value, the
+        batch is halved until the bad outcome is alone, and `refused`.
+        wait: wait for the locks of the tasks' own rows, but never for others, so that a caller with locks cannot
+        deadlock. holder: the executor that made the claims. The rows must still name it, because claim numbers repeat
+        after the restore of a backup.
+        Locks: the tasks, and those receivers of their messages that are not locked. The caller wakes the other
+        receivers after the commit.
         """
         return self._commit_by_halves(partial(self._commit_together, holder=holder, wait=wait), outcomes)
 
@@ -95,41 +87,43 @@ class Committer(Part):
     def apply(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
         own = {outcome.task_id for outcome in outcomes}
         others = {pk for outcome in outcomes for pk in other_tasks_of(outcome)}
-        heads = [outcome.task_id for outcome in outcomes if outcome.effects.cancel_children]
-        kin = self.canceller.descendants(heads)
+        parents = [outcome.task_id for outcome in outcomes if outcome.effects.cancel_children]
+        descendants = self.canceller.descendants(parents)
         locked = self._lock_for_commit(own, wait=True) if wait else {}
-        if unlocked := (own | others | kin) - locked.keys():
+        if unlocked := (own | others | descendants) - locked.keys():
             locked |= self._lock_for_commit(unlocked, wait=False)
         # A concurrent commit may have spawned children. Search again: locked tasks cannot spawn any more.
-        while born := self.canceller.descendants(heads) - kin:
-            kin |= born
-            locked |= self._lock_for_commit(born, wait=False)
-        family = {pk: self.canceller.descendants([pk]) for pk in heads}
+        while new := self.canceller.descendants(parents) - descendants:
+            descendants |= new
+            locked |= self._lock_for_commit(new, wait=False)
+        descendants_of = {pk: self.canceller.descendants([pk]) for pk in parents}
         gone = self.db.missing(own - locked.keys())
         busy = self.messages.unreachable(others - locked.keys())
         held = [outcome for outcome in outcomes if is_held(outcome, locked.get(outcome.task_id), holder)]
         ready = [
             outcome
             for outcome in held
-            if busy.isdisjoint(other_tasks_of(outcome)) and family.get(outcome.task_id, set()) <= locked.keys()
+            if busy.isdisjoint(other_tasks_of(outcome)) and descendants_of.get(outcome.task_id, set()) <= locked.keys()
         ]
 
-        doomed = {pk for outcome in ready for pk in family.get(outcome.task_id, ())}
-        cancelled = doomed | {pk for pk, row in locked.items() if row.cancel_requested_at is not None}
+        to_cancel = {pk for outcome in ready for pk in descendants_of.get(outcome.task_id, ())}
+        cancelled = to_cancel | {pk for pk, row in locked.items() if row.cancel_requested_at is not None}
         entering = {o.task_id: final_status(o, is_cancelled=o.task_id in cancelled) for o in ready}
         notified = self._perform(ready, entering)
-        # A task that ends together with its children has searched for them before these were inserted.
-        barren = cancelled.union(heads)
-        self.canceller.cancel_queued([child.id for o in ready if o.task_id in barren for child in o.effects.spawn])
-        ends = [end for o in ready if (end := ending(o, entering[o.task_id], locked[o.task_id]))]
-        notified |= self.messages.notify_parents(ends)
-        dropped = Counter(end.child_id for end in ends if end.parent_id not in notified)
+        # The search for children to cancel could not find these: they are inserted only now.
+        ends_children = cancelled.union(parents)
+        self.canceller.cancel_queued(
+            [child.id for o in ready if o.task_id in ends_children for child in o.effects.spawn]
+        )
+        endings = [end for o in ready if (end := ending(o, entering[o.task_id], locked[o.task_id]))]
+        notified |= self.messages.notify_parents(endings)
+        dropped = Counter(end.child_id for end in endings if end.parent_id not in notified)
         dropped.update(o.task_id for o in ready for m in o.effects.send if m.is_droppable and m.task_id not in notified)
         left = {o.task_id: len(o.effects.left) for o in ready if entering[o.task_id] is Status.SUSPENDED}
         entering |= dict.fromkeys(self.messages.with_more_unread(left), Status.READY)
         self._write([(outcome, entering[outcome.task_id]) for outcome in ready])
-        if doomed:
-            notified |= self.canceller.cancel_locked(locked[pk] for pk in doomed - entering.keys()).parents
+        if to_cancel:
+            notified |= self.canceller.cancel_locked(locked[pk] for pk in to_cancel - entering.keys()).parents
         notified -= entering.keys()
         self.waker.wake_locked(notified & locked.keys())
         return CommitResult(
@@ -141,7 +135,7 @@ class Committer(Part):
         )
 
     def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
-        return locked_rows(self.db.lock(ids, wait=wait).values_list(*LOCKED_COLUMNS))
+        return locked_rows(self.db.lock(ids, wait=wait).values_list(*LockedRow._fields))
 
     def _perform(self, outcomes: Sequence[Outcome], entering: Mapping[UUID, Status]) -> set[UUID]:
         """
@@ -158,8 +152,8 @@ class Committer(Part):
         ]
         if children:
             refuse_taken_keys(children, self.enqueuer.insert(children))
-        unborn = {child.id for o in outcomes for child in o.effects.spawn} - {child.id for child in children}
-        sent = [m for outcome in outcomes for m in outcome.effects.send if m.task_id not in unborn]
+        not_spawned = {child.id for o in outcomes for child in o.effects.spawn} - {child.id for child in children}
+        sent = [m for outcome in outcomes for m in outcome.effects.send if m.task_id not in not_spawned]
         notified = {message.task_id for message in sent if not message.is_droppable}
         if strict := [message for message in sent if not message.is_droppable]:
             self.messages.insert_or_raise(strict)
@@ -181,7 +175,7 @@ class Committer(Part):
             raise MessageAlreadyConsumed
 
     def _delete_read(self, readers: Mapping[int, UUID]) -> int:
-        """Delete messages, given with the tasks that read them. Return how many there were."""
+        """Delete messages. Return their number. readers: by message, the task that read it."""
         unread = self.db.messages.filter(pk__in=readers, consumed_at__isnull=True)
         if dict(unread.values_list("pk", "task_id")) != readers:
             return 0
@@ -248,11 +242,11 @@ class Committer(Part):
 
 
 def locked_rows(rows: Iterable[Sequence[Any]]) -> dict[UUID, LockedRow]:
-    return {values[0]: LockedRow(*values) for values in rows}
+    return {row.pk: row for row in map(LockedRow._make, rows)}
 
 
 def alarm(outcome: Outcome) -> Any:
-    """Return when the wait of an outcome is over: at its wake_at or after its delay, whichever is first."""
+    """Return the end of an outcome's wait: the earlier of its wake_at and its delay."""
     if outcome.wake_after_seconds is None:
         return outcome.wake_at
     after = from_now(outcome.wake_after_seconds)
@@ -262,7 +256,7 @@ def alarm(outcome: Outcome) -> Any:
 
 
 def next_wake(outcome: Outcome) -> Any:
-    """Return when to wake the task: when its wait is over or its messages are read again, whichever is first."""
+    """Return when to wake the task: at the end of its wait, or earlier to read its messages again."""
     waits = [wait for wait in (outcome.wake_after_seconds, outcome.look_after_seconds) if wait is not None]
     return alarm(replace(outcome, wake_after_seconds=min(waits, default=None)))
 
@@ -289,11 +283,7 @@ def final_status(outcome: Outcome, *, is_cancelled: bool) -> Status:
 
 
 def ending(outcome: Outcome, entering: Status, row: LockedRow) -> Ending | None:
-    """Return the message for the parent of a task that ends, once in the task's life."""
-    if entering not in FINAL or row.parent_id is None or row.parent_notified_at is not None:
-        return None
-    body = outcome.return_value if entering is Status.SUCCESSFUL else outcome.error
-    return Ending(row.pk, row.parent_id, entering, body)
+    return ending_of(row, entering, outcome.return_value if entering is Status.SUCCESSFUL else outcome.error)
 
 
 def refuse_taken_keys(children: Sequence[NewTask], answers: Sequence[Enqueued]) -> None:

@@ -15,16 +15,16 @@ from jobqueue.engine.clock import Clock, bound, written
 from jobqueue.engine.portable.claim import RAW
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Database, Part, read_list
-from jobqueue.engine.portable.messages import Ending, Messages
+from jobqueue.engine.portable.messages import Ending, Messages, ending_of
 from jobqueue.engine.portable.wake import Waker
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.failpoints import reach
 from jobqueue.models import CounterDelta, Executor, SpareHeartbeat, Task, TaskQuerySet
 from jobqueue.records import FINAL, Command, ExecutorInfo, OwnedTask, PendingWork, Rescued, Status
 
-# A process that was frozen may claim before its first beat: so long its claim stands for one.
+# A process that was frozen may claim before its next heartbeat. For so long, the claim counts as one.
 CLAIM_COUNTS_SECONDS = 1.0
-# What lies further ahead was written before the clock was set back.
+# Later times were written before the clock was set back.
 AHEAD_SECONDS = 1.0
 
 
@@ -37,14 +37,13 @@ class Executors(Part):
 
     def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
         """
-        Write the executor's sign of life and see what it holds.
+        Write the executor's heartbeat, and return the tasks that it holds.
 
-        Locks: the executor's own row, until the statement ends. If another session keeps that row locked, the engine of
-        PostgreSQL inserts a spare heartbeat. Task rows are only read, so that a sender's long transaction cannot stop
-        the heartbeat of a healthy executor.
+        Task rows are only read, so that a sender's long transaction cannot stop the heartbeat of a healthy executor.
+        Locks: the executor's own row, until the statement ends. If another session keeps that row locked, PostgreSQL's
+        engine inserts a spare heartbeat.
         """
-        beat = self.db.executors.filter(pk=sign.executor_id).update(heartbeat=Clock(), state=sign.state)
-        if not beat:
+        if not self.db.executors.filter(pk=sign.executor_id).update(heartbeat=Clock(), state=sign.state):
             self._write_executor(sign)
         rows = self.db.tasks.running().filter(executor_id=sign.executor_id)
         return [
@@ -54,9 +53,9 @@ class Executors(Part):
 
     def command(self, executor_ids: Collection[UUID], command: Command) -> int:
         """
-        Ask something of executors that have not stopped; returns how many. Each hears it within a second or so.
+        Send a command to executors that have not stopped. Return how many. Each reads it within about a second.
 
-        Locks: their rows, on which they beat; not for a transaction that stays open.
+        Locks: their rows, which their heartbeats write. Do not call this in a transaction that stays open.
         """
         rows = self.db.executors.filter(pk__in=executor_ids).exclude(state=Executor.State.STOPPED)
         return rows.update(command=command)
@@ -65,13 +64,13 @@ class Executors(Part):
         """Return the command for an executor, once. Locks: its row, if it has a command; a locked row is skipped."""
         row = self.db.executors.filter(pk=executor_id)
         with self.db.transaction():
-            asked = self.db.lock_for_update(row.exclude(command="")).values_list("command", flat=True).first() or ""
-            if asked:
+            command = self.db.lock_for_update(row.exclude(command="")).values_list("command", flat=True).first() or ""
+            if command:
                 row.update(command="")
-        return Command(asked) if asked in {*Command} else None
+        return Command(command) if command in {*Command} else None
 
     def _write_executor(self, sign: ExecutorInfo) -> None:
-        """Insert the executor's row with a heartbeat of now, unless it exists."""
+        """Insert the executor's row, with a heartbeat, unless it exists."""
         now = self.db.now()
         row = Executor(
             id=sign.executor_id,
@@ -90,25 +89,22 @@ class Executors(Part):
         self.db.executors.bulk_create([row], ignore_conflicts=True)
 
     def pending_maintenance(self, executor_id: UUID) -> PendingWork:
-        """Return what maintenance may find to do, so that it need not look everywhere. Locks: none."""
+        """Return the work that maintenance may find. Locks: none."""
         return PendingWork()
 
     def rescue(self, limit: int = 100, may: Callable[[], bool] = lambda: True) -> list[Rescued]:
         """
-        Take RUNNING tasks from executors that stopped beating.
+        Take RUNNING tasks from lost executors: those without a heartbeat within the timeout.
 
-        may: called once if an executor seems to be silent. If it returns False, nothing is taken.
-
-        The executor's heartbeat must be older than the timeout, and the task not have been claimed just now: not
-        a timeout ago, since that would be up to a third of it later than promised.
-        They become READY at their old place with one loss more, FAILED at the limit of losses, or
-        CANCELLED where that was asked for. An executor without a row gets one, and a timeout to beat.
-        Locks: the rows, skipping locked ones.
+        The tasks become READY at their old rank with one more loss, FAILED at the limit of losses, or CANCELLED if
+        requested. A task that was claimed within CLAIM_COUNTS_SECONDS stays. An executor without a row gets one, and
+        a full timeout for its heartbeat. may: called once if an executor is silent. If it returns False, no task is
+        taken. Locks: the rows, skipping locked ones.
         """
         silent = self._silent_executors()
         if not silent or not may():
             return []
-        candidates = self._overdue().filter(executor_id__in=silent).order_by("executor_id")
+        candidates = self._overdue(self.db.tasks).filter(executor_id__in=silent).order_by("executor_id")
         ids = list(candidates.values_list("pk", flat=True)[:limit])
         if not ids:
             return []
@@ -126,7 +122,7 @@ class Executors(Part):
         return [rescued for rescued, _ in taken]
 
     def _silent_executors(self) -> dict[UUID, float]:
-        """Give the executors that hold tasks and missed their timeout, with the seconds of their silence."""
+        """Return the executors with tasks that missed their timeout, and the seconds of their silence."""
         holders = self._holders()
         for executor_id in (pk for pk, seconds in holders.items() if seconds is None):
             unknown = ExecutorInfo(
@@ -134,43 +130,36 @@ class Executors(Part):
             )
             self._write_executor(unknown)
         ahead = [pk for pk, seconds in holders.items() if seconds is not None and seconds < -AHEAD_SECONDS]
-        if ahead:  # else it would have beaten until the clock is there again
+        if ahead:  # otherwise it would seem to be alive until the clock reaches that time again
             self.db.executors.filter(pk__in=ahead, heartbeat__gt=bound(AHEAD_SECONDS)).update(heartbeat=Clock())
         timeout = self.db.options.heartbeat_timeout
         return {pk: seconds for pk, seconds in holders.items() if seconds is not None and seconds > timeout}
 
     def _holders(self) -> dict[UUID, float | None]:
-        """Give the executors that hold tasks, with the seconds since their last beat; None if they have no row."""
+        """Return the executors with tasks, and the seconds since their last heartbeat; None: no row."""
         holders = self.db.tasks.running().order_by().values_list("executor_id", flat=True).distinct()
         ids = {executor_id for executor_id in holders if executor_id is not None}
         if not ids:
             return {}
-        beats, now = dict(self.db.executors.filter(pk__in=ids).values_list("pk", "heartbeat")), self.db.now()
-        return {pk: (now - beats[pk]).total_seconds() if pk in beats else None for pk in ids}
+        heartbeats = dict(self.db.executors.filter(pk__in=ids).values_list("pk", "heartbeat"))
+        now = self.db.now()
+        return {pk: (now - heartbeats[pk]).total_seconds() if pk in heartbeats else None for pk in ids}
 
-    @property
-    def _claim_counts_seconds(self) -> float:
-        return min(CLAIM_COUNTS_SECONDS, self.db.options.heartbeat_timeout)
-
-    def _overdue(self) -> TaskQuerySet:
-        """Tasks that were not claimed just now; applied to the locked row too, which may have been claimed again."""
-        return self.db.tasks.running().filter(self._not_just_claimed)
-
-    @property
-    def _not_just_claimed(self) -> Q:
-        return Q(claimed_at__lt=bound(-self._claim_counts_seconds)) | Q(claimed_at__gt=bound(AHEAD_SECONDS))
+    def _overdue(self, tasks: TaskQuerySet) -> TaskQuerySet:
+        """Select the tasks that were not claimed a moment ago."""
+        counts_seconds = min(CLAIM_COUNTS_SECONDS, self.db.options.heartbeat_timeout)
+        return tasks.filter(
+            Q(claimed_at__lt=bound(-counts_seconds)) | Q(claimed_at__gt=bound(AHEAD_SECONDS)), status=Status.RUNNING
+        )
 
     def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
+        """Lock the tasks that are still overdue: an executor may have claimed them again since."""
         timeout = self.db.options.heartbeat_timeout
         spare = SpareHeartbeat.objects.using(self.db.using).filter(
             executor_id=OuterRef("pk"), at__gt=bound(-timeout), at__lt=bound(AHEAD_SECONDS)
         )
         silent = self.db.executors.filter(~Exists(spare), heartbeat__lt=bound(-timeout))
-        rows = self.db.lock(ids).filter(
-            self._not_just_claimed,
-            status=Status.RUNNING,
-            executor_id__in=silent.values("pk"),
-        )
+        rows = self._overdue(self.db.lock(ids)).filter(executor_id__in=silent.values("pk"))
         texts = {"errors_text": Cast("errors", TextField()), "workers_text": Cast("worker_ids", TextField())}
         return list(rows.annotate(**texts).defer(*RAW))
 
@@ -200,9 +189,7 @@ class Executors(Part):
             executor_id=row.executor_id,
             silent_seconds=silent[row.executor_id],
         )
-        if status not in FINAL or row.parent_id is None or row.parent_notified_at is not None:
-            return rescued, None
-        return rescued, Ending(row.pk, row.parent_id, status, json.dumps(error))
+        return rescued, ending_of(row, status, json.dumps(error))
 
 
 def lost(rescued: Rescued) -> CounterDelta:

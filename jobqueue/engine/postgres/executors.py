@@ -13,11 +13,15 @@ class PostgresExecutors(Executors):
     db: PostgresDatabase
 
     def pending_maintenance(self, executor_id: UUID) -> PendingWork:
-        ((alarm, running, mail, command, suspects),) = self.db.query_prepared(
+        ((alarm_seconds, has_running, has_messages, has_command, has_isolated),) = self.db.query_prepared(
             "pending_maintenance", backend=self.db.backend, executor_id=executor_id
         )
         return PendingWork(
-            alarm_seconds=alarm, has_running=running, has_messages=mail, has_command=command, has_isolated=suspects
+            alarm_seconds=alarm_seconds,
+            has_running=has_running,
+            has_messages=has_messages,
+            has_command=has_command,
+            has_isolated=has_isolated,
         )
 
     def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
