@@ -1,4 +1,4 @@
-"""The engine: the one door through which rows of the queue change."""
+"""The engine: all changes of queue rows go through it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobqueue.engine.engine import Engine
 @cache
 def engine_for(alias: str = "default") -> Engine:
     """
-    Return the engine of a backend. Only this function chooses by the database's vendor.
+    Return the engine of a backend, by the vendor of its database.
 
     Raises ImproperlyConfigured when TASKS has no such alias or its OPTIONS are wrong.
     """

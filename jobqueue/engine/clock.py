@@ -1,4 +1,4 @@
-"""The database's clock. Due times and heartbeats are compared with no other."""
+"""The database's clock. All due times and heartbeats use it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from django.utils.timezone import get_default_timezone, is_naive, make_aware
 
 class Clock(Func):
     """
-    The current time, to be written. Not the start of the transaction, as now() in PostgreSQL.
+    The current time, for a column.
 
-    After a lock wait of 1.8 s, a heartbeat written with now() was already 1.8 s old.
+    Not now(), which is the start of the transaction: after a lock wait of 1.8 s, a heartbeat was 1.8 s old.
     """
 
     template = "CURRENT_TIMESTAMP(6)"
@@ -42,10 +42,9 @@ class Clock(Func):
 
 class Bound(Clock):
     """
-    The current time, to be compared with: read once per statement.
+    The current time, for a comparison: read once per statement.
 
-    PostgreSQL uses no index for a function that may change from row to row. The search for a due task
-    read all of 30,000 scheduled ones.
+    PostgreSQL uses no index for a function that may change from row to row, and read all of 30,000 scheduled tasks.
     """
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
@@ -53,12 +52,12 @@ class Bound(Clock):
 
 
 def from_now(seconds: float) -> Expression:
-    """Return the time `seconds` from now, to be written. Negative: in the past."""
+    """Return the time `seconds` from now, for a column."""
     return ExpressionWrapper(Clock() + Value(timedelta(seconds=seconds), DurationField()), DateTimeField())
 
 
 def bound(seconds: float = 0.0) -> Expression:
-    """Return the time `seconds` from now, to be compared with. Negative: in the past."""
+    """Return the time `seconds` from now, for a comparison."""
     return ExpressionWrapper(Bound() + Value(timedelta(seconds=seconds), DurationField()), DateTimeField())
 
 

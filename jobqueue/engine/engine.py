@@ -33,8 +33,8 @@ class Engine:
     The queue of one backend on one database.
 
     Each verb belongs to a part, in the file of the same name. The engine binds the parts' methods as its own
-    attributes, so that a call costs no more than one to the part. Every verb uses the database's clock. A verb that
-    locks several rows locks them in id order and reads afterwards, so that no two verbs deadlock.
+    attributes, so that a call has no overhead. Every verb uses the database's clock. A verb that locks several rows
+    locks them in id order, so that no two verbs deadlock. It reads afterwards.
     """
 
     database_class: type[Database] = Database
@@ -106,8 +106,6 @@ class Engine:
         self.gauges, self.queue_latency, self.paused_executors, self.notify = (
             queues.gauges, queues.queue_latency, queues.paused_executors, queues.notify
         )  # fmt: skip
-
-    # --- rows, to be read
 
     @property
     def tasks(self) -> TaskQuerySet:

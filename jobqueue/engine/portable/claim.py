@@ -1,4 +1,4 @@
-"""Claim READY tasks for an executor, and find what there is to claim."""
+"""Claim READY tasks for an executor, and find queues with READY tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jobqueue.records import WAITING, ClaimedBatch, ClaimedTask, ClaimRequest, P
 
 # Read as text and decoded per task, so that one undecodable row does not leave its batch RUNNING.
 RAW = ("args", "kwargs", "inner_state", "options", "metadata", "errors", "worker_ids")
-ISOLATED_READ = 10  # others may have locked the first ones
+ISOLATED_READ = 10  # other executors may have locked the first ones
 
 
 class Claimer(Part):
@@ -33,8 +33,8 @@ class Claimer(Part):
         """
         Claim at most `limit` READY tasks for an executor, best rank first.
 
-        Skips paused queues, and claims no more of a queue with a max_running than may run. Each task has the
-        claim_number that its commit must present. Skips tasks that have to run alone: see claim_isolated().
+        Skips paused queues, obeys max_running, and leaves isolated tasks to claim_isolated(). A commit must present
+        the claim_number of its task.
         Locks: the rows of the limited queues, then those of the tasks, skipping locked ones.
         """
         if request.is_empty:
@@ -54,7 +54,7 @@ class Claimer(Part):
         with self.db.transaction():
             if request.limited:
                 request, _ = self.limits.within_limits(request)
-            full = {name for name, most in request.most.items() if most <= 0}
+            full = {name for name, maximum in request.most.items() if maximum <= 0}
             unlocked = {*self.limits.limited_queues()} - {*request.limited}
             for pk in self._isolated({*request.queues} - full - unlocked):
                 for number in self.db.lock([pk]).values_list("claim_number", flat=True):
@@ -75,16 +75,16 @@ class Claimer(Part):
         unlocked = {*self.limits.limited_queues()} - {*request.limited}
         queues = {*request.queues} - self.limits.paused() - unlocked
         restricted = queues & {*request.most, *request.limited}
-        found: list[tuple[Any, ...]] = []
+        candidates: list[tuple[Any, ...]] = []
         for pool, limit in request.limits.items():
-            found += self._best(pool, queues - restricted)[:limit]
+            candidates += self._best(pool, queues - restricted)[:limit]
             for name in restricted:
                 free = request.free_slots.get(pool, limit) if name in request.limited else limit
-                found += self._best(pool, {name})[: max(0, min(limit, free, request.most.get(name, limit)))]
+                candidates += self._best(pool, {name})[: max(0, min(limit, free, request.most.get(name, limit)))]
         of_queue: Counter[str] = Counter(request.most)
         of_pool: Counter[str] = Counter({str(pool): limit for pool, limit in request.limits.items()})
         taken: list[UUID] = []
-        for _, pk, number, name, pool_name in sorted(found, key=itemgetter(0, 1)):
+        for _, pk, number, name, pool_name in sorted(candidates, key=itemgetter(0, 1)):
             has_room = of_pool[pool_name] > 0 and (name not in request.most or of_queue[name] > 0)
             if has_room and len(taken) < request.limit and self._take(pk, number, request.executor_id):
                 taken.append(pk)
@@ -93,7 +93,7 @@ class Claimer(Part):
         return ClaimedBatch(self.read_claimed(taken))
 
     def _best(self, pool: PoolName, queues: Collection[str]) -> QuerySet[Task, tuple[Any, ...]]:
-        """Select what may be claimed of some queues, best rank first, and lock it."""
+        """Select and lock the tasks of some queues that may be claimed, best rank first."""
         candidates = self.db.tasks.ready().filter(
             executor_losses__lt=ISOLATION_LOSSES, queue_name__in=queues, pool=pool
         )
@@ -104,16 +104,16 @@ class Claimer(Part):
 
     def move_to_pool(self, ids: Iterable[UUID], pool: PoolName) -> None:
         """
-        Correct the stored pool of tasks whose function runs in another one.
+        Correct the pool of tasks that run in another one.
 
-        Such a task was enqueued by SQL, or by code in which the function was not yet, or still, `async def`.
+        They were enqueued by SQL, or by other code, before or after the function became `async def`.
         Locks: the rows, skipping locked ones.
         """
         with self.db.transaction():
             self.db.by_ids([row.pk for row in self.db.lock(ids)]).update(pool=pool)
 
     def claim_one(self, pk: UUID, executor_id: UUID) -> ClaimedTask | None:
-        """Claim one READY task out of turn. Return None when it is not READY. Locks: the row, waiting for others."""
+        """Claim one READY task by id. Return None if it is not READY. Locks: the row, waiting for others."""
         with self.db.transaction():
             number = self.db.tasks.filter(pk=pk).values_list("claim_number", flat=True).first()
             is_taken = number is not None and self._take(pk, number, executor_id)
@@ -135,7 +135,7 @@ class Claimer(Part):
         )
 
     def _take(self, pk: UUID, number: int, executor_id: UUID) -> bool:
-        """Compare and set: where the database cannot lock rows, another executor may have been faster."""
+        """Claim a task unless another executor was faster: some databases cannot lock rows."""
         changed = self.db.tasks.ready().filter(pk=pk, claim_number=number)
         return bool(
             changed.update(
@@ -189,12 +189,12 @@ class Claimer(Part):
         return sorted(self.db.tasks.ready().order_by().values_list("queue_name", flat=True).distinct())
 
     def has_isolated(self, queues: Collection[str]) -> bool:
-        """Whether a READY task that lost executors, and so has to run alone, waits in a queue not paused or full."""
+        """Whether a READY task that must run alone is in a queue that is neither paused nor full."""
         open_queues = {*queues} - self.limits.full() if queues else set()
         return bool(open_queues and self._isolated(open_queues))
 
     def _isolated(self, queues: Collection[str]) -> list[UUID]:
-        """Find READY tasks that have to run alone, best rank first, in queues that are not paused."""
+        """Find READY tasks that must run alone, best rank first, in queues that are not paused."""
         tasks = self.db.tasks.ready().filter(
             executor_losses__gte=ISOLATION_LOSSES, queue_name__in={*queues} - self.limits.paused()
         )
@@ -202,7 +202,7 @@ class Claimer(Part):
 
     def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
         """
-        Whether nothing of these queues (None: of any) is ready, running, or due so soon.
+        Whether these queues (None: all) have no tasks that are ready, running, or due within these seconds.
 
         Of a paused queue only the running tasks count.
         """

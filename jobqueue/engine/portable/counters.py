@@ -1,4 +1,4 @@
-"""Counters: an event is counted in the transaction in which it happens, and the counts are added up later."""
+"""Counters: each transaction inserts its deltas; maintenance adds them to the counters later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MINUTES_KEPT_SECONDS = 86_400.0
 
 
 class Summed(NamedTuple):
-    """Some deltas of one minute that agree in all but their numbers: the columns of take_counter_deltas.sql."""
+    """The sum of similar deltas of one minute: the columns of take_counter_deltas.sql."""
 
     deltas: int
     backend: str
@@ -48,7 +48,7 @@ class Summed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempted:
-    """A claimed task before its outcome is written: what of its row is counted."""
+    """Values of a claimed task that are counted, from before the commit of its outcome."""
 
     queue_name: str
     task_type: str
@@ -67,19 +67,18 @@ class Counters(Part):
 
     def aggregate_counters(self, limit: int = AGGREGATE_BATCH) -> int:
         """
-        Add up to so many deltas, of every backend here, to the rows of the tally; returns how many.
+        Add the oldest deltas of all backends to the counters: of their minute, and of all time. Return how many.
 
-        Each goes into the row of its minute and into the one of all time. Does nothing while another session is at
-        it. Locks: the deltas, and the rows that they add to.
+        Does nothing while another session does this. Locks: the deltas, and the counters.
         """
-        # SQLite has one lock for all writers; exists() would drop the order that leads past what others took away.
+        # Read first: SQLite has one lock for all writers. exists() would drop the order, which leads past dead rows.
         if CounterDelta.objects.using(self.db.using).order_by("pk").values_list("pk").first() is None:
             return 0
         try:
             with self.db.transaction():
                 taken = self._take_deltas(limit)
-                self._add_up(tallies_of(taken))
-        except IntegrityError as error:  # where nothing keeps two from folding at once, the other one was faster
+                self._store(counters_of(taken))
+        except IntegrityError as error:  # another session aggregated the same deltas first
             logger.info("counters.deferred error=%s", error)
             return 0
         return sum(summed.deltas for summed in taken)
@@ -102,25 +101,25 @@ class Counters(Part):
             for delta in deltas
         ]
 
-    def _add_up(self, tallies: Sequence[Counter]) -> None:
-        """Replace rows by ones that include the numbers they had."""
-        if not tallies:
+    def _store(self, counters: Sequence[Counter]) -> None:
+        """Replace stored counters by ones that include their numbers."""
+        if not counters:
             return
         rows = Counter.objects.using(self.db.using)
-        found = rows.filter(
-            Q(minute__isnull=True) | Q(minute__in={tally.minute for tally in tallies if tally.minute}),
-            queue_name__in={tally.queue_name for tally in tallies},
-            task_type__in={tally.task_type for tally in tallies},
+        candidates = rows.filter(
+            Q(minute__isnull=True) | Q(minute__in={counter.minute for counter in counters if counter.minute}),
+            queue_name__in={counter.queue_name for counter in counters},
+            task_type__in={counter.task_type for counter in counters},
         )
-        new = {key_of(tally): tally for tally in tallies}
-        before = [row for row in found.select_for_update().order_by("pk") if key_of(row) in new]
-        for row in before:
-            add_row(new[key_of(row)], row)
-        rows.filter(pk__in=[row.pk for row in before])._raw_delete(self.db.using)
-        rows.bulk_create(tallies)
+        new = {key_of(counter): counter for counter in counters}
+        stored = [row for row in candidates.select_for_update().order_by("pk") if key_of(row) in new]
+        for row in stored:
+            add_row(new[key_of(row)], row, row.waits, row.runs)
+        rows.filter(pk__in=[row.pk for row in stored])._raw_delete(self.db.using)
+        rows.bulk_create(counters)
 
     def counter_totals(self) -> list[Counted]:
-        """Give what was counted and added up of this backend's tasks, ever since. Locks: none."""
+        """Return the counters of this backend, of all time. Locks: none."""
         rows = Counter.objects.using(self.db.using).filter(backend=self.db.backend, minute__isnull=True)
         return [
             Counted(
@@ -132,14 +131,14 @@ class Counters(Part):
         ]
 
     def prune_minutes(self, limit: int) -> None:
-        """Forget minutes long ago, which are in the rows of all time as well."""
+        """Delete old minutes. The counters of all time include them."""
         rows = Counter.objects.using(self.db.using)
         old = rows.filter(minute__isnull=False, minute__lt=bound(-MINUTES_KEPT_SECONDS)).order_by("minute")
         rows.filter(pk__in=list(old.values_list("pk", flat=True)[:limit]))._raw_delete(self.db.using)
 
 
 def of_attempts(changes: Iterable[tuple[Outcome, Status, Attempted]]) -> list[CounterDelta]:
-    """Count what outcomes are to the tally, as commit.sql does."""
+    """Return the deltas of a commit, as commit.sql does."""
     sums: dict[tuple[str, str, int | None, int | None], Any] = {}
     for outcome, entering, row in changes:
         is_attempt = outcome.worker_id is not None
@@ -169,35 +168,30 @@ def place(seconds: float | None) -> int | None:
     return None if seconds is None else bucket(seconds)
 
 
-def tallies_of(taken: Iterable[Summed]) -> list[Counter]:
+def counters_of(taken: Iterable[Summed]) -> list[Counter]:
     """Add up deltas, by minute and in all."""
-    tallies: dict[tuple[object, ...], Counter] = {}
+    counters: dict[tuple[object, ...], Counter] = {}
     for summed in taken:
         for minute in (summed.minute, None):
-            tally = Counter(
+            counter = Counter(
                 backend=summed.backend, queue_name=summed.queue_name, task_type=summed.task_type, minute=minute
             )
-            tally = tallies.setdefault(key_of(tally), tally)
-            for name in (*COUNTERS, "wait_seconds", "run_seconds"):
-                setattr(tally, name, getattr(tally, name) + getattr(summed, name))
-            tally.waits = with_more(tally.waits, summed.wait_bucket, summed.attempts)
-            tally.runs = with_more(tally.runs, summed.run_bucket, summed.attempts)
-    return list(tallies.values())
+            waits, runs = (histogram(at, summed.attempts) for at in (summed.wait_bucket, summed.run_bucket))
+            add_row(counters.setdefault(key_of(counter), counter), summed, waits, runs)
+    return list(counters.values())
 
 
-def with_more(counts: Sequence[int], at: int | None, number: int) -> list[int]:
-    more = list(counts) or [0] * (len(EDGES) + 1)
-    if at is not None:
-        more[at] += number
-    return more
+def histogram(at: int | None, number: int) -> list[int]:
+    """Return the counts of all buckets for attempts of one bucket."""
+    return [number if place == at else 0 for place in range(len(EDGES) + 1)]
 
 
-def add_row(tally: Counter, row: Counter) -> None:
+def add_row(counter: Counter, row: Counter | Summed, waits: Sequence[int], runs: Sequence[int]) -> None:
     for name in (*COUNTERS, "wait_seconds", "run_seconds"):
-        setattr(tally, name, getattr(tally, name) + getattr(row, name))
-    tally.waits = [new + old for new, old in zip_longest(tally.waits, row.waits, fillvalue=0)]
-    tally.runs = [new + old for new, old in zip_longest(tally.runs, row.runs, fillvalue=0)]
+        setattr(counter, name, getattr(counter, name) + getattr(row, name))
+    counter.waits = [sum(counts) for counts in zip_longest(counter.waits, waits, fillvalue=0)]
+    counter.runs = [sum(counts) for counts in zip_longest(counter.runs, runs, fillvalue=0)]
 
 
-def key_of(tally: Counter) -> tuple[object, ...]:
-    return tally.backend, tally.queue_name, tally.task_type, tally.minute
+def key_of(counter: Counter) -> tuple[object, ...]:
+    return counter.backend, counter.queue_name, counter.task_type, counter.minute

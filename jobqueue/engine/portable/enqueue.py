@@ -17,8 +17,8 @@ from jobqueue.models import CounterDelta, Task, TaskQuerySet
 from jobqueue.records import Enqueued, NewTask, Status
 
 ENQUEUE_BATCH = 1000  # rows per INSERT
-KEY_TRIES = 3  # a key's holder may come and go between the insert and the look
-ONCE_TRIES = 10  # of batches that share idempotency keys with as many others
+KEY_TRIES = 3  # a task with the key may come and go between the insert and the query
+ONCE_TRIES = 10  # other sessions may insert the same idempotency keys
 
 
 class Enqueuer(Part):
@@ -28,21 +28,22 @@ class Enqueuer(Part):
 
     def enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         """
-        Insert tasks in the caller's transaction; answers come in the order of `rows`.
+        Insert tasks in the caller's transaction. Return one answer for each row, in the same order.
 
-        A row whose key a live task holds is not inserted. The answer names that task, which may have ended since.
-        Raises DuplicateKey when the holder cannot be seen. Locks: the new rows, in the order of their keys, so that two
-        callers with the same keys do not deadlock; waits for a concurrent insert of the same key.
+        A row with the key of a live task is not inserted. The answer names that task, which may have ended since.
+        Raises DuplicateKey if the transaction cannot see that task.
+        Locks: the new rows, in the order of their keys, so that two callers with the same keys do not deadlock.
+        Waits for a concurrent insert of the same key.
         """
         with self.db.transaction():
             return self.insert(rows)
 
     def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         """
-        Insert as enqueue() does. The answer to an idempotency_key that was used before names its task, even if ended.
+        Insert as enqueue() does. The answer to a used idempotency_key names its task, even if it has ended.
 
-        Around the insert, whose ON CONFLICT can watch over one unique index only. Raises DuplicateKey when the holder
-        cannot be seen. Locks: as enqueue(), in the order of these keys.
+        A loop around the insert, because ON CONFLICT covers one unique index only. Raises DuplicateKey if the
+        transaction cannot see the task. Locks: as enqueue(), in the order of these keys.
         """
         for _ in range(ONCE_TRIES):
             holders = self._seen({row.idempotency_key for row in rows})
@@ -53,10 +54,10 @@ class Enqueuer(Part):
             in_order = sorted(firsts.values(), key=lambda row: row.idempotency_key or "")
             try:
                 with self.db.transaction():
-                    born = self.enqueue(in_order)
+                    inserted = self.enqueue(in_order)
             except IntegrityError:  # another session used a key; the next round finds it
                 continue
-            answers = {row.id: answer for row, answer in zip(in_order, born, strict=True)}
+            answers = {row.id: answer for row, answer in zip(in_order, inserted, strict=True)}
             holders |= {row.idempotency_key: replace(answers[row.id], created=False) for row in in_order}
             return [answers.get(row.id) or holders[row.idempotency_key] for row in rows]
         raise DuplicateKey("An idempotency key is held by a task that this transaction cannot see.")
@@ -73,9 +74,9 @@ class Enqueuer(Part):
         keyed = sorted((task for task in tasks if task.key is not None), key=lambda task: task.key or "")
         for start in range(0, len(keyed), ENQUEUE_BATCH):
             answers |= self._enqueue_keyed(keyed[start : start + ENQUEUE_BATCH])
-        born = Counter((row.queue_name, row.task_type) for row in rows if answers[row.id].created)
+        submitted = Counter((row.queue_name, row.task_type) for row in rows if answers[row.id].created)
         self.counters.add(
-            [CounterDelta(queue_name=queue, task_type=name, submitted=n) for (queue, name), n in born.items()]
+            [CounterDelta(queue_name=queue, task_type=name, submitted=n) for (queue, name), n in submitted.items()]
         )
         return [answers[row.id] for row in rows]
 
@@ -91,9 +92,9 @@ class Enqueuer(Part):
                 self.db.tasks.bulk_create(free, batch_size=ENQUEUE_BATCH)
         except IntegrityError:
             return {task.pk: self._enqueue_one(task) for task in tasks}
-        born = {task.pk: created(task) for task in free}
-        holders |= {task.key: replace(born[task.pk], created=False) for task in free}
-        return {task.pk: born.get(task.pk, holders[task.key]) for task in tasks}
+        answers = {task.pk: created(task) for task in free}
+        holders |= {task.key: replace(answers[task.pk], created=False) for task in free}
+        return {task.pk: answers.get(task.pk, holders[task.key]) for task in tasks}
 
     def _enqueue_one(self, task: Task) -> Enqueued:
         for _ in range(KEY_TRIES):
@@ -147,7 +148,7 @@ def created(task: Task) -> Enqueued:
 
 
 def moment(at: datetime | None, after_seconds: float | None, now: datetime) -> datetime | None:
-    """Return a requested time, given as such or as seconds from now."""
+    """Return a requested time: `at`, or so many seconds from now."""
     return at if at is not None or after_seconds is None else now + timedelta(seconds=after_seconds)
 
 

@@ -1,4 +1,4 @@
-"""Prune: what ended long ago goes away."""
+"""Prune: delete tasks that ended long ago."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Pruner(Part):
 
         Executors, spare heartbeats and counted minutes are deleted after a day.
 
-        limit: per status. Does nothing while another session prunes. Locks: the rows FOR UPDATE, skipping locked
-        ones, so that a task that is being sent to stays until its sender has committed. Returns how many tasks went.
+        Return the number of deleted tasks. limit: per status. Does nothing while another session prunes.
+        Locks: the rows FOR UPDATE, skipping locked ones: a task stays while a sender locks it.
         """
         with self.db.transaction():
             if not self._may_prune():
@@ -43,12 +43,12 @@ class Pruner(Part):
         return count
 
     def prune_status(self, status: str, kept_seconds: float, limit: int = 1000) -> int:
-        """Delete tasks that ended so, and longer ago than that, the oldest first. Locks: as prune()."""
+        """Delete tasks that ended with a status, and before `kept_seconds`, the oldest first. Locks: as prune()."""
         with self.db.transaction():
             return self._purge(status, kept_seconds, limit)
 
     def _may_prune(self) -> bool:
-        """Whether no other session prunes. Without a lock for it, two sessions delete different rows, or one waits."""
+        """Whether no other session prunes. Without such a lock, two sessions delete different rows, or one waits."""
         return True
 
     def _purge(self, status: str, kept_seconds: float, limit: int) -> int:

@@ -1,4 +1,4 @@
-"""Queues: their depth, their latency and the executors that serve them. No table is counted as a whole."""
+"""Queues: their depth, latency and executors. No statement counts a whole table."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from jobqueue.metrics import Depth, Gauges
 from jobqueue.models import Executor, TaskQuerySet
 from jobqueue.records import WAITING, QueueLatency, Status
 
-MAX_COUNTED = 10_000  # of a queue and status; above, the depth is an estimate
-QUEUES_READ = 1000  # queues looked at
-TASKS_READ = 100  # of each, the next to be claimed
-RUNNING_READ = 50_000  # of all queues together, which no index knows apart
+MAX_COUNTED = 10_000  # tasks of a queue and status; above, the depth is an estimate
+QUEUES_READ = 1000
+TASKS_READ = 100  # of each queue, in the order of claiming
+RUNNING_READ = 50_000  # of all queues together: no index has the queue first
 
 
 class Queues(Part):
@@ -73,7 +73,7 @@ class Queues(Part):
         return [(*key, number) for key, number in Counter(rows[:RUNNING_READ]).items()]
 
     def _depths(self) -> Iterable[tuple[str, Status, int]]:
-        """Count what waits, up to one more than MAX_COUNTED."""
+        """Count the waiting tasks of each queue and status, up to MAX_COUNTED + 1."""
         for status in (Status.READY, *WAITING):
             rows = self.db.tasks.filter(status=status)
             for name in rows.order_by("queue_name").values_list("queue_name", flat=True).distinct()[:QUEUES_READ]:
@@ -95,21 +95,21 @@ class Queues(Part):
         """
         Return the latency of each queue in use, and whether a live executor serves it.
 
-        In use: it holds READY tasks; or, while no executor is alive to bring them on, some that are due or RUNNING.
-        Of each queue the next hundred in the order of claiming are read: an older one behind them has the lower
-        priority to thank for it. Locks: none.
+        In use: it has READY tasks, or, while no executor is alive, tasks that are due or RUNNING. Of each queue the
+        next hundred in the order of claiming are read: older tasks behind them have a lower priority. Locks: none.
         """
-        found = self._draining()
-        return sorted([*found, *self._stranded({queue.queue_name for queue in found})], key=attrgetter("queue_name"))
+        queues = self._with_ready_tasks()
+        stranded = self._stranded({queue.queue_name for queue in queues})
+        return sorted([*queues, *stranded], key=attrgetter("queue_name"))
 
     def notify(self, queues: Iterable[str]) -> None:
-        """Tell waiting executors that these queues have work. Does nothing if the database cannot."""
+        """Notify executors that these queues have work, if the database can."""
 
     def paused_executors(self) -> list[list[str]]:
-        """Return the queues of each live executor that is paused. An empty list stands for every queue."""
+        """Return the queues of each live executor that is paused. An empty list means every queue."""
         return list(self._alive().filter(state=Executor.State.QUIET).values_list("queues", flat=True))
 
-    def _draining(self) -> list[QueueLatency]:
+    def _with_ready_tasks(self) -> list[QueueLatency]:
         now = self.db.now()
         alive = self._alive().filter(state=Executor.State.RUNNING)
         served = list(alive.values_list("queues", flat=True))
@@ -143,8 +143,8 @@ class Queues(Part):
         ]
 
     def _alive(self) -> QuerySet[Executor]:
-        beating = self.db.executors.filter(heartbeat__gt=bound(-self.db.options.heartbeat_timeout))
-        return beating.exclude(state=Executor.State.STOPPED)
+        recent = self.db.executors.filter(heartbeat__gt=bound(-self.db.options.heartbeat_timeout))
+        return recent.exclude(state=Executor.State.STOPPED)
 
     def _next(self, queue_name: str) -> list[tuple[datetime, int]]:
         rows = self.db.tasks.ready().filter(queue_name=queue_name).order_by("rank", "pk")

@@ -1,4 +1,4 @@
-"""Refusals: errors of the values that are written, as opposed to troubles of the database."""
+"""Refusals: errors that the values of an outcome cause, not the state of the database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REFUSALS = (
     MessageAlreadyConsumed,
     DuplicateKey,
 )
-# Files of PostgreSQL that report the end of transaction ids, or of blocks in a file: no outcome can be written then.
+# Files of PostgreSQL that report exhausted transaction ids or blocks of a file. Then no outcome can be written.
 SERVER_LIMITS = ("varsup.c", "multixact.c", "bufmgr.c", "md.c")
 
 
@@ -28,10 +28,10 @@ def is_refusal(error: Exception) -> bool:
         return True
     cause: Any = error.__cause__
     match str(getattr(cause, "sqlstate", "") or "")[:2]:
-        case "54":  # program limit exceeded: a jsonb too large, say, arrives as an OperationalError
+        case "54":  # program limit exceeded: for example, a jsonb that is too large
             return cause.diag.source_file not in SERVER_LIMITS
         case "P0":  # a trigger of the site raised it
             return True
         case "":
             return False
-    return type(error) is DatabaseError  # and this one a state of its own, which no driver knows
+    return type(error) is DatabaseError  # a state that the driver does not know, perhaps of a trigger

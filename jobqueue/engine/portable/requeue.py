@@ -32,7 +32,7 @@ class Requeuer(Part):
         return RequeueReport(requeued=requeued, key_taken=len(rows) - requeued, skipped=skipped, busy=busy)
 
     def _with_free_keys(self, rows: Sequence[Task]) -> list[UUID]:
-        """Of tasks that ended: those without a key, and the first of each key that no live task holds."""
+        """Return the tasks without a key, and the first task of each key that no live task holds."""
         keys = {row.key for row in rows if row.key is not None}
         taken = set(self.db.tasks.live().filter(key__in=keys).values_list("key", flat=True)) if keys else set()
         free = []

@@ -46,8 +46,8 @@ class Waker(Part):
         """
         Make SUSPENDED tasks READY after the commit that sent them messages. Return how many.
 
-        Lock first, in id order, waiting for commits in flight, and read afterwards: a task that is RUNNING in an older
-        snapshot is then seen as its commit left it.
+        It locks the tasks in id order, waits for their commits, and reads afterwards. Otherwise a task could seem to be
+        RUNNING in an older snapshot.
         """
         with self.db.transaction():
             return self.wake_locked([row.pk for row in self.db.lock(ids, wait=True).only("pk")])
@@ -59,7 +59,7 @@ class Waker(Part):
         return suspended.update(status=Status.READY, rank=rank_from(Clock(), self.db.options.aging), wake_at=None)
 
     def wake_or_defer(self, ids: Collection[UUID]) -> None:
-        """Wake tasks. If the database fails, leave them to the sweep: the caller's own work is committed."""
+        """Wake tasks. If the database fails, the sweep wakes them: the caller's own work is committed."""
         try:
             reach("wake.before")
             self.wake(ids)
@@ -71,7 +71,7 @@ class Waker(Part):
         """
         Wake SUSPENDED tasks that have unread messages, in case a wake-up was lost.
 
-        A task that read its messages and left them wakes at its wake_at; the sweep wakes it for newer messages only.
+        For a task that left messages unread, only newer messages count; it wakes by its wake_at.
         Locks: the rows, skipping locked ones.
         """
         ids = self._suspended_with_messages(limit)
@@ -81,7 +81,7 @@ class Waker(Part):
             return self.wake_locked([row.pk for row in self.db.lock(ids).only("pk")])
 
     def _suspended_with_messages(self, limit: int) -> list[UUID]:
-        mail = self.db.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
-        newer = mail.filter(sent_at__gt=OuterRef("last_attempted_at"))
-        stuck = self.db.tasks.suspended().filter(Q(Exists(mail), unread_polls=0) | Q(Exists(newer)))
+        unread = self.db.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
+        newer = unread.filter(sent_at__gt=OuterRef("last_attempted_at"))
+        stuck = self.db.tasks.suspended().filter(Q(Exists(unread), unread_polls=0) | Q(Exists(newer)))
         return list(stuck.order_by("pk").values_list("pk", flat=True)[:limit])

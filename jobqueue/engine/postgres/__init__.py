@@ -1,1 +1,1 @@
-"""What PostgreSQL does in another way than the portable engine, under the same file names."""
+"""The engine on PostgreSQL: statements in place of the portable parts, under the same file names."""

@@ -1,4 +1,4 @@
-"""Claim as statements of PostgreSQL: one as a rule, after a search where there are many queues."""
+"""Claim as statements of PostgreSQL: usually one, with many queues after a search."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from jobqueue.engine.portable.claim import Claimer
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.records import ClaimedBatch, ClaimedTask, ClaimRequest, PoolName
 
-SURPLUS, MIN_SURPLUS = 2, 20  # a search in many queues reads so many times its limit: others may hold some of them
-FEW_LOCKS = 200  # a claim that would lock no more than these for nothing does not search first
+SURPLUS, MIN_SURPLUS = 2, 20  # a search reads limit * SURPLUS + MIN_SURPLUS tasks: others may have locked some
+FEW_LOCKS = 200  # a claim that would lock no more unneeded rows than these does not search first
 DEEPER = 4
 
 Place = tuple[str, UUID]  # in the order of claiming: rank, id
@@ -23,7 +23,7 @@ END: Place = ("infinity", UUID(int=2**128 - 1))
 
 
 def needs_horizon(request: ClaimRequest) -> bool:
-    """Whether a claim without a search locks too many rows: of each queue as many as it wants of all."""
+    """Whether a claim without a search locks too many rows: up to its limit in each queue."""
     return (len(request.queues) - SURPLUS) * request.limit > FEW_LOCKS  # with 100 queues it was four times as slow
 
 
@@ -31,7 +31,7 @@ class PostgresClaimer(Claimer):
     db: PostgresDatabase
 
     def claim(self, request: ClaimRequest) -> ClaimedBatch:
-        # BEGIN and COMMIT took two fifths of the worker's time for it.
+        # BEGIN and COMMIT took two fifths of the time of a claim.
         is_one_statement = not (request.is_empty or request.limited or needs_horizon(request))
         if is_one_statement and self.db.is_autocommit_safe():
             return self._claim_up_to(END, request)
@@ -47,29 +47,29 @@ class PostgresClaimer(Claimer):
             limit = min(limit, request.limit - len(claims))
             if limit > 0:
                 pool_limits = {**dict.fromkeys(PoolName, 0), pool: limit}
-                found = self._claim_from_many(replace(request, limit=limit, pool_limits=pool_limits, most=most), pool)
-                claims.is_truncated |= found.is_truncated
-                claims += found
+                batch = self._claim_from_many(replace(request, limit=limit, pool_limits=pool_limits, most=most), pool)
+                claims.is_truncated |= batch.is_truncated
+                claims += batch
         return claims
 
     def _claim_from_many(self, request: ClaimRequest, pool: PoolName) -> ClaimedBatch:
-        """Claim for one pool from many queues: first find how far down in rank the best reach."""
+        """Claim for one pool from many queues: first find the rank down to which to look."""
         passed, wanted = 0, SURPLUS * request.limit + MIN_SURPLUS
         while True:
             first, near, last = self._horizon(request, pool, (1, passed + request.limit, wanted))
             if first == END:
                 return ClaimedBatch()
-            # The claim locks all that it looks at, and others skip it: it goes no further than it has to.
+            # The claim locks all rows that it reads, and other claims skip them: read as few as possible.
             claims = ClaimedBatch() if request.most or request.limited else self._claim_up_to(near, request)
             if len(claims) < request.limit and (last != near or not claims):
                 claims += self._claim_up_to(last, replace(request, limit=request.limit - len(claims)))
             claims.is_truncated = last != END and len(claims) < request.limit
             if claims or last == END:
                 return claims
-            passed, wanted = wanted, DEEPER * wanted  # others hold all that was seen
+            passed, wanted = wanted, DEEPER * wanted  # others have locked all these tasks
 
     def _horizon(self, request: ClaimRequest, pool: PoolName, places: Sequence[int]) -> list[Place]:
-        """Find which tasks are in these places in the order of rank."""
+        """Return the tasks at these places in the order of rank."""
         rows = self.db.query_prepared(
             "claim_horizon",
             pool=pool,
@@ -107,7 +107,7 @@ class PostgresClaimer(Claimer):
         }
 
     def _isolated(self, queues: Collection[str]) -> list[UUID]:
-        # Few tasks have to run alone. Planned for these parameters, the statement uses their index.
+        # Not prepared: planned for these parameters, the statement uses the small index of isolated tasks.
         return [pk for (pk,) in self.db.query("isolated_tasks", backend=self.db.backend, queues=list(queues))]
 
     def queues_in_use(self) -> list[str]:

@@ -55,7 +55,7 @@ class PostgresCommitter(Committer):
     def _write_rows(
         self, changes: Sequence[tuple[Outcome, Status]], holder: UUID | None = None
     ) -> dict[UUID, Status | None]:
-        """Give the state each row entered, None where another claim holds it; rows locked elsewhere are left out."""
+        """Return the status that each row entered; None: another claim holds it. Skip locked rows."""
         rows = self.db.query_prepared(
             "commit",
             holder=holder,
@@ -67,7 +67,7 @@ class PostgresCommitter(Committer):
 
 
 def as_written(outcome: Outcome, entering: Status) -> Outcome:
-    """Leave of an outcome what goes into its own row."""
+    """Return the part of an outcome that changes its own row."""
     if outcome.status is entering and outcome.effects is NO_EFFECTS:
         return outcome
     return msgspec.structs.replace(outcome, decided=entering, effects=NO_EFFECTS)

@@ -1,4 +1,4 @@
-"""The server's side of the engine: statements from files, its transactions, and how values are written for it."""
+"""PostgreSQL for the engine: statements from files, transactions, formats of values."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from jobqueue.models import TaskQuerySet
 
 CHANNEL = "jobqueue"
 
-_read_committed: WeakSet[Connection] = WeakSet()  # also where a statement has no transaction around it
+_read_committed: WeakSet[Connection] = WeakSet()  # sessions with this default isolation
 
 
 @cache
 def statement(name: str) -> str:
     """
-    Read a statement from its file, without comments (a percent sign there would count as a parameter) and indentation.
+    Read a statement from its file, without comments (a percent sign would count as a parameter) and indentation.
 
-    psycopg parses one of more than 4,096 characters anew each time that it is executed: 10 us for commit.sql.
+    psycopg parses statements of more than 4,096 characters at every execution: 10 us for commit.sql.
     """
     text = (files("jobqueue.engine.postgres") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
     return "\n".join(line.strip() for line in text.splitlines() if not line.lstrip().startswith("--"))
@@ -38,9 +38,9 @@ def statement(name: str) -> str:
 
 def configure_session(connection: Connection, limit_seconds: float) -> bool:
     """
-    Set up an executor's session with the server; False behind a pooler, where others have a part in it.
+    Set up an executor's session. Return False behind a pooler, because others may share the session.
 
-    limit_seconds: the timeout of each statement, in place of that of the role.
+    limit_seconds: the timeout of each statement, instead of the role's timeout.
     """
     ((pid, isolation),) = connection.execute(statement("identify_session")).fetchall()
     if pid != connection.info.backend_pid:
@@ -58,15 +58,15 @@ def as_json(values: Sequence[msgspec.Struct]) -> str:
 
 
 def as_array(ids: Iterable[UUID | int]) -> str:
-    """Write ids as PostgreSQL does: psycopg, which does it element by element, took a sixth of an actor's commit."""
+    """Write ids as an array of PostgreSQL. psycopg's own way took a sixth of an actor's commit."""
     return f"{{{','.join(map(str, ids))}}}"
 
 
 def notify_from_elsewhere(database: str, payload: str) -> None:
     """
-    Send a notice on a connection of its own.
+    Send a notification on a new connection.
 
-    What a session tells itself arrives with the answer, even through a pooler that passes on no notices of others.
+    A session gets its own notifications even through a pooler that does not pass on those of other sessions.
     """
     wrapper = connections[database].copy()
     wrapper.settings_dict["OPTIONS"].pop("pool", None)
@@ -79,9 +79,7 @@ def notify_from_elsewhere(database: str, payload: str) -> None:
 
 class OneOf(Func):
     """
-    Whether an id is in an array whose length the planner cannot count.
-
-    When it sees 2,000 ids it may prefer to read the whole table.
+    Whether an id is in an array of unknown length for the planner, which may read the whole table for 2,000 ids.
     """
 
     arity = 2
@@ -98,7 +96,7 @@ class PostgresDatabase(Database):
         """
         Open a READ COMMITTED transaction, or a savepoint in the caller's.
 
-        REPEATABLE READ has one snapshot for the whole transaction: reading after locking would see the past.
+        REPEATABLE READ has one snapshot for the whole transaction: it would not see changes from before a lock.
         """
         if self.has_caller():
             with transaction.atomic(using=self.using):
@@ -122,7 +120,7 @@ class PostgresDatabase(Database):
         return connection.in_atomic_block or not connection.get_autocommit()
 
     def read_committed(self) -> AbstractContextManager[None]:
-        """Run one statement READ COMMITTED: it may wait for another insert, and must see it then."""
+        """Run one statement READ COMMITTED: after waiting for another insert, it must see that."""
         return nullcontext() if self.has_caller() else self.transaction()
 
     def is_autocommit_safe(self) -> bool:

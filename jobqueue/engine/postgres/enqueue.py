@@ -49,7 +49,7 @@ class PostgresEnqueuer(Enqueuer):
         raise key_taken(missing[0].key)
 
     def _insert_rows(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        """Insert the rows whose key is free, and return an answer for each."""
+        """Insert the rows with a free key, and return an answer for each."""
         inserted = self.db.query_prepared(
             "enqueue", backend=self.db.backend, aging=float(self.db.options.aging), rows=as_json(rows)
         )

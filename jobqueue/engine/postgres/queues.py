@@ -17,8 +17,8 @@ from jobqueue.records import QueueLatency, Status
 
 logger = logging.getLogger(__name__)
 
-NO_ROOM_FOR_NOTICES = "54000"  # program_limit_exceeded
-NO_ROOM_SAID_SECONDS = 300.0  # then again
+NOTIFICATION_QUEUE_FULL = "54000"  # program_limit_exceeded
+LOG_FULL_SECONDS = 300.0
 
 
 class PostgresQueues(Queues):
@@ -45,7 +45,7 @@ class PostgresQueues(Queues):
         (plan,) = json.loads(rows.order_by().explain(format="json"))
         return int(plan["Plan"]["Plan Rows"])
 
-    def _draining(self) -> list[QueueLatency]:
+    def _with_ready_tasks(self) -> list[QueueLatency]:
         rows = self.db.query(
             "queue_latency",
             backend=self.db.backend,
@@ -59,27 +59,27 @@ class PostgresQueues(Queues):
             for name, seconds, is_paused, is_served in rows
         ]
 
-    no_room_said_at = float("-inf")
+    _logged_full_at = float("-inf")
 
     def notify(self, queues: Iterable[str]) -> None:
         try:
             for queue in queues:
                 self.db.query("notify", channel=CHANNEL, payload=f"{self.db.backend} {queue}")
         except OperationalError as error:
-            if getattr(error.__cause__, "sqlstate", None) != NO_ROOM_FOR_NOTICES:
+            if getattr(error.__cause__, "sqlstate", None) != NOTIFICATION_QUEUE_FULL:
                 raise
-            self._make_room_for_notices()
+            self._free_notification_queue()
 
-    def _make_room_for_notices(self) -> None:
-        """Do without, which costs others up to POLL_INTERVAL; say so now and then."""
-        ((taken,),) = self.db.query("notification_queue_usage")
-        if time.monotonic() - self.no_room_said_at < NO_ROOM_SAID_SECONDS:
+    def _free_notification_queue(self) -> None:
+        """Ask for the usage, which frees read notifications. Log now and then: executors find work by polling."""
+        ((usage,),) = self.db.query("notification_queue_usage")
+        if time.monotonic() - self._logged_full_at < LOG_FULL_SECONDS:
             return
-        self.no_room_said_at = time.monotonic()
+        self._logged_full_at = time.monotonic()
         logger.warning(
             "notify.queue_full backend=%s used_percent=%.0f poll_interval_s=%.1f "
             "hint=A session that executed LISTEN stays in a transaction. Find it in pg_stat_activity.",
             self.db.backend,
-            100 * taken,
+            100 * usage,
             self.db.options.poll_interval,
         )

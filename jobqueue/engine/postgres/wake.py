@@ -18,7 +18,7 @@ class PostgresWaker(Waker):
 
     def wake_due(self, limit: int = 1000) -> WakeResult:
         following = self._seconds_to_alarm()
-        if following is None or following > 0.0:  # as a rule: one statement in place of a transaction of two
+        if following is None or following > 0.0:  # usually: one statement instead of a transaction
             return WakeResult(count=0, next_seconds=following)
         with self.db.transaction():
             count = self.db.execute(
@@ -34,11 +34,11 @@ class PostgresWaker(Waker):
         return rows[0][0] if rows else None
 
     def wake(self, ids: Iterable[UUID]) -> int:
-        """As the portable verb; gives up with an OperationalError after a second and leaves it to the sweep."""
+        """As the portable verb, but raise OperationalError after waiting a second for a lock."""
         with self.db.transaction():
             ((before,),) = self.db.query("lock_timeout", wait=WAKE_LOCK_TIMEOUT)
             woken = super().wake(ids)
-            self.db.query("lock_timeout", wait=before)  # the rest of a caller's transaction waits as before
+            self.db.query("lock_timeout", wait=before)  # for the rest of a caller's transaction
         return woken
 
     def wake_locked(self, ids: Collection[UUID]) -> int:
