@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
 from uuid import UUID
 
 from django.db.models.functions import Coalesce
@@ -23,7 +22,8 @@ CANCEL_COLUMNS = (
 )  # fmt: skip
 
 
-class LockedRow(NamedTuple):
+@dataclass(slots=True)
+class LockedRow:
     """Columns of a locked row. A model with deferred fields takes several times as long to build."""
 
     pk: UUID

@@ -30,6 +30,8 @@ from jobqueue.records import FINAL, WAITING, CommitResult, Enqueued, NewTask, Ou
 
 logger = logging.getLogger(__name__)
 
+LOCKED_COLUMNS = tuple(LockedRow.__dataclass_fields__)
+
 
 class Committer(Part):
     def __init__(
@@ -135,7 +137,7 @@ class Committer(Part):
         )
 
     def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
-        return locked_rows(self.db.lock(ids, wait=wait).values_list(*LockedRow._fields))
+        return locked_rows(self.db.lock(ids, wait=wait).values_list(*LOCKED_COLUMNS))
 
     def _perform(self, outcomes: Sequence[Outcome], entering: Mapping[UUID, Status]) -> set[UUID]:
         """
@@ -242,7 +244,7 @@ class Committer(Part):
 
 
 def locked_rows(rows: Iterable[Sequence[Any]]) -> dict[UUID, LockedRow]:
-    return {row.pk: row for row in map(LockedRow._make, rows)}
+    return {values[0]: LockedRow(*values) for values in rows}
 
 
 def alarm(outcome: Outcome) -> Any:
