@@ -29,7 +29,7 @@ EVENTS = {
     Status.READY: ("task.released", logging.WARNING),
     Status.SUSPENDED: ("task.polled", logging.DEBUG),
 }
-ATTEMPT = "task=%s id=%s queue=%s attempt=%d/%d wait_ms=%.0f"
+ATTEMPT = "task=%(task)s id=%(task_id)s queue=%(queue)s attempt=%(attempt)d/%(max_attempts)d wait_ms=%(wait_ms).0f"
 
 
 def report_start(running: RunningTask, prepared: PreparedTask, identity: ExecutorIdentity) -> None:
@@ -39,16 +39,7 @@ def report_start(running: RunningTask, prepared: PreparedTask, identity: Executo
         return
     if logger.isEnabledFor(logging.DEBUG):
         fields = task_fields(claimed, identity)
-        logger.debug(
-            f"task.started {ATTEMPT}",
-            fields["task"],
-            fields["task_id"],
-            fields["queue"],
-            fields["attempt"],
-            prepared.limits.max_attempts,
-            fields["wait_ms"],
-            extra=fields,
-        )
+        logger.debug(f"task.started {ATTEMPT}", {**fields, "max_attempts": prepared.limits.max_attempts}, extra=fields)
     if is_heard(task_started, logging.INFO):
         _send(task_started, prepared.result, mask_for(claimed, identity.options))
 
@@ -101,24 +92,16 @@ def _log_end(completed: CompletedAttempt, status: Status, event: str, level: int
     details = "" if _is_attempt_counted(completed, status) else " counted=no"
     if status is Status.SCHEDULED and outcome.wake_after_seconds is not None:
         details += f" retry_in_s={outcome.wake_after_seconds:.1f}"
+    mask = mask_for(claimed, identity.options)
     if error is not None:
-        fields["mask"] = mask_for(claimed, identity.options)
-        details += f" error={first_line_of(error, fields['mask'])}"
-    args = (
-        fields["task"],
-        fields["task_id"],
-        fields["queue"],
-        fields["attempt"],
-        claimed.max_attempts if completed.loaded is None else completed.loaded.limits.max_attempts,
-        fields["wait_ms"],
-        fields["duration_ms"],
-        details,
-    )
-    template = f"{event} {ATTEMPT} duration_ms=%.0f%s"
+        details += f" error={first_line_of(error, mask)}"
+    max_attempts = claimed.max_attempts if completed.loaded is None else completed.loaded.limits.max_attempts
+    values = {**fields, "max_attempts": max_attempts, "details": details}
+    template = f"{event} {ATTEMPT} duration_ms=%(duration_ms).0f%(details)s"
     if status is Status.FAILED:
-        logger.log(level, template, *args, extra=fields, exc_info=error)
+        logger.log(level, template, values, extra={**fields, "mask": mask}, exc_info=error)
     else:
-        logger.log_quickly(level, template, args, fields)
+        logger.log_quickly(level, template, (values,), fields)
 
 
 def _event_of(completed: CompletedAttempt, status: Status) -> tuple[str, int]:
