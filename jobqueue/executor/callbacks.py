@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from functools import partial
 from queue import SimpleQueue
 
 from jobqueue.executor.database.task_connections import TaskConnections
@@ -68,7 +67,10 @@ class ResultCallbacks:
             while (results := self._queue.get()) is not None:
                 for completed, status in results:
                     self._started_at = time.monotonic()
-                    call_safely(partial(events.report_end, completed, status, self._worker))
+                    try:  # in a context of its own
+                        copy_context().run(events.report_end, completed, status, self._worker)
+                    except BaseException:
+                        logger.exception("thread.failed")
                     self._session.reset()
                     self._started_at = None
                     self._announced += 1
@@ -87,11 +89,3 @@ class ResultCallbacks:
         self._queue.put(None)
         self._thread.join(timeout_seconds)
         return self.has_ended
-
-
-def call_safely(callback: Callable[[], None]) -> None:
-    """Run a callback in a context of its own, and log what it raises."""
-    try:
-        copy_context().run(callback)
-    except BaseException:
-        logger.exception("thread.failed")

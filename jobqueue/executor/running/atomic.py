@@ -157,7 +157,8 @@ def _commit_with(
     except BaseException as error:  # noqa: BLE001 - a body's on_commit hook may raise anything
         failure = _outcome_of_transaction(hold, loaded, Raised(from_the_body(error)), worker)
         is_unwritten = attempt is not None and attempt.outcome.is_good_poll and not attempt.is_committed
-        is_the_servers = is_exhausted(error) if is_unwritten else is_of_database(error) and not has_begun
+        is_refused = not has_begun and isinstance(error, (django.db.OperationalError, django.db.InterfaceError))
+        is_the_servers = is_exhausted(error) if is_unwritten else is_refused
         if is_the_servers and hold.reason is None:
             # No attempt is counted, however often: the server may have room again at the next claim.
             return replace(failure, outcome=poll_again(hold.claimed, worker.options.poll_interval))
@@ -245,7 +246,3 @@ def is_verdict(error: BaseException | None) -> bool:
 def is_exhausted(error: BaseException) -> bool:
     """Return whether the server has run out of disk, memory or connections."""
     return str(getattr(error.__cause__, "sqlstate", "") or "").startswith(EXHAUSTED)
-
-
-def is_of_database(error: BaseException) -> bool:
-    return isinstance(error, (django.db.OperationalError, django.db.InterfaceError))

@@ -177,19 +177,16 @@ def prepare_actor(
     return loaded
 
 
-def context_for(hold: RunningTask, loaded: PreparedTask) -> Context:
-    return Context(
-        task_result=loaded.result, idempotency_key=f"{hold.id}:{hold.claimed.polls}", should_stop=hold.should_stop
-    )
-
-
 def call(hold: RunningTask, loaded: PreparedTask) -> Any:
     """Call the body: its result, or the coroutine of an async one."""
     if isinstance(loaded.task, ActorTask):
         returned = loaded.task.actor().poll(loaded.context, *loaded.args, **loaded.kwargs)  # type: ignore[arg-type]
         return list(returned) if isinstance(returned, Generator) else returned
-    context = [context_for(hold, loaded)] if loaded.task.takes_context else []
-    return loaded.task.func(*context, *loaded.args, **loaded.kwargs)
+    if not loaded.task.takes_context:
+        return loaded.task.func(*loaded.args, **loaded.kwargs)
+    key = f"{hold.id}:{hold.claimed.polls}"
+    context = Context(task_result=loaded.result, idempotency_key=key, should_stop=hold.should_stop)
+    return loaded.task.func(context, *loaded.args, **loaded.kwargs)
 
 
 def poll(hold: RunningTask, loaded: PreparedTask, worker: ExecutorIdentity) -> Outcome | Callable[[], Any]:
@@ -382,13 +379,9 @@ def release_unknown(hold: RunningTask, worker: ExecutorIdentity) -> CompletedAtt
     )
     # One error is enough: more would push the errors of real attempts out of the list.
     is_marked = '"jobqueue.exceptions.UnknownTask"' in claimed.errors
-    outcome = Outcome(
-        task_id=claimed.id,
-        claim_number=claimed.claim_number,
-        parent_id=claimed.parent_id,
-        status=Status.SCHEDULED,
-        attempts=claimed.attempts,
-        wake_after_seconds=UNKNOWN_TASK_SECONDS * random.uniform(1.0, 1.3),
-        error=None if is_marked else error_text(hold, error, worker.executor_name),
-    )
+    wait = UNKNOWN_TASK_SECONDS * random.uniform(1.0, 1.3)
+    outcome = attempt_outcome(hold, Status.SCHEDULED, error, worker)
+    outcome = replace(outcome, attempts=claimed.attempts, worker_id=None, wake_after_seconds=wait)
+    if is_marked:
+        outcome = replace(outcome, error=None)
     return CompletedAttempt(hold=hold, outcome=outcome, error=error)
