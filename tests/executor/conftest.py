@@ -59,7 +59,7 @@ def options(settings: Any) -> Options:
 
 @pytest.fixture
 def slow_receiver() -> Iterator[list[Any]]:
-    """Every task_finished takes a moment; gives the results."""
+    """Delay each task_finished. Return the results."""
     told: list[Any] = []
 
     def receiver(task_result: Any, **_: Any) -> None:
@@ -73,7 +73,7 @@ def slow_receiver() -> Iterator[list[Any]]:
 
 @pytest.fixture
 def slow_start() -> Iterator[None]:
-    """Every task_started takes a moment."""
+    """Delay each task_started."""
 
     def receiver(**_: Any) -> None:
         time.sleep(1.5)
@@ -85,7 +85,7 @@ def slow_start() -> Iterator[None]:
 
 @pytest.fixture
 def told() -> Iterator[list[Any]]:
-    """Give the results that task_finished was sent with."""
+    """Return the results of all task_finished signals."""
     results: list[Any] = []
 
     def receiver(task_result: Any, **_: Any) -> None:

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def wait_for(condition: Callable[[], T | None], what: str = "it", seconds: float = DEADLINE) -> T:
-    """Ask again and again until the answer is true, and give it back."""
+    """Repeat the call until its answer is true. Return the answer."""
     deadline = (began := time.monotonic()) + seconds
     while not (answer := condition()):
         if (now := time.monotonic()) > deadline:
@@ -44,7 +44,7 @@ def database_of(result: Any) -> str:
 
 
 def wait_until(result: Any, status: Status, seconds: float = DEADLINE) -> Task:
-    """Wait until the task has entered a state; one that has ended otherwise never will."""
+    """Wait until the task has entered a state. Fail if it has ended in another one."""
 
     def look() -> Task | None:
         row = row_of(result)
@@ -84,7 +84,7 @@ class Running:
             connections.close_all()
 
     def join(self, seconds: float = DEADLINE) -> int:
-        """Wait for the end and give the exit code."""
+        """Wait for the end. Return the exit code."""
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "the executor did not end"
         assert self.loop.failure is None, self.loop.failure
@@ -127,12 +127,12 @@ class Gate:
             self._condition.notify_all()
 
     def pass_through(self, who: Any = None) -> None:
-        """Tell that a body is here, and wait until the test lets it go."""
+        """Report the arrival of a body, and wait until the test opens the gate."""
         self.arrive(who)
         assert self.is_open.wait(DEADLINE)
 
     def wait_for(self, count: int = 1, seconds: float = DEADLINE) -> list[Any]:
-        """Wait until so many have arrived; gives those that have."""
+        """Wait for so many arrivals. Return all of them."""
         with self._condition:
             assert self._condition.wait_for(lambda: len(self.arrived) >= count, seconds), (
                 f"{len(self.arrived)} of {count} arrived"
@@ -144,7 +144,7 @@ class Gate:
 
 
 class Gates:
-    """A gate for every name; a task gets the name as an argument."""
+    """One gate for each name. A task gets the name as an argument."""
 
     def __init__(self) -> None:
         self._gates: dict[str, Gate] = {}
@@ -169,7 +169,7 @@ gates = Gates()
 
 
 def in_line(start: Start) -> tuple[Running, Any]:
-    """Start an executor of one thread; gives a task that it claimed ahead, and that waits behind a long one."""
+    """Start an executor with one thread. Return a task that waits in its buffer behind a long one."""
     # Imported late: the tasks wait at our gates.
     from tests.executor import tasks
 

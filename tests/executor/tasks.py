@@ -111,7 +111,7 @@ def change_context(user: str) -> list[str]:
 
 @task
 def change_the_context(user: str) -> list[str]:
-    """Give what the body found."""
+    """Return what the body found."""
     return change_context(user)
 
 
@@ -338,7 +338,7 @@ async def leave_a_thread_at_work(gate: str) -> None:
 
 @task
 async def thread_of_calls(gate: str | None = None) -> int:
-    """Call two functions at once, and later another; returns the thread of all."""
+    """Call two functions at once, and later another one. Return the thread of each."""
     here = sync_to_async(threading.get_native_id)
     threads = {*await asyncio.gather(here(), here())}
     await asyncio.sleep(0)
@@ -592,7 +592,7 @@ def give(kind: str) -> Any:
 
 
 def backend_pid() -> int:
-    """Give the server's process that serves this thread's connection."""
+    """Return the server's process of this thread's connection."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return int(cursor.fetchone()[0])
@@ -631,7 +631,7 @@ async def session_in_borrowed_threads() -> list[int]:
 
 @task
 def query(database: str) -> int:
-    """Ask the database something; gives how many queries were logged by then."""
+    """Run a query. Return how many queries Django has logged."""
     Task.objects.using(database).exists()
     return len(connections[database].queries_log)
 
@@ -675,7 +675,7 @@ def turn_autocommit_off() -> None:
 
 
 def execute_below(sql: str) -> Callable[[], None]:
-    """Past Django, as a library does that is given the driver's connection."""
+    """Use the driver's connection directly, as some libraries do."""
 
     def run() -> None:
         connection.ensure_connection()
@@ -711,7 +711,7 @@ def set_below(**attributes: Any) -> Callable[[], None]:
 
 
 def set_on_wrapper() -> None:
-    """As a library does that remembers for which tenant it has set the search_path."""
+    """Remember the tenant of the search_path, as a library for tenants does."""
     Task.objects.count()
     connections["default"].tenant = 7  # type: ignore[attr-defined]
 
@@ -770,7 +770,7 @@ SESSION = """
 
 @task
 def look_at_session() -> list[Any]:
-    """Give what a task could have changed about its session."""
+    """Return the state of the session that a task can change."""
     is_clean = connection.get_autocommit() and not connection.in_atomic_block
     with connection.cursor() as cursor:
         cursor.execute(SESSION)
@@ -821,7 +821,7 @@ def write_and_wait(gate: str, kind: str) -> None:
 
 @task(atomic=True, max_attempts=1)
 def look_then_write(gate: str, ending: str) -> str:
-    """Look, wait at the gate, write; how it goes on after that is for the test's other transaction to spoil."""
+    """Read, wait at the gate, write. The test's other transaction causes a conflict in between."""
     level = isolation_level()
     seen = Effect.objects.count()
     gates[gate].pass_through(seen)

@@ -75,7 +75,7 @@ def test_a_notice_brings_a_cancel_at_once(start: Start, options: Any, body: Any)
 
 
 def test_a_task_in_line_is_never_started(start: Start) -> None:
-    """Claimed, waiting for a thread: it is in the executor's hands, so it counts as running."""
+    """A claimed task that waits for a thread counts as running."""
     running, result = in_line(start)
 
     assert api.cancel(result.id, backend="default").requested == 1
@@ -109,7 +109,7 @@ def test_a_body_that_fails_on_its_way_out_ends_cancelled(start: Start, attempts:
 
 
 def test_a_body_that_would_be_retried_ends_cancelled(start: Start) -> None:
-    """It fails by itself, between the request and its arrival."""
+    """The task fails by itself between the request and the interruption."""
     result = tasks.fail_at.enqueue("retried")
     running = start()
     gates["retried"].wait_for()

@@ -43,7 +43,7 @@ def claim() -> ClaimedTask:
 
 
 def completer_with(over: CompletedAttempt, row: Row | None = None) -> Completer:
-    """Make a completer of one attempt, and the row that its task has by now."""
+    """Return a completer with one attempt, and the current row of its task."""
     if row is not None:
         values = dict(zip(("claim_number", "status", "executor_losses", "polls"), row, strict=True))
         holder = {"executor_id": uuid4()} if values["status"] == Status.RUNNING else {}

@@ -23,7 +23,7 @@ OF_THE_EXECUTOR = 3  # loop, heartbeat, listener
 
 
 def sessions() -> int:
-    """Count the server's sessions beside our own."""
+    """Count the server's other sessions."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -34,7 +34,7 @@ def sessions() -> int:
 
 @pytest.fixture(params=[0, None], ids=["fresh", "persistent"])
 def max_age(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int | None:
-    """Both habits of Django: a connection for each task, and one for many."""
+    """Test both settings: a connection for each task, and one for many."""
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", request.param)
     return request.param  # type: ignore[no-any-return]
 

@@ -19,7 +19,7 @@ FORGED = "x\n13:59:59 CRITICAL\x1b[2J\u2028"
 
 
 class Stream(io.StringIO):
-    """A terminal that remembers the threads that wrote to it, and can be made to wait."""
+    """A terminal that records the writing threads, and can block."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -72,7 +72,7 @@ def test_the_context_shows_the_task_as_it_is(burst: Burst) -> None:
 
 @pytest.fixture
 def heard() -> Iterator[Told]:
-    """Give what both signals were sent with: (word, sender, result, status of the row)."""
+    """Return what both signals were sent with: (word, sender, result, status of the row)."""
     heard: Told = []
 
     def on_start(sender: Any, task_result: Any, **_: Any) -> None:

@@ -122,7 +122,7 @@ def test_so_many_tasks_are_run_and_no_more(start: Start, body: Any, backend: str
 
 
 def test_tasks_that_were_handed_back_do_not_count(start: Start) -> None:
-    """Two threads, both busy: what waits in line for a second goes back, and is taken again later."""
+    """Both threads are busy. A task that waits for a second is released, and claimed again later."""
     short = tasks.add.enqueue_many([((number,), {}) for number in range(200)])
     long = tasks.wait_at.using(priority=1).enqueue_many([(("long",), {})] * 2)
     running = start(max_tasks=100, threads=2)

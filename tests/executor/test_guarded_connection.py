@@ -38,7 +38,7 @@ def test_a_line_that_is_not_to_prepare_leaves_its_connection_alone() -> None:
 
 
 def test_behind_a_pooler_nothing_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number that a pooler gave at login is not that of the session which answers."""
+    """The number that a pooler sent at login belongs to another session."""
     monkeypatch.setattr(
         "jobqueue.engine.postgres.connection.statement", lambda name: {"identify_session": "SELECT 0, ''"}[name]
     )

@@ -63,7 +63,7 @@ def test_process_respects_its_own_queue_limit(start: Start, backend: str) -> Non
 
 @on_postgresql
 def test_short_tasks_of_a_limited_queue_are_not_claimed_ahead(start: Start) -> None:
-    """Nor do they wait for the poll, one batch after the other."""
+    """No batch waits for the next poll."""
     api.limit("limited", 2)
     most: Counter[str] = Counter()
     is_over = threading.Event()

@@ -24,7 +24,7 @@ LOCKS = {
 
 
 def executors(start: Start) -> tuple[Running, Running]:
-    """Start one that runs a task, and one that would take it."""
+    """Start an executor that runs a task, and one that could rescue it."""
     tasks.wait_at.enqueue("held")
     victim = start(threads=1)
     gates["held"].wait_for()

@@ -1,4 +1,4 @@
-"""The loop: it rests when there is nothing to do, and forgets no task when there is much."""
+"""The loop rests without work, and loses no task under load."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = on_postgresql
 
 
 def turns_of(running: Running, seconds: float = 0.8) -> float:
-    """Count how often the loop goes round in a second."""
+    """Count the turns of the loop in one second."""
     before, began_at = running.loop.counts.turns, time.monotonic()
     threading.Event().wait(seconds)
     return (running.loop.counts.turns - before) / (time.monotonic() - began_at)
@@ -107,7 +107,7 @@ def test_a_notice_is_taken_up_at_once(start: Start) -> None:
 
 
 def test_no_notice_is_lost_under_load(start: Start) -> None:
-    """Many enqueue while the loop claims; none of their tasks waits for the poll."""
+    """Threads enqueue while the loop claims. No task waits for the next poll."""
     running = start(poll_interval=3600.0, threads=4)
     wait_for(lambda: running.process.listener is not None and running.process.listener.is_listening)
 

@@ -1,4 +1,4 @@
-"""Bodies do not reach each other."""
+"""Bodies of different tasks do not affect each other."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_body_that_cancels_all_asyncio_tasks_hits_itself_alone(start: Start, nei
 
 
 def test_body_that_waits_for_what_it_cancelled_hits_itself_alone(start: Start) -> None:
-    """Its timeout cancels what it waits for, which is the work of its neighbours."""
+    """The timeout cancels what the body waits for: tasks of other bodies."""
     good = [tasks.wait_later.using(max_attempts=1).enqueue("beside", number) for number in range(5)]
     running = start(async_slots=20)
     gates["beside"].wait_for(5)

@@ -1,4 +1,4 @@
-"""The database goes away and comes back; nothing is lost, and nothing is done twice."""
+"""The database becomes unreachable and returns. No task is lost, and none succeeds twice."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_claim_without_an_answer_is_released(start: Start, backend: str) -> None
 
 @on_both_databases
 def test_claim_without_an_answer_is_released_before_the_end(start: Start, backend: str) -> None:
-    """Else it waits for the timeout, and counts as a loss."""
+    """Otherwise the task waits for a rescue, and a loss is counted."""
     running = start(backend=backend)
     claim, release = Trouble(running), Trouble(running)
 
@@ -141,7 +141,7 @@ def test_claim_without_an_answer_is_released_before_the_end(start: Start, backen
 
 
 def test_a_claim_that_comes_true_late_is_released_too(start: Start, options: Options) -> None:
-    """The server may have been at it still when we asked what we hold."""
+    """The server may still have executed the claim when the loop looked for unknown claims."""
     options(HEARTBEAT_TIMEOUT=20)
     running = start()
     Trouble(running).before("commit_and_claim", 1)
@@ -166,7 +166,7 @@ def test_unknown_claim_is_released_when_it_appears(start: Start, options: Option
 def test_an_outage_longer_than_the_timeout_leaves_no_claim_behind(
     start: Start, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the next try comes late: we wait up to five seconds between two."""
+    """The loop also looks after a late retry: up to five seconds are between two."""
     options(HEARTBEAT_TIMEOUT=1)
     monkeypatch.setattr(Heartbeat, "_find_unknown_claims", lambda *_: None)
     monkeypatch.setattr("jobqueue.executor.loop.ReconnectBackoff.next_seconds", lambda *_: 1.5)
@@ -200,7 +200,7 @@ def test_commit_without_an_answer_is_announced_once(
 
 @pytest.mark.parametrize("body", [tasks.fail, tasks.fail_later])
 def test_retry_without_an_answer_counts_once(start: Start, told: list[Any], body: Any) -> None:
-    """By the time we look, its row is due again, or taken up again."""
+    """When the loop reads the row, the task is due again, or claimed again."""
     running = start()
     trouble = Trouble(running)
     trouble.after("commit_and_claim", 5, when=lambda answer, *_: bool(answer[0].done))
@@ -233,7 +233,7 @@ def test_the_outcome_of_a_replaced_claim_is_dropped(
 
 @pytest.mark.parametrize("first_ends", ["first", "last"])
 def test_a_task_may_come_back_while_its_first_body_still_runs(start: Start, told: list[Any], first_ends: str) -> None:
-    """It was taken from us, say in an outage, and handed back to us."""
+    """In an outage the claim was lost, and this process claimed the task again."""
     result = tasks.wait_at_one_of.enqueue("again")
     running = start(threads=2, poll_interval=0.05)
     gates["again"].wait_for(1)
@@ -258,7 +258,7 @@ def test_a_task_may_come_back_while_its_first_body_still_runs(start: Start, told
 
 @pytest.mark.parametrize("first_ends", ["first", "last"])
 def test_claim_from_before_a_restore_is_dropped_for_its_number(start: Start, first_ends: str) -> None:
-    """A backup that knows nothing of the claim was restored, and the same executor took the task once more."""
+    """A backup from before the claim was restored, and the same executor claimed the task again."""
     result = tasks.wait_at_one_of.enqueue("again")
     running = start(threads=2, poll_interval=0.05)
     gates["again"].wait_for(1)
@@ -296,7 +296,7 @@ def test_sessions_terminated_repeatedly_lose_nothing(start: Start, told: list[An
 
 
 def test_a_connection_closed_under_the_loop_is_replaced(start: Start) -> None:
-    """As the watchdog does where a network swallows packets."""
+    """The watchdog does so in a network that drops packets."""
     running = start(poll_interval=0.05)
     wrappers: list[Any] = []
     loop = running.process.engine.commit_and_claim
@@ -344,7 +344,7 @@ def test_a_row_that_somebody_holds_delays_only_its_own_task(start: Start) -> Non
 
 
 def test_pooler_that_loses_prepared_statements_turns_them_off(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """What another client of a pooler in transaction mode does to the session that both use."""
+    """Change the session as another client of a pooler in transaction mode does."""
     running = start(poll_interval=0.05)
     engine = running.loop.engine
     take = engine.claimer.take

@@ -1,4 +1,4 @@
-"""What a body's end leads to."""
+"""The outcomes of a body's end."""
 
 from __future__ import annotations
 
@@ -400,7 +400,7 @@ def test_a_missing_argument_fails_the_task_in_plain_words(burst: Burst) -> None:
 @pytest.mark.parametrize("path", tasks.BROKEN)
 @pytest.mark.parametrize("body", [tasks.fail_with_a_broken_class, tasks.fail_with_a_broken_class_later])
 def test_exception_that_cannot_be_judged_is_the_end(burst: Burst, body: Any, path: str) -> None:
-    """It is the body's, so that it counts: else the body would run again for ever."""
+    """The error is the body's, so an attempt is counted. Otherwise the body would run without end."""
     result = body.enqueue("runs", path)
 
     burst()

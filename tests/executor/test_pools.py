@@ -191,7 +191,7 @@ def test_tasks_stored_with_the_wrong_pool_run_in_the_right_one(
 
 @on_postgresql
 def test_wrongly_stored_tasks_are_claimed_once_beyond_the_room(start: Start) -> None:
-    """They go back corrected, so that the executor does not claim and release them again and again."""
+    """Their pool is corrected, so that the executor does not claim and release them repeatedly."""
     for _ in range(30):
         TaskFactory.create(task_type=tasks.wait_later.task_type, args=["long"], pool=PoolName.THREADS)
 

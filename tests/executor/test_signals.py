@@ -37,7 +37,7 @@ def test_signal_pipe_notices_that_it_was_closed(pipe: SignalPipe, end: int) -> N
 
 @pytest.mark.parametrize("end", [0, 1, 2])
 def test_signal_pipe_never_reads_a_file_that_reuses_its_number(end: int) -> None:
-    """The next connection that is opened gets the number of what was closed."""
+    """The next connection gets the number of the closed file."""
     lifeline, held = os.pipe()
     pipe = SignalPipe(lifeline=lifeline)
     theirs, writer = os.pipe()

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Waiter(threading.Thread):
-    """Waits for an answer that takes longer than any test, and tells what it was left with."""
+    """Waits for an answer that takes longer than any test, and records the error."""
 
     def __init__(self, around: Callable[[], AbstractContextManager[Any]]) -> None:
         super().__init__(daemon=True)
@@ -87,7 +87,7 @@ def open_files() -> int:
 
 
 def test_a_socket_that_is_anothers_by_now_is_left_alone() -> None:
-    """The number was free, and given away, between the two looks at it."""
+    """The number was reused between the two checks."""
     ours, peer = socket.socketpair()
     with ours, peer:
         numbers, before = iter([ours.fileno(), -1]), open_files()

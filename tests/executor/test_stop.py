@@ -1,4 +1,4 @@
-"""A graceful stop: it loses nothing and burns no attempt."""
+"""A graceful stop loses no task and counts no attempt."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ os._exit(int(sys.argv[3]))
 
 
 class Rig:
-    """A supervisor. Its children report a status and end with a code; the last start asks it to stop."""
+    """A supervisor. Its children report a status and end with a code. The last start requests a stop."""
 
     def __init__(self, processes: int, code: int, status: HealthStatus, *, max_starts: int, wait: float = 0.0) -> None:
         self.started: list[int] = []

@@ -20,7 +20,7 @@ pytestmark = on_postgresql
 
 @pytest.fixture
 def exits(start: Start, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Give the codes with which the executor would have ended this process."""
+    """Return the codes with which the executor would have ended this process."""
     codes: list[int] = []
     monkeypatch.setattr("jobqueue.executor.process.exit_now", codes.append)
     return codes

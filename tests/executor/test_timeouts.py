@@ -112,7 +112,7 @@ def test_time_in_line_and_in_receivers_does_not_count(burst: Burst, slow_start: 
 
 
 def test_an_async_body_counts_as_running_until_its_thread_is_free(start: Start) -> None:
-    """A sync function that it called and left: the claim stays as long as that may still write."""
+    """The claim stays while a sync function of the ended body may still write."""
     result = tasks.leave_a_thread_at_work.enqueue("left")
     running = start()
     gates["left"].wait_for(1)
@@ -126,7 +126,7 @@ def test_an_async_body_counts_as_running_until_its_thread_is_free(start: Start) 
 
 
 def test_a_thread_outlives_any_number_of_timeouts(start: Start) -> None:
-    """Run times around the timeout: whichever comes first, each task ends as one or the other."""
+    """With run times around the timeout, each task ends in exactly one of the two states."""
     chance = random.Random(1)
     for _ in range(3):
         tasks.spin.using(timeout=0.01, max_attempts=1).enqueue_many(
@@ -168,7 +168,7 @@ def test_result_is_read_within_the_timeout(start: Start, body: Any) -> None:
 
 
 def test_sequence_is_not_read_beyond_the_limit(start: Start, options: Options) -> None:
-    """However short it says that it is."""
+    """Its len() may be short."""
     options(MAX_PAYLOAD_BYTES=100)
     start()
 

@@ -94,7 +94,7 @@ def test_a_body_that_the_database_cannot_serialize_runs_again_uncounted(
 
 @pytest.fixture
 def conflict_at_commit(transactional_db: None) -> Iterator[None]:
-    """The first COMMIT of an Effect is refused, as the database refuses what it cannot serialize."""
+    """Refuse the first COMMIT of an Effect with a serialization failure."""
     with connection.cursor() as cursor:
         cursor.execute("""
             CREATE SEQUENCE tests_commits;
