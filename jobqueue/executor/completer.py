@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
@@ -104,9 +104,7 @@ class Completer:
 
         Raises django.db.Error, and forgets nothing then.
         """
-        doubtful = [pk for pk in result.lost if self._is_doubtful(pk)]
-        columns = self._engine.tasks.filter(pk__in=doubtful).values_list("pk", *_Row._fields) if doubtful else ()
-        rows = {pk: _Row(*values) for pk, *values in columns}
+        rows = self._rows(pk for pk in result.lost if self._is_doubtful(pk))
         counts = undelivered(self._engine, self._completed, result)
         confirmed: list[Confirmed] = [
             (replace(self._completed[pk], undelivered=counts[pk]) if counts[pk] else self._completed[pk], status)
@@ -122,6 +120,10 @@ class Completer:
 
     def _is_doubtful(self, pk: UUID) -> bool:
         return pk in self._in_doubt or self._completed[pk].if_lost is not None
+
+    def _rows(self, ids: Iterable[UUID]) -> dict[UUID, _Row]:
+        rows = self._engine.tasks.filter(pk__in=list(ids)).values_list("pk", *_Row._fields)
+        return {pk: _Row(*values) for pk, *values in rows}
 
     def _explain(self, pk: UUID, row: _Row | None) -> Confirmed:
         """Find out whether an outcome that counts as lost was committed before, in a transaction without an answer."""
