@@ -244,9 +244,9 @@ def test_contact_sheet_whose_file_is_gone_is_not_found(client, make_album):
 
 def test_album_list_has_constant_number_of_queries(client, make_album):
     def queries() -> int:
-        with CaptureQueriesContext(connection) as queries:
+        with CaptureQueriesContext(connection) as captured:
             client.get(reverse("photos:albums"))
-        return len(queries)
+        return len(captured)
 
     make_album(picture())
     for_one = queries()

@@ -131,10 +131,10 @@ class TestTree:
     def test_tree_needs_one_query_per_generation(self):
         root = grown(6)
 
-        with CaptureQueriesContext(connection) as queries:
+        with CaptureQueriesContext(connection) as captured:
             fibonacci.tree(root)
 
-        assert len(queries) == 5
+        assert len(captured) == 5
 
 
 @pytest.mark.django_db

@@ -129,9 +129,9 @@ def test_gallery_links_each_step_to_its_task_in_the_admin(client):
 
 def test_gallery_has_constant_number_of_queries(client):
     def queries() -> int:
-        with CaptureQueriesContext(connection) as queries:
+        with CaptureQueriesContext(connection) as captured:
             client.get("/")
-        return len(queries)
+        return len(captured)
 
     uploads.receive(files("a.jpg"))
     for_one = queries()

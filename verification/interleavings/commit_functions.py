@@ -51,7 +51,7 @@ def peers(backend: IsolatedBackend) -> Sequence[Script]:
 
 
 def peer_without_function(backend: IsolatedBackend) -> Sequence[Script]:
-    """The other's poll returned actions, as most do."""
+    """One of the two polls returns actions instead of a function."""
     a, b = backend.running("a"), backend.running("b")
     return [
         lambda: commit_in_function(backend, a, and_send(suspend, b.id, "from-a")(a, ())),

@@ -57,7 +57,7 @@ class MutantCase:
     def cells(self, after: int, first_seed: int = 1) -> list[str]:
         """Return this case's row of the report."""
         doc = " ".join((self.kind.__doc__ or "").split())
-        sample = "play" if self.by == SIMULATION else "order"
+        sample = "simulation" if self.by == SIMULATION else "order"
         count = f"{after:,} {sample}{'s' if after > 1 else ''}"
         return [
             self.operation,
