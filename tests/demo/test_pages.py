@@ -40,30 +40,19 @@ def test_upload_saves_photos_and_enqueues_their_work(client):
     assert answer.redirect_chain[-1] == (album.get_absolute_url(), 302)
 
 
-def test_rolled_back_upload_leaves_no_row_and_no_file(monkeypatch):
+@pytest.mark.parametrize(
+    ("owner", "step"), [(Photo.objects, "bulk_create"), (uploads, "plan_tonights_report")], ids=["photos", "tasks"]
+)
+def test_failed_upload_leaves_no_row_and_no_file(monkeypatch, owner, step):
     def fail(*args, **kwargs):
-        raise RuntimeError("the last step fails")
+        raise RuntimeError("the step fails")
 
-    monkeypatch.setattr(Photo.objects, "bulk_create", fail)
+    monkeypatch.setattr(owner, step, fail)
 
-    with pytest.raises(RuntimeError, match="last step"):
+    with pytest.raises(RuntimeError, match="the step fails"):
         uploads.receive(files("a.jpg"))
 
     assert not Album.objects.exists()
-    assert not Photo.objects.exists()
-    assert not Task.objects.exists()
-    assert stored_files() == []
-
-
-def test_failing_enqueue_leaves_no_photo(monkeypatch):
-    def fail(*args, **kwargs):
-        raise RuntimeError("the queue refuses")
-
-    monkeypatch.setattr(uploads, "plan_tonights_report", fail)
-
-    with pytest.raises(RuntimeError, match="refuses"):
-        uploads.receive(files("a.jpg"))
-
     assert not Photo.objects.exists()
     assert not Task.objects.exists()
     assert stored_files() == []

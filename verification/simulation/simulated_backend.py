@@ -95,6 +95,10 @@ class SimulatedBackend(IsolatedBackend):
         return [connection for connection in self.other_connections if connection.is_open]
 
     @property
+    def rows_are_locked(self) -> bool:
+        return any(connection.locks for connection in self.open_transactions)
+
+    @property
     def awake(self) -> list[SimulatedExecutor]:
         return [executor for executor in self.executors if not executor.is_frozen and not executor.is_dead]
 

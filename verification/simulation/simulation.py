@@ -56,9 +56,7 @@ class Simulation(ExecutorMoves, UserMoves):
 
     def _moves(self) -> list[tuple[Move, float]]:
         """Return the possible next moves with their weights."""
-        moves: list[tuple[Move, float]] = (
-            [(self._tick, 4)] if not any(connection.locks for connection in self.open_transactions) else []
-        )
+        moves: list[tuple[Move, float]] = [] if self.rows_are_locked else [(self._tick, 4)]
         moves += [(partial(self._end, connection), 4) for connection in self.open_transactions]
         moves += [
             (partial(self._begin_long_transaction, connection), 3)
@@ -133,11 +131,7 @@ class Simulation(ExecutorMoves, UserMoves):
 
     def _find_out(self) -> None:
         """Half of the time, let the others rescue the executor's tasks at once."""
-        if (
-            self.random.random() < 0.5
-            and self.awake
-            and not any(connection.locks for connection in self.open_transactions)
-        ):
+        if self.random.random() < 0.5 and self.awake and not self.rows_are_locked:
             self.advance(3 * TICK_SECONDS)
             self._act(self.rescue_some, self.random.choice(self.awake))
 
