@@ -139,13 +139,13 @@ def test_invalid_return_fails_poll_with_clear_error(stage: Stage, case: str) -> 
         return poll(context)
 
     pk = stage.enter(changing_poll)
-    stage.send(pk, "mail")
+    stage.send(pk, "message")
     stage.run()
 
     assert stage.error(pk).startswith(error)
     row = stage.row(pk)
     assert (row.status, row.attempts, row.inner_state, row.polls) == (Status.SCHEDULED, 1, None, 0)
-    assert stage.unread(pk) == ["mail"]
+    assert stage.unread(pk) == ["message"]
     assert stage.children(pk) == []
 
 

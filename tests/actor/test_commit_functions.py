@@ -82,14 +82,14 @@ def test_failed_commit_function_commits_nothing(stage: Stage, actor: type[Actor[
         return commit
 
     pk = stage.enter(poll, actor=actor)
-    stage.send(pk, "mail")
+    stage.send(pk, "message")
     testing.poll_once(pk)
 
     row = stage.row(pk)
     assert row.status == (Status.FAILED if "result" in case else Status.SCHEDULED)
     assert (row.attempts, row.polls, row.inner_state) == (1, 0, None)
     assert row.errors[-1]["message"]
-    assert stage.unread(pk) == ["mail"]
+    assert stage.unread(pk) == ["message"]
     assert groups(stage) == []
     assert stage.run() == []
 
@@ -110,12 +110,12 @@ def test_stale_rolls_back_and_repeats_poll_after_short_wait(
         return commit
 
     pk = stage.enter(poll, actor=actor)
-    stage.send(pk, "mail")
+    stage.send(pk, "message")
     for _ in range(3):
         testing.poll_once(pk)
         row = stage.row(pk)
         assert (row.status, row.attempts, row.inner_state, row.errors) == (Status.SCHEDULED, 0, None, [])
-        assert stage.unread(pk) == ["mail"]
+        assert stage.unread(pk) == ["message"]
         assert groups(stage) == []
         stage.advance(1)
     stage.run()

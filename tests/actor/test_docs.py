@@ -1,4 +1,4 @@
-"""The examples of docs/how-to.md, run as printed: pytest collects their TestCases from here."""
+"""Run the examples of docs/how-to.md as printed, with their TestCases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ exec(compile(example("Write an actor", 2), HOW_TO, "exec"))
 exec(compile(example("Test actors and tasks"), HOW_TO, "exec"))
 
 
-def test_examples_are_collected() -> None:
+def test_how_to_examples_are_collected() -> None:
     found: dict[str, Any] = globals()
     assert "test_ends_without_a_decision_after_three_days" in dir(found["AlbumTests"])
     assert "test_reminds_after_a_day" in dir(found["PaymentTests"])

@@ -101,14 +101,15 @@ def long_first_wait(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestLeftUnread:
-    def looks(self, stage: Stage, poll: Any) -> tuple[UUID, list[Any]]:
+    def enter_recorder(self, stage: Stage, poll: Any) -> tuple[UUID, list[Any]]:
+        """Enqueue an actor. Return its id, and a list of the inbox at each poll."""
         seen: list[Any] = []
 
-        def noted(context: PollContext[Any]) -> Any:
+        def recorder(context: PollContext[Any]) -> Any:
             seen.append(bodies(context.inbox))
             return poll(context)
 
-        return stage.enter(noted), seen
+        return stage.enter(recorder), seen
 
     def test_poll_is_repeated_at_once_if_messages_were_taken(self, stage: Stage) -> None:
         def one_at_a_time(context: PollContext[Any]) -> Any:
@@ -116,7 +117,7 @@ class TestLeftUnread:
                 context.inbox.popleft()
             return Suspend()
 
-        pk, seen = self.looks(stage, one_at_a_time)
+        pk, seen = self.enter_recorder(stage, one_at_a_time)
         for n in range(3):
             stage.send(pk, n)
         stage.run()
@@ -131,7 +132,7 @@ class TestLeftUnread:
                 stage.send(pk, "newer")
             return Suspend()
 
-        pk, seen = self.looks(stage, waits_for_an_end)
+        pk, seen = self.enter_recorder(stage, waits_for_an_end)
         stage.send(pk, "before")
         stage.run()
 
@@ -139,7 +140,7 @@ class TestLeftUnread:
 
     @pytest.mark.usefixtures("long_first_wait")
     def test_later_message_wakes_actor_at_once(self, stage: Stage) -> None:
-        pk, seen = self.looks(stage, lambda context: Suspend())
+        pk, seen = self.enter_recorder(stage, lambda context: Suspend())
         stage.send(pk, 1)
         stage.run()
         stage.send(pk, 2)
@@ -151,7 +152,7 @@ class TestLeftUnread:
         self, stage: Stage, options: Options, waits: list[float | None]
     ) -> None:
         options(POLL_INTERVAL=0.7)
-        pk, seen = self.looks(stage, lambda context: Suspend())
+        pk, seen = self.enter_recorder(stage, lambda context: Suspend())
         stage.send(pk, 1)
         for _ in range(5):
             testing.poll_once(pk)
@@ -162,7 +163,7 @@ class TestLeftUnread:
         assert waits == [0.1, 0.2, 0.4, 0.7, 0.7]
 
     def test_shorter_sleep_replaces_wait_for_left_messages(self, stage: Stage, waits: list[float | None]) -> None:
-        pk, _ = self.looks(stage, lambda context: Sleep(timedelta(seconds=0.01)))
+        pk, _ = self.enter_recorder(stage, lambda context: Sleep(timedelta(seconds=0.01)))
         stage.send(pk)
         testing.poll_once(pk)
 
@@ -179,7 +180,7 @@ class TestLeftUnread:
             seen.append(context.timed_out)
             return wait
 
-        pk, _ = self.looks(stage, waits_for_another)
+        pk, _ = self.enter_recorder(stage, waits_for_another)
         stage.send(pk, "not this one")
         for _ in range(2):  # the next timeout starts after the first
             stage.run()
@@ -202,7 +203,7 @@ class TestLeftUnread:
             seen.append(context.timed_out)
             return Suspend(timedelta(minutes=10))
 
-        pk, _ = self.looks(stage, waits_for_another)
+        pk, _ = self.enter_recorder(stage, waits_for_another)
         stage.send(pk, 1)
         stage.run()
         stage.advance(540)
@@ -243,7 +244,7 @@ class TestLeftUnread:
             seen.append(context.timed_out)
             return next(waits)
 
-        pk, _ = self.looks(stage, poll)
+        pk, _ = self.enter_recorder(stage, poll)
         for n in range(2):
             stage.send(pk, n)
             stage.run()
@@ -266,7 +267,7 @@ class TestLeftUnread:
                 raise ValueError("failed")
             return Suspend(timedelta(minutes=5)) if context.polls == 0 else Done()
 
-        pk, _ = self.looks(stage, poll)
+        pk, _ = self.enter_recorder(stage, poll)
         stage.send(pk)
         stage.run()
         stage.advance(301)
@@ -284,7 +285,7 @@ class TestLeftUnread:
             context.inbox.take()
             return Suspend()
 
-        pk, seen = self.looks(stage, takes_all)
+        pk, seen = self.enter_recorder(stage, takes_all)
         for n in range(5):
             stage.send(pk, n)
         stage.run()
@@ -302,7 +303,7 @@ class TestLeftUnread:
             found = context.inbox.take(str)
             return Done(bodies(found)) if found else Suspend()
 
-        pk, seen = self.looks(stage, takes_what_it_waits_for)
+        pk, seen = self.enter_recorder(stage, takes_what_it_waits_for)
         stage.run()
         for n in range(count):
             stage.send(pk, n)
@@ -317,7 +318,7 @@ class TestLeftUnread:
     ) -> None:
         engine = engine_for("default")
         monkeypatch.setattr(engine, "read_messages", partial(engine.read_messages, limit=4))
-        pk, seen = self.looks(stage, lambda context: Suspend())
+        pk, seen = self.enter_recorder(stage, lambda context: Suspend())
         for n in range(9):
             stage.send(pk, n)
         stage.run()

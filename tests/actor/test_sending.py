@@ -94,7 +94,7 @@ def test_send_many_sends_all_or_none(stage: Stage) -> None:
     assert jobqueue.send_many([]) == []
 
 
-def test_async_functions_send(stage: Stage, seen: list[Any]) -> None:
+def test_async_functions_send_messages(stage: Stage, seen: list[Any]) -> None:
     pk = stage.enter(collecting(seen))
 
     async def send() -> None:

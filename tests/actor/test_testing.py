@@ -106,7 +106,7 @@ class TestRunUntilIdle:
 
         assert len(stage.run(limit=3)) == 3
 
-    def test_isolated_task_is_run(self, stage: Stage) -> None:
+    def test_run_until_idle_runs_isolated_task(self, stage: Stage) -> None:
         pk = UUID(tasks.add.enqueue(1).id)
         stage.change(pk, executor_losses=2)
         stage.run()
@@ -129,7 +129,7 @@ class TestRunUntilIdle:
         assert isinstance(poll.error, UnknownTask)
         assert poll.status is Status.SCHEDULED
 
-    def test_signals_are_sent(self, stage: Stage) -> None:
+    def test_run_until_idle_sends_signals(self, stage: Stage) -> None:
         received: list[Any] = []
 
         def receive(signal: Any, task_result: Any, **_: Any) -> None:
@@ -317,7 +317,7 @@ class TestContext:
         with pytest.raises(ValueError, match="Invalid value"):
             testing.context(actors.Typed, inbox=[{"type": "sell"}])
 
-    def test_invalid_values_are_refused(self) -> None:
+    def test_helpers_refuse_invalid_values(self) -> None:
         with pytest.raises(ValueError, match=r"state is not what WithDataclass\.State allows"):
             testing.context(actors.WithDataclass, state=5)
         with pytest.raises(ValueError, match="'x' is not a valid Kind"):

@@ -64,18 +64,18 @@ class Bench:
         """Enqueue a task. Return its id, or the id of the live task with the same key."""
         return self.engine.enqueue([new(**changes)])[0].id
 
-    def demand(self, limit: int = 100, **changes: Any) -> ClaimRequest:
+    def claim_request(self, limit: int = 100, **changes: Any) -> ClaimRequest:
         values: dict[str, Any] = {"executor_id": self.executor_id, "queues": ["default"], "limit": limit}
         return ClaimRequest(**values | changes)
 
     def claim(self, limit: int = 100, **changes: Any) -> ClaimedBatch:
-        return self.engine.claim(self.demand(limit, **changes))
+        return self.engine.claim(self.claim_request(limit, **changes))
 
     def claim_ids(self, limit: int = 100, **changes: Any) -> list[UUID]:
         return [claimed.id for claimed in self.claim(limit, **changes)]
 
     def claim_isolated(self, **changes: Any) -> list[UUID]:
-        return [claimed.id for claimed in self.engine.claim_isolated(self.demand(1, **changes))]
+        return [claimed.id for claimed in self.engine.claim_isolated(self.claim_request(1, **changes))]
 
     def running(self, **changes: Any) -> ClaimedTask:
         """Enqueue a task in its own queue and claim it."""

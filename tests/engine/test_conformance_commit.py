@@ -186,8 +186,12 @@ class TestRestoredBackup:
     def test_commit_and_claim_accepts_only_executor_of_claim(self, bench: Bench, status: Status, limit: int) -> None:
         other, new_claim, old_claim = self.claimed_twice(bench)
 
-        late, _ = bench.engine.commit_and_claim([outcome(old_claim, status)], bench.demand(limit, queues=["none"]))
-        good, _ = bench.engine.commit_and_claim([outcome(new_claim, status)], other.demand(limit, queues=["none"]))
+        late, _ = bench.engine.commit_and_claim(
+            [outcome(old_claim, status)], bench.claim_request(limit, queues=["none"])
+        )
+        good, _ = bench.engine.commit_and_claim(
+            [outcome(new_claim, status)], other.claim_request(limit, queues=["none"])
+        )
 
         assert (list(late.done), set(late.lost)) == ([], {old_claim.id})
         assert (good.done, set(good.lost)) == ({old_claim.id: status}, set())
@@ -421,7 +425,7 @@ class TestPulse:
         done, ready = bench.running(), bench.add()
         outcomes = [outcome(done)] if commits else []
 
-        committed, claimed = bench.engine.commit_and_claim(outcomes, bench.demand(limit))
+        committed, claimed = bench.engine.commit_and_claim(outcomes, bench.claim_request(limit))
 
         assert committed == CommitResult(done={done.id: Status.SUCCESSFUL} if commits else {})
         assert [task.id for task in claimed] == ([ready] if limit else [])
@@ -430,7 +434,7 @@ class TestPulse:
         again = bench.running()
 
         _, claimed = bench.engine.commit_and_claim(
-            [outcome(again, Status.READY)], bench.demand(queues=[again.queue_name])
+            [outcome(again, Status.READY)], bench.claim_request(queues=[again.queue_name])
         )
 
         assert [(task.id, task.claim_number) for task in claimed] == [(again.id, 2)]
@@ -441,7 +445,7 @@ class TestPulse:
         pk = bench.add()
 
         committed, claimed = bench.engine.commit_and_claim(
-            [outcome(bad, status, return_value="{"), outcome(good, status)], bench.demand()
+            [outcome(bad, status, return_value="{"), outcome(good, status)], bench.claim_request()
         )
 
         assert (committed.done, list(committed.refused)) == ({good.id: status}, [bad.id])

@@ -81,12 +81,12 @@ def failed(bench: Bench, status: Status) -> None:
     bench.commit(outcome(claimed(bench), status, attempts=1, worker_id="w", error=ERROR))
 
 
-def refused(bench: Bench) -> None:
+def failed_before_start(bench: Bench) -> None:
     """Commit a failure without a start of the body, as for an expired task."""
     bench.commit(outcome(claimed(bench), Status.FAILED, error=ERROR))
 
 
-def handed_back(bench: Bench) -> None:
+def released(bench: Bench) -> None:
     bench.commit(outcome(claimed(bench), Status.READY, keeps_rank=True))
 
 
@@ -113,7 +113,7 @@ def child_succeeded(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("happens", "expected", "attempts"),
+    ("event", "expected", "attempts"),
     [
         (succeeded, {"completed": 1}, 1),
         (child_succeeded, {"completed": 1}, 1),
@@ -122,16 +122,16 @@ def child_succeeded(bench: Bench) -> None:
         (lambda bench: failed(bench, Status.CANCELLED), {}, 1),
         (retried_but_cancelled, {"failed": 1}, 1),
         (lambda bench: retried_but_cancelled(bench, parent_id=uuid4()), {"failed": 1}, 1),  # takes several statements
-        (refused, {"dead": 1}, 0),
-        (handed_back, {}, 0),
+        (failed_before_start, {"dead": 1}, 0),
+        (released, {}, 0),
         (suspended, {}, 1),
         (lost_to_another_claim, {}, 0),
     ],
 )
 def test_commit_counts_outcome(
-    bench: Bench, happens: Callable[[Bench], None], expected: dict[str, int], attempts: int
+    bench: Bench, event: Callable[[Bench], None], expected: dict[str, int], attempts: int
 ) -> None:
-    happens(bench)
+    event(bench)
 
     assert numbers(bench) == {"submitted": 1, **expected}
     assert (sum(counted(bench).waits), sum(counted(bench).runs)) == (attempts, 0)

@@ -27,14 +27,14 @@ def end_with_children(bench: Bench, parent: ClaimedTask) -> None:
 @pytest.mark.parametrize("end", [cancel_tree, end_with_children])
 def test_live_descendants_of_finished_child_are_cancelled(bench: Bench, end: Any) -> None:
     parent = bench.running()
-    orphan_of = bench.ended(parent_id=bench.ended(parent_id=parent.id))
-    orphans = [bench.add(parent_id=orphan_of) for _ in range(2)]
-    below = bench.add(parent_id=orphans[0])
+    finished_child = bench.ended(parent_id=bench.ended(parent_id=parent.id))
+    children = [bench.add(parent_id=finished_child) for _ in range(2)]
+    grandchild = bench.add(parent_id=children[0])
 
     end(bench, parent)
 
-    assert [bench.status(pk) for pk in (*orphans, below)] == [CANCELLED] * 3
-    assert bench.status(orphan_of) == SUCCESSFUL
+    assert [bench.status(pk) for pk in (*children, grandchild)] == [CANCELLED] * 3
+    assert bench.status(finished_child) == SUCCESSFUL
 
 
 def test_cancel_leaves_and_reports_forbidden_tasks(bench: Bench) -> None:

@@ -30,11 +30,13 @@ def test_ended_task_frees_place_in_same_commit_and_claim(bench: Bench) -> None:
     add(bench, 5)
     first, second = bench.claim(queues=["a"], limited=["a"])
 
-    committed, claimed = bench.engine.commit_and_claim([outcome(first)], bench.demand(queues=["a"], limited=["a"]))
+    committed, claimed = bench.engine.commit_and_claim(
+        [outcome(first)], bench.claim_request(queues=["a"], limited=["a"])
+    )
     assert (len(committed.done), len(claimed)) == (1, 1)
 
     committed, claimed = bench.engine.commit_and_claim(
-        [outcome(second, Status.SCHEDULED, wake_after_seconds=60.0)], bench.demand(queues=["a"], limited=["a"])
+        [outcome(second, Status.SCHEDULED, wake_after_seconds=60.0)], bench.claim_request(queues=["a"], limited=["a"])
     )
     assert (len(committed.done), len(claimed)) == (1, 1)
 

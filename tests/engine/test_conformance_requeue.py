@@ -60,7 +60,7 @@ class TestRequeue:
     def test_requeue_resets_failed_or_cancelled_task(self, bench: Bench, status: Status) -> None:
         claimed = bench.running(expires_after_seconds=60.0)
         bench.set(claimed.id, executor_losses=2)
-        bench.send(claimed.id, "mail")
+        bench.send(claimed.id, "message")
         bench.engine.cancel([claimed.id])
         bench.commit(
             outcome(
@@ -84,7 +84,7 @@ class TestRequeue:
         assert (row.finished_at, row.cancel_requested_at, row.wake_at, row.expires_at) == (None, None, None, None)
         assert row.return_value is None
         assert (row.inner_state, row.polls, row.worker_ids, len(row.errors)) == ({"a": 1}, 1, ["w"], 1)
-        assert bench.bodies(claimed.id) == ["mail"]
+        assert bench.bodies(claimed.id) == ["message"]
         assert before <= row.rank <= bench.engine.now()
         assert bench.claim(queues=[claimed.queue_name])[0].claim_number == 2
 

@@ -85,7 +85,7 @@ def look_for_work(bench: Bench) -> None:
     assert engine.release_unknown_claims(bench.executor_id, []) == 0
 
 
-def test_idle_executor_reads_a_handful_of_pages(bench: Bench) -> None:
+def test_idle_executor_reads_few_pages(bench: Bench) -> None:
     pages = Pages()
     with connection.execute_wrapper(pages):
         look_for_work(bench)

@@ -163,7 +163,7 @@ class TestLockedExecutor:
         assert not Executor.objects.exists()
 
 
-def test_prune_runs_once_at_a_time_and_prune_status_beside_it(fast_bench: Bench) -> None:
+def test_prune_runs_once_at_a_time_beside_prune_status(fast_bench: Bench) -> None:
     bench = fast_bench.with_options(retention={"SUCCESSFUL": 0.0})
     for _ in range(3):
         bench.ended()
@@ -254,7 +254,7 @@ class TestIsolation:
         ready = fast_bench.add()
 
         committed, claimed = fast_bench.engine.commit_and_claim(
-            [outcome(done), outcome(actor, Status.SUSPENDED)], fast_bench.demand()
+            [outcome(done), outcome(actor, Status.SUSPENDED)], fast_bench.claim_request()
         )
 
         assert committed.done == {done.id: Status.SUCCESSFUL, actor.id: Status.SUSPENDED}

@@ -242,7 +242,9 @@ class TestBatches:
     def test_commit_and_claim_reads_few_rows(self, bench: Bench, size: int) -> None:
         outcomes = claims(bench, size)
 
-        committed, claimed = read(lambda: bench.engine.commit_and_claim(outcomes, bench.demand(size, queues=QUEUES)))
+        committed, claimed = read(
+            lambda: bench.engine.commit_and_claim(outcomes, bench.claim_request(size, queues=QUEUES))
+        )
 
         assert (len(committed.done), len(claimed)) == (size, size)
 
@@ -375,7 +377,7 @@ def test_pending_maintenance_reads_few_rows(bench: Bench) -> None:
     ],
     ids=["queues_in_use", "queue_latency", "claim_isolated", "wake_due"],
 )
-def test_query_reads_few_rows(bench: Bench, call: Callable[[Bench], object], expected: object) -> None:
+def test_single_query_reads_few_rows(bench: Bench, call: Callable[[Bench], object], expected: object) -> None:
     assert read(lambda: call(bench)) == expected
 
 
@@ -418,7 +420,7 @@ class TestCommandLine:
         read(lambda: [next(pages, None), next(pages, None)], most_rows=most_rows)
 
     @pytest.mark.parametrize("status", FINAL)
-    def test_newest_reads_few_rows(self, bench: Bench, status: Status) -> None:
+    def test_newest_tasks_reads_few_rows(self, bench: Bench, status: Status) -> None:
         read(lambda: queries.newest(bench.engine, status, TaskFilter(tasks=("rare",)), None, 10))
         since = bench.engine.now() - timedelta(seconds=10)
         read(lambda: queries.newest(bench.engine, status, TaskFilter(), since, 500))

@@ -386,8 +386,8 @@ class TestLimits:
             while outcomes or bench.engine.tasks.ready().exists():
                 assert monotonic() < deadline
                 hold(-len(outcomes))
-                demand = other.demand(2, queues=["a", "b"], limited=["a"])
-                committed, claims = other.engine.commit_and_claim(outcomes, demand)
+                request = other.claim_request(2, queues=["a", "b"], limited=["a"])
+                committed, claims = other.engine.commit_and_claim(outcomes, request)
                 hold(len(claims))
                 assert len(committed.done) == len(outcomes)
                 done, outcomes = done + len(outcomes), [outcome(claimed) for claimed in claims]

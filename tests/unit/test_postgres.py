@@ -72,7 +72,7 @@ def test_ended_process_leaves_no_server_or_files(number: signal.Signals) -> None
 
 
 @pytest.mark.skipif(server_account() is None, reason="the server runs as this user")
-def test_aggregate_counterser_without_write_access_of_server_is_skipped(
+def test_folder_without_write_access_of_server_is_skipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = Path("/tmp") / f"jq-{os.getpid()}"
