@@ -11,13 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Protocol
 from uuid import UUID
 
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    from jobqueue.models import Task
 
 
 class Status(StrEnum):
@@ -389,7 +386,24 @@ class ExecutorInfo:
     queue_limits: Mapping[str, int] = field(default_factory=dict)
 
 
-def released(claimed: ClaimedTask | Task) -> Outcome:
+class RunningRow(Protocol):
+    """What a ClaimedTask and the row of a RUNNING task have in common."""
+
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def claim_number(self) -> int: ...
+    @property
+    def attempts(self) -> int: ...
+    @property
+    def parent_id(self) -> UUID | None: ...
+    @property
+    def unread_polls(self) -> int: ...
+    @property
+    def stale_polls(self) -> int: ...
+
+
+def release_outcome(claimed: RunningRow) -> Outcome:
     """Return the outcome that releases a claimed task unchanged."""
     return Outcome(
         task_id=claimed.id,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from jobqueue.engine.clock import bound
-from jobqueue.records import FINAL, ClaimedTask, ClaimRequest, Outcome, Status, released
+from jobqueue.records import FINAL, ClaimedTask, ClaimRequest, Outcome, Status, release_outcome
 from verification.simulation import bodies
 from verification.simulation.participants import SimulatedConnection, SimulatedExecutor
 from verification.simulation.simulated_backend import (
@@ -162,7 +162,7 @@ class ExecutorMoves(SimulatedBackend):
     def release_and_stop(self, executor: SimulatedExecutor) -> None:
         """Stop gracefully: release the claimed tasks and commit the finished ones."""
         self.note(f"{executor.name} stops")
-        results = [*executor.uncommitted, *(released(claimed) for claimed in executor.claimed)]
+        results = [*executor.uncommitted, *(release_outcome(claimed) for claimed in executor.claimed)]
         executor.claimed, executor.uncommitted = [], []
         with self.not_waiting():
             answer = self.engine.commit(results)

@@ -8,7 +8,7 @@ from uuid import UUID
 from jobqueue.engine.portable.commit import Committer
 from jobqueue.engine.portable.database import Database, Part
 from jobqueue.failpoints import reach
-from jobqueue.records import ClaimedTask, CommitResult, Status, released
+from jobqueue.records import ClaimedTask, CommitResult, Status, release_outcome
 
 
 class Releaser(Part):
@@ -18,7 +18,7 @@ class Releaser(Part):
 
     def release(self, claims: Iterable[ClaimedTask]) -> CommitResult:
         """Make claimed tasks READY at their old rank, or CANCELLED if requested. No attempt is counted."""
-        return self.committer.commit([released(claimed) for claimed in claims])
+        return self.committer.commit([release_outcome(claimed) for claimed in claims])
 
     def release_unknown_claims(self, executor_id: UUID, known: Collection[UUID]) -> int:
         """
@@ -29,7 +29,7 @@ class Releaser(Part):
         """
         columns = ("pk", "claim_number", "attempts", "parent_id", "unread_polls", "stale_polls")
         tasks = self.db.tasks.running().filter(executor_id=executor_id).order_by("executor_id").only(*columns)
-        unknown = [released(task) for task in tasks if task.pk not in known]
+        unknown = [release_outcome(task) for task in tasks if task.pk not in known]
         if not unknown:
             return 0
         reach("release.before")

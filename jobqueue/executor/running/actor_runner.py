@@ -18,7 +18,17 @@ from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS
 from jobqueue.conf import Options, options_for
 from jobqueue.exceptions import InvalidActions, TaskNotFound, UndecodableMessage
 from jobqueue.function import FunctionTask, changed
-from jobqueue.records import FINAL, ClaimedTask, Effects, NewMessage, NewTask, Outcome, Status, StoredMessage, released
+from jobqueue.records import (
+    FINAL,
+    ClaimedTask,
+    Effects,
+    NewMessage,
+    NewTask,
+    Outcome,
+    Status,
+    StoredMessage,
+    release_outcome,
+)
 from jobqueue.results import Result
 from jobqueue.serialization.json import check_dedupe_key, decode, encode, encode_message, encode_result, plain
 from jobqueue.task_options import time_problems
@@ -199,7 +209,7 @@ def recheck_columns(alarm: Mapping[str, Any], claimed: ClaimedTask, longest_seco
 def poll_again(claimed: ClaimedTask, longest_seconds: float) -> Outcome:
     """Run a task again soon, for example after it has read stale rows. No attempt is counted."""
     return replace(
-        released(claimed),
+        release_outcome(claimed),
         status=Status.SCHEDULED,
         keeps_rank=False,
         stale_polls=claimed.stale_polls + 1,

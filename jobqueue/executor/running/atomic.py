@@ -41,7 +41,7 @@ from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.executor.telemetry.redaction_filter import mask_for
 from jobqueue.failpoints import reach
 from jobqueue.printable import printable
-from jobqueue.records import Outcome, released
+from jobqueue.records import Outcome, release_outcome
 
 logger = get_logger(__name__)
 
@@ -231,7 +231,7 @@ def _in_doubt(success: CompletedAttempt, failure: CompletedAttempt, worker: Exec
         extra={"mask": mask},
     )
     if not is_verdict(error):
-        failure = replace(failure, outcome=replace(released(hold.claimed), worker_id=success.outcome.worker_id))
+        failure = replace(failure, outcome=replace(release_outcome(hold.claimed), worker_id=success.outcome.worker_id))
     return replace(failure, if_lost=success)
 
 

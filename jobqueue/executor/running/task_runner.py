@@ -47,7 +47,7 @@ from jobqueue.executor.running.actor_runner import context_of, is_commit_functio
 from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.executor.telemetry.errors import error_text, message_of
 from jobqueue.function import FunctionTask, changed
-from jobqueue.records import ClaimedTask, Outcome, Status, released
+from jobqueue.records import ClaimedTask, Outcome, Status, release_outcome
 from jobqueue.results import Result, from_claimed
 from jobqueue.serialization.json import decode, encode_result
 from jobqueue.task_options import Limits, limits
@@ -279,7 +279,7 @@ def outcome_of_error(
     claimed, task = hold.claimed, loaded.task
     if hold.reason in (ShuttingDown, ClaimLost):
         # Released without a used attempt. If the claim is lost, the commit drops this outcome.
-        return replace(released(claimed), worker_id=worker.executor_id)
+        return replace(release_outcome(claimed), worker_id=worker.executor_id)
     if isinstance(error, (GiveUp, InvalidResult)):
         return failure_outcome(hold, error, worker)
     if hold.reason is TaskCancelled:
@@ -337,7 +337,7 @@ def attempt_outcome(hold: RunningTask, status: Status, error: BaseException, wor
 
 def release_unstarted(hold: RunningTask) -> CompletedAttempt:
     """Release a task unchanged."""
-    return CompletedAttempt(hold=hold, outcome=released(hold.claimed))
+    return CompletedAttempt(hold=hold, outcome=release_outcome(hold.claimed))
 
 
 def reject_unstarted(
