@@ -37,7 +37,7 @@ help:
 	@echo "make bench-actors  measure polls of actors per second beside the naive protocol (ARGS='--rounds 9')"
 	@echo "make bench-wake    measure how soon an actor among a million is polled after its message"
 	@echo "make load     submit a thousand tasks over HTTP and see that none is lost (ARGS='-n 10000 -c 50')"
-	@echo "make lint     check style, types and migrations"
+	@echo "make lint     check style, types, English and migrations"
 	@echo "make format   let ruff format the code"
 	@echo "make matrix   run the suite on every Python and Django found (ARGS=... goes to pytest, CELLS='3.12-6.1')"
 	@echo "make clean    remove what the above made: environments, caches, the demo's database"
@@ -93,6 +93,7 @@ lint: venv
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+	@$(PY) -m scripts.check_english
 	@DJANGO_SETTINGS_MODULE=tests.settings DATABASE_URL=sqlite://:memory: $(PY) manage.py makemigrations --check --dry-run
 
 format: venv
