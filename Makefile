@@ -57,10 +57,10 @@ serve: venv
 PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: venv
-	@$(PYTEST) -m "not slow" tests $(ARGS)
+	@$(PYTEST) -m "smoke or not slow" tests $(ARGS)
 
 test-slow: venv
-	@$(PYTEST) -m slow tests $(ARGS)
+	@$(PYTEST) -m "slow and not smoke" tests $(ARGS)
 	@$(PYTEST) verification $(ARGS)
 
 test-all: test test-slow

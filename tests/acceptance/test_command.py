@@ -13,6 +13,8 @@ from tests.acceptance.harness import Fleet, wait_for_end
 from tests.acceptance.tasks import compute, tiny, work
 from tests.tasks import add, fail
 
+pytestmark = pytest.mark.slow
+
 
 def test_banner_shows_queues_slots_and_versions(fleet: Fleet) -> None:
     process = fleet.start("-q", "emails", "-q", "reports", "-t", "3", "--async-slots", "7", "--name", "web")
@@ -82,7 +84,7 @@ def test_flags_are_read_from_the_environment(fleet: Fleet) -> None:
             1,
             "Queue 'mails' is not in QUEUES of TASKS['sqlite']: default, emails.",
         ),
-        (["--backend", "other"], {}, 1, "TASKS has no jobqueue backend 'other'; it has default, sqlite"),
+        (["--backend", "other"], {}, 1, "TASKS has no jobqueue backend 'other'. Its backends: default, sqlite."),
         ([], {"TESTS_OPTIONS": '{"HEARTBEAT": 3}'}, 1, "unknown option 'HEARTBEAT'"),
         ([], {"TESTS_OPTIONS": '{"DATABASE": "nowhere"}'}, 1, "nowhere"),
     ],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from jobqueue.models import Task
 from tests.acceptance.harness import Fleet, is_running, wait_for_end, wait_until
 from tests.acceptance.tasks import (
@@ -15,6 +17,8 @@ from tests.acceptance.tasks import (
     work_later,
 )
 from tests.models import Effect
+
+pytestmark = pytest.mark.slow
 
 CODES = {"returns": 0, "exits": 3, "raises": 1, "awaits": 0}
 

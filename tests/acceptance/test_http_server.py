@@ -22,6 +22,8 @@ from tests.acceptance.harness import Output
 from tests.engine.sessions import DEADLINE_SECONDS, session, wait_until, wait_until_somebody_waits
 from tests.http import AUTHORIZATION, GREET, TaskFactory, token
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("gunicorn")
 
 

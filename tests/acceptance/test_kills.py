@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.models import Task
 from tests.acceptance.harness import Fleet, wait_for_end, wait_until
 from tests.acceptance.tasks import compute, hang, kill_process, segfault, work
 from tests.models import Effect
 
+pytestmark = pytest.mark.slow
 
+
+@pytest.mark.smoke
 def test_tasks_that_kill_their_process_fail_and_others_succeed(fleet: Fleet) -> None:
     supervisor = fleet.start("--processes", "2", "--threads", "4", heartbeat_timeout=1.0)
     killers = [kill_process.enqueue(), segfault.enqueue()]

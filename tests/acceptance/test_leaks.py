@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from django.db import connection
 
 from jobqueue.models import Task
@@ -21,6 +22,8 @@ from tests.acceptance.harness import (
 )
 from tests.acceptance.tasks import book, count_logged_queries, tiny, work
 from tests.tasks import add_later, fail, fail_later
+
+pytestmark = pytest.mark.slow
 
 MEGABYTE = 1_000_000
 DEBUG_LOT = 2_000

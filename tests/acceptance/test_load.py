@@ -17,6 +17,8 @@ from scripts.load.caller import Answer
 from scripts.load.verdict import Found, Row, complaints
 from tests.acceptance.harness import CHECKOUT, PATIENCE_SECONDS, is_running, stats, wait_until
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("gunicorn")
 
 

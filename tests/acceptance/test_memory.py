@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from jobqueue.models import Task
 from tests.acceptance.harness import Fleet, wait_for_end, wait_until
 from tests.acceptance.tasks import allow_memory, compute, eat_memory, starve_thread, work, work_later
+
+pytestmark = pytest.mark.slow
 
 MIB = 2**20
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from django.db import connection
 
 from jobqueue.api import cancel
@@ -9,6 +10,8 @@ from jobqueue.models import Task
 from tests.acceptance.harness import Fleet, wait_for_end, wait_until
 from tests.acceptance.tasks import tiny, work
 from tests.models import Effect
+
+pytestmark = pytest.mark.slow
 
 NEVER = ("--poll-interval", "3600")  # longer than any of these tests waits
 

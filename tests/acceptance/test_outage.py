@@ -7,6 +7,7 @@ import signal
 import time
 
 import psycopg
+import pytest
 from django.db import connection
 
 from jobqueue.models import Executor, Task
@@ -14,6 +15,8 @@ from tests.acceptance.conftest import Site
 from tests.acceptance.harness import Fleet, wait_for_end, wait_until
 from tests.acceptance.tasks import book, compute, tiny, work
 from tests.models import Effect
+
+pytestmark = pytest.mark.slow
 
 LONG_SECONDS = 3600.0  # longer than any of these tests waits
 DOWN_SECONDS = float(os.environ.get("TESTS_AWAY_SECONDS", "1"))  # 300 in a manual run, see docs/reliability.md

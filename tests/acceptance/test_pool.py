@@ -10,6 +10,8 @@ from tests.acceptance.harness import Fleet, wait_for_end
 from tests.acceptance.tasks import book, tiny
 from tests.models import Effect
 
+pytestmark = pytest.mark.slow
+
 POOL = {"TESTS_POOL": "1"}
 END_ALL = """
     SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity

@@ -21,6 +21,8 @@ from tests.acceptance.harness import PATIENCE_SECONDS, Fleet, Process, is_runnin
 from tests.acceptance.tasks import compute, stall_thread, tiny, work
 from tests.models import Effect
 
+pytestmark = pytest.mark.slow
+
 LONG_SECONDS = 3600.0
 HEALTH = ("--health", "127.0.0.1:0")
 TWO = ("--processes", "2", "--threads", "1")

@@ -15,6 +15,8 @@ from tests.acceptance.harness import Fleet, Process, is_running, wait_for_end, w
 from tests.acceptance.tasks import compute, exit_with, kill_process, tiny, work
 from tests.models import Effect
 
+pytestmark = pytest.mark.slow
+
 LONG_SECONDS = 3600.0  # longer than any of these tests waits
 TWO = ("--processes", "2", "--threads", "1")
 
@@ -113,6 +115,7 @@ def test_child_that_replaces_a_paused_one_is_paused(fleet: Fleet) -> None:
     assert supervisor.stop() == 0
 
 
+@pytest.mark.smoke
 def test_killed_child_is_replaced(fleet: Fleet) -> None:
     supervisor = fleet.start(*TWO)
     victim, survivor = wait_for_children(supervisor)

@@ -14,6 +14,8 @@ from tests.acceptance.harness import Fleet, Process, is_running, wait_until
 from tests.acceptance.tasks import work
 from tests.models import Effect
 
+pytestmark = pytest.mark.slow
+
 LONG_SECONDS = 300.0
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from jobqueue.models import Executor, Task
 from tests.acceptance.harness import Fleet, wait_for_end, wait_until
 from tests.acceptance.tasks import book, work, work_later
 from tests.models import Effect
+
+pytestmark = pytest.mark.slow
 
 
 def test_two_executors_share_tasks_and_run_each_once(fleet: Fleet) -> None:

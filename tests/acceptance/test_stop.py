@@ -11,6 +11,8 @@ from tests.acceptance.harness import Fleet, Process, ended, session_of, wait_for
 from tests.acceptance.tasks import book, hang, leave_a_thread, tiny, work, work_later
 from tests.models import Effect
 
+pytestmark = pytest.mark.slow
+
 NOT_SOON = 3600.0  # longer than any of these tests waits
 
 
@@ -33,6 +35,7 @@ def assert_handed_back(count: int = 3) -> None:
     assert rows == [("READY", 0, 0, None)] * count
 
 
+@pytest.mark.smoke
 def test_sigterm_lets_running_tasks_end_and_releases_others(fleet: Fleet) -> None:
     process = busy(fleet, seconds=3.0)
     assert process.stop() == 0

@@ -10,6 +10,8 @@ from tests.acceptance.harness import Fleet, wait_for_end, wait_for_ended, wait_u
 from tests.acceptance.tasks import block_loop, break_thread, compute, doze, hang, tiny, work_later
 from tests.models import Effect
 
+pytestmark = pytest.mark.slow
+
 STUCK_SECONDS = 600.0
 GRACE = ("--shutdown-timeout", "2")
 

@@ -10,6 +10,8 @@ from jobqueue.models import Task
 from tests.acceptance.harness import Fleet, wait_for_end
 from tests.acceptance.tasks import book, compute, news, work_later
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("body", [book, compute, work_later], ids=lambda body: body.name)
 def test_backlog_is_processed_without_polling_delays(fleet: Fleet, body: Any) -> None:

@@ -21,7 +21,7 @@ from tests.actor.programs import FanIn, FlakyFibonacci
 from tests.actors import Fibonacci
 from tests.executor.harness import wait_for
 
-pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+pytestmark = [pytest.mark.django_db(transaction=True, databases=["default", "sqlite"]), pytest.mark.slow]
 
 CHECKOUT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 240.0  # only a failing test waits this long

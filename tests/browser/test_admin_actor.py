@@ -15,7 +15,7 @@ from tests.browser.webdriver import Browser
 from tests.executor.harness import Running, row_of
 from tests.factories import ExecutorFactory, MessageFactory, TaskFactory, error, now
 
-pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+pytestmark = [pytest.mark.django_db(transaction=True, databases=["default", "sqlite"]), pytest.mark.slow]
 
 LIST = "/admin/jobqueue/task/"
 EVIL = "<script>document.title='hacked'; alert(1)</script><img src=x onerror=alert(2)>"

@@ -18,6 +18,8 @@ from jobqueue.models import InboxMessage, Task
 from jobqueue.testing import advance, context, message, poll_once, run_until_idle
 from tests.demo.pictures import picture
 
+pytestmark = pytest.mark.slow
+
 ALBUM, PHOTOS = "an-album", ["one", "two"]
 ONE, TWO = uuid4(), uuid4()
 

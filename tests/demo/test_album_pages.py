@@ -16,7 +16,7 @@ from jobqueue.testing import advance, poll_once, run_until_idle
 from tests.demo.pictures import picture
 from tests.demo.test_pages import files, stored_files
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 
 def page_of(client: Client, album: Album) -> str:

@@ -14,7 +14,7 @@ from tests.browser.conftest import browser, driver  # noqa: F401 - fixtures
 from tests.browser.webdriver import Browser
 from tests.demo.pictures import picture
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 LISTEN = """
 window.violations = [];

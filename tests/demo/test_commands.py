@@ -17,6 +17,8 @@ from jobqueue.models import InboxMessage, Task
 from jobqueue.testing import run_until_idle
 from tests.demo.pictures import picture
 
+pytestmark = pytest.mark.slow
+
 
 def written(folder: Path, *names: str, data: bytes | None = None) -> list[Path]:
     for name in names:

@@ -15,6 +15,8 @@ from jobqueue import Done, GiveUp, Kind, Sleep, Spawn, Suspend, cancel
 from jobqueue.models import Task
 from jobqueue.testing import advance, context, message, poll_once, run_until_idle
 
+pytestmark = pytest.mark.slow
+
 FIRST = [1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144]
 
 

@@ -11,6 +11,8 @@ from PIL.ExifTags import IFD, Base
 from demo_project.photos import imaging
 from tests.demo.pictures import picture
 
+pytestmark = pytest.mark.slow
+
 SAMPLE = Path(imaging.__file__).parent.parent / "photos_sample"
 GOOD = sorted(path for path in SAMPLE.iterdir() if path.name not in ("SOURCES.txt", "cut-off.jpg", "shopping-list.jpg"))
 

@@ -22,6 +22,8 @@ from jobqueue.admin.queues import FORMS
 from jobqueue.models import Executor, InboxMessage, Queue, Task
 from tests.factories import ExecutorFactory, MessageFactory, QueueFactory, TaskFactory, make_user
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(__file__).parents[2] / "jobqueue"
 FILES = sorted(PACKAGE.rglob("*.py"))
 OPEN_TO_ALL = {"jobqueue:health", "jobqueue:live", "jobqueue:ready", "jobqueue:openapi"}  # to be read, by anybody

@@ -13,7 +13,7 @@ from tests.engine.bench import Bench
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import separate_schema
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 ACTORS = 1_000_000
 MAX_PAGES = 40  # per statement: an index of a million rows has three or four levels, and there are five queues

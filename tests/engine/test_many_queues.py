@@ -13,7 +13,7 @@ from tests.engine.bench import Bench, new
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import session
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 QUEUES = [f"queue-{number:02}" for number in range(100)]
 SPREADS: dict[str, Callable[[int], int]] = {

@@ -27,7 +27,7 @@ from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import separate_schema
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 SQL_FILES = sorted(path.stem for path in (Path(__file__).parents[2] / "jobqueue/engine/postgres/sql").glob("*.sql"))
 BIG = {"jobqueue_task", "jobqueue_inboxmessage", "jobqueue_counterdelta"}

@@ -17,7 +17,7 @@ from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import DEADLINE_SECONDS, threads
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
 @pytest.fixture(params=["portable-on-postgresql", "postgresql"])

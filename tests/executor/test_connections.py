@@ -17,7 +17,7 @@ from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql, row_of, wait_for, wait_until
 
-pytestmark = on_postgresql
+pytestmark = [on_postgresql, pytest.mark.slow]
 
 OF_THE_EXECUTOR = 3  # loop, heartbeat, listener
 

@@ -13,7 +13,7 @@ from tests.executor import tasks
 from tests.executor.harness import Options, Running, Start, gates, on_postgresql, wait_for, wait_until
 from tests.factories import ExecutorFactory, TaskFactory
 
-pytestmark = on_postgresql
+pytestmark = [on_postgresql, pytest.mark.slow]
 
 TIMEOUT = 1.5
 LOCKS = {

@@ -29,7 +29,7 @@ from tests.executor.harness import (
 )
 from tests.factories import TaskFactory
 
-pytestmark = on_postgresql
+pytestmark = [on_postgresql, pytest.mark.slow]
 
 
 class Trouble:

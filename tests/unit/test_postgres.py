@@ -14,6 +14,8 @@ import pytest
 from demo_project.postgres import CHECKOUT, Cluster
 from demo_project.postgres_programs import ClusterError, server_account, short_temporary_folder
 
+pytestmark = pytest.mark.slow
+
 HOLD = """if True:
     import time
     from demo_project.postgres import throwaway_cluster
