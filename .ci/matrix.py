@@ -2,7 +2,7 @@
 """
 Run the suite on every Python found here, with every Django that it supports.
 
-Environments stay in .venv-matrix/ between runs; a changed pyproject.toml or pin makes them anew.
+Environments stay in .venv-matrix/ between runs; a changed pyproject.toml or pin recreates them.
 What follows `--` goes to pytest.
 """
 

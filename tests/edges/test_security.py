@@ -1,4 +1,4 @@
-"""Who gets in: nobody without login, permission and token, at any address that there is; and what code is never run."""
+"""Test that every address requires login, permission or token, and that submitted text is never run as code."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def keys(db: None) -> dict[str, Any]:
 
 
 def path_of(name: str, keys: dict[str, Any]) -> str:
-    """Fill in an address. A parameter that nobody here knows is an error: say what stands for it."""
+    """Return an address with its parameters filled in. A parameter that is missing from keys is an error."""
     model = name.removeprefix("admin:jobqueue_").partition("_")[0]
     return PARAMETER.sub(lambda found: str(keys[model if found[1] == "object_id" else found[1]]), ALL[name])
 
@@ -115,7 +115,7 @@ class TestAdmin:
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """What somebody may do in the admin: the POST that does it, and the permission that it needs."""
+    """An action of the admin: its POST request, and the permission that it requires."""
 
     page: str
     permission: str
@@ -125,7 +125,7 @@ class Deed:
     def done_by(self, client: Client, keys: dict[str, Any], *, by_get: bool = False) -> Any:
         path = path_of(self.page, keys | {"task": keys[self.on]} if self.on == "task_id" else keys)
         data = {ACTION_CHECKBOX_NAME: [str(keys[self.on])], **self.data}
-        with TestCase.captureOnCommitCallbacks(execute=True):  # executors are told after the commit
+        with TestCase.captureOnCommitCallbacks(execute=True):  # executors are notified after the commit
             return client.get(path, data) if by_get else client.post(path, data)
 
 

@@ -96,7 +96,7 @@ class Running:
         return self.join()
 
 
-# With only these applications, a test's end empties a handful of tables and grants no permissions anew.
+# With only these applications, a test's end empties few tables and does not recreate permissions.
 APPLICATIONS = ["jobqueue", "tests"]
 on_postgresql = pytest.mark.django_db(transaction=True, available_apps=APPLICATIONS)
 

@@ -33,7 +33,7 @@ PROCESSES = min(4, os.cpu_count() or 1)
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """What came of it. known: what the page says, by the names in its template."""
+    """The result of a chapter. known: the values of its page, by their names in the template."""
 
     known: Mapping[str, object]
     is_good: bool

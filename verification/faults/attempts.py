@@ -30,7 +30,7 @@ class Attempt:
 
 
 def told(error: Exception) -> str:
-    """What it says, with its notes; of an error of the environment itself where it was, too."""
+    """Return the error's text with its notes. For an error of the environment itself, add where it was raised."""
     if isinstance(error, AssertionError):
         return "\n".join([str(error), *error.__notes__])
     return "".join(traceback.format_exception(error))

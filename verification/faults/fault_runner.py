@@ -144,7 +144,7 @@ class FaultRunner:
         return sorted(alive, key=lambda process: process.started_at)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, and thaw executors whose time has come."""
+        """Wait, and thaw executors when they are due."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.02))

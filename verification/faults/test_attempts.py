@@ -1,4 +1,4 @@
-"""A run that goes wrong, whatever it was, names its seed and ends no other."""
+"""Test that a failed run names its seed and does not end the other runs."""
 
 from __future__ import annotations
 

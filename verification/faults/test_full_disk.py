@@ -1,7 +1,7 @@
 """
 A disk without room: for the tables, for the log of the server, for a while.
 
-Whoever writes is told so; the executors go on living, and with room again everything acknowledged ends, once.
+Each writer gets an error. The executors keep running. When there is space again, each acknowledged task ends once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from verification.faults.checker import violations
 from verification.faults.environment import FaultEnvironment, fault_environment
 
 MIB = 2**20
-# Mounts, says so, and unmounts when its stdin ends: with us, however we end.
+# Mounts, prints a line, and unmounts when its stdin ends. Its stdin ends with this process, even after a crash.
 SMALL_DISK = """
 mount -t tmpfs -o "size=$1,mode=0711" jobqueue-tests "$2" || exit 1
 echo mounted
@@ -98,7 +98,7 @@ def set_to_work(env: FaultEnvironment) -> None:
 
 
 def wait_until_all_notice(env: FaultEnvironment) -> None:
-    """Return when executors wait for the server to be better, and a sender who waits for nobody was refused."""
+    """Return when the executors wait for the database, and a sender that does not wait for them was refused."""
     sender = env.start_sender(2, max_ready=1_000_000)
     told = env.wait_for(lambda: refusals(env), "a refused sender")
     for member in env.alive():
@@ -108,12 +108,12 @@ def wait_until_all_notice(env: FaultEnvironment) -> None:
 
 
 def refusals(env: FaultEnvironment) -> list[str]:
-    """What senders were told in place of an acknowledgement."""
+    """Return the errors that senders got instead of an acknowledgement."""
     return [f"{note['error']}: {note['text']}" for note in diary.read(env.diary) if note["kind"] == "refused"]
 
 
 def judge(env: FaultEnvironment) -> None:
-    """All executors of the beginning are there and end well; nothing was lost or done twice, nobody has failed."""
+    """Check that each first executor survived and stops cleanly, and that no task was lost, repeated or failed."""
     for member in env.alive():
         env.wait_for(lambda member=member: "database.reconnected" in env.log(member), f"{member.name} to go on")  # type: ignore[misc]
     env.wait_for_work(20)

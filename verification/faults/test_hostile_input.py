@@ -1,5 +1,5 @@
 """
-Whatever it is given, a real executor ends no other task for it and does not end itself.
+Test that no input makes a real executor end another task or crash.
 
 A value makes the round trip or is refused, at enqueue() with nothing written, or as the FAILED end of its own task.
 """
@@ -35,7 +35,7 @@ from verification.faults.hostile import echo, prepared_values
 
 pytestmark = [
     on_postgresql,
-    pytest.mark.filterwarnings("ignore:Do not use the `random` module"),  # executors draw their jitter meanwhile
+    pytest.mark.filterwarnings("ignore:Do not use the `random` module"),  # executors draw their jitter during the test
     pytest.mark.filterwarnings("ignore:Generating overly large repr"),
 ]
 SLOW_IS_FINE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -63,7 +63,7 @@ def running(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
 
 
 def end_of(pk: Any) -> Task:
-    """Wait for the end of a task, whatever it holds."""
+    """Wait for the end of a task without reading its payload."""
     rows = Task.objects.filter(pk=pk).only("status", "claim_number", "polls")
     return wait_for(lambda: rows.filter(status__in=FINAL).first(), f"the end of {pk}")
 
@@ -291,7 +291,7 @@ def test_message_arrives_once_or_is_refused(running: Running, bodies: list[tuple
     assert not InboxMessage.objects.filter(task_id=pk, consumed_at=None).exists()
 
 
-# --- rows that somebody made by hand
+# --- rows made by hand
 
 
 def changed_by_hand(table: str, pk: Any, column: str, value: str, kind: str) -> bool:

@@ -26,7 +26,7 @@ HELD = "SELECT 1 FROM jobqueue_executor AS one JOIN jobqueue_task AS task ON exe
 
 
 def test_no_claim_from_before_a_restore_is_committed_after_it() -> None:
-    """What the backup says is waiting gets done, once, by executors that go on living."""
+    """Executors that keep running complete each task that waits in the backup, once."""
     with throwaway_cluster(**DURABLE) as cluster, fault_environment(cluster) as made:
         end = made.folder / "end"
         for _ in range(SLOW):

@@ -25,7 +25,7 @@ def fleet(process_environment: dict[str, str], transactional_db: None) -> Iterat
 
 
 def test_executor_works_on_after_each_and_stops_when_told(fleet: Fleet) -> None:
-    """One process bears them all; what it does after each says which was too much."""
+    """One process survives all changes. Its work after each change shows which one it did not survive."""
     process = fleet.start("--threads", "2", heartbeat_timeout=6, environment=IMPORTED)
     for change in process_changes.CHANGES:
         done = process_changes.do.enqueue(change)

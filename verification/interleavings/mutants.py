@@ -132,7 +132,7 @@ class OmitsWakes(PostgresEngine):
 
 
 class IgnoresClaimNumber(PostgresEngine):
-    """Accepts an outcome for any RUNNING task, whatever its claim number."""
+    """Accepts an outcome for any RUNNING task, with any claim number."""
 
     class database_class(RewrittenDatabase):
         name, words = "commit", (" AND locked.claim_number = given.claim_number", "")

@@ -124,7 +124,7 @@ def estimate(run: RunOne, descents: int, seed: int) -> tuple[float, float]:
 @dataclass
 class Node:
     """
-    One choice. asleep: clients whose step leads to an order that ran before. tried: clients explored below this node.
+    One choice. asleep: clients with a step that leads to an order that ran before. tried: clients explored below it.
     """
 
     runnable: dict[int, str]

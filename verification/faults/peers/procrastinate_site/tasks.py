@@ -1,4 +1,4 @@
-"""The task, and the periodic one that procrastinate's manual gives for jobs whose worker died."""
+"""The task, and the periodic task from procrastinate's manual that retries jobs of dead workers."""
 
 from __future__ import annotations
 
