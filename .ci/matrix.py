@@ -104,7 +104,7 @@ def environment(program: str, python: str, django: str) -> Path:
 
 
 def run_suite(interpreter: Path, arguments: list[str]) -> tuple[int, str]:
-    """Show pytest's output as it comes; give its exit status and closing line."""
+    """Print pytest's output as it arrives. Return its exit status and last line."""
     command: list[str | Path] = [
         interpreter,
         "-m",

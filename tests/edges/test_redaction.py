@@ -125,12 +125,12 @@ def page(path: str) -> str:
 
 
 def readable(text: str) -> str:
-    """Give JSON without escapes."""
+    """Return JSON without escapes."""
     return json.dumps(json.loads(text), ensure_ascii=False)
 
 
 def executor_log(caplog: pytest.LogCaptureFixture) -> str:
-    """Return what our own loggers have written; Django's own are not masked."""
+    """Return the output of our own loggers. Django's loggers are not masked."""
     records = [record for record in caplog.records if record.name.startswith("jobqueue")]
     return "\n".join(map(caplog.handler.format, records))
 

@@ -49,7 +49,7 @@ OVER_HTTP = sorted(name for name in ALL if name.startswith("jobqueue:"))
 
 @pytest.fixture
 def keys(db: None) -> dict[str, Any]:
-    """Rows of every kind, and what stands for them in an address."""
+    """Create rows of every kind. Return their keys for addresses."""
     task = TaskFactory.create(failed=True, task_type="tests.tasks.greet")
     waiting = TaskFactory.create(suspended=True, task_type="tests.actors.Diary")
     MessageFactory.create(task_id=waiting.pk)
@@ -163,7 +163,7 @@ class TestDeeds:
         QueueFactory.create(paused=True, name="paused")
 
     def test_is_done_by_who_may(self, keys: dict[str, Any], deed: Deed) -> None:
-        """Or the other tests here would prove nothing."""
+        """Without this, the other tests of this file would prove nothing."""
         before = stored()
         looking = ("view_task", "view_executor", "view_queue")
         assert deed.done_by(member(*looking, deed.permission), keys).status_code == 302
@@ -245,7 +245,7 @@ RUNNERS = {"execute", "executemany", "raw", "extra", "RawSQL"}
 
 
 def calls(node: ast.AST, within: str = "") -> Iterator[tuple[str, ast.Call]]:
-    """Give the calls in a tree, with the function that each stands in."""
+    """Yield the calls in a tree, with the function that contains each."""
     for child in ast.iter_child_nodes(node):
         is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
         if isinstance(child, ast.Call):
@@ -254,7 +254,7 @@ def calls(node: ast.AST, within: str = "") -> Iterator[tuple[str, ast.Call]]:
 
 
 def name_of(function: ast.expr) -> str:
-    """Give the name that is called; methods named compile() are not the builtin."""
+    """Return the called name. Methods named compile() are not the builtin."""
     match function:
         case ast.Name(id=name):
             return name
@@ -325,7 +325,7 @@ def assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 
 
 def is_built(text: ast.expr) -> bool:
-    """Whether an expression puts a text together."""
+    """Return whether an expression builds a text."""
     if isinstance(text, ast.Call):
         return name_of(text.func) in {"format", "join", "replace"}
     return isinstance(text, ast.JoinedStr | ast.BinOp)

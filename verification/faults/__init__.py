@@ -1,1 +1,1 @@
-"""The promise, tried out: real processes and servers are killed, frozen and cut off, and one checker judges."""
+"""Test the promise: kill, freeze and disconnect real processes and servers, then check the history."""

@@ -1,4 +1,4 @@
-"""What `make verify` does beside its campaigns, inside of processes: races stepped through, plays, broken engines."""
+"""The parts of `make verify` beside the campaigns: interleavings, simulations and mutants."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Chapter:
 
 @contextmanager
 def pool(processes: int = 0) -> Iterator[ProcessPoolExecutor]:
-    """Processes on a new database, of a server that has to survive nothing."""
+    """Yield a pool of processes on a new database. Its server does not write durably."""
     with throwaway_cluster(fsync="off", synchronous_commit="off", full_page_writes="off") as cluster:
         environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": cluster.url}
         migrate = [sys.executable, "manage.py", "migrate", "-v", "0"]
@@ -114,7 +114,7 @@ def simulation(seed: int, seeds: int) -> Chapter:
 
 
 def mutants(seed: int, seeds: int) -> Chapter:
-    """Each broken engine, until it is caught."""
+    """Run each broken engine until a check catches it."""
     rows, missed = [], []
     with pool() as steppers, pool(1) as players:
         orders = [

@@ -1,4 +1,4 @@
-"""One run of one campaign, on a server of its own: several may go on at once, each in a process."""
+"""One run of one campaign, on its own server. Several runs may work in parallel, each in a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verification.faults.fault_runner import Figures
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What came of it. figures: none where it did not come to its end. failure: empty where all was as it must be."""
+    """The result of a run. figures: None if the run did not finish. failure: empty if the run was good."""
 
     name: str
     seed: int

@@ -1,4 +1,4 @@
-"""The rig's network."""
+"""Test the proxy of the fault environment."""
 
 from __future__ import annotations
 

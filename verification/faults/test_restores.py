@@ -1,4 +1,4 @@
-"""A backup is restored below executors at work: time goes back, and claim numbers come a second time."""
+"""Test a restored backup below running executors: time goes back, and claim numbers repeat."""
 
 from __future__ import annotations
 

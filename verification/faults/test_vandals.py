@@ -1,4 +1,4 @@
-"""Bodies that change the process around them: the executor lives, works on, and still hears us."""
+"""Test bodies that change their process: the executor keeps working and still reacts to signals."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The same faults for everybody: workers of two other queues beside ours, and what came of their tasks."""
+"""Inject the same faults into this queue and two others, and count the results."""

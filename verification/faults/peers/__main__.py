@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def attempt(stable: Stable, side: str, fault: str, options: argparse.Namespace) -> Figures | None:
-    """Do one fault to one side, and say what came of it."""
+    """Inject one fault into one queue, and return the result."""
     try:
         figures = run(stable, SIDES[side], FAULTS[fault], options.seed, options.times or FAULTS[fault].times)
     except Stalled as error:
