@@ -23,13 +23,13 @@ class Attempt:
     failure: str = ""
 
     def __str__(self) -> str:
-        told = f"FAILED: {self.failure}"
+        result = f"FAILED: {self.failure}"
         if self.figures is not None and not self.failure:
-            told = f"good: {self.figures.faults} faults, {self.figures.tasks} tasks, {self.figures.rescued} rescued"
-        return f"{self.name:24} seed {self.seed:<4} {self.seconds:6.1f} s  {told}"
+            result = f"good: {self.figures.faults} faults, {self.figures.tasks} tasks, {self.figures.rescued} rescued"
+        return f"{self.name:24} seed {self.seed:<4} {self.seconds:6.1f} s  {result}"
 
 
-def told(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return the error's text with its notes. For an error of the environment itself, add where it was raised."""
     if isinstance(error, AssertionError):
         return "\n".join([str(error), *error.__notes__])
@@ -43,7 +43,7 @@ def attempt(name: str, seed: int) -> Attempt:
             figures = campaigns.run(name, cluster, seed)
         except Exception as error:  # noqa: BLE001 - one run that went wrong, also by the environment's own fault, ends no others
             figures = error.figures if isinstance(error, campaigns.Violated) else None
-            failure = told(error)
+            failure = error_text(error)
         if "deadlock detected" in cluster.log.read_text(errors="replace"):
             failure += f"\nThe server's log tells of a deadlock. {campaigns.once_more(name, seed)}"
             if figures is not None:

@@ -50,10 +50,10 @@ def small_disk(size: int) -> Iterator[Path]:
     )
     try:
         assert guard.stdout is not None
-        said = guard.stdout.readline().strip()
-        if said != "mounted":
+        first_line = guard.stdout.readline().strip()
+        if first_line != "mounted":
             folder.rmdir()
-            pytest.skip(f"no file system can be mounted here: {said}")
+            pytest.skip(f"no file system can be mounted here: {first_line}")
         yield folder
     finally:
         guard.communicate(timeout=60)
@@ -100,11 +100,11 @@ def set_to_work(env: FaultEnvironment) -> None:
 def wait_until_all_notice(env: FaultEnvironment) -> None:
     """Return when the executors wait for the database, and a sender that does not wait for them was refused."""
     sender = env.start_sender(2, max_ready=1_000_000)
-    told = env.wait_for(lambda: refusals(env), "a refused sender")
+    errors = env.wait_for(lambda: refusals(env), "a refused sender")
     for member in env.alive():
         env.wait_for(lambda member=member: "database.unreachable" in env.log(member), f"{member.name} to notice")  # type: ignore[misc]
     sender.send(signal.SIGTERM)
-    assert told[0].startswith("OperationalError: ")
+    assert errors[0].startswith("OperationalError: ")
 
 
 def refusals(env: FaultEnvironment) -> list[str]:

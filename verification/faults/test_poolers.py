@@ -50,11 +50,11 @@ def test_conformance_suite_holds_behind_a_pooler() -> None:
 
 
 def test_executors_work_through_fewer_sessions_than_they_have_connections(fleet: Fleet, url: str) -> None:
-    said = run_burst(fleet, url)
+    outputs = run_burst(fleet, url)
 
     # A name stands for different statements on each session, so executors must not prepare any.
-    assert sum("database.pooler_detected connection=loop" in output for output in said) == SERVED
-    assert not [line for output in said for line in output.splitlines() if "database.unreachable" in line]
+    assert sum("database.pooler_detected connection=loop" in output for output in outputs) == SERVED
+    assert not [line for output in outputs for line in output.splitlines() if "database.unreachable" in line]
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity"
