@@ -60,8 +60,7 @@ test: venv
 	@$(PYTEST) -m "smoke or not slow" tests $(ARGS)
 
 test-slow: venv
-	@$(PYTEST) -m "slow and not smoke" tests $(ARGS)
-	@$(PYTEST) verification $(ARGS)
+	@$(PYTEST) -m "slow and not smoke" tests verification $(ARGS)
 
 test-all: test test-slow
 
