@@ -106,6 +106,6 @@ def test_request_without_database_gets_503() -> None:
         ready, failing = server.request("GET", "health/ready")
 
     assert (submitted.status, submitted.headers["Retry-After"]) == (503, "5")
-    assert "database is away" in problems[0]["what"]
+    assert "database is unavailable" in problems[0]["what"]
     assert live.status == 200
     assert (ready.status, failing["problems"][0]["what"]) == (503, "The database is unreachable.")
