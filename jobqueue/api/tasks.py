@@ -69,7 +69,7 @@ def cancel(
     A running function is interrupted as soon as possible. If it returns a result before, it ends SUCCESSFUL. A running
     actor finishes its poll. tree: cancel their living descendants, too. backend: None searches the default backend,
     then the others. may: called with each living task, which has its backend, task_type and queue_name. Tasks for which
-    it returns False continue, and the report lists them in `left`. Tasks that another transaction has locked for
+    it returns False continue, and the report lists them in `not_allowed`. Tasks that another transaction has locked for
     more than a second are not changed, and the report lists them in `busy`.
     """
     reports: list[CancelReport] = []

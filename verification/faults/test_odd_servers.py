@@ -100,7 +100,7 @@ def test_executor_does_not_start_on_the_heartbeats_connection_alone(
 
     assert process.wait() == 69
     process.output.wait_for(
-        r"ERROR .*The heartbeat has the only connection to be had \(.*too many connections for role"
+        r"ERROR .*The heartbeat has the only connection that the server gives \(.*too many connections for role"
     )
     assert not process.output.find("^ready")
 
