@@ -37,7 +37,7 @@ REFUSED, NOT_FOUND, FINISHED, TAKEN, BEGIN_AGAIN = "22023", "P0002", "55000", "2
 ANY_ID = UUID("01900000-0000-7000-8000-000000000000")
 
 # What jsonb stores and Python does not read.
-UNREADABLE = {"digits": "9" * 4301, "nesting": "[" * 2000 + "]" * 2000}
+UNREADABLE = {"digits": "9" * 4301}  # Python 3.13 reads JSON of 2,000 levels, 3.11 does not
 
 
 @pytest.fixture
