@@ -105,8 +105,8 @@ def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
     """
     Put FAILED and CANCELLED tasks back in their queues, with all their attempts.
 
-    A task whose key another live task has is not changed, and counted as key_taken. For backend and locked tasks, see
-    cancel().
+    If another live task has a task's key, the task is not changed, and counts as key_taken.
+    For backend and locked tasks, see cancel().
     """
     reports: list[RequeueReport] = []
     busy: set[UUID] = set()

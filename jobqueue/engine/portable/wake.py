@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 class Waker(Part):
     def wake_due(self, limit: int = 1000) -> WakeResult:
         """
-        Make SCHEDULED and SUSPENDED tasks READY whose wake_at has passed.
+        Make SCHEDULED and SUSPENDED tasks READY when their wake_at has passed.
 
         They rank by their wake_at. Locks: the rows, skipping locked ones.
         """

@@ -1,5 +1,5 @@
--- Claim the best READY tasks of some queues for an executor. Skip paused queues, and queues with a max_running whose row
--- this transaction has not locked, because the number of their running tasks is not known.
+-- Claim the best READY tasks of some queues for an executor. Skip paused queues. Skip a queue with a max_running, too,
+-- unless this transaction has locked its row: without the lock, the number of its running tasks is unknown.
 -- Parameters: backend, queues, claim_limit, executor_id, aging; pools, pool_limits: the maximum for each pool;
 --   most: the maximum for each queue, or NULL; limited: queues with locked rows; free_slots: for each pool the maximum for
 --   a limited queue; last_rank, last_id: the end in order of rank, for many queues from claim_horizon.sql.
