@@ -246,7 +246,7 @@ class Executor(models.Model):
 
     class State(models.TextChoices):
         RUNNING = "RUNNING", _("Running")
-        QUIET = "QUIET", _("Quiet")
+        PAUSED = "PAUSED", _("Paused")
         DRAINING = "DRAINING", _("Stopping")
         STOPPED = "STOPPED", _("Stopped")
 
@@ -268,13 +268,13 @@ class Executor(models.Model):
         db_table = "jobqueue_executor"
         verbose_name = _("executor")
         verbose_name_plural = _("executors")
-        permissions = [("command_executor", "Can quiet, resume and stop executors")]
+        permissions = [("command_executor", "Can pause, resume and stop executors")]
 
     def __str__(self) -> str:
         return self.name
 
 
-class SpareHeartbeat(models.Model):
+class FallbackHeartbeat(models.Model):
     """
     A heartbeat of an executor while another session keeps its row locked.
 
@@ -286,9 +286,9 @@ class SpareHeartbeat(models.Model):
     at = models.DateTimeField()
 
     class Meta:
-        db_table = "jobqueue_spareheartbeat"
+        db_table = "jobqueue_fallbackheartbeat"
         default_permissions = ()
-        indexes = [models.Index(fields=["executor_id", "at"], name="jobqueue_spareheartbeat_last")]
+        indexes = [models.Index(fields=["executor_id", "at"], name="jobqueue_fallback_heartbeat")]
 
     def __str__(self) -> str:
         return f"{self.executor_id} at {self.at}"

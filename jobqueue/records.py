@@ -366,7 +366,7 @@ class RequeueReport:
 class Command(StrEnum):
     """A request to an executor: claim no more tasks, claim again, or stop gracefully."""
 
-    QUIET = "QUIET"
+    PAUSE = "PAUSE"
     RESUME = "RESUME"
     STOP = "STOP"
 

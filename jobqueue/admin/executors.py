@@ -39,7 +39,7 @@ READ = 2000  # running tasks read for a page
 # CSS class, shape, word
 BADGES: dict[ExecutorState, tuple[str, str, Text]] = {
     ExecutorState.ALIVE: ("alive", "●", gettext_lazy("Alive")),
-    ExecutorState.QUIET: ("draining", "◌", gettext_lazy("Quiet")),
+    ExecutorState.PAUSED: ("draining", "◌", gettext_lazy("Paused")),
     ExecutorState.STOPPING: ("draining", "◔", gettext_lazy("Stopping")),
     ExecutorState.STOPPED: ("stopped", "■", gettext_lazy("Stopped")),
     ExecutorState.NOT_RESPONDING: ("lost", "✗", gettext_lazy("Not responding")),
@@ -71,7 +71,7 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
     list_per_page = 100
     ordering = ("-heartbeat",)
     paginator = CappedPaginator
-    actions = ("quiet_selected", "resume_selected", "stop_selected")
+    actions = ("pause_selected", "resume_selected", "stop_selected")
     fields = (
         "name", "life", "runs", "busy", "queue_names", "backend", "host", "process", "software", "started", "beat",
     )  # fmt: skip
@@ -92,9 +92,9 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
     def has_command_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("jobqueue.command_executor"))
 
-    @admin.action(description=gettext_lazy("Quiet selected executors: claim no tasks"), permissions=["command"])
-    def quiet_selected(self, request: HttpRequest, queryset: QuerySet[Executor]) -> None:
-        self._command(request, queryset, Command.QUIET, _("Asked to go quiet."))
+    @admin.action(description=gettext_lazy("Pause selected executors: claim no tasks"), permissions=["command"])
+    def pause_selected(self, request: HttpRequest, queryset: QuerySet[Executor]) -> None:
+        self._command(request, queryset, Command.PAUSE, _("Asked to pause."))
 
     @admin.action(description=gettext_lazy("Resume selected executors"), permissions=["command"])
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[Executor]) -> None:

@@ -15,7 +15,7 @@ from jobqueue.records import Command
 
 def command(executor_ids: Iterable[UUID | str], command: Command, *, backend: str = "default") -> int:
     """
-    Ask executors to claim nothing more (QUIET), to claim again (RESUME) or to stop gracefully (STOP).
+    Ask executors to claim nothing more (PAUSE), to claim again (RESUME) or to stop gracefully (STOP).
 
     Each obeys within about a second, on any host. Its row's `state` shows what it does. Returns how many of them have
     not stopped yet. The command is written after the commit, because a transaction that locked an executor's row

@@ -25,7 +25,7 @@ from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console, first_line
 from jobqueue.cli.postgres_checks import lock_findings, server_findings
 from jobqueue.cli.tables import many
-from jobqueue.engine.clock import bound
+from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.schema import missing_migrations
 from jobqueue.inspect.formatting import duration
@@ -137,7 +137,7 @@ def _retention(engine: Engine) -> Iterator[Finding]:
                 f"{here}: {status} tasks are never pruned: RETENTION[{status!r}] is None.",
                 f"Set it, or run regularly: manage.py jobqueue prune --status {status} --older-than 30d",
             )
-        elif of_status(engine, status).filter(finished_at__lte=bound(-kept - OVERDUE_SECONDS))[:1].exists():
+        elif of_status(engine, status).filter(finished_at__lte=now_plus(-kept - OVERDUE_SECONDS))[:1].exists():
             yield Finding(
                 Level.WARNING,
                 f"{here}: {status} tasks are older than RETENTION allows: executors prune too slowly or do not run.",
@@ -195,8 +195,8 @@ def _executors(stats: BackendStats) -> Iterator[Finding]:
         )
     if stats.alive:
         yield Finding(Level.OK, f"Backend {stats.backend}: {many(len(stats.alive), 'executor')} alive.")
-    elif stats.in_state(ExecutorState.QUIET):
-        text = f"Backend {stats.backend}: all executors are quiet: they claim no tasks."
+    elif stats.in_state(ExecutorState.PAUSED):
+        text = f"Backend {stats.backend}: all executors are paused: they claim no tasks."
         yield Finding(Level.WARNING, text, "manage.py jobqueue executors resume --all")
     else:
         yield Finding(Level.WARNING, f"Backend {stats.backend}: no executor is running.", "manage.py run_executors")

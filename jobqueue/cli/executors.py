@@ -21,7 +21,7 @@ from jobqueue.records import Command
 
 POLL_SECONDS = 0.1
 DONE = {
-    Command.QUIET: "{} is quiet. It claims no tasks; running tasks continue.",
+    Command.PAUSE: "{} is paused. It claims no tasks; running tasks continue.",
     Command.RESUME: "{} claims tasks again.",
     Command.STOP: "{} is stopping.",
 }

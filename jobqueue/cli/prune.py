@@ -11,7 +11,7 @@ from jobqueue.cli.backends import engine_of
 from jobqueue.cli.console import Console
 from jobqueue.cli.progress import progress
 from jobqueue.cli.tables import many
-from jobqueue.engine.clock import bound
+from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.queries import Count, of_status
@@ -33,7 +33,7 @@ def prune(
     engine = engine_of(backend)
     statuses = tuple(dict.fromkeys(status)) or FINAL
     age = older_than.total_seconds()
-    expected = {one: count_ended(of_status(engine, one).filter(finished_at__lte=bound(-age))) for one in statuses}
+    expected = {one: count_ended(of_status(engine, one).filter(finished_at__lte=now_plus(-age))) for one in statuses}
     total = sum(expected.values(), Count())
     ended = f"that ended more than {duration(older_than)} ago"
     if dry_run:

@@ -74,8 +74,8 @@ def _show(console: Console, stats: BackendStats, *, has_title: bool) -> None:
         console.table(EXECUTORS, [executor_line(executor) for executor in executors[:MAX_EXECUTORS]])
         if len(executors) > MAX_EXECUTORS:
             console.write(f"and {len(executors) - MAX_EXECUTORS:,} more")
-    if not stats.alive and stats.in_state(ExecutorState.QUIET):
-        console.write("All executors are quiet: they claim no tasks. Run: manage.py jobqueue executors resume --all")
+    if not stats.alive and stats.in_state(ExecutorState.PAUSED):
+        console.write("All executors are paused: they claim no tasks. Run: manage.py jobqueue executors resume --all")
     elif not stats.alive:
         console.write("No executor is running. Run: manage.py run_executors")
     console.write()

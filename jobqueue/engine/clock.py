@@ -40,7 +40,7 @@ class Clock(Func):
         return self.as_sql(compiler, connection, template=template, **context)
 
 
-class Bound(Clock):
+class ClockOfStatement(Clock):
     """
     The current time, for a comparison: read once per statement.
 
@@ -56,9 +56,9 @@ def from_now(seconds: float) -> Expression:
     return ExpressionWrapper(Clock() + Value(timedelta(seconds=seconds), DurationField()), DateTimeField())
 
 
-def bound(seconds: float = 0.0) -> Expression:
+def now_plus(seconds: float = 0.0) -> Expression:
     """Return the time `seconds` from now, for a comparison."""
-    return ExpressionWrapper(Bound() + Value(timedelta(seconds=seconds), DurationField()), DateTimeField())
+    return ExpressionWrapper(ClockOfStatement() + Value(timedelta(seconds=seconds), DurationField()), DateTimeField())
 
 
 def rank_from(moment: Any, aging_seconds: float) -> Expression:
@@ -69,7 +69,7 @@ def rank_from(moment: Any, aging_seconds: float) -> Expression:
     return ExpressionWrapper(moment - ExpressionWrapper(priority * worth, DurationField()), DateTimeField())
 
 
-def written(moment: datetime) -> str:
+def iso_utc(moment: datetime) -> str:
     """Format a time for the `at` of an error. Without USE_TZ it is in the site's time zone."""
     aware = make_aware(moment, get_default_timezone()) if is_naive(moment) else moment
     return aware.astimezone(UTC).isoformat(timespec="milliseconds")

@@ -132,7 +132,7 @@ class ExecutorProcess:
             queues=list(self.settings.queues or ()),
             queue_limits=self.settings.queue_limits,
             slots=self.settings.threads,
-            state="DRAINING" if self.loop.is_draining else "QUIET" if self.loop.is_paused else "RUNNING",
+            state="DRAINING" if self.loop.is_draining else "PAUSED" if self.loop.is_paused else "RUNNING",
         )
 
     # --- from the start to the end
@@ -215,7 +215,7 @@ class ExecutorProcess:
         """Do what the admin or the command line asked for."""
         logger.info("executor.command_received executor=%s command=%s", self.name, command.lower())
         match command:
-            case Command.QUIET:
+            case Command.PAUSE:
                 self.pause()
             case Command.RESUME:
                 self.resume()

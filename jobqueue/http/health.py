@@ -83,7 +83,7 @@ def _check(alias: str) -> Iterator[QueueProblem]:
     limit = engine.options.ready_age_limit
     try:
         queues = engine.queue_latency()
-        quiet = [] if all(queue.is_served for queue in queues) else engine.paused_executors()
+        paused = [] if all(queue.is_served for queue in queues) else engine.paused_executors()
     except (DatabaseError, InterfaceError) as error:
         logger.warning("database.unreachable backend=%s error=%s", alias, printable(str(error)))
         yield QueueProblem(alias, "The database is unreachable.")
@@ -93,8 +93,8 @@ def _check(alias: str) -> Iterator[QueueProblem]:
         if queue.is_paused:
             continue
         if not queue.is_served:
-            is_quiet = any(not names or name in names for names in quiet)
-            yield QueueProblem(alias, ALL_PAUSED if is_quiet else NO_EXECUTOR, name)
+            is_paused = any(not names or name in names for names in paused)
+            yield QueueProblem(alias, ALL_PAUSED if is_paused else NO_EXECUTOR, name)
         if limit is not None and waited > limit:
             yield QueueProblem(alias, f"A task has been ready for {waited:.0f} s; {limit:g} s is the limit.", name)
 

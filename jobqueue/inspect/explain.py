@@ -21,7 +21,7 @@ class Surroundings:
     """
     What the explanation needs beside the task's row.
 
-    serving: executors that claim tasks of its queue; slots, busy: their threads and running tasks together. quiet:
+    serving: executors that claim tasks of its queue; slots, busy: their threads and running tasks together. paused:
     executors of its queue that were asked to claim nothing. running: tasks of its queue, counted up to the limit.
     alive: living executors of its backend. executor: the one that runs it. unread: messages in its inbox.
     live_children: children that have not ended. is_orphan: its parent has ended.
@@ -33,7 +33,7 @@ class Surroundings:
     queue: Queue | None = None
     alive: int = 0
     serving: int = 0
-    quiet: int = 0
+    paused: int = 0
     slots: int = 0
     busy: int = 0
     running: int = 0
@@ -116,8 +116,8 @@ def _why_not_started(task: Task, around: Surroundings) -> Iterator[str]:
         yield _("It expired %(time)s ago and will fail when an executor claims it.") % {"time": time}
     elif queue is not None and queue.is_paused_at(around.now):
         yield describe_pause(queue)
-    elif not around.serving and around.quiet:
-        yield _("All executors serving queue %(queue)s are quiet: they claim no tasks.") % name
+    elif not around.serving and around.paused:
+        yield _("All executors serving queue %(queue)s are paused: they claim no tasks.") % name
     elif not around.serving:
         yield _("No executor is serving queue %(queue)s.") % name
     elif task.executor_losses:

@@ -11,10 +11,10 @@ from enum import StrEnum
 from django.db.models import Max
 
 from jobqueue.api import declared_queues
-from jobqueue.engine.clock import bound
+from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.queries import CAP, Count, capped, count, of_status
-from jobqueue.models import Executor, Queue, SpareHeartbeat, TaskQuerySet
+from jobqueue.models import Executor, FallbackHeartbeat, Queue, TaskQuerySet
 from jobqueue.records import FINAL, PoolName, Status
 
 MAX_EXECUTORS = 1000
@@ -26,7 +26,7 @@ class ExecutorState(StrEnum):
     """What an executor does. Heartbeats decide, not the state in its row."""
 
     ALIVE = "alive"
-    QUIET = "quiet"
+    PAUSED = "paused"
     STOPPING = "stopping"
     STOPPED = "stopped"
     NOT_RESPONDING = "not responding"
@@ -38,8 +38,8 @@ class ExecutorState(StrEnum):
                 return cls.STOPPED
             case _ if silent_seconds > timeout_seconds:
                 return cls.NOT_RESPONDING
-            case Executor.State.QUIET:
-                return cls.QUIET
+            case Executor.State.PAUSED:
+                return cls.PAUSED
             case Executor.State.RUNNING:
                 return cls.ALIVE
             case _:
@@ -108,7 +108,7 @@ def read_stats(engine: Engine) -> BackendStats:
             **{status: count_ended(of_status(engine, status)) for status in FINAL if status is not Status.FAILED},
         },
         last_minute={
-            status: count_ended(of_status(engine, status).filter(finished_at__gte=bound(-MINUTE_SECONDS)))
+            status: count_ended(of_status(engine, status).filter(finished_at__gte=now_plus(-MINUTE_SECONDS)))
             for status in FINAL
         },
     )
@@ -154,10 +154,12 @@ def _queue(
 def read_executors(engine: Engine, now: datetime) -> Iterator[ExecutorStats]:
     """Yield the executors of a backend, the last heartbeat first."""
     busy = Counter(of_status(engine, Status.RUNNING).values_list("executor_id", flat=True)[: CAP + 1])
-    spare = SpareHeartbeat.objects.using(engine.database).values_list("executor_id").annotate(Max("at"))
-    spare_heartbeats = dict(spare.filter(at__lt=bound(1.0)))  # later ones were written before the clock was set back
+    fallback = FallbackHeartbeat.objects.using(engine.database).values_list("executor_id").annotate(Max("at"))
+    fallback_heartbeats = dict(
+        fallback.filter(at__lt=now_plus(1.0))
+    )  # later ones were written before the clock was set back
     for row in engine.executors.order_by("-heartbeat")[:MAX_EXECUTORS]:
-        heartbeat = max(row.heartbeat, spare_heartbeats.get(row.pk, row.heartbeat))
+        heartbeat = max(row.heartbeat, fallback_heartbeats.get(row.pk, row.heartbeat))
         silent = max(0.0, (now - heartbeat).total_seconds())
         state = ExecutorState.of(row, silent, engine.options.heartbeat_timeout)
         yield ExecutorStats(row=row, state=state, busy=busy[row.pk], silent_seconds=silent)

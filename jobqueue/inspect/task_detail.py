@@ -136,7 +136,7 @@ def surroundings(task: Task, database: str, **known: Any) -> Surroundings:
         running=of_queue_running[: queue.max_running].count() if queue is not None and queue.max_running else 0,
         alive=len(living),
         serving=len(serving),
-        quiet=sum(row.state == Executor.State.QUIET for row in of_queue),
+        paused=sum(row.state == Executor.State.PAUSED for row in of_queue),
         slots=slots,
         busy=in_threads[:slots].count() if slots else 0,
         executor=executors.filter(pk=task.executor_id).first() if task.executor_id else None,

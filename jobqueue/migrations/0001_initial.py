@@ -31,7 +31,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         choices=[
                             ("RUNNING", "Running"),
-                            ("QUIET", "Quiet"),
+                            ("PAUSED", "Paused"),
                             ("DRAINING", "Stopping"),
                             ("STOPPED", "Stopped"),
                         ],
@@ -46,7 +46,7 @@ class Migration(migrations.Migration):
                 "verbose_name": "executor",
                 "verbose_name_plural": "executors",
                 "db_table": "jobqueue_executor",
-                "permissions": [("command_executor", "Can quiet, resume and stop executors")],
+                "permissions": [("command_executor", "Can pause, resume and stop executors")],
             },
         ),
         migrations.CreateModel(
@@ -101,16 +101,16 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="SpareHeartbeat",
+            name="FallbackHeartbeat",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("executor_id", models.UUIDField()),
                 ("at", models.DateTimeField()),
             ],
             options={
-                "db_table": "jobqueue_spareheartbeat",
+                "db_table": "jobqueue_fallbackheartbeat",
                 "default_permissions": (),
-                "indexes": [models.Index(fields=["executor_id", "at"], name="jobqueue_spareheartbeat_last")],
+                "indexes": [models.Index(fields=["executor_id", "at"], name="jobqueue_fallback_heartbeat")],
             },
         ),
         migrations.CreateModel(

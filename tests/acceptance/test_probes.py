@@ -85,7 +85,7 @@ def test_paused_executor_is_live_but_not_ready(fleet: Fleet) -> None:
     process = fleet.start(*HEALTH)
     wait_for_answer(process, "/readyz", 200)
     process.send(signal.SIGTSTP)
-    wait_for_answer(process, "/readyz", 503, "It is quiet")
+    wait_for_answer(process, "/readyz", 503, "It is paused")
     assert probe(process, "/livez") == OK
     process.send(signal.SIGCONT)
     wait_for_answer(process, "/readyz", 200)

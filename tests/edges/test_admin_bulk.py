@@ -173,7 +173,7 @@ def test_action_on_unknown_task_redirects_to_list(client, staff, action):
 # --- many tasks, from the list
 
 
-@pytest.mark.parametrize(("page", "action"), [("task", "cancel_selected"), ("executor", "quiet_selected")])
+@pytest.mark.parametrize(("page", "action"), [("task", "cancel_selected"), ("executor", "pause_selected")])
 def test_list_action_on_invalid_id_is_bad_request(client, page, action):
     client.force_login(make_user(is_superuser=True))
     address = reverse(f"admin:jobqueue_{page}_changelist")

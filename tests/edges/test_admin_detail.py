@@ -49,9 +49,9 @@ def test_page_explains_the_state(make, show):
     assert "Ready for 14 min. No executor is serving queue default." in show(row)
 
 
-def test_explanation_names_quiet_executors(make, show, backend):
-    ExecutorFactory.create(backend=backend, using=backend, state="QUIET")
-    assert "All executors serving queue default are quiet: they claim no tasks." in show(make())
+def test_explanation_names_paused_executors(make, show, backend):
+    ExecutorFactory.create(backend=backend, using=backend, state="PAUSED")
+    assert "All executors serving queue default are paused: they claim no tasks." in show(make())
 
 
 def test_explanation_counts_slots_of_serving_executors(make, show, backend):

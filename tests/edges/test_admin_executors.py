@@ -46,7 +46,7 @@ def test_queues_without_a_row_are_listed(show, backend):
         ({"state": "DRAINING"}, "Stopping"),
         ({"state": "DRAINING", "heartbeat": ago(3600)}, "Not responding"),
         ({"state": "STOPPED", "heartbeat": ago(3600)}, "Stopped"),
-        ({"state": "QUIET"}, "Quiet"),
+        ({"state": "PAUSED"}, "Paused"),
     ],
 )
 def test_state_follows_the_heartbeats(make_executor, show, columns, word):
@@ -205,7 +205,7 @@ class TestActions:
         assert not Queue.objects.using(backend).exists()
 
     @pytest.mark.parametrize(
-        ("action", "command"), [("quiet_selected", "QUIET"), ("resume_selected", "RESUME"), ("stop_selected", "STOP")]
+        ("action", "command"), [("pause_selected", "PAUSE"), ("resume_selected", "RESUME"), ("stop_selected", "STOP")]
     )
     def test_command_is_sent_and_logged(self, post, make_executor, look, backend, action, command):
         chosen, other = make_executor(), make_executor()
@@ -226,7 +226,7 @@ class TestActions:
     def test_executor_of_an_unknown_backend_is_reported(self, client):
         ours, strange = ExecutorFactory.create(), ExecutorFactory.create(backend="dropped", name="Old-1")
         client.force_login(make_user("view_executor", "command_executor"))
-        data = {"action": "quiet_selected", ACTION_CHECKBOX_NAME: [str(ours.pk), str(strange.pk)]}
+        data = {"action": "pause_selected", ACTION_CHECKBOX_NAME: [str(ours.pk), str(strange.pk)]}
 
         response = client.post("/admin/jobqueue/executor/", data, follow=True)
 
@@ -239,10 +239,10 @@ class TestActions:
         address = f"/admin/jobqueue/queue/?backend={backend}"
 
         assert client.post(address, {"action": "pause", "queue": "a", "confirmed": 1}).status_code == 403
-        assert b"quiet_selected" not in client.get(f"/admin/jobqueue/executor/?backend={backend}").content
+        assert b"pause_selected" not in client.get(f"/admin/jobqueue/executor/?backend={backend}").content
         client.post(
             f"/admin/jobqueue/executor/?backend={backend}",
-            {"action": "quiet_selected", ACTION_CHECKBOX_NAME: [str(row.pk)]},
+            {"action": "pause_selected", ACTION_CHECKBOX_NAME: [str(row.pk)]},
         )
         assert not Executor.objects.using(backend).exclude(command="").exists()
         assert not Queue.objects.using(backend).exists()

@@ -43,8 +43,8 @@ READY = [
     ({}, {"serving": 0}, "Ready for 14 min. No executor is serving queue emails."),
     (
         {},
-        {"serving": 0, "quiet": 1},
-        "Ready for 14 min. All executors serving queue emails are quiet: they claim no tasks.",
+        {"serving": 0, "paused": 1},
+        "Ready for 14 min. All executors serving queue emails are paused: they claim no tasks.",
     ),
     ({}, {"queue": paused()}, "Ready for 14 min. Queue emails is paused by anna."),
     ({}, {"queue": paused(paused_by="")}, "Ready for 14 min. Queue emails is paused."),

@@ -435,13 +435,13 @@ class TestProgress:
 class TestExecutors:
     def test_running_executors_are_listed(self, make_executor, run) -> None:
         make_executor(name="web-a", queues=["emails"], queue_limits={"emails": 2})
-        make_executor(name="web-b", state="QUIET")
+        make_executor(name="web-b", state="PAUSED")
         make_executor(name="web-c", state="STOPPED")
         result = run("executors")
         assert re.search(r"^web-a +alive .*emails \(max 2\)", result.out, re.MULTILINE)
-        assert re.search(r"^web-b +quiet ", result.out, re.MULTILINE)
+        assert re.search(r"^web-b +paused ", result.out, re.MULTILINE)
         assert "web-c" not in result.out
-        assert {one["state"] for one in run("executors", "--json").json} == {"alive", "quiet"}
+        assert {one["state"] for one in run("executors", "--json").json} == {"alive", "paused"}
 
     @pytest.mark.parametrize("by", ["name", "id", "all"])
     def test_executor_that_does_not_answer_is_named(self, backend, make_executor, run, by, monkeypatch) -> None:
@@ -449,11 +449,11 @@ class TestExecutors:
         row = make_executor(name="web-a")
         lost = make_executor(lost=True, name="web-a")
         whom = {"name": "web-a", "id": str(row.pk), "all": "--all"}[by]
-        result = run("executors", "quiet", whom, "--wait", "0s")
-        assert (result.code, result.out) == (1, "web-a has not answered the command quiet yet.\n")
+        result = run("executors", "pause", whom, "--wait", "0s")
+        assert (result.code, result.out) == (1, "web-a has not answered the command pause yet.\n")
         assert "1 executor did not answer within 0 s." in result.err
         told = dict(Executor.objects.using(backend).values_list("pk", "command"))
-        assert told == {row.pk: "QUIET", lost.pk: ""}
+        assert told == {row.pk: "PAUSE", lost.pk: ""}
 
     @pytest.mark.parametrize(
         "words",

@@ -18,7 +18,7 @@ from jobqueue.engine.postgres import connection
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.executor.pools.event_loop import MAX_BODY_THREADS
 from jobqueue.inspect.stats import read_stats
-from jobqueue.models import SpareHeartbeat
+from jobqueue.models import FallbackHeartbeat
 from tests import tasks
 from tests.edges.cli import BOTH, jobqueue
 from tests.factories import ExecutorFactory, QueueFactory, TaskFactory, ago
@@ -44,12 +44,12 @@ def test_healthy_site_has_only_ok_findings() -> None:
     assert {line.split()[0] for line in result.out.splitlines() if not line.startswith(" ")} == {"ok"}
 
 
-def test_quiet_executors_are_a_warning(backend) -> None:
-    ExecutorFactory.create(backend=backend, using=backend, state="QUIET")
+def test_paused_executors_are_a_warning(backend) -> None:
+    ExecutorFactory.create(backend=backend, using=backend, state="PAUSED")
     (warning,) = [text for text in findings_of(backend, "warning") if "executor" in text]
-    assert "are quiet" in warning
+    assert "are paused" in warning
     assert "manage.py jobqueue executors resume --all" in warning
-    assert "are quiet" in jobqueue("status", "--backend", backend).out
+    assert "are paused" in jobqueue("status", "--backend", backend).out
 
 
 def test_ready_tasks_without_executor_are_an_error(backend, alive) -> None:
@@ -251,7 +251,7 @@ class TestServer:
 
     def test_executor_with_a_locked_row_is_alive(self) -> None:
         executor = ExecutorFactory.create(heartbeat=ago(3600), name="locked")
-        SpareHeartbeat.objects.create(executor_id=executor.pk, at=ago(1))
+        FallbackHeartbeat.objects.create(executor_id=executor.pk, at=ago(1))
         assert not any("silent" in text or "vanished" in text for text in findings_of("default", "error"))
         assert any("1 executor alive" in text for text in findings_of("default", "ok"))
 

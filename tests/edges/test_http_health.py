@@ -63,7 +63,7 @@ def test_queue_without_executor_is_not_ready(shop: Shop) -> None:
 
 def test_queue_with_paused_executor_is_not_ready(shop: Shop) -> None:
     TaskFactory(queue_name="mail")
-    ExecutorFactory(queues=["mail"], state="QUIET")
+    ExecutorFactory(queues=["mail"], state="PAUSED")
     ExecutorFactory(queues=["other"])
 
     (problem,) = shop.get("health/").json()["problems"]

@@ -139,7 +139,7 @@ DEEDS = {
     "requeue_selected": Deed(TASKS, "requeue_task", {"action": "requeue_selected"}, on="task_id"),
     **{
         name: Deed(EXECUTORS, "command_executor", {"action": name, "confirmed": "1"}, on="executor")
-        for name in ("quiet_selected", "resume_selected", "stop_selected")
+        for name in ("pause_selected", "resume_selected", "stop_selected")
     },
     "pause": Deed(QUEUES, "pause_queue", {"action": "pause", "queue": "a", "confirmed": "1"}),
     "limit": Deed(QUEUES, "pause_queue", {"action": "limit", "queue": "a", "max_running": "3", "confirmed": "1"}),

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from django.db import transaction
 
-from jobqueue.engine.clock import bound
+from jobqueue.engine.clock import now_plus
 from jobqueue.metrics import COUNTERS, EDGES, Counted, bucket
 from jobqueue.models import Counter, CounterDelta
 from jobqueue.records import Status
@@ -218,7 +218,7 @@ def test_totals_outlive_pruned_minutes(bench: Bench) -> None:
     before = counted(bench)
     bench.time_passes(2 * 86_400)
     rows = Counter.objects.using(bench.engine.database)
-    rows.filter(minute__isnull=False).update(minute=bound(-2 * 86_400))
+    rows.filter(minute__isnull=False).update(minute=now_plus(-2 * 86_400))
 
     assert bench.engine.prune() == 1
 

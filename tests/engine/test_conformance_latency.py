@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobqueue.engine.clock import bound
+from jobqueue.engine.clock import now_plus
 from jobqueue.models import Queue
 from jobqueue.records import QueueLatency
 from tests.engine.bench import Bench
@@ -70,11 +70,11 @@ def test_queue_is_served_by_live_executor_that_claims_from_it(
 @pytest.mark.parametrize(
     ("changes", "is_paused"),
     [
-        ({"paused_at": bound()}, True),
-        ({"paused_at": bound(), "resume_at": bound(60)}, True),
-        ({"paused_at": bound(-60), "resume_at": bound(-1)}, False),
+        ({"paused_at": now_plus()}, True),
+        ({"paused_at": now_plus(), "resume_at": now_plus(60)}, True),
+        ({"paused_at": now_plus(-60), "resume_at": now_plus(-1)}, False),
         ({"paused_at": None}, False),
-        ({"paused_at": bound(), "name": "mail"}, False),
+        ({"paused_at": now_plus(), "name": "mail"}, False),
     ],
 )
 def test_paused_queue_is_reported(bench: Bench, changes: dict[str, object], is_paused: bool) -> None:
@@ -85,7 +85,7 @@ def test_paused_queue_is_reported(bench: Bench, changes: dict[str, object], is_p
     assert only(bench).is_paused is is_paused
 
 
-@pytest.mark.parametrize("state", ["RUNNING", "QUIET", "DRAINING", "lost", "STOPPED", "none"])
+@pytest.mark.parametrize("state", ["RUNNING", "PAUSED", "DRAINING", "lost", "STOPPED", "none"])
 def test_due_and_lost_tasks_count_while_no_executor_is_alive(bench: Bench, state: str) -> None:
     """Without an executor, due tasks do not become READY. Their queue must not look empty."""
     for queue_name, seconds in (("due", 120.0), ("due", 60.0), ("held", 300.0), ("tomorrow", -60.0)):
@@ -99,7 +99,7 @@ def test_due_and_lost_tasks_count_while_no_executor_is_alive(bench: Bench, state
 
     found = {queue.queue_name: queue for queue in bench.engine.queue_latency()}
 
-    if state in ("RUNNING", "QUIET", "DRAINING"):
+    if state in ("RUNNING", "PAUSED", "DRAINING"):
         assert found == {}
         return
     assert list(found) == ["due", "held"]

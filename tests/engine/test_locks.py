@@ -11,7 +11,7 @@ from django.db import OperationalError, connection, transaction
 from jobqueue.engine.portable.prune import EXECUTORS_KEPT_SECONDS
 from jobqueue.engine.postgres import wake
 from jobqueue.engine.postgres.connection import statement
-from jobqueue.models import Executor, SpareHeartbeat
+from jobqueue.models import Executor, FallbackHeartbeat
 from jobqueue.records import Command, CommitResult, Effects, NewMessage, RequeueReport, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
@@ -128,36 +128,36 @@ class TestLockedExecutor:
         fast_bench.time_passes(31)
         assert [rescued.id for rescued in other.engine.rescue()] == [claimed.id]
 
-    def test_spare_heartbeat_ahead_of_clock_is_ignored(self, fast_bench: Bench) -> None:
+    def test_fallback_heartbeat_ahead_of_clock_is_ignored(self, fast_bench: Bench) -> None:
         claimed = fast_bench.running()
         fast_bench.time_passes(31)
         ahead = fast_bench.engine.now() + timedelta(hours=1)
-        SpareHeartbeat.objects.create(executor_id=fast_bench.executor_id, at=ahead)
+        FallbackHeartbeat.objects.create(executor_id=fast_bench.executor_id, at=ahead)
 
         assert [rescued.id for rescued in fast_bench.engine.rescue()] == [claimed.id]
 
     def test_command_to_locked_executor_is_taken_later(self, fast_bench: Bench) -> None:
         fast_bench.beat()
-        fast_bench.engine.command([fast_bench.executor_id], Command.QUIET)
+        fast_bench.engine.command([fast_bench.executor_id], Command.PAUSE)
 
         with session() as blocker:
             blocker.run("SELECT FROM jobqueue_executor FOR UPDATE")
             assert fast_bench.engine.take_command(fast_bench.executor_id) is None
 
-        assert fast_bench.engine.take_command(fast_bench.executor_id) is Command.QUIET
+        assert fast_bench.engine.take_command(fast_bench.executor_id) is Command.PAUSE
 
     def test_locked_executor_is_pruned_later(self, fast_bench: Bench) -> None:
         gone, locked = Bench(fast_bench.engine), Bench(fast_bench.engine)
         gone.beat()
         locked.beat()
-        SpareHeartbeat.objects.create(executor_id=gone.executor_id, at=fast_bench.engine.now())
+        FallbackHeartbeat.objects.create(executor_id=gone.executor_id, at=fast_bench.engine.now())
         fast_bench.time_passes(EXECUTORS_KEPT_SECONDS + 1)
 
         with session() as blocker:
             blocker.run("SELECT FROM jobqueue_executor WHERE id = %s FOR UPDATE", locked.executor_id)
             fast_bench.engine.prune()
             assert [row.pk for row in Executor.objects.all()] == [locked.executor_id]
-            assert not SpareHeartbeat.objects.exists()
+            assert not FallbackHeartbeat.objects.exists()
 
         fast_bench.engine.prune()
         assert not Executor.objects.exists()

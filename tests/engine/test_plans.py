@@ -14,7 +14,7 @@ import pytest
 from django.db import connection
 from msgspec.structs import replace
 
-from jobqueue.engine.clock import bound
+from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable import queues as portable_queues
 from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.engine.postgres.connection import statement
@@ -389,8 +389,8 @@ def test_heartbeat_reads_few_rows(bench: Bench) -> None:
 
 def test_rescue_with_and_without_lost_executors_reads_few_rows(bench: Bench) -> None:
     assert read(lambda: bench.engine.rescue()) == []  # inserts the missing executors
-    Executor.objects.update(heartbeat=bound(-31))
-    Task.objects.running().update(claimed_at=bound(-31))
+    Executor.objects.update(heartbeat=now_plus(-31))
+    Task.objects.running().update(claimed_at=now_plus(-31))
     assert len(read(lambda: bench.engine.rescue(), at_least=4)) == 100
 
 

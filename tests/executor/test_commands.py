@@ -33,8 +33,8 @@ def test_paused_executor_claims_nothing_until_it_is_resumed(start: Start, backen
     before = tasks.wait_at.using(backend=backend).enqueue("gate")
     gates["gate"].wait_for()
 
-    tell(running, Command.QUIET, backend)
-    wait_for(lambda: is_in(running, "QUIET", backend))
+    tell(running, Command.PAUSE, backend)
+    wait_for(lambda: is_in(running, "PAUSED", backend))
     after = tasks.add.using(backend=backend).enqueue(1)
     gates["gate"].open()
     wait_until(before, Status.SUCCESSFUL)
@@ -66,7 +66,7 @@ def test_executor_after_a_stop_command_ends_as_after_sigterm(
     assert next(line for line in caplog.messages if line.startswith("executor.command_received")).endswith(
         " command=stop"
     )
-    assert api.command([running.process.executor_id], Command.QUIET, backend=backend) == 0
+    assert api.command([running.process.executor_id], Command.PAUSE, backend=backend) == 0
 
 
 @on_both_databases

@@ -99,7 +99,7 @@ def test_slot_that_one_executor_cannot_use_is_used_by_another(start: Start) -> N
     wait_for(lambda: idle.process.listener is not None and idle.process.listener.is_listening)
     second = tasks.add.using(queue_name="limited").enqueue(1)
     busy.process.pause()
-    wait_for(lambda: busy.process.loop.is_paused, "quiet")
+    wait_for(lambda: busy.process.loop.is_paused, "a pause")
 
     gates["first"].open()
 

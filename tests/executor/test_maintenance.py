@@ -58,11 +58,11 @@ def test_prune_continues_soon_after_a_full_batch(clock: Clock, pruned: int, gap_
 def test_rescue_needs_punctual_heartbeats(clock: Clock) -> None:
     """A process that stood still may have missed an outage, after which living executors look silent."""
     options = SimpleNamespace(heartbeat_timeout=3.0)
-    engine: Any = SimpleNamespace(options=options, heartbeat=lambda sign: [], now=datetime.now)
-    sign: Any = SimpleNamespace(executor_id=None)
+    engine: Any = SimpleNamespace(options=options, heartbeat=lambda info: [], now=datetime.now)
+    info: Any = SimpleNamespace(executor_id=None)
     line: Any = nullcontext()
     outage = DatabaseState()
-    heart = Heartbeat(engine, lambda: sign, RunningTasks(), outage, line)
+    heart = Heartbeat(engine, lambda: info, RunningTasks(), outage, line)
 
     def may_rescue(*, beats_after: tuple[float, ...] = (), later: float = 0.0) -> bool:
         for gap_seconds in beats_after:

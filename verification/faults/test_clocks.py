@@ -13,7 +13,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from jobqueue.engine.clock import read_clock, written
+from jobqueue.engine.clock import iso_utc, read_clock
 from jobqueue.inspect.task_detail import attempt
 from jobqueue.models import Executor, Task
 from tests.acceptance.harness import Fleet, Process, fleet_of, wait_until
@@ -136,6 +136,6 @@ def test_time_of_an_error_is_read_as_it_was_written_without_time_zones(settings:
     settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Tokyo"
     nine = datetime(2026, 1, 1, 9)
 
-    assert written(nine) == "2026-01-01T00:00:00.000+00:00"
-    shown = attempt({"at": written(nine)})
+    assert iso_utc(nine) == "2026-01-01T00:00:00.000+00:00"
+    shown = attempt({"at": iso_utc(nine)})
     assert shown.at == nine

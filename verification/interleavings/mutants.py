@@ -15,7 +15,7 @@ from django.db.models import Exists, F, OuterRef, TextField
 from django.db.models.functions import Cast
 from msgspec import structs
 
-from jobqueue.engine.clock import Clock, bound, rank_from
+from jobqueue.engine.clock import Clock, now_plus, rank_from
 from jobqueue.engine.portable.cancel import Cancelled, LockedRow
 from jobqueue.engine.portable.claim import RAW
 from jobqueue.engine.portable.commit import is_held
@@ -289,9 +289,9 @@ class WritesOnlyFirstHeartbeat(PostgresEngine):
     """Writes the first heartbeat only, and reads the claims on later ones."""
 
     class executors_class(PostgresExecutors):
-        def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
-            self._write_executor(sign)
-            rows = self.db.query("tasks_of_executor", executor_id=sign.executor_id)
+        def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask]:
+            self._write_executor(executor)
+            rows = self.db.query("tasks_of_executor", executor_id=executor.executor_id)
             return [
                 OwnedTask(id=pk, claim_number=number, is_cancel_requested=requested) for pk, number, requested in rows
             ]
@@ -301,17 +301,17 @@ class WritesHeartbeatOnTasks(PostgresEngine):
     """Writes each heartbeat on the executor's tasks as well."""
 
     class executors_class(PostgresExecutors):
-        def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
-            self.db.tasks.running().filter(executor_id=sign.executor_id).update(claimed_at=Clock())
-            return super().heartbeat(sign)
+        def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask]:
+            self.db.tasks.running().filter(executor_id=executor.executor_id).update(claimed_at=Clock())
+            return super().heartbeat(executor)
 
 
 class HeartbeatOmitsCancels(PostgresEngine):
     """Returns no cancel requests with a heartbeat."""
 
     class executors_class(PostgresExecutors):
-        def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
-            return [replace(held, is_cancel_requested=False) for held in super().heartbeat(sign)]
+        def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask]:
+            return [replace(held, is_cancel_requested=False) for held in super().heartbeat(executor)]
 
 
 class RescuesByClaimAge(PostgresEngine):
@@ -323,7 +323,7 @@ class RescuesByClaimAge(PostgresEngine):
 
         def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
             overdue = self.db.lock(ids).filter(
-                status=Status.RUNNING, claimed_at__lt=bound(-self.db.options.heartbeat_timeout)
+                status=Status.RUNNING, claimed_at__lt=now_plus(-self.db.options.heartbeat_timeout)
             )
             return list(overdue.annotate(**TEXTS).defer(*RAW))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from jobqueue.engine.clock import bound
+from jobqueue.engine.clock import now_plus
 from jobqueue.records import FINAL, ClaimedTask, ClaimRequest, Outcome, Status, release_outcome
 from verification.simulation import bodies
 from verification.simulation.participants import SimulatedConnection, SimulatedExecutor
@@ -261,7 +261,7 @@ class ExecutorMoves(SimulatedBackend):
     def wake_due(self, executor: SimulatedExecutor) -> None:
         self.note(f"{executor.name} wakes what is due")
         tasks = self.engine.tasks
-        later = set(tasks.filter(wake_at__gt=bound(TICK_SECONDS / 2)).values_list("pk", flat=True))
+        later = set(tasks.filter(wake_at__gt=now_plus(TICK_SECONDS / 2)).values_list("pk", flat=True))
         with self.not_waiting():
             self.engine.wake_due()
         if early := set(tasks.ready().values_list("pk", flat=True)) & later:

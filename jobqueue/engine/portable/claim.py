@@ -12,7 +12,7 @@ from django.db import connections
 from django.db.models import F, QuerySet, TextField
 from django.db.models.functions import Cast, Coalesce
 
-from jobqueue.engine.clock import Clock, bound
+from jobqueue.engine.clock import Clock, now_plus
 from jobqueue.engine.portable.database import ISOLATION_LOSSES, Database, Part
 from jobqueue.engine.portable.limits import Limits
 from jobqueue.failpoints import reach
@@ -209,5 +209,5 @@ class Claimer(Part):
         rows = self.db.tasks if queues is None else self.db.tasks.filter(queue_name__in=queues)
         open_rows = rows.exclude(queue_name__in=self.limits.paused())
         alarms = open_rows.filter(status__in=WAITING)
-        soon = alarms.filter(wake_at__lte=bound(within_seconds))
+        soon = alarms.filter(wake_at__lte=now_plus(within_seconds))
         return not (open_rows.ready().exists() or rows.running().exists() or soon.exists())

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from django.db import IntegrityError
 from django.db.models import Q
 
-from jobqueue.engine.clock import bound
+from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable.database import Part
 from jobqueue.metrics import COUNTERS, EDGES, Counted, bucket
 from jobqueue.models import Counter, CounterDelta
@@ -133,7 +133,7 @@ class Counters(Part):
     def prune_minutes(self, limit: int) -> None:
         """Delete old minutes. The counters of all time include them."""
         rows = Counter.objects.using(self.db.using)
-        old = rows.filter(minute__isnull=False, minute__lt=bound(-MINUTES_KEPT_SECONDS)).order_by("minute")
+        old = rows.filter(minute__isnull=False, minute__lt=now_plus(-MINUTES_KEPT_SECONDS)).order_by("minute")
         rows.filter(pk__in=list(old.values_list("pk", flat=True)[:limit]))._raw_delete(self.db.using)
 
 

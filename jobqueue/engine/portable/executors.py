@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef, Q, TextField
 from django.db.models.functions import Cast
 
-from jobqueue.engine.clock import Clock, bound, written
+from jobqueue.engine.clock import Clock, iso_utc, now_plus
 from jobqueue.engine.portable.claim import RAW
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Database, Part, read_list
@@ -19,7 +19,7 @@ from jobqueue.engine.portable.messages import Ending, Messages, ending_of
 from jobqueue.engine.portable.wake import Waker
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.failpoints import reach
-from jobqueue.models import CounterDelta, Executor, SpareHeartbeat, Task, TaskQuerySet
+from jobqueue.models import CounterDelta, Executor, FallbackHeartbeat, Task, TaskQuerySet
 from jobqueue.records import FINAL, Command, ExecutorInfo, OwnedTask, PendingWork, Rescued, Status
 
 # A process that was frozen may claim before its next heartbeat. For so long, the claim counts as one.
@@ -35,17 +35,17 @@ class Executors(Part):
         self.waker = waker
         self.counters = counters
 
-    def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
+    def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask]:
         """
         Write the executor's heartbeat, and return the tasks that it holds.
 
         Task rows are only read, so that a sender's long transaction cannot stop the heartbeat of a healthy executor.
         Locks: the executor's own row, until the statement ends. If another session keeps that row locked, PostgreSQL's
-        engine inserts a spare heartbeat.
+        engine inserts a fallback heartbeat.
         """
-        if not self.db.executors.filter(pk=sign.executor_id).update(heartbeat=Clock(), state=sign.state):
-            self._write_executor(sign)
-        rows = self.db.tasks.running().filter(executor_id=sign.executor_id)
+        if not self.db.executors.filter(pk=executor.executor_id).update(heartbeat=Clock(), state=executor.state):
+            self._write_executor(executor)
+        rows = self.db.tasks.running().filter(executor_id=executor.executor_id)
         return [
             OwnedTask(id=pk, claim_number=number, is_cancel_requested=requested is not None)
             for pk, number, requested in rows.values_list("pk", "claim_number", "cancel_requested_at")
@@ -69,22 +69,22 @@ class Executors(Part):
                 row.update(command="")
         return Command(command) if command in {*Command} else None
 
-    def _write_executor(self, sign: ExecutorInfo) -> None:
+    def _write_executor(self, executor: ExecutorInfo) -> None:
         """Insert the executor's row, with a heartbeat, unless it exists."""
         now = self.db.now()
         row = Executor(
-            id=sign.executor_id,
+            id=executor.executor_id,
             backend=self.db.backend,
-            name=sign.name,
-            host=sign.host,
-            pid=sign.pid,
-            versions=dict(sign.versions),
-            queues=list(sign.queues),
-            queue_limits=dict(sign.queue_limits),
-            slots=sign.slots,
+            name=executor.name,
+            host=executor.host,
+            pid=executor.pid,
+            versions=dict(executor.versions),
+            queues=list(executor.queues),
+            queue_limits=dict(executor.queue_limits),
+            slots=executor.slots,
             started_at=now,
             heartbeat=now,
-            state=sign.state,
+            state=executor.state,
         )
         self.db.executors.bulk_create([row], ignore_conflicts=True)
 
@@ -131,7 +131,7 @@ class Executors(Part):
             self._write_executor(unknown)
         ahead = [pk for pk, seconds in holders.items() if seconds is not None and seconds < -AHEAD_SECONDS]
         if ahead:  # otherwise it would seem to be alive until the clock reaches that time again
-            self.db.executors.filter(pk__in=ahead, heartbeat__gt=bound(AHEAD_SECONDS)).update(heartbeat=Clock())
+            self.db.executors.filter(pk__in=ahead, heartbeat__gt=now_plus(AHEAD_SECONDS)).update(heartbeat=Clock())
         timeout = self.db.options.heartbeat_timeout
         return {pk: seconds for pk, seconds in holders.items() if seconds is not None and seconds > timeout}
 
@@ -149,16 +149,17 @@ class Executors(Part):
         """Select the tasks that were not claimed a moment ago."""
         counts_seconds = min(CLAIM_COUNTS_SECONDS, self.db.options.heartbeat_timeout)
         return tasks.filter(
-            Q(claimed_at__lt=bound(-counts_seconds)) | Q(claimed_at__gt=bound(AHEAD_SECONDS)), status=Status.RUNNING
+            Q(claimed_at__lt=now_plus(-counts_seconds)) | Q(claimed_at__gt=now_plus(AHEAD_SECONDS)),
+            status=Status.RUNNING,
         )
 
     def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
         """Lock the tasks that are still overdue: an executor may have claimed them again since."""
         timeout = self.db.options.heartbeat_timeout
-        spare = SpareHeartbeat.objects.using(self.db.using).filter(
-            executor_id=OuterRef("pk"), at__gt=bound(-timeout), at__lt=bound(AHEAD_SECONDS)
+        fallback = FallbackHeartbeat.objects.using(self.db.using).filter(
+            executor_id=OuterRef("pk"), at__gt=now_plus(-timeout), at__lt=now_plus(AHEAD_SECONDS)
         )
-        silent = self.db.executors.filter(~Exists(spare), heartbeat__lt=bound(-timeout))
+        silent = self.db.executors.filter(~Exists(fallback), heartbeat__lt=now_plus(-timeout))
         rows = self._overdue(self.db.lock(ids)).filter(executor_id__in=silent.values("pk"))
         texts = {"errors_text": Cast("errors", TextField()), "workers_text": Cast("worker_ids", TextField())}
         return list(rows.annotate(**texts).defer(*RAW))
@@ -201,7 +202,7 @@ def lost_error(row: Task, executor_losses: int, now: datetime) -> dict[str, Any]
     """Make the entry of `errors` for a lost executor."""
     return {
         "attempt": row.attempts + 1,
-        "at": written(now),
+        "at": iso_utc(now),
         "executor": str(row.executor_id),
         "exception_class_path": f"{ExecutorLost.__module__}.{ExecutorLost.__qualname__}",
         "message": f"The executor stopped beating while it ran this task (loss {executor_losses}).",

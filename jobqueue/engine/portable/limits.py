@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from django.db.models import Q
 
-from jobqueue.engine.clock import bound
+from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable.database import Part
 from jobqueue.records import ClaimRequest
 
@@ -43,7 +43,7 @@ class Limits(Part):
         return {name: running.filter(queue_name=name)[:limit].count() for name, limit in most.items()}
 
     def paused(self) -> set[str]:
-        paused = Q(resume_at__isnull=True) | Q(resume_at__gt=bound()), Q(paused_at__isnull=False)
+        paused = Q(resume_at__isnull=True) | Q(resume_at__gt=now_plus()), Q(paused_at__isnull=False)
         return set(self.db.queues.filter(*paused).values_list("name", flat=True))
 
     def full(self) -> set[str]:

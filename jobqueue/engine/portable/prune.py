@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from jobqueue.engine.clock import bound
+from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import Database, Part
 from jobqueue.engine.portable.messages import Messages
 from jobqueue.failpoints import reach
-from jobqueue.models import SpareHeartbeat
+from jobqueue.models import FallbackHeartbeat
 
 EXECUTORS_KEPT_SECONDS = 86_400
 
@@ -22,7 +22,7 @@ class Pruner(Part):
         """
         Delete ended tasks older than RETENTION, their messages first.
 
-        Executors, spare heartbeats and counted minutes are deleted after a day.
+        Executors, fallback heartbeats and counted minutes are deleted after a day.
 
         Return the number of deleted tasks. limit: per status. Does nothing while another session prunes.
         Locks: the rows FOR UPDATE, skipping locked ones: a task stays while a sender locks it.
@@ -30,9 +30,9 @@ class Pruner(Part):
         with self.db.transaction():
             if not self._may_prune():
                 return 0
-            silent = self.db.lock_for_update(self.db.executors.filter(heartbeat__lt=bound(-EXECUTORS_KEPT_SECONDS)))
+            silent = self.db.lock_for_update(self.db.executors.filter(heartbeat__lt=now_plus(-EXECUTORS_KEPT_SECONDS)))
             self.db.executors.filter(pk__in=[row.pk for row in silent.only("pk")]).delete()
-            SpareHeartbeat.objects.using(self.db.using).filter(at__lt=bound(-EXECUTORS_KEPT_SECONDS)).delete()
+            FallbackHeartbeat.objects.using(self.db.using).filter(at__lt=now_plus(-EXECUTORS_KEPT_SECONDS)).delete()
             self.counters.prune_minutes(limit)
             kept = self.db.options.retention.items()
             count = sum(self._purge(status, seconds, limit) for status, seconds in kept if seconds is not None)
@@ -52,7 +52,7 @@ class Pruner(Part):
         return True
 
     def _purge(self, status: str, kept_seconds: float, limit: int) -> int:
-        old = self.db.tasks.filter(status=status, finished_at__lte=bound(-kept_seconds)).order_by("finished_at")
+        old = self.db.tasks.filter(status=status, finished_at__lte=now_plus(-kept_seconds)).order_by("finished_at")
         ids = [row.pk for row in self.db.lock_for_update(old).only("pk")[:limit]]
         if ids:
             self.messages.delete_of(ids)

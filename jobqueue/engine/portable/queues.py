@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
-from jobqueue.engine.clock import bound
+from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable.claim import Claimer
 from jobqueue.engine.portable.database import Database, Part
 from jobqueue.engine.portable.limits import Limits
@@ -107,7 +107,7 @@ class Queues(Part):
 
     def paused_executors(self) -> list[list[str]]:
         """Return the queues of each live executor that is paused. An empty list means every queue."""
-        return list(self._alive().filter(state=Executor.State.QUIET).values_list("queues", flat=True))
+        return list(self._alive().filter(state=Executor.State.PAUSED).values_list("queues", flat=True))
 
     def _with_ready_tasks(self) -> list[QueueLatency]:
         now = self.db.now()
@@ -129,7 +129,7 @@ class Queues(Part):
         """Find the other queues with work, if no executor is alive. Paused and stopping executors are alive."""
         if self._alive().exists():
             return []
-        alarms = self.db.tasks.filter(status__in=WAITING, wake_at__isnull=False, wake_at__lte=bound())
+        alarms = self.db.tasks.filter(status__in=WAITING, wake_at__isnull=False, wake_at__lte=now_plus())
         due = alarms.order_by("backend", "wake_at").values_list("queue_name", "wake_at")[:TASKS_READ]
         now = self.db.now()
         waited = {name: (now - at).total_seconds() for name, at in reversed(due) if at}
@@ -143,7 +143,7 @@ class Queues(Part):
         ]
 
     def _alive(self) -> QuerySet[Executor]:
-        recent = self.db.executors.filter(heartbeat__gt=bound(-self.db.options.heartbeat_timeout))
+        recent = self.db.executors.filter(heartbeat__gt=now_plus(-self.db.options.heartbeat_timeout))
         return recent.exclude(state=Executor.State.STOPPED)
 
     def _next(self, queue_name: str) -> list[tuple[datetime, int]]:

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db import DatabaseError
 from django.db.models import Case, Exists, F, Min, OuterRef, Q, When
 
-from jobqueue.engine.clock import Clock, bound, rank_from
+from jobqueue.engine.clock import Clock, now_plus, rank_from
 from jobqueue.engine.portable.database import Part
 from jobqueue.failpoints import reach
 from jobqueue.records import WAITING, Status, WakeResult
@@ -25,8 +25,8 @@ class Waker(Part):
         They rank by their wake_at. Locks: the rows, skipping locked ones.
         """
         alarms = self.db.tasks.filter(status__in=WAITING, wake_at__isnull=False)
-        due = alarms.filter(wake_at__lte=bound())
-        is_over = Q(timeout_at__isnull=True) | Q(timeout_at__lte=bound())
+        due = alarms.filter(wake_at__lte=now_plus())
+        is_over = Q(timeout_at__isnull=True) | Q(timeout_at__lte=now_plus())
         with self.db.transaction():
             ids = list(due.order_by("wake_at").values_list("pk", flat=True)[:limit])
             locked = [row.pk for row in self.db.lock(ids).only("pk")] if ids else []

@@ -24,12 +24,12 @@ class PostgresExecutors(Executors):
             has_isolated=has_isolated,
         )
 
-    def heartbeat(self, sign: ExecutorInfo) -> list[OwnedTask]:
-        if not self.db.query("heartbeat", executor_id=sign.executor_id, state=str(sign.state)):
-            self._write_executor(sign)
+    def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask]:
+        if not self.db.query("heartbeat", executor_id=executor.executor_id, state=str(executor.state)):
+            self._write_executor(executor)
         return [
             OwnedTask(id=pk, claim_number=number, is_cancel_requested=requested)
-            for pk, number, requested in self.db.query("tasks_of_executor", executor_id=sign.executor_id)
+            for pk, number, requested in self.db.query("tasks_of_executor", executor_id=executor.executor_id)
         ]
 
     def _holders(self) -> dict[UUID, float | None]:

@@ -86,7 +86,7 @@ class HealthMonitor:
         else:
             yield from self._loop.blocked(self._limit)
         if self._loop.is_paused:
-            yield "It is quiet: it claims nothing."
+            yield "It is paused: it claims nothing."
         if not self._heartbeat.has_beaten:
             yield "It is not registered yet: no heartbeat has reached the database."
         elif self._outage.is_on or not self._heartbeat.reaches_database:

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
-from jobqueue.engine.clock import written
+from jobqueue.engine.clock import iso_utc
 from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.printable import printable
 from jobqueue.serialization.text import clean_text, escape
@@ -39,7 +39,7 @@ def error_text(hold: RunningTask, error: BaseException, executor_name: str) -> s
     return json.dumps(
         {
             "attempt": hold.claimed.attempts + 1,
-            "at": written(hold.now()),
+            "at": iso_utc(hold.now()),
             "executor": executor_name,
             "exception_class_path": path_of(error),
             "message": message_of(error),

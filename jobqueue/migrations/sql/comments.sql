@@ -74,9 +74,9 @@ COMMENT ON TABLE jobqueue_executor IS
 COMMENT ON COLUMN jobqueue_executor.queues IS 'Queues that it serves: JSON array. An empty one is every queue.';
 COMMENT ON COLUMN jobqueue_executor.queue_limits IS 'Concurrency limits of queues in this process: JSON object.';
 COMMENT ON COLUMN jobqueue_executor.slots IS 'Number of threads for tasks.';
-COMMENT ON COLUMN jobqueue_executor.state IS 'RUNNING; QUIET: paused; DRAINING: stops when its tasks end; STOPPED.';
-COMMENT ON COLUMN jobqueue_executor.command IS 'QUIET, RESUME or STOP. The executor empties it within about a second.';
-COMMENT ON TABLE jobqueue_spareheartbeat IS
+COMMENT ON COLUMN jobqueue_executor.state IS 'RUNNING; PAUSED: claims nothing; DRAINING: stops when its tasks end; STOPPED.';
+COMMENT ON COLUMN jobqueue_executor.command IS 'PAUSE, RESUME or STOP. The executor empties it within about a second.';
+COMMENT ON TABLE jobqueue_fallbackheartbeat IS
     'Heartbeats of executors whose row in jobqueue_executor another session keeps locked. Usually empty. The newer of '
     'the two heartbeats counts. Rows are deleted after a day. executor_id is no foreign key: that would need the lock.';
 COMMENT ON TABLE jobqueue_queue IS 'Pauses and limits of queues. A queue without a row has neither.';

@@ -1,4 +1,4 @@
--- Write an executor's heartbeat: into its row, or into jobqueue_spareheartbeat while another session locks the row.
+-- Write an executor's heartbeat: into its row, or into jobqueue_fallbackheartbeat while another session locks the row.
 -- Parameters: executor_id, state. Index: the primary key. Returns one row, or none if the executor has no row.
 -- Locks: the executor's own row, if it is free. A lock on the row does not delay the heartbeat; one on the table does.
 WITH own AS MATERIALIZED (
@@ -10,8 +10,8 @@ written AS (
     FROM own
     WHERE executor.id = own.id
 ),
-spare AS (
-    INSERT INTO jobqueue_spareheartbeat (executor_id, at)
+fallback AS (
+    INSERT INTO jobqueue_fallbackheartbeat (executor_id, at)
     SELECT id, clock_timestamp() FROM jobqueue_executor WHERE id = %(executor_id)s AND NOT EXISTS (SELECT FROM own)
 )
 SELECT id FROM jobqueue_executor WHERE id = %(executor_id)s
