@@ -76,7 +76,7 @@ class Site:
 def environment() -> dict[str, str]:
     ours = ("DJANGO_", "PYTHON", "JOBQUEUE_", "DATABASE_URL")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
-    return kept | {"PYTHON": sys.executable, "PYTHONPATH": str(CHECKOUT), "PYTHONUTF8": "1"}
+    return kept | {"PYTHON": sys.executable, "PYTHONPATH": str(CHECKOUT), "PYTHONUTF8": "1", "COLUMNS": "100"}
 
 
 def commands(text: str) -> Iterator[tuple[str, list[str]]]:
