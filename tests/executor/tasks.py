@@ -728,7 +728,7 @@ MESSES: dict[str, Callable[[], Any]] = {
     "search_path": execute("SET search_path TO nowhere"),
     "search_path in a block": execute("DO $$ BEGIN SET search_path TO nowhere; END $$"),
     "setting of the site's": execute("SELECT set_config('site.tenant', '7', false)"),
-    "now_plusout": execute("set now_plusout = 1234"),
+    "statement_timeout": execute("set statement_timeout = 1234"),
     "time zone": execute("SET TIME ZONE 'Asia/Tokyo'"),
     "role": execute("SET ROLE pg_monitor"),
     "lock": execute("SELECT pg_advisory_lock(4711)"),
@@ -758,7 +758,7 @@ async def make_a_mess_later(mess: str) -> None:
 
 
 SESSION = """
-    SELECT current_setting('search_path'), current_setting('now_plusout'), current_setting('TimeZone'),
+    SELECT current_setting('search_path'), current_setting('statement_timeout'), current_setting('TimeZone'),
         current_setting('application_name'), current_user::text,
         (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
         (SELECT count(*) FROM pg_listening_channels() AS channel WHERE channel = 'jobqueue_tests'),

@@ -77,7 +77,7 @@ def test_the_session_of_a_thread_is_kept_for_the_next_task(burst: Burst, persist
 def test_receivers_of_connections_set_up_the_session_of_each_task(burst: Burst, persistent: None) -> None:
     def set_up(connection: BaseDatabaseWrapper, **_: Any) -> None:
         with connection.cursor() as cursor:
-            cursor.execute("SET now_plusout = 4321")
+            cursor.execute("SET statement_timeout = 4321")
 
     results = tasks.look_at_session.enqueue_many([((), {})] * 3)
     connection_created.connect(set_up)

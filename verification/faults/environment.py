@@ -39,7 +39,7 @@ SLOTS = ("--threads", "4", "--async-slots", "4", "-v", "0")
 # Server sessions for a pooler's clients. In session mode each client has one.
 POOLED_SESSIONS: Mapping[Mode, int] = {"session": 150, "transaction": 30}
 # Required behind a pooler by docs/deploy.md.
-POOLED_LIMITS: Mapping[str, str] = {"now_plusout": "10s", "idle_in_transaction_session_timeout": "10s"}
+POOLED_LIMITS: Mapping[str, str] = {"statement_timeout": "10s", "idle_in_transaction_session_timeout": "10s"}
 OPTIONS: Mapping[str, Any] = {"HEARTBEAT_TIMEOUT": 3.0, "MAX_EXECUTOR_LOSSES": 100_000}
 
 

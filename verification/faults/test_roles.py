@@ -71,7 +71,7 @@ def lock_until_timeout(role: Role, pk: str, then: Callable[[], None] = lambda: N
         wait_until(lambda: not role.waits(), "the timeout of its commit")
 
 
-@pytest.mark.parametrize(("setting", "body"), [("now_plusout", ByHand), ("lock_timeout", book)])
+@pytest.mark.parametrize(("setting", "body"), [("statement_timeout", ByHand), ("lock_timeout", book)])
 def test_row_locked_beyond_timeout_costs_no_attempt(role: Role, setting: str, body: Any) -> None:
     process = role.start("--threads", "2")
     role.alter(f"SET {setting} = '2s'")
@@ -106,7 +106,7 @@ def test_deadlock_costs_no_attempt(role: Role) -> None:
 def test_short_timeouts_of_role_do_not_apply_to_executors(role: Role) -> None:
     process = role.start("--threads", "4", "-v", "0", heartbeat_timeout=6)
     tiny.enqueue_many([((number,), {}) for number in range(5_000)])
-    role.alter("SET now_plusout = '10ms'", "SET idle_in_transaction_session_timeout = '10ms'")
+    role.alter("SET statement_timeout = '10ms'", "SET idle_in_transaction_session_timeout = '10ms'")
     parents = [Fibonacci.using(max_attempts=1).enqueue(6) for _ in range(10)]
 
     wait_for_end()

@@ -45,7 +45,7 @@ class GuardedConnection:
     """
     The database connection of one of the executor's own threads, and a limit on how long it may hang.
 
-    In a network that drops packets a call waits for ever. Keepalives and now_plusout do not help; another thread
+    In a network that drops packets a call waits for ever. Keepalives and statement_timeout do not help; another thread
     has to shut down the socket.
     prepares: whether to prepare statements where no pooler is in between. Behind a pooler another client may have
     prepared another statement under the same name, which the server would execute instead.

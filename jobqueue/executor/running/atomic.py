@@ -45,7 +45,7 @@ from jobqueue.records import Outcome, release_outcome
 
 logger = get_logger(__name__)
 
-IMPATIENT = ("57014", "55P03")  # now_plusout or pg_cancel_backend(); lock_timeout
+IMPATIENT = ("57014", "55P03")  # statement_timeout or pg_cancel_backend(); lock_timeout
 CONFLICTS = ("40001", "40P01")  # serialization failure, deadlock
 # Classes of SQLSTATE: no disk, memory or connections left on the server; the connection is lost.
 EXHAUSTED, CONNECTION_STATES = ("53", "58"), ("08", "57P")
