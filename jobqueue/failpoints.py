@@ -71,7 +71,7 @@ def arm(text: str) -> None:
         _plans.update(plans)
 
 
-def _reach(point: str) -> None:
+def _failpoint(point: str) -> None:
     if (plan := _plans.get(point)) is None:
         return
     with _lock:
@@ -92,7 +92,7 @@ def _reach(point: str) -> None:
             time.sleep(plan.seconds)
 
 
-reach: Callable[[str], None] = lambda point: None  # noqa: E731 - a def cannot be replaced below
+failpoint: Callable[[str], None] = lambda point: None  # noqa: E731 - a def cannot be replaced below
 if VARIABLE in os.environ:
     arm(os.environ[VARIABLE])
-    reach = _reach
+    failpoint = _failpoint

@@ -153,12 +153,12 @@ class Effects:
     """
     Effects of a poll besides the change of its own row.
 
-    consumed: the ids of messages that it read and consumed. left: the ids of messages that it read and left. They do
+    consumed: the ids of messages that it read and consumed. unread: the ids of messages that it read and left. They do
     not make a SUSPENDED task READY before its wake_at. cancel_children: if the task ends, cancel its live descendants.
     """
 
     consumed: Sequence[int] = ()
-    left: Sequence[int] = ()
+    unread: Sequence[int] = ()
     spawn: Sequence[NewTask] = ()
     send: Sequence[NewMessage] = ()
     cancel_children: bool = False
@@ -174,9 +174,9 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: the state to enter. READY polls again now. SUSPENDED becomes READY if there are unread messages. READY,
     SCHEDULED and SUSPENDED become CANCELLED if a cancel was requested.
     wake_after_seconds, wake_at: for SCHEDULED and SUSPENDED, seconds from the commit, or a time.
-    look_after_seconds: wake earlier, to read the messages again that were left. It does not change timeout_at.
+    recheck_after_seconds: wake earlier, to read the messages again that were left. It does not change timeout_at.
     unread_polls: polls in a row that left messages unread. stale_polls: polls in a row that ended with Stale.
-    attempts: the new value of the column. is_good_poll: add 1 to `polls`.
+    attempts: the new value of the column. has_succeeded: add 1 to `polls`.
     keeps_rank: for READY, keep the rank (a release) instead of starting at the end of the order.
     worker_id: the executor to append to `worker_ids`; None if no attempt started. run_seconds: of the body.
     return_value, error, inner_state, metadata: JSON text; None leaves the column unchanged.
@@ -190,10 +190,10 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parent_id: UUID | None = None
     wake_after_seconds: float | None = None
     wake_at: datetime | None = None
-    look_after_seconds: float | None = None
+    recheck_after_seconds: float | None = None
     unread_polls: int = 0
     stale_polls: int = 0
-    is_good_poll: bool = False
+    has_succeeded: bool = False
     keeps_rank: bool = False
     worker_id: str | None = None
     run_seconds: float | None = None
@@ -256,8 +256,8 @@ class ClaimRequest:
     """
     A request for up to `limit` tasks of these queues.
 
-    pool_limits: the maximum for each pool; a pool without one is limited by `limit` alone. most: the maximum for some
-    of the queues. limited: the queues that are known to have a max_running. The claim skips other queues with a
+    pool_limits: the maximum for each pool; a pool without one is limited by `limit` alone. max_per_queue: the maximum
+    for some queues. limited: the queues that are known to have a max_running. The claim skips other queues with a
     max_running. free_slots: for each pool, the maximum for a limited queue.
     """
 
@@ -265,7 +265,7 @@ class ClaimRequest:
     queues: Sequence[str]
     limit: int
     pool_limits: Mapping[PoolName, int] = field(default_factory=dict)
-    most: Mapping[str, int] = field(default_factory=dict)
+    max_per_queue: Mapping[str, int] = field(default_factory=dict)
     limited: Collection[str] = ()
     free_slots: Mapping[PoolName, int] = field(default_factory=dict)
 

@@ -23,7 +23,7 @@ from jobqueue.engine.portable.refusals import REFUSALS, is_refusal
 from jobqueue.engine.portable.release import Releaser
 from jobqueue.engine.portable.requeue import Requeuer
 from jobqueue.engine.portable.wake import Waker
-from jobqueue.failpoints import reach
+from jobqueue.failpoints import failpoint
 from jobqueue.models import Executor, InboxMessage, Queue, TaskQuerySet
 from jobqueue.records import ClaimedBatch, ClaimRequest, CommitResult, Outcome
 
@@ -130,9 +130,9 @@ class Engine:
                 with self.transaction():
                     committed = self.committer.apply(outcomes, holder=request.executor_id)
                     claimed = self.claimer.take(request)
-                    reach("commit.before")
+                    failpoint("commit.before")
                     if claimed:
-                        reach("claim.before")
+                        failpoint("claim.before")
                     return committed, claimed
             except (DatabaseError, *REFUSALS) as error:
                 if not is_refusal(error):

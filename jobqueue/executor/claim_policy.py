@@ -142,7 +142,7 @@ class ClaimPolicy:
         return replace(
             request,
             queues=queues,
-            most={name: limit for name, limit in limits.items() if name in queues},
+            max_per_queue={name: limit for name, limit in limits.items() if name in queues},
             limited=[queue for queue in queues if queue in self._limited],
             free_slots={name: max(1, pool.free_slots()) for name, pool in self._pools.items()},
         )
@@ -201,5 +201,5 @@ def _is_filled(queue: str, count: int, request: ClaimRequest, claims: ClaimedBat
     taken = sum(claimed.queue_name == queue for claimed in claims)
     if taken >= count:
         return True
-    could_take_more = len(claims) < request.limit and taken < request.most.get(queue, request.limit)
+    could_take_more = len(claims) < request.limit and taken < request.max_per_queue.get(queue, request.limit)
     return queue in request.queues and queue not in claims.locked_queues and could_take_more

@@ -47,7 +47,7 @@ class Counters:
             self.finished += 1
         elif attempt.hold.started_at is None:
             self.claimed -= 1
-        elif attempt.outcome.is_good_poll:
+        elif attempt.outcome.has_succeeded:
             self.polled += 1
         elif status is Status.READY:
             self.released += 1
@@ -169,4 +169,6 @@ def is_work_for_others(outcome: Outcome, status: Status | None) -> bool:
     if status is None:
         return False
     has_notified_parent = outcome.parent_id is not None and status in FINAL
-    return has_notified_parent or outcome.effects is not NO_EFFECTS or (outcome.is_good_poll and status is Status.READY)
+    return (
+        has_notified_parent or outcome.effects is not NO_EFFECTS or (outcome.has_succeeded and status is Status.READY)
+    )

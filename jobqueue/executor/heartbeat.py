@@ -19,7 +19,7 @@ from jobqueue.executor.database.state import DatabaseState
 from jobqueue.executor.running_tasks import RunningTask, RunningTasks
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.failpoints import reach
+from jobqueue.failpoints import failpoint
 from jobqueue.printable import printable
 from jobqueue.records import ExecutorInfo, OwnedTask
 
@@ -147,9 +147,9 @@ class Heartbeat(threading.Thread):
         """Send one heartbeat. Raises django.db.Error."""
         began, before = time.monotonic(), self._holds.snapshot()
         with self._line:
-            reach("heartbeat.before")
+            failpoint("heartbeat.before")
             held = self._engine.heartbeat(self._sign())
-            reach("heartbeat.after")
+            failpoint("heartbeat.after")
             self._check_clock()
         with self._clock_lock:
             if self._punctual_since is None or began - self.last_good_at > self._late_seconds:

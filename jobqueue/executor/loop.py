@@ -31,7 +31,7 @@ from jobqueue.executor.running_tasks import RunningTask, RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.telemetry.events import has_observers, task_fields
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.failpoints import reach
+from jobqueue.failpoints import failpoint
 from jobqueue.printable import printable
 from jobqueue.records import WAITING, ClaimedBatch, ClaimRequest, Command, CommitResult, Outcome, PoolName, Status
 
@@ -156,7 +156,7 @@ class ExecutorLoop(threading.Thread):
         began_at = time.monotonic()
         result, claims = self.engine.commit_and_claim(outcomes, request)
         if result.done:
-            reach("commit.after")
+            failpoint("commit.after")
         self._policy.claimed(request, claims, began_at)
         return result, claims
 
@@ -293,13 +293,13 @@ class ExecutorLoop(threading.Thread):
         """Give claimed tasks to their pools. A task that is stored with another pool goes back when it does not fit."""
         if not claims:
             return
-        reach("claim.after")
+        failpoint("claim.after")
         actors = [claimed.id for claimed in claims if isinstance(registry.get(claimed.task_type), ActorTask)]
         # After the claim: a message that comes later makes the actor run again.
         messages = self.engine.read_messages(actors) if actors else {}
         self.counts.claimed += len(claims)
         tasks = [RunningTask(claimed, messages.get(claimed.id, ())) for claimed in claims]
-        reach("begin")
+        failpoint("begin")
         for earlier in self.running_tasks.add(tasks):
             earlier.interrupt(ClaimLost)
         placed: dict[PoolName, list[RunningTask]] = {name: [] for name in self.pools}

@@ -11,7 +11,7 @@ from jobqueue.engine.engine import Engine
 from jobqueue.engine.portable.counters import AGGREGATE_BATCH
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.failpoints import reach
+from jobqueue.failpoints import failpoint
 from jobqueue.printable import printable
 from jobqueue.records import Command, Outcome, Status, WakeResult
 
@@ -112,7 +112,7 @@ class Maintenance:
     def _wake(self, now: float) -> int:
         woken = self._engine.wake_due()
         if woken.count:
-            reach("due.after")
+            failpoint("due.after")
         self._wake_at = now + seconds_to_next_wake(woken)
         return woken.count
 
@@ -151,7 +151,7 @@ def seconds_until(outcome: Outcome) -> float:
     """Return how long a task waits before it may be due again, 0 if only the database can tell."""
     if outcome.wake_at is not None:
         return 0.0
-    waits = [wait for wait in (outcome.wake_after_seconds, outcome.look_after_seconds) if wait is not None]
+    waits = [wait for wait in (outcome.wake_after_seconds, outcome.recheck_after_seconds) if wait is not None]
     return min(waits, default=NO_ALARM_SECONDS)
 
 

@@ -63,8 +63,8 @@ def work(bench: Bench) -> None:
     failed: dict[str, Any] = {"attempts": 1, "worker_id": "w", "error": ERROR}
     one, two, three, four = bench.claim(4, queues=["mail"])
     bench.commit(
-        outcome(one, worker_id="w", is_good_poll=True, run_seconds=0.02),
-        outcome(two, worker_id="w", is_good_poll=True, run_seconds=0.3),
+        outcome(one, worker_id="w", has_succeeded=True, run_seconds=0.02),
+        outcome(two, worker_id="w", has_succeeded=True, run_seconds=0.3),
         outcome(three, Status.SCHEDULED, **failed, wake_after_seconds=60.0, run_seconds=0.3),
         outcome(four, Status.FAILED, **failed, run_seconds=20.0),
     )

@@ -465,7 +465,7 @@ class TestSend:
             short.commit()
 
             assert bench.claim_ids() == [waiting]
-            committed = bench.commit(outcome(running, Status.SUSPENDED, is_good_poll=True))
+            committed = bench.commit(outcome(running, Status.SUSPENDED, has_succeeded=True))
             assert committed.done == {running.id: Status.SUSPENDED}
             assert bench.engine.sweep() == 0
             long.commit()

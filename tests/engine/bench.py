@@ -87,7 +87,7 @@ class Bench:
     def suspended(self, **changes: Any) -> UUID:
         """Return a task that waits for a message, or for its `wake_at`."""
         claimed = self.running()
-        self.commit(outcome(claimed, Status.SUSPENDED, is_good_poll=True, **changes))
+        self.commit(outcome(claimed, Status.SUSPENDED, has_succeeded=True, **changes))
         return claimed.id
 
     def ended(self, status: Status = Status.SUCCESSFUL, **changes: Any) -> UUID:
@@ -102,7 +102,7 @@ class Bench:
 
     def perform(self, claimed: ClaimedTask, **effects: Any) -> CommitResult:
         """Commit a poll that suspends its task and has these effects."""
-        return self.commit(outcome(claimed, Status.SUSPENDED, is_good_poll=True, effects=Effects(**effects)))
+        return self.commit(outcome(claimed, Status.SUSPENDED, has_succeeded=True, effects=Effects(**effects)))
 
     def send(self, task_id: UUID, body: Any = None, **changes: Any) -> list[int]:
         return self.engine.send([NewMessage(task_id=task_id, body=json.dumps(body), **changes)])

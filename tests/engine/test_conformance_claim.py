@@ -106,7 +106,7 @@ def test_claim_keeps_limit_of_each_pool(bench: Bench) -> None:
 def test_claim_for_both_pools_keeps_limit_of_queue(bench: Bench) -> None:
     ids = [bench.add(pool=pool) for pool in [PoolName.ASYNC, PoolName.THREADS] * 3]
 
-    assert bench.claim_ids(most={"default": 3}) == ids[:3]
+    assert bench.claim_ids(max_per_queue={"default": 3}) == ids[:3]
 
 
 def test_task_is_claimed_for_pool_it_was_moved_to(bench: Bench) -> None:
@@ -168,7 +168,7 @@ def test_task_is_expired_if_not_started_in_time(bench: Bench) -> None:
 
 def test_actor_does_not_expire_after_first_poll(bench: Bench) -> None:
     pk = bench.add(expires_after_seconds=10.0)
-    bench.commit(outcome(bench.claim()[0], Status.READY, is_good_poll=True))
+    bench.commit(outcome(bench.claim()[0], Status.READY, has_succeeded=True))
     bench.time_passes(11)
 
     (claimed,) = bench.claim()
@@ -232,7 +232,7 @@ class TestRank:
         first, second = bench.add(), bench.add()
         bench.time_passes(1)
 
-        bench.commit(outcome(bench.claim(1)[0], Status.READY, is_good_poll=True))
+        bench.commit(outcome(bench.claim(1)[0], Status.READY, has_succeeded=True))
 
         assert bench.claim_ids() == [second, first]
 

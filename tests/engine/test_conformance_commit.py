@@ -27,7 +27,7 @@ def test_commit_writes_success(bench: Bench) -> None:
     claimed = bench.running()
 
     answer = bench.commit(
-        outcome(claimed, return_value='{"a": [1]}', metadata='{"m": 1}', worker_id="w", is_good_poll=True)
+        outcome(claimed, return_value='{"a": [1]}', metadata='{"m": 1}', worker_id="w", has_succeeded=True)
     )
 
     row = bench.row(claimed.id)
@@ -69,7 +69,7 @@ def test_commit_suspends_waiting_actor(bench: Bench, wake_after_seconds: float |
             claimed,
             Status.SUSPENDED,
             inner_state='{"total": 3}',
-            is_good_poll=True,
+            has_succeeded=True,
             wake_after_seconds=wake_after_seconds,
         )
     )

@@ -74,7 +74,7 @@ def test_submitted_counts_children(bench: Bench) -> None:
 
 
 def succeeded(bench: Bench) -> None:
-    bench.commit(outcome(claimed(bench), worker_id="w", is_good_poll=True))
+    bench.commit(outcome(claimed(bench), worker_id="w", has_succeeded=True))
 
 
 def failed(bench: Bench, status: Status) -> None:
@@ -97,19 +97,19 @@ def retried_but_cancelled(bench: Bench, **changes: Any) -> None:
 
 
 def suspended(bench: Bench) -> None:
-    bench.commit(outcome(claimed(bench), Status.SUSPENDED, worker_id="w", is_good_poll=True))
+    bench.commit(outcome(claimed(bench), Status.SUSPENDED, worker_id="w", has_succeeded=True))
 
 
 def lost_to_another_claim(bench: Bench) -> None:
     task = claimed(bench)
     bench.set(task.id, claim_number=task.claim_number + 1)
-    bench.commit(outcome(task, worker_id="w", is_good_poll=True))
+    bench.commit(outcome(task, worker_id="w", has_succeeded=True))
 
 
 def child_succeeded(bench: Bench) -> None:
     """Commit a child that notifies its parent, which takes several statements."""
     task = claimed(bench, parent_id=uuid4())
-    bench.commit(outcome(task, worker_id="w", is_good_poll=True))
+    bench.commit(outcome(task, worker_id="w", has_succeeded=True))
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_commit_adds_up_batch(bench: Bench) -> None:
     bench.engine.enqueue([new() for _ in range(6)])
     tasks = bench.claim()
     bench.commit(
-        *(outcome(task, worker_id="w", is_good_poll=True, run_seconds=0.002) for task in tasks[:3]),
-        *(outcome(task, worker_id="w", is_good_poll=True, run_seconds=2.0) for task in tasks[3:5]),
+        *(outcome(task, worker_id="w", has_succeeded=True, run_seconds=0.002) for task in tasks[:3]),
+        *(outcome(task, worker_id="w", has_succeeded=True, run_seconds=2.0) for task in tasks[3:5]),
         outcome(tasks[5], Status.FAILED, attempts=1, worker_id="w", error=ERROR, run_seconds=9000.0),
     )
 
@@ -160,7 +160,7 @@ def test_wait_is_measured_from_ready_to_claim(bench: Bench, priority: int) -> No
     bench.set(pk, rank=ago(40 + priority * bench.engine.options.aging))
     (task,) = bench.claim()
     bench.set(pk, claimed_at=ago(0))
-    bench.commit(outcome(task, worker_id="w", is_good_poll=True))
+    bench.commit(outcome(task, worker_id="w", has_succeeded=True))
 
     found = counted(bench)
     assert found.wait_seconds == pytest.approx(40, abs=5)
@@ -169,7 +169,7 @@ def test_wait_is_measured_from_ready_to_claim(bench: Bench, priority: int) -> No
 
 @pytest.mark.parametrize("seconds", [0.0, *EDGES, *(edge * 0.99 for edge in EDGES), 1e9])
 def test_buckets_are_equal_in_sql_and_python(bench: Bench, seconds: float) -> None:
-    bench.commit(outcome(claimed(bench), worker_id="w", is_good_poll=True, run_seconds=seconds))
+    bench.commit(outcome(claimed(bench), worker_id="w", has_succeeded=True, run_seconds=seconds))
 
     assert counted(bench).runs[bucket(seconds)] == 1
 
@@ -189,7 +189,7 @@ def test_rescue_counts_losses(bench: Bench) -> None:
 
 def test_batch_with_refused_outcome_counts_the_others(bench: Bench) -> None:
     bench.engine.enqueue([new() for _ in range(4)])
-    good, bad, *others = (outcome(task, worker_id="w", is_good_poll=True) for task in bench.claim())
+    good, bad, *others = (outcome(task, worker_id="w", has_succeeded=True) for task in bench.claim())
     bad = outcome(bench.engine.claimer.read_claimed([bad.task_id])[0], worker_id="w", return_value="{not JSON")
 
     assert len(bench.commit(good, bad, *others).refused) == 1

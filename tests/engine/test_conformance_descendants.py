@@ -13,7 +13,7 @@ SUSPENDED, SUCCESSFUL, CANCELLED = Status.SUSPENDED, Status.SUCCESSFUL, Status.C
 
 
 def done(claimed: ClaimedTask, **effects: Any) -> Outcome:
-    return outcome(claimed, SUCCESSFUL, is_good_poll=True, return_value="1", effects=Effects(**effects))
+    return outcome(claimed, SUCCESSFUL, has_succeeded=True, return_value="1", effects=Effects(**effects))
 
 
 def cancel_tree(bench: Bench, parent: ClaimedTask) -> None:
@@ -106,7 +106,7 @@ class TestInOneCommit:
         grandchild = new(parent_id=child.id)
         effects = Effects(spawn=[grandchild])
 
-        answer = self.commit(bench, parent, outcome(child, status, is_good_poll=True, effects=effects))
+        answer = self.commit(bench, parent, outcome(child, status, has_succeeded=True, effects=effects))
 
         assert answer.done == {parent.id: SUCCESSFUL, child.id: CANCELLED}
         assert bench.status(child.id) == CANCELLED
@@ -127,6 +127,6 @@ class TestInOneCommit:
         child = bench.running(parent_id=parent.id)
         bench.set(parent.id, claim_number=99)
 
-        answer = self.commit(bench, parent, outcome(child, SUSPENDED, is_good_poll=True))
+        answer = self.commit(bench, parent, outcome(child, SUSPENDED, has_succeeded=True))
 
         assert answer.done == {child.id: SUSPENDED}

@@ -95,7 +95,7 @@ def test_claim_keeps_smaller_of_queue_limit_and_request(bench: Bench) -> None:
     for queue in "abc":
         add(bench, 5, queue)
 
-    claims = bench.claim(queues=["a", "b", "c"], limited=["a", "b"], most={"a": 2, "b": 4, "c": 0})
+    claims = bench.claim(queues=["a", "b", "c"], limited=["a", "b"], max_per_queue={"a": 2, "b": 4, "c": 0})
 
     assert [claimed.queue_name for claimed in claims] == ["a"] * 2 + ["b"] * 3
 
@@ -107,7 +107,7 @@ def test_best_rank_is_claimed_first_with_and_without_limits(bench: Bench) -> Non
     third = bench.add(queue_name="b")
     first = bench.add(queue_name="c", priority=9)
 
-    assert bench.claim_ids(3, queues=["a", "b", "c"], limited=["a"], most={"c": 1}) == [first, second, third]
+    assert bench.claim_ids(3, queues=["a", "b", "c"], limited=["a"], max_per_queue={"c": 1}) == [first, second, third]
 
 
 def test_limited_queues_lists_queues_with_limit(bench: Bench) -> None:

@@ -58,7 +58,7 @@ class TestSend:
         claimed, other = bench.running(), bench.add()
         (number,) = bench.send(claimed.id, dedupe_key="k")
         effects = Effects(consumed=[number] if is_read else [])
-        bench.commit(outcome(claimed, is_good_poll=True, effects=effects))
+        bench.commit(outcome(claimed, has_succeeded=True, effects=effects))
 
         assert bench.send(claimed.id, dedupe_key="k") == []
         sent = [message(claimed.id, dedupe_key="k"), message(other, "1"), message(claimed.id, dedupe_key="k")]
@@ -198,7 +198,7 @@ class TestUnread:
         claimed = bench.running()
         left = bench.send(claimed.id)
 
-        answer = bench.commit(outcome(claimed, Status.SUSPENDED, wake_after_seconds=0.1, effects=Effects(left=left)))
+        answer = bench.commit(outcome(claimed, Status.SUSPENDED, wake_after_seconds=0.1, effects=Effects(unread=left)))
 
         assert answer.done == {claimed.id: Status.SUSPENDED}
         assert bench.row(claimed.id).wake_at is not None
@@ -208,7 +208,7 @@ class TestUnread:
         left = bench.send(claimed.id)
         bench.send(claimed.id)
 
-        assert bench.perform(claimed, left=left).done == {claimed.id: Status.READY}
+        assert bench.perform(claimed, unread=left).done == {claimed.id: Status.READY}
 
     @pytest.mark.parametrize("status", [Status.SCHEDULED, Status.SUCCESSFUL])
     def test_unread_messages_do_not_change_other_outcomes(self, bench: Bench, status: Status) -> None:

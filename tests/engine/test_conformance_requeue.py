@@ -70,7 +70,7 @@ class TestRequeue:
                 error=ERROR,
                 worker_id="w",
                 inner_state='{"a": 1}',
-                is_good_poll=True,
+                has_succeeded=True,
                 return_value="1",
             )
         )

@@ -463,7 +463,9 @@ def test_claim_of_queues_with_limits_reads_few_rows(bench: Bench, size: int) -> 
 
     running = Task.objects.running().filter(queue_name="queue-0").count()
 
-    claimed = read(lambda: bench.claim(5 * size, queues=QUEUES, limited=QUEUES, most=dict.fromkeys(QUEUES, size)))
+    claimed = read(
+        lambda: bench.claim(5 * size, queues=QUEUES, limited=QUEUES, max_per_queue=dict.fromkeys(QUEUES, size))
+    )
 
     assert len(claimed) == 4 * size + max(0, size - running)
 

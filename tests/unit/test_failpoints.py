@@ -26,16 +26,16 @@ def disarmed() -> Iterator[None]:
 
 def test_failpoints_are_disabled_by_default() -> None:
     failpoints.arm("commit.before=raise")
-    failpoints.reach("commit.before")
+    failpoints.failpoint("commit.before")
 
 
 def test_failpoint_acts_once_at_nth_pass() -> None:
     failpoints.arm("commit.before=raise@2, begin=delay:0")
-    failpoints._reach("commit.before")
+    failpoints._failpoint("commit.before")
     with pytest.raises(OperationalError):
-        failpoints._reach("commit.before")
-    failpoints._reach("commit.before")
-    failpoints._reach("begin")
+        failpoints._failpoint("commit.before")
+    failpoints._failpoint("commit.before")
+    failpoints._failpoint("begin")
 
 
 @pytest.mark.parametrize("text", ["commit.before", "commit.before=explode", "nowhere=kill", "begin=kill@x"])
@@ -45,11 +45,13 @@ def test_unknown_point_or_action_is_refused(text: str) -> None:
 
 
 def test_environment_enables_failpoints() -> None:
-    code = "from jobqueue.failpoints import reach; reach('begin')"
+    code = "from jobqueue.failpoints import failpoint; failpoint('begin')"
     environment = os.environ | {failpoints.VARIABLE: "begin=kill"}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == -signal.SIGKILL
 
 
 def test_every_failpoint_is_in_the_code() -> None:
-    calls = {name for path in PACKAGE.rglob("*.py") for name in re.findall(r'\breach\("([a-z.]+)"\)', path.read_text())}
+    calls = {
+        name for path in PACKAGE.rglob("*.py") for name in re.findall(r'failpoint\("([a-z.]+)"\)', path.read_text())
+    }
     assert calls == set(failpoints.POINTS)

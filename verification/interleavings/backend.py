@@ -243,9 +243,9 @@ class IsolatedBackend:
         claim = (result.task_id, result.claim_number)
         if claim != max(recorded for recorded in self.records.claims if recorded[0] == result.task_id):
             self.records.stale_commits.append(claim)
-        self._record_ending(claim, "committed" if result.is_good_poll else "released")
+        self._record_ending(claim, "committed" if result.has_succeeded else "released")
         self.records.consumed += result.effects.consumed
-        self.records.left_unread[result.task_id] = set(result.effects.left)
+        self.records.left_unread[result.task_id] = set(result.effects.unread)
         self.records.accepted += sent(result)
         self.records.receivers |= {("message", json.loads(one.body)): one.task_id for one in result.effects.send}
         if entered in FINAL:
@@ -369,7 +369,7 @@ def outcome(claimed: ClaimedTask, status: Status, messages: Sequence[StoredMessa
         "status": status,
         "attempts": 0,
         "parent_id": claimed.parent_id,
-        "is_good_poll": True,
+        "has_succeeded": True,
         "inner_state": str(claimed.claim_number),
         "effects": effects,
     }
@@ -407,7 +407,7 @@ def spawn(claimed: ClaimedTask, messages: Sequence[StoredMessage]) -> Outcome:
 def leave_unread(claimed: ClaimedTask, messages: Sequence[StoredMessage]) -> Outcome:
     """Leave the messages unread and wait for another one."""
     result = outcome(claimed, Status.SUSPENDED, wake_after_seconds=3600.0)
-    return replace(result, effects=Effects(left=[message.id for message in messages]))
+    return replace(result, effects=Effects(unread=[message.id for message in messages]))
 
 
 def retry(claimed: ClaimedTask, messages: Sequence[StoredMessage]) -> Outcome:

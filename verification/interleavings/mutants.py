@@ -279,7 +279,7 @@ class ReleaseCountsAnAttempt(PostgresEngine):
             self, changes: Sequence[tuple[Outcome, Status]], holder: UUID | None = None
         ) -> dict[UUID, Status | None]:
             def failed(outcome: Outcome) -> Outcome:
-                is_released = outcome.status is Status.READY and not outcome.is_good_poll
+                is_released = outcome.status is Status.READY and not outcome.has_succeeded
                 return structs.replace(outcome, attempts=outcome.attempts + 1) if is_released else outcome
 
             return super()._write_rows([(failed(outcome), entering) for outcome, entering in changes], holder)

@@ -117,7 +117,7 @@ class ExecutorMoves(SimulatedBackend):
         parts = [
             str(result.status),
             f"takes {len(effects.consumed)}" if effects.consumed else "",
-            f"leaves {len(effects.left)}" if effects.left else "",
+            f"leaves {len(effects.unread)}" if effects.unread else "",
             f"has {len(effects.spawn)} children" if effects.spawn else "",
             f"tells {', '.join(self.name(one.task_id) for one in effects.send)}" if effects.send else "",
             "ends its children" if effects.cancel_children else "",

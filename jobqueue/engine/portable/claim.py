@@ -15,7 +15,7 @@ from django.db.models.functions import Cast, Coalesce
 from jobqueue.engine.clock import Clock, now_plus
 from jobqueue.engine.portable.database import ISOLATION_LOSSES, Database, Part
 from jobqueue.engine.portable.limits import Limits
-from jobqueue.failpoints import reach
+from jobqueue.failpoints import failpoint
 from jobqueue.models import Task
 from jobqueue.records import WAITING, ClaimedBatch, ClaimedTask, ClaimRequest, PoolName, Status
 
@@ -42,7 +42,7 @@ class Claimer(Part):
         with self.db.transaction():
             claimed = self.take(request)
             if claimed:
-                reach("claim.before")
+                failpoint("claim.before")
             return claimed
 
     def claim_isolated(self, request: ClaimRequest) -> ClaimedBatch:
@@ -54,12 +54,12 @@ class Claimer(Part):
         with self.db.transaction():
             if request.limited:
                 request, _ = self.limits.within_limits(request)
-            full = {name for name, maximum in request.most.items() if maximum <= 0}
+            full = {name for name, maximum in request.max_per_queue.items() if maximum <= 0}
             unlocked = {*self.limits.limited_queues()} - {*request.limited}
             for pk in self._isolated({*request.queues} - full - unlocked):
                 for number in self.db.lock([pk]).values_list("claim_number", flat=True):
                     if self._take(pk, number, request.executor_id):
-                        reach("claim.before")
+                        failpoint("claim.before")
                         return ClaimedBatch(self.read_claimed([pk]))
         return ClaimedBatch()
 
@@ -74,18 +74,20 @@ class Claimer(Part):
     def _take_best(self, request: ClaimRequest) -> ClaimedBatch:
         unlocked = {*self.limits.limited_queues()} - {*request.limited}
         queues = {*request.queues} - self.limits.paused() - unlocked
-        restricted = queues & {*request.most, *request.limited}
+        restricted = queues & {*request.max_per_queue, *request.limited}
         candidates: list[tuple[Any, ...]] = []
         for pool, limit in request.limits.items():
             candidates += self._best(pool, queues - restricted)[:limit]
             for name in restricted:
                 free = request.free_slots.get(pool, limit) if name in request.limited else limit
-                candidates += self._best(pool, {name})[: max(0, min(limit, free, request.most.get(name, limit)))]
-        of_queue: Counter[str] = Counter(request.most)
+                candidates += self._best(pool, {name})[
+                    : max(0, min(limit, free, request.max_per_queue.get(name, limit)))
+                ]
+        of_queue: Counter[str] = Counter(request.max_per_queue)
         of_pool: Counter[str] = Counter({str(pool): limit for pool, limit in request.limits.items()})
         taken: list[UUID] = []
         for _, pk, number, name, pool_name in sorted(candidates, key=itemgetter(0, 1)):
-            has_room = of_pool[pool_name] > 0 and (name not in request.most or of_queue[name] > 0)
+            has_room = of_pool[pool_name] > 0 and (name not in request.max_per_queue or of_queue[name] > 0)
             if has_room and len(taken) < request.limit and self._take(pk, number, request.executor_id):
                 taken.append(pk)
                 of_pool[pool_name] -= 1

@@ -25,7 +25,7 @@ from jobqueue.engine.portable.messages import Ending, Messages, ending_of
 from jobqueue.engine.portable.refusals import REFUSALS, is_refusal
 from jobqueue.engine.portable.wake import Waker
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed
-from jobqueue.failpoints import reach
+from jobqueue.failpoints import failpoint
 from jobqueue.records import FINAL, WAITING, CommitResult, Enqueued, NewTask, Outcome, Status
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Committer(Part):
     def _commit_together(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool) -> CommitResult:
         with self.db.transaction():
             committed = self.apply(outcomes, holder=holder, wait=wait)
-            reach("commit.before")
+            failpoint("commit.before")
             return committed
 
     def apply(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
@@ -121,7 +121,7 @@ class Committer(Part):
         notified |= self.messages.notify_parents(endings)
         dropped = Counter(end.child_id for end in endings if end.parent_id not in notified)
         dropped.update(o.task_id for o in ready for m in o.effects.send if m.is_droppable and m.task_id not in notified)
-        left = {o.task_id: len(o.effects.left) for o in ready if entering[o.task_id] is Status.SUSPENDED}
+        left = {o.task_id: len(o.effects.unread) for o in ready if entering[o.task_id] is Status.SUSPENDED}
         entering |= dict.fromkeys(self.messages.with_more_unread(left), Status.READY)
         self._write([(outcome, entering[outcome.task_id]) for outcome in ready])
         if to_cancel:
@@ -193,17 +193,17 @@ class Committer(Part):
             columns: dict[str, Any] = {
                 "status": entering,
                 "attempts": outcome.attempts,
-                "polls": F("polls") + int(outcome.is_good_poll),
+                "polls": F("polls") + int(outcome.has_succeeded),
                 "unread_polls": outcome.unread_polls,
                 "stale_polls": outcome.stale_polls,
                 "claimed_at": None,
                 "executor_id": None,
                 "wake_at": None,
             }
-            if outcome.is_good_poll:
+            if outcome.has_succeeded:
                 columns["timed_out"] = False
                 columns["timeout_at"] = None
-                if outcome.look_after_seconds is not None and entering in (Status.READY, Status.SUSPENDED):
+                if outcome.recheck_after_seconds is not None and entering in (Status.READY, Status.SUSPENDED):
                     columns["timeout_at"] = alarm(outcome)
             if entering in WAITING:
                 columns["wake_at"] = next_wake(outcome)
@@ -259,7 +259,7 @@ def alarm(outcome: Outcome) -> Any:
 
 def next_wake(outcome: Outcome) -> Any:
     """Return when to wake the task: at the end of its wait, or earlier to read its messages again."""
-    waits = [wait for wait in (outcome.wake_after_seconds, outcome.look_after_seconds) if wait is not None]
+    waits = [wait for wait in (outcome.wake_after_seconds, outcome.recheck_after_seconds) if wait is not None]
     return alarm(replace(outcome, wake_after_seconds=min(waits, default=None)))
 
 

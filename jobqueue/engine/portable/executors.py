@@ -18,7 +18,7 @@ from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Databas
 from jobqueue.engine.portable.messages import Ending, Messages, ending_of
 from jobqueue.engine.portable.wake import Waker
 from jobqueue.exceptions import ExecutorLost
-from jobqueue.failpoints import reach
+from jobqueue.failpoints import failpoint
 from jobqueue.models import CounterDelta, Executor, FallbackHeartbeat, Task, TaskQuerySet
 from jobqueue.records import FINAL, Command, ExecutorInfo, OwnedTask, PendingWork, Rescued, Status
 
@@ -115,8 +115,8 @@ class Executors(Part):
             taken = [self._take_back(row, silent, now) for row in rows if row.parent_id not in busy]
             notified = self.messages.report_ends([ending for _, ending in taken if ending is not None])
             self.counters.add([lost(rescued) for rescued, _ in taken])
-            reach("rescue.before")
-        reach("rescue.after")
+            failpoint("rescue.before")
+        failpoint("rescue.after")
         if notified:
             self.waker.wake_or_defer(notified)
         return [rescued for rescued, _ in taken]

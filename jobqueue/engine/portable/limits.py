@@ -30,8 +30,11 @@ class Limits(Part):
         limits = {name: most for name, most in rows.items() if most is not None}
         running = self.count_running(limits) if limits else {}
         free = {name: max(0, most - running.get(name, 0)) for name, most in limits.items()}
-        most = {**request.most, **{name: min(count, request.most.get(name, count)) for name, count in free.items()}}
-        return replace(request, most=most, limited=list(rows)), frozenset(request.limited) - rows.keys()
+        most = {
+            **request.max_per_queue,
+            **{name: min(count, request.max_per_queue.get(name, count)) for name, count in free.items()},
+        }
+        return replace(request, max_per_queue=most, limited=list(rows)), frozenset(request.limited) - rows.keys()
 
     def lock_queues(self, names: Collection[str]) -> dict[str, int | None]:
         rows = self.db.with_lock(self.db.queues.filter(name__in=names).order_by("name"))

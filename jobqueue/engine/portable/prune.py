@@ -6,7 +6,7 @@ from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import Database, Part
 from jobqueue.engine.portable.messages import Messages
-from jobqueue.failpoints import reach
+from jobqueue.failpoints import failpoint
 from jobqueue.models import FallbackHeartbeat
 
 EXECUTORS_KEPT_SECONDS = 86_400
@@ -37,9 +37,9 @@ class Pruner(Part):
             kept = self.db.options.retention.items()
             count = sum(self._purge(status, seconds, limit) for status, seconds in kept if seconds is not None)
             if count:
-                reach("prune.before")
+                failpoint("prune.before")
         if count:
-            reach("prune.after")
+            failpoint("prune.after")
         return count
 
     def prune_status(self, status: str, kept_seconds: float, limit: int = 1000) -> int:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from jobqueue.engine.portable.commit import Committer
 from jobqueue.engine.portable.database import Database, Part
-from jobqueue.failpoints import reach
+from jobqueue.failpoints import failpoint
 from jobqueue.records import ClaimedTask, CommitResult, Status, release_outcome
 
 
@@ -32,7 +32,7 @@ class Releaser(Part):
         unknown = [release_outcome(task) for task in tasks if task.pk not in known]
         if not unknown:
             return 0
-        reach("release.before")
+        failpoint("release.before")
         done = self.committer.commit(unknown).done
-        reach("release.after")
+        failpoint("release.after")
         return sum(status is Status.READY for status in done.values())

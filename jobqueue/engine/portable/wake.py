@@ -11,7 +11,7 @@ from django.db.models import Case, Exists, F, Min, OuterRef, Q, When
 
 from jobqueue.engine.clock import Clock, now_plus, rank_from
 from jobqueue.engine.portable.database import Part
-from jobqueue.failpoints import reach
+from jobqueue.failpoints import failpoint
 from jobqueue.records import WAITING, Status, WakeResult
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Waker(Part):
                 timed_out=Case(When(is_over, status=Status.SUSPENDED, then=True), default=F("timed_out")),
             )
             if count:
-                reach("due.before")
+                failpoint("due.before")
         following = alarms.aggregate(at=Min("wake_at"))["at"]
         seconds = None if following is None else (following - self.db.now()).total_seconds()
         return WakeResult(count=count, next_seconds=seconds)
@@ -61,9 +61,9 @@ class Waker(Part):
     def wake_or_defer(self, ids: Collection[UUID]) -> None:
         """Wake tasks. If the database fails, the sweep wakes them: the caller's own work is committed."""
         try:
-            reach("wake.before")
+            failpoint("wake.before")
             self.wake(ids)
-            reach("wake.after")
+            failpoint("wake.after")
         except DatabaseError as error:
             logger.info("wake.deferred backend=%s tasks=%d error=%s", self.db.backend, len(ids), error)
 

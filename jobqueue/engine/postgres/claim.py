@@ -43,11 +43,13 @@ class PostgresClaimer(Claimer):
         claims = ClaimedBatch()
         for pool, limit in request.limits.items():
             taken = Counter(claimed.queue_name for claimed in claims)
-            most = {name: count - taken[name] for name, count in request.most.items()}
+            most = {name: count - taken[name] for name, count in request.max_per_queue.items()}
             limit = min(limit, request.limit - len(claims))
             if limit > 0:
                 pool_limits = {**dict.fromkeys(PoolName, 0), pool: limit}
-                batch = self._claim_from_many(replace(request, limit=limit, pool_limits=pool_limits, most=most), pool)
+                batch = self._claim_from_many(
+                    replace(request, limit=limit, pool_limits=pool_limits, max_per_queue=most), pool
+                )
                 claims.is_truncated |= batch.is_truncated
                 claims += batch
         return claims
@@ -60,7 +62,7 @@ class PostgresClaimer(Claimer):
             if first == END:
                 return ClaimedBatch()
             # The claim locks all rows that it reads, and other claims skip them: read as few as possible.
-            claims = ClaimedBatch() if request.most or request.limited else self._claim_up_to(near, request)
+            claims = ClaimedBatch() if request.max_per_queue or request.limited else self._claim_up_to(near, request)
             if len(claims) < request.limit and (last != near or not claims):
                 claims += self._claim_up_to(last, replace(request, limit=request.limit - len(claims)))
             claims.is_truncated = last != END and len(claims) < request.limit
@@ -102,7 +104,7 @@ class PostgresClaimer(Claimer):
         return {
             "backend": self.db.backend,
             "queues": list(request.queues),
-            "most": [request.most.get(name) for name in request.queues] if request.most else [],
+            "most": [request.max_per_queue.get(name) for name in request.queues] if request.max_per_queue else [],
             "limited": list(request.limited),
         }
 

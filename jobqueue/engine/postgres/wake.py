@@ -7,7 +7,7 @@ from uuid import UUID
 
 from jobqueue.engine.portable.wake import Waker
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array
-from jobqueue.failpoints import reach
+from jobqueue.failpoints import failpoint
 from jobqueue.records import WakeResult
 
 WAKE_LOCK_TIMEOUT = "1s"
@@ -26,7 +26,7 @@ class PostgresWaker(Waker):
             )
             following = self._seconds_to_alarm()
             if count:
-                reach("due.before")
+                failpoint("due.before")
         return WakeResult(count=count, next_seconds=following)
 
     def _seconds_to_alarm(self) -> float | None:

@@ -145,12 +145,12 @@ def outcome_of(
         claim_number=claimed.claim_number,
         parent_id=claimed.parent_id,
         attempts=0,
-        is_good_poll=True,
+        has_succeeded=True,
         worker_id=worker_id if is_new_here or columns["status"] in FINAL else None,
         inner_state=encode(plain(actor.encode_state(context.state)), place=f"{actor.__name__}: state", max_bytes=limit),
         effects=Effects(
             consumed=taken,
-            left=left,
+            unread=left,
             spawn=[row_of_child(action, claimed, actor, backend) for action in effects if isinstance(action, Spawn)],
             send=messages_of(effects, claimed, names, limit),
             cancel_children=isinstance(decision, Done) and decision.cancel_children,
@@ -199,7 +199,7 @@ def recheck_columns(alarm: Mapping[str, Any], claimed: ClaimedTask, longest_seco
     """
     columns: dict[str, Any] = {
         "unread_polls": claimed.unread_polls + 1,
-        "look_after_seconds": wait_after(claimed.unread_polls, longest_seconds),
+        "recheck_after_seconds": wait_after(claimed.unread_polls, longest_seconds),
     }
     if "wake_after_seconds" in alarm and not claimed.timed_out:
         columns["wake_at"] = claimed.timeout_at

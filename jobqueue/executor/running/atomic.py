@@ -39,7 +39,7 @@ from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.executor.telemetry.errors import first_line_of, from_the_body, message_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.executor.telemetry.redaction_filter import mask_for
-from jobqueue.failpoints import reach
+from jobqueue.failpoints import failpoint
 from jobqueue.printable import printable
 from jobqueue.records import Outcome, release_outcome
 
@@ -150,13 +150,13 @@ def _commit_with(
             ending = run_interruptibly(hold, session, body)
             attempt = _outcome_of_transaction(hold, loaded, ending, worker)
             attempt = _complete(attempt, engine, worker, session)
-            reach("atomic.before")
-        reach("atomic.after")
+            failpoint("atomic.before")
+        failpoint("atomic.after")
     except _RolledBack as undone:
         return undone.ended
     except BaseException as error:  # noqa: BLE001 - a body's on_commit hook may raise anything
         failure = _outcome_of_transaction(hold, loaded, Raised(from_the_body(error)), worker)
-        is_unwritten = attempt is not None and attempt.outcome.is_good_poll and not attempt.is_committed
+        is_unwritten = attempt is not None and attempt.outcome.has_succeeded and not attempt.is_committed
         is_refused = not has_begun and isinstance(error, (django.db.OperationalError, django.db.InterfaceError))
         is_the_servers = is_exhausted(error) if is_unwritten else is_refused
         if is_the_servers and hold.reason is None:
@@ -184,7 +184,7 @@ def _complete(
     attempt: CompletedAttempt, engine: Engine, worker: ExecutorIdentity, session: TaskConnections
 ) -> CompletedAttempt:
     """Write the outcome of a body that succeeded. Raises _RolledBack."""
-    if not attempt.outcome.is_good_poll:
+    if not attempt.outcome.has_succeeded:
         raise _RolledBack(attempt)
     session.check(atomic=engine.database)
     with stale_if_impatient():

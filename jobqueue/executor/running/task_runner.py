@@ -311,7 +311,7 @@ def function_outcome(claimed: ClaimedTask, return_value: str, worker: ExecutorId
         parent_id=claimed.parent_id,
         status=Status.SUCCESSFUL,
         attempts=0,
-        is_good_poll=True,
+        has_succeeded=True,
         worker_id=worker.executor_id,
         return_value=return_value,
     )

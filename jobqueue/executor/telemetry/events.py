@@ -122,7 +122,7 @@ def _is_attempt_counted(completed: CompletedAttempt, status: Status) -> bool:
 
 def _continues(completed: CompletedAttempt, status: Status) -> bool:
     """Whether this was a successful poll of an actor that has not ended."""
-    return completed.outcome.is_good_poll and status not in FINAL
+    return completed.outcome.has_succeeded and status not in FINAL
 
 
 def _is_end_received(completed: CompletedAttempt, status: Status) -> bool:

@@ -9,7 +9,7 @@
 WITH given AS (
     SELECT * FROM json_to_recordset(%(outcomes)s::json) AS given (
         task_id uuid, claim_number bigint, status text, attempts int, wake_after_seconds float8, wake_at timestamptz,
-        look_after_seconds float8, unread_polls int, stale_polls int, is_good_poll bool, keeps_rank bool, worker_id text,
+        recheck_after_seconds float8, unread_polls int, stale_polls int, has_succeeded bool, keeps_rank bool, worker_id text,
         run_seconds float8, return_value text, error text, inner_state text, metadata text, decided text
     )
 ),
@@ -37,17 +37,17 @@ held AS (
 ),
 written AS (
     UPDATE jobqueue_task AS task
-    SET status = held.entering, attempts = held.attempts, polls = task.polls + COALESCE(held.is_good_poll, FALSE)::int,
+    SET status = held.entering, attempts = held.attempts, polls = task.polls + COALESCE(held.has_succeeded, FALSE)::int,
         claimed_at = NULL, executor_id = NULL,
         unread_polls = COALESCE(held.unread_polls, 0), stale_polls = COALESCE(held.stale_polls, 0),
-        timed_out = task.timed_out AND held.is_good_poll IS NOT TRUE,
+        timed_out = task.timed_out AND held.has_succeeded IS NOT TRUE,
         wake_at = CASE
             WHEN held.entering IN ('SCHEDULED', 'SUSPENDED')
-            THEN LEAST(held.wakes_at, clock_timestamp() + make_interval(secs => held.look_after_seconds))
+            THEN LEAST(held.wakes_at, clock_timestamp() + make_interval(secs => held.recheck_after_seconds))
         END,
         timeout_at = CASE
-            WHEN held.is_good_poll IS NOT TRUE THEN task.timeout_at
-            WHEN held.look_after_seconds IS NOT NULL AND held.entering IN ('READY', 'SUSPENDED')
+            WHEN held.has_succeeded IS NOT TRUE THEN task.timeout_at
+            WHEN held.recheck_after_seconds IS NOT NULL AND held.entering IN ('READY', 'SUSPENDED')
             THEN held.wakes_at
         END,
         rank = CASE
