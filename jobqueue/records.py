@@ -2,7 +2,8 @@
 Values between the executor and the engine: claimed tasks, outcomes, messages, reports.
 
 Values of every task are a msgspec Struct: it takes 0.4 us to build, a frozen dataclass of 26 fields 5 us. One call
-writes a batch of them as JSON.
+writes a batch of them as JSON. gc=False: they are never in a cycle, and the garbage collector took a quarter of the
+time of enqueue_many().
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class PoolName(StrEnum):
     ASYNC = "async"
 
 
-class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """
     A valid row to enqueue. JSON columns are JSON text.
 
@@ -70,7 +71,7 @@ class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parent_id: UUID | None = None
 
 
-class Enqueued(Struct, frozen=True):
+class Enqueued(Struct, frozen=True, gc=False):
     """Answer to one NewTask. If another task holds one of its keys, `created` is False and `id` is of that task."""
 
     id: UUID
@@ -79,7 +80,7 @@ class Enqueued(Struct, frozen=True):
     created: bool
 
 
-class ClaimedTask(Struct, frozen=True):
+class ClaimedTask(Struct, frozen=True, gc=False):
     """
     A RUNNING task of an executor, with its fields in the order of claim.sql.
 
