@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
 import django
 
@@ -19,9 +18,8 @@ for name in [name for name in os.environ if name.startswith("PG")]:
     del os.environ[name]  # PGSERVICE and others would point at another server
 django.setup()
 
-from verification.faults import at_length, campaigns, report  # noqa: E402 - they import models
+from verification.faults import at_length, campaigns, pages, report  # noqa: E402 - they import models
 from verification.faults.attempts import attempt  # noqa: E402
-from verification.faults.sections import PAGE  # noqa: E402
 
 JOBS = os.cpu_count() or 1
 CHAPTERS = (*at_length.ALL, "campaigns")
@@ -89,11 +87,10 @@ def run_campaigns(names: Sequence[str], options: argparse.Namespace) -> bool:
 
 def write(rows: Mapping[str, report.Row], began: float, remark: str) -> None:
     report.write(
-        report.seen(
+        report.chapter_of(
             [row for row in rows.values() if row.faults or row.stalled],
             [campaign.title for campaign in campaigns.FULL.values()],
-            PAGE.read_text(),
-            date=datetime.now(UTC).date().isoformat(),
+            pages.PAGE.read_text(),
             minutes=(time.monotonic() - began) / 60,
             remark=remark,
         )

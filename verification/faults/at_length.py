@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from demo_project.postgres import throwaway_cluster
 from jobqueue.engine.postgres.engine import PostgresEngine
-from verification.faults import report
+from verification.faults.pages import table, today
 from verification.interleavings import cases, mutant_cases
 from verification.interleavings.cases import Case
 from verification.interleavings.orders import Explored, Plan
@@ -48,10 +47,6 @@ def pool(processes: int = 0) -> Iterator[ProcessPoolExecutor]:
         subprocess.run(migrate, cwd=Path(__file__).parents[2], env=environment, check=True)
         with pool_of(environment, processes) as made:
             yield made
-
-
-def today() -> str:
-    return datetime.now(UTC).date().isoformat()
 
 
 def interleavings(seed: int, seeds: int) -> Chapter:
@@ -116,31 +111,27 @@ def simulation(seed: int, seeds: int) -> Chapter:
 def mutants(seed: int, seeds: int) -> Chapter:
     """Run each broken engine until a check catches it."""
     rows, missed = [], []
+    by_races, by_plays = mutant_cases.CAUGHT_BY_RACES, mutant_cases.CAUGHT_BY_SIMULATION
+    play_seeds = range(seed, seed + mutant_cases.MAX_SEEDS)
     with pool() as steppers, pool(1) as players:
-        orders = [
-            (one, cases.begin(steppers, (one.by, one.kind), Plan(seed=seed))) for one in mutant_cases.CAUGHT_BY_RACES
-        ]
-        some = range(seed, seed + mutant_cases.MAX_SEEDS)
-        plays = [(one, players.submit(process.run, some, one.kind)) for one in mutant_cases.CAUGHT_BY_SIMULATION]
-        for catch, explored in ((one, future.result()) for one, future in orders):
-            problems = explored.failure.problems if explored.failure is not None else []
-            rows.append(catch.cells(explored.count))
-            missed += [] if any(text.startswith(catch.problem) for text in problems) else [catch.name]
-        for catch, played in ((one, future.result()) for one, future in plays):
-            rows.append(catch.cells(played.count))
-            missed += [] if any(text.startswith(catch.problem) for text in played.problems) else [catch.name]
+        orders = [cases.begin(steppers, (case.by, case.kind), Plan(seed=seed)) for case in by_races]
+        plays = [players.submit(process.run, play_seeds, case.kind) for case in by_plays]
+        explored = [future.result() for future in orders]
+        found = [(one.count, one.failure.problems if one.failure is not None else []) for one in explored]
+        found += [(one.count, one.problems) for one in (future.result() for future in plays)]
+    for case, (count, problems) in zip([*by_races, *by_plays], found, strict=True):
+        rows.append(case.cells(count))
+        missed += [] if any(text.startswith(case.problem) for text in problems) else [case.name]
     rows.sort()
     for verb, wrong, by, problem, after in rows:
         print(f"caught  {verb:10} {by:42} {after:>12}  {problem}: {wrong}", flush=True)
     for name in missed:
-        print(f"NOT CAUGHT: {name}; once more: make verify ARGS='--only mutants --seed {seed}'", flush=True)
+        print(f"NOT CAUGHT: {name}; repeat it: make verify ARGS='--only mutants --seed {seed}'", flush=True)
     known = {
         "mutants_date": today(),
-        "broken_engines": len(
-            {catch.kind for catch in [*mutant_cases.CAUGHT_BY_RACES, *mutant_cases.CAUGHT_BY_SIMULATION]}
-        ),
+        "broken_engines": len({case.kind for case in [*by_races, *by_plays]}),
         "missed": ", ".join(missed) or "none",
-        "caught": report.table(mutant_cases.HEAD, rows, numbers_from=4),
+        "caught": table(mutant_cases.HEAD, rows, numbers_from=4),
     }
     return Chapter(known, not missed)
 

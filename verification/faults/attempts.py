@@ -6,20 +6,21 @@ import time
 import traceback
 from dataclasses import dataclass
 
-from demo_project.postgres import throwaway_cluster
+from demo_project.postgres import Cluster, throwaway_cluster
 from verification.faults import campaigns
 from verification.faults.checker import Violation
+from verification.faults.environment import fault_environment
 from verification.faults.fault_runner import Figures
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Attempt:
     """The result of a run. figures: None if the run did not finish. failure: empty if the run was good."""
 
     name: str
     seed: int
-    seconds: float
-    figures: Figures | None
+    seconds: float = 0.0
+    figures: Figures | None = None
     failure: str = ""
 
     def __str__(self) -> str:
@@ -29,23 +30,33 @@ class Attempt:
         return f"{self.name:24} seed {self.seed:<4} {self.seconds:6.1f} s  {result}"
 
 
-def error_text(error: Exception) -> str:
-    """Return the error's text with its notes. For an error of the environment itself, add where it was raised."""
-    if isinstance(error, AssertionError):
-        return "\n".join([str(error), *error.__notes__])
-    return "".join(traceback.format_exception(error))
-
-
 def attempt(name: str, seed: int) -> Attempt:
-    began, figures, failure = time.monotonic(), None, ""
+    """Run a campaign. Any error, also of the environment itself, becomes the failure of this run alone."""
+    began, made = time.monotonic(), Attempt(name, seed)
     with throwaway_cluster(**campaigns.DURABLE) as cluster:
         try:
-            figures = campaigns.run(name, cluster, seed)
-        except Exception as error:  # noqa: BLE001 - one run that went wrong, also by the environment's own fault, ends no others
-            figures = error.figures if isinstance(error, campaigns.Violated) else None
-            failure = error_text(error)
+            _run(made, cluster)
+        except AssertionError as error:
+            made.failure = "\n".join([str(error), *getattr(error, "__notes__", ())])
+        except Exception as error:  # noqa: BLE001
+            made.failure = "".join(traceback.format_exception(error))
         if "deadlock detected" in cluster.log.read_text(errors="replace"):
-            failure += f"\nThe server's log tells of a deadlock. {campaigns.once_more(name, seed)}"
-            if figures is not None:
-                figures.violations.append(Violation("deadlock", "in the server's log"))
-    return Attempt(name, seed, time.monotonic() - began, figures, failure)
+            made.failure += "\nThe server's log reports a deadlock."
+            if made.figures is not None:
+                made.figures.violations.append(Violation("deadlock", "in the server's log"))
+    if made.failure:
+        made.failure += f"\nseed {seed}; repeat it: make verify ARGS='--only {name} --seed {seed}'"
+    made.seconds = time.monotonic() - began
+    return made
+
+
+def _run(made: Attempt, cluster: Cluster) -> None:
+    campaign = campaigns.ALL[made.name]
+    with fault_environment(cluster, pooler_mode=campaign.pooler_mode, **campaign.options) as env:
+        try:
+            made.figures = campaign.run(env, made.seed)
+            listed = "\n".join(map(str, made.figures.violations[:20]))
+            assert not listed, f"{len(made.figures.violations)} violations:\n{listed}\nsee {env.folder}"
+        except AssertionError as error:
+            error.add_note(env.last_lines(str(error)))
+            raise

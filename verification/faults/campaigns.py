@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from demo_project.postgres import Cluster
 from verification.faults import points
-from verification.faults.environment import FaultEnvironment, fault_environment
+from verification.faults.environment import FaultEnvironment
 from verification.faults.fault_runner import FaultRunner, Figures, Plan
 from verification.faults.pgbouncer import PROGRAM, Mode
 
@@ -194,34 +193,3 @@ FULL = {
     },
 }
 ALL = {f"quick-{name}": campaign for name, campaign in QUICK.items()} | FULL
-
-
-def run(name: str, cluster: Cluster, seed: int) -> Figures:
-    """Run a campaign on a new database. Each exception has a note with the command that repeats the run."""
-    campaign = ALL[name]
-    try:
-        with fault_environment(cluster, pooler_mode=campaign.pooler_mode, **campaign.options) as made:
-            try:
-                figures = campaign.run(made, seed)
-                if figures.violations:
-                    listed = "\n".join(map(str, figures.violations[:20]))
-                    raise Violated(f"{len(figures.violations)} violations:\n{listed}\nsee {made.folder}", figures)
-            except AssertionError as error:
-                error.add_note(made.last_lines(str(error)))
-                raise
-            return figures
-    except Exception as error:
-        error.add_note(once_more(name, seed))
-        raise
-
-
-def once_more(name: str, seed: int) -> str:
-    return f"seed {seed}; repeat it: make verify ARGS='--only {name} --seed {seed}'"
-
-
-class Violated(AssertionError):
-    """The checker found violations."""
-
-    def __init__(self, text: str, figures: Figures) -> None:
-        super().__init__(text)
-        self.figures = figures

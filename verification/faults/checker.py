@@ -34,7 +34,7 @@ PAID = '"paid"'  # the result of an atomic body
 UNSEEN = timedelta(seconds=0.3)
 
 ENDS = {"succeeded": "SUCCESSFUL", "failed": "FAILED"}  # as executors log them
-TOLD_END = re.compile(r"task\.(succeeded|failed) task=\S+ id=(\S+) queue=")
+LOGGED_END = re.compile(r"task\.(succeeded|failed) task=\S+ id=(\S+) queue=")
 TWO_ANSWERS = "InternalError: received 2 results"  # from psycopg, if the pooler's error follows the server's
 FAILURE = re.compile(rf"^task\.(?:retried|failed) .*? error=({TWO_ANSWERS}|\w+)")
 START = re.compile(r"task\.started task=\S+ id=(\S+) queue=")
@@ -72,7 +72,7 @@ Rule = Callable[[History], Iterator[str]]
 def lost(history: History) -> Iterator[str]:
     """Each acknowledged task ends with its result, and an actor reads every message."""
     stories = history.stories()
-    for note in [*history.said("enqueued"), *history.said("poisoned")]:
+    for note in [*history.noted("enqueued"), *history.noted("poisoned")]:
         story = stories.get(str(note["task"]), [])
         end = next((change for change in reversed(story) if change.after is not None), None)
         if end is None or end.after not in FINAL:
@@ -80,7 +80,9 @@ def lost(history: History) -> Iterator[str]:
         elif end.after == "SUCCESSFUL" and "expected" in note and json.loads(end.result or "null") != note["expected"]:
             yield f"task {note['task']} gave {end.result}, not {note['expected']!r}"
     seen = numbers_seen(history)
-    yield from (f"message {note['number']} was never read" for note in history.said("sent") if not seen[note["number"]])
+    yield from (
+        f"message {note['number']} was never read" for note in history.noted("sent") if not seen[note["number"]]
+    )
 
 
 def doubled(history: History) -> Iterator[str]:
@@ -89,7 +91,7 @@ def doubled(history: History) -> Iterator[str]:
     yield from (
         f"effect {kind} {key} was committed {count} times" for (kind, key), count in effects.items() if count > 1
     )
-    consumed = Counter(mail.message_id for mail in history.mail if mail.deed == "consumed")
+    consumed = Counter(message.message_id for message in history.messages if message.event == "consumed")
     yield from (f"message {pk} was consumed {count} times" for pk, count in consumed.items() if count > 1)
     yield from (f"message {n} was read {count} times" for n, count in numbers_seen(history).items() if count > 1)
     for task_id, story in history.stories().items():
@@ -107,23 +109,23 @@ def torn(history: History) -> Iterator[str]:
             yield f"effect {effect.kind} {effect.key} was committed without the outcome of task {effect.task_id}"
     yield from without_effect(history)
     gone = {(change.task_id, change.xact) for change in history.changes if change.after is None}
-    for mail in history.mail:
-        if mail.deed == "consumed" and (mail.task_id, mail.xact) not in ended | gone:
-            yield f"message {mail.message_id} was consumed without the outcome of task {mail.task_id}"
+    for message in history.messages:
+        if message.event == "consumed" and (message.task_id, message.xact) not in ended | gone:
+            yield f"message {message.message_id} was consumed without the outcome of task {message.task_id}"
 
 
 def without_effect(history: History) -> Iterator[str]:
-    """A paid task has its effect. A ledger writes a row for each message that its commit function reads: bodies.py."""
+    """A paid task has its effect. A collector writes a row for each message that its commit function reads."""
     written = Counter((effect.task_id, effect.xact) for effect in history.effects)
-    read = Counter((mail.task_id, mail.xact) for mail in history.mail if mail.deed == "consumed")
-    ledgers = {note["task"] for note in history.said("enqueued") if "expected" not in note}
+    read = Counter((message.task_id, message.xact) for message in history.messages if message.event == "consumed")
+    collectors = {note["task"] for note in history.noted("enqueued") if "expected" not in note}
     for change in history.changes:
         here, polls = (change.task_id, change.xact), change.polls_before or 0
         if change.before != "RUNNING" or change.polls_after != polls + 1:
             continue
         if change.result == PAID and not written[here]:
             yield f"task {change.task_id} ended without its effect"
-        if change.task_id in ledgers and polls % 2 == 0 and written[here] != read[here]:
+        if change.task_id in collectors and polls % 2 == 0 and written[here] != read[here]:
             yield f"task {change.task_id} read {read[here]} messages and entered {written[here]}"
 
 
@@ -147,10 +149,7 @@ def fenced(history: History) -> Iterator[str]:
 
 def stolen(history: History) -> Iterator[str]:
     """A rescue takes tasks only from an executor with a fault and without a heartbeat for the timeout."""
-    beats, names = history.beats_of(), history.names()
-    hurt: dict[str, float] = {}
-    for note in history.said("hurt"):
-        hurt.setdefault(note["whom"], note["at"])
+    beats, names, hurt = history.beats_of(), history.names(), history.hurt_at()
     for change in filter(is_rescue, history.changes):
         name = names.get(change.holder or "", change.holder)
         silence = change.at - UNSEEN - last_beat(beats[change.holder or ""], change.at - UNSEEN)
@@ -193,7 +192,7 @@ def miscounted(history: History) -> Iterator[str]:
 
 def failed(history: History) -> Iterator[str]:
     """No task becomes FAILED because of a fault, except a task that kills its executors MAX_EXECUTOR_LOSSES times."""
-    poisoned = {note["task"]: note["losses"] for note in history.said("poisoned")}
+    poisoned = {note["task"]: note["losses"] for note in history.noted("poisoned")}
     for change in history.changes:
         if change.after in FINAL and change.after != change.before:
             wanted = ("FAILED", poisoned[change.task_id]) if change.task_id in poisoned else ("SUCCESSFUL", None)
@@ -227,7 +226,7 @@ def contradicted(history: History) -> Iterator[str]:
     """If an executor logs the end of a task, that executor has committed that end."""
     ends = {(change.task_id, change.after, change.actor) for change in history.changes if change.after != change.before}
     for line in history.logs:
-        if (found := TOLD_END.match(line["message"])) and (found[2], ENDS[found[1]], line["who"]) not in ends:
+        if (found := LOGGED_END.match(line["message"])) and (found[2], ENDS[found[1]], line["who"]) not in ends:
             yield f"task {found[2]} {found[1]}, logs {line['who']}"
 
 
@@ -235,11 +234,11 @@ def unexplained(history: History) -> Iterator[str]:
     """
     Each logged error follows from a fault, from an overloaded machine, or from a body that raises on purpose.
     """
-    hurt: dict[str, float] = {}
-    for note in history.said("hurt"):
-        hurt.setdefault(note["whom"], note["at"])
-    away_at = min((note["at"] for note in history.said("fault") if note["deed"] not in TO_PROCESSES), default=math.inf)
-    poisoned = {note["task"] for note in history.said("poisoned")}
+    hurt = history.hurt_at()
+    away_at = min(
+        (note["at"] for note in history.noted("fault") if note["fault"] not in TO_PROCESSES), default=math.inf
+    )
+    poisoned = {note["task"] for note in history.noted("poisoned")}
     for line in history.logs:
         words, error = line["message"], str(line.get("error", "")).rpartition(".")[2]
         if words.startswith("task.failed "):  # the exception comes from the body
@@ -264,7 +263,7 @@ def violations(history: History) -> list[Violation]:
 
 
 def numbers_seen(history: History) -> Counter[int]:
-    """Count how often each number is in the final state of a ledger."""
+    """Count how often each number is in the final state of a collector."""
     seen: Counter[int] = Counter()
     for change in history.changes:
         result = json.loads(change.result or "null")
@@ -275,9 +274,11 @@ def numbers_seen(history: History) -> Counter[int]:
 
 def calm_times(history: History) -> list[tuple[float, float]]:
     """Return the periods from a fault of the server or network, plus the grace period, to the next fault."""
-    faults = [note["at"] for note in history.said("fault")]
-    over = [note["at"] for note in history.said("over") if note["deed"] not in TO_PROCESSES]
-    return [(at + GRACE_SECONDS, min((next_at for next_at in faults if next_at > at), default=math.inf)) for at in over]
+    faults = [note["at"] for note in history.noted("fault")]
+    ended = [note["at"] for note in history.noted("fault_over") if note["fault"] not in TO_PROCESSES]
+    return [
+        (at + GRACE_SECONDS, min((next_at for next_at in faults if next_at > at), default=math.inf)) for at in ended
+    ]
 
 
 def is_rescue(change: Change) -> bool:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,17 +21,15 @@ import psycopg
 
 from demo_project.postgres import Cluster
 from jobqueue.failpoints import VARIABLE as FAILPOINTS
-from tests.acceptance.harness import REST, threads
+from tests.acceptance.harness import threads
 from verification.faults import diary, history
 from verification.faults.pgbouncer import Mode, Pooler, run_pooler
 from verification.faults.proxy import Proxy
+from verification.faults.server_access import PATIENCE_SECONDS, ServerAccess, WaitTimeout
 
 T = TypeVar("T")
 
 HERE = Path(__file__).parent
-PATIENCE_SECONDS = 180.0  # reached by failures only
-LOOK_SECONDS = 0.01
-QUERY_SECONDS = 120.0  # a killed server may need a minute to recover on a busy machine
 FINAL = "('SUCCESSFUL', 'FAILED', 'CANCELLED')"
 OWN_SESSIONS = 4  # of an executor: loop, heartbeat, listener, maintenance
 SLOTS_IN_ALL = 8
@@ -41,10 +39,6 @@ POOLED_SESSIONS: Mapping[Mode, int] = {"session": 150, "transaction": 30}
 # Required behind a pooler by docs/deploy.md.
 POOLED_LIMITS: Mapping[str, str] = {"statement_timeout": "10s", "idle_in_transaction_session_timeout": "10s"}
 OPTIONS: Mapping[str, Any] = {"HEARTBEAT_TIMEOUT": 3.0, "MAX_EXECUTOR_LOSSES": 100_000}
-
-
-class WaitTimeout(AssertionError):
-    """An awaited condition did not become true in time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -146,16 +140,14 @@ class ForkServer:
                     os.kill(process.pid, signal.SIGKILL)
 
 
-class FaultEnvironment:
+class FaultEnvironment(ServerAccess):
     """One run of a campaign, on a database of its own."""
 
     def __init__(self, cluster: Cluster, database: str, folder: Path, options: Mapping[str, Any]) -> None:
-        self.cluster, self.database, self.folder = cluster, database, folder
+        super().__init__(cluster, database, folder)
         self.options = {name: value for name, value in {**OPTIONS, **options}.items() if value is not None}
         self.timeout_seconds = float(self.options["HEARTBEAT_TIMEOUT"])
-        self.url = cluster.url_for(database)
         self._place: dict[str, Any] = {"NAME": database, "USER": "postgres", "HOST": str(cluster.data), "PORT": "5432"}
-        self.diary = str(folder / "diary.jsonl")
         self.fork_server = ForkServer(
             os.environ
             | {
@@ -171,8 +163,6 @@ class FaultEnvironment:
         self.processes: list[LaunchedProcess] = []
         self.pooler: Pooler | None = None
         self._pooler_stack = ExitStack()
-        self._proxies: list[Proxy] = []
-        self._connection: psycopg.Connection[Any] | None = None
         self._numbers = iter(range(1, 1_000_000))
         self._threads = self._descriptors = 1_000
 
@@ -242,26 +232,6 @@ class FaultEnvironment:
 
     # --- the database
 
-    def query(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """Query the server directly, not through a proxy. Retry while the server restarts."""
-        deadline = time.monotonic() + QUERY_SECONDS
-        while True:
-            try:
-                if self._connection is None or self._connection.closed:
-                    self._connection = psycopg.connect(self.url, autocommit=True, application_name="environment")
-                cursor = self._connection.execute(query, parameters or None)
-                return cursor.fetchall() if cursor.description else []
-            except psycopg.OperationalError as error:
-                self.forget_connection()
-                if time.monotonic() > deadline:
-                    raise WaitTimeout(f"The server does not answer: {error}") from error
-                time.sleep(LOOK_SECONDS)
-
-    def forget_connection(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
     def sessions(self, like: str = "executor-%") -> list[int]:
         rows = self.query(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE %s", like
@@ -285,15 +255,6 @@ class FaultEnvironment:
 
     # --- waiting
 
-    def wait_for(self, condition: Callable[[], T], what: str, seconds: float = PATIENCE_SECONDS) -> T:
-        deadline = (began := time.monotonic()) + seconds
-        while not (value := condition()):
-            if (now := time.monotonic()) > deadline:
-                raise WaitTimeout(f"{what}: not within {seconds:g} s; tasks: {self.states()}; see {self.folder}")
-            time.sleep(max(LOOK_SECONDS, min(REST * (now - began), 0.1)))
-            began = time.monotonic()
-        return value
-
     def wait_for_work(self, more: int) -> None:
         """Wait until this many more tasks have finished."""
         goal = self.ended() + more
@@ -305,8 +266,8 @@ class FaultEnvironment:
             f"the first heartbeat of {process.name}",
         )
 
-    def states(self) -> dict[str, int]:
-        return dict(self.query("SELECT status, count(*) FROM jobqueue_task GROUP BY 1"))
+    def states(self) -> str:
+        return f"tasks: {dict(self.query('SELECT status, count(*) FROM jobqueue_task GROUP BY 1'))}"
 
     # --- the end
 
@@ -366,18 +327,7 @@ class FaultEnvironment:
     def close(self) -> None:
         self.fork_server.close()
         self._pooler_stack.close()
-        self.forget_connection()
-        for proxy in self._proxies:
-            proxy.close()
-
-    @cached_property
-    def proxy(self) -> Proxy:
-        """The proxy that processes share."""
-        return self.new_proxy()
-
-    def new_proxy(self) -> Proxy:
-        self._proxies.append(Proxy(self.cluster.data / ".s.PGSQL.5432"))
-        return self._proxies[-1]
+        super().close()
 
 
 def descriptors(pid: int) -> int:

@@ -72,7 +72,7 @@ def check_run(env: FaultEnvironment, faults: int, began: float) -> Figures:
         faults=faults,
         seconds=time.monotonic() - began,
         tasks=sum(change.before is None for change in history.changes),
-        messages=len(history.said("sent")),
+        messages=len(history.noted("sent")),
         rescued=sum(change.is_rescue for change in history.changes),
         recovery_seconds=restarts(history),
         violations=violations(history),
@@ -99,12 +99,12 @@ class FaultRunner:
         while queue:
             env.wait_for(self._is_served, "enough executors with a heartbeat")
             fault = queue.pop()
-            env.note("fault", deed=fault)
+            env.note("fault", fault=fault)
             FAULTS[fault](self)
             for _ in range(min(plan.together - 1, queue.count(fault))):
                 queue.remove(fault)
                 FAULTS[fault](self)
-            env.note("over", deed=fault)
+            env.note("fault_over", fault=fault)
             self.start_missing_executors()
             self.wait(self.random.uniform(*plan.gap_seconds))
         while self._thaw_at or self._is_poisoned():

@@ -62,11 +62,11 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mail:
+class MessageEvent:
     id: int
     message_id: int
     task_id: str
-    deed: str
+    event: str
     actor: str = ""
     xact: str = ""
     at: datetime
@@ -97,11 +97,15 @@ class History:
     logs: Sequence[Mapping[str, Any]] = ()
     changes: Sequence[Change] = ()
     beats: Sequence[Beat] = ()
-    mail: Sequence[Mail] = ()
+    messages: Sequence[MessageEvent] = ()
     effects: Sequence[Effect] = ()
 
-    def said(self, kind: str) -> list[Mapping[str, Any]]:
+    def noted(self, kind: str) -> list[Mapping[str, Any]]:
         return [note for note in self.notes if note["kind"] == kind]
+
+    def hurt_at(self) -> dict[str, float]:
+        """Return the time of the first fault of each process."""
+        return {note["whom"]: note["at"] for note in reversed(self.noted("hurt"))}
 
     def stories(self) -> dict[str, list[Change]]:
         """Return the changes of each task."""
@@ -129,7 +133,7 @@ def read(url: str, diary_path: str, timeout_seconds: float) -> History:
             logs=diary.read_logs(diary_path),
             changes=rows(connection, Change, "trust_change"),
             beats=rows(connection, Beat, "trust_beat"),
-            mail=rows(connection, Mail, "trust_mail"),
+            messages=rows(connection, MessageEvent, "trust_message"),
             effects=rows(connection, Effect, "trust_effect"),
         )
 

@@ -26,7 +26,7 @@ def run_at_points(env: FaultEnvironment, seed: int, fault: str, points: Iterable
     """Run one fault of a failpoint or of the server at each of the points, while other executors work."""
     began, runner, wanted = time.monotonic(), FaultRunner(env, seed), list(points)
     runner.begin()
-    env.note("fault", deed=fault)
+    env.note("fault", fault=fault)
     ordinary = [point for point in wanted if point not in IN_RESCUE]
     size = 1 if fault in server_faults.LASTING else TOGETHER
     groups = [ordinary[start : start + size] for start in range(0, len(ordinary), size)]

@@ -9,8 +9,8 @@ CREATE TABLE trust_change (
     xact xid8 DEFAULT pg_current_xact_id(), at timestamptz DEFAULT clock_timestamp()
 );
 CREATE TABLE trust_beat (id bigserial PRIMARY KEY, executor_id uuid, name text, at timestamptz);
-CREATE TABLE trust_mail (
-    id bigserial PRIMARY KEY, message_id bigint, task_id uuid, deed text,
+CREATE TABLE trust_message (
+    id bigserial PRIMARY KEY, message_id bigint, task_id uuid, event text,
     actor text DEFAULT current_setting('application_name'),
     xact xid8 DEFAULT pg_current_xact_id(), at timestamptz DEFAULT clock_timestamp()
 );
@@ -47,9 +47,9 @@ END $$;
 CREATE TRIGGER trust_note_beat AFTER INSERT OR UPDATE ON jobqueue_executor
 FOR EACH ROW EXECUTE FUNCTION trust_note_beat();
 
-CREATE FUNCTION trust_note_mail() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION trust_note_message() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO trust_mail (message_id, task_id, deed)
+    INSERT INTO trust_message (message_id, task_id, event)
     VALUES (
         COALESCE(NEW.id, OLD.id), COALESCE(NEW.task_id, OLD.task_id),
         CASE WHEN TG_OP = 'INSERT' THEN 'sent' ELSE 'consumed' END
@@ -57,9 +57,9 @@ BEGIN
     RETURN NULL;
 END $$;
 CREATE TRIGGER trust_note_sent AFTER INSERT OR UPDATE OF consumed_at ON jobqueue_inboxmessage
-FOR EACH ROW EXECUTE FUNCTION trust_note_mail();
+FOR EACH ROW EXECUTE FUNCTION trust_note_message();
 CREATE TRIGGER trust_note_gone AFTER DELETE ON jobqueue_inboxmessage
-FOR EACH ROW WHEN (OLD.consumed_at IS NULL) EXECUTE FUNCTION trust_note_mail();
+FOR EACH ROW WHEN (OLD.consumed_at IS NULL) EXECUTE FUNCTION trust_note_message();
 
 -- Simulates a full disk. While trust_full has a row, that share of the statements that write to the queue fails with
 -- the error of a full disk.

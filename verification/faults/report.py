@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from string import Formatter
 
-import django
-
-from demo_project.postgres_programs import major_version
+from verification.faults import pages
 from verification.faults.checker import RULES
 from verification.faults.environment import OPTIONS
 from verification.faults.fault_runner import Figures
-from verification.faults.sections import PAGE
+from verification.faults.pages import cells_of, percentile, table
 
-MEMORY_GIB = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-TEMPLATE = Path(__file__).with_name("page.md")
 TIMEOUT_SECONDS = float(OPTIONS["HEARTBEAT_TIMEOUT"])
-RESTART_SECONDS = 2.0  # the promise, in addition to the timeout
-LATEST_SECONDS = TIMEOUT_SECONDS + RESTART_SECONDS
+LATEST_SECONDS = TIMEOUT_SECONDS + 2.0  # the promise about restarts
 
-
-SEEN = re.compile(
+OLD_CHAPTER = re.compile(
     r"^## Campaigns\n\nMachine: (?P<machine>.*?)\.\s`HEARTBEAT_TIMEOUT` .*?\n(?P<remark>.*?)\n\n\|",
     re.MULTILINE | re.DOTALL,
 )
@@ -66,7 +56,7 @@ class Row:
     def percentile(self, share: float) -> float:
         return percentile(self.recovery_seconds, share)
 
-    def seen_with(self) -> str:
+    def seed_text(self) -> str:
         first, *others = self.seeds
         if others and self.seeds == list(range(first, first + len(self.seeds))):
             return f"{first} to {others[-1]}"
@@ -83,19 +73,8 @@ class Row:
         return [self.title, *(f"{count:,}" for count in counts), str(other), recovery]
 
 
-def percentile(seconds: Iterable[float], share: float) -> float:
-    ordered = sorted(seconds)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
-
-
-def seen(
-    rows: Iterable[Row],
-    titles: Sequence[str],
-    before: str,
-    *,
-    date: str,
-    minutes: float,
-    remark: str,
+def chapter_of(
+    rows: Iterable[Row], titles: Sequence[str], before: str, *, minutes: float, remark: str
 ) -> dict[str, object]:
     """
     Return the values for the chapter about campaigns.
@@ -103,74 +82,22 @@ def seen(
     titles: the titles of all campaigns, in order. before: the old page. If only some campaigns ran, the chapter keeps
     the rows of the others, its machine and its remark.
     """
-    here, said = machine(), f"All took {minutes:.0f} minutes. {remark}".rstrip()
-    new = {row.title: [*row.cells(), f"{date}, {row.seen_with()}"] for row in rows}
+    machine, text = pages.machine(), f"All took {minutes:.0f} minutes. {remark}".rstrip()
+    new = {row.title: [*row.cells(), f"{pages.today()}, {row.seed_text()}"] for row in rows}
     old = {cells[0]: cells for cells in cells_of(before) if len(cells) == len(HEAD)}
-    if (was := SEEN.search(before)) and not new.keys() >= old.keys() & set(titles):
-        if was["machine"] != here:
-            new = {title: [*cells[:-1], f"{cells[-1]}; {here}"] for title, cells in new.items()}
-        here, said = was["machine"], was["remark"]
+    if (was := OLD_CHAPTER.search(before)) and not new.keys() >= old.keys() & set(titles):
+        if was["machine"] != machine:
+            new = {title: [*cells[:-1], f"{cells[-1]}; {machine}"] for title, cells in new.items()}
+        machine, text = was["machine"], was["remark"]
     known = old | new
-    return {"machine": here, "remark": said, "table": table(HEAD, [known[one] for one in titles if one in known])}
+    return {"machine": machine, "remark": text, "table": table(HEAD, [known[one] for one in titles if one in known])}
 
 
-def cells_of(page: str) -> Iterator[list[str]]:
-    """Return the cells of each line of each table."""
-    for line in page.splitlines():
-        if line.startswith("| "):
-            yield line.removeprefix("| ").removesuffix(" |").split(" | ")
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers_from: int = 1) -> str:
-    rule = ["---" if number < numbers_from else "---:" for number in range(len(head))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *rows])
-
-
-def page(known: Mapping[str, object], before: str = "") -> str:
-    """
-    Fill in the template.
-
-    A chapter with an unknown value keeps its old text. So does a chapter that another command writes.
-    """
-    values = {**standing(), **known}
-    was = chapters(before)
-    filled = []
-    templates = chapters(TEMPLATE.read_text())
-    for heading, text in templates.items():
-        wanted = {name for _, name, _, _ in Formatter().parse(text) if name}
-        filled.append(
-            text.format(**values) if wanted <= values.keys() else was.get(heading, f"{heading}Not run yet.\n\n")
-        )
-    others = [text for heading, text in was.items() if heading not in templates]
-    return "".join([*filled[:-1], *others, filled[-1]]).rstrip() + "\n"
-
-
-def chapters(text: str) -> dict[str, str]:
-    """Split a page into chapters. Each one starts with its heading."""
-    parts = re.split(r"^(?=## )", text, flags=re.MULTILINE)
-    return {part[: part.find("\n\n") + 2]: part.rstrip() + "\n\n" for part in parts if part}
-
-
-def machine() -> str:
-    kernel = platform.release().partition("-")[0]
-    return (
-        f"{os.cpu_count()} cores, {MEMORY_GIB:.0f} GiB, Linux {kernel}, PostgreSQL {major_version()},"
-        f" Python {platform.python_version()}, Django {django.get_version()}"
-    )
-
-
-def standing() -> dict[str, object]:
-    """Return the values that need no run."""
-    return {
-        "timeout": TIMEOUT_SECONDS,
-        "promised": TIMEOUT_SECONDS + RESTART_SECONDS,
-        "rules": "\n".join(bullet(f"* **{name}**: {rule.__doc__}") for name, rule in RULES.items()),
-    }
+def write(known: Mapping[str, object]) -> None:
+    """Write the chapters whose values are known, and the rules."""
+    rules = "\n".join(bullet(f"* **{name}**: {rule.__doc__}") for name, rule in RULES.items())
+    pages.write({"timeout": TIMEOUT_SECONDS, "promised": LATEST_SECONDS, "rules": rules, **known})
 
 
 def bullet(text: str) -> str:
     return textwrap.fill(" ".join(text.split()), 100, subsequent_indent="  ", break_on_hyphens=False)
-
-
-def write(known: Mapping[str, object]) -> None:
-    PAGE.write_text(page(known, PAGE.read_text() if PAGE.exists() else ""))

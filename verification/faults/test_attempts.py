@@ -14,7 +14,7 @@ from verification.faults.campaigns import Campaign
 
 
 @pytest.mark.parametrize("error", [AssertionError("lost"), FileNotFoundError("/proc/1/fd"), KeyError("code")])
-def test_whatever_a_run_raises_is_told_with_how_to_repeat_it(
+def test_any_error_of_a_run_is_reported_with_the_command_to_repeat_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, error: Exception
 ) -> None:
     def fail(env: Any, seed: int) -> Any:
@@ -26,7 +26,7 @@ def test_whatever_a_run_raises_is_told_with_how_to_repeat_it(
 
     (tmp_path / "log").touch()
     monkeypatch.setattr(campaigns, "ALL", {"broken": Campaign("", fail)})
-    monkeypatch.setattr(campaigns, "fault_environment", stand_in)
+    monkeypatch.setattr(attempts, "fault_environment", stand_in)
     monkeypatch.setattr(attempts, "throwaway_cluster", stand_in)
 
     made = attempts.attempt("broken", 7)

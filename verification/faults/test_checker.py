@@ -15,8 +15,8 @@ import pytest
 
 from verification.faults.checker import RULES, restarts, violations
 from verification.faults.diary import Logbook, last_lines, read_logs
-from verification.faults.history import Beat, Change, Effect, History, Mail
-from verification.faults.sections import PAGE
+from verification.faults.history import Beat, Change, Effect, History, MessageEvent
+from verification.faults.pages import PAGE
 
 DAWN = datetime(2030, 1, 1, tzinfo=UTC)
 TIMEOUT = 2.0
@@ -83,7 +83,7 @@ GOOD = History(
         Beat(id=4, executor_id="b", name="executor-b", at=at(3.4)),
     ],
     effects=[Effect(id=1, kind="paid", key="t:0", task_id="t", xact="3", at=at(5))],
-    mail=[Mail(id=1, message_id=7, task_id="t", deed="sent", at=at(1))],
+    messages=[MessageEvent(id=1, message_id=7, task_id="t", event="sent", at=at(1))],
     logs=[
         logged(
             "INFO",
@@ -118,7 +118,7 @@ def test_poison_that_fails_after_its_losses_passes() -> None:
 
 
 def test_error_that_a_fault_explains_passes() -> None:
-    fault = {"kind": "fault", "deed": "kill_postmaster", "at": at(4).timestamp()}
+    fault = {"kind": "fault", "fault": "kill_postmaster", "at": at(4).timestamp()}
     torn = with_line("ERROR", "heartbeat.crashed", error="django.db.utils.OperationalError")
     assert {violation.rule for violation in violations(torn)} == {"unexplained"}
     assert violations(replace(torn, notes=[*GOOD.notes, fault])) == []
@@ -171,7 +171,7 @@ def test_process_keeps_a_logbook_of_which_half_a_line_is_left_out(
 
 
 def test_message_that_was_read_and_entered_passes() -> None:
-    assert violations(book(Effect(id=1, kind="entered", key="ledger-0:1", task_id="t", xact="3", at=at(5)))) == []
+    assert violations(book(Effect(id=1, kind="entered", key="collector-0:1", task_id="t", xact="3", at=at(5)))) == []
 
 
 def test_restart_counts_from_the_first_beat_of_a_late_rescuer() -> None:
@@ -188,27 +188,30 @@ def changed(number: int, **columns: object) -> History:
     return replace(GOOD, changes=steps)
 
 
-def ledger(*numbers: int) -> Change:
+def collected(*numbers: int) -> Change:
     return ended(5, 2, "b", 1, result=str(list(numbers)))
 
 
-def with_mail(*seen: int) -> History:
+def with_message(*seen: int) -> History:
     """Return a history in which number 1 was sent, and its reader ended with `seen`."""
     return replace(
-        with_changes(*GOOD.changes[:4], ledger(*seen)),
+        with_changes(*GOOD.changes[:4], collected(*seen)),
         notes=[*GOOD.notes[1:], {"kind": "sent", "number": 1, "at": 0.0}],
     )
 
 
-def consumed(pk: int, xact: str = "3") -> Mail:
-    return Mail(id=pk, message_id=7, task_id="t", deed="consumed", xact=xact, at=at(2))
+def consumed(pk: int, xact: str = "3") -> MessageEvent:
+    return MessageEvent(id=pk, message_id=7, task_id="t", event="consumed", xact=xact, at=at(2))
 
 
 def book(*effects: Effect) -> History:
     """Return a history in which a commit function reads one message and writes `effects`."""
     notes = [{"kind": "enqueued", "task": "t", "at": 0.0}, *GOOD.notes[1:]]
     return replace(
-        with_changes(*GOOD.changes[:4], ledger(1)), notes=notes, mail=[*GOOD.mail, consumed(2)], effects=effects
+        with_changes(*GOOD.changes[:4], collected(1)),
+        notes=notes,
+        messages=[*GOOD.messages, consumed(2)],
+        effects=effects,
     )
 
 
@@ -223,17 +226,18 @@ FORGED: list[tuple[str, str, Callable[[], History]]] = [
     ("lost", "a task that was deleted before its end", lambda: with_changes(
         born(), replace(born(), before="READY", after=None))),
     ("lost", "a wrong result", lambda: changed(4, result='"kept"')),
-    ("lost", "a message that was not read", lambda: with_mail(2)),
+    ("lost", "a message that was not read", lambda: with_message(2)),
     ("failed", "a task cancelled without a request", lambda: changed(4, after="CANCELLED", result=None)),
     ("doubled", "an effect twice", lambda: replace(GOOD, effects=[*GOOD.effects, *GOOD.effects])),
-    ("doubled", "a message read twice", lambda: with_mail(1, 1)),
-    ("doubled", "a message consumed twice", lambda: replace(GOOD, mail=[*GOOD.mail, consumed(2), consumed(3)])),
+    ("doubled", "a message read twice", lambda: with_message(1, 1)),
+    ("doubled", "a message consumed twice", lambda: replace(GOOD, messages=[*GOOD.messages, consumed(2), consumed(3)])),
     ("doubled", "two ends", lambda: with_changes(*GOOD.changes, ended(6, 2, "b", 1))),
     ("torn", "an effect whose outcome came later", lambda: changed(4, xact="4")),
     ("torn", "an effect without an outcome", lambda: with_effect_of_a_dead_claim()),
     ("torn", "an outcome without its effect", lambda: replace(GOOD, effects=[])),
     ("torn", "a message that was read without an effect", book),
-    ("torn", "a message consumed without an outcome", lambda: replace(GOOD, mail=[*GOOD.mail, consumed(2, "4")])),
+    ("torn", "a message consumed without an outcome", lambda: replace(
+        GOOD, messages=[*GOOD.messages, consumed(2, "4")])),
     ("fenced", "an outcome of a replaced claim", lambda: changed(4, actor="executor-a")),
     ("fenced", "a claim number used twice", lambda: changed(3, claim_before=1, claim_after=1)),
     ("fenced", "a claim number that was reset", lambda: changed(3, claim_before=1, claim_after=0)),
@@ -298,9 +302,9 @@ def look_fails_beside_a_fault(
     ]
     notes = [
         *GOOD.notes,
-        {"kind": "fault", "deed": "outage", "at": at(4).timestamp()},
-        {"kind": "over", "deed": "outage", "at": at(fault_is_over).timestamp()},
-        {"kind": "fault", "deed": "outage", "at": at(next_fault).timestamp()},
+        {"kind": "fault", "fault": "outage", "at": at(4).timestamp()},
+        {"kind": "fault_over", "fault": "outage", "at": at(fault_is_over).timestamp()},
+        {"kind": "fault", "fault": "outage", "at": at(next_fault).timestamp()},
     ]
     return replace(GOOD, logs=logs, notes=notes)
 

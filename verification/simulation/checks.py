@@ -12,7 +12,7 @@ from django.db import connections
 from jobqueue.models import Counter, CounterDelta
 from verification.faults import history
 from verification.faults.checker import RULES
-from verification.faults.history import Beat, Change, History, Mail
+from verification.faults.history import Beat, Change, History, MessageEvent
 from verification.interleavings import invariants
 from verification.interleavings.invariants import Snapshot
 from verification.simulation.simulated_backend import COUNTED, SimulatedBackend
@@ -42,7 +42,7 @@ def record(backend: SimulatedBackend) -> History:
         notes=enqueued,
         changes=history.rows(raw, Change, "trust_change"),
         beats=history.rows(raw, Beat, "trust_beat"),
-        mail=history.rows(raw, Mail, "trust_mail"),
+        messages=history.rows(raw, MessageEvent, "trust_message"),
     )
 
 

@@ -19,7 +19,7 @@ from verification.simulation.process import SimulationResult
 from verification.simulation.simulation import Simulation
 
 RECORD = Path(history.__file__).with_name("record.sql")
-TABLES = ("trust_change", "trust_beat", "trust_mail", "trust_effect")
+TABLES = ("trust_change", "trust_beat", "trust_message", "trust_effect")
 DATABASES = ("default", "first_side", "second_side")
 VACUUM_EVERY = 50  # simulations: dead rows slow down the later ones
 
@@ -72,7 +72,7 @@ def recording() -> Iterator[None]:
         try:
             yield
         finally:
-            cursor.execute("DROP FUNCTION trust_note_change, trust_note_beat, trust_note_mail, trust_extend CASCADE")
+            cursor.execute("DROP FUNCTION trust_note_change, trust_note_beat, trust_note_message, trust_extend CASCADE")
             cursor.execute(f"DROP TABLE trust_full, {', '.join(TABLES)}")
 
 

@@ -6,19 +6,22 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from datetime import UTC, datetime
 
 from demo_project.postgres import throwaway_cluster
-from verification.faults.peers import section
-from verification.faults.peers.crew import Stable, Stalled
+from verification.faults import pages
+from verification.faults.pages import percentile, table
+from verification.faults.peers.environment import QUIET_SECONDS, PeerServer
 from verification.faults.peers.faults import FAULTS, Figures, run
-from verification.faults.peers.sides import SIDES
-from verification.faults.sections import PAGE, PEERS, with_section
+from verification.faults.peers.sides import SIDES, TIMEOUT_SECONDS
+from verification.faults.server_access import WaitTimeout
 
 DURABLE = {"fsync": "on", "synchronous_commit": "on"}
 TOGETHER = 2  # sides; most of the time they wait
+HEAD = ["fault", "queue", "times", "tasks", "failed", "lost", "doubled", "torn", "exits", "restart, s"]
+Results = Mapping[tuple[str, str], Figures]  # by fault and side
 
 
 def main() -> int:
@@ -38,11 +41,11 @@ def main() -> int:
     began = time.monotonic()
     results: dict[tuple[str, str], Figures] = {}
     with ExitStack() as stack:
-        stables = {side: Stable(stack.enter_context(throwaway_cluster(**DURABLE))) for side in sides}
+        servers = {side: PeerServer(stack.enter_context(throwaway_cluster(**DURABLE))) for side in sides}
         pool = ThreadPoolExecutor(TOGETHER)
         stack.callback(pool.shutdown, cancel_futures=True)
         for fault in faults:
-            runs = {side: pool.submit(attempt, stables[side], side, fault, options) for side in sides}
+            runs = {side: pool.submit(attempt, servers[side], side, fault, options) for side in sides}
             for side, going in runs.items():
                 if (figures := going.result()) is not None:
                     results[fault, side] = figures
@@ -51,21 +54,49 @@ def main() -> int:
     return 0 if len(results) == len(sides) * len(faults) else 1
 
 
-def attempt(stable: Stable, side: str, fault: str, options: argparse.Namespace) -> Figures | None:
+def attempt(server: PeerServer, side: str, fault: str, options: argparse.Namespace) -> Figures | None:
     """Inject one fault into one queue, and return the result."""
     try:
-        figures = run(stable, SIDES[side], FAULTS[fault], options.seed, options.times or FAULTS[fault].times)
-    except Stalled as error:
+        figures = run(server, SIDES[side], FAULTS[fault], options.seed, options.times or FAULTS[fault].times)
+    except WaitTimeout as error:
         print(error, flush=True)
         return None
-    print(fault, side, *section.cells(figures), sep="  ", flush=True)
+    print(fault, side, *cells(figures), sep="  ", flush=True)
     return figures
 
 
-def write(results: section.Results, seed: int, seconds: float, remark: str) -> None:
-    date = datetime.now(UTC).date().isoformat()
-    text = section.text(results, date=date, seed=seed, minutes=seconds / 60, remark=remark)
-    PAGE.write_text(with_section(PAGE.read_text(), PEERS, text))
+def cells(figures: Figures) -> list[str]:
+    count = figures.count
+    lost = f"{count.lost:,}" + (f" ({count.running:,})" if count.running else "")
+    restart = "-"
+    if count.restart_seconds:
+        restart = " / ".join(f"{percentile(count.restart_seconds, share):.1f}" for share in (0.5, 0.99))
+    numbers = (f"{number:,}" for number in (figures.times, count.acknowledged, count.failed))
+    return [*numbers, lost, f"{count.doubled:,}", f"{count.torn:,}", f"{figures.exits:,}", restart]
+
+
+def write(results: Results, seed: int, seconds: float, remark: str) -> None:
+    named = [name for name in SIDES if any(side == name for _, side in results)]
+    sides = [(side.name, side.version, side.settings, side.promise) for side in map(SIDES.__getitem__, named)]
+    rows = [
+        [fault.title, SIDES[side].name, *cells(results[name, side])]
+        for name, fault in FAULTS.items()
+        for side in named
+        if (name, side) in results
+    ]
+    pages.write(
+        {
+            "timeout": TIMEOUT_SECONDS,
+            "quiet": QUIET_SECONDS,
+            "peers": table(["queue", "version", "settings", "what it promises"], sides, numbers_from=4),
+            "peers_table": table(HEAD, rows, numbers_from=2),
+            "peers_date": pages.today(),
+            "peers_seed": seed,
+            "peers_machine": pages.machine(),
+            "peers_minutes": seconds / 60,
+            "peers_remark": remark,
+        }
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ Note = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Results:
     """
     What a run left behind.
 
@@ -45,10 +45,10 @@ class Count:
     restart_seconds: Sequence[float]
 
 
-def count(seen: Seen) -> Count:
-    acknowledged = {note["number"] for note in seen.notes if note["kind"] == "enqueued"}
-    states = Counter(seen.states.get(number, "gone") for number in acknowledged)
-    effects = Counter(seen.effects)
+def count(results: Results) -> Count:
+    acknowledged = {note["number"] for note in results.notes if note["kind"] == "enqueued"}
+    states = Counter(results.states.get(number, "gone") for number in acknowledged)
+    effects = Counter(results.effects)
     return Count(
         acknowledged=len(acknowledged),
         succeeded=states["succeeded"],
@@ -58,10 +58,10 @@ def count(seen: Seen) -> Count:
         doubled=sum(effects[number] > 1 for number in acknowledged),
         torn=sum(
             (state == "succeeded" and not effects[number]) or (state == "failed" and effects[number] > 0)
-            for number, state in seen.states.items()
+            for number, state in results.states.items()
             if number in acknowledged
         ),
-        restart_seconds=sorted(restarts(seen.notes)),
+        restart_seconds=sorted(restarts(results.notes)),
     )
 
 
@@ -77,7 +77,3 @@ def restarts(notes: Sequence[Note]) -> Iterator[float]:
             moments = [blow["at"] for blow in blows if blow["whom"] in (first["who"], EVERYBODY)]
             if between := [at for at in moments if first["at"] <= at <= then["at"]]:
                 yield then["at"] - between[0]
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from verification.faults.peers.count import EVERYBODY, Count, count
-from verification.faults.peers.crew import Crew, Stable
-from verification.faults.peers.sides import Side
-from verification.faults.peers.timing import TIMEOUT_SECONDS
+from verification.faults.peers.environment import PeerEnvironment, PeerServer
+from verification.faults.peers.sides import TIMEOUT_SECONDS, Side
 from verification.faults.proxy import Where
 
-Deed = Callable[[Crew, random.Random], None]
+Inject = Callable[[PeerEnvironment, random.Random], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,47 +21,47 @@ class Fault:
     """title: its row in the table. times: the default number. gap_seconds: shortest and longest pause between two."""
 
     title: str
-    deed: Deed
+    inject: Inject
     times: int
     gap_seconds: tuple[float, float]
     is_behind_proxy: bool = False
 
 
-def kill(crew: Crew, chance: random.Random) -> None:
-    victim = crew.victim(chance)
-    crew.hurt(victim.name)
-    crew.kill(victim)
+def kill(env: PeerEnvironment, chance: random.Random) -> None:
+    victim = env.victim(chance)
+    env.hurt(victim.name)
+    env.kill(victim)
 
 
-def freeze(crew: Crew, chance: random.Random) -> None:
+def freeze(env: PeerEnvironment, chance: random.Random) -> None:
     """Freeze a worker for longer than the timeout, as a moved virtual machine is, and resume it."""
-    victim = crew.victim(chance)
-    crew.hurt(victim.name)
+    victim = env.victim(chance)
+    env.hurt(victim.name)
     victim.process.send_signal(signal.SIGSTOP)
-    crew.wait(chance.uniform(2.5, 4.0) * TIMEOUT_SECONDS)
+    env.wait(chance.uniform(2.5, 4.0) * TIMEOUT_SECONDS)
     victim.process.send_signal(signal.SIGCONT)
 
 
-def kill_server(crew: Crew, chance: random.Random) -> None:
-    crew.hurt(EVERYBODY)
-    crew.forget_connection()
-    crew.cluster.kill()
-    crew.cluster.start()
+def kill_server(env: PeerEnvironment, chance: random.Random) -> None:
+    env.hurt(EVERYBODY)
+    env.forget_connection()
+    env.cluster.kill()
+    env.cluster.start()
 
 
-def end_sessions(crew: Crew, chance: random.Random) -> None:
+def end_sessions(env: PeerEnvironment, chance: random.Random) -> None:
     """End all sessions of one worker. It may have none between two tasks."""
     query = (
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND application_name = %s"
     )
-    crew.wait_for(lambda: crew.ask(query, crew.victim(chance).name), "a session to end")
+    env.wait_for(lambda: env.query(query, env.victim(chance).name), "a session to end")
 
 
-def cut(where: Where, crew: Crew, chance: random.Random) -> None:
-    cuts = crew.proxy.cuts
-    crew.proxy.cut_next_commit(where)
-    crew.wait_for(lambda: crew.proxy.cuts > cuts, "a COMMIT to cut")
+def cut(where: Where, env: PeerEnvironment, chance: random.Random) -> None:
+    cuts = env.proxy.cuts
+    env.proxy.cut_next_commit(where)
+    env.wait_for(lambda: env.proxy.cuts > cuts, "a COMMIT to cut")
 
 
 FAULTS = {
@@ -84,13 +83,12 @@ class Figures:
     count: Count
 
 
-def run(stable: Stable, side: Side, fault: Fault, seed: int, times: int) -> Figures:
+def run(server: PeerServer, side: Side, fault: Fault, seed: int, times: int) -> Figures:
     chance = random.Random(seed)
-    with stable.crew(side, is_behind_proxy=fault.is_behind_proxy) as crew:
-        crew.begin(seed)
+    with server.environment(side, is_behind_proxy=fault.is_behind_proxy) as env:
+        env.begin(seed)
         for _ in range(times):
-            fault.deed(crew, chance)
-            crew.recover()
-            crew.wait(chance.uniform(*fault.gap_seconds))
-        seen = crew.finish()
-        return Figures(times, crew.exits, count(seen))
+            fault.inject(env, chance)
+            env.recover()
+            env.wait(chance.uniform(*fault.gap_seconds))
+        return Figures(times, env.exits, count(env.finish()))

@@ -14,24 +14,24 @@ from django.utils.module_loading import import_string
 
 from verification.faults.diary import note
 
-MOST_WAITING = 20
+MAX_WAITING = 20
 PAUSE_SECONDS = 0.05
 
 
 def main(function: str, seed: str) -> None:
     django.setup()
     enqueue, chance = import_string(function), random.Random(int(seed))
-    is_over = False
+    is_stopped = False
 
     def stop(signal_number: int, frame: FrameType | None) -> None:
-        nonlocal is_over
-        is_over = True
+        nonlocal is_stopped
+        is_stopped = True
 
     signal.signal(signal.SIGTERM, stop)
     number = 0
-    while not is_over:
+    while not is_stopped:
         try:
-            if waiting() < MOST_WAITING:
+            if waiting() < MAX_WAITING:
                 number += 1
                 enqueue(number, chance.uniform(0.1, 0.5))
                 note("enqueued", number=number)

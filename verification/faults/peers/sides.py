@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from verification.faults.peers.timing import ATTEMPTS, BEAT_SECONDS, POLL_SECONDS, RETRY_SECONDS, TIMEOUT_SECONDS
+TIMEOUT_SECONDS = 3.0  # without a heartbeat, until a worker counts as dead
+BEAT_SECONDS = 1.0
+POLL_SECONDS = 1.0
+ATTEMPTS = 10  # for a task that raises
+RETRY_SECONDS = 1
 
 HERE = __package__
 AGAIN = f"{ATTEMPTS} attempts, {RETRY_SECONDS} s apart"

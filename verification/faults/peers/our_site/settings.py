@@ -1,8 +1,8 @@
-"""The site of jobqueue; `DATABASE_URL` comes from the rig."""
+"""The site of jobqueue; `DATABASE_URL` comes from the environment."""
 
 import environ
 
-from verification.faults.peers.timing import TIMEOUT_SECONDS
+from verification.faults.peers.sides import TIMEOUT_SECONDS
 
 SECRET_KEY = "trust"
 USE_TZ = True

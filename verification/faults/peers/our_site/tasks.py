@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobqueue import Backoff, task
 from verification.faults.peers.effects import work, work_in_own_transaction
-from verification.faults.peers.timing import ATTEMPTS, RETRY_SECONDS
+from verification.faults.peers.sides import ATTEMPTS, RETRY_SECONDS
 
 AGAIN = Backoff(base=RETRY_SECONDS, factor=1.0)
 

@@ -1,8 +1,8 @@
-"""The site of procrastinate; `DATABASE_URL` comes from the rig."""
+"""The site of procrastinate; `DATABASE_URL` comes from the environment."""
 
 import environ
 
-from verification.faults.peers.timing import BEAT_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS
+from verification.faults.peers.sides import BEAT_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS
 
 SECRET_KEY = "trust"
 USE_TZ = True

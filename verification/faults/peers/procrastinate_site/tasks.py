@@ -8,7 +8,7 @@ from procrastinate import RetryStrategy
 from procrastinate.contrib.django import app
 
 from verification.faults.peers.effects import work_in_own_transaction
-from verification.faults.peers.timing import ATTEMPTS, RETRY_SECONDS, TIMEOUT_SECONDS
+from verification.faults.peers.sides import ATTEMPTS, RETRY_SECONDS, TIMEOUT_SECONDS
 
 
 @app.task(retry=RetryStrategy(max_attempts=ATTEMPTS, wait=RETRY_SECONDS))

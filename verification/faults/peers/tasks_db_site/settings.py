@@ -1,4 +1,4 @@
-"""The site of django-tasks-db; `DATABASE_URL` comes from the rig."""
+"""The site of django-tasks-db; `DATABASE_URL` comes from the environment."""
 
 import environ
 
