@@ -35,6 +35,9 @@ class Token:
         digest = hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
         return hmac.compare_digest(digest, self.sha256)
 
+    def may(self, permission: str) -> bool:
+        return self.metrics or permission != "view_metrics"
+
     def allows_task(self, task_type: str) -> bool:
         return any(fnmatchcase(task_type, pattern) for pattern in self.tasks)
 

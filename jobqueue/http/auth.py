@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import CsrfViewMiddleware
@@ -21,85 +21,44 @@ CHALLENGE = {"WWW-Authenticate": 'Bearer realm="jobqueue"'}
 SAFE = ("GET", "HEAD")
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCaller:
-    """A program with a token. It may use the tasks that it may submit, and no others."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """
+    A program with a token, which may use the tasks that it may submit and no others, or a user, for whom it is None.
 
-    token: Token
-    backend: str
+    name: for log lines. owner: of idempotency keys; it stays when the secret of a token changes. may: by permission.
+    """
 
-    def __str__(self) -> str:
-        return f"token {self.token.name}"
-
-    @property
-    def owner(self) -> str:
-        """Return the owner of idempotency keys: the token's name, which stays when its secret changes."""
-        return f"token:{self.token.name}"
-
-    @property
-    def backends(self) -> Sequence[str]:
-        return [self.backend]
-
-    def may(self, permission: str) -> bool:
-        return permission != "view_metrics" or self.token.metrics
-
-    def may_see(self, row: Task) -> bool:
-        task = registry.get(row.task_type)
-        is_closed = task is not None and not task.allow_http
-        return not is_closed and self.problem_with(row.backend, row.task_type, row.queue_name) is None
-
-    def may_see_queue(self, backend: str, queue_name: str | None) -> bool:
-        """Return whether it may see a queue's name. None is the backend as a whole. Metrics show all names."""
-        is_own = backend == self.backend and (queue_name is None or self.token.allows_queue(queue_name))
-        return is_own or self.token.metrics
-
-    def may_cancel_descendant(self, row: Task) -> bool:
-        """Return whether a cancel of an ancestor may cancel this task, whether or not HTTP may submit it."""
-        return self.problem_with(row.backend, row.task_type, row.queue_name) is None
+    name: str
+    owner: str
+    backends: Sequence[str]
+    may: Callable[[str], bool]
+    token: Token | None = None
 
     def problem_with(self, backend: str, task_type: str, queue_name: str | None) -> Problem | None:
-        """Return why the token may not submit such a task, or None. queue_name: None skips the check of the queue."""
-        if not self.token.allows_task(task_type) or backend != self.backend:
+        """Return why the caller may not use such tasks, or None. queue_name: None skips the check of the queue."""
+        if self.token is None:
+            return None
+        if not self.token.allows_task(task_type) or backend not in self.backends:
             return Problem("The token does not allow this task.", "/task")
         if queue_name is not None and not self.token.allows_queue(queue_name):
             return Problem("The token does not allow this queue.", "/queue")
         return None
 
-
-@dataclass(frozen=True, slots=True)
-class UserCaller:
-    """A logged-in user. Permissions decide."""
-
-    user: Any
-
-    def __str__(self) -> str:
-        return printable(f"user {self.user.get_username()}")
-
-    @property
-    def owner(self) -> str:
-        return f"user:{self.user.pk}"
-
-    @property
-    def backends(self) -> Sequence[str]:
-        return api.aliases()
-
-    def may(self, permission: str) -> bool:
-        return bool(self.user.has_perm(f"jobqueue.{permission}"))
+    def may_cancel_descendant(self, row: Task) -> bool:
+        """Return whether a cancel of an ancestor may cancel this task, whether or not HTTP may submit it."""
+        return self.problem_with(row.backend, row.task_type, row.queue_name) is None
 
     def may_see(self, row: Task) -> bool:
-        return True
+        task = registry.get(row.task_type)
+        is_open = task is None or task.allow_http or self.token is None
+        return is_open and self.may_cancel_descendant(row)
 
     def may_see_queue(self, backend: str, queue_name: str | None) -> bool:
-        return True
-
-    def may_cancel_descendant(self, row: Task) -> bool:
-        return True
-
-    def problem_with(self, backend: str, task_type: str, queue_name: str | None) -> Problem | None:
-        return None
-
-
-Caller: TypeAlias = TokenCaller | UserCaller
+        """Return whether the caller may see a queue's name. None is the backend as a whole."""
+        if self.token is None or self.token.metrics:  # metrics show all names
+            return True
+        return backend in self.backends and (queue_name is None or self.token.allows_queue(queue_name))
 
 
 def authenticate(request: HttpRequest, permission: str) -> Caller:
@@ -109,28 +68,39 @@ def authenticate(request: HttpRequest, permission: str) -> Caller:
     An Authorization header with another scheme than Bearer is ignored: it may be for a proxy.
     """
     scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
-        token_caller = _token_caller(secret.strip())
-        if not token_caller.may(permission):
-            raise HttpError(403, "The token does not allow this.")
-        return token_caller
-    user = getattr(request, "user", None)
+    caller = _program(secret.strip()) if scheme.lower() == "bearer" else _user(request)
+    if not caller.may(permission):
+        needed = f"You need the permission jobqueue.{permission}."
+        raise HttpError(403, "The token does not allow this." if caller.token else needed)
+    return caller
+
+
+def _program(secret: str) -> Caller:
+    for alias in api.aliases():
+        for token in options_for(alias).http_tokens:
+            if token.has_secret(secret):
+                return Caller(
+                    name=f"token {token.name}",
+                    owner=f"token:{token.name}",
+                    backends=[alias],
+                    may=token.may,
+                    token=token,
+                )
+    raise HttpError(401, "Unknown token.", headers=CHALLENGE)
+
+
+def _user(request: HttpRequest) -> Caller:
+    user: Any = getattr(request, "user", None)
     if user is None or not user.is_authenticated:
         raise HttpError(401, "Send a token, as `Authorization: Bearer ...`, or log in.", headers=CHALLENGE)
     if request.method not in SAFE and (reason := _Csrf.problem(request)):
         raise HttpError(403, f"CSRF: {reason}")
-    user_caller = UserCaller(user)
-    if not user_caller.may(permission):
-        raise HttpError(403, f"You need the permission jobqueue.{permission}.")
-    return user_caller
-
-
-def _token_caller(secret: str) -> TokenCaller:
-    for alias in api.aliases():
-        for token in options_for(alias).http_tokens:
-            if token.has_secret(secret):
-                return TokenCaller(token, alias)
-    raise HttpError(401, "Unknown token.", headers=CHALLENGE)
+    return Caller(
+        name=printable(f"user {user.get_username()}"),
+        owner=f"user:{user.pk}",
+        backends=api.aliases(),
+        may=lambda permission: user.has_perm(f"jobqueue.{permission}"),
+    )
 
 
 class _Csrf(CsrfViewMiddleware):

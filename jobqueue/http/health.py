@@ -6,15 +6,16 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from django.db import DatabaseError, InterfaceError
 from django.http import HttpRequest, HttpResponse
 
 from jobqueue import api
 from jobqueue.engine import engine_for
-from jobqueue.http.auth import Caller, authenticate
-from jobqueue.http.responses import RETRY_AFTER_SECONDS, HttpError, endpoint, respond
+from jobqueue.http.auth import authenticate
+from jobqueue.http.endpoint import endpoint
+from jobqueue.http.responses import RETRY_AFTER_SECONDS, HttpError, respond
 from jobqueue.http.schemas import Health, NotReady, Problem
 from jobqueue.printable import printable
 
@@ -26,12 +27,11 @@ CACHE_SECONDS = 1.0  # a result is reused for all callers of this process
 MAX_LOGGED = 10  # queues in one log line
 
 
-@dataclass(frozen=True, slots=True)
-class QueueProblem:
+class QueueProblem(NamedTuple):
     """A problem of a queue, or of a backend as a whole."""
 
-    backend: str
     what: str
+    backend: str
     queue_name: str | None = None
 
     @property
@@ -42,26 +42,24 @@ class QueueProblem:
 _latest: tuple[float, list[QueueProblem]] = (-math.inf, [])  # when the last check was, and its result
 
 
-@endpoint("GET", "HEAD")
+@endpoint("GET", {200: ("It does.", Health)})
 def live(request: HttpRequest) -> HttpResponse:
-    """Answer that this process works. The database is not asked, because a restart would not repair it."""
+    """Tell that the process answers. The database is not asked, because a restart would not repair it."""
     return respond(Health())
 
 
-@endpoint("GET", "HEAD")
+@endpoint("GET", {200: ("They do.", Health), 503: ("They do not.", NotReady)})
 def ready(request: HttpRequest) -> HttpResponse:
-    """Return 200 if all queues are served in time, otherwise 503. Show queue names only to callers with permission."""
+    """Tell whether executors serve all queues in time. Only callers with permission see the names of queues."""
     problems = _problems()
     if not problems:
         return respond(Health())
-    caller = _viewer(request)
-    shown = [
-        Problem(problem.what, problem.where)
-        for problem in problems
-        if caller is not None and caller.may_see_queue(problem.backend, problem.queue_name)
-    ]
-    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-    return respond(NotReady(shown), 503, headers)
+    try:
+        sees = authenticate(request, "view_task").may_see_queue
+        shown = [Problem(one.what, one.where) for one in problems if sees(one.backend, one.queue_name)]
+    except (HttpError, DatabaseError, InterfaceError):
+        shown = []
+    return respond(NotReady(shown), 503, {"Retry-After": str(RETRY_AFTER_SECONDS)})
 
 
 def _problems() -> list[QueueProblem]:
@@ -82,25 +80,16 @@ def _check(alias: str) -> Iterator[QueueProblem]:
     engine = engine_for(alias)
     limit = engine.options.ready_age_limit
     try:
-        queues = engine.queue_latency()
+        queues = [queue for queue in engine.queue_latency() if not queue.is_paused]
         paused = [] if all(queue.is_served for queue in queues) else engine.paused_executors()
     except (DatabaseError, InterfaceError) as error:
         logger.warning("database.unreachable backend=%s error=%s", alias, printable(str(error)))
-        yield QueueProblem(alias, "The database is unreachable.")
+        yield QueueProblem("The database is unreachable.", alias)
         return
     for queue in queues:
         name, waited = queue.queue_name, queue.latency_seconds
-        if queue.is_paused:
-            continue
         if not queue.is_served:
             is_paused = any(not names or name in names for names in paused)
-            yield QueueProblem(alias, ALL_PAUSED if is_paused else NO_EXECUTOR, name)
+            yield QueueProblem(ALL_PAUSED if is_paused else NO_EXECUTOR, alias, name)
         if limit is not None and waited > limit:
-            yield QueueProblem(alias, f"A task has been ready for {waited:.0f} s; {limit:g} s is the limit.", name)
-
-
-def _viewer(request: HttpRequest) -> Caller | None:
-    try:
-        return authenticate(request, "view_task")
-    except (HttpError, DatabaseError, InterfaceError):
-        return None
+            yield QueueProblem(f"A task has been ready for {waited:.0f} s; {limit:g} s is the limit.", alias, name)

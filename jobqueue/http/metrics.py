@@ -1,10 +1,14 @@
-"""GET metrics/ and metrics.json: counters and gauges of all executors and queues."""
+"""
+GET metrics/ and metrics.json: counters and gauges of all executors and queues.
+
+Labels are limited, because callers may invent queue names, and Prometheus keeps every label that it has seen.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -14,18 +18,23 @@ from jobqueue import api
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.portable.counters import AGGREGATE_BATCH
-from jobqueue.http.auth import authenticate
-from jobqueue.http.label_limits import bounded_counts, bounded_gauges, bounded_queues
-from jobqueue.http.responses import HttpError, endpoint, respond
+from jobqueue.http.auth import Caller
+from jobqueue.http.endpoint import endpoint
+from jobqueue.http.responses import HttpError, respond
 from jobqueue.http.schemas import BackendMetrics, Histogram, Metrics, QueueMetrics, TaskMetrics
-from jobqueue.metrics import COUNTERS, EDGES, Counted, Depth, Gauges
+from jobqueue.metrics import COUNTERS, EDGES, Counted, Gauges
 from jobqueue.records import LIVE
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
 AGGREGATE_SECONDS = 0.05  # per request; executors or the next request aggregate the rest
-WHAT = {
+MAX_LABELS = 1000  # queues, and pairs of queue and task type, of each backend
+OTHER = "other"
+STATES = [status.lower() for status in LIVE]
+
+# Names without the prefix `jobqueue_`, and their help texts. The values are attributes of the types in schemas.py.
+COUNTER_HELP = {
     "submitted": "Tasks created.",
     "completed": "Tasks that ended SUCCESSFUL.",
     "failed": "Attempts that failed.",
@@ -33,35 +42,29 @@ WHAT = {
     "dead": "Tasks that ended FAILED.",
     "lost": "Times that a task was taken from a lost executor.",
 }
+HISTOGRAM_HELP = {
+    "wait": "Time from READY to the claim, of each attempt.",
+    "run": "Run time of the body, of each attempt.",
+}
+BACKEND_HELP = {
+    "inflight": "Tasks that executors have claimed.",
+    "active_workers": "Slots of active executors that have a task.",
+    "slots": "Slots of active executors.",
+    "executors": "Active executors.",
+    "oldest_snapshot_seconds": "Age of the oldest transaction that keeps dead rows.",
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
-    """The numbers of one backend. queues: all known queues, also empty ones."""
-
-    name: str
-    queues: Sequence[str]
-    counted: Sequence[Counted]
-    gauges: Gauges
-
-    def depths(self, queue_name: str) -> Iterator[Depth]:
-        """Yield a depth for each live state, also 0."""
-        found = {depth.status: depth for depth in self.gauges.depths if depth.queue_name == queue_name}
-        for status in LIVE:
-            yield found.get(status) or Depth(queue_name=queue_name, status=status, number=0)
-
-
-@endpoint("GET", "HEAD")
-def text(request: HttpRequest) -> HttpResponse:
+@endpoint("GET", {200: ("Metrics.", str)}, 501, permission="view_metrics")
+def text(request: HttpRequest, caller: Caller) -> HttpResponse:
     """Return the metrics in the text format of Prometheus."""
-    authenticate(request, "view_metrics")
     try:
         import prometheus_client
     except ImportError:
         raise HttpError(
             501, "Install the extra: pip install django-jobqueue[metrics]. metrics.json does without."
         ) from None
-    registry = prometheus_client.CollectorRegistry(auto_describe=False)
+    registry = prometheus_client.CollectorRegistry(auto_describe=False)  # the site may use the global one
     registry.register(Collector(read()))
     return HttpResponse(
         prometheus_client.generate_latest(registry),
@@ -70,168 +73,139 @@ def text(request: HttpRequest) -> HttpResponse:
     )
 
 
-@endpoint("GET", "HEAD")
-def as_json(request: HttpRequest) -> HttpResponse:
-    """Return the same numbers as JSON."""
-    authenticate(request, "view_metrics")
-    backends = read()
-    return respond(
-        Metrics(
-            queues=[_queue(backend, name) for backend in backends for name in backend.queues],
-            tasks=[_task(backend.name, counted) for backend in backends for counted in backend.counted],
-            backends=[
-                BackendMetrics(
-                    backend=backend.name,
-                    inflight=backend.gauges.in_flight,
-                    active_workers=backend.gauges.active_workers,
-                    slots=backend.gauges.slots,
-                    executors=backend.gauges.executors,
-                    oldest_snapshot_seconds=backend.gauges.oldest_snapshot_seconds,
-                )
-                for backend in backends
-            ],
-        )
-    )
+@endpoint("GET", {200: ("Metrics.", Metrics)}, permission="view_metrics")
+def as_json(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """Return the metrics as JSON."""
+    return respond(read())
 
 
-def read() -> list[Backend]:
-    """Read the numbers of each jobqueue backend."""
-    backends = []
+def read() -> Metrics:
+    """Read the numbers of all jobqueue backends."""
+    metrics = Metrics(queues=[], tasks=[], backends=[])
     for alias in api.aliases():
         engine = engine_for(alias)
-        _fold(engine)
+        _aggregate(engine)
         counted, gauges = engine.counter_totals(), engine.gauges()
-        names = {depth.queue_name for depth in gauges.depths} | {one.queue_name for one in counted}
         declared = api.declared_queues(alias)
-        queues = bounded_queues(names | declared, declared)
-        backends.append(
-            Backend(
-                name=alias,
-                queues=queues,
-                counted=bounded_counts(counted, declared),
-                gauges=bounded_gauges(gauges, queues),
+        metrics.queues += _queues(alias, gauges, declared | {one.queue_name for one in counted}, declared)
+        metrics.tasks += _tasks(alias, counted, declared)
+        metrics.backends.append(
+            BackendMetrics(
+                backend=alias,
+                inflight=gauges.in_flight,
+                active_workers=gauges.active_workers,
+                slots=gauges.slots,
+                executors=gauges.executors,
+                oldest_snapshot_seconds=gauges.oldest_snapshot_seconds,
             )
         )
-    return backends
+    return metrics
 
 
-def _fold(engine: Engine) -> None:
+def _aggregate(engine: Engine) -> None:
     """Aggregate counters that executors have not aggregated yet, because there may be no active executor."""
     until = time.monotonic() + AGGREGATE_SECONDS
     while engine.aggregate_counters() >= AGGREGATE_BATCH and time.monotonic() < until:
         pass
 
 
-def _queue(backend: Backend, name: str) -> QueueMetrics:
-    depths = list(backend.depths(name))
-    return QueueMetrics(
-        backend=backend.name,
-        queue=name,
-        **{depth.status.lower(): depth.number for depth in depths},
-        estimated=[depth.status.lower() for depth in depths if depth.is_estimate],
-        oldest_ready_seconds=backend.gauges.oldest_ready_seconds.get(name, 0.0),
-    )
+def _queues(alias: str, gauges: Gauges, known: Collection[str], declared: Collection[str]) -> Iterable[QueueMetrics]:
+    """Return the gauges of each queue, 0 for those that are only known."""
+    names = {*known, *gauges.oldest_ready_seconds, *(depth.queue_name for depth in gauges.depths)}
+    labels = {name: label for (name,), (label,) in _labels({(name,) for name in names}, declared).items()}
+    queues = {
+        label: QueueMetrics(
+            backend=alias, queue=label, **dict.fromkeys(STATES, 0), estimated=[], oldest_ready_seconds=0.0
+        )
+        for label in sorted(set(labels.values()))
+    }
+    for depth in gauges.depths:
+        queue, state = queues[labels[depth.queue_name]], depth.status.lower()
+        setattr(queue, state, getattr(queue, state) + depth.number)
+        if depth.is_estimate and state not in queue.estimated:
+            queue.estimated.append(state)
+    for name, seconds in gauges.oldest_ready_seconds.items():
+        queue = queues[labels[name]]
+        queue.oldest_ready_seconds = max(queue.oldest_ready_seconds, seconds)
+    return queues.values()
 
 
-def _task(backend: str, counted: Counted) -> TaskMetrics:
-    return TaskMetrics(
-        backend=backend,
-        queue=counted.queue_name,
-        task_type=counted.task_type,
-        **{name: getattr(counted, name) for name in COUNTERS},
-        wait=_histogram(counted.waits, counted.wait_seconds),
-        run=_histogram(counted.runs, counted.run_seconds),
-    )
+def _tasks(alias: str, counted: Sequence[Counted], declared: Collection[str]) -> Iterator[TaskMetrics]:
+    """Yield the counters of each pair of queue and task type."""
+    labels = _labels({(one.queue_name, one.task_type) for one in counted}, declared)
+    groups: dict[tuple[str, ...], list[Counted]] = defaultdict(list)
+    for one in counted:
+        groups[labels[one.queue_name, one.task_type]].append(one)
+    for (queue, task_type), group in groups.items():
+        yield TaskMetrics(
+            backend=alias,
+            queue=queue,
+            task_type=task_type,
+            **{name: sum(getattr(one, name) for one in group) for name in COUNTERS},
+            wait=_histogram([one.waits for one in group], sum(one.wait_seconds for one in group)),
+            run=_histogram([one.runs for one in group], sum(one.run_seconds for one in group)),
+        )
 
 
-def _histogram(counts: Sequence[int], seconds: float) -> Histogram:
-    below = dict(_buckets(counts))
-    return Histogram(count=below.pop("+Inf"), seconds=seconds, at_most=below)
+def _labels(names: Collection[tuple[str, ...]], declared: Collection[str]) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """
+    Return the labels of queues, or of queues and task types. Beyond MAX_LABELS each is OTHER, of declared queues last.
+
+    A new name can only push others out of this order, so the counters of OTHER never decrease.
+    """
+    ranked = sorted(names, key=lambda name: (name[0] not in declared, name))
+    return {name: name if place < MAX_LABELS else (OTHER,) * len(name) for place, name in enumerate(ranked)}
 
 
-def _buckets(counts: Sequence[int]) -> Iterable[tuple[str, int]]:
-    """Return a histogram in the form of Prometheus: how many took at most so long."""
-    return zip([*map(str, EDGES), "+Inf"], accumulate(counts), strict=True)
+def _histogram(several: Sequence[Sequence[int]], seconds: float) -> Histogram:
+    """Return the sum of the counts of buckets."""
+    *below, count = accumulate(map(sum, zip(*several, strict=True)))
+    return Histogram(count=count, seconds=seconds, at_most=dict(zip(map(str, EDGES), below, strict=True)))
 
 
 class Collector:
-    """The numbers as metrics of Prometheus, for a registry of its own, because a site may have another one."""
+    """The numbers for a registry of Prometheus."""
 
-    def __init__(self, backends: Sequence[Backend]) -> None:
-        self._backends = backends
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._counters()
-        yield from self._histograms()
-        yield from self._queues()
-        yield from self._workers()
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-    def _counters(self) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily
-
-        for name, what in WHAT.items():
-            family = CounterMetricFamily(f"jobqueue_{name}", what, labels=("backend", "queue", "task_type"))
-            for labels, counted in self._tasks():
-                family.add_metric(labels, getattr(counted, name))
+        labels = ("backend", "queue", "task_type")
+        for name, what in COUNTER_HELP.items():
+            counter = CounterMetricFamily(f"jobqueue_{name}", what, labels=labels)
+            for task in self._metrics.tasks:
+                counter.add_metric((task.backend, task.queue, task.task_type), getattr(task, name))
+            yield counter
+        for name, what in HISTOGRAM_HELP.items():
+            family = HistogramMetricFamily(f"jobqueue_{name}_seconds", what, labels=labels)
+            for task in self._metrics.tasks:
+                counted: Histogram = getattr(task, name)
+                buckets = [*counted.at_most.items(), ("+Inf", counted.count)]
+                family.add_metric((task.backend, task.queue, task.task_type), buckets, counted.seconds)
             yield family
 
-    def _histograms(self) -> Iterator[Metric]:
-        from prometheus_client.core import HistogramMetricFamily
-
-        names = ("backend", "queue", "task_type")
-        waits = HistogramMetricFamily(
-            "jobqueue_wait_seconds", "Time from READY to the claim, of each attempt.", labels=names
-        )
-        runs = HistogramMetricFamily("jobqueue_run_seconds", "Run time of the body, of each attempt.", labels=names)
-        for labels, counted in self._tasks():
-            waits.add_metric(labels, list(_buckets(counted.waits)), counted.wait_seconds)
-            runs.add_metric(labels, list(_buckets(counted.runs)), counted.run_seconds)
-        yield from (waits, runs)
-
-    def _tasks(self) -> Iterator[tuple[Sequence[str], Counted]]:
-        for backend in self._backends:
-            for counted in backend.counted:
-                yield (backend.name, counted.queue_name, counted.task_type), counted
-
-    def _queues(self) -> Iterator[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        by_status = ("backend", "queue", "status")
-        depth = GaugeMetricFamily("jobqueue_queue_depth", "Tasks that have not ended.", labels=by_status)
+        labels = ("backend", "queue", "status")
+        depth = GaugeMetricFamily("jobqueue_queue_depth", "Tasks that have not ended.", labels=labels)
         estimate = GaugeMetricFamily(
-            "jobqueue_queue_depth_is_estimate",
-            "1 where the depth, above 10,000, is an estimate.",
-            labels=by_status,
+            "jobqueue_queue_depth_is_estimate", "1 where the depth, above 10,000, is an estimate.", labels=labels
         )
         oldest = GaugeMetricFamily(
             "jobqueue_oldest_ready_seconds",
             "How long the oldest of the next READY tasks has waited.",
             labels=("backend", "queue"),
         )
-        for backend in self._backends:
-            for name in backend.queues:
-                oldest.add_metric((backend.name, name), backend.gauges.oldest_ready_seconds.get(name, 0.0))
-                for found in backend.depths(name):
-                    labels = (backend.name, name, found.status)
-                    depth.add_metric(labels, found.number)
-                    estimate.add_metric(labels, found.is_estimate)
+        for queue in self._metrics.queues:
+            oldest.add_metric((queue.backend, queue.queue), queue.oldest_ready_seconds)
+            for state in STATES:
+                depth.add_metric((queue.backend, queue.queue, state.upper()), getattr(queue, state))
+                estimate.add_metric((queue.backend, queue.queue, state.upper()), state in queue.estimated)
         yield from (depth, estimate, oldest)
 
-    def _workers(self) -> Iterator[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        of: Mapping[str, tuple[str, str]] = {
-            "inflight": ("in_flight", "Tasks that executors have claimed."),
-            "active_workers": ("active_workers", "Slots of active executors that have a task."),
-            "worker_slots": ("slots", "Slots of active executors."),
-            "executors": ("executors", "Active executors."),
-            "oldest_snapshot_seconds": (
-                "oldest_snapshot_seconds",
-                "Age of the oldest transaction that keeps dead rows.",
-            ),
-        }
-        for name, (attribute, what) in of.items():
-            family = GaugeMetricFamily(f"jobqueue_{name}", what, labels=("backend",))
-            for backend in self._backends:
-                family.add_metric((backend.name,), getattr(backend.gauges, attribute))
-            yield family
+        for name, what in BACKEND_HELP.items():
+            label = "worker_slots" if name == "slots" else name
+            gauge = GaugeMetricFamily(f"jobqueue_{label}", what, labels=("backend",))
+            for backend in self._metrics.backends:
+                gauge.add_metric((backend.backend,), getattr(backend, name))
+            yield gauge

@@ -49,7 +49,7 @@ def problem_of(error: msgspec.ValidationError) -> Problem:
     """Turn an error of msgspec into a problem with a JSON pointer to the member."""
     text = str(error)
     found = PLACE.search(text) or FIELD.search(text)
-    return Problem(PLACE.sub("", text), pointer(found[1]) if found else "")
+    return Problem(PLACE.sub("", text), "/" + found[1].replace("~", "~0").replace("/", "~1") if found else "")
 
 
 def read_body(request: HttpRequest, *, max_bytes: int | None = None) -> bytes:
@@ -81,8 +81,3 @@ def _check_size(length: int, limits: Iterable[int]) -> None:
     for limit in limits:
         if length > limit:
             raise HttpError(413, f"The body has {length:,} bytes; at most {limit:,} are read.")
-
-
-def pointer(*parts: str | int) -> str:
-    """Return a JSON pointer (RFC 6901)."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)

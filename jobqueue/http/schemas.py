@@ -12,10 +12,11 @@ from jobqueue.records import Status
 from jobqueue.task_options import LONGEST
 
 MAX_BATCH = 1000
-MAX_IDEMPOTENCY_KEY_CHARACTERS = 255
 LONGEST_SECONDS = LONGEST.total_seconds()
 
-Key: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_IDEMPOTENCY_KEY_CHARACTERS)]
+Key: TypeAlias = Annotated[
+    str, Meta(min_length=1, max_length=255, pattern=r"^[^\x00]*$", description="Without NUL characters.")
+]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 
 
@@ -47,6 +48,9 @@ class Submission(Request):
         ]
         | None
     ) = None
+
+
+Batch: TypeAlias = Annotated[list[Submission], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
 class Message(Request):

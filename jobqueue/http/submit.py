@@ -4,28 +4,45 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
+import msgspec
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
+from django.utils.timezone import make_naive
 
-from jobqueue.backend import InvalidSubmissions, JobQueueBackend, Submission
-from jobqueue.compat import task_backends
+from jobqueue import registry
+from jobqueue.backend import AnyTask, InvalidSubmissions, JobQueueBackend, Submission
+from jobqueue.compat import InvalidTask, task_backends
 from jobqueue.conf import options_for
 from jobqueue.exceptions import DuplicateKey, PayloadTooLarge
-from jobqueue.http.auth import Caller, authenticate
-from jobqueue.http.request_body import ENVELOPE_BYTES, pointer, read_json
-from jobqueue.http.responses import MAX_PROBLEMS, HttpError, endpoint, respond, task_url
+from jobqueue.http import schemas
+from jobqueue.http.auth import Caller
+from jobqueue.http.endpoint import endpoint
+from jobqueue.http.request_body import ENVELOPE_BYTES, problem_of, read_json
+from jobqueue.http.responses import MAX_PROBLEMS, HttpError, respond, task_url
 from jobqueue.http.schemas import MAX_BATCH, BatchItem, Problem, TaskLink
-from jobqueue.http.submission_parser import parse
+from jobqueue.printable import printable
 from jobqueue.records import Enqueued
 
 logger = logging.getLogger(__name__)
 
+# Members of a submission, and the options of using() that they set.
+OPTIONS = {"queue": "queue_name", "priority": "priority", "run_after": "run_after", "max_attempts": "max_attempts"}
+STATUS_OF: dict[type[Exception], int] = {DuplicateKey: 409, PayloadTooLarge: 413}
 
-@endpoint("POST")
-def submit(request: HttpRequest) -> HttpResponse:
-    """Enqueue one task: 201, or 200 if its idempotency key exists."""
-    caller = authenticate(request, "submit_task")
+
+@endpoint(
+    "POST",
+    {201: ("Enqueued.", TaskLink), 200: ("The idempotency key exists.", TaskLink)},
+    409,
+    permission="submit_task",
+    body=schemas.Submission,
+)
+def submit(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """Enqueue a task."""
     limit = max(options_for(alias).max_payload_bytes for alias in caller.backends)
     value = read_json(request, max_bytes=limit + ENVELOPE_BYTES)
     (enqueued,) = _submit(caller, [value], [""])
@@ -33,14 +50,19 @@ def submit(request: HttpRequest) -> HttpResponse:
     return respond(link, 201, {"Location": link.url}) if enqueued.created else respond(link)
 
 
-@endpoint("POST")
-def submit_batch(request: HttpRequest) -> HttpResponse:
-    """Enqueue a list of tasks, all or none: 201, or 200 if all idempotency keys exist."""
-    caller = authenticate(request, "submit_task")
+@endpoint(
+    "POST",
+    {201: ("Enqueued.", list[BatchItem]), 200: ("All idempotency keys exist.", list[BatchItem])},
+    409,
+    permission="submit_task",
+    body=schemas.Batch,
+)
+def submit_batch(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """Enqueue up to 1,000 tasks, all or none."""
     values = read_json(request)
     if not isinstance(values, list) or not 1 <= len(values) <= MAX_BATCH:
         raise HttpError(400, f"The body must be a JSON array of 1 to {MAX_BATCH:,} submissions.")
-    results = _submit(caller, values, [pointer(place) for place in range(len(values))])
+    results = _submit(caller, values, [f"/{place}" for place in range(len(values))])
     items = [BatchItem(one.id, one.status, task_url(request, one.id), one.created) for one in results]
     return respond(items, 201 if any(item.created for item in items) else 200)
 
@@ -48,19 +70,18 @@ def submit_batch(request: HttpRequest) -> HttpResponse:
 def _submit(caller: Caller, values: Sequence[Any], places: Sequence[str]) -> list[Enqueued]:
     """Enqueue submissions, all or none. places: JSON pointers to them. Raises HttpError."""
     submissions: list[Submission] = []
-    forbidden: list[Problem] = []
-    invalid: list[Problem] = []
+    problems: dict[int, list[Problem]] = {403: [], 400: []}
     for value, place in zip(values, places, strict=True):
-        parsed = parse(value, caller)
-        forbidden += [Problem(problem.what, place + problem.where) for problem in parsed.forbidden]
-        invalid += [Problem(problem.what, place + problem.where) for problem in parsed.problems]
-        if parsed.submission is not None:
-            submissions.append(parsed.submission)
-        if len(forbidden) > MAX_PROBLEMS or len(invalid) > MAX_PROBLEMS:
-            break
-    for status, problems in ((403, forbidden), (400, invalid)):
-        if problems:
-            raise HttpError(status, *problems)
+        try:
+            submissions.append(_parse(value, caller))
+        except HttpError as error:
+            found = problems[error.status]
+            found += [Problem(problem.what, place + problem.where) for problem in error.problems]
+            if len(found) > MAX_PROBLEMS:
+                break
+    for status, found in problems.items():
+        if found:
+            raise HttpError(status, *found)
     backend = _backend_of(submissions, places)
     try:
         results = backend.submit(submissions)
@@ -69,10 +90,71 @@ def _submit(caller: Caller, values: Sequence[Any], places: Sequence[str]) -> lis
             Problem(str(reason), places[number] + _where(submissions[number], reason))
             for number, reason in error.errors.items()
         ]
-        raise HttpError(_status(error), *refused) from None
+        statuses = {STATUS_OF.get(type(reason), 400) for reason in error.errors.values()}
+        raise HttpError(statuses.pop() if len(statuses) == 1 else 400, *refused) from None
     created = sum(enqueued.created for enqueued in results)
-    logger.info("request.accepted action=submit by=%s created=%d existing=%d", caller, created, len(results) - created)
+    existing = len(results) - created
+    logger.info("request.accepted action=submit by=%s created=%d existing=%d", caller.name, created, existing)
     return results
+
+
+def _parse(value: Any, caller: Caller) -> Submission:
+    """Return a submission, whose arguments the backend checks. Raises HttpError: 400, 403."""
+    try:
+        request = msgspec.convert(value, schemas.Submission)
+    except msgspec.ValidationError as error:
+        raise HttpError(400, problem_of(error)) from None
+    task = _task(request, caller)
+    problems: list[Problem] = []
+    for member, option in OPTIONS.items():
+        if (wanted := getattr(request, member)) is not None:
+            try:
+                task = task.using(**{option: _option(wanted)})
+            except (ValueError, InvalidTask) as error:
+                problems.append(Problem(str(error), f"/{member}"))
+    if problems:
+        raise HttpError(400, *problems)
+    key = request.idempotency_key
+    return Submission(
+        task=task,
+        args=request.args or [],
+        kwargs=request.kwargs or {},
+        idempotency_key=None if key is None else owned_key(caller.owner, key),
+        asked={member: value[member] for member in OPTIONS if value.get(member) is not None},
+    )
+
+
+def owned_key(owner: str, key: str) -> str:
+    """Return the stored form of an idempotency key. The same text from another owner gives another key."""
+    return sha256(f"{owner}\0{key}".encode()).hexdigest()  # a key contains no NUL
+
+
+def _task(request: schemas.Submission, caller: Caller) -> AnyTask:
+    """Return the task of a submission. Raises HttpError: 403, or 400 if HTTP may not submit it."""
+    declared = registry.get(request.task)
+    task = declared if declared is not None and declared.allow_http else None
+    alias = declared.backend if declared else caller.backends[0]
+    problem = caller.problem_with(alias, request.task, (request.queue or task.queue_name) if task else None)
+    if problem is not None:
+        raise HttpError(403, problem)
+    if task is None or alias not in caller.backends:
+        raise HttpError(400, Problem("no task of this name takes submissions: see @task(allow_http=True)", "/task"))
+    return task
+
+
+def _option(value: Any) -> Any:
+    """Turn a member into what using() takes. Raises ValueError."""
+    match value:
+        case str() if printable(value) != value:
+            raise ValueError("must not contain control characters")
+        case float():
+            return timedelta(seconds=value)
+        case datetime() if not settings.USE_TZ:
+            try:
+                return make_naive(value)
+            except OverflowError:
+                raise ValueError("must lie within the calendar") from None
+    return value
 
 
 def _backend_of(submissions: Sequence[Submission], places: Sequence[str]) -> JobQueueBackend:
@@ -87,15 +169,6 @@ def _backend_of(submissions: Sequence[Submission], places: Sequence[str]) -> Job
     backend = task_backends[first]
     assert isinstance(backend, JobQueueBackend)
     return backend
-
-
-def _status(error: InvalidSubmissions) -> int:
-    match {type(refused) for refused in error.errors.values()}:
-        case kinds if kinds == {DuplicateKey}:
-            return 409
-        case kinds if kinds == {PayloadTooLarge}:
-            return 413
-    return 400
 
 
 def _where(submission: Submission, error: Exception) -> str:

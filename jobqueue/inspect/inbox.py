@@ -14,9 +14,11 @@ from django.utils.translation import gettext_lazy
 from jobqueue import registry
 from jobqueue.actor import Actor, ActorTask
 from jobqueue.api import aliases
+from jobqueue.exceptions import InvalidArguments
 from jobqueue.inspect.explain import MAX_UNREAD
 from jobqueue.inspect.payload_display import DisplayedValue, raw, read, secrets_of_tasks, show
 from jobqueue.models import InboxMessage, Task
+from jobqueue.serialization.json import encode_message
 from jobqueue.serialization.redaction import MASK, NO_SECRETS, redact, redact_texts
 
 CONSUMED = 20
@@ -119,3 +121,19 @@ def actor_of(task: Task) -> type[Actor[Any]] | None:
 def takes_messages(task: Task) -> bool:
     """Whether the task is an unfinished actor of a backend in TASKS."""
     return not task.is_finished and actor_of(task) is not None and task.backend in aliases()
+
+
+def check_message(task_type: str, body: Any, max_bytes: int) -> None:
+    """
+    Refuse a body that the actor's `Message` does not allow, because it would fail the actor's polls.
+
+    An actor that this process does not have is not asked. Raises InvalidArguments or PayloadTooLarge.
+    """
+    text = encode_message(body, max_bytes=max_bytes)
+    known = registry.get(task_type)
+    if isinstance(known, ActorTask):
+        try:
+            known.actor.decode_body(text)
+        except ValueError as error:
+            words = _("Not a valid %(actor)s.Message: %(error)s")
+            raise InvalidArguments(words % {"actor": known.actor.__name__, "error": error}) from error

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from inspect import iscoroutinefunction
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.db.models.functions import Now
 from django.utils.timezone import make_naive
 
@@ -43,6 +44,16 @@ def read_task(database: str, pk: str) -> Task:
     """Read a task with its JSON columns as text. Raises Task.DoesNotExist, ValidationError."""
     texts = {f"{column}_text": raw(column) for column in RAW}
     return Task.objects.using(database).defer(*RAW).annotate(now=Now(), **texts).get(pk=pk)
+
+
+def find_task(pk: str, among: Iterable[str]) -> Task | None:
+    """Look for a task in several databases, because its id does not name the backend."""
+    for database in among:
+        try:
+            return read_task(database, pk)
+        except (Task.DoesNotExist, ValidationError, ValueError):
+            continue
+    return None
 
 
 def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]:

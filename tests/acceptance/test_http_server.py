@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 
 import pytest
 
-from jobqueue.http.submission_parser import owned_key
+from jobqueue.http.submit import owned_key
 from jobqueue.models import Task
 from tests.acceptance.harness import Output
 from tests.engine.sessions import DEADLINE_SECONDS, session, wait_until, wait_until_somebody_waits

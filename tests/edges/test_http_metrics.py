@@ -15,7 +15,7 @@ from jobqueue import api, conf
 from jobqueue.engine import engine_for
 from jobqueue.engine.portable import queues as portable_queues
 from jobqueue.engine.postgres import queues as postgres_queues
-from jobqueue.http import label_limits, metrics
+from jobqueue.http import metrics
 from jobqueue.models import CounterDelta, Task
 from jobqueue.records import Status
 from tests.engine.bench import ERROR, Bench, new, outcome
@@ -116,7 +116,7 @@ def test_counters_are_per_queue_and_task_type(scraper: Shop, bench: Bench) -> No
     found = scraped(scraper)
 
     labels = (bench.engine.alias, "mail", "tests.noop")
-    assert {name: found[(f"jobqueue_{name}_total", *labels)] for name in metrics.WHAT} == {
+    assert {name: found[(f"jobqueue_{name}_total", *labels)] for name in metrics.COUNTER_HELP} == {
         "submitted": 5,
         "completed": 2,
         "failed": 2,
@@ -180,7 +180,7 @@ def test_depth_of_long_queue_is_an_estimate(scraper: Shop, monkeypatch: pytest.M
 
 def test_labels_beyond_the_limit_become_other(scraper: Shop, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without QUEUES, callers may use any number of queue names."""
-    monkeypatch.setattr(label_limits, "MAX_LABELS", 4)
+    monkeypatch.setattr(metrics, "MAX_LABELS", 4)
     monkeypatch.setattr(api, "declared_queues", lambda alias: {"z-declared"})
     names = ["a", "b", "other", *(f"q{number}" for number in range(5)), "z-declared"]
     bench.engine.enqueue([new(queue_name=name) for name in names])
