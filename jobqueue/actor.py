@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import timedelta
 from traceback import format_exception_only
 from types import UnionType
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 from uuid import UUID
 
 import msgspec
-from django.utils.module_loading import import_string
 
 from jobqueue.actions import Action, Kind, Message
 from jobqueue.backoff import Backoff
@@ -20,7 +19,6 @@ from jobqueue.compat import (
     DEFAULT_TASK_BACKEND_ALIAS,
     DEFAULT_TASK_PRIORITY,
     DEFAULT_TASK_QUEUE_NAME,
-    BaseTaskBackend,
     InvalidTask,
     TaskResult,
 )
@@ -134,28 +132,6 @@ class ActorTask(FunctionTask[Any, Any]):
     """An actor class as a task. func: has the parameters of its poll, for enqueue()."""
 
     actor: type[Actor[Any]] = field(default=None, hash=False)  # type: ignore[assignment]
-
-    def _taker(self) -> BaseTaskBackend:
-        """
-        Return the backend. Raises InvalidTask if it is not a jobqueue backend, because others cannot poll.
-
-        This is checked at the enqueue, because the settings of a site's tests may use Django's ImmediateBackend.
-        """
-        backend = self.get_backend()
-        if not issubclass(backend.task_class, FunctionTask):
-            raise InvalidTask(
-                f"{self.actor.__name__}: actors need a backend of jobqueue; TASKS[{self.backend!r}] is another."
-            )
-        return backend
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("func", "actor")}
-        return _rebuild, (type(self), self.module_path, values)
-
-
-def _rebuild(cls: type[ActorTask], path: str, values: dict[str, Any]) -> ActorTask:
-    declared = import_string(path).task
-    return cls(**values, func=declared.func, actor=declared.actor)
 
 
 class Actor(Generic[S]):
@@ -351,7 +327,9 @@ def _stand_in(cls: type[Actor[Any]]) -> Callable[..., Any]:
     """Return the function that django.tasks takes for the task, with poll's parameters and the class's name."""
 
     def stand_in(*args: Any, **kwargs: Any) -> Any:
-        raise TypeError(f"{cls.__name__} is an actor. Enqueue it; an executor or jobqueue.testing polls it.")
+        raise TypeError(
+            f"{cls.__name__} is an actor. Enqueue it in a jobqueue backend; an executor or jobqueue.testing polls it."
+        )
 
     async def astand_in(*args: Any, **kwargs: Any) -> Any:
         return stand_in(*args, **kwargs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 from django.core.exceptions import ImproperlyConfigured
 
-from jobqueue import conf, registry
+from jobqueue import conf, registry, results
 from jobqueue.backend_checks import backend_problems
 from jobqueue.compat import (
     BaseTaskBackend,
@@ -23,14 +23,12 @@ from jobqueue.compat import (
     Task,
     TaskResult,
     TaskResultDoesNotExist,
-    TaskResultStatus,
     is_heard,
     task_enqueued,
 )
 from jobqueue.exceptions import DuplicateKey, InvalidArguments
 from jobqueue.function import Call, FunctionTask, changed
-from jobqueue.records import Enqueued, NewTask
-from jobqueue.results import as_stored, made
+from jobqueue.records import Enqueued, NewTask, Status
 from jobqueue.serialization.arguments import encode_arguments
 from jobqueue.serialization.ids import new_id
 from jobqueue.serialization.json import encode
@@ -38,6 +36,7 @@ from jobqueue.task_options import stored_options
 
 if TYPE_CHECKING:
     from jobqueue import models
+    from jobqueue.engine.engine import Engine
 
 AnyTask: TypeAlias = FunctionTask[..., Any]
 AnyResult: TypeAlias = "TaskResult[..., Any]"
@@ -104,10 +103,8 @@ class JobQueueBackend(BaseTaskBackend):
 
     def validate_task(self, task: Task[..., Any]) -> None:
         """Raise InvalidTask if this backend cannot run the task."""
-        if isinstance(task, FunctionTask) and isinstance(
-            task.run_after, timedelta
-        ):  # a word of ours, which Django would trip over
-            task = changed(task, run_after=None)
+        if isinstance(task, FunctionTask) and isinstance(task.run_after, timedelta):
+            task = changed(task, run_after=None)  # Django expects a datetime
         try:
             super().validate_task(task)
         except InvalidTask as refusal:
@@ -123,52 +120,36 @@ class JobQueueBackend(BaseTaskBackend):
 
         Raises InvalidArguments or InvalidTask, and writes nothing, if the task or its arguments are invalid.
         """
-        return self._insert(self._accepted(task), [(args, kwargs)])[0]
+        ours = self._accepted(task)
+        return self._insert(ours, [self._row(ours, args, kwargs)])[0]
 
     def enqueue_many(self, task: Task[..., Any], calls: Iterable[Call]) -> list[AnyResult]:
         """Insert one task per (args, kwargs), all or none. Results come in order."""
-        return self._insert(self._accepted(task), list(calls), numbered=True)
+        ours = self._accepted(task)
+        columns = self._columns(ours)
+        rows = []
+        for number, call in enumerate(calls):
+            place = f"{ours.name}(), call {number}"
+            rows.append(self._row(ours, *_checked_call(call, place), place=place, columns=columns))
+        return self._insert(ours, rows) if rows else []
 
     def get_result(self, result_id: str) -> AnyResult:
         """Return a task's result by its id. Raises TaskResultDoesNotExist."""
         pk = _parse_id(result_id)
-        row = self._rows([pk]).get(pk) if pk is not None else None
+        row = self._stored([pk]).get(pk) if pk is not None else None
         if row is None:
             raise TaskResultDoesNotExist(f"There is no task {str(result_id)[:64]!r} in backend {self.alias!r}.")
-        if registry.get(row.task_type) is None:
+        task = registry.get(row.task_type)
+        if task is None:
             raise TaskResultDoesNotExist(
                 f"Task {row.id} is of type {row.task_type!r}, which this process does not know. "
                 "Import the module that declares it."
             )
-        return self._shown(row)
+        return results.from_row(row, task)
 
     def check(self, **kwargs: Any) -> list[Any]:
         """Return the system check messages about this backend's settings."""
         return list(backend_problems(self.alias, self.options))
-
-    def _accepted(self, task: Task[..., Any]) -> AnyTask:
-        if not isinstance(task, FunctionTask):
-            # The alias had another backend when the task was declared.
-            task = self.task_class(**{f.name: getattr(task, f.name) for f in fields(task)})
-        self.validate_task(task)
-        return task
-
-    def _insert(self, task: AnyTask, calls: Sequence[Call], *, numbered: bool = False) -> list[AnyResult]:
-        from jobqueue.api import tasks as api
-
-        rows = list(self._new_rows(task, calls, numbered))
-        answers = api.enqueue(self.alias, rows) if rows else []
-        results = [
-            self._new_result(task, args, kwargs, answer) for (args, kwargs), answer in zip(calls, answers, strict=True)
-        ]
-        existing = self._rows([answer.id for answer in answers if not answer.created])
-        has_receivers = is_heard(task_enqueued, logging.DEBUG)
-        for place, answer in enumerate(answers):
-            if not answer.created and answer.id in existing:
-                results[place] = self._shown(existing[answer.id], task)
-            elif answer.created and has_receivers:
-                task_enqueued.send(sender=type(self), task_result=results[place])
-        return results
 
     def submit(self, submissions: Sequence[Submission]) -> list[Enqueued]:
         """
@@ -176,52 +157,31 @@ class JobQueueBackend(BaseTaskBackend):
 
         Raises InvalidSubmissions with an error for each invalid submission, and for each key of another request.
         """
-        rows, refused = [], {}
-        for place, wanted in enumerate(submissions):
-            try:
-                task = self._accepted(wanted.task)
-                row = self._new_row(
-                    task,
-                    self._columns(task),
-                    wanted.args,
-                    wanted.kwargs,
-                    f"{task.name}()",
-                    id=new_id(),
-                    idempotency_key=wanted.idempotency_key,
-                )
-            except (InvalidArguments, InvalidTask) as error:
-                refused[place] = error
-            else:
-                is_keyed = row.idempotency_key is not None
-                rows.append(msgspec.structs.replace(row, idempotency_digest=wanted.digest()) if is_keyed else row)
-        if refused:
-            raise InvalidSubmissions(refused)
-        answers = self._enqueue_once(rows)
-        for wanted, answer in zip(submissions, answers, strict=True):
-            if answer.created:
-                result = self._new_result(wanted.task, wanted.args, wanted.kwargs, answer)
-                task_enqueued.send(sender=type(self), task_result=result)
-        return answers
-
-    def _enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        from jobqueue.api import tasks as api
         from jobqueue.engine import engine_for
 
+        rows: list[NewTask] = []
+        errors: dict[int, Exception] = {}
+        for place, submission in enumerate(submissions):
+            key = submission.idempotency_key
+            try:
+                task = self._accepted(submission.task)
+                row = self._row(task, submission.args, submission.kwargs, idempotency_key=key)
+            except (InvalidArguments, InvalidTask) as error:
+                errors[place] = error
+            else:
+                digest = submission.digest() if key is not None else None
+                rows.append(msgspec.structs.replace(row, idempotency_digest=digest))
+        if errors:
+            raise InvalidSubmissions(errors)
         engine = engine_for(self.alias)
         with engine.transaction():
-            answers = api.enqueue_once(self.alias, rows)
-            seen = engine.tasks.filter(pk__in={answer.id for answer in answers if not answer.created})
-            digests = dict(seen.values_list("pk", "idempotency_digest"))
-            made = {answer.id for answer in answers if answer.created}
-            others = {
-                place: DuplicateKey(
-                    REUSED_KEY.format(where="in this batch" if answer.id in made else f"task {answer.id}")
-                )
-                for place, (row, answer) in enumerate(zip(rows, answers, strict=True))
-                if digests.get(answer.id, row.idempotency_digest) != row.idempotency_digest
-            }
-            if others:
-                raise InvalidSubmissions(others)
+            answers = engine.enqueue_once(rows)
+            if errors := self._reused_keys(rows, answers):
+                raise InvalidSubmissions(errors)
+            self._notify(engine, rows, answers)
+        for submission, row, answer in zip(submissions, rows, answers, strict=True):
+            if answer.created:
+                self._send_enqueued(_result_of(row, submission.task, answer))
         return answers
 
     def new_row(
@@ -234,30 +194,36 @@ class JobQueueBackend(BaseTaskBackend):
         parent_id: UUID,
     ) -> NewTask:
         """Return the row of a child without inserting it. Raises as enqueue()."""
-        columns = self._columns_of_child(task)
-        return self._new_row(task, columns, args, kwargs, f"{task.name}()", id=id, parent_id=parent_id)
+        return self._row(self._accepted(task), args, kwargs, id=id, parent_id=parent_id)
 
-    def _new_rows(self, task: AnyTask, calls: Sequence[Call], numbered: bool) -> Iterator[NewTask]:
-        columns = self._columns(task)
-        for number, call in enumerate(calls):
-            name = f"{task.name}(), call {number}" if numbered else f"{task.name}()"
-            args, kwargs = _checked_call(call, name)
-            yield self._new_row(task, columns, args, kwargs, name, id=new_id())
+    def _accepted(self, task: Task[..., Any]) -> AnyTask:
+        if not isinstance(task, FunctionTask):
+            # The alias had another backend when the task was declared.
+            task = self.task_class(**{f.name: getattr(task, f.name) for f in fields(task)})
+        self.validate_task(task)
+        return task
 
-    def _new_row(
+    def _row(
         self,
         task: AnyTask,
-        columns: Mapping[str, Any],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        name: str,
+        *,
+        place: str | None = None,
+        columns: Mapping[str, Any] | None = None,
         **own: Any,
     ) -> NewTask:
-        limit = self.settings.max_payload_bytes
+        """Make a row. place: what errors call the task. columns: of _columns(), if the caller makes many rows."""
         args_text, kwargs_text = encode_arguments(
-            task.func, args, kwargs, name=name, takes_context=task.takes_context, max_bytes=limit
+            task.func,
+            args,
+            kwargs,
+            name=place or f"{task.name}()",
+            takes_context=task.takes_context,
+            max_bytes=self.settings.max_payload_bytes,
         )
-        return NewTask(args=args_text, kwargs=kwargs_text, **own, **columns)
+        values = {"id": new_id(), **(columns or self._columns(task)), **own}
+        return NewTask(args=args_text, kwargs=kwargs_text, **values)
 
     def _columns(self, task: AnyTask) -> dict[str, Any]:
         """Return the columns that all rows of a task share."""
@@ -275,51 +241,59 @@ class JobQueueBackend(BaseTaskBackend):
             columns["metadata"] = encode(task.metadata, place=f"{task.name}(): metadata", max_bytes=limit)
         return columns | _moment("wake", task.run_after) | _moment("expires", task.expires)
 
-    def _columns_of_child(self, task: AnyTask) -> Mapping[str, Any]:
-        """Return _columns() after the checks of enqueue(). They are cached for tasks without changed options."""
-        known = self._of_declared.get(task.task_type)
-        if known is not None and known[0] is task:
-            return known[1]
-        columns = self._columns(self._accepted(task))
-        if registry.get(task.task_type) is task and task.metadata is None:
-            self._of_declared[task.task_type] = task, columns
-        return columns
+    def _insert(self, task: AnyTask, rows: Sequence[NewTask]) -> list[AnyResult]:
+        from jobqueue.engine import engine_for
 
-    @cached_property
-    def _of_declared(self) -> dict[str, tuple[AnyTask, Mapping[str, Any]]]:
-        return {}
+        engine = engine_for(self.alias)
+        answers = engine.enqueue(rows)
+        self._notify(engine, rows, answers)
+        stored = self._stored([answer.id for answer in answers if not answer.created])
+        found: list[AnyResult] = []
+        for row, answer in zip(rows, answers, strict=True):
+            if not answer.created and (holder := stored.get(answer.id)):
+                found.append(results.from_row(holder, registry.get(holder.task_type) or task))
+            else:
+                found.append(_result_of(row, task, answer))
+            if answer.created:
+                self._send_enqueued(found[-1])
+        return found
 
-    def _new_result(self, task: AnyTask, args: Any, kwargs: Any, answer: Enqueued) -> AnyResult:
-        stored_args, stored_kwargs = as_stored(args, kwargs)
-        return made(
-            task=task,
-            id=str(answer.id),
-            status=TaskResultStatus.READY,
-            enqueued_at=answer.enqueued_at,
-            started_at=None,
-            finished_at=None,
-            last_attempted_at=None,
-            args=stored_args,
-            kwargs=stored_kwargs,
-            backend=self.alias,
-            errors=[],
-            worker_ids=[],
+    def _notify(self, engine: Engine, rows: Sequence[NewTask], answers: Sequence[Enqueued]) -> None:
+        """Notify waiting executors of new READY tasks after the commit."""
+        from jobqueue.api.notifications import notify_after_commit
+
+        new = zip(rows, answers, strict=True)
+        notify_after_commit(
+            engine, {row.queue_name for row, answer in new if answer.created and answer.status is Status.READY}
         )
 
-    def _rows(self, ids: Sequence[UUID]) -> dict[UUID, models.Task]:
+    def _send_enqueued(self, result: AnyResult) -> None:
+        if is_heard(task_enqueued, logging.DEBUG):
+            task_enqueued.send(sender=type(self), task_result=result)
+
+    def _reused_keys(self, rows: Sequence[NewTask], answers: Sequence[Enqueued]) -> dict[int, Exception]:
+        """Return an error for each row whose idempotency key belongs to another request."""
+        created = {answer.id for answer in answers if answer.created}
+        repeated = [answer.id for answer in answers if not answer.created]
+        digests = {pk: task.idempotency_digest for pk, task in self._stored(repeated).items()}
+        return {
+            place: DuplicateKey(
+                REUSED_KEY.format(where="in this batch" if answer.id in created else f"task {answer.id}")
+            )
+            for place, (row, answer) in enumerate(zip(rows, answers, strict=True))
+            if digests.get(answer.id, row.idempotency_digest) != row.idempotency_digest
+        }
+
+    def _stored(self, ids: Sequence[UUID]) -> dict[UUID, models.Task]:
         if not ids:
             return {}
         from jobqueue.models import Task as Row
 
-        rows = Row.objects.using(self.settings.database).filter(pk__in=ids, backend=self.alias)
-        return {row.pk: row for row in rows}
+        return Row.objects.using(self.settings.database).filter(backend=self.alias).in_bulk(ids)
 
-    def _shown(self, row: models.Task, fallback: AnyTask | None = None) -> AnyResult:
-        from jobqueue.results import from_row
 
-        task = registry.get(row.task_type) or fallback
-        assert task is not None
-        return from_row(row, task)
+def _result_of(row: NewTask, task: AnyTask, answer: Enqueued) -> AnyResult:
+    return results.enqueued(row, task, id=answer.id, enqueued_at=answer.enqueued_at)
 
 
 def _checked_call(call: Any, name: str) -> Call:

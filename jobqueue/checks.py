@@ -97,7 +97,7 @@ def check_task_names(**_: Any) -> list[checks.CheckMessage]:
     """Check that no two functions have one task name."""
     if check_task_framework():
         return []
-    from jobqueue import registry
+    from jobqueue import function
 
     return [
         checks.Error(
@@ -105,7 +105,7 @@ def check_task_names(**_: Any) -> list[checks.CheckMessage]:
             hint="Rows contain this name, so it must belong to one function. Change one name=.",
             id="jobqueue.E002",
         )
-        for duplicate in registry.duplicates()
+        for duplicate in sorted(function.duplicates)
     ]
 
 

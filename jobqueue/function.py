@@ -24,7 +24,6 @@ from typing import (
 
 from asgiref.sync import sync_to_async
 from django.utils import timezone
-from django.utils.module_loading import import_string
 
 from jobqueue.backoff import Backoff
 from jobqueue.compat import (
@@ -135,19 +134,11 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
             # Other backends take a datetime only.
             object.__setattr__(self, "run_after", timezone.now() + self.run_after)
         Task.__post_init__(self)
-        declared.add(self)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return _rebuild, (type(self), self.module_path, {**values, "func": None})
+        declare(self)
 
     def get_backend(self) -> BaseTaskBackend:
         """Return the backend. Raises InvalidTaskBackend if TASKS has none of that name."""
         return backend_named(self.backend)
-
-    def _taker(self) -> BaseTaskBackend:
-        """Return the backend that enqueue() uses."""
-        return self.get_backend()
 
     def using(self, **options: Unpack[ChangedOptions]) -> FunctionTask[P, R]:
         """
@@ -161,26 +152,13 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
         changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         return replace(self, **changes)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]:
-        """
-        Add the task to its queue, in the caller's transaction.
-
-        Raises InvalidArguments and writes nothing if the number or the names of the arguments do not fit the function,
-        or if an argument is not JSON. Types are checked by mypy only.
-        """
-        return cast("TaskResult[P, R]", self._taker().enqueue(self, args, kwargs))  # type: ignore[arg-type]
-
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]:
-        """See enqueue()."""
-        return cast("TaskResult[P, R]", await self._taker().aenqueue(self, args, kwargs))  # type: ignore[arg-type]
-
     def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[P, R]]:
         """
         Add one task per (args, kwargs), all or none, with one statement per thousand. Results come in order.
 
         Raises InvalidArguments as enqueue(), with the number of the call.
         """
-        backend = self._taker()
+        backend = self.get_backend()
         enqueue_many = getattr(backend, "enqueue_many", None)
         if enqueue_many is None:  # not a jobqueue backend
             return [backend.enqueue(self, args, kwargs) for args, kwargs in calls]  # type: ignore[arg-type]
@@ -199,33 +177,23 @@ class Duplicate(NamedTuple):
     second: str
 
 
-class Declarations:
+declared: dict[str, FunctionTask[..., Any]] = {}
+duplicates: set[Duplicate] = set()
+
+
+def declare(task: FunctionTask[..., Any]) -> None:
     """
-    The tasks that this process has declared. `jobqueue.registry` is how other modules read them.
+    Store a declared task under its task_type. Copies of it are not stored.
 
-    generation: replaced after every declaration.
+    A function of the same module and name replaces the earlier one, because its module was reloaded.
     """
-
-    def __init__(self, tasks: Mapping[str, FunctionTask[..., Any]] | None = None) -> None:
-        self.tasks: dict[str, FunctionTask[..., Any]] = dict(tasks or {})
-        self.duplicates: set[Duplicate] = set()
-        self.generation = object()
-
-    def add(self, task: FunctionTask[..., Any]) -> None:
-        """
-        Store a task under its task_type, unless its function is declared already.
-
-        A function of the same module and name replaces the earlier one, because its module was reloaded.
-        """
-        known = self.tasks.get(task.task_type)
-        if known is None or (known.func is not task.func and known.module_path == task.module_path):
-            self.tasks[task.task_type] = task
-            self.generation = object()
-        elif known.func is not task.func:
-            self.duplicates.add(Duplicate(task.task_type, known.module_path, task.module_path))
-
-
-declared = Declarations()
+    known = declared.setdefault(task.task_type, task)
+    if known.func is task.func:
+        return
+    if known.module_path == task.module_path:
+        declared[task.task_type] = task
+    else:
+        duplicates.add(Duplicate(task.task_type, known.module_path, task.module_path))
 
 
 def backend_named(alias: str) -> BaseTaskBackend:
@@ -239,11 +207,6 @@ def backend_named(alias: str) -> BaseTaskBackend:
 def is_importable(func: Any) -> bool:
     """Return whether executors can import a function by its module and name. Django accepts a module's lambdas."""
     return inspect.isfunction(func) and "<" not in func.__qualname__  # <lambda>, <locals>
-
-
-def _rebuild(cls: type[FunctionTask[P, R]], path: str, values: dict[str, Any]) -> FunctionTask[P, R]:
-    found = import_string(path)
-    return cls(**{**values, "func": found.func if isinstance(found, Task) else found})
 
 
 def changed(task: FunctionTask[P, R], **values: Any) -> FunctionTask[P, R]:
@@ -291,7 +254,7 @@ def task(
     for option in options.keys() - TaskOptions.__annotations__.keys():
         raise TypeError(f"task() takes no option {option!r}; it takes {', '.join(TaskOptions.__annotations__)}")
 
-    def declare(func: Callable[..., Any]) -> FunctionTask[..., Any]:
+    def decorate(func: Callable[..., Any]) -> FunctionTask[..., Any]:
         if options.get("name") == "":  # "" stands for the dotted path
             raise InvalidTask(f"{func.__name__}: name must be a text of 1 to 500 characters; leave it out for none.")
         # Django 6.0's own fields have no defaults.
@@ -306,4 +269,4 @@ def task(
         chosen = task_class if issubclass(task_class, FunctionTask) else FunctionTask
         return chosen(func=func, takes_context=takes_context, **values)
 
-    return declare if function is None else declare(function)
+    return decorate if function is None else decorate(function)

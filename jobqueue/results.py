@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import UUID
 
-from jobqueue.compat import TaskError, TaskResult, TaskResultStatus, normalize_json
+from jobqueue.compat import TaskError, TaskResult, TaskResultStatus
 from jobqueue.function import FunctionTask, changed
 from jobqueue.records import ClaimedTask, NewTask, Status
 from jobqueue.serialization.json import decode
@@ -29,7 +29,6 @@ SHOWN_AS: Mapping[str, TaskResultStatus] = {
     Status.FAILED: TaskResultStatus.FAILED,
     Status.CANCELLED: TaskResultStatus.FAILED,
 }
-SCALARS = frozenset({str, int, float, bool, NoneType})
 _put = object.__setattr__
 CANCELLED = TaskError(exception_class_path="jobqueue.exceptions.TaskCancelled", traceback="The task was cancelled.\n")
 
@@ -47,31 +46,34 @@ def task_error(stored: Mapping[str, Any]) -> TaskError:
     )
 
 
-def made(**values: Any) -> Result:
+def _result(task: AnyTask, **values: Any) -> Result:
     """Make a TaskResult from arguments that are JSON. Its own constructor would normalize them again."""
+    defaults: dict[str, Any] = {
+        "status": TaskResultStatus.READY,
+        "started_at": None,
+        "finished_at": None,
+        "last_attempted_at": None,
+        "errors": [],
+        "worker_ids": [],
+        "_return_value": None,
+    }
     result = object.__new__(TaskResult)
-    for name, value in values.items():
+    for name, value in {"task": task, "backend": task.backend, **defaults, **values}.items():
         _put(result, name, value)
-    _put(result, "_return_value", None)
     return result
 
 
-def as_stored(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return accepted arguments in the form in which their row stores them."""
-    if SCALARS.issuperset(map(type, args)) and SCALARS.issuperset(map(type, kwargs.values())):
-        return list(args), dict(kwargs)
-    stored: Any = normalize_json([args, kwargs])
-    return stored[0], stored[1]
+def enqueued(row: NewTask, task: AnyTask, *, id: UUID, enqueued_at: datetime) -> Result:  # noqa: A002 - Django's name
+    """Return an inserted row as a TaskResult. task: with the options of the row."""
+    return _result(task, id=str(id), enqueued_at=enqueued_at, args=decode(row.args), kwargs=decode(row.kwargs))
 
 
 def from_row(row: models.Task, task: AnyTask) -> Result:
     """Return a row as a TaskResult. task: the declaration of its task_type."""
     errors = [task_error(error) for error in row.errors]
-    if row.status == Status.CANCELLED:
-        errors.append(CANCELLED)
     is_untouched = row.status == Status.SCHEDULED and row.started_at is None
-    result = TaskResult(
-        task=changed(
+    return _result(
+        changed(
             task,
             backend=row.backend,
             queue_name=row.queue_name,
@@ -87,58 +89,29 @@ def from_row(row: models.Task, task: AnyTask) -> Result:
         last_attempted_at=row.last_attempted_at,
         args=row.args,
         kwargs=row.kwargs,
-        backend=row.backend,
-        errors=errors,
-        worker_ids=list(row.worker_ids),
+        errors=[*errors, CANCELLED] if row.status == Status.CANCELLED else errors,
+        worker_ids=row.worker_ids,
+        _return_value=row.return_value if row.status == Status.SUCCESSFUL else None,
     )
-    if row.status == Status.SUCCESSFUL:
-        object.__setattr__(result, "_return_value", row.return_value)
-    return result
 
 
 def from_claimed(
     claimed: ClaimedTask, task: AnyTask, args: list[Any], kwargs: dict[str, Any], *, worker_id: str
 ) -> Result:
-    """
-    Return a claimed task as a TaskResult. `attempts` includes the attempt that starts now.
-
-    Raises ValueError if the row's arguments are not a list and an object.
-    """
-    if not isinstance(args, list) or not isinstance(kwargs, dict):
-        raise ValueError("its arguments are not a list and an object")
+    """Return a claimed task as a TaskResult. `attempts` includes the attempt that starts now."""
     if task.queue_name != claimed.queue_name or task.priority != claimed.priority:
         task = changed(task, queue_name=claimed.queue_name, priority=claimed.priority)
-    return made(
-        task=task,
+    return _result(
+        task,
         id=str(claimed.id),
         status=TaskResultStatus.RUNNING,
         enqueued_at=claimed.enqueued_at,
         started_at=claimed.started_at or claimed.claimed_at,
-        finished_at=None,
         last_attempted_at=claimed.claimed_at,
         args=args,
         kwargs=kwargs,
-        backend=task.backend,
-        errors=[] if claimed.errors == "[]" else [task_error(error) for error in decode(claimed.errors)],
-        worker_ids=[*([] if claimed.worker_ids == "[]" else decode(claimed.worker_ids)), worker_id],
-    )
-
-
-def enqueued(row: NewTask, task: AnyTask, *, enqueued_at: datetime) -> Result:
-    """Return an inserted row as a TaskResult, for task_enqueued. task: the declaration of its task_type."""
-    return made(
-        task=changed(task, queue_name=row.queue_name, priority=row.priority, run_after=row.wake_at, key=row.key),
-        id=str(row.id),
-        status=TaskResultStatus.READY,
-        enqueued_at=enqueued_at,
-        started_at=None,
-        finished_at=None,
-        last_attempted_at=None,
-        args=decode(row.args),
-        kwargs=decode(row.kwargs),
-        backend=task.backend,
-        errors=[],
-        worker_ids=[],
+        errors=[task_error(error) for error in decode(claimed.errors)],
+        worker_ids=[*decode(claimed.worker_ids), worker_id],
     )
 
 
@@ -155,6 +128,5 @@ def finished(
     if status is Status.CANCELLED:
         errors.append(CANCELLED)
     ended = replace(result, status=SHOWN_AS[status], finished_at=finished_at, errors=errors)
-    if status is Status.SUCCESSFUL:
-        object.__setattr__(ended, "_return_value", return_value)
+    _put(ended, "_return_value", return_value)
     return ended

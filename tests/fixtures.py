@@ -12,6 +12,7 @@ import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import quote, urlencode
 
 import hypothesis
@@ -20,6 +21,7 @@ from django.conf import settings
 
 from demo_project.postgres import Cluster, throwaway_cluster
 from demo_project.postgres_programs import major_version
+from jobqueue import function
 from tests.alone import is_alone, room_for
 from tests.emptying import patch_flush
 
@@ -32,6 +34,14 @@ hypothesis.settings.load_profile("unhurried")
 FEW_PAGES = "64"  # of 8 kB
 # Folders with the longest waits first. `unit` is last: mypy takes half a minute without a cache.
 LONGEST = ("faults", "acceptance", "simulation", "interleavings", "unit")
+
+
+@pytest.fixture
+def own_registry() -> Iterator[None]:
+    """Forget the tasks that a test declares at its end."""
+    with patch.dict(function.declared):
+        yield
+    function.duplicates.clear()
 
 
 @pytest.fixture(scope="session")

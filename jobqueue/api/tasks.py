@@ -1,9 +1,9 @@
-"""Enqueue, cancel, requeue and wake tasks."""
+"""Cancel, requeue and wake tasks."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -22,38 +22,12 @@ from jobqueue.api.notifications import (
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.models import Task
-from jobqueue.records import CancelReport, Enqueued, NewTask, RequeueReport, Status
+from jobqueue.records import CancelReport, RequeueReport
 
 Report = TypeVar("Report", CancelReport, RequeueReport)
 
 LOCK_WAIT_SECONDS = 1.0  # how long a batch waits for rows that other transactions have locked
 LOCK_RETRY_SECONDS = 0.02
-
-
-def enqueue(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:
-    """
-    Insert tasks in the caller's transaction, with one statement per thousand. Results come in order.
-
-    After the commit, waiting executors are notified.
-    """
-    engine = engine_for(backend)
-    return _notify(engine, rows, engine.enqueue(rows))
-
-
-def enqueue_once(backend: str, rows: Sequence[NewTask]) -> list[Enqueued]:
-    """Insert as enqueue(). A row with an existing idempotency_key returns the task that has it."""
-    engine = engine_for(backend)
-    return _notify(engine, rows, engine.enqueue_once(rows))
-
-
-def _notify(engine: Engine, rows: Sequence[NewTask], answers: list[Enqueued]) -> list[Enqueued]:
-    ready = {
-        row.queue_name
-        for row, answer in zip(rows, answers, strict=True)
-        if answer.created and answer.status is Status.READY
-    }
-    notify_after_commit(engine, ready)
-    return answers
 
 
 def cancel(

@@ -12,9 +12,9 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.test import override_settings
 
-from jobqueue import Actor, Done, PollContext, function, registry, testing
+from jobqueue import Actor, Done, PollContext, registry, testing
 from jobqueue.checks import check_actors
-from jobqueue.compat import PACKAGE, InvalidTask, TaskResultMismatch
+from jobqueue.compat import PACKAGE, InvalidTask, TaskResultMismatch, TaskResultStatus
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.records import Status
 from tests.actor import actors
@@ -84,22 +84,16 @@ def test_async_methods_enqueue_and_read_results(stage: Stage) -> None:
 
 
 @override_settings(TASKS={"default": {"BACKEND": f"{PACKAGE}.backends.immediate.ImmediateBackend"}})
-def test_actor_with_other_backend_is_declared_but_not_enqueued(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("own_registry")
+def test_actor_with_other_backend_is_declared_but_not_polled() -> None:
     """Test settings may name backends of Django. The apps must still start."""
-    monkeypatch.setattr(function, "declared", function.Declarations(function.declared.tasks))
 
     def poll(self: Any, context: PollContext[Any]) -> Any: ...
 
     declared: Any = type("Elsewhere", (Actor,), {"__module__": __name__, "poll": poll})
-    words = r"^Elsewhere: actors need a backend of jobqueue; TASKS\['default'\] is another\.$"
-    for enqueue in (
-        declared.enqueue,
-        declared.using(key="a").enqueue,
-        async_to_sync(declared.aenqueue),
-        lambda: declared.enqueue_many([]),
-    ):
-        with pytest.raises(InvalidTask, match=words):
-            enqueue()
+    for result in (declared.enqueue(), declared.using(key="a").enqueue(), *declared.enqueue_many([((), {})])):
+        assert result.status == TaskResultStatus.FAILED
+        assert "Elsewhere is an actor. Enqueue it in a jobqueue backend" in result.errors[0].traceback
 
 
 def test_poll_may_be_a_generator(stage: Stage) -> None:

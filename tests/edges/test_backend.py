@@ -1,6 +1,5 @@
 """The contract of Django's task framework on both databases."""
 
-import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -337,11 +336,6 @@ def test_result_keeps_queue_and_priority(add: Any) -> None:
 def test_unknown_and_malformed_ids_do_not_exist(add: Any, result_id: Any) -> None:
     with pytest.raises(TaskResultDoesNotExist):
         add.get_result(result_id)
-
-
-def test_results_can_be_pickled(add: Any) -> None:
-    result = add.using(run_after=timedelta(hours=1), key="k").enqueue(1)
-    assert pickle.loads(pickle.dumps(result)) == result
 
 
 def test_result_of_another_function_is_a_mismatch(add: Any, alias: str) -> None:

@@ -11,7 +11,7 @@ from django.core.checks import Tags, run_checks
 from django.db import OperationalError, connections
 from django.db.migrations.recorder import MigrationRecorder
 
-from jobqueue import backend_checks, function
+from jobqueue import backend_checks, registry
 from jobqueue.cli import postgres_checks
 from jobqueue.engine import engine_for
 from jobqueue.engine.postgres import connection
@@ -310,7 +310,7 @@ class TestServer:
 
     def test_async_tasks_need_connections_if_registered(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert backend_checks.CONNECTIONS_FOR_ASYNC_TASKS == MAX_BODY_THREADS
-        monkeypatch.setattr(function, "declared", function.Declarations({"add": tasks.add}))
+        monkeypatch.setattr(registry, "declared", {"add": tasks.add})
         ExecutorFactory.create(slots=60)
         limits = {"max_connections": "100", "superuser_reserved_connections": "3", "connections": "5"}
         ((level, text, _),) = postgres_checks._connections(limits, read_stats(engine_for("default")))

@@ -12,6 +12,7 @@ from django.test import Client, override_settings
 from django.urls import include, path
 
 from jobqueue import conf
+from jobqueue.engine import engine_for
 from jobqueue.models import Task
 from tests import tasks as tests_tasks
 from tests.factories import make_user
@@ -230,16 +231,15 @@ def test_urls_work_under_a_namespace_of_the_site(client: Client) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_views_are_exempt_from_atomic_requests(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """ATOMIC_REQUESTS would answer with Django's error if the database is unreachable."""
-    from jobqueue.api import tasks as api
-
-    enqueue = api.enqueue_once
+    engine = engine_for("default")
+    enqueue = engine.enqueue_once
     seen = []
 
     def enqueue_and_look(*args: Any) -> Any:
         seen.append(len(connection.savepoint_ids))
         return enqueue(*args)
 
-    monkeypatch.setattr(api, "enqueue_once", enqueue_and_look)
+    monkeypatch.setattr(engine, "enqueue_once", enqueue_and_look)
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
 
     assert Shop(client).submit().status_code == 201

@@ -12,7 +12,7 @@ from django.db import OperationalError
 from django.test import AsyncRequestFactory, Client
 
 from jobqueue import api
-from jobqueue.api import tasks
+from jobqueue.engine import engine_for
 from jobqueue.http.request_body import read_body
 from jobqueue.http.responses import HttpError
 from jobqueue.http.submit import owned_key
@@ -172,14 +172,15 @@ class TestIdempotencyKey:
         assert pk_of(shop.submit(idempotency_key="k")) != pk_of(first)
 
     def test_repeat_of_a_task_pruned_during_the_request(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-        first, enqueue_once = shop.submit(idempotency_key="k"), tasks.enqueue_once
+        first, engine = shop.submit(idempotency_key="k"), engine_for("default")
+        enqueue_once = engine.enqueue_once
 
         def enqueue_and_prune(*args: Any) -> Any:
             answers = enqueue_once(*args)
             Task.objects.all().delete()
             return answers
 
-        monkeypatch.setattr(tasks, "enqueue_once", enqueue_and_prune)
+        monkeypatch.setattr(engine, "enqueue_once", enqueue_and_prune)
 
         again = shop.submit(idempotency_key="k")
 
@@ -413,7 +414,7 @@ class TestRefusals:
         def away(*_: Any) -> Iterator[Any]:
             raise OperationalError("connection refused")
 
-        monkeypatch.setattr(tasks, "enqueue_once", away)
+        monkeypatch.setattr(engine_for("default"), "enqueue_once", away)
 
         response = shop.submit()
 

@@ -236,8 +236,6 @@ IMPORTERS = {"import_string", "import_module", "__import__", "eval", "exec", "co
 KNOWN = {
     ("__init__.py", "__getattr__"),  # jobqueue's own public names, imported when they are used
     ("compat.py", ""),  # the task framework, whichever there is
-    ("function.py", "_rebuild"),  # a task that the site itself has pickled, for a process pool, say; rows hold none
-    ("actor.py", "_rebuild"),
     ("engine/schema.py", "missing_migrations"),  # where MIGRATION_MODULES of the site's settings has our migrations
 }
 UNSAFE = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "system", "popen"}

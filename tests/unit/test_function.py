@@ -1,7 +1,5 @@
 """@task: declaring, copying and checking tasks; no database."""
 
-import copy
-import pickle
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any
@@ -11,7 +9,7 @@ import pytest
 from django.test import override_settings
 
 import jobqueue
-from jobqueue import Actor, Backoff, FunctionTask, conf, function, registry, task
+from jobqueue import Actor, Backoff, FunctionTask, conf, registry, task
 from jobqueue.compat import PACKAGE, InvalidTask, InvalidTaskBackend, TaskResultStatus
 from jobqueue.task_options import limits, stored_options
 from tests import tasks
@@ -21,9 +19,7 @@ DUMMY = f"{PACKAGE}.backends.dummy.DummyBackend"
 SOON = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-@pytest.fixture(autouse=True)
-def registry_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(function, "declared", function.Declarations(function.declared.tasks))
+pytestmark = pytest.mark.usefixtures("own_registry")
 
 
 def double(number: int) -> int:
@@ -227,13 +223,6 @@ def test_tasks_are_hashable_and_comparable() -> None:
     declared = task(double)
     assert {declared, declared.using(), declared.using(metadata={"a": [1]})} >= {declared}
     assert declared.using() == declared
-
-
-@pytest.mark.parametrize("copied", [lambda value: pickle.loads(pickle.dumps(value)), copy.copy, copy.deepcopy])
-def test_task_is_equal_after_pickle_or_copy(copied: Any) -> None:
-    original = tasks.named.using(priority=3, key="k", run_after=timedelta(seconds=5))
-    assert copied(original) == original
-    assert registry.get("tests.stable") is tasks.named
 
 
 # --- which options hold

@@ -12,16 +12,13 @@ from django.core.checks.registry import registry as registry_of_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from jobqueue import function, registry, task
+from jobqueue import registry, task
 from jobqueue.backend import JobQueueBackend
 from jobqueue.checks import check_backends, check_task_names
 from jobqueue.compat import PACKAGE, are_backends_checked
 from tests import tasks
 
-
-@pytest.fixture(autouse=True)
-def registry_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(function, "declared", function.Declarations(function.declared.tasks))
+pytestmark = pytest.mark.usefixtures("own_registry")
 
 
 def first() -> None: ...

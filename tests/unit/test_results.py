@@ -74,12 +74,6 @@ def test_later_attempt_has_earlier_errors() -> None:
     assert (result.task.queue_name, result.task.priority) == ("slow", 5)
 
 
-@pytest.mark.parametrize(("args", "kwargs"), [({"a": 1}, {}), ([1], [2]), (None, {}), ("ab", {})])
-def test_arguments_of_wrong_shape_are_an_error(args: Any, kwargs: Any) -> None:
-    with pytest.raises(ValueError, match="not a list and an object"):
-        from_claimed(claimed(), tasks.add, args, kwargs, worker_id="x")
-
-
 def test_finished_result_carries_its_value() -> None:
     before = running()
     after = finished(before, status=Status.SUCCESSFUL, finished_at=NOON, return_value=[1])

@@ -138,7 +138,9 @@ def _send_children(completed: CompletedAttempt, identity: ExecutorIdentity) -> N
     now = completed.hold.now()
     for child in completed.outcome.effects.spawn:
         if (task := registry.get(child.task_type)) is not None:
-            result = results.enqueued(child, changed(task, backend=identity.backend), enqueued_at=now)
+            options = {"queue_name": child.queue_name, "priority": child.priority, "key": child.key}
+            task = changed(task, backend=identity.backend, run_after=child.wake_at, **options)
+            result = results.enqueued(child, task, id=child.id, enqueued_at=now)
             _send(task_enqueued, result, mask_for(child, identity.options))
 
 
