@@ -9,7 +9,7 @@ import pytest
 
 from jobqueue import Actor
 from jobqueue.engine import engine_for
-from jobqueue.engine.portable.commit import Committer
+from jobqueue.engine.portable.commit import Commits
 from jobqueue.records import CommitResult, Outcome
 from tests.actor.stage import AsyncPuppet, Puppet, Stage, parts
 
@@ -42,15 +42,15 @@ def database(request: pytest.FixtureRequest, options: Options) -> str:
 def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float | None]]:
     """Collect the waits that commits request, which a slow machine does not change."""
     seconds: list[float | None] = []
-    commit = Committer.commit
+    commit = Commits.commit
 
-    def recording_commit(committer: Committer, outcomes: Sequence[Outcome], **options: Any) -> CommitResult:
+    def recording_commit(committer: Commits, outcomes: Sequence[Outcome], **options: Any) -> CommitResult:
         for outcome in outcomes:
             waits = [wait for wait in (outcome.wake_after_seconds, outcome.recheck_after_seconds) if wait is not None]
             seconds.append(min(waits, default=None))
         return commit(committer, outcomes, **options)
 
-    monkeypatch.setattr(Committer, "commit", recording_commit)
+    monkeypatch.setattr(Commits, "commit", recording_commit)
     engine_for.cache_clear()  # the engine keeps references to methods of its parts
     yield seconds
     engine_for.cache_clear()

@@ -456,7 +456,7 @@ class TestRelease:
     def test_release_restores_ready_task(self, bench: Bench) -> None:
         claimed = bench.running()
         bench.set(claimed.id, attempts=2)
-        (claimed,) = bench.engine.claimer.read_claimed([claimed.id])
+        (claimed,) = bench.engine.claims.read_claimed([claimed.id])
 
         assert bench.engine.release([claimed]).done == {claimed.id: Status.READY}
         row = bench.row(claimed.id)

@@ -190,7 +190,7 @@ def test_rescue_counts_losses(bench: Bench) -> None:
 def test_batch_with_refused_outcome_counts_the_others(bench: Bench) -> None:
     bench.engine.enqueue([new() for _ in range(4)])
     good, bad, *others = (outcome(task, worker_id="w", has_succeeded=True) for task in bench.claim())
-    bad = outcome(bench.engine.claimer.read_claimed([bad.task_id])[0], worker_id="w", return_value="{not JSON")
+    bad = outcome(bench.engine.claims.read_claimed([bad.task_id])[0], worker_id="w", return_value="{not JSON")
 
     assert len(bench.commit(good, bad, *others).refused) == 1
     assert numbers(bench) == {"submitted": 4, "completed": 3}

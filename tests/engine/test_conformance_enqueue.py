@@ -6,6 +6,7 @@ import pytest
 from django.db import IntegrityError, connections
 from django.test.utils import CaptureQueriesContext
 
+from jobqueue.engine.portable.tasks import Tasks
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.records import CancelReport, CommitResult, RequeueReport, Status
 from jobqueue.serialization.ids import new_id
@@ -215,15 +216,15 @@ class TestIdempotencyKey:
     def test_idempotency_key_taken_between_query_and_insert(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        look, taken = bench.engine.enqueuer._seen, new(idempotency_key="order-1")
+        look, taken = Tasks._seen, new(idempotency_key="order-1")
 
-        def slow_look(keys):
-            found = look(keys)
+        def slow_look(tasks, keys):
+            found = look(tasks, keys)
             if not found:
                 bench.engine.enqueue([taken])
             return found
 
-        monkeypatch.setattr(bench.engine.enqueuer, "_seen", slow_look)
+        monkeypatch.setattr(Tasks, "_seen", slow_look)
 
         (answer,) = bench.engine.enqueue_once([new(idempotency_key="order-1")])
 
@@ -233,7 +234,7 @@ class TestIdempotencyKey:
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         bench.add(idempotency_key="order-1")
-        monkeypatch.setattr(bench.engine.enqueuer, "_seen", lambda keys: {})
+        monkeypatch.setattr(Tasks, "_seen", lambda tasks, keys: {})
 
         with pytest.raises(DuplicateKey):
             bench.engine.enqueue_once([new(idempotency_key="order-1")])

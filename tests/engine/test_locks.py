@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from jobqueue.engine.portable.prune import EXECUTORS_KEPT_SECONDS
-from jobqueue.engine.postgres import wake
+from jobqueue.engine.portable.tasks import EXECUTORS_KEPT_SECONDS
+from jobqueue.engine.postgres import messages
 from jobqueue.engine.postgres.connection import statement
 from jobqueue.models import Executor, FallbackHeartbeat
 from jobqueue.records import Command, CommitResult, Effects, NewMessage, RequeueReport, Status
@@ -391,7 +391,7 @@ class TestWaiting:
         assert bench.status(claimed.id) == status
 
     def test_wake_times_out_on_locked_task(self, fast_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(wake, "WAKE_LOCK_TIMEOUT", "10ms")
+        monkeypatch.setattr(messages, "WAKE_LOCK_TIMEOUT", "10ms")
         pk = fast_bench.suspended()
 
         with session() as blocker:
@@ -403,7 +403,7 @@ class TestWaiting:
         assert fast_bench.engine.wake([pk]) == 1
 
     def test_wake_restores_lock_timeout_of_caller(self, fast_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(wake, "WAKE_LOCK_TIMEOUT", "10ms")
+        monkeypatch.setattr(messages, "WAKE_LOCK_TIMEOUT", "10ms")
         free, locked = fast_bench.suspended(), fast_bench.suspended()
 
         with session() as blocker, transaction.atomic(), connection.cursor() as cursor:

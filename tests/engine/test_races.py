@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from django.db import connection, connections, transaction
 
-from jobqueue.engine.postgres import wake
+from jobqueue.engine.postgres import messages
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.records import ClaimedTask, Effects, NewMessage, NewTask, Outcome, RequeueReport, Status
 from tests.engine.bench import Bench, new, outcome
@@ -80,7 +80,7 @@ def test_two_tasks_sending_to_each_other_do_not_deadlock(
     bench: Bench, wait: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without locks in the order of ids, 169 of 400 such transactions deadlocked."""
-    monkeypatch.setattr(wake, "WAKE_LOCK_TIMEOUT", "30s")
+    monkeypatch.setattr(messages, "WAKE_LOCK_TIMEOUT", "30s")
     a = Writer(bench, "a")
     b = Writer(bench, "b", receiver=a.id)
     a.receiver = b.id

@@ -347,7 +347,7 @@ def test_pooler_that_loses_prepared_statements_turns_them_off(start: Start, capl
     """Change the session as another client of a pooler in transaction mode does."""
     running = start(poll_interval=0.05)
     engine = running.loop.engine
-    take = engine.claimer.take
+    take = engine.claims.take
 
     def after_another_client(demand: Any) -> Any:
         connection.connection.pgconn.exec_(b"DEALLOCATE ALL")  # behind the back of psycopg
@@ -355,7 +355,7 @@ def test_pooler_that_loses_prepared_statements_turns_them_off(start: Start, capl
 
     for number in range(3):
         wait_until(tasks.add.enqueue(number), Status.SUCCESSFUL)
-    with patch.object(engine.claimer, "take", after_another_client):
+    with patch.object(engine.claims, "take", after_another_client):
         for number in range(5):
             wait_until(tasks.add.enqueue(number), Status.SUCCESSFUL)
 

@@ -16,22 +16,16 @@ from django.db.models.functions import Cast
 from msgspec import structs
 
 from jobqueue.engine.clock import Clock, now_plus, rank_from
-from jobqueue.engine.portable.cancel import Cancelled, LockedRow
 from jobqueue.engine.portable.claim import RAW
 from jobqueue.engine.portable.commit import is_held
 from jobqueue.engine.portable.messages import Ending
-from jobqueue.engine.portable.requeue import Requeuer
-from jobqueue.engine.postgres.cancel import PostgresCanceller
-from jobqueue.engine.postgres.claim import PostgresClaimer
-from jobqueue.engine.postgres.commit import PostgresCommitter
+from jobqueue.engine.portable.tasks import Cancelled, LockedRow
 from jobqueue.engine.postgres.connection import PostgresDatabase, statement
 from jobqueue.engine.postgres.engine import PostgresEngine
-from jobqueue.engine.postgres.enqueue import PostgresEnqueuer
 from jobqueue.engine.postgres.executors import PostgresExecutors
-from jobqueue.engine.postgres.limits import PostgresLimits
 from jobqueue.engine.postgres.messages import PostgresMessages
-from jobqueue.engine.postgres.prune import PostgresPruner
-from jobqueue.engine.postgres.wake import PostgresWaker
+from jobqueue.engine.postgres.queues import PostgresQueues
+from jobqueue.engine.postgres.tasks import PostgresClaims, PostgresCommits, PostgresTasks
 from jobqueue.models import Task, TaskQuerySet
 from jobqueue.records import (
     ClaimedBatch,
@@ -61,7 +55,7 @@ class CommitInProgress(threading.local):
 in_progress = CommitInProgress()
 
 
-class Committer(PostgresCommitter):
+class Commits(PostgresCommits):
     """Records the outcomes that it commits."""
 
     def apply(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
@@ -92,7 +86,7 @@ class RewrittenDatabase(PostgresDatabase):
 class ReadsInboxWhileLocking(PostgresEngine):
     """Reads the inbox in the locking statement, whose snapshot is older than the lock."""
 
-    class committer_class(Committer):
+    class commits_class(Commits):
         def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Any]:
             unread = self.db.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
             rows = {
@@ -117,7 +111,7 @@ class NeverChecksInbox(PostgresEngine):
 class WakesWithoutLocking(PostgresEngine):
     """Skips a task that is RUNNING in its snapshot, although an open commit suspends it."""
 
-    class waker_class(PostgresWaker):
+    class messages_class(PostgresMessages):
         def wake(self, ids: Iterable[UUID]) -> int:
             suspended = self.db.tasks.suspended().filter(pk__in=list(ids))
             return suspended.update(status=Status.READY, rank=rank_from(Clock(), self.db.options.aging), wake_at=None)
@@ -126,7 +120,7 @@ class WakesWithoutLocking(PostgresEngine):
 class OmitsWakes(PostgresEngine):
     """Wakes the receivers that it could lock, and omits those locked by other transactions."""
 
-    class committer_class(PostgresCommitter):
+    class commits_class(PostgresCommits):
         def apply(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
             return replace(super().apply(outcomes, holder=holder, wait=wait), wake=frozenset())
 
@@ -137,7 +131,7 @@ class IgnoresClaimNumber(PostgresEngine):
     class database_class(RewrittenDatabase):
         name, words = "commit", (" AND locked.claim_number = given.claim_number", "")
 
-    class committer_class(Committer):
+    class commits_class(Commits):
         def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
             rows = super()._lock_for_commit(ids, wait=wait)
             for outcome in in_progress.outcomes:
@@ -149,7 +143,7 @@ class IgnoresClaimNumber(PostgresEngine):
 class ReportsBeforeClaimCheck(PostgresEngine):
     """Reports a child's end to its parent before it checks the claim."""
 
-    class committer_class(Committer):
+    class commits_class(Commits):
         def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
             rows = super()._lock_for_commit(ids, wait=wait)
             for outcome in in_progress.outcomes:
@@ -164,7 +158,7 @@ class ReportsBeforeClaimCheck(PostgresEngine):
 class ConsumesUpToHighestId(PostgresEngine):
     """Assumes that messages are committed in the order of their ids."""
 
-    class committer_class(PostgresCommitter):
+    class commits_class(PostgresCommits):
         def _consume(self, outcomes: Sequence[Outcome]) -> None:
             for outcome in outcomes:
                 if outcome.effects.consumed:
@@ -175,7 +169,7 @@ class ConsumesUpToHighestId(PostgresEngine):
 class WaitsForReceivers(PostgresEngine):
     """Waits for locks on receivers while it holds the locks of its own tasks."""
 
-    class committer_class(PostgresCommitter):
+    class commits_class(PostgresCommits):
         def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
             return super()._lock_for_commit(ids, wait=True)
 
@@ -183,7 +177,7 @@ class WaitsForReceivers(PostgresEngine):
 class ClaimsWithoutLocking(PostgresEngine):
     """Reads READY tasks and then claims them without a lock."""
 
-    class claimer_class(PostgresClaimer):
+    class claims_class(PostgresClaims):
         def _take_best(self, request: ClaimRequest) -> ClaimedBatch:
             ready = self.db.tasks.ready().filter(queue_name__in=request.queues).order_by("rank", "pk")
             found = list(ready.values_list("pk", "claim_number")[: request.limit])
@@ -205,19 +199,19 @@ class CancelsWithoutLocking(PostgresEngine):
 class ReadsDescendantsOnce(PostgresEngine):
     """Reads the descendants before it locks their parents, and misses children spawned since."""
 
-    class canceller_class(PostgresCanceller):
+    class tasks_class(PostgresTasks):
         def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
             if in_progress.descendants is None:
                 in_progress.descendants = super().descendants(ids)
             return set(in_progress.descendants)
 
-    committer_class = Committer
+    commits_class = Commits
 
 
 class PrunesWithoutLocking(PostgresEngine):
     """Deletes tasks that had finished before its lock, without a second check."""
 
-    class pruner_class(PostgresPruner):
+    class tasks_class(PostgresTasks):
         def _purge(self, status: str, kept_seconds: float, limit: int) -> int:
             ids = list(self.db.tasks.filter(status=status).values_list("pk", flat=True)[:limit])
             self.messages.delete_of(ids)
@@ -274,7 +268,7 @@ class WakesTooEarly(PostgresEngine):
 class ReleaseCountsAnAttempt(PostgresEngine):
     """Counts a released task as a failed attempt."""
 
-    class committer_class(PostgresCommitter):
+    class commits_class(PostgresCommits):
         def _write_rows(
             self, changes: Sequence[tuple[Outcome, Status]], holder: UUID | None = None
         ) -> dict[UUID, Status | None]:
@@ -369,7 +363,7 @@ class RescueOmitsParentReport(PostgresEngine):
 class CancelsRunningTasks(PostgresEngine):
     """Ends a RUNNING task as if it were queued."""
 
-    class canceller_class(PostgresCanceller):
+    class tasks_class(PostgresTasks):
         def cancel_locked(self, rows: Iterable[Any]) -> Cancelled:
             all_rows = list(rows)
             for row in all_rows:
@@ -381,7 +375,7 @@ class CancelsRunningTasks(PostgresEngine):
 class CancelOmitsParentReport(PostgresEngine):
     """Does not report a cancelled child, so the parent waits for ever."""
 
-    class canceller_class(PostgresCanceller):
+    class tasks_class(PostgresTasks):
         def cancel_locked(self, rows: Iterable[Any]) -> Cancelled:
             all_rows = list(rows)
             for row in all_rows:
@@ -392,7 +386,7 @@ class CancelOmitsParentReport(PostgresEngine):
 class RequeueKeepsAttempts(PostgresEngine):
     """Requeues a task with its used attempts."""
 
-    class requeuer_class(Requeuer):
+    class tasks_class(PostgresTasks):
         def _requeue_locked(self, ids: Sequence[UUID]) -> int:
             before = dict(self.db.tasks.filter(pk__in=ids).values_list("pk", "attempts"))
             requeued = super()._requeue_locked(ids)
@@ -404,7 +398,7 @@ class RequeueKeepsAttempts(PostgresEngine):
 class IgnoresKeys(PostgresEngine):
     """Enqueues a second task with the key of a live one."""
 
-    class enqueuer_class(PostgresEnqueuer):
+    class tasks_class(PostgresTasks):
         def _insert_batch(self, rows: Sequence[NewTask]) -> list[Enqueued]:
             return super()._insert_batch([structs.replace(row, key=None) for row in rows])
 
@@ -412,7 +406,7 @@ class IgnoresKeys(PostgresEngine):
 class IgnoresIdempotencyKeys(PostgresEngine):
     """Enqueues a second task with an idempotency key that was used after its check."""
 
-    class enqueuer_class(PostgresEnqueuer):
+    class tasks_class(PostgresTasks):
         def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
             existing = self._seen({row.idempotency_key for row in rows})
             new = [row for row in rows if row.idempotency_key not in existing]
@@ -428,7 +422,7 @@ class IgnoresIdempotencyKeys(PostgresEngine):
 class IgnoresRunningTasks(PostgresEngine):
     """Gives each claim the full concurrency limit of a queue."""
 
-    class limits_class(PostgresLimits):
+    class queues_class(PostgresQueues):
         def count_running(self, limits: Mapping[str, int]) -> dict[str, int]:
             return dict.fromkeys(limits, 0)
 
@@ -436,7 +430,7 @@ class IgnoresRunningTasks(PostgresEngine):
 class NeverSweeps(PostgresEngine):
     """Leaves tasks asleep that missed a wake."""
 
-    class waker_class(PostgresWaker):
+    class messages_class(PostgresMessages):
         def sweep(self, limit: int = 1000) -> int:
             return 0
 
@@ -444,6 +438,6 @@ class NeverSweeps(PostgresEngine):
 class SweepsAllSuspended(PostgresEngine):
     """Wakes every suspended task, with or without messages."""
 
-    class waker_class(PostgresWaker):
+    class messages_class(PostgresMessages):
         def _suspended_with_messages(self, limit: int) -> list[UUID]:
             return list(self.db.tasks.suspended().values_list("pk", flat=True)[:limit])

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from django.db import connections
 
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.postgres import wake
+from jobqueue.engine.postgres import messages
 from verification.interleavings.backend import IsolatedBackend
 from verification.interleavings.invariants import Snapshot, problems, run_to_end
 from verification.interleavings.orders import Explored, Plan, RunOne, estimate, explore
@@ -47,7 +47,7 @@ def isolated_backend(kind: type[Engine]) -> Iterator[IsolatedBackend]:
     """Yield an IsolatedBackend and delete its rows at the end."""
     backend = IsolatedBackend(kind)
     # Orders may be slow. Other tests cover the timeout.
-    with patch.object(wake, "WAKE_LOCK_TIMEOUT", "60s"):
+    with patch.object(messages, "WAKE_LOCK_TIMEOUT", "60s"):
         try:
             yield backend
         finally:

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from django.db import connections
 
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.postgres import wake
+from jobqueue.engine.postgres import messages
 from jobqueue.models import Counter, CounterDelta, Queue
 from verification.faults import history
 from verification.simulation.process import SimulationResult
@@ -30,7 +30,7 @@ def run(seeds: Sequence[int], moves: int, kind: type[Engine]) -> SimulationResul
     began = time.process_time()
     for name in DATABASES[1:]:
         connections.databases.setdefault(name, connections.databases["default"].copy())
-    with patch.object(wake, "WAKE_LOCK_TIMEOUT", "20ms"), recording():
+    with patch.object(messages, "WAKE_LOCK_TIMEOUT", "20ms"), recording():
         for seed in seeds:
             simulation = Simulation(kind, seed, DATABASES)
             found = perform(simulation, moves)

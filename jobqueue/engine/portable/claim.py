@@ -1,4 +1,4 @@
-"""Claim READY tasks for an executor, and find queues with READY tasks."""
+"""Claim READY tasks for an executor."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from django.db import connections
 from django.db.models import F, QuerySet, TextField
 from django.db.models.functions import Cast, Coalesce
 
-from jobqueue.engine.clock import Clock, now_plus
+from jobqueue.engine.clock import Clock
 from jobqueue.engine.portable.database import ISOLATION_LOSSES, Database, Part
-from jobqueue.engine.portable.limits import Limits
+from jobqueue.engine.portable.queues import Queues
 from jobqueue.failpoints import failpoint
 from jobqueue.models import Task
-from jobqueue.records import WAITING, ClaimedBatch, ClaimedTask, ClaimRequest, PoolName, Status
+from jobqueue.records import ClaimedBatch, ClaimedTask, ClaimRequest, PoolName, Status
 
 # Read as text and decoded per task, so that one undecodable row does not leave its batch RUNNING.
 RAW = ("args", "kwargs", "inner_state", "options", "metadata", "errors", "worker_ids")
 ISOLATED_READ = 10  # other executors may have locked the first ones
 
 
-class Claimer(Part):
-    def __init__(self, db: Database, limits: Limits) -> None:
+class Claims(Part):
+    def __init__(self, db: Database, queues: Queues) -> None:
         super().__init__(db)
-        self.limits = limits
+        self.queues = queues
 
     def claim(self, request: ClaimRequest) -> ClaimedBatch:
         """
@@ -53,9 +53,9 @@ class Claimer(Part):
         """
         with self.db.transaction():
             if request.limited:
-                request, _ = self.limits.within_limits(request)
+                request, _ = self.queues.within_limits(request)
             full = {name for name, maximum in request.max_per_queue.items() if maximum <= 0}
-            unlocked = {*self.limits.limited_queues()} - {*request.limited}
+            unlocked = {*self.queues.limited_queues()} - {*request.limited}
             for pk in self._isolated({*request.queues} - full - unlocked):
                 for number in self.db.lock([pk]).values_list("claim_number", flat=True):
                     if self._take(pk, number, request.executor_id):
@@ -66,14 +66,14 @@ class Claimer(Part):
     def take(self, request: ClaimRequest) -> ClaimedBatch:
         if not request.limited:
             return self._take_best(request)
-        request, locked = self.limits.within_limits(request)
+        request, locked = self.queues.within_limits(request)
         claims = self._take_best(request)
         claims.locked_queues = locked
         return claims
 
     def _take_best(self, request: ClaimRequest) -> ClaimedBatch:
-        unlocked = {*self.limits.limited_queues()} - {*request.limited}
-        queues = {*request.queues} - self.limits.paused() - unlocked
+        unlocked = {*self.queues.limited_queues()} - {*request.limited}
+        queues = {*request.queues} - self.queues.paused() - unlocked
         restricted = queues & {*request.max_per_queue, *request.limited}
         candidates: list[tuple[Any, ...]] = []
         for pool, limit in request.limits.items():
@@ -186,30 +186,14 @@ class Claimer(Part):
             for row in rows
         ]
 
-    def queues_in_use(self) -> list[str]:
-        """Name the queues that hold READY tasks, for an executor that serves every queue."""
-        return sorted(self.db.tasks.ready().order_by().values_list("queue_name", flat=True).distinct())
-
     def has_isolated(self, queues: Collection[str]) -> bool:
         """Whether a READY task that must run alone is in a queue that is neither paused nor full."""
-        open_queues = {*queues} - self.limits.full() if queues else set()
+        open_queues = {*queues} - self.queues.full() if queues else set()
         return bool(open_queues and self._isolated(open_queues))
 
     def _isolated(self, queues: Collection[str]) -> list[UUID]:
         """Find READY tasks that must run alone, best rank first, in queues that are not paused."""
         tasks = self.db.tasks.ready().filter(
-            executor_losses__gte=ISOLATION_LOSSES, queue_name__in={*queues} - self.limits.paused()
+            executor_losses__gte=ISOLATION_LOSSES, queue_name__in={*queues} - self.queues.paused()
         )
         return list(tasks.order_by("rank", "pk").values_list("pk", flat=True)[:ISOLATED_READ])
-
-    def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
-        """
-        Whether these queues (None: all) have no tasks that are ready, running, or due within these seconds.
-
-        Of a paused queue only the running tasks count.
-        """
-        rows = self.db.tasks if queues is None else self.db.tasks.filter(queue_name__in=queues)
-        open_rows = rows.exclude(queue_name__in=self.limits.paused())
-        alarms = open_rows.filter(status__in=WAITING)
-        soon = alarms.filter(wake_at__lte=now_plus(within_seconds))
-        return not (open_rows.ready().exists() or rows.running().exists() or soon.exists())

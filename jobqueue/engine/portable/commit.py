@@ -17,37 +17,35 @@ from django.db.models.lookups import LessThan
 from msgspec.structs import replace
 
 from jobqueue.engine.clock import Clock, from_now, rank_from
-from jobqueue.engine.portable.cancel import Canceller, LockedRow
 from jobqueue.engine.portable.counters import Attempted, Counters, of_attempts
 from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Database, Part, json_from, read_list
-from jobqueue.engine.portable.enqueue import Enqueuer
 from jobqueue.engine.portable.messages import Ending, Messages, ending_of
 from jobqueue.engine.portable.refusals import REFUSALS, is_refusal
-from jobqueue.engine.portable.wake import Waker
+from jobqueue.engine.portable.tasks import LockedRow, Tasks
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed
 from jobqueue.failpoints import failpoint
-from jobqueue.records import FINAL, WAITING, CommitResult, Enqueued, NewTask, Outcome, Status
+from jobqueue.records import (
+    FINAL,
+    WAITING,
+    ClaimedTask,
+    CommitResult,
+    Enqueued,
+    NewTask,
+    Outcome,
+    Status,
+    release_outcome,
+)
 
 logger = logging.getLogger(__name__)
 
 LOCKED_COLUMNS = tuple(LockedRow.__dataclass_fields__)
 
 
-class Committer(Part):
-    def __init__(
-        self,
-        db: Database,
-        enqueuer: Enqueuer,
-        messages: Messages,
-        canceller: Canceller,
-        waker: Waker,
-        counters: Counters,
-    ) -> None:
+class Commits(Part):
+    def __init__(self, db: Database, tasks: Tasks, messages: Messages, counters: Counters) -> None:
         super().__init__(db)
-        self.enqueuer = enqueuer
+        self.tasks = tasks
         self.messages = messages
-        self.canceller = canceller
-        self.waker = waker
         self.counters = counters
 
     def commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None = None, wait: bool = False) -> CommitResult:
@@ -90,15 +88,15 @@ class Committer(Part):
         own = {outcome.task_id for outcome in outcomes}
         others = {pk for outcome in outcomes for pk in other_tasks_of(outcome)}
         parents = [outcome.task_id for outcome in outcomes if outcome.effects.cancel_children]
-        descendants = self.canceller.descendants(parents)
+        descendants = self.tasks.descendants(parents)
         locked = self._lock_for_commit(own, wait=True) if wait else {}
         if unlocked := (own | others | descendants) - locked.keys():
             locked |= self._lock_for_commit(unlocked, wait=False)
         # A concurrent commit may have spawned children. Search again: locked tasks cannot spawn any more.
-        while new := self.canceller.descendants(parents) - descendants:
+        while new := self.tasks.descendants(parents) - descendants:
             descendants |= new
             locked |= self._lock_for_commit(new, wait=False)
-        descendants_of = {pk: self.canceller.descendants([pk]) for pk in parents}
+        descendants_of = {pk: self.tasks.descendants([pk]) for pk in parents}
         gone = self.db.missing(own - locked.keys())
         busy = self.messages.unreachable(others - locked.keys())
         held = [outcome for outcome in outcomes if is_held(outcome, locked.get(outcome.task_id), holder)]
@@ -114,9 +112,7 @@ class Committer(Part):
         notified = self._perform(ready, entering)
         # The search for children to cancel could not find these: they are inserted only now.
         ends_children = cancelled.union(parents)
-        self.canceller.cancel_queued(
-            [child.id for o in ready if o.task_id in ends_children for child in o.effects.spawn]
-        )
+        self.tasks.cancel_queued([child.id for o in ready if o.task_id in ends_children for child in o.effects.spawn])
         endings = [end for o in ready if (end := ending(o, entering[o.task_id], locked[o.task_id]))]
         notified |= self.messages.notify_parents(endings)
         dropped = Counter(end.child_id for end in endings if end.parent_id not in notified)
@@ -125,9 +121,9 @@ class Committer(Part):
         entering |= dict.fromkeys(self.messages.with_more_unread(left), Status.READY)
         self._write([(outcome, entering[outcome.task_id]) for outcome in ready])
         if to_cancel:
-            notified |= self.canceller.cancel_locked(locked[pk] for pk in to_cancel - entering.keys()).parents
+            notified |= self.tasks.cancel_locked(locked[pk] for pk in to_cancel - entering.keys()).parents
         notified -= entering.keys()
-        self.waker.wake_locked(notified & locked.keys())
+        self.messages.wake_locked(notified & locked.keys())
         return CommitResult(
             done=entering,
             lost=frozenset(gone | (own & locked.keys()) - {outcome.task_id for outcome in held}),
@@ -153,7 +149,7 @@ class Committer(Part):
             for child in outcome.effects.spawn
         ]
         if children:
-            refuse_taken_keys(children, self.enqueuer.insert(children))
+            refuse_taken_keys(children, self.tasks.insert(children))
         not_spawned = {child.id for o in outcomes for child in o.effects.spawn} - {child.id for child in children}
         sent = [m for outcome in outcomes for m in outcome.effects.send if m.task_id not in not_spawned]
         notified = {message.task_id for message in sent if not message.is_droppable}
@@ -241,6 +237,29 @@ class Committer(Part):
                 self.db.tasks.filter(pk__in=ids).annotate(**texts).values_list(*columns)
             )
         }
+
+    # --- release
+
+    def release(self, claims: Iterable[ClaimedTask]) -> CommitResult:
+        """Make claimed tasks READY at their old rank, or CANCELLED if requested. No attempt is counted."""
+        return self.commit([release_outcome(claimed) for claimed in claims])
+
+    def release_unknown_claims(self, executor_id: UUID, known: Collection[UUID]) -> int:
+        """
+        Release the tasks that an executor holds without knowing it, because the answer to its claim was lost.
+
+        Return how many. known: the tasks that it knows. Only the thread that claims for this executor may call this:
+        it would also release new claims of another thread.
+        """
+        columns = ("pk", "claim_number", "attempts", "parent_id", "unread_polls", "stale_polls")
+        tasks = self.db.tasks.running().filter(executor_id=executor_id).order_by("executor_id").only(*columns)
+        unknown = [release_outcome(task) for task in tasks if task.pk not in known]
+        if not unknown:
+            return 0
+        failpoint("release.before")
+        done = self.commit(unknown).done
+        failpoint("release.after")
+        return sum(status is Status.READY for status in done.values())
 
 
 def locked_rows(rows: Iterable[Sequence[Any]]) -> dict[UUID, LockedRow]:

@@ -16,7 +16,6 @@ from jobqueue.engine.portable.claim import RAW
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Database, Part, read_list
 from jobqueue.engine.portable.messages import Ending, Messages, ending_of
-from jobqueue.engine.portable.wake import Waker
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.failpoints import failpoint
 from jobqueue.models import CounterDelta, Executor, FallbackHeartbeat, Task, TaskQuerySet
@@ -29,10 +28,9 @@ AHEAD_SECONDS = 1.0
 
 
 class Executors(Part):
-    def __init__(self, db: Database, messages: Messages, waker: Waker, counters: Counters) -> None:
+    def __init__(self, db: Database, messages: Messages, counters: Counters) -> None:
         super().__init__(db)
         self.messages = messages
-        self.waker = waker
         self.counters = counters
 
     def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask]:
@@ -118,7 +116,7 @@ class Executors(Part):
             failpoint("rescue.before")
         failpoint("rescue.after")
         if notified:
-            self.waker.wake_or_defer(notified)
+            self.messages.wake_or_defer(notified)
         return [rescued for rescued, _ in taken]
 
     def _silent_executors(self) -> dict[UUID, float]:

@@ -1,4 +1,4 @@
-"""Messages to tasks: from code, from other tasks, and from ended children to their parents."""
+"""Messages to tasks, from code, other tasks and ended children; and the wake-up of tasks that wait."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
-from django.db.models import Count, TextField
+from django.db import DatabaseError, IntegrityError, transaction
+from django.db.models import Case, Count, Exists, F, Min, OuterRef, Q, TextField, When
 from django.db.models.functions import Cast
 
-from jobqueue.engine.clock import Clock
+from jobqueue.engine.clock import Clock, now_plus, rank_from
 from jobqueue.engine.portable.database import Part, json_from
 from jobqueue.exceptions import TaskFinished, TaskNotFound
+from jobqueue.failpoints import failpoint
 from jobqueue.models import InboxMessage
-from jobqueue.records import FINAL, NewMessage, Status, StoredMessage
+from jobqueue.records import FINAL, WAITING, NewMessage, Status, StoredMessage, WakeResult
 
 logger = logging.getLogger(__name__)
 
@@ -203,6 +204,76 @@ class Messages(Part):
     def with_more_unread(self, left: Mapping[UUID, int]) -> set[UUID]:
         """Return the locked tasks with more unread messages than their poll read and left."""
         return {pk for pk, count in self.count_unread(left).items() if count > left[pk]} if left else set()
+
+    # --- wake
+
+    def wake_due(self, limit: int = 1000) -> WakeResult:
+        """
+        Make SCHEDULED and SUSPENDED tasks READY when their wake_at has passed.
+
+        They rank by their wake_at. Locks: the rows, skipping locked ones.
+        """
+        alarms = self.db.tasks.filter(status__in=WAITING, wake_at__isnull=False)
+        due = alarms.filter(wake_at__lte=now_plus())
+        is_over = Q(timeout_at__isnull=True) | Q(timeout_at__lte=now_plus())
+        with self.db.transaction():
+            ids = list(due.order_by("wake_at").values_list("pk", flat=True)[:limit])
+            locked = [row.pk for row in self.db.lock(ids).only("pk")] if ids else []
+            count = due.filter(pk__in=locked).update(
+                status=Status.READY,
+                rank=rank_from(F("wake_at"), self.db.options.aging),
+                wake_at=None,
+                timed_out=Case(When(is_over, status=Status.SUSPENDED, then=True), default=F("timed_out")),
+            )
+            if count:
+                failpoint("due.before")
+        following = alarms.aggregate(at=Min("wake_at"))["at"]
+        seconds = None if following is None else (following - self.db.now()).total_seconds()
+        return WakeResult(count=count, next_seconds=seconds)
+
+    def wake(self, ids: Iterable[UUID]) -> int:
+        """
+        Make SUSPENDED tasks READY after the commit that sent them messages. Return how many.
+
+        It locks the tasks in id order, waits for their commits, and reads afterwards. Otherwise a task could seem to be
+        RUNNING in an older snapshot.
+        """
+        with self.db.transaction():
+            return self.wake_locked([row.pk for row in self.db.lock(ids, wait=True).only("pk")])
+
+    def wake_locked(self, ids: Collection[UUID]) -> int:
+        if not ids:
+            return 0
+        suspended = self.db.tasks.suspended().filter(pk__in=ids)
+        return suspended.update(status=Status.READY, rank=rank_from(Clock(), self.db.options.aging), wake_at=None)
+
+    def wake_or_defer(self, ids: Collection[UUID]) -> None:
+        """Wake tasks. If the database fails, the sweep wakes them: the caller's own work is committed."""
+        try:
+            failpoint("wake.before")
+            self.wake(ids)
+            failpoint("wake.after")
+        except DatabaseError as error:
+            logger.info("wake.deferred backend=%s tasks=%d error=%s", self.db.backend, len(ids), error)
+
+    def sweep(self, limit: int = 1000) -> int:
+        """
+        Wake SUSPENDED tasks that have unread messages, in case a wake-up was lost.
+
+        For a task that left messages unread, only newer messages count; it wakes by its wake_at.
+        Locks: the rows, skipping locked ones.
+        """
+        ids = self._suspended_with_messages(limit)
+        if not ids:
+            return 0
+        with self.db.transaction():
+            return self.wake_locked([row.pk for row in self.db.lock(ids).only("pk")])
+
+    def _suspended_with_messages(self, limit: int) -> list[UUID]:
+        unread = self.db.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
+        newer = unread.filter(sent_at__gt=OuterRef("last_attempted_at"))
+        stuck = self.db.tasks.suspended().filter(Q(Exists(unread), unread_polls=0) | Q(Exists(newer)))
+        return list(stuck.order_by("pk").values_list("pk", flat=True)[:limit])
 
 
 def stored_message(row: Sequence[Any]) -> StoredMessage:

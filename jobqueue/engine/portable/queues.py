@@ -1,22 +1,21 @@
-"""Queues: their depth, latency and executors. No statement counts a whole table."""
+"""Queues: depth, latency, limits and pauses. No statement counts a whole table."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from operator import attrgetter
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from jobqueue.engine.clock import now_plus
-from jobqueue.engine.portable.claim import Claimer
-from jobqueue.engine.portable.database import Database, Part
-from jobqueue.engine.portable.limits import Limits
+from jobqueue.engine.portable.database import Part
 from jobqueue.metrics import Depth, Gauges
 from jobqueue.models import Executor, TaskQuerySet
-from jobqueue.records import WAITING, QueueLatency, Status
+from jobqueue.records import WAITING, ClaimRequest, QueueLatency, Status
 
 MAX_COUNTED = 10_000  # tasks of a queue and status; above, the depth is an estimate
 QUEUES_READ = 1000
@@ -25,11 +24,6 @@ RUNNING_READ = 50_000  # of all queues together: no index has the queue first
 
 
 class Queues(Part):
-    def __init__(self, db: Database, claimer: Claimer, limits: Limits) -> None:
-        super().__init__(db)
-        self.claimer = claimer
-        self.limits = limits
-
     def gauges(self) -> Gauges:
         """
         Return the current figures of a backend.
@@ -113,7 +107,7 @@ class Queues(Part):
         now = self.db.now()
         alive = self._alive().filter(state=Executor.State.RUNNING)
         served = list(alive.values_list("queues", flat=True))
-        paused = self.limits.paused()
+        paused = self.paused()
         return [
             QueueLatency(
                 queue_name=name,
@@ -121,7 +115,7 @@ class Queues(Part):
                 is_paused=name in paused,
                 is_served=any(not names or name in names for names in served),
             )
-            for name in self.claimer.queues_in_use()[:QUEUES_READ]
+            for name in self.queues_in_use()[:QUEUES_READ]
             if (following := self._next(name))
         ]
 
@@ -135,7 +129,7 @@ class Queues(Part):
         waited = {name: (now - at).total_seconds() for name, at in reversed(due) if at}
         running = self.db.tasks.running().order_by("executor_id", "queue_name", "pk")
         waited |= {name: waited.get(name, 0.0) for name in running.values_list("queue_name", flat=True)[:TASKS_READ]}
-        paused = self.limits.paused() if waited else set()
+        paused = self.paused() if waited else set()
         return [
             QueueLatency(queue_name=name, latency_seconds=seconds, is_paused=name in paused, is_served=False)
             for name, seconds in waited.items()
@@ -152,3 +146,64 @@ class Queues(Part):
 
     def _waited(self, rank: datetime, priority: int, now: datetime) -> float:
         return (now - rank).total_seconds() - priority * self.db.options.aging
+
+    def queues_in_use(self) -> list[str]:
+        """Name the queues that hold READY tasks, for an executor that serves every queue."""
+        return sorted(self.db.tasks.ready().order_by().values_list("queue_name", flat=True).distinct())
+
+    def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
+        """
+        Whether these queues (None: all) have no tasks that are ready, running, or due within these seconds.
+
+        Of a paused queue only the running tasks count.
+        """
+        rows = self.db.tasks if queues is None else self.db.tasks.filter(queue_name__in=queues)
+        open_rows = rows.exclude(queue_name__in=self.paused())
+        alarms = open_rows.filter(status__in=WAITING)
+        soon = alarms.filter(wake_at__lte=now_plus(within_seconds))
+        return not (open_rows.ready().exists() or rows.running().exists() or soon.exists())
+
+    # --- limits and pauses
+
+    def limited_queues(self) -> list[str]:
+        """Name the queues that have a max_running."""
+        return sorted(self.db.queues.filter(max_running__isnull=False).values_list("name", flat=True))
+
+    def within_limits(self, request: ClaimRequest) -> tuple[ClaimRequest, frozenset[str]]:
+        """
+        Reduce a request to the free places of limited queues. Return the queues that are skipped, too.
+
+        The running tasks are counted in a later statement than the lock. In a single statement, two executors would
+        both use the snapshot from before their claims. Rows that others have locked are skipped, so that no executor
+        delays the commits of another.
+        Locks: the rows of limited queues FOR NO KEY UPDATE, in order of name, until the claim commits.
+        """
+        rows = self.lock_queues(request.limited)
+        limits = {name: most for name, most in rows.items() if most is not None}
+        running = self.count_running(limits) if limits else {}
+        free = {name: max(0, most - running.get(name, 0)) for name, most in limits.items()}
+        most = {
+            **request.max_per_queue,
+            **{name: min(count, request.max_per_queue.get(name, count)) for name, count in free.items()},
+        }
+        return replace(request, max_per_queue=most, limited=list(rows)), frozenset(request.limited) - rows.keys()
+
+    def lock_queues(self, names: Collection[str]) -> dict[str, int | None]:
+        rows = self.db.with_lock(self.db.queues.filter(name__in=names).order_by("name"))
+        return dict(rows.values_list("name", "max_running"))
+
+    def count_running(self, most: Mapping[str, int]) -> dict[str, int]:
+        """Count the running tasks of some queues, up to a maximum for each."""
+        running = self.db.tasks.running()
+        return {name: running.filter(queue_name=name)[:limit].count() for name, limit in most.items()}
+
+    def paused(self) -> set[str]:
+        paused = Q(resume_at__isnull=True) | Q(resume_at__gt=now_plus()), Q(paused_at__isnull=False)
+        return set(self.db.queues.filter(*paused).values_list("name", flat=True))
+
+    def full(self) -> set[str]:
+        """Name the queues that have reached their max_running."""
+        rows = self.db.queues.filter(max_running__isnull=False).values_list("name", "max_running")
+        limits = {name: most for name, most in rows if most is not None}
+        running = self.count_running(limits) if limits else {}
+        return {name for name, most in limits.items() if running.get(name, 0) >= most}

@@ -1,15 +1,17 @@
-"""Queues as statements of PostgreSQL."""
+"""Queues and counters as statements of PostgreSQL."""
 
 from __future__ import annotations
 
 import json
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import starmap
 from uuid import UUID
 
 from django.db import OperationalError
 
+from jobqueue.engine.portable.counters import Counters, Summed
 from jobqueue.engine.portable.queues import MAX_COUNTED, QUEUES_READ, RUNNING_READ, TASKS_READ, Queues
 from jobqueue.engine.postgres.connection import CHANNEL, PostgresDatabase
 from jobqueue.models import TaskQuerySet
@@ -35,7 +37,7 @@ class PostgresQueues(Queues):
         rows = self.db.query(
             "queue_depths",
             backend=self.db.backend,
-            queues=self.claimer.queues_in_use()[:QUEUES_READ],
+            queues=self.queues_in_use()[:QUEUES_READ],
             depth_limit=MAX_COUNTED + 1,
             queue_limit=QUEUES_READ,
         )
@@ -51,7 +53,7 @@ class PostgresQueues(Queues):
             backend=self.db.backend,
             aging=float(self.db.options.aging),
             timeout=float(self.db.options.heartbeat_timeout),
-            queues=self.claimer.queues_in_use()[:QUEUES_READ],
+            queues=self.queues_in_use()[:QUEUES_READ],
             task_limit=TASKS_READ,
         )
         return [
@@ -83,3 +85,33 @@ class PostgresQueues(Queues):
             100 * usage,
             self.db.options.poll_interval,
         )
+
+    def lock_queues(self, names: Collection[str]) -> dict[str, int | None]:
+        return dict(self.db.query_prepared("lock_queues", backend=self.db.backend, queues=list(names)))
+
+    def count_running(self, most: Mapping[str, int]) -> dict[str, int]:
+        return dict(
+            self.db.query_prepared(
+                "count_running", backend=self.db.backend, queues=list(most), most=list(most.values())
+            )
+        )
+
+    def queues_in_use(self) -> list[str]:
+        return sorted(name for (name,) in self.db.query_prepared("queues_in_use", backend=self.db.backend))
+
+    def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
+        ((is_drained,),) = self.db.query(
+            "is_drained",
+            backend=self.db.backend,
+            queues=self.queues_in_use() if queues is None else list(queues),
+            only_these=queues is not None,
+            within_seconds=float(within_seconds),
+        )
+        return bool(is_drained)
+
+
+class PostgresCounters(Counters):
+    db: PostgresDatabase
+
+    def _take_deltas(self, limit: int) -> list[Summed]:
+        return list(starmap(Summed, self.db.query("take_counter_deltas", delta_limit=limit)))

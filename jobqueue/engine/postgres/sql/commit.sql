@@ -37,7 +37,7 @@ held AS (
 ),
 written AS (
     UPDATE jobqueue_task AS task
-    SET status = held.entering, attempts = held.attempts, polls = task.polls + COALESCE(held.has_succeeded, FALSE)::int,
+    SET status = held.entering, attempts = held.attempts, polls = task.polls + (held.has_succeeded IS TRUE)::int,
         claimed_at = NULL, executor_id = NULL,
         unread_polls = COALESCE(held.unread_polls, 0), stale_polls = COALESCE(held.stale_polls, 0),
         timed_out = task.timed_out AND held.has_succeeded IS NOT TRUE,
@@ -83,10 +83,10 @@ counted AS (
     )
     SELECT backend, queue_name, task_type, clock_timestamp(), count(*) FILTER (WHERE entering = 'SUCCESSFUL'),
         count(*) FILTER (WHERE has_failed), count(*) FILTER (WHERE has_failed AND entering = 'SCHEDULED'),
-        count(*) FILTER (WHERE entering = 'FAILED'), count(worker_id), width_bucket(waited, edges) AS waited_about,
-        width_bucket(ran, edges) AS ran_about, sum(waited), sum(ran)
+        count(*) FILTER (WHERE entering = 'FAILED'), count(worker_id), width_bucket(waited, edges) AS wait_place,
+        width_bucket(ran, edges) AS run_place, sum(waited), sum(ran)
     FROM held, (VALUES (%(edges)s::float8[])) AS place (edges)
     WHERE worker_id IS NOT NULL OR entering = 'FAILED'
-    GROUP BY backend, queue_name, task_type, waited_about, ran_about
+    GROUP BY backend, queue_name, task_type, wait_place, run_place
 )
 SELECT locked.id, written.status FROM locked LEFT JOIN written USING (id)

@@ -1,0 +1,358 @@
+"""Tasks: enqueue, cancel, requeue and prune them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+from django.db.models.functions import Coalesce
+from msgspec.structs import replace
+
+from jobqueue.engine.clock import Clock, now_plus, rank_from
+from jobqueue.engine.portable.counters import Counters
+from jobqueue.engine.portable.database import Database, Part, json_from
+from jobqueue.engine.portable.messages import UNSUCCESSFUL, Messages, ending_of
+from jobqueue.exceptions import DuplicateKey
+from jobqueue.failpoints import failpoint
+from jobqueue.models import CounterDelta, FallbackHeartbeat, Task, TaskQuerySet
+from jobqueue.records import FINAL, CancelReport, Enqueued, NewTask, RequeueReport, Status
+
+ENQUEUE_BATCH = 1000  # rows per INSERT
+KEY_TRIES = 3  # a task with the key may come and go between the insert and the query
+ONCE_TRIES = 10  # other sessions may insert the same idempotency keys
+PARENTS_PER_QUERY = 1000
+EXECUTORS_KEPT_SECONDS = 86_400
+# For cancel() and its `may`.
+CANCEL_COLUMNS = (
+    "pk", "status", "parent_id", "parent_notified_at", "cancel_requested_at", "backend", "task_type", "queue_name"
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class LockedRow:
+    """Columns of a locked row. A model with deferred fields takes several times as long to build."""
+
+    pk: UUID
+    status: str
+    claim_number: int
+    cancel_requested_at: datetime | None
+    parent_id: UUID | None
+    parent_notified_at: datetime | None
+    executor_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Tasks that ended, running tasks with a request to cancel, and the parents that got a message."""
+
+    ended: frozenset[UUID]
+    running: frozenset[UUID]
+    parents: frozenset[UUID]
+
+
+class Tasks(Part):
+    def __init__(self, db: Database, messages: Messages, counters: Counters) -> None:
+        super().__init__(db)
+        self.messages = messages
+        self.counters = counters
+
+    # --- enqueue
+
+    def enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        """
+        Insert tasks in the caller's transaction. Return one answer for each row, in the same order.
+
+        A row with the key of a live task is not inserted. The answer names that task, which may have ended since.
+        Raises DuplicateKey if the transaction cannot see that task.
+        Locks: the new rows, in the order of their keys, so that two callers with the same keys do not deadlock.
+        Waits for a concurrent insert of the same key.
+        """
+        with self.db.transaction():
+            return self.insert(rows)
+
+    def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        """
+        Insert as enqueue() does. The answer to a used idempotency_key names its task, even if it has ended.
+
+        A loop around the insert, because ON CONFLICT covers one unique index only. Raises DuplicateKey if the
+        transaction cannot see the task. Locks: as enqueue(), in the order of these keys.
+        """
+        for _ in range(ONCE_TRIES):
+            holders = self._seen({row.idempotency_key for row in rows})
+            firsts: dict[str | UUID, NewTask] = {}
+            for row in rows:
+                if row.idempotency_key not in holders:
+                    firsts.setdefault(row.idempotency_key or row.id, row)
+            in_order = sorted(firsts.values(), key=lambda row: row.idempotency_key or "")
+            try:
+                with self.db.transaction():
+                    inserted = self.enqueue(in_order)
+            except IntegrityError:  # another session used a key; the next round finds it
+                continue
+            answers = {row.id: answer for row, answer in zip(in_order, inserted, strict=True)}
+            holders |= {row.idempotency_key: replace(answers[row.id], created=False) for row in in_order}
+            return [answers.get(row.id) or holders[row.idempotency_key] for row in rows]
+        raise DuplicateKey("An idempotency key is held by a task that this transaction cannot see.")
+
+    def _seen(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
+        """Return the tasks, live or ended, that have idempotency keys."""
+        return self._as_holders(self.db.tasks.filter(idempotency_key__in=keys), "idempotency_key")
+
+    def insert(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        now = self.db.now()
+        tasks = [self._new(row, now) for row in rows]
+        self.db.tasks.bulk_create([task for task in tasks if task.key is None], batch_size=ENQUEUE_BATCH)
+        answers = {task.pk: created(task) for task in tasks if task.key is None}
+        keyed = sorted((task for task in tasks if task.key is not None), key=lambda task: task.key or "")
+        for start in range(0, len(keyed), ENQUEUE_BATCH):
+            answers |= self._enqueue_keyed(keyed[start : start + ENQUEUE_BATCH])
+        submitted = Counter((row.queue_name, row.task_type) for row in rows if answers[row.id].created)
+        self.counters.add(
+            [CounterDelta(queue_name=queue, task_type=name, submitted=n) for (queue, name), n in submitted.items()]
+        )
+        return [answers[row.id] for row in rows]
+
+    def _enqueue_keyed(self, tasks: Sequence[Task]) -> dict[UUID, Enqueued]:
+        """Insert the tasks with a free key together, or one by one if another session takes a key."""
+        holders = self._holders_of({task.key for task in tasks})
+        first: dict[str | None, Task] = {}
+        for task in tasks:
+            first.setdefault(task.key, task)
+        free = [task for key, task in first.items() if key not in holders]
+        try:
+            with transaction.atomic(using=self.db.using):
+                self.db.tasks.bulk_create(free, batch_size=ENQUEUE_BATCH)
+        except IntegrityError:
+            return {task.pk: self._enqueue_one(task) for task in tasks}
+        answers = {task.pk: created(task) for task in free}
+        holders |= {task.key: replace(answers[task.pk], created=False) for task in free}
+        return {task.pk: answers.get(task.pk, holders[task.key]) for task in tasks}
+
+    def _enqueue_one(self, task: Task) -> Enqueued:
+        for _ in range(KEY_TRIES):
+            if holder := self._holders_of({task.key}).get(task.key):
+                return holder
+            try:
+                with transaction.atomic(using=self.db.using):
+                    self.db.tasks.bulk_create([task])
+            except IntegrityError:  # another session took the key; the next round finds it
+                continue
+            return created(task)
+        raise key_taken(task.key)
+
+    def _holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
+        """Return the live tasks that hold keys."""
+        return self._as_holders(self.db.tasks.live().filter(key__in=keys), "key")
+
+    def _as_holders(self, tasks: TaskQuerySet, column: str) -> dict[str | None, Enqueued]:
+        rows = tasks.values_list(column, "pk", "enqueued_at", "status")
+        return {key: Enqueued(pk, at, Status(status), False) for key, pk, at, status in rows}
+
+    def _new(self, row: NewTask, now: datetime) -> Task:
+        wake_at = moment(row.wake_at, row.wake_after_seconds, now)
+        is_due = wake_at is None or wake_at <= now
+        return Task(
+            id=row.id,
+            backend=self.db.backend,
+            queue_name=row.queue_name,
+            pool=row.pool,
+            task_type=row.task_type,
+            priority=row.priority,
+            rank=now - timedelta(seconds=row.priority * self.db.options.aging),
+            args=json_from(row.args),
+            kwargs=json_from(row.kwargs),
+            options=json_from(row.options),
+            metadata=json_from(row.metadata),
+            key=row.key,
+            idempotency_key=row.idempotency_key,
+            idempotency_digest=row.idempotency_digest,
+            parent_id=row.parent_id,
+            status=Status.READY if is_due else Status.SCHEDULED,
+            wake_at=None if is_due else wake_at,
+            expires_at=moment(row.expires_at, row.expires_after_seconds, now),
+            max_attempts=row.max_attempts,
+            enqueued_at=now,
+        )
+
+    # --- cancel
+
+    def cancel(
+        self,
+        ids: Collection[UUID],
+        *,
+        tree: bool = False,
+        wait: bool = True,
+        may: Callable[[Task], bool] | None = None,
+    ) -> CancelReport:
+        """
+        Cancel live tasks. Queued tasks end at once, running tasks at the next heartbeat of their executor.
+
+        tree: cancel all live descendants, too. A descendant with an earlier request is not counted again.
+        may: whether a task may be cancelled. If not, it is `not_allowed`; its descendants are checked nevertheless.
+        The caller wakes `parents` after the commit.
+        Locks: the rows in id order. Rows that other sessions have locked are `busy` unless `wait`.
+        """
+        requested = set(ids)
+        with self.db.transaction():
+            targets = requested | self.descendants(requested) if tree else requested
+            rows = list(self.db.lock(targets, wait=wait).only(*CANCEL_COLUMNS))
+            # A commit that held a lock may have spawned children. Their ids are later, so the order of locks holds.
+            while tree and (children := self.descendants(requested) - targets):
+                targets |= children
+                rows += self.db.lock(children, wait=wait).only(*CANCEL_COLUMNS)
+            busy = frozenset[UUID]() if wait else self.db.locked_elsewhere(targets, rows)
+            repeated = {row.pk for row in rows if row.cancel_requested_at is not None} - requested
+            denied = frozenset(row.pk for row in rows if may is not None and row.status not in FINAL and not may(row))
+            done = self.cancel_locked([row for row in rows if row.pk not in denied])
+        return CancelReport(
+            cancelled=len(done.ended),
+            requested=len(done.running - repeated),
+            skipped=len(requested - done.ended - done.running - busy - denied),
+            parents=done.parents,
+            busy=busy,
+            not_allowed=denied,
+        )
+
+    def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
+        """Return the live descendants of these tasks, also below tasks that have ended."""
+        live: set[UUID] = set()
+        seen: set[UUID] = set()
+        parents = list(ids)
+        while parents:
+            batch, parents = parents[:PARENTS_PER_QUERY], parents[PARENTS_PER_QUERY:]
+            children = dict(self.db.tasks.filter(parent_id__in=batch).values_list("pk", "finished_at"))
+            live |= {pk for pk, finished_at in children.items() if finished_at is None}
+            parents += children.keys() - seen
+            seen |= children.keys()
+        return live
+
+    def cancel_locked(self, rows: Iterable[Task | LockedRow]) -> Cancelled:
+        """End the locked tasks that are not RUNNING. Request the cancel of the others from their executors."""
+        live = {row.pk: row for row in rows if row.status not in FINAL}
+        running = {pk for pk, row in live.items() if row.status == Status.RUNNING}
+        queued = live.keys() - running
+        self.cancel_queued(queued)
+        if running:
+            self.db.tasks.filter(pk__in=running).update(cancel_requested_at=Coalesce("cancel_requested_at", Clock()))
+        endings = [ending for pk in queued if (ending := ending_of(live[pk], Status.CANCELLED, None))]
+        return Cancelled(frozenset(queued), frozenset(running), frozenset(self.messages.report_ends(endings)))
+
+    def cancel_queued(self, ids: Collection[UUID]) -> None:
+        """End tasks that this transaction has locked or inserted."""
+        if ids:
+            self.db.tasks.filter(pk__in=ids).update(
+                status=Status.CANCELLED, cancel_requested_at=Clock(), finished_at=Clock(), wake_at=None
+            )
+
+    # --- requeue
+
+    def requeue(self, ids: Collection[UUID], *, wait: bool = True) -> RequeueReport:
+        """
+        Put FAILED and CANCELLED tasks back READY, with all their attempts, their state and inbox.
+
+        A task whose key a live task holds stays unchanged. Locks: the rows in id order. Rows locked by other sessions
+        are `busy` unless `wait`. Waits for a concurrent insert of the same key.
+        """
+        with self.db.transaction():
+            seen = list(self.db.lock(ids, wait=wait).only("pk", "status", "key"))
+            busy = frozenset[UUID]() if wait else self.db.locked_elsewhere(ids, seen)
+            rows = [row for row in seen if row.status in UNSUCCESSFUL]
+            free = self._with_free_keys(rows)
+            requeued = self._requeue_free(free)
+        skipped = len(set(ids) - busy) - len(rows)
+        return RequeueReport(requeued=requeued, key_taken=len(rows) - requeued, skipped=skipped, busy=busy)
+
+    def _with_free_keys(self, rows: Sequence[Task]) -> list[UUID]:
+        """Return the tasks without a key, and the first task of each key that no live task holds."""
+        keys = {row.key for row in rows if row.key is not None}
+        taken = set(self.db.tasks.live().filter(key__in=keys).values_list("key", flat=True)) if keys else set()
+        free = []
+        for row in rows:
+            if row.key not in taken:
+                free.append(row.pk)
+                taken |= {row.key} - {None}
+        return free
+
+    def _requeue_free(self, ids: Sequence[UUID]) -> int:
+        """Requeue locked tasks. On a key conflict, retry in halves, so that only conflicting tasks stay unchanged."""
+        try:
+            with transaction.atomic(using=self.db.using):
+                return self._requeue_locked(ids)
+        except IntegrityError:
+            if len(ids) == 1:
+                return 0
+        half = len(ids) // 2
+        return self._requeue_free(ids[:half]) + self._requeue_free(ids[half:])
+
+    def _requeue_locked(self, ids: Sequence[UUID]) -> int:
+        return self.db.tasks.filter(pk__in=ids, status__in=UNSUCCESSFUL).update(
+            status=Status.READY,
+            rank=rank_from(Clock(), self.db.options.aging),
+            attempts=0,
+            executor_losses=0,
+            wake_at=None,
+            expires_at=None,
+            cancel_requested_at=None,
+            finished_at=None,
+            return_value=None,
+        )
+
+    # --- prune
+
+    def prune(self, limit: int = 1000) -> int:
+        """
+        Delete ended tasks older than RETENTION, their messages first.
+
+        Executors, fallback heartbeats and counted minutes are deleted after a day.
+
+        Return the number of deleted tasks. limit: per status. Does nothing while another session prunes.
+        Locks: the rows FOR UPDATE, skipping locked ones: a task stays while a sender locks it.
+        """
+        with self.db.transaction():
+            if not self._may_prune():
+                return 0
+            silent = self.db.lock_for_update(self.db.executors.filter(heartbeat__lt=now_plus(-EXECUTORS_KEPT_SECONDS)))
+            self.db.executors.filter(pk__in=[row.pk for row in silent.only("pk")]).delete()
+            FallbackHeartbeat.objects.using(self.db.using).filter(at__lt=now_plus(-EXECUTORS_KEPT_SECONDS)).delete()
+            self.counters.prune_minutes(limit)
+            kept = self.db.options.retention.items()
+            count = sum(self._purge(status, seconds, limit) for status, seconds in kept if seconds is not None)
+            if count:
+                failpoint("prune.before")
+        if count:
+            failpoint("prune.after")
+        return count
+
+    def prune_status(self, status: str, kept_seconds: float, limit: int = 1000) -> int:
+        """Delete tasks that ended with a status, and before `kept_seconds`, the oldest first. Locks: as prune()."""
+        with self.db.transaction():
+            return self._purge(status, kept_seconds, limit)
+
+    def _may_prune(self) -> bool:
+        """Whether no other session prunes. Without such a lock, two sessions delete different rows, or one waits."""
+        return True
+
+    def _purge(self, status: str, kept_seconds: float, limit: int) -> int:
+        old = self.db.tasks.filter(status=status, finished_at__lte=now_plus(-kept_seconds)).order_by("finished_at")
+        ids = [row.pk for row in self.db.lock_for_update(old).only("pk")[:limit]]
+        if ids:
+            self.messages.delete_of(ids)
+            self.db.tasks.filter(pk__in=ids)._raw_delete(self.db.using)
+        return len(ids)
+
+
+def created(task: Task) -> Enqueued:
+    return Enqueued(task.pk, task.enqueued_at, Status(task.status), True)
+
+
+def moment(at: datetime | None, after_seconds: float | None, now: datetime) -> datetime | None:
+    """Return a requested time: `at`, or so many seconds from now."""
+    return at if at is not None or after_seconds is None else now + timedelta(seconds=after_seconds)
+
+
+def key_taken(key: str | None) -> DuplicateKey:
+    return DuplicateKey(f"The key {key!r} is held by a task that this transaction cannot see.")
