@@ -96,7 +96,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     max_attempts: with the first one. timeout: seconds for one attempt. expires: the latest start, a datetime or
     a timedelta from the enqueue. name: the task's name in rows in place of its dotted path, so that the function can
     move. retry_on: exceptions that are retried; None for all. give_up_on: exceptions that are not retried; it wins.
-    atomic: the function and its completion are one transaction. submit: whether HTTP may submit the task.
+    atomic: the function and its completion are one transaction. allow_http: whether HTTP may submit the task.
     key: at most one live task of the backend has it.
     """
 
@@ -151,6 +151,11 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
             raise TypeError(f"using() takes no option {option!r}; it takes {', '.join(ChangedOptions.__annotations__)}")
         changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         return replace(self, **changes)
+
+    if TYPE_CHECKING:  # Django's own methods. Without stubs for django.tasks, mypy would not check their arguments.
+
+        def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]: ...
+        async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]: ...
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[P, R]]:
         """

@@ -21,6 +21,17 @@ LIVE = [str(status) for status in records.LIVE]
 FINAL = [str(status) for status in records.FINAL]
 
 
+def index(name: str, *fields: str, **condition: Any) -> models.Index:
+    """Return an index on the rows that meet a condition."""
+    return models.Index(fields=fields, name=f"jobqueue_{name}", condition=Q(**condition) if condition else None)
+
+
+def unique(name: str, *fields: str, **condition: Any) -> models.UniqueConstraint:
+    """Return a constraint: among the rows that meet a condition, the fields are unique."""
+    where = Q(**condition) if condition else None
+    return models.UniqueConstraint(fields=fields, name=f"jobqueue_{name}", condition=where)
+
+
 class TaskQuerySet(models.QuerySet["Task"]):
     """Filter tasks by state."""
 
@@ -86,13 +97,7 @@ class Task(models.Model):
     idempotency_digest = models.CharField(_("idempotency digest"), max_length=64, null=True)
     # No foreign key in the database: a parent may be pruned before its children.
     parent = models.ForeignKey(
-        "self",
-        models.DO_NOTHING,
-        null=True,
-        related_name="children",
-        db_constraint=False,
-        db_index=False,
-        verbose_name=_("parent"),
+        "self", models.DO_NOTHING, null=True, related_name="children", db_constraint=False, db_index=False
     )
 
     # Where executors run it. One that finds the function in the other pool corrects it.
@@ -140,60 +145,24 @@ class Task(models.Model):
             ("submit_task", "Can submit tasks over HTTP"),
         ]
         indexes = [
-            models.Index(
-                fields=["backend", "queue_name", "pool", "rank", "id"],
-                name="jobqueue_task_ready",
-                condition=Q(status="READY"),
-            ),
-            models.Index(
-                fields=["backend", "wake_at"],
-                name="jobqueue_task_wake_at",
-                condition=Q(wake_at__isnull=False, status__in=["SCHEDULED", "SUSPENDED"]),
-            ),
-            models.Index(
-                fields=["executor_id", "queue_name", "id"], name="jobqueue_task_running", condition=Q(status="RUNNING")
-            ),
+            index("task_ready", "backend", "queue_name", "pool", "rank", "id", status="READY"),
+            index("task_wake_at", "backend", "wake_at", wake_at__isnull=False, status__in=["SCHEDULED", "SUSPENDED"]),
+            index("task_running", "executor_id", "queue_name", "id", status="RUNNING"),
             # Tasks that run alone, because they lost executors.
-            models.Index(
-                fields=["backend", "queue_name", "rank", "id"],
-                name="jobqueue_task_isolated",
-                condition=Q(status="READY", executor_losses__gte=2),
-            ),
+            index("task_isolated", "backend", "queue_name", "rank", "id", status="READY", executor_losses__gte=2),
             # The sweep looks here for tasks with unread messages.
-            models.Index(fields=["backend", "id"], name="jobqueue_task_suspended", condition=Q(status="SUSPENDED")),
-            models.Index(
-                fields=["task_type", "finished_at"], name="jobqueue_task_failed", condition=Q(status="FAILED")
-            ),
-            models.Index(
-                fields=["backend", "status", "finished_at"],
-                name="jobqueue_task_finished",
-                condition=Q(finished_at__isnull=False),
-            ),
+            index("task_suspended", "backend", "id", status="SUSPENDED"),
+            index("task_failed", "task_type", "finished_at", status="FAILED"),
+            index("task_finished", "backend", "status", "finished_at", finished_at__isnull=False),
             # A repeated message to a key is recognized after the task has ended.
-            models.Index(
-                fields=["backend", "key"],
-                name="jobqueue_task_ended_key",
-                condition=Q(finished_at__isnull=False, key__isnull=False),
-            ),
-            models.Index(fields=["parent"], name="jobqueue_task_children", condition=Q(parent__isnull=False)),
+            index("task_ended_key", "backend", "key", finished_at__isnull=False, key__isnull=False),
+            index("task_children", "parent", parent__isnull=False),
             # Counts waiting tasks. READY and RUNNING ones are counted by the indexes above.
-            models.Index(
-                fields=["backend", "queue_name", "status"],
-                name="jobqueue_task_waiting",
-                condition=Q(status__in=["SCHEDULED", "SUSPENDED"]),
-            ),
+            index("task_waiting", "backend", "queue_name", "status", status__in=["SCHEDULED", "SUSPENDED"]),
         ]
         constraints = [
-            models.UniqueConstraint(
-                fields=["backend", "key"],
-                name="jobqueue_task_key",
-                condition=Q(finished_at__isnull=True, key__isnull=False),
-            ),
-            models.UniqueConstraint(
-                fields=["backend", "idempotency_key"],
-                name="jobqueue_task_idempotency",
-                condition=Q(idempotency_key__isnull=False),
-            ),
+            unique("task_key", "backend", "key", finished_at__isnull=True, key__isnull=False),
+            unique("task_idempotency", "backend", "idempotency_key", idempotency_key__isnull=False),
             models.CheckConstraint(condition=Q(status__in=LIVE + FINAL), name="jobqueue_task_status"),
         ]
 
@@ -226,15 +195,11 @@ class InboxMessage(models.Model):
         verbose_name = _("message")
         verbose_name_plural = _("messages")
         indexes = [
-            models.Index(fields=["task", "id"], name="jobqueue_inbox_task"),
-            models.Index(fields=["task", "id"], name="jobqueue_inbox_unread", condition=Q(consumed_at__isnull=True)),
+            index("inbox_task", "task", "id"),
+            index("inbox_unread", "task", "id", consumed_at__isnull=True),
         ]
         constraints = [
-            models.UniqueConstraint(
-                fields=["task", "dedupe_key"],
-                name="jobqueue_inbox_dedupe",
-                condition=Q(dedupe_key__isnull=False),
-            ),
+            unique("inbox_dedupe", "task", "dedupe_key", dedupe_key__isnull=False),
         ]
 
     def __str__(self) -> str:
@@ -288,7 +253,7 @@ class FallbackHeartbeat(models.Model):
     class Meta:
         db_table = "jobqueue_fallbackheartbeat"
         default_permissions = ()
-        indexes = [models.Index(fields=["executor_id", "at"], name="jobqueue_fallback_heartbeat")]
+        indexes = [index("fallback_heartbeat", "executor_id", "at")]
 
     def __str__(self) -> str:
         return f"{self.executor_id} at {self.at}"
@@ -312,7 +277,7 @@ class Queue(models.Model):
         verbose_name_plural = _("queues")
         permissions = [("pause_queue", "Can pause, resume and limit queues")]
         constraints = [
-            models.UniqueConstraint(fields=["backend", "name"], name="jobqueue_queue_name"),
+            unique("queue_name", "backend", "name"),
             models.CheckConstraint(
                 condition=Q(max_running__isnull=True) | Q(max_running__gt=0), name="jobqueue_queue_max_running"
             ),
@@ -352,16 +317,8 @@ class Counter(models.Model):
         default_permissions = ()
         permissions = [("view_metrics", "Can see metrics over HTTP")]
         constraints = [
-            models.UniqueConstraint(
-                fields=["backend", "queue_name", "task_type"],
-                name="jobqueue_counter_total",
-                condition=Q(minute__isnull=True),
-            ),
-            models.UniqueConstraint(
-                fields=["minute", "backend", "queue_name", "task_type"],
-                name="jobqueue_counter_minute",
-                condition=Q(minute__isnull=False),
-            ),
+            unique("counter_total", "backend", "queue_name", "task_type", minute__isnull=True),
+            unique("counter_minute", "minute", "backend", "queue_name", "task_type", minute__isnull=False),
         ]
 
     def __str__(self) -> str:
