@@ -1,20 +1,45 @@
 """
 Functions that change the queue, for views, tasks, the admin and commands.
 
-`tasks` enqueues, cancels, requeues and wakes. `messages` sends. `queues` pauses and limits. `executors` commands.
+`tasks` cancels, requeues and wakes. `messages` sends. `queues` pauses and limits queues, and commands executors.
 `notifications` does what follows a commit. `backends` finds the backend of an id.
 
 Each function takes the backend's alias where it matters. Ids are UUIDs or their text. Changes are made in the
 caller's transaction, notifications and wake-ups after its commit. `__all__` is public.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from asgiref.sync import sync_to_async
+
 from jobqueue.api.backends import aliases as aliases
 from jobqueue.api.backends import declared_queues as declared_queues
-from jobqueue.api.executors import command
-from jobqueue.api.messages import asend, asend_many, send, send_many
-from jobqueue.api.queues import alimit, apause, aresume, limit, pause, resume
-from jobqueue.api.tasks import acancel, arequeue, awake, cancel, requeue, wake
+from jobqueue.api.messages import send, send_many
+from jobqueue.api.queues import command, limit, pause, resume
+from jobqueue.api.tasks import cancel, requeue, wake
 from jobqueue.records import Command
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def as_async(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Return a coroutine function that runs a function on the database connections of synchronous code."""
+
+    @wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
+
+    return call
+
+
+acancel, arequeue, awake = as_async(cancel), as_async(requeue), as_async(wake)
+asend, asend_many = as_async(send), as_async(send_many)
+apause, aresume, alimit = as_async(pause), as_async(resume), as_async(limit)
 
 __all__ = [
     "Command",

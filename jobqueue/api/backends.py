@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Protocol, cast
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -24,26 +24,13 @@ def aliases() -> list[str]:
     return [alias for alias in task_backends if issubclass(task_backends[alias].task_class, FunctionTask)]
 
 
-class _BackendOfRows(Protocol):
-    """What JobQueueBackend provides. The backend imports this package."""
-
-    def new_row(
-        self,
-        task: FunctionTask[..., Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        *,
-        id: UUID,  # noqa: A002 - the column's name
-        parent_id: UUID,
-    ) -> NewTask: ...
-
-
 def child_row(
     task: FunctionTask[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, pk: UUID, parent: UUID
 ) -> NewTask:
     """Make the row of a child in its task's backend, without inserting it. Raises as enqueue() does."""
-    backend = cast(_BackendOfRows, task_backends[task.backend])
-    return backend.new_row(task, args, kwargs, id=pk, parent_id=parent)
+    backend: Any = task_backends[task.backend]  # a JobQueueBackend, whose module imports this package
+    row: NewTask = backend.new_row(task, args, kwargs, id=pk, parent_id=parent)
+    return row
 
 
 def declared_queues(backend: str) -> set[str]:

@@ -7,8 +7,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from asgiref.sync import sync_to_async
-
 from jobqueue import registry
 from jobqueue.actions import Send, Spawn
 from jobqueue.actor import ActorTask
@@ -67,16 +65,6 @@ def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, bac
     sent = engine.send(rows)
     after_commit(engine, partial(wake_and_notify, engine, frozenset(ids)))
     return sent
-
-
-async def asend(to: UUID | str, body: Any = None, **options: Any) -> int | None:
-    """See send()."""
-    return await sync_to_async(send, thread_sensitive=True)(to, body, **options)
-
-
-async def asend_many(messages: Iterable[Send], **options: Any) -> list[int]:
-    """See send_many()."""
-    return await sync_to_async(send_many, thread_sensitive=True)(messages, **options)
 
 
 def receivers(engine: Engine, names: Sequence[UUID | str | Spawn], dedupe_keys: Sequence[str | None]) -> list[UUID]:

@@ -1,15 +1,20 @@
-"""Pause and limit queues."""
+"""Pause and limit queues, and send commands to executors."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
+from uuid import UUID
 
-from asgiref.sync import sync_to_async
+from django.db import transaction
 
 from jobqueue.api.notifications import notify_after_commit
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
+from jobqueue.models import Executor
+from jobqueue.records import Command
 from jobqueue.serialization.text import is_text
 from jobqueue.task_options import time_problems
 
@@ -43,21 +48,11 @@ def pause(
     _write_queue(engine, queue_name, paused_at=now, paused_by=by, pause_reason=reason, resume_at=resume_at)
 
 
-async def apause(queue_name: str, **options: Any) -> None:
-    """See pause()."""
-    await sync_to_async(pause, thread_sensitive=True)(queue_name, **options)
-
-
 def resume(queue_name: str, *, backend: str = "default") -> None:
     """Let executors claim tasks of a paused queue again."""
     engine = engine_for(backend)
     engine.queues.filter(name=queue_name).update(paused_at=None, paused_by="", pause_reason="", resume_at=None)
     notify_after_commit(engine, {queue_name})
-
-
-async def aresume(queue_name: str, **options: Any) -> None:
-    """See resume()."""
-    await sync_to_async(resume, thread_sensitive=True)(queue_name, **options)
 
 
 def limit(queue_name: str, max_running: int | None, *, backend: str = "default") -> None:
@@ -78,12 +73,22 @@ def limit(queue_name: str, max_running: int | None, *, backend: str = "default")
     notify_after_commit(engine, {queue_name})
 
 
-async def alimit(queue_name: str, max_running: int | None, **options: Any) -> None:
-    """See limit()."""
-    await sync_to_async(limit, thread_sensitive=True)(queue_name, max_running, **options)
-
-
 def _write_queue(engine: Engine, name: str, **columns: Any) -> None:
     if not is_text(name, 128):
         raise ValueError(f"A queue name must be a text of 1 to 128 characters, not {name!r:.200}.")
     engine.queues.update_or_create(backend=engine.alias, name=name, defaults=columns)
+
+
+def command(executor_ids: Iterable[UUID | str], command: Command, *, backend: str = "default") -> int:
+    """
+    Ask executors to claim nothing more (PAUSE), to claim again (RESUME) or to stop gracefully (STOP).
+
+    Each obeys within about a second, on any host. Its row's `state` shows what it does. Returns how many of them have
+    not stopped yet. The command is written after the commit, because a transaction that locked an executor's row
+    would block its heartbeat.
+    """
+    engine = engine_for(backend)
+    ids = [UUID(str(pk)) for pk in executor_ids]
+    active = engine.executors.filter(pk__in=ids).exclude(state=Executor.State.STOPPED).count()
+    transaction.on_commit(partial(engine.command, ids, Command(command)), using=engine.database)
+    return active

@@ -445,7 +445,7 @@ class TestExecutors:
 
     @pytest.mark.parametrize("by", ["name", "id", "all"])
     def test_executor_that_does_not_answer_is_named(self, backend, make_executor, run, by, monkeypatch) -> None:
-        monkeypatch.setattr("jobqueue.api.executors.transaction.on_commit", lambda call, **_: call())
+        monkeypatch.setattr("jobqueue.api.queues.transaction.on_commit", lambda call, **_: call())
         row = make_executor(name="web-a")
         lost = make_executor(lost=True, name="web-a")
         whom = {"name": "web-a", "id": str(row.pk), "all": "--all"}[by]
