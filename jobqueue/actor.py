@@ -5,24 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from traceback import format_exception_only
 from types import UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Unpack
 from uuid import UUID
 
 import msgspec
 
 from jobqueue.actions import Action, Kind, Message
-from jobqueue.backoff import Backoff
 from jobqueue.compat import (
-    DEFAULT_TASK_BACKEND_ALIAS,
-    DEFAULT_TASK_PRIORITY,
-    DEFAULT_TASK_QUEUE_NAME,
     InvalidTask,
     TaskResult,
 )
-from jobqueue.function import Call, FunctionTask
+from jobqueue.function import Call, CommonOptions, FunctionTask
 from jobqueue.serialization import typed
 from jobqueue.serialization.arguments import signature_of
 
@@ -134,6 +129,12 @@ class ActorTask(FunctionTask[Any, Any]):
     actor: type[Actor[Any]] = field(default=None, hash=False)  # type: ignore[assignment]
 
 
+class ActorOptions(CommonOptions, total=False):
+    """Keywords of an actor class."""
+
+    abstract: bool
+
+
 class Actor(Generic[S]):
     """
     A task that is polled many times, with state and an inbox.
@@ -151,57 +152,22 @@ class Actor(Generic[S]):
     State: ClassVar[Any] = dict
     Message: ClassVar[Any] = Any
     task: ClassVar[ActorTask]
-    _given: ClassVar[dict[str, Any]] = {
-        "queue_name": DEFAULT_TASK_QUEUE_NAME,
-        "backend": DEFAULT_TASK_BACKEND_ALIAS,
-        "priority": DEFAULT_TASK_PRIORITY,
-    }
+    _options: ClassVar[ActorOptions] = {}
 
-    def __init_subclass__(
-        cls,
-        *,
-        name: str | None = None,
-        queue_name: str | None = None,
-        backend: str | None = None,
-        priority: int | None = None,
-        max_attempts: int | None = None,
-        backoff: Backoff | None = None,
-        retry_on: Any = None,
-        give_up_on: Any = None,
-        timeout: float | timedelta | None = None,
-        allow_http: bool | None = None,
-        abstract: bool = False,
-        **rest: Any,
-    ) -> None:
-        given = {
-            "queue_name": queue_name,
-            "backend": backend,
-            "priority": priority,
-            "max_attempts": max_attempts,
-            "backoff": backoff,
-            "retry_on": retry_on,
-            "give_up_on": give_up_on,
-            "timeout": timeout,
-            "allow_http": allow_http,
-        }
-        if rest and not any("__init_subclass__" in vars(base) for base in cls.__mro__ if base not in WITHOUT_KEYWORDS):
-            known = ", ".join(["name", *given, "abstract"])
-            raise TypeError(f"{cls.__name__}: an actor takes no keyword {next(iter(rest))!r}; it takes {known}")
-        super().__init_subclass__(**rest)
-        cls._given = {option: value for option, value in given.items() if value is not None}
-        if name == "":
-            raise InvalidTask(f"{cls.__name__}: name must be a text of 1 to 500 characters; leave it out for none.")
-        if abstract:
-            if name:
-                raise InvalidTask(f"{cls.__name__}: an abstract actor is never enqueued, and has no name.")
+    def __init_subclass__(cls, **options: Unpack[ActorOptions]) -> None:
+        for option in options.keys() - ActorOptions.__annotations__.keys():
+            known = ", ".join(ActorOptions.__annotations__)
+            raise TypeError(f"{cls.__name__}: an actor takes no keyword {option!r}; it takes {known}")
+        super().__init_subclass__()
+        name, is_abstract = options.pop("name", None), options.pop("abstract", False)
+        cls._options = options
+        if is_abstract:
             return
         _check(cls)
-        options: dict[str, Any] = {}
+        inherited: dict[str, Any] = {}
         for base in reversed(cls.__mro__):
-            options |= vars(base).get("_given", {})
-        cls.task = ActorTask(
-            func=_stand_in(cls), actor=cls, name=name or "", run_after=None, takes_context=False, **options
-        )
+            inherited |= vars(base).get("_options", {})
+        cls.task = ActorTask(func=_stand_in(cls), actor=cls, name=name, takes_context=False, **inherited)  # type: ignore[arg-type]
 
     def poll(self, context: PollContext[S], *args: Any, **kwargs: Any) -> PollResult | Awaitable[PollResult]:
         """Do a part of the work and return actions."""
@@ -273,9 +239,6 @@ class Actor(Generic[S]):
             raise
         except Exception as error:  # for example of a __post_init__
             raise ValueError("".join(format_exception_only(error)).strip()) from error
-
-
-WITHOUT_KEYWORDS = (Actor, Generic, object)  # a mixin may take keywords of its own
 
 
 def _is_plain(state: Any) -> bool:

@@ -56,21 +56,26 @@ else:
             return Task
 
 
-class TaskOptions(TypedDict, total=False):
-    """Options of `@task`."""
+class CommonOptions(TypedDict, total=False):
+    """Options of functions and actors."""
 
-    priority: int
+    name: str
     queue_name: str
     backend: str
+    priority: int
     max_attempts: int | None
     backoff: Backoff | None
     retry_on: ExceptionClasses | None
     give_up_on: ExceptionClasses
     timeout: float | timedelta | None
-    atomic: bool
     allow_http: bool
+
+
+class TaskOptions(CommonOptions, total=False):
+    """Options of `@task`."""
+
+    atomic: bool
     expires: datetime | timedelta | None
-    name: str
 
 
 class ChangedOptions(TypedDict, total=False):
@@ -100,7 +105,11 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     key: at most one live task of the backend has it.
     """
 
-    name: str = ""
+    # Django 6.0's own fields have no defaults.
+    priority: int = DEFAULT_TASK_PRIORITY
+    queue_name: str = DEFAULT_TASK_QUEUE_NAME
+    backend: str = DEFAULT_TASK_BACKEND_ALIAS
+    name: str = None  # type: ignore[assignment]  # the function's
     run_after: datetime | timedelta | None = None  # type: ignore[assignment]
     max_attempts: int | None = None
     backoff: Backoff | None = None
@@ -122,8 +131,11 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
                 "Task function must be defined at a module level, by a def of its own, so that executors can import "
                 f"it; not {self.func!r}."
             )
-        object.__setattr__(self, "task_type", self.task_type or self.name or self.module_path)
-        object.__setattr__(self, "name", self.name or self.func.__name__)
+        name: str | None = self.name
+        if name is None:
+            object.__setattr__(self, "task_type", self.module_path)
+            object.__setattr__(self, "name", self.func.__name__)
+        object.__setattr__(self, "task_type", self.task_type or self.name)
         object.__setattr__(self, "timeout", seconds(self.timeout))
         object.__setattr__(self, "retry_on", as_classes(self.retry_on))
         object.__setattr__(self, "give_up_on", as_classes(self.give_up_on) or ())
@@ -260,18 +272,8 @@ def task(
         raise TypeError(f"task() takes no option {option!r}; it takes {', '.join(TaskOptions.__annotations__)}")
 
     def decorate(func: Callable[..., Any]) -> FunctionTask[..., Any]:
-        if options.get("name") == "":  # "" stands for the dotted path
-            raise InvalidTask(f"{func.__name__}: name must be a text of 1 to 500 characters; leave it out for none.")
-        # Django 6.0's own fields have no defaults.
-        values: dict[str, Any] = {
-            "priority": DEFAULT_TASK_PRIORITY,
-            "queue_name": DEFAULT_TASK_QUEUE_NAME,
-            "backend": DEFAULT_TASK_BACKEND_ALIAS,
-            "run_after": None,
-            **options,
-        }
-        task_class = backend_named(values["backend"]).task_class
-        chosen = task_class if issubclass(task_class, FunctionTask) else FunctionTask
-        return chosen(func=func, takes_context=takes_context, **values)
+        task_class = backend_named(options.get("backend", DEFAULT_TASK_BACKEND_ALIAS)).task_class
+        chosen: Any = task_class if issubclass(task_class, FunctionTask) else FunctionTask
+        return chosen(func=func, takes_context=takes_context, **options)  # type: ignore[no-any-return]
 
     return decorate if function is None else decorate(function)

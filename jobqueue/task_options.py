@@ -53,7 +53,7 @@ def problems(task: Any) -> Iterator[str]:
         yield "takes_context=True needs a first argument of 'context' that is given by position"
     if task.atomic is True and inspect.iscoroutinefunction(task.func):
         yield "atomic=True needs a plain function: Django has no transactions in async code"
-    for option, limit in (("task_type", 500), ("name", 500), ("key", 255), ("queue_name", 128)):
+    for option, limit in (("name", 500), ("task_type", 500), ("key", 255), ("queue_name", 128)):
         value = getattr(task, option)
         if value is not None and not is_text(value, limit):
             yield f"{option} must be a text of 1 to {limit} characters, not {value!r:.200}"

@@ -157,10 +157,6 @@ class TestRefused:
 
                 def poll(self, context: PollContext[Any]) -> Any: ...
 
-    def test_abstract_actor_with_name_is_refused(self) -> None:
-        with pytest.raises(InvalidTask, match="abstract"):
-            type("Refused", (Actor,), {"__module__": __name__}, abstract=True, name="refused")
-
     def test_unknown_keyword_is_refused(self) -> None:
         def poll(self: Any, context: PollContext[Any]) -> Any: ...
 
@@ -168,15 +164,6 @@ class TestRefused:
             TypeError, match=r"actor takes no keyword 'atomic'; it takes name, .*, allow_http, abstract"
         ):
             type("Refused", (Actor,), {"__module__": __name__, "poll": poll}, atomic=True)
-
-    def test_mixin_may_take_its_own_keyword(self) -> None:
-        class Coloured:
-            def __init_subclass__(cls, *, colour: str, **rest: Any) -> None:
-                super().__init_subclass__(**rest)
-                cls.colour = colour  # type: ignore[attr-defined]
-
-        painted: Any = type("Painted", (Actor, Coloured), {"__module__": __name__}, abstract=True, colour="red")
-        assert painted.colour == "red"
 
     def test_ambiguous_message_union_is_refused(self) -> None:
         def poll(self: Any, context: PollContext[Any]) -> Any: ...
