@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 from urllib.parse import quote, urlencode
 
@@ -24,6 +24,9 @@ from demo_project.postgres_programs import major_version
 from jobqueue import function
 from tests.alone import is_alone, room_for
 from tests.emptying import patch_flush
+
+if TYPE_CHECKING:
+    from tests.acceptance.harness import Fleet
 
 # The time of an example shows how busy the machine is.
 hypothesis.settings.register_profile(
@@ -82,6 +85,15 @@ def process_environment(django_db_setup: None) -> dict[str, str]:
         "SQLITE_PATH": str(settings.DATABASES["sqlite"]["NAME"]),
         "PYTHONPATH": str(Path(__file__).parent.parent),
     }
+
+
+@pytest.fixture
+def fleet(transactional_db: None, process_environment: dict[str, str]) -> Iterator["Fleet"]:
+    """Executors on the database of the test run. They end before its rows are deleted."""
+    from tests.acceptance.harness import fleet_of  # it imports models
+
+    with fleet_of(process_environment) as fleet:
+        yield fleet
 
 
 @pytest.fixture

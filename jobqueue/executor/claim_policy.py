@@ -118,7 +118,7 @@ class ClaimPolicy:
         remembered_seconds = QUEUES_GAP_SECONDS if self._poked_at > self._queues_read_at else QUEUES_SECONDS
         if now - self._queues_read_at >= remembered_seconds:
             # One notification stands for all of its 5 ms. Its queue may look empty between two of these tasks.
-            for queue in [queue for queue, at in self._notified.items() if now - at >= QUEUES_SECONDS]:
+            for queue in [queue for queue, at in self._notified.copy().items() if now - at >= QUEUES_SECONDS]:
                 del self._notified[queue]
             self._queues, self._queues_read_at = self._engine.queues_in_use(), now
         return sorted({*self._queues, *self._notified})

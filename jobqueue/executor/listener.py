@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import select
 import threading
-import time
 from collections.abc import Callable
 from uuid import uuid4
 
@@ -21,7 +20,7 @@ from jobqueue.executor.telemetry.logger import get_logger
 
 logger = get_logger(__name__)
 
-PROBE_SECONDS = 3.0
+PROBE_CHECKS = 3  # without any notification: the connection delivers none
 CHECK_SECONDS = 1.0  # how soon stop() is noticed
 PROBE = "!probe-"  # in place of a queue's name: a listener checks whether its own notification arrives
 WAKE_NOTIFICATION = "!wake"  # in place of a queue's name: jobqueue_send_to_task() in SQL has sent a message
@@ -82,14 +81,16 @@ class Listener(threading.Thread):
         # A pooler in transaction mode accepts LISTEN and delivers nothing.
         notify_from_elsewhere(self._engine.database, f"{self._prefix}{self._probe}")
         self._on_anything()
-        began_at = time.monotonic()
+        quiet_checks = 0  # no clock: a process that was frozen for seconds has not listened in that time
         incoming = select.poll()  # psycopg's own wait wakes up ten times a second
         incoming.register(connection.fileno(), select.POLLIN)
         while not self._is_stopping.is_set() and not self._outage.is_on:
             if incoming.poll(1000 * CHECK_SECONDS):
                 for notification in connection.notifies(timeout=0.0):
                     self._pass_on(notification.payload)
-            if not self.is_listening and time.monotonic() - began_at > PROBE_SECONDS:
+                continue
+            quiet_checks += 1
+            if not self.is_listening and quiet_checks >= PROBE_CHECKS:
                 logger.warning(
                     "listener.disabled poll_interval_s=%.1f hint=LISTEN does not work, perhaps because of a pooler.",
                     self._engine.options.poll_interval,

@@ -12,13 +12,6 @@ from demo_project.postgres import Cluster, throwaway_cluster
 from tests.acceptance.harness import Fleet, fleet_of
 
 
-@pytest.fixture
-def fleet(transactional_db: None, process_environment: dict[str, str]) -> Iterator[Fleet]:
-    """Executors on the database of the test run. They end before its rows are deleted."""
-    with fleet_of(process_environment) as fleet:
-        yield fleet
-
-
 @dataclass(frozen=True)
 class Site:
     """A server that the test may kill, with executors. The test uses the same server."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from itertools import pairwise
 
@@ -12,7 +11,7 @@ from django.test import Client
 
 from jobqueue import api
 from jobqueue.models import Executor, Task
-from tests.acceptance.harness import Fleet, fleet_of, wait_for_end
+from tests.acceptance.harness import Fleet, wait_for_end
 from tests.acceptance.tasks import tiny, work
 from tests.edges.cli import jobqueue
 from tests.factories import ExecutorFactory, TaskFactory, make_user
@@ -21,12 +20,6 @@ pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqli
 
 AWAY = timedelta(minutes=10)
 NOBODY = "No active executor serves this queue."
-
-
-@pytest.fixture
-def fleet(process_environment: dict[str, str], transactional_db: None) -> Iterator[Fleet]:
-    with fleet_of(process_environment) as fleet:
-        yield fleet
 
 
 def let_time_pass() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from django.utils import timezone
 from jobqueue.engine.clock import iso_utc, read_clock
 from jobqueue.inspect.task_detail import attempt
 from jobqueue.models import Executor, Task
-from tests.acceptance.harness import Fleet, Process, fleet_of, wait_until
+from tests.acceptance.harness import Fleet, Process, wait_until
 from tests.acceptance.tasks import book, compute, fail, hang, tiny
 from tests.actors import Fibonacci
 from tests.factories import TaskFactory, make_user
@@ -27,12 +26,6 @@ TIMEOUT = 4.0
 NEAR = timedelta(minutes=10)
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def fleet(process_environment: dict[str, str], transactional_db: None) -> Iterator[Fleet]:
-    with fleet_of(process_environment) as fleet:
-        yield fleet
 
 
 def start(fleet: Fleet, off: int, **environment: str) -> Process:

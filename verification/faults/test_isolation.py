@@ -9,7 +9,7 @@ from django.db import connection
 
 from demo_project.postgres import throwaway_cluster
 from jobqueue.models import Task
-from tests.acceptance.harness import fleet_of
+from tests.acceptance.harness import Fleet
 from verification.faults.burst import run_burst
 from verification.faults.conformance import create_database, run_conformance
 
@@ -40,15 +40,14 @@ def test_conformance_suite_holds_at_the_level(level: str) -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_executors_work_at_the_level(
-    isolation: Callable[[str], None], process_environment: dict[str, str], level: str
+    isolation: Callable[[str], None], fleet: Fleet, process_environment: dict[str, str], level: str
 ) -> None:
     isolation(level)
     with connection.cursor() as cursor:
         cursor.execute("SHOW default_transaction_isolation")
         assert cursor.fetchone() == (level,)
 
-    with fleet_of(process_environment) as fleet:
-        run_burst(fleet, process_environment["DATABASE_URL"])
+    run_burst(fleet, process_environment["DATABASE_URL"])
 
     # After a serialization failure, an atomic body ran again without using an attempt.
     assert not Task.objects.exclude(errors=[]).exists()

@@ -1,8 +1,7 @@
-"""A read-only server, one with numbers beyond four bytes, and one with few connections or a full queue."""
+"""A read-only server, one with numbers beyond four bytes, and one with a full notification queue."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -15,7 +14,7 @@ import jobqueue
 from jobqueue.engine import engine_for
 from jobqueue.engine.postgres.connection import notify_from_elsewhere
 from jobqueue.models import Executor, Task
-from tests.acceptance.harness import Fleet, fleet_of, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, wait_for_end, wait_until
 from tests.acceptance.tasks import book, tiny, work
 from tests.actors import Diary, Fibonacci
 from tests.fixtures import FEW_PAGES
@@ -23,12 +22,6 @@ from tests.models import Effect
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests"])
 FAR = 2**40
-
-
-@pytest.fixture
-def fleet(process_environment: dict[str, str], transactional_db: None) -> Iterator[Fleet]:
-    with fleet_of(process_environment) as fleet:
-        yield fleet
 
 
 @pytest.fixture
@@ -76,43 +69,6 @@ def test_executor_waits_while_the_database_only_reads(fleet: Fleet, read_only: C
     assert process.stop() == 0
 
 
-@pytest.fixture
-def capped(process_environment: dict[str, str], transactional_db: None) -> Iterator[Callable[[int], dict[str, str]]]:
-    """Let executors log in as a role with this connection limit."""
-
-    def cap(most: int) -> dict[str, str]:
-        with connection.cursor() as cursor:
-            cursor.execute(f"CREATE ROLE jobqueue_capped LOGIN PASSWORD 'capped' CONNECTION LIMIT {most}")
-            cursor.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO jobqueue_capped")
-            cursor.execute("GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO jobqueue_capped")
-        return {"DATABASE_URL": re.sub("//.*?@", "//jobqueue_capped:capped@", process_environment["DATABASE_URL"])}
-
-    yield cap
-    with connection.cursor() as cursor:
-        cursor.execute("DROP OWNED BY jobqueue_capped")
-        cursor.execute("DROP ROLE jobqueue_capped")
-
-
-def test_executor_does_not_start_on_the_heartbeats_connection_alone(
-    fleet: Fleet, capped: Callable[[int], dict[str, str]]
-) -> None:
-    process = fleet.launch("--connect-timeout", "5", environment=capped(1))
-
-    assert process.wait() == 69
-    process.output.wait_for(
-        r"ERROR .*The heartbeat has the only connection that the server gives \(.*too many connections for role"
-    )
-    assert not process.output.find("^ready")
-
-
-def test_executor_does_with_three_connections(fleet: Fleet, capped: Callable[[int], dict[str, str]]) -> None:
-    process = fleet.start("--threads", "1", "--async-slots", "1", environment=capped(3))
-    tiny.enqueue_many([((number,), {}) for number in range(10)])
-
-    assert wait_for_end() == {"SUCCESSFUL": 10}
-    assert process.stop() == 0
-
-
 def test_numbers_beyond_four_bytes_are_as_good_as_small_ones(fleet: Fleet) -> None:
     diary = Diary.enqueue("far")
     tiny.enqueue_many([((number,), {}) for number in range(10)])
@@ -138,7 +94,7 @@ def test_numbers_beyond_four_bytes_are_as_good_as_small_ones(fleet: Fleet) -> No
 
 
 @pytest.fixture
-def full_of_notices(transactional_db: None) -> Iterator[Callable[[], None]]:
+def full_notification_queue(transactional_db: None) -> Iterator[Callable[[], None]]:
     """Fill the server's notification queue with a LISTEN in an open transaction. Return a function that ends it."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('max_notify_queue_pages', true)")
@@ -155,8 +111,8 @@ def full_of_notices(transactional_db: None) -> Iterator[Callable[[], None]]:
             yield idler.close
 
 
-def test_no_room_for_notices_is_said_once_and_costs_nothing_else(
-    fleet: Fleet, full_of_notices: Callable[[], None], caplog: pytest.LogCaptureFixture
+def test_full_notification_queue_is_logged_once_and_costs_nothing_else(
+    fleet: Fleet, full_notification_queue: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     process = fleet.start("--poll-interval", "0.2")
     with caplog.at_level("WARNING"):
@@ -171,7 +127,7 @@ def test_no_room_for_notices_is_said_once_and_costs_nothing_else(
     assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["notify.queue_full"]
     number.refresh()
     assert number.return_value == 8
-    full_of_notices()
+    full_notification_queue()
 
     def is_heard_again() -> bool:
         engine_for("default").notify(["default"])  # a full queue stays full until a session reads it

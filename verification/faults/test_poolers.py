@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 
 from demo_project.postgres import throwaway_cluster
-from tests.acceptance.harness import CHECKOUT, Fleet, fleet_of
+from tests.acceptance.harness import CHECKOUT, Fleet
 from verification.faults.burst import SERVED, run_burst
 from verification.faults.conformance import create_database, run_conformance
 from verification.faults.pgbouncer import PROGRAM, Pooler, run_pooler
@@ -20,6 +20,8 @@ pytestmark = [
     pytest.mark.skipif(PROGRAM is None, reason="PgBouncer is not installed"),
     pytest.mark.django_db(transaction=True),
 ]
+
+CLIENTS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
 
 
 @pytest.fixture
@@ -32,12 +34,6 @@ def pooler(transactional_db: None) -> Iterator[Pooler]:
 @pytest.fixture
 def url(pooler: Pooler) -> str:
     return pooler.url_for(str(connection.settings_dict["NAME"]))
-
-
-@pytest.fixture
-def fleet(pooler: Pooler, process_environment: dict[str, str]) -> Iterator[Fleet]:
-    with fleet_of(process_environment) as fleet:
-        yield fleet
 
 
 def test_conformance_suite_holds_behind_a_pooler() -> None:
@@ -56,15 +52,11 @@ def test_executors_work_through_fewer_sessions_than_they_have_connections(fleet:
     assert sum("database.pooler_detected connection=loop" in output for output in outputs) == SERVED
     assert not [line for output in outputs for line in output.splitlines() if "database.unreachable" in line]
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND backend_type = 'client backend'"
-        )
-        (sessions,) = cursor.fetchone()
-    assert sessions <= 5 + 1
+        cursor.execute(CLIENTS)
+        assert cursor.fetchone()[0] <= 5 + 1
 
 
-def test_executor_says_that_notices_do_not_come_and_polls(fleet: Fleet, url: str) -> None:
+def test_executor_logs_missing_notifications_and_polls(fleet: Fleet, url: str) -> None:
     executor = fleet.start(environment={"DATABASE_URL": url}, poll_interval=0.3)
 
     found = executor.output.wait_for(r"listener\.disabled poll_interval_s=0\.3")
@@ -73,7 +65,7 @@ def test_executor_says_that_notices_do_not_come_and_polls(fleet: Fleet, url: str
     run_burst(fleet, url)
 
 
-def test_doctor_says_that_notices_do_not_come(process_environment: dict[str, str], url: str) -> None:
+def test_doctor_reports_missing_notifications(process_environment: dict[str, str], url: str) -> None:
     done = subprocess.run(
         [sys.executable, "manage.py", "jobqueue", "doctor", "--backend", "default", "--json"],
         cwd=CHECKOUT,

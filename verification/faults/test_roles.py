@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, transaction
 
 from jobqueue.models import Task
-from tests.acceptance.harness import Fleet, Process, fleet_of, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, Process, wait_for_end, wait_until
 from tests.acceptance.tasks import book, tiny, work
 from tests.acceptance.test_probes import HEALTH, OK, probe, wait_for_answer
 from tests.actors import ByHand, Fibonacci
@@ -28,8 +28,11 @@ class Role:
         self._fleet = fleet
         self._environment = {"DATABASE_URL": re.sub("//.*?@", f"//{ROLE}:pw@", environment["DATABASE_URL"])}
 
-    def start(self, *flags: str, **options: float) -> Process:
-        return self._fleet.start(*flags, environment=self._environment, **options)
+    def launch(self, *flags: str, **options: Any) -> Process:
+        return self._fleet.launch(*flags, environment=self._environment, **options)
+
+    def start(self, *flags: str, **options: Any) -> Process:
+        return self.launch(*flags, **options).wait_until_ready()
 
     def alter(self, *changes: str) -> None:
         """Change the role, and end its sessions: they keep the settings of their start."""
@@ -47,18 +50,16 @@ class Role:
 
 
 @pytest.fixture
-def role(process_environment: dict[str, str], transactional_db: None) -> Iterator[Role]:
+def role(fleet: Fleet, process_environment: dict[str, str]) -> Iterator[Role]:
     with connection.cursor() as cursor:
         cursor.execute(f"CREATE ROLE {ROLE} LOGIN PASSWORD 'pw'")
         cursor.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {ROLE}")
         cursor.execute(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {ROLE}")
-    try:
-        with fleet_of(process_environment) as fleet:
-            yield Role(fleet, process_environment)
-    finally:
-        with connection.cursor() as cursor:
-            cursor.execute(f"DROP OWNED BY {ROLE}")
-            cursor.execute(f"DROP ROLE {ROLE}")
+    yield Role(fleet, process_environment)
+    fleet.destroy()
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP OWNED BY {ROLE}")
+        cursor.execute(f"DROP ROLE {ROLE}")
 
 
 def lock_until_timeout(role: Role, pk: str, then: Callable[[], None] = lambda: None) -> None:
@@ -86,7 +87,7 @@ def test_row_locked_beyond_timeout_costs_no_attempt(role: Role, setting: str, bo
 
 def test_deadlock_costs_no_attempt(role: Role) -> None:
     process = role.start("--threads", "2")
-    role.alter("SET deadlock_timeout = '3s'")  # the executor checks once, after we have our lock
+    role.alter("SET deadlock_timeout = '8s'")  # the executor checks once, after we have our lock
     result = book.using(max_attempts=1).enqueue(2.0)
 
     def wait_for_its_lock() -> None:
@@ -146,6 +147,26 @@ def test_executor_without_free_connection_waits_for_one(role: Role) -> None:
     assert Task.objects.get(pk=running.id).executor_losses == 0
     assert set(Task.objects.values_list("attempts", flat=True)) == {0}
     assert len(process.output.find(r"database\.(unreachable|reconnected)")) == 2
+    assert process.stop() == 0
+
+
+def test_executor_does_not_start_on_the_heartbeats_connection_alone(role: Role) -> None:
+    role.alter("CONNECTION LIMIT 1")
+    process = role.launch("--connect-timeout", "5")
+
+    assert process.wait() == 69
+    process.output.wait_for(
+        r"ERROR .*The heartbeat has the only connection that the server gives \(.*too many connections for role"
+    )
+    assert not process.output.find("^ready")
+
+
+def test_executor_does_with_three_connections(role: Role) -> None:
+    role.alter("CONNECTION LIMIT 3")
+    process = role.start("--threads", "1", "--async-slots", "1")
+    tiny.enqueue_many([((number,), {}) for number in range(10)])
+
+    assert wait_for_end() == {"SUCCESSFUL": 10}
     assert process.stop() == 0
 
 

@@ -16,19 +16,13 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
 from jobqueue.models import Task
-from tests.acceptance.harness import Fleet, fleet_of, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, wait_for_end, wait_until
 from tests.acceptance.tasks import book, tiny, work, work_later
 from tests.actors import Fibonacci
 from tests.models import Effect
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests"])
 NEWER_MIGRATION = "9999_newer"
-
-
-@pytest.fixture
-def fleet(transactional_db: None, process_environment: dict[str, str]) -> Iterator[Fleet]:
-    with fleet_of(process_environment) as fleet:
-        yield fleet
 
 
 @pytest.fixture

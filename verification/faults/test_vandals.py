@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from jobqueue.models import Executor, Task
-from tests.acceptance.harness import Fleet, fleet_of, session_of, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, session_of, wait_for_end, wait_until
 from tests.acceptance.tasks import book, tiny, work_later
 from tests.actors import Fibonacci
 from verification.faults import process_changes
@@ -18,13 +17,7 @@ pytestmark = pytest.mark.django_db(transaction=True, available_apps=["jobqueue",
 IMPORTED = {"TESTS_IMPORT": process_changes.__name__}
 
 
-@pytest.fixture
-def fleet(process_environment: dict[str, str], transactional_db: None) -> Iterator[Fleet]:
-    with fleet_of(process_environment | IMPORTED) as fleet:
-        yield fleet
-
-
-def test_executor_works_on_after_each_and_stops_when_told(fleet: Fleet) -> None:
+def test_executor_survives_each_change_of_its_process(fleet: Fleet) -> None:
     """One process survives all changes. Its work after each change shows which one it did not survive."""
     process = fleet.start("--threads", "2", heartbeat_timeout=6, environment=IMPORTED)
     for change in process_changes.CHANGES:
@@ -69,7 +62,7 @@ def test_closed_standard_streams_become_no_connection(fleet: Fleet) -> None:
     assert process.output.find(r"executor\.stopped")
 
 
-def test_closed_descriptors_cost_the_process_but_nobody_else(fleet: Fleet) -> None:
+def test_closed_descriptors_cost_the_process_but_no_other_task(fleet: Fleet) -> None:
     """Nothing is left to go on with; a supervisor starts another, and the third loss is the end of it."""
     supervisor = fleet.start("--processes", "2", heartbeat_timeout=1.5, environment=IMPORTED)
     guilty = process_changes.close_descriptors.enqueue()
