@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Annotated, Any
 
-HASH = re.compile("[0-9a-fA-F]{64}")
-KEYS = {"sha256", "tasks", "queues"}
-OPTIONAL = {"metrics"}
+import msgspec
+
+HASH = "^[0-9a-fA-F]{64}$"
+SHAPE = "{'sha256': 64 hexadecimal digits, 'tasks': a list of names, 'queues': a list of names, 'metrics': a bool}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
+class Token(msgspec.Struct, frozen=True, kw_only=True):
     """
     A program that may submit tasks, or read metrics.
 
@@ -25,15 +23,15 @@ class Token:
     tasks, queues: names, in which `*` matches any text. metrics: whether it may read the metrics of all queues.
     """
 
-    name: str
-    sha256: str
+    name: str = ""
+    sha256: Annotated[str, msgspec.Meta(pattern=HASH)]
     tasks: tuple[str, ...]
     queues: tuple[str, ...]
     metrics: bool = False
 
     def has_secret(self, secret: str) -> bool:
         digest = hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
-        return hmac.compare_digest(digest, self.sha256)
+        return hmac.compare_digest(digest, self.sha256.lower())
 
     def may(self, permission: str) -> bool:
         return self.metrics or permission != "view_metrics"
@@ -45,18 +43,12 @@ class Token:
         return any(fnmatchcase(queue_name, pattern) for pattern in self.queues)
 
 
+KEYS = {*Token.__struct_fields__} - {"name"}
+
+
 def parse(raw: Mapping[str, Any]) -> tuple[Token, ...]:
     """Read HTTP_TOKENS for which problems() is empty."""
-    return tuple(
-        Token(
-            name=name,
-            sha256=given["sha256"].lower(),
-            tasks=tuple(given["tasks"]),
-            queues=tuple(given["queues"]),
-            metrics=given.get("metrics", False),
-        )
-        for name, given in raw.items()
-    )
+    return tuple(msgspec.convert({**given, "name": name}, Token) for name, given in raw.items())
 
 
 def problems(raw: Any) -> Iterator[str]:
@@ -69,26 +61,22 @@ def problems(raw: Any) -> Iterator[str]:
         here = f"HTTP_TOKENS[{name!r}]"
         if not isinstance(name, str) or not name:
             yield "HTTP_TOKENS must have names for keys"
-        elif not isinstance(given, Mapping) or set(given) - OPTIONAL != KEYS:
-            wanted = "sha256, tasks and queues, and metrics if it may read those"
-            yield f"{here} must be a dict of {wanted}{_misspelt(given)}"
-        elif not isinstance(given["sha256"], str) or not HASH.fullmatch(given["sha256"]):
-            yield f"{here}['sha256'] must be the 64 hexadecimal digits of the SHA-256 of the token"
-        elif (other := seen.setdefault(given["sha256"].lower(), name)) != name:
-            yield f"{here} has the same token as HTTP_TOKENS[{other!r}]"
+        elif not isinstance(given, Mapping) or set(given) - KEYS:
+            yield f"{here} must be {SHAPE}{_misspelt(given)}"
         else:
-            if not isinstance(given.get("metrics", False), bool):
-                yield f"{here}['metrics'] must be True or False"
-            for key in ("tasks", "queues"):
-                names = given[key]
-                if not isinstance(names, list | tuple) or not all(isinstance(part, str) for part in names):
-                    yield f"{here}[{key!r}] must be a list of names, in which * matches any text"
+            try:
+                digest = msgspec.convert(given, Token).sha256.lower()
+            except msgspec.ValidationError as error:  # names the member, not its value
+                yield f"{here} must be {SHAPE}: {error}"
+            else:
+                if (other := seen.setdefault(digest, name)) != name:
+                    yield f"{here} has the same token as HTTP_TOKENS[{other!r}]"
 
 
 def _misspelt(given: Any) -> str:
     """Return a hint for a misspelt key. Other keys are not shown: one may be a secret in the wrong place."""
     for key in given if isinstance(given, Mapping) else ():
-        for near in get_close_matches(str(key), KEYS | OPTIONAL, n=1, cutoff=0.6):
+        for near in get_close_matches(str(key), KEYS, n=1, cutoff=0.6):
             if near not in given:
                 return f" (did you mean {near!r} instead of {key!r}?)"
     return ""

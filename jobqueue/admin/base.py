@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.contrib.admin import ShowFacets
-from django.contrib.admin.exceptions import DisallowedModelAdminLookup
-from django.core.exceptions import (
-    BadRequest,
-    ObjectDoesNotExist,
-    PermissionDenied,
-    ValidationError,
-)
-from django.db.models import Model, QuerySet
+from django.core.exceptions import BadRequest, ObjectDoesNotExist, ValidationError
+from django.db.models import QuerySet
 from django.forms import Script
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.utils.text import capfirst
-from django.utils.translation import gettext as _
 
 from jobqueue import api
 from jobqueue.inspect.backends import databases, options_of
 
-Row = TypeVar("Row", bound=Model)
-
 if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin
+    ModelAdmin = admin.ModelAdmin[Any]
 else:
-
-    class ModelAdmin(admin.ModelAdmin):
-        """Subscriptable without django-stubs, too."""
-
-        def __class_getitem__(cls, _model: Any) -> type:
-            return cls
+    ModelAdmin = admin.ModelAdmin
 
 
 def database_for(request: HttpRequest) -> str:
@@ -41,8 +29,17 @@ def database_for(request: HttpRequest) -> str:
     return options_of(chosen).database if chosen in api.aliases() else databases()[0]
 
 
-class ReadOnlyAdmin(ModelAdmin[Row]):
-    """Rows that only the engine changes: only GET is allowed."""
+def permission(codename: str) -> Callable[[Any, HttpRequest], bool]:
+    """Return a method has_..._permission(), which an action needs."""
+
+    def has_permission(self: ReadOnlyAdmin, request: HttpRequest) -> bool:
+        return bool(request.user.has_perm(f"jobqueue.{codename}"))
+
+    return has_permission
+
+
+class ReadOnlyAdmin(ModelAdmin):
+    """Rows that only the engine changes."""
 
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
@@ -53,10 +50,10 @@ class ReadOnlyAdmin(ModelAdmin[Row]):
         css = {"all": ["jobqueue/admin.css"]}
         js = [Script("jobqueue/live.js", type="module")]
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Row]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).using(database_for(request))
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Row | None:
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Look up a row in the databases of all backends, because the address does not contain the backend."""
         for database in databases():
             try:
@@ -67,21 +64,12 @@ class ReadOnlyAdmin(ModelAdmin[Row]):
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         """Refuse lookups that are no filters of the list: most would scan the table."""
-        return lookup in self.filters(request)
-
-    def filters(self, request: HttpRequest) -> list[str]:
-        """Return the filter parameters of the list."""
-        names = (getattr(spec, "parameter_name", "") for spec in self.get_list_filter(request))
-        return [name for name in names if name]
+        return lookup in (getattr(spec, "parameter_name", None) for spec in self.get_list_filter(request))
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    has_change_permission = has_delete_permission = has_add_permission
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         title = capfirst(str(self.opts.verbose_name_plural))
@@ -89,19 +77,19 @@ class ReadOnlyAdmin(ModelAdmin[Row]):
             return super().changelist_view(request, {"title": title, **(extra_context or {})})
         except ValidationError as error:  # an action on an invalid id
             raise BadRequest(str(error)) from error
-        except DisallowedModelAdminLookup as error:
-            text = _("%(problem)s: this list has the filters %(filters)s.")
-            names = {"problem": error, "filters": ", ".join(self.filters(request))}
-            self.message_user(request, text % names, messages.WARNING)
-            return HttpResponseRedirect(request.path)
 
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        if request.method not in ("GET", "HEAD"):
-            raise PermissionDenied
-        return super().changeform_view(request, object_id, form_url, extra_context)
+    def page(self, request: HttpRequest, template: str, **context: Any) -> TemplateResponse:
+        """Return a page that Django's admin does not have. The context needs a title."""
+        request.current_app = self.admin_site.name
+        common = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media}
+        return TemplateResponse(request, f"admin/jobqueue/{template}.html", {**common, **context})
+
+    def confirm(
+        self, request: HttpRequest, hidden: Iterable[tuple[str, object]], template: str = "confirm", **context: Any
+    ) -> TemplateResponse:
+        """
+        Ask before an action is performed. The button posts the hidden fields to the same address.
+
+        The page shows the `names` of what will change, a `text`, and a `form`. Without a `button` it only leads back.
+        """
+        return self.page(request, template, hidden=list(hidden), **context)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import datetime
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -13,16 +13,14 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import api
-from jobqueue.admin import render
-from jobqueue.admin.base import ReadOnlyAdmin
+from jobqueue.admin.base import ReadOnlyAdmin, permission
 from jobqueue.admin.filters import BackendFilter
 from jobqueue.admin.task_list import CappedPaginator
 from jobqueue.inspect import audit_log
@@ -31,10 +29,10 @@ from jobqueue.inspect.formatting import Text, duration, served, short_type
 from jobqueue.inspect.stats import ExecutorState
 from jobqueue.models import Executor, Task
 from jobqueue.records import Command
+from jobqueue.templatetags.jobqueue_admin import moment, shaped
 
 SHOWN = 5  # running tasks per executor in the list
 READ = 2000  # running tasks read for a page
-
 
 # CSS class, shape, word
 BADGES: dict[ExecutorState, tuple[str, str, Text]] = {
@@ -51,21 +49,22 @@ class ExecutorChangeList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        self.result_list = with_tasks(self.result_list)
+        with_tasks(self.result_list, self.root_queryset.db)
 
 
-def with_tasks(rows: QuerySet[Executor]) -> list[Executor]:
-    executors = list(rows)
-    running = Task.objects.using(rows.db).running().filter(executor_id__in=[row.pk for row in executors])
+def with_tasks(executors: Iterable[Any], database: str) -> None:
+    """Read the running tasks of executors."""
+    running = Task.objects.using(database).running().filter(executor_id__in=[row.pk for row in executors])
     tasks_of: dict[UUID | None, list[Task]] = defaultdict(list)
     for task in running.only("task_type", "executor_id", "claimed_at")[:READ]:
         tasks_of[task.executor_id].append(task)
     for row in executors:
-        row.tasks = tasks_of[row.pk]  # type: ignore[attr-defined]
-    return executors
+        row.tasks = tasks_of[row.pk]
 
 
-class ExecutorAdmin(ReadOnlyAdmin[Executor]):
+class ExecutorAdmin(ReadOnlyAdmin):
+    """`now` and `tasks` are attributes that the queries of the list and of the page add to an executor."""
+
     list_display = ("name", "life", "runs", "busy", "queue_names", "host", "process", "started", "beat")
     list_filter = (BackendFilter,)
     list_per_page = 100
@@ -76,21 +75,20 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
         "name", "life", "runs", "busy", "queue_names", "backend", "host", "process", "software", "started", "beat",
     )  # fmt: skip
     readonly_fields = fields
+    has_command_permission = permission("command_executor")
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Executor]:
-        return super().get_queryset(request).annotate(now=Now())
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(now=Now())
+        return rows
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Executor | None:
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         found = super().get_object(request, object_id, from_field)
-        if found is None:
-            return None
-        return next(iter(with_tasks(self.get_queryset(request).using(found._state.db).filter(pk=found.pk))), None)
+        if found is not None:
+            with_tasks([found], found._state.db)
+        return found
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return ExecutorChangeList
-
-    def has_command_permission(self, request: HttpRequest) -> bool:
-        return bool(request.user.has_perm("jobqueue.command_executor"))
 
     @admin.action(description=gettext_lazy("Pause selected executors: claim no tasks"), permissions=["command"])
     def pause_selected(self, request: HttpRequest, queryset: QuerySet[Executor]) -> None:
@@ -105,16 +103,19 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
         if "confirmed" in request.POST:
             self._command(request, queryset, Command.STOP, _("Asked to stop."))
             return None
-        request.current_app = self.admin_site.name
-        context = {
-            **self.admin_site.each_context(request),
-            "executors": queryset.exclude(state=Executor.State.STOPPED),
-            "checkbox_name": ACTION_CHECKBOX_NAME,
-            "opts": self.opts,
-            "media": self.media,
-            "title": _("Stop executors?"),
-        }
-        return TemplateResponse(request, "admin/jobqueue/executor/stop.html", context)
+        executors = queryset.exclude(state=Executor.State.STOPPED)
+        button = ngettext("Stop %(count)d executor", "Stop %(count)d executors", len(executors))
+        return self.confirm(
+            request,
+            [("action", "stop_selected"), *((ACTION_CHECKBOX_NAME, row.pk) for row in executors)],
+            title=_("Stop executors?"),
+            text=_(
+                "These executors finish running tasks within their grace period, return the others to the queue, "
+                "and exit. They are not restarted unless your service manager does it."
+            ),
+            names=[f"{row.name} ({row.host})" for row in executors],
+            button=button % {"count": len(executors)} if executors else "",
+        )
 
     def _command(self, request: HttpRequest, queryset: QuerySet[Executor], command: Command, log_message: str) -> None:
         """Send a command to executors that have not stopped, and log it."""
@@ -134,57 +135,52 @@ class ExecutorAdmin(ReadOnlyAdmin[Executor]):
             messages.warning(request, _("The selected executors have stopped already."))
 
     @admin.display(description=gettext_lazy("state"))
-    def life(self, executor: Executor) -> SafeString:
-        silent_seconds = (executor.now - executor.heartbeat).total_seconds()  # type: ignore[attr-defined]
+    def life(self, executor: Any) -> SafeString:
+        silent_seconds = (executor.now - executor.heartbeat).total_seconds()
         state = ExecutorState.of(executor, silent_seconds, options_of(executor.backend).heartbeat_timeout)
-        badge = render.shaped(*BADGES[state])
+        badge = shaped(*BADGES[state])
         if not executor.command or state == ExecutorState.STOPPED:
             return badge
         text = _("command sent: %(command)s") % {"command": executor.command.lower()}
         return format_html('{} <span class="jq-quiet">{}</span>', badge, text)
 
-    @admin.display(description=gettext_lazy("running tasks"))
-    def runs(self, executor: Executor) -> SafeString:
-        now: datetime = executor.now  # type: ignore[attr-defined]
-        tasks: list[Task] = executor.tasks  # type: ignore[attr-defined]
-        named = format_html_join(
-            ", ",
-            '<a href="{}" title="{}">{}</a> <span class="jq-quiet">{}</span>',
+    @admin.display(description=gettext_lazy("running tasks"), empty_value="–")
+    def runs(self, executor: Any) -> SafeString | None:
+        if not executor.tasks:
+            return None
+        links = (
             (
-                (
-                    reverse(f"{self.admin_site.name}:jobqueue_task_change", args=[task.pk]),
-                    task.task_type,
-                    short_type(task.task_type),
-                    duration(now - task.claimed_at) if task.claimed_at else "",
-                )
-                for task in tasks[:SHOWN]
-            ),
+                reverse(f"{self.admin_site.name}:jobqueue_task_change", args=[task.pk]),
+                task.task_type,
+                short_type(task.task_type),
+                duration(executor.now - task.claimed_at) if task.claimed_at else "",
+            )
+            for task in executor.tasks[:SHOWN]
         )
-        more = len(tasks) - SHOWN
-        if not tasks:
-            return format_html("{}", "–")
+        named = format_html_join(", ", '<a href="{}" title="{}">{}</a> <span class="jq-quiet">{}</span>', links)
+        more = len(executor.tasks) - SHOWN
         return named if more <= 0 else format_html("{} {}", named, _("and %(count)d more") % {"count": more})
 
     @admin.display(description=gettext_lazy("tasks/threads"))  # async tasks use no thread
-    def busy(self, executor: Executor) -> str:
-        return f"{len(executor.tasks)}/{executor.slots}"  # type: ignore[attr-defined]
+    def busy(self, executor: Any) -> str:
+        return f"{len(executor.tasks)}/{executor.slots}"
 
     @admin.display(description=gettext_lazy("queues"))
-    def queue_names(self, executor: Executor) -> str:
+    def queue_names(self, executor: Any) -> str:
         return ", ".join(served(executor)) or _("every")
 
     @admin.display(description=gettext_lazy("process"))
-    def process(self, executor: Executor) -> str:
+    def process(self, executor: Any) -> str:
         return str(executor.pid)
 
     @admin.display(description=gettext_lazy("versions"))
-    def software(self, executor: Executor) -> str:
+    def software(self, executor: Any) -> str:
         return ", ".join(f"{name} {version}" for name, version in sorted(executor.versions.items()))
 
     @admin.display(description=gettext_lazy("started"))
-    def started(self, executor: Executor) -> SafeString:
-        return render.ago(executor.started_at, executor.now)  # type: ignore[attr-defined]
+    def started(self, executor: Any) -> SafeString:
+        return moment(executor.started_at, executor.now)
 
     @admin.display(description=gettext_lazy("last heartbeat"))
-    def beat(self, executor: Executor) -> SafeString:
-        return render.ago(executor.heartbeat, executor.now)  # type: ignore[attr-defined]
+    def beat(self, executor: Any) -> SafeString:
+        return moment(executor.heartbeat, executor.now)

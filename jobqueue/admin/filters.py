@@ -14,7 +14,6 @@ from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import registry
-from jobqueue.admin import render
 from jobqueue.admin.base import database_for
 from jobqueue.api import aliases, declared_queues
 from jobqueue.engine import engine_for
@@ -22,19 +21,26 @@ from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.formatting import short_id, short_type
 from jobqueue.inspect.queries import status_condition
 from jobqueue.models import Queue, Task
+from jobqueue.templatetags.jobqueue_admin import breakable
 
 CHOICES = 200  # per filter; the address may contain others
 Choices = Iterable[tuple[str, Any]]
 
 
-class Filter(SimpleListFilter):
-    """A filter without NUL in its value, which PostgreSQL does not allow in text."""
+class ColumnFilter(SimpleListFilter):
+    """Rows with a value of one column."""
+
+    column: str
 
     def value(self) -> str | None:
+        """Return the selected value without NUL, which PostgreSQL does not allow in text."""
         return (super().value() or "").replace("\x00", "") or None
 
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(**{self.column: self.value()}) if self.value() else queryset
 
-class StatusFilter(Filter):
+
+class StatusFilter(ColumnFilter):
     title = _("status")
     parameter_name = "status"
 
@@ -46,20 +52,19 @@ class StatusFilter(Filter):
         return queryset.filter(status_condition(status)) if status else queryset
 
 
-class QueueFilter(Filter):
+class QueueFilter(ColumnFilter):
     title = _("queue")
     parameter_name = "queue"
+    column = "queue_name"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
         return [(name, name) for name in with_chosen(known_queues(database_for(request)), self.value())]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
-        return queryset.filter(queue_name=self.value()) if self.value() else queryset
 
-
-class TaskFilter(Filter):
+class TaskFilter(ColumnFilter):
     title = _("task")
     parameter_name = "task"
+    column = "task_type"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
         """Label tasks by their last component, or in full if two share it."""
@@ -67,29 +72,23 @@ class TaskFilter(Filter):
         shared = Counter(map(short_type, names))
         labels = {name: name if shared[short_type(name)] > 1 else short_type(name) for name in names}
         return [
-            (name, format_html('<span title="{}">{}</span>', name, render.breakable(labels[name])))
+            (name, format_html('<span title="{}">{}</span>', name, breakable(labels[name])))
             for name in sorted(names, key=lambda name: labels[name].casefold())
         ]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
-        return queryset.filter(task_type=self.value()) if self.value() else queryset
 
-
-class BackendFilter(Filter):
+class BackendFilter(ColumnFilter):
     """Shown if there are several backends. It also selects the database of the list."""
 
     title = _("backend")
-    parameter_name = "backend"
+    parameter_name = column = "backend"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
         names = with_chosen(set(aliases()), self.value())
         return [(name, name) for name in names] if len(names) > 1 else []
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(backend=self.value()) if self.value() else queryset
 
-
-class ParentFilter(Filter):
+class ParentFilter(ColumnFilter):
     """Set by a link on a task's page; shown only while it is set."""
 
     title = _("parent")
@@ -100,10 +99,15 @@ class ParentFilter(Filter):
         return [(chosen, short_id(chosen))] if chosen else []
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
-        try:
-            return queryset.filter(parent_id=UUID(self.value() or ""))
-        except ValueError:
-            return queryset.none()
+        parent = to_uuid(self.value())
+        return queryset.filter(parent_id=parent) if parent else queryset.none()
+
+
+def to_uuid(text: str | None) -> UUID | None:
+    try:
+        return UUID(text or "")
+    except ValueError:
+        return None
 
 
 def with_chosen(names: set[str], chosen: str | None) -> list[str]:

@@ -9,17 +9,14 @@ from datetime import timedelta
 from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import api
-from jobqueue.admin import render
-from jobqueue.admin.base import ReadOnlyAdmin
+from jobqueue.admin.base import ReadOnlyAdmin, permission
 from jobqueue.api.queues import MAX_RUNNING_LIMIT
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
@@ -32,7 +29,9 @@ from jobqueue.records import QueueLatency
 SHOWN = 1000  # queues
 
 
+# Each form asks about a change, performs it for a queue (or raises ValueError), and describes it for the history.
 class PauseForm(forms.Form):
+    title = gettext_lazy("Pause queues")
     reason = forms.CharField(label=gettext_lazy("Reason"), max_length=255, required=False)
     until = forms.DateTimeField(
         label=gettext_lazy("Resume at"),
@@ -41,8 +40,16 @@ class PauseForm(forms.Form):
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
     )
 
+    def perform(self, name: str, backend: str, user: str) -> None:
+        api.pause(name, by=user[:150], **self.cleaned_data, backend=backend)
+
+    def describe(self) -> str:
+        reason = self.cleaned_data["reason"]
+        return _("Paused: %(reason)s") % {"reason": reason} if reason else _("Paused.")
+
 
 class LimitForm(forms.Form):
+    title = gettext_lazy("Limit queues")
     max_running = forms.IntegerField(
         label=gettext_lazy("Maximum running tasks (across all executors)"),
         min_value=1,
@@ -51,9 +58,29 @@ class LimitForm(forms.Form):
         help_text=gettext_lazy("Leave empty for no limit. To run no tasks, pause the queue."),
     )
 
+    def perform(self, name: str, backend: str, user: str) -> None:
+        api.limit(name, self.cleaned_data["max_running"], backend=backend)
 
-FORMS: dict[str, type[forms.Form]] = {"pause": PauseForm, "limit": LimitForm}
-TITLES = {"pause": gettext_lazy("Pause queues"), "limit": gettext_lazy("Limit queues")}
+    def describe(self) -> str:
+        limit = self.cleaned_data["max_running"]
+        return _("Limited to %(limit)d running tasks.") % {"limit": limit} if limit else _("Limit removed.")
+
+
+class ResumeForm(forms.Form):  # asks for nothing, so it is performed at once
+    title = gettext_lazy("Resume queues")
+
+    def perform(self, name: str, backend: str, user: str) -> None:
+        api.resume(name, backend=backend)
+
+    def describe(self) -> str:
+        return _("Resumed.")
+
+
+FORMS: dict[str, type[PauseForm | LimitForm | ResumeForm]] = {
+    "pause": PauseForm,
+    "limit": LimitForm,
+    "resume": ResumeForm,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,21 +115,11 @@ def read_lines(engine: Engine) -> Iterator[QueueLine]:
         )
 
 
-class QueueAdmin(ReadOnlyAdmin[Queue]):
+class QueueAdmin(ReadOnlyAdmin):
     actions = None
-    fields = ("name", "backend", "paused", "paused_by", "pause_reason", "resumes", "max_running")
+    fields = ("name", "backend", "paused_at", "paused_by", "pause_reason", "resume_at", "max_running")
     readonly_fields = fields
-
-    @admin.display(description=gettext_lazy("paused since"))
-    def paused(self, queue: Queue) -> SafeString:
-        return render.moment(queue.paused_at)
-
-    @admin.display(description=gettext_lazy("resumes"))
-    def resumes(self, queue: Queue) -> SafeString:
-        return render.moment(queue.resume_at)
-
-    def has_pause_permission(self, request: HttpRequest) -> bool:
-        return bool(request.user.has_perm("jobqueue.pause_queue"))
+    has_pause_permission = permission("pause_queue")
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show every queue in use, also those without a row."""
@@ -113,69 +130,44 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
         backend = backend if backend in aliases else next(iter(aliases), "")
         if request.method == "POST":
             return self._act(request, backend)
-        context = {
-            "lines": list(read_lines(engine_for(backend))) if backend else [],
-            "backend": backend,
-            "backends": aliases if len(aliases) > 1 else [],
-            "now": engine_for(backend).now() if backend else None,
-            "may_pause": self.has_pause_permission(request),
-            "title": _("Queues"),
-        }
-        return self._page(request, "change_list", context)
+        return self.page(
+            request,
+            "queue/change_list",
+            title=_("Queues"),
+            lines=list(read_lines(engine_for(backend))) if backend else [],
+            backend=backend,
+            backends=aliases if len(aliases) > 1 else [],
+            now=engine_for(backend).now() if backend else None,
+            may_pause=self.has_pause_permission(request),
+        )
 
     def _act(self, request: HttpRequest, backend: str) -> HttpResponse:
-        """Pause, resume or limit the selected queues. For pause and limit, the first POST asks."""
+        """Change the selected queues. If the form has fields, the first POST asks."""
         if not self.has_pause_permission(request):
             raise PermissionDenied
         action = request.POST.get("action", "")
         names = [name.replace("\0", "") for name in request.POST.getlist("queue")]
-        if action not in ("resume", *FORMS) or not backend or any(len(name) > 128 for name in names):
+        if action not in FORMS or not backend or any(len(name) > 128 for name in names):
             return HttpResponseBadRequest()
         if not names:
             messages.warning(request, _("Select at least one queue."))
-        elif action == "resume":
-            self._resume(request, names, backend)
-        else:
-            is_confirmed = "confirmed" in request.POST
-            form = FORMS[action](request.POST if is_confirmed else None)
-            if not (is_confirmed and form.is_valid() and self._perform(request, action, names, backend, form)):
-                context = {"form": form, "action": action, "names": names, "title": TITLES[action]}
-                return self._page(request, "ask", context)
-        return HttpResponseRedirect(request.get_full_path())
-
-    def _perform(self, request: HttpRequest, action: str, names: Sequence[str], backend: str, form: forms.Form) -> bool:
-        """Pause or limit queues. Return False, with an error in the form, if the values are refused."""
-        values = form.cleaned_data
-        try:
-            for name in names:
-                if action == "limit":
-                    api.limit(name, values["max_running"], backend=backend)
-                else:
-                    by = request.user.get_username()[:150]
-                    api.pause(name, by=by, reason=values["reason"], until=values["until"], backend=backend)
-        except ValueError as error:
-            form.add_error(None, str(error))
-            return False
-        if action == "limit":
-            limit = values["max_running"]
-            text = _("Limited to %(limit)d running tasks.") % {"limit": limit} if limit else _("Limit removed.")
-        else:
-            text = _("Paused: %(reason)s") % {"reason": values["reason"]} if values["reason"] else _("Paused.")
-        self._log(request, names, backend, text)
-        return True
-
-    def _resume(self, request: HttpRequest, names: Sequence[str], backend: str) -> None:
-        for name in names:
-            api.resume(name, backend=backend)
-        self._log(request, names, backend, _("Resumed."))
+            return HttpResponseRedirect(request.get_full_path())
+        kind = FORMS[action]
+        form = kind(request.POST if "confirmed" in request.POST or not kind.base_fields else None)
+        if form.is_valid():
+            try:
+                for name in names:
+                    form.perform(name, backend, request.user.get_username())
+            except ValueError as error:
+                form.add_error(None, str(error))
+            else:
+                self._log(request, names, backend, form.describe())
+                return HttpResponseRedirect(request.get_full_path())
+        hidden = [("action", action), ("confirmed", 1), *(("queue", name) for name in names)]
+        return self.confirm(request, hidden, title=form.title, names=names, form=form, button=form.title)
 
     def _log(self, request: HttpRequest, names: Sequence[str], backend: str, message: str) -> None:
         audit_log.write(request, engine_for(backend).queues.filter(name__in=names), message)
         # Django's page capitalizes the first word, so the queue's name must not come first.
         text = ngettext("Queue %(names)s: %(message)s", "Queues %(names)s: %(message)s", len(names))
         messages.success(request, text % {"names": ", ".join(names), "message": message})
-
-    def _page(self, request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
-        request.current_app = self.admin_site.name
-        common = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media}
-        return TemplateResponse(request, f"admin/jobqueue/queue/{template}.html", {**common, **context})

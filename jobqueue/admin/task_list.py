@@ -14,7 +14,9 @@ order of its own index.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -28,7 +30,7 @@ from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
-from jobqueue.admin.search import Search
+from jobqueue.admin.filters import to_uuid
 from jobqueue.inspect.annotations import row_annotations
 from jobqueue.inspect.backends import backends_on, options_of
 from jobqueue.inspect.bulk import Bounds
@@ -47,6 +49,7 @@ COLUMNS = (
     "attempts", "max_attempts", "polls", "enqueued_at", "last_attempted_at", "finished_at",
 )  # fmt: skip
 
+HEX = re.compile(r"[0-9a-f]{1,32}")
 ENDED = (Task.Status.SUCCESSFUL, Task.Status.FAILED, Task.Status.CANCELLED)
 # By status: the other filters that its index contains, with their columns.
 ALSO_INDEXED: dict[str, dict[str, str]] = {
@@ -54,6 +57,32 @@ ALSO_INDEXED: dict[str, dict[str, str]] = {
     Task.Status.SUSPENDED: {"backend": "backend"},
 }
 ORDER: dict[str, str] = {**dict.fromkeys(ENDED, "-finished_at"), Task.Status.SCHEDULED: "wake_at"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """The search box offers no search that would scan the table. ids: a range of the primary key. key: a task's key."""
+
+    ids: Q
+    key: str | None = None
+    is_understood: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> Search:
+        """Parse a task id, its first characters, or key:<key>."""
+        text = text.strip()
+        if not text:
+            return cls(ids=Q())
+        if text.lower().startswith("key:"):
+            return cls(ids=Q(), key=text[4:].strip())
+        digits = text.lower().replace("-", "")
+        if not HEX.fullmatch(digits):
+            return cls(ids=Q(pk__in=[]), is_understood=False)
+        return cls(ids=Q(pk__range=(UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f")))))
+
+    @property
+    def condition(self) -> Q:
+        return self.ids if self.key is None else self.ids & Q(key=self.key)
 
 
 if TYPE_CHECKING:
@@ -243,10 +272,3 @@ def mask_errors(database: str, page: Sequence[Task]) -> None:
         patterns = options_of(row.backend).redact
         found = secrets.get(row.pk)
         row.error_message = MASK if found is None else redact_text(str(row.error_message), patterns, found)
-
-
-def to_uuid(text: str | None) -> UUID | None:
-    try:
-        return UUID(text or "")
-    except ValueError:
-        return None

@@ -2,43 +2,82 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+from django import forms
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from jobqueue import api
 from jobqueue.admin.base import ReadOnlyAdmin
-from jobqueue.admin.message_form import MessageForm
-from jobqueue.exceptions import JobQueueError, TaskFinished, TaskNotFound
+from jobqueue.exceptions import InvalidArguments, JobQueueError, TaskNotFound
 from jobqueue.inspect import audit_log
-from jobqueue.inspect.backends import databases
+from jobqueue.inspect.backends import databases, options_of
 from jobqueue.inspect.bulk import CANCEL, CANCEL_TREE, REQUEUE, WAKE, BulkAction, BulkRun
-from jobqueue.inspect.inbox import takes_messages
-from jobqueue.inspect.task_detail import describe, read_task
+from jobqueue.inspect.inbox import actor_of, check_message, takes_messages
+from jobqueue.inspect.task_detail import describe, find_task
 from jobqueue.models import Task
 
 View = Callable[[HttpRequest, Task], HttpResponse]
 ACTIONS = (WAKE, REQUEUE, CANCEL)
 
 
-class TaskPage(ReadOnlyAdmin[Task]):
+class MessageForm(forms.Form):
+    """A message. It must be JSON and a valid `Message` of the actor, because others fail its polls."""
+
+    body = forms.CharField(
+        label=gettext_lazy("Message"),
+        strip=False,
+        widget=forms.Textarea(attrs={"rows": 4, "class": "jq-json", "spellcheck": "false", "autocomplete": "off"}),
+        error_messages={"required": gettext_lazy("A message is JSON. For an empty message write null.")},
+    )
+
+    def __init__(self, *args: Any, task: Task, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.task = task
+
+    @property
+    def schema(self) -> str:
+        """Return the JSON Schema of the actor's `Message`, or nothing if it has none."""
+        actor = actor_of(self.task)
+        try:
+            schema = msgspec.json.schema(actor.Message) if actor else None
+        except (TypeError, ValueError, RuntimeError):  # some types have no schema
+            return ""
+        return json.dumps(schema, indent=2, ensure_ascii=False) if schema else ""
+
+    def clean_body(self) -> Any:
+        """Return the parsed message. Raises ValidationError with line and column of an error of the JSON."""
+        try:
+            value = json.loads(self.cleaned_data["body"])
+            check_message(self.task.task_type, value, options_of(self.task.backend).max_payload_bytes)
+        except json.JSONDecodeError as error:
+            words = _(
+                'Not valid JSON: %(problem)s in line %(line)d, column %(column)d. Strings need quotes: "publish".'
+            )
+            values = {"problem": error.msg, "line": error.lineno, "column": error.colno}
+            raise ValidationError(words % values) from error
+        except InvalidArguments as error:
+            raise ValidationError(str(error)) from error
+        except (ValueError, RecursionError) as error:
+            raise ValidationError(_("Unreadable JSON: %(problem)s") % {"problem": error}) from error
+        return value
+
+
+class TaskPage(ReadOnlyAdmin):
     """One task: GET shows it, POST performs one of the actions."""
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Task | None:
-        for database in databases():
-            try:
-                return read_task(database, object_id)
-            except (Task.DoesNotExist, ValidationError, ValueError):
-                continue
-        return None
+        return find_task(object_id, databases())
 
     def get_urls(self) -> list[URLPattern]:
         views = {one.name: self._post_view(f"{one.name}_task", self._action_view(one)) for one in ACTIONS}
@@ -61,28 +100,22 @@ class TaskPage(ReadOnlyAdmin[Task]):
         task = self.get_object(request, unquote(object_id))
         if not self.has_view_permission(request, task):
             raise PermissionDenied
-        return self._gone(request, object_id) if task is None else self._page(request, task, extra=extra_context)
+        return self._gone(request, object_id) if task is None else self._show(request, task)
 
-    def _page(
-        self, request: HttpRequest, task: Task, form: MessageForm | None = None, extra: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        database = task._state.db or databases()[0]
-        may_send = bool(request.user.has_perm("jobqueue.send_message"))
+    def _show(self, request: HttpRequest, task: Task, form: MessageForm | None = None) -> HttpResponse:
+        def may(permission: str) -> bool:
+            return bool(request.user.has_perm(f"jobqueue.{permission}"))
+
+        allowed = [one for one in ACTIONS if may(f"{one.name}_task")]
         context = {
-            **self.admin_site.each_context(request),
-            **describe(task, database, with_payload=request.user.has_perm("jobqueue.view_payload")),
-            "actions": [one for one in ACTIONS if self._allows(request, one) and task.status in one.statuses],
-            "may_cancel": self._allows(request, CANCEL),
-            "form": form or (MessageForm(task=task) if may_send and takes_messages(task) else None),
-            "opts": self.opts,
-            "media": self.media,
+            **describe(task, task._state.db or databases()[0], with_payload=may("view_payload")),
+            "actions": [one for one in allowed if task.status in one.statuses],
+            "may_cancel": CANCEL in allowed,
+            "form": form or (MessageForm(task=task) if may("send_message") and takes_messages(task) else None),
             "original": task,
-            "title": task.task_type,
             "has_view_permission": True,
-            **(extra or {}),
         }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/jobqueue/task/detail.html", context)
+        return self.page(request, "task/detail", title=task.task_type, **context)
 
     def _post_view(self, permission: str, do: View) -> Any:
         """Return a view of POST for one task. It needs the permission, and that to view tasks."""
@@ -104,54 +137,43 @@ class TaskPage(ReadOnlyAdmin[Task]):
                 run.perform([task.pk])
             except OperationalError:  # lock timeout
                 text = _("Nothing was changed: another transaction has locked the task. Try again in a moment.")
-                self.message_user(request, text, messages.ERROR)
-                return self._redirect("change", task.pk)
-            self._report(request, run)
+                return self._answer(request, task, text, messages.ERROR)
             if run.result.affected:
                 audit_log.write(request, [task], str(run.action.label))
-            return self._redirect("change", task.pk)
+            return self._answer(request, task, str(run), level_of(run))
 
         return view
 
     def _send(self, request: HttpRequest, task: Task) -> HttpResponse:
         form = MessageForm(request.POST, task=task)
-        if task.is_finished:
-            return self._not_sent(request, task, _("Message not sent: the task has ended."))
         if not takes_messages(task):
-            return self._not_sent(request, task, _("Message not sent: this site has no actor of this name."))
+            unknown = _("Message not sent: this site has no actor of this name.")
+            ended = _("Message not sent: the task has ended.")
+            return self._answer(request, task, ended if task.is_finished else unknown, messages.WARNING)
         if not form.is_valid():
             form.fields["body"].widget.attrs["autofocus"] = True
             self.message_user(request, _("Message not sent. Please correct the error below."), messages.ERROR)
-            return self._page(request, task, form)
+            return self._show(request, task, form)
         try:
             number = api.send(task.pk, form.cleaned_data["body"], backend=task.backend)
-        except TaskFinished:
-            return self._not_sent(request, task, _("Message not sent: the task has ended."))
         except TaskNotFound:
             return self._gone(request, str(task.pk))
         except JobQueueError as error:
-            return self._not_sent(request, task, _("Message not sent: %(error)s") % {"error": error})
-        self.message_user(request, _("Message sent (no. %(number)s).") % {"number": number}, messages.SUCCESS)
+            return self._answer(request, task, _("Message not sent: %(error)s") % {"error": error}, messages.WARNING)
         # Without the body: readers of the log may lack the permission to see messages.
         audit_log.write(request, [task], _("Send message %(number)s") % {"number": number})
-        return self._redirect("change", task.pk)
+        text = _("Message sent (no. %(number)s).") % {"number": number}
+        return self._answer(request, task, text, messages.SUCCESS)
 
-    def _not_sent(self, request: HttpRequest, task: Task, text: str) -> HttpResponse:
-        self.message_user(request, text, messages.WARNING)
-        return self._redirect("change", task.pk)
+    def _answer(self, request: HttpRequest, task: Task, text: str, level: int) -> HttpResponse:
+        self.message_user(request, text, level)
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_task_change", args=[task.pk]))
 
     def _gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
         text = _("Unknown task %(id)s. Ended tasks are pruned after a while.") % {"id": unquote(object_id)}
         self.message_user(request, text, messages.WARNING)
-        return self._redirect("changelist")
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_task_changelist"))
 
-    def _redirect(self, name: str, *args: object) -> HttpResponse:
-        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_task_{name}", args=args))
 
-    def _allows(self, request: HttpRequest, action: BulkAction) -> bool:
-        return bool(request.user.has_perm(f"jobqueue.{action.name}_task"))
-
-    def _report(self, request: HttpRequest, run: BulkRun) -> None:
-        level = messages.SUCCESS if run.result.affected else messages.WARNING
-        text = str(run) if run.resume_at is None else _("%(result)s There are more.") % {"result": run}
-        self.message_user(request, text, level)
+def level_of(run: BulkRun) -> int:
+    return messages.SUCCESS if run.result.affected else messages.WARNING

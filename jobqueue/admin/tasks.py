@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -12,18 +11,15 @@ from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue.admin import render
-from jobqueue.admin.base import database_for
-from jobqueue.admin.filters import BackendFilter, ParentFilter, QueueFilter, StatusFilter, TaskFilter
-from jobqueue.admin.search import Search
-from jobqueue.admin.task_list import ORDER, TaskChangeList, to_uuid
-from jobqueue.admin.task_page import TaskPage
+from jobqueue.admin.base import database_for, permission
+from jobqueue.admin.filters import BackendFilter, ParentFilter, QueueFilter, StatusFilter, TaskFilter, to_uuid
+from jobqueue.admin.task_list import ORDER, Search, TaskChangeList
+from jobqueue.admin.task_page import TaskPage, level_of
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import backends_on, options_of
 from jobqueue.inspect.bulk import (
@@ -39,6 +35,7 @@ from jobqueue.inspect.bulk import (
 )
 from jobqueue.inspect.formatting import attempts_text, headline, short_type, when
 from jobqueue.models import Task
+from jobqueue.templatetags.jobqueue_admin import badge, breakable, moment
 
 
 class TaskAdmin(TaskPage):
@@ -83,39 +80,33 @@ class TaskAdmin(TaskPage):
 
     @admin.display(description=gettext_lazy("status"))
     def state(self, task: Task) -> SafeString:
-        return render.badge(task.status)
+        return badge(task.status)
 
     @admin.display(description=gettext_lazy("task"))
     def name(self, task: Task) -> SafeString:
-        short = render.breakable(short_type(task.task_type))
+        short = breakable(short_type(task.task_type))
         name = format_html('<span class="jq-name" title="{} {}">{}</span>', task.task_type, task.pk, short)
         return name if task.key is None else format_html('{}<span class="jq-key">{}</span>', name, task.key)
 
     @admin.display(description=gettext_lazy("attempts"))
-    def tries(self, task: Task) -> str:
-        return attempts_text(task, task.starts)  # type: ignore[attr-defined]
+    def tries(self, task: Any) -> str:
+        return attempts_text(task, task.starts)
 
     @admin.display(description=gettext_lazy("when"))
-    def time(self, task: Task) -> SafeString:
-        now: datetime = task.now  # type: ignore[attr-defined]
-        name: str | None = task.executor_name  # type: ignore[attr-defined]
-        words, moment = when(task, now, options_of(task.backend).aging, name)
-        return render.moment(moment, re.sub(r"(?<=\d) ", "\xa0", words))  # units stay with their numbers
+    def time(self, task: Any) -> SafeString:
+        words, at = when(task, task.now, options_of(task.backend).aging, task.executor_name)
+        return moment(at, words=re.sub(r"(?<=\d) ", "\xa0", words))  # units stay with their numbers
 
     @admin.display(description=gettext_lazy("error"), empty_value="")
-    def error(self, task: Task) -> SafeString | None:
-        line = headline(task.error_class, task.error_message)  # type: ignore[attr-defined]
+    def error(self, task: Any) -> SafeString | None:
+        line = headline(task.error_class, task.error_message)
         if not line:
             return None
         return format_html('<span class="jq-line-of-error jq-error" title="{0}">{0}</span>', line)
 
     # --- actions
 
-    def has_requeue_permission(self, request: HttpRequest) -> bool:
-        return bool(request.user.has_perm("jobqueue.requeue_task"))
-
-    def has_cancel_permission(self, request: HttpRequest) -> bool:
-        return bool(request.user.has_perm("jobqueue.cancel_task"))
+    has_requeue_permission, has_cancel_permission = permission("requeue_task"), permission("cancel_task")
 
     @admin.action(description=REQUEUE.label_many, permissions=["requeue"])
     def requeue_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
@@ -144,7 +135,8 @@ class TaskAdmin(TaskPage):
             return self._confirm(request, rows, action, ticked, Bounds.now(rows.db, task_list.edge))
         is_filter = bounds is not None and is_across
         run = perform_matching(action, rows, bounds) if bounds and is_across else perform_ids(action, ticked)
-        self._report(request, run)
+        text = str(run) if run.resume_at is None else _("%(result)s There are more.") % {"result": run}
+        self.message_user(request, text, level_of(run))
         if run.result.affected:
             query = request.META.get("QUERY_STRING") or _("no filter")
             audit_log.write_run(request, run, rows.db, query if is_filter else None)
@@ -163,21 +155,24 @@ class TaskAdmin(TaskPage):
         is_rest: bool = False,
     ) -> HttpResponse:
         preview = Preview.of(action, rows, bounds)
-        context = {
-            **self.admin_site.each_context(request),
-            "action": f"{action.name}_selected",
-            "preview": preview,
-            "forecast": action.forecast % numbers_of(preview.matching),
-            "button": action.button % numbers_of(preview.matching),
-            "window": None if ticked else request.task_list.window,  # type: ignore[attr-defined]
-            "ticked": [str(pk) for pk in ticked] or ["all"],
-            "is_across": not ticked,
-            "is_rest": is_rest,
-            "budget_seconds": round(BUDGET_SECONDS),
-            "checkbox_name": ACTION_CHECKBOX_NAME,
-            "opts": self.opts,
-            "media": self.media,
-            "title": _("%(action)s tasks?") % {"action": action.label},
-        }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/jobqueue/task/confirm.html", context)
+        numbers = numbers_of(preview.matching)
+        boxes: list[object] = [*ticked] or ["all"]
+        hidden = [
+            ("action", f"{action.name}_selected"),
+            ("select_across", "0" if ticked else "1"),
+            ("bounds", preview.bounds or ""),
+            *((ACTION_CHECKBOX_NAME, box) for box in boxes),
+        ]
+        return self.confirm(
+            request,
+            hidden,
+            template="task/confirm",
+            title=_("%(action)s tasks?") % {"action": action.label},
+            names=[action.forecast % numbers],
+            button=action.button % numbers if preview.matching else "",
+            preview=preview,
+            window=None if ticked else request.task_list.window,  # type: ignore[attr-defined]
+            is_across=not ticked,
+            is_rest=is_rest,
+            budget_seconds=round(BUDGET_SECONDS),
+        )

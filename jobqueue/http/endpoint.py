@@ -20,53 +20,44 @@ from jobqueue.printable import printable
 logger = logging.getLogger(__name__)
 
 View = Callable[..., HttpResponse]
-ERRORS_WITH_CALLER = (401, 403, 503)
-ERRORS_WITH_BODY = (400, 411, 413, 415)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+@dataclass(frozen=True, slots=True)
+class endpoint:
     """
-    What a view reads and answers.
+    Make a view of a function that returns a response or raises HttpError. With a permission, it gets the `caller`.
 
-    answers: description and type by status. errors: other statuses, whose responses list problems. body: its type;
-    None if there is none. permission: empty if anybody may call the view.
+    answers: description and type by status. errors: other statuses, whose responses list problems; those of every
+    caller and body are added. permission: empty if anybody may call the view. body: its type; None if there is none.
+
+    The view is exempt from Django's checks that answer in HTML or need a database: CSRF (auth.py checks it),
+    ATOMIC_REQUESTS and LoginRequiredMiddleware.
     """
 
     method: str
     answers: Mapping[int, tuple[str, Any]]
-    errors: tuple[int, ...]
+    errors: tuple[int, ...] = ()
     permission: str = ""
     body: Any = None
     needs_body: bool = True
 
+    @property
+    def all_errors(self) -> list[int]:
+        of_caller = (401, 403, 503) if self.permission else ()
+        of_body = (400, 411, 413, 415) if self.body else ()
+        return sorted((405, *of_caller, *of_body, *self.errors))
 
-def endpoint(
-    method: str,
-    answers: Mapping[int, tuple[str, Any]],
-    *errors: int,
-    permission: str = "",
-    body: Any = None,
-    needs_body: bool = True,
-) -> Callable[[View], View]:
-    """
-    Make a view of a function that returns a response or raises HttpError. With a permission, it gets the `caller`.
+    def __call__(self, view: View) -> View:
+        methods = ("GET", "HEAD") if self.method == "GET" else (self.method,)
 
-    The view is exempt from Django's checks that answer in HTML or need a database: CSRF (auth.py checks it),
-    ATOMIC_REQUESTS and LoginRequiredMiddleware. The parameters are those of Operation.
-    """
-    methods = ("GET", "HEAD") if method == "GET" else (method,)
-    errors += (405, *(ERRORS_WITH_CALLER if permission else ()), *(ERRORS_WITH_BODY if body else ()))
-
-    def decorate(view: View) -> View:
         @wraps(view)
         def guarded(request: HttpRequest, **parts: Any) -> HttpResponse:
             try:
                 if request.method not in methods:
                     allowed = ", ".join(methods)
                     raise HttpError(405, f"{request.method} is not allowed: {allowed}", headers={"Allow": allowed})
-                if permission:
-                    parts["caller"] = authenticate(request, permission)
+                if self.permission:
+                    parts["caller"] = authenticate(request, self.permission)
                 return view(request, **parts)
             except HttpError as error:
                 return error.response()
@@ -75,11 +66,7 @@ def endpoint(
                 return service_unavailable().response()
 
         guarded.login_required = False  # type: ignore[attr-defined]
-        guarded.operation = Operation(  # type: ignore[attr-defined]
-            method=method, answers=answers, errors=errors, permission=permission, body=body, needs_body=needs_body
-        )
+        guarded.endpoint = self  # type: ignore[attr-defined]
         for alias in connections:
             guarded = transaction.non_atomic_requests(alias)(guarded)
         return csrf_exempt(guarded)
-
-    return decorate

@@ -55,7 +55,7 @@ BACKEND_HELP = {
 }
 
 
-@endpoint("GET", {200: ("Metrics.", str)}, 501, permission="view_metrics")
+@endpoint("GET", {200: ("Metrics.", str)}, (501,), permission="view_metrics")
 def text(request: HttpRequest, caller: Caller) -> HttpResponse:
     """Return the metrics in the text format of Prometheus."""
     try:

@@ -1,4 +1,4 @@
-"""GET openapi.json: all views as an OpenAPI 3.1 document, made from their operations and the types in schemas.py."""
+"""GET openapi.json: an OpenAPI 3.1 document, made from the arguments of endpoint() and the types in schemas.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.urls import get_resolver
 
-from jobqueue.http.endpoint import Operation, endpoint
+from jobqueue.http.endpoint import endpoint
 from jobqueue.http.responses import respond
 from jobqueue.http.schemas import Problem
 
@@ -68,27 +68,25 @@ def document(request: HttpRequest) -> HttpResponse:
 def described() -> tuple[Json, Json]:
     """Return the paths of all views, and the schemas of their types by name."""
     patterns = get_resolver("jobqueue.urls").url_patterns
-    operations: list[Operation] = [pattern.callback.operation for pattern in patterns]  # type: ignore[union-attr]
-    kinds = [list[Problem]]
-    for operation in operations:
-        kinds += [kind for kind in (operation.body, *(kind for _, kind in operation.answers.values())) if kind]
-    types = list({str(kind): kind for kind in kinds}.values())
-    shown, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    schemas = dict(zip(map(str, types), shown, strict=True))
+    endpoints: list[endpoint] = [pattern.callback.endpoint for pattern in patterns]  # type: ignore[union-attr]
+    kinds = {str(kind): kind for one in endpoints for kind in (one.body, *(kind for _, kind in one.answers.values()))}
+    kinds = {name: kind for name, kind in kinds.items() if kind} | {str(list[Problem]): list[Problem]}
+    shown, components = msgspec.json.schema_components(kinds.values(), ref_template="#/components/schemas/{name}")
+    schemas = dict(zip(kinds, shown, strict=True))
     paths: Json = {}
-    for pattern, operation in zip(patterns, operations, strict=True):
+    for pattern, one in zip(patterns, endpoints, strict=True):
         path = "/" + str(pattern.pattern).replace("<str:", "{").replace(">", "}")
-        paths[path] = {operation.method.lower(): _operation(pattern, operation, schemas)}
+        paths[path] = {one.method.lower(): _operation(pattern, one, schemas)}
         if "{task_id}" in path:
             paths[path]["parameters"] = [TASK_ID]
     return paths, components
 
 
-def _operation(pattern: Any, operation: Operation, schemas: Mapping[str, Json]) -> Json:
+def _operation(pattern: Any, one: endpoint, schemas: Mapping[str, Json]) -> Json:
     def content(kind: Any) -> Json:
         return {"text/plain" if kind is str else "application/json": {"schema": schemas[str(kind)]}}
 
-    errors = {status: (ERRORS[status], list[Problem]) for status in sorted(operation.errors)}
+    errors = {status: (ERRORS[status], list[Problem]) for status in one.all_errors}
     found: Json = {
         "operationId": pattern.name,
         "summary": pattern.callback.__doc__.partition("\n")[0],
@@ -98,9 +96,9 @@ def _operation(pattern: Any, operation: Operation, schemas: Mapping[str, Json]) 
                 "content": content(kind),
                 **({"headers": RETRY_AFTER} if status == 503 else {}),
             }
-            for status, (description, kind) in {**operation.answers, **errors}.items()
+            for status, (description, kind) in {**one.answers, **errors}.items()
         },
     }
-    if operation.body:
-        found["requestBody"] = {"required": operation.needs_body, "content": content(operation.body)}
-    return found if operation.permission else {**found, "security": []}
+    if one.body:
+        found["requestBody"] = {"required": one.needs_body, "content": content(one.body)}
+    return found if one.permission else {**found, "security": []}

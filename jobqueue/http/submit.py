@@ -37,7 +37,7 @@ STATUS_OF: dict[type[Exception], int] = {DuplicateKey: 409, PayloadTooLarge: 413
 @endpoint(
     "POST",
     {201: ("Enqueued.", TaskLink), 200: ("The idempotency key exists.", TaskLink)},
-    409,
+    (409,),
     permission="submit_task",
     body=schemas.Submission,
 )
@@ -53,7 +53,7 @@ def submit(request: HttpRequest, caller: Caller) -> HttpResponse:
 @endpoint(
     "POST",
     {201: ("Enqueued.", list[BatchItem]), 200: ("All idempotency keys exist.", list[BatchItem])},
-    409,
+    (409,),
     permission="submit_task",
     body=schemas.Batch,
 )
@@ -82,7 +82,7 @@ def _submit(caller: Caller, values: Sequence[Any], places: Sequence[str]) -> lis
     for status, found in problems.items():
         if found:
             raise HttpError(status, *found)
-    backend = _backend_of(submissions, places)
+    backend = _backend_of(submissions)
     try:
         results = backend.submit(submissions)
     except InvalidSubmissions as error:
@@ -157,15 +157,10 @@ def _option(value: Any) -> Any:
     return value
 
 
-def _backend_of(submissions: Sequence[Submission], places: Sequence[str]) -> JobQueueBackend:
-    first = submissions[0].task.backend
-    others = [
-        Problem(f"has backend {submission.task.backend!r}, the first has {first!r}; a batch needs one backend", place)
-        for submission, place in zip(submissions, (f"{place}/task" for place in places), strict=True)
-        if submission.task.backend != first
-    ]
+def _backend_of(submissions: Sequence[Submission]) -> JobQueueBackend:
+    first, *others = dict.fromkeys(submission.task.backend for submission in submissions)
     if others:
-        raise HttpError(400, *others)
+        raise HttpError(400, f"A batch needs tasks of one backend, not of {first!r} and {others[0]!r}.")
     backend = task_backends[first]
     assert isinstance(backend, JobQueueBackend)
     return backend

@@ -29,8 +29,11 @@ from jobqueue.serialization.redaction import redact, redact_texts
 
 logger = logging.getLogger(__name__)
 
+# Columns that a response shows under their names.
+SHOWN = ("priority", "attempts", "max_attempts", "enqueued_at", "wake_at", "started_at", "finished_at")
 
-@endpoint("GET", {200: ("The task.", TaskDetail)}, 404, permission="view_task")
+
+@endpoint("GET", {200: ("The task.", TaskDetail)}, (404,), permission="view_task")
 def show(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
     """Show a task: its state, its result and its errors, redacted."""
     row = _find(caller, task_id)
@@ -43,13 +46,7 @@ def show(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
         url=task_url(request, row.pk),
         task=row.task_type,
         queue=row.queue_name,
-        priority=row.priority,
-        attempts=row.attempts,
-        max_attempts=row.max_attempts,
-        enqueued_at=row.enqueued_at,
-        wake_at=row.wake_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
+        **{name: getattr(row, name) for name in SHOWN},
         errors=[
             # Without its traceback, in which not every secret can be masked.
             TaskError(
@@ -68,8 +65,7 @@ def show(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
 @endpoint(
     "POST",
     {200: ("Ended.", Cancelled), 202: ("It runs, and was asked to stop.", Cancelled)},
-    404,
-    409,
+    (404, 409),
     permission="cancel_task",
     body=Cancel,
     needs_body=False,
@@ -94,7 +90,7 @@ def cancel(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
     return respond(body, 200 if now in FINAL else 202)
 
 
-@endpoint("POST", {200: ("Requeued.", TaskLink)}, 404, 409, permission="requeue_task")
+@endpoint("POST", {200: ("Requeued.", TaskLink)}, (404, 409), permission="requeue_task")
 def requeue(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
     """Put a FAILED or CANCELLED task back in its queue."""
     row = _find(caller, task_id)
@@ -114,8 +110,7 @@ def requeue(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
 @endpoint(
     "POST",
     {201: ("Sent.", Sent), 200: ("A repeat, which was not sent.", Sent)},
-    404,
-    409,
+    (404, 409),
     permission="send_message",
     body=Message,
 )
