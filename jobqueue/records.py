@@ -175,7 +175,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: the state to enter. READY polls again now. SUSPENDED becomes READY if there are unread messages. READY,
     SCHEDULED and SUSPENDED become CANCELLED if a cancel was requested.
     wake_after_seconds, wake_at: for SCHEDULED and SUSPENDED, seconds from the commit, or a time.
-    recheck_after_seconds: wake earlier, to read the messages again that were left. It does not change timeout_at.
+    recheck_seconds: wake earlier, to read the messages again that were left. It does not change timeout_at.
     unread_polls: polls in a row that left messages unread. stale_polls: polls in a row that ended with Stale.
     attempts: the new value of the column. has_succeeded: add 1 to `polls`.
     keeps_rank: for READY, keep the rank (a release) instead of starting at the end of the order.
@@ -191,7 +191,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parent_id: UUID | None = None
     wake_after_seconds: float | None = None
     wake_at: datetime | None = None
-    recheck_after_seconds: float | None = None
+    recheck_seconds: float | None = None
     unread_polls: int = 0
     stale_polls: int = 0
     has_succeeded: bool = False

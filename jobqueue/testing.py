@@ -44,18 +44,16 @@ from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.maintenance import AGAIN_SECONDS
 from jobqueue.executor.running.async_runner import finish_in_thread, run_cancellably
 from jobqueue.executor.running.atomic import end_attempt, poll_atomically
-from jobqueue.executor.running.interrupt import run_interruptibly
-from jobqueue.executor.running.task_runner import (
+from jobqueue.executor.running.attempt import (
+    Attempt,
     CompletedAttempt,
     ExecutorIdentity,
-    PreparedTask,
     Raised,
     Returned,
-    poll,
-    prepare,
-    reject_by_database,
+    RunningTask,
+    run_interruptibly,
 )
-from jobqueue.executor.running_tasks import RunningTask
+from jobqueue.executor.running.task_runner import poll, prepare, reject_by_database
 from jobqueue.executor.telemetry import events
 from jobqueue.models import Executor, InboxMessage, Queue, Task
 from jobqueue.records import ClaimedTask, ClaimRequest, Status
@@ -188,12 +186,7 @@ class _Queue:
         self.engine = engine
         self._executor_id = uuid4()
         self._session = _TestsOwn()
-        self._worker = ExecutorIdentity(
-            executor_id=str(self._executor_id),
-            executor_name="testing",
-            options=engine.options,
-            backend=engine.alias,
-        )
+        self._identity = ExecutorIdentity(engine=engine, executor_id=self._executor_id, name="testing")
 
     def claim(self) -> ClaimedTask | None:
         """Return the next task. If none is READY, wake those that are due or have messages."""
@@ -228,44 +221,45 @@ class _Queue:
         return count + self.engine.wake(list(sleepers.values_list("pk", flat=True)))
 
     def poll(self, claimed: ClaimedTask) -> Polled:
-        letters = self.engine.read_messages([claimed.id]).get(claimed.id, ())
-        over, status = self._settle(self._run(RunningTask(claimed, letters)))
-        if isinstance(over.error, KeyboardInterrupt):
-            raise over.error
+        messages = self.engine.read_messages([claimed.id]).get(claimed.id, ())
+        completed, status = self._commit(self._run(RunningTask(claimed, self._identity, messages)))
+        if isinstance(completed.error, KeyboardInterrupt):
+            raise completed.error
         if status is not None:
-            events.report_end(over, status, self._worker)
-        return Polled(id=claimed.id, task_type=claimed.task_type, status=status, error=over.error)
+            events.report_end(completed, status)
+        return Polled(id=claimed.id, task_type=claimed.task_type, status=status, error=completed.error)
 
-    def _run(self, hold: RunningTask) -> CompletedAttempt:
-        loaded = prepare(hold, self._worker)
-        if isinstance(loaded, CompletedAttempt):
-            return loaded
-        events.report_start(hold, loaded, self._worker)
-        hold.start(None)
-        if loaded.task.atomic:
-            return poll_atomically(hold, loaded, self.engine, self._worker, self._session, durable=False)
+    def _run(self, running: RunningTask) -> CompletedAttempt:
+        attempt = prepare(running, self._session)
+        if isinstance(attempt, CompletedAttempt):
+            return attempt
+        events.report_start(attempt)
+        running.start(None)
+        if attempt.task.atomic:
+            return poll_atomically(attempt, durable=False)
         with _mended():
-            ending = self._call(hold, loaded)
-        return end_attempt(hold, loaded, ending, self.engine, self._worker, self._session)
+            ending = self._call(attempt)
+        return end_attempt(attempt, ending)
 
-    def _call(self, hold: RunningTask, loaded: PreparedTask) -> Returned | Raised:
-        if not inspect.iscoroutinefunction(loaded.task.func):
-            return run_interruptibly(hold, self._session, partial(poll, hold, loaded, self._worker))
-        ending: Returned | Raised = async_to_sync(run_cancellably)(hold, self._session.cancel, loaded)
-        return finish_in_thread(hold, loaded, ending, self._worker, self._session)
+    def _call(self, attempt: Attempt) -> Returned | Raised:
+        if not inspect.iscoroutinefunction(attempt.task.func):
+            return run_interruptibly(attempt, partial(poll, attempt))
+        ending: Returned | Raised = async_to_sync(run_cancellably)(attempt)
+        return finish_in_thread(attempt, ending)
 
-    def _settle(self, over: CompletedAttempt) -> tuple[CompletedAttempt, Status | None]:
+    def _commit(self, completed: CompletedAttempt) -> tuple[CompletedAttempt, Status | None]:
         """Commit, as the loop does, until the row has taken it or another claim holds the row."""
-        if over.is_committed:
-            return over, over.outcome.status
+        if completed.is_committed:
+            return completed, completed.outcome.status
+        pk = completed.running.id
         while True:
-            committed = self.engine.commit([over.outcome], wait=True)
-            if (refusal := committed.refused.get(over.hold.id)) is not None:
-                over = reject_by_database(over, refusal, self._worker)
-            elif over.hold.id in committed.unknown:  # another thread of the test holds a row that it writes to
+            result = self.engine.commit([completed.outcome], wait=True)
+            if (refusal := result.refused.get(pk)) is not None:
+                completed = reject_by_database(completed, refusal)
+            elif pk in result.unknown:  # another thread of the test holds a row that it writes to
                 sleep(AGAIN_SECONDS)
             else:
-                return over, committed.done.get(over.hold.id)
+                return completed, result.done.get(pk)
 
 
 @contextmanager

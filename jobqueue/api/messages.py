@@ -77,7 +77,7 @@ def receivers(engine: Engine, names: Sequence[UUID | str | Spawn], dedupe_keys: 
     wanted = list(zip(names, ids, dedupe_keys, strict=True))
     held = engine.find_keys({str(name) for name, pk, _ in wanted if pk is None})
     late = {(str(name), key) for name, pk, key in wanted if pk is None and key is not None and name not in held}
-    seen = engine.find_seen(late)
+    seen = engine.find_seen(late) if late else {}
     found = [pk or held.get(str(name)) or seen.get((str(name), key or "")) for name, pk, key in wanted]
     for name, pk in zip(names, found, strict=True):
         if pk is None:

@@ -14,8 +14,7 @@ The loop and what it calls:
 - `loop`: commit what has completed, claim what fits, start it, wait for an event.
 - `claim_policy`: how much to claim, from which queues, and when.
 - `isolation`: a task that lost two executors runs alone.
-- `completer`: completed attempts, until the database has confirmed them.
-- `running_tasks`: the claimed tasks of this process, and how to interrupt one.
+- `running_tasks`: the claimed tasks of this process, each until the database has confirmed its outcome.
 - `callbacks`: log lines and signals of committed results, in a thread of their own.
 - `maintenance`: wake, sweep, rescue, prune and aggregate between two claims.
 

@@ -11,13 +11,13 @@ from uuid import UUID
 
 from jobqueue.engine.engine import Engine
 from jobqueue.executor.pools.base import Pool
-from jobqueue.executor.running_tasks import RunningTask
+from jobqueue.executor.running.attempt import RunningTask
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.records import ClaimedBatch, ClaimRequest, PoolName
 
 CLAIM_AGAIN_SECONDS = 0.01  # after a notification, which may stand for others that were sent within 5 ms
 QUEUES_SECONDS = 0.85  # how long to remember which queues are in use, and which have a limit; each idle poll reads them
-QUEUES_GAP_SECONDS = 0.005  # the same after poke(); less than CLAIM_AGAIN_SECONDS
+QUEUES_GAP_SECONDS = 0.005  # the same after wake(); less than CLAIM_AGAIN_SECONDS
 LOCKED_QUEUE_SECONDS = 0.05  # another executor claims from a queue with a limit; that takes a moment
 PROBE = 10  # tasks to ask for when a pool's last claim found none: a claim for many costs more in several queues
 AT_ONCE, NEVER = float("-inf"), float("inf")
@@ -30,7 +30,7 @@ class ClaimPolicy:
     Each pool is asked for as many tasks as it has room for. It asks again at once when it got all it asked for, when a
     notification came since its last claim, and with each commit; otherwise after POLL_INTERVAL.
 
-    on_notification() and poke() may be called from any thread, all else from the loop's. Each moment is written on one
+    on_notification() and wake() may be called from any thread, all else from the loop's. Each moment is written on one
     side only, so that no notification is lost between a claim and its answer.
     running: returns the tasks that count against the limits of their queues.
     """
@@ -64,7 +64,7 @@ class ClaimPolicy:
         self._notified[queue] = self._notified_at = time.monotonic()
         return True
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Claim soon: some queue may have work, perhaps one that was not in use before."""
         self._notified_at = self._poked_at = time.monotonic()
 

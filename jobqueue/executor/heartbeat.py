@@ -16,7 +16,8 @@ from jobqueue.engine.schema import missing_migrations, missing_tables
 from jobqueue.exceptions import ClaimLost, TaskCancelled
 from jobqueue.executor.database.connection import GuardedConnection, ReconnectBackoff
 from jobqueue.executor.database.state import DatabaseState
-from jobqueue.executor.running_tasks import RunningTask, RunningTasks
+from jobqueue.executor.running.attempt import RunningTask
+from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import failpoint

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 import django.db
@@ -13,11 +14,8 @@ import django.db
 from jobqueue import registry
 from jobqueue.actor import ActorTask
 from jobqueue.api.notifications import notifier
-from jobqueue.engine.engine import Engine
-from jobqueue.exceptions import ClaimLost
 from jobqueue.executor.callbacks import ResultCallbacks
 from jobqueue.executor.claim_policy import ClaimPolicy
-from jobqueue.executor.completer import Completer, Counters, is_work_for_others
 from jobqueue.executor.database.connection import GuardedConnection, ReconnectBackoff
 from jobqueue.executor.database.state import DatabaseState
 from jobqueue.executor.heartbeat import Heartbeat
@@ -26,14 +24,26 @@ from jobqueue.executor.maintenance import AGAIN_SECONDS, Maintenance
 from jobqueue.executor.pools.base import Pool, PoolContext
 from jobqueue.executor.pools.event_loop import AsyncPool
 from jobqueue.executor.pools.threads import ThreadPool
-from jobqueue.executor.running.task_runner import CompletedAttempt, ExecutorIdentity, release_unstarted
-from jobqueue.executor.running_tasks import RunningTask, RunningTasks
+from jobqueue.executor.running.attempt import CompletedAttempt, ExecutorIdentity, RunningTask
+from jobqueue.executor.running.task_runner import release_unstarted
+from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.telemetry.events import has_observers, task_fields
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import failpoint
 from jobqueue.printable import printable
-from jobqueue.records import WAITING, ClaimedBatch, ClaimRequest, Command, CommitResult, Outcome, PoolName, Status
+from jobqueue.records import (
+    FINAL,
+    NO_EFFECTS,
+    WAITING,
+    ClaimedBatch,
+    ClaimRequest,
+    Command,
+    CommitResult,
+    Outcome,
+    PoolName,
+    Status,
+)
 
 logger = get_logger(__name__)
 
@@ -44,20 +54,54 @@ LAST_TRIES = 6  # of a stop, to release the last claims while the database is un
 UNLIMITED = 1_000_000
 
 
+@dataclass(slots=True)
+class Counters:
+    """
+    What this process did, for its last log line and for tests.
+
+    claimed: without tasks that were released before they started. polled: polls of actors that did not end.
+    undelivered: messages that no task will read. turns: of the loop.
+    """
+
+    claimed: int = 0
+    finished: int = 0
+    polled: int = 0
+    retried: int = 0
+    released: int = 0
+    lost: int = 0
+    undelivered: int = 0
+    turns: int = 0
+
+    def add(self, completed: CompletedAttempt, status: Status | None) -> None:
+        """Count one confirmed attempt. status: the state that its task entered, None where the claim was lost."""
+        self.undelivered += completed.undelivered
+        if status is None:
+            self.lost += 1
+        elif status in FINAL:
+            self.finished += 1
+        elif completed.running.started_at is None:
+            self.claimed -= 1
+        elif completed.outcome.has_succeeded:
+            self.polled += 1
+        elif status is Status.READY:
+            self.released += 1
+        else:
+            self.retried += 1
+
+
 class ExecutorLoop(threading.Thread):
     """
     Owns one connection, and every claim of this process until its commit.
 
     on_deadline: a body with a short timeout has started. on_failure: called, in any thread, if a thread that runs
-    bodies ends unexpectedly. It ends the process. on_end: called once, when the loop has ended. on_command: receives,
-    in this thread, the commands for this executor.
+    the site's code ends unexpectedly. It ends the process. on_end: called once, when the loop has ended. on_command:
+    receives, in this thread, the commands for this executor.
     """
 
     def __init__(
         self,
-        engine: Engine,
         settings: ExecutorSettings,
-        worker: ExecutorIdentity,
+        identity: ExecutorIdentity,
         *,
         running_tasks: RunningTasks,
         heartbeat: Heartbeat,
@@ -69,10 +113,10 @@ class ExecutorLoop(threading.Thread):
         on_command: Callable[[Command], None],
     ) -> None:
         super().__init__(name="loop", daemon=True)
-        self.engine, self.settings, self.worker, self._on_end = engine, settings, worker, on_end
+        self.settings, self._identity, self._on_end = settings, identity, on_end
+        self.engine, self.executor_id = engine, executor_id = identity.engine, identity.executor_id
         self.running_tasks, self._heartbeat = running_tasks, heartbeat
         self._database, self._connection = database, connection
-        self.executor_id = UUID(worker.executor_id)
         self.counts = Counters()
         self.failure: BaseException | None = None
         self.moved_at: float | None = None  # monotonic: when the last run_once() began
@@ -80,18 +124,16 @@ class ExecutorLoop(threading.Thread):
         self.is_paused = False  # paused, and no claim is under way
         self.is_abandoned = False
         self.abandoned_tasks: set[UUID] = set()
-        context = PoolContext(
-            engine=engine, worker=worker, on_completed=self.on_completed, on_deadline=on_deadline, on_failure=on_failure
-        )
+        context = PoolContext(on_completed=self.on_completed, on_deadline=on_deadline, on_failure=on_failure)
         self.pools: dict[PoolName, Pool] = {
             PoolName.THREADS: ThreadPool(settings.threads, context),
             PoolName.ASYNC: AsyncPool(settings.async_slots, context),
         }
-        self.callbacks = ResultCallbacks(worker, self._on_callbacks_progress, on_failure)
-        self._completer = Completer(engine, worker)
-        self._policy = ClaimPolicy(engine, settings, self.executor_id, self.pools, self._uncompleted)
+        self.callbacks = ResultCallbacks(self._on_callbacks_progress, on_failure)
+        self._threads = (*self.pools.values(), self.callbacks)
+        self._policy = ClaimPolicy(engine, settings, executor_id, self.pools, running_tasks.uncompleted)
         self._isolation = Isolation(engine.options.heartbeat_timeout)
-        self._maintenance = Maintenance(engine, self.executor_id, self._heartbeat, self._policy.poke, on_command)
+        self._maintenance = Maintenance(engine, executor_id, heartbeat, self._policy.wake, on_command)
         self._backoff = ReconnectBackoff()
         self._completed: deque[CompletedAttempt] = deque()  # from the pools
         self._announcements: list[tuple[CompletedAttempt, Status]] = []
@@ -135,7 +177,7 @@ class ExecutorLoop(threading.Thread):
         self._update_pause()
         self._collect_completed()
         self._evict_waiting()
-        outcomes = self._completer.pending()
+        outcomes = self.running_tasks.pending()
         request = self._policy.request(self._claim_budget(), with_commit=bool(outcomes))
         result, claims = self._commit_and_claim(outcomes, request)
         self._submit(claims)
@@ -174,7 +216,7 @@ class ExecutorLoop(threading.Thread):
         if self._completed or self.is_abandoned or self._is_turn_of_isolated():
             return 0.0
         waits = [self._maintenance.due_in_seconds, self._policy.wait_seconds(self._claim_budget())]
-        if len(self._completer):
+        if self.running_tasks.has_completed:
             waits.append(AGAIN_SECONDS)
         if self.settings.burst and not self.running_tasks:
             waits.append(BURST_CHECK_SECONDS)
@@ -184,7 +226,7 @@ class ExecutorLoop(threading.Thread):
         """Expect that a claim or a commit without an answer may have succeeded."""
         self._database.begin("loop", error)
         self._connection.drop(error)
-        self._completer.mark_in_doubt()
+        self.running_tasks.mark_in_doubt()
         self._maintenance.expect_unknown_claims()
 
     # --- from other threads
@@ -194,16 +236,16 @@ class ExecutorLoop(threading.Thread):
         if self._policy.on_notification(queue):
             self._wakeup.set()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Look for work now, and for messages."""
-        self._policy.poke()
+        self._policy.wake()
         self._maintenance.sweep_soon()
         self._wakeup.set()
 
     def set_paused(self, is_paused: bool) -> None:
         """Pause or resume. The attribute `is_paused` changes when no claim is under way any more."""
         self._should_pause = is_paused
-        self.poke()
+        self.wake()
 
     def drain(self) -> None:
         """Claim nothing more, finish what runs, release the rest, end."""
@@ -221,38 +263,28 @@ class ExecutorLoop(threading.Thread):
         self.abandoned_tasks.add(task.id)
         self._wakeup.set()
 
-    def on_completed(self, attempt: CompletedAttempt) -> None:
+    def on_completed(self, completed: CompletedAttempt) -> None:
         """A pool has completed a task."""
-        self._completed.append(attempt)
+        self._completed.append(completed)
         if not self._wakeup.is_set():
             self._wakeup.set()
 
     def _on_callbacks_progress(self) -> None:
-        if self.callbacks.backlog or len(self.running_tasks) <= len(
-            self.abandoned_tasks
-        ):  # otherwise the end of a body wakes it
-            self._wakeup.set()
+        if self.callbacks.backlog or len(self.running_tasks) <= len(self.abandoned_tasks):
+            self._wakeup.set()  # otherwise the end of a body wakes it
 
     def cut_connections(self) -> None:
-        """Close the database connections of bodies that still run."""
-        for pool in self.pools.values():
-            pool.cut_connections()
-        self.callbacks.cut_connections()
+        """Close the database connections of bodies and receivers that still run."""
+        for threads in self._threads:
+            threads.cut_connections()
 
     def stalled(self) -> Iterator[str]:
         """Name the threads that have ended unexpectedly. The process should be restarted."""
-        for pool in self.pools.values():
-            for name in pool.ended_threads():
-                yield f"The thread {name} has ended."
-        if self.callbacks.has_ended:
-            yield "The thread jobqueue-callbacks has ended."
+        return (f"The thread {name} has ended." for threads in self._threads for name in threads.ended_threads())
 
     def blocked(self, limit_seconds: float) -> Iterator[str]:
         """Name what the site's code has blocked for longer than the limit."""
-        if (seconds := self.pools[PoolName.ASYNC].blocked_seconds()) > limit_seconds:
-            yield f"The event loop has not moved for {seconds:.0f} s: an async task blocks it."
-        if (seconds := self.callbacks.blocked_seconds()) > limit_seconds:
-            yield f"A receiver of task signals has been running for {seconds:.0f} s."
+        return (what for threads in self._threads if (what := threads.blocked(limit_seconds)))
 
     # --- claims
 
@@ -298,10 +330,9 @@ class ExecutorLoop(threading.Thread):
         # After the claim: a message that comes later makes the actor run again.
         messages = self.engine.read_messages(actors) if actors else {}
         self.counts.claimed += len(claims)
-        tasks = [RunningTask(claimed, messages.get(claimed.id, ())) for claimed in claims]
+        tasks = [RunningTask(claimed, self._identity, messages.get(claimed.id, ())) for claimed in claims]
         failpoint("begin")
-        for earlier in self.running_tasks.add(tasks):
-            earlier.interrupt(ClaimLost)
+        self.running_tasks.add(tasks)
         placed: dict[PoolName, list[RunningTask]] = {name: [] for name in self.pools}
         misplaced: dict[PoolName, list[RunningTask]] = {name: [] for name in self.pools}
         for task in tasks:
@@ -339,53 +370,50 @@ class ExecutorLoop(threading.Thread):
 
     # --- outcomes
 
-    def _uncompleted(self) -> Iterator[RunningTask]:
-        return (task for task in self.running_tasks.snapshot().values() if task.id not in self._completer)
-
     def _collect_completed(self) -> None:
         while self._completed:
-            attempt = self._completed.popleft()
-            if attempt.is_committed:
-                self._forget(attempt, attempt.outcome.status)
-                self._wake(attempt.wake)
+            completed = self._completed.popleft()
+            if completed.is_committed:
+                self._forget(completed, completed.outcome.status)
+                self._wake_receivers(completed.wake)
             else:
-                self._complete(attempt)
+                self._complete(completed)
 
-    def _complete(self, attempt: CompletedAttempt) -> None:
-        lost = attempt if self.running_tasks.is_superseded(attempt.hold) else self._completer.add(attempt)
-        if lost is not None:
+    def _complete(self, completed: CompletedAttempt) -> None:
+        if (lost := self.running_tasks.complete(completed)) is not None:
             self._forget(lost, None)
 
     def _confirm(self, result: CommitResult) -> None:
-        for attempt, status in self._completer.confirm(result):
-            self._forget(attempt, status)
-        self._wake(result.wake)
+        for completed, status in self.running_tasks.confirm(result):
+            self._forget(completed, status)
+        self._wake_receivers(result.wake)
 
-    def _wake(self, ids: frozenset[UUID]) -> None:
+    def _wake_receivers(self, ids: frozenset[UUID]) -> None:
         if ids:
             self.engine.wake_or_defer(ids)
 
-    def _forget(self, attempt: CompletedAttempt, status: Status | None) -> None:
+    def _forget(self, completed: CompletedAttempt, status: Status | None) -> None:
         """Let go of a task. status: the state it entered, None where its claim was lost."""
-        task = attempt.hold
+        task = completed.running
         self.running_tasks.remove(task)
         self._isolation.ended()
         self._policy.freed(task.claimed.queue_name)
-        self.counts.add(attempt, status)
-        if status in WAITING:
-            self._maintenance.expect_wake(attempt.outcome)
-        if is_work_for_others(attempt.outcome, status):
-            self._queues_with_work |= {child.queue_name for child in attempt.outcome.effects.spawn}
-            self._policy.poke()
+        self.counts.add(completed, status)
         if status is None:
             logger.warning(
                 "task.commit_rejected task=%s id=%s",
                 printable(task.claimed.task_type),
                 task.id,
-                extra=task_fields(task.claimed, self.worker),
+                extra=task_fields(task),
             )
-        elif has_observers(attempt, status):
-            self._announcements.append((attempt, status))
+            return
+        if status in WAITING:
+            self._maintenance.expect_wake(completed.outcome)
+        if has_made_ready(completed.outcome, status):
+            self._queues_with_work |= {child.queue_name for child in completed.outcome.effects.spawn}
+            self._policy.wake()
+        if has_observers(completed, status):
+            self._announcements.append((completed, status))
 
     def _announce(self) -> None:
         if self._announcements:
@@ -403,10 +431,8 @@ class ExecutorLoop(threading.Thread):
     def _is_over(self) -> bool:
         if self._has_released_all:
             return True
-        is_busy = (
-            self.running_tasks.snapshot().keys() - self.abandoned_tasks or self._completed or self.callbacks.backlog
-        )
-        if is_busy or len(self._completer):
+        running = self.running_tasks.snapshot().keys() - self.abandoned_tasks
+        if running or self._completed or self.running_tasks.has_completed or self.callbacks.backlog:
             return False
         if self._maintenance.may_have_unknown_claims and self._backoff.tries < LAST_TRIES:
             return False
@@ -421,11 +447,17 @@ class ExecutorLoop(threading.Thread):
         except django.db.Error:
             return False  # the next turn meets the same outage, and waits for its end
         if not is_drained:
-            self._policy.poke()
+            self._policy.wake()
         return is_drained
 
     def close(self, timeout_seconds: float) -> bool:
         """Stop the threads. Return whether all have ended."""
-        return all(
-            [pool.close(timeout_seconds) for pool in self.pools.values()] + [self.callbacks.close(timeout_seconds)]
-        )
+        have_ended = [threads.close(timeout_seconds) for threads in self._threads]
+        return all(have_ended)
+
+
+def has_made_ready(outcome: Outcome, status: Status) -> bool:
+    """Whether a commit made tasks READY, its own or others."""
+    has_notified_parent = outcome.parent_id is not None and status in FINAL
+    is_ready_itself = outcome.has_succeeded and status is Status.READY
+    return has_notified_parent or outcome.effects is not NO_EFFECTS or is_ready_itself

@@ -151,7 +151,7 @@ def seconds_until(outcome: Outcome) -> float:
     """Return how long a task waits before it may be due again, 0 if only the database can tell."""
     if outcome.wake_at is not None:
         return 0.0
-    waits = [wait for wait in (outcome.wake_after_seconds, outcome.recheck_after_seconds) if wait is not None]
+    waits = [wait for wait in (outcome.wake_after_seconds, outcome.recheck_seconds) if wait is not None]
     return min(waits, default=NO_ALARM_SECONDS)
 
 

@@ -36,8 +36,8 @@ from jobqueue.executor.health.status import HealthMonitor, HealthReporter, Healt
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.listener import Listener
 from jobqueue.executor.loop import ExecutorLoop
-from jobqueue.executor.running.task_runner import ExecutorIdentity
-from jobqueue.executor.running_tasks import RunningTask, RunningTasks
+from jobqueue.executor.running.attempt import ExecutorIdentity, RunningTask
+from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import ORPHANED, SignalPipe, SignalPipeClosed
 from jobqueue.executor.telemetry.errors import first_line_of
@@ -86,7 +86,7 @@ class ExecutorProcess:
 
     def _build_parts(self, report_health: Callable[[HealthStatus], None] | None) -> None:
         options, database = self.engine.options, self.engine.database
-        self._holds = RunningTasks()
+        self._holds = RunningTasks(self.engine)
         self._outage = DatabaseState()
         limit = max(2.0, options.heartbeat_timeout * 2 / 3)
         lines = (
@@ -98,11 +98,8 @@ class ExecutorProcess:
         )
         grace = max(STEP_SECONDS, self.settings.shutdown_timeout)
         self._watchdog = Watchdog(self._holds, self._heartbeat, lines, grace, self._on_stuck, self._on_failure)
-        identity = ExecutorIdentity(
-            executor_id=str(self.executor_id), executor_name=self.name, options=options, backend=self.settings.backend
-        )
+        identity = ExecutorIdentity(engine=self.engine, executor_id=self.executor_id, name=self.name)
         self.loop = ExecutorLoop(
-            self.engine,
             self.settings,
             identity,
             running_tasks=self._holds,
@@ -117,7 +114,7 @@ class ExecutorProcess:
         self.listener: Listener | None = None
         if options.notify and connections[database].vendor == "postgresql":
             self.listener = Listener(
-                self.engine, self.loop.on_notification, self._heartbeat.wake, self.loop.poke, self._outage
+                self.engine, self.loop.on_notification, self._heartbeat.wake, self.loop.wake, self._outage
             )
         self.health = HealthMonitor(self.name, self.loop, self._heartbeat, self._outage, stall_limit(options))
         self._reporter = HealthReporter(self.health.status, report_health)

@@ -1,174 +1,141 @@
-"""The tasks that this process has claimed, and how to interrupt a running body."""
+"""The claimed tasks of this process: each from its claim until the database has confirmed what became of it."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
-from jobqueue.exceptions import Interrupted, TaskCancelled
-from jobqueue.executor.forks import this_process
-from jobqueue.records import ClaimedTask, StoredMessage
+from msgspec.structs import replace
 
-Stopper = Callable[[type[Interrupted]], None]
+from jobqueue.engine.engine import Engine
+from jobqueue.exceptions import ClaimLost
+from jobqueue.executor.running.attempt import CompletedAttempt, RunningTask
+from jobqueue.executor.running.task_runner import count_undelivered, reject_by_database
+from jobqueue.records import FINAL, CommitResult, Outcome, Status
 
-INTERRUPT_GAP_SECONDS = 1.0  # a body is interrupted at most once in this time
+Confirmed = tuple[CompletedAttempt, Status | None]  # the state that the task entered; None where its claim was lost
 
 
-class RunningTask:
-    """
-    One claimed task, from the claim to the commit of its outcome.
-
-    Between arm() and disarm() its body runs and may be interrupted; the lock keeps an interruption
-    from arriving once the body has ended and its commit begins.
-    """
-
-    __slots__ = (
-        "_lock",
-        "_stopper",
-        "claimed",
-        "claimed_at",
-        "deadline_at",
-        "finishes_when_cancelled",
-        "first_interrupted_at",
-        "interrupted_at",
-        "messages",
-        "process",
-        "reason",
-        "started_at",
-    )
-
-    def __init__(self, claimed: ClaimedTask, messages: Sequence[StoredMessage] = ()) -> None:
-        self.claimed = claimed
-        self.messages = messages  # unread when it was claimed
-        self.process = this_process()  # the process that has the claim; a forked copy does not have it
-        self.finishes_when_cancelled = False  # a poll of an actor is short, and ends before its task does
-        self.claimed_at = time.monotonic()
-        self.started_at: float | None = None
-        self.deadline_at: float | None = None  # monotonic; when its timeout ends
-        self.first_interrupted_at: float | None = None  # monotonic; when its body was first interrupted, and last
-        self.interrupted_at: float | None = None
-        self.reason: type[Interrupted] | None = None
-        self._stopper: Stopper | None = None
-        self._lock = threading.RLock()
-
-    @property
-    def id(self) -> UUID:
-        return self.claimed.id
-
-    def now(self) -> datetime:
-        """Return the database's time without asking it: the time of the claim, and what has passed since."""
-        return self.claimed.claimed_at + timedelta(seconds=time.monotonic() - self.claimed_at)
-
-    @property
-    def is_armed(self) -> bool:
-        """Whether its body runs now."""
-        return self._stopper is not None
-
-    def start(self, timeout_seconds: float | None) -> None:
-        self.started_at = time.monotonic()
-        if timeout_seconds is not None:
-            self.deadline_at = self.started_at + timeout_seconds
-
-    def arm(self, stopper: Stopper) -> None:
-        """Let the body be interrupted from here on. Raises the reason of an earlier interruption."""
-        with self._lock:
-            if self.reason is not None and not self._may_finish(self.reason):
-                raise self.reason
-            self._stopper = stopper
-
-    def disarm(self, clear: Callable[[], None] = lambda: None) -> None:
-        """
-        End the time in which the body may be interrupted. `clear` revokes an interruption that has not arrived yet.
-
-        The interruption may arrive in this method, in the body's thread. Call it again then, until it returns.
-        """
-        # Not `with`: an exception right behind acquire() would leave the lock taken for ever. Here the
-        # next call takes it once more, and gives it back as often.
-        self._lock.acquire()
-        self._stopper = None
-        if self.interrupted_at is not None:
-            clear()
-        while True:
-            try:
-                self._lock.release()
-            except RuntimeError:  # released
-                return
-
-    def interrupt(self, reason: type[Interrupted]) -> bool:
-        """Interrupt the body. The first reason counts. Return whether a body was running."""
-        with self._lock:
-            if self.reason is None:
-                self.reason = reason
-            if self._stopper is None or self._may_finish(reason):
-                return False
-            now = time.monotonic()
-            if self.interrupted_at is None or now - self.interrupted_at >= INTERRUPT_GAP_SECONDS:
-                self._stopper(self.reason)
-                self.interrupted_at = now
-                self.first_interrupted_at = self.first_interrupted_at or now
-            return True
-
-    def _may_finish(self, reason: type[Interrupted]) -> bool:
-        return reason is TaskCancelled and self.finishes_when_cancelled
-
-    def should_stop(self) -> bool:
-        return self.reason is not None
+class _Row(NamedTuple):
+    claim_number: int
+    status: str
+    executor_losses: int
+    polls: int
 
 
 class RunningTasks:
-    """The claimed tasks of this process, by id, behind one lock. Any thread may call it."""
+    """
+    The claimed tasks of this process, by id, and the outcomes of those that have ended.
 
-    def __init__(self) -> None:
+    Only the loop's thread changes it. Other threads may ask for a task and take a snapshot; both are atomic.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._tasks: dict[UUID, RunningTask] = {}
-        self._lock = threading.Lock()
+        self._completed: dict[UUID, CompletedAttempt] = {}
+        self._in_doubt: set[UUID] = set()
 
     def __len__(self) -> int:
-        with self._lock:
-            return len(self._tasks)
+        return len(self._tasks)
 
     def __contains__(self, pk: UUID) -> bool:
-        with self._lock:
-            return pk in self._tasks
-
-    def get(self, pk: UUID) -> RunningTask | None:
-        with self._lock:
-            return self._tasks.get(pk)
+        return pk in self._tasks
 
     def snapshot(self) -> dict[UUID, RunningTask]:
-        """Return a copy, to be read without the lock."""
-        with self._lock:
-            return dict(self._tasks)
+        return self._tasks.copy()
 
-    def add(self, tasks: Iterable[RunningTask]) -> list[RunningTask]:
-        """
-        Add claimed tasks. Return the earlier claims that are no longer valid.
+    def uncompleted(self) -> list[RunningTask]:
+        """Return the tasks that wait for a slot or run."""
+        return [task for pk, task in self._tasks.items() if pk not in self._completed]
 
-        If the number of an earlier claim is not lower than the new one, a backup was restored between the two.
+    @property
+    def has_completed(self) -> bool:
+        """Whether an outcome waits for its commit."""
+        return bool(self._completed)
+
+    def pending(self) -> list[Outcome]:
+        """Return the outcomes to commit."""
+        return [completed.outcome for completed in self._completed.values()]
+
+    def add(self, tasks: Sequence[RunningTask]) -> None:
+        """Add claimed tasks. Interrupt the bodies of earlier claims of the same tasks, which are lost."""
+        for task in tasks:
+            if (earlier := self._tasks.get(task.id)) is not None:
+                earlier.interrupt(ClaimLost)
+            self._tasks[task.id] = task
+
+    def complete(self, completed: CompletedAttempt) -> CompletedAttempt | None:
         """
-        with self._lock:
-            before = [(self._tasks.get(task.id), task) for task in tasks]
-            self._tasks.update((task.id, task) for _, task in before)
-        return [earlier for earlier, task in before if earlier is not None and is_of_restored_backup(earlier, task)]
+        Keep a completed attempt until its commit is confirmed. Return an attempt whose claim is lost, if there is one.
+
+        In an outage, or after the restore of a backup, a claim may be lost while its body runs, and this process may
+        claim the task again. Claim numbers can repeat after a restore. So the earlier outcome must not be committed.
+        """
+        pk = completed.running.id
+        if self._tasks.get(pk) is not completed.running:
+            return completed
+        earlier = self._completed.get(pk)
+        self._completed[pk] = completed
+        return earlier
+
+    def mark_in_doubt(self) -> None:
+        """The connection failed: any outcome may have been committed without an answer."""
+        self._in_doubt |= self._completed.keys()
+
+    def confirm(self, result: CommitResult) -> list[Confirmed]:
+        """
+        Return what is decided now. What is undecided will be committed again, what was refused as a failure.
+
+        Raises django.db.Error, and forgets nothing then.
+        """
+        rows = self._rows(pk for pk in result.lost if self._is_doubtful(pk))
+        counts = count_undelivered(self._engine, self._completed, result)
+        confirmed: list[Confirmed] = [
+            (replace(self._completed[pk], undelivered=counts[pk]) if counts[pk] else self._completed[pk], status)
+            for pk, status in result.done.items()
+        ]
+        confirmed += [self._explain(pk, rows.get(pk)) for pk in result.lost]
+        for completed, _ in confirmed:
+            self._completed.pop(completed.running.id)
+        for pk, error in result.refused.items():
+            self._completed[pk] = reject_by_database(self._completed[pk], error)
+        self._in_doubt &= self._completed.keys()
+        return confirmed
 
     def remove(self, task: RunningTask) -> None:
-        """Remove this claim; another claim of the same task stays."""
-        with self._lock:
-            if self._tasks.get(task.id) is task:
-                del self._tasks[task.id]
-
-    def is_superseded(self, task: RunningTask) -> bool:
-        """Whether a newer claim of the same task has the same number or a lower one."""
-        newer = self.get(task.id)
-        return newer is not None and is_of_restored_backup(task, newer)
+        """Forget this claim; a later claim of the same task stays."""
+        if self._tasks.get(task.id) is task:
+            del self._tasks[task.id]
 
     def clear(self) -> None:
-        with self._lock:
-            self._tasks.clear()
+        self._tasks.clear()
 
+    def _is_doubtful(self, pk: UUID) -> bool:
+        return pk in self._in_doubt or self._completed[pk].if_lost is not None
 
-def is_of_restored_backup(earlier: RunningTask, later: RunningTask) -> bool:
-    """Whether a backup was restored between two claims of one task, because the later number is not higher."""
-    return earlier is not later and earlier.claimed.claim_number >= later.claimed.claim_number
+    def _rows(self, ids: Iterable[UUID]) -> dict[UUID, _Row]:
+        rows = self._engine.tasks.filter(pk__in=list(ids)).values_list("pk", *_Row._fields)
+        return {pk: _Row(*values) for pk, *values in rows}
+
+    def _explain(self, pk: UUID, row: _Row | None) -> Confirmed:
+        """Find out whether an outcome that counts as lost was committed before, in a transaction without an answer."""
+        completed = self._completed[pk]
+        if not self._is_doubtful(pk):
+            return completed, None
+        claimed, success = completed.running.claimed, completed.if_lost
+        if row is None:  # a task that has ended may have been pruned by now
+            pruned = success or completed
+            return (pruned, pruned.outcome.status) if pruned.outcome.status in FINAL else (completed, None)
+        is_ours = row.claim_number == claimed.claim_number
+        # A claim ends by a commit of its holder, or by a rescue, which counts a loss.
+        is_rescued = row.executor_losses > claimed.executor_losses
+        is_taken = is_rescued or (is_ours and row.status == Status.RUNNING)
+        # A task that has ended is claimed again only after a requeue, which forgets its losses.
+        is_of_another = success is not None and success.outcome.status in FINAL and is_rescued and not is_ours
+        if success is not None and row.polls > claimed.polls and not is_of_another:
+            completed = success
+        elif is_taken or pk not in self._in_doubt:
+            return completed, None
+        return completed, Status.CANCELLED if is_ours and row.status == Status.CANCELLED else completed.outcome.status

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from jobqueue.exceptions import ClaimLost, ShuttingDown, TaskTimeout
 from jobqueue.executor.database.connection import GuardedConnection
 from jobqueue.executor.heartbeat import Heartbeat
-from jobqueue.executor.running_tasks import RunningTask, RunningTasks
+from jobqueue.executor.running.attempt import RunningTask
+from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.telemetry.logger import get_logger
 
 logger = get_logger(__name__)

@@ -46,7 +46,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float | None]]:
 
     def recording_commit(committer: Commits, outcomes: Sequence[Outcome], **options: Any) -> CommitResult:
         for outcome in outcomes:
-            waits = [wait for wait in (outcome.wake_after_seconds, outcome.recheck_after_seconds) if wait is not None]
+            waits = [wait for wait in (outcome.wake_after_seconds, outcome.recheck_seconds) if wait is not None]
             seconds.append(min(waits, default=None))
         return commit(committer, outcomes, **options)
 

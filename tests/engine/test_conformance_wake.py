@@ -42,7 +42,7 @@ class TestWakeDue:
         assert first.next_seconds < 0
 
     def test_look_at_left_messages_is_no_timeout(self, bench: Bench) -> None:
-        asleep = bench.suspended(wake_after_seconds=600.0, recheck_after_seconds=60.0)
+        asleep = bench.suspended(wake_after_seconds=600.0, recheck_seconds=60.0)
         timeout_at = bench.moment(asleep, "timeout_at")
         assert timeout_at - bench.moment(asleep, "wake_at") == pytest.approx(
             timedelta(seconds=540), abs=timedelta(seconds=1)
@@ -59,7 +59,7 @@ class TestWakeDue:
         (claimed,) = bench.claim(queues=[queue])
         assert (claimed.timed_out, claimed.timeout_at) == (False, timeout_at - timedelta(seconds=61))
 
-        again = {"has_succeeded": True, "wake_after_seconds": 600.0, "recheck_after_seconds": 3600.0}
+        again = {"has_succeeded": True, "wake_after_seconds": 600.0, "recheck_seconds": 3600.0}
         bench.commit(outcome(claimed, Status.SUSPENDED, wake_at=claimed.timeout_at, **again))
         assert bench.row(asleep).wake_at == bench.row(asleep).timeout_at == claimed.timeout_at
         bench.time_passes(540)
@@ -121,7 +121,7 @@ class TestSweep:
 
     def test_sweep_skips_actor_that_looks_again_soon(self, bench: Bench) -> None:
         """It left this message and waits for another. A wake-up each second would be a hot loop."""
-        pk = bench.suspended(recheck_after_seconds=1.0, unread_polls=1)
+        pk = bench.suspended(recheck_seconds=1.0, unread_polls=1)
         bench.send(pk)
         bench.set(pk, last_attempted_at=bench.engine.now())
 

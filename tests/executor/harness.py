@@ -12,8 +12,10 @@ from uuid import uuid4
 import pytest
 from django.db import connections, transaction
 
+from jobqueue.engine import engine_for
 from jobqueue.executor.loop import ExecutorLoop
 from jobqueue.executor.process import ExecutorProcess
+from jobqueue.executor.running.attempt import ExecutorIdentity, RunningTask
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.models import Task
 from jobqueue.records import FINAL, ClaimedTask, Status
@@ -182,6 +184,12 @@ def in_line(start: Start) -> tuple[Running, Any]:
     gates["long"].wait_for()
     assert len(running.holds) == 2
     return running, result
+
+
+def make_running(**changes: Any) -> RunningTask:
+    """Make a running task without a database."""
+    identity = ExecutorIdentity(engine=engine_for("default"), executor_id=uuid4(), name="tests")
+    return RunningTask(make_claim(**changes), identity)
 
 
 def make_claim(**changes: Any) -> ClaimedTask:

@@ -212,7 +212,7 @@ def test_with_too_many_left_to_tell_nothing_more_is_claimed(
     start: Start, slow_receiver: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobqueue.executor.callbacks.MAX_BACKLOG", 2)
-    monkeypatch.setattr("jobqueue.executor.pools.buffer.MAX_PREFETCH", 0)  # or one claim brings them all
+    monkeypatch.setattr("jobqueue.executor.pools.base.MAX_PREFETCH", 0)  # or one claim brings them all
     tasks.add_later.enqueue_many([((number,), {}) for number in range(12)])
 
     running = start(async_slots=2, burst=True)

@@ -11,18 +11,27 @@ from typing import Any
 
 import pytest
 
+from jobqueue import Backoff
 from jobqueue.exceptions import ShuttingDown, TaskCancelled, TaskTimeout
-from jobqueue.executor import running_tasks as running_tasks
 from jobqueue.executor.database.task_connections import TaskConnections
-from jobqueue.executor.running import interrupt
-from jobqueue.executor.running.interrupt import run_interruptibly, stop_thread
-from jobqueue.executor.running.task_runner import Raised, Returned
-from jobqueue.executor.running_tasks import RunningTask
-from tests.executor.harness import DEADLINE, make_claim, wait_for
+from jobqueue.executor.running import attempt as attempts
+from jobqueue.executor.running.attempt import (
+    Attempt,
+    Raised,
+    Returned,
+    RunningTask,
+    run_interruptibly,
+    stop_thread,
+)
+from jobqueue.task_options import Limits
+from tests.executor import tasks
+from tests.executor.harness import DEADLINE, make_running, wait_for
 
 
 def run(hold: RunningTask, body: Callable[[], Any]) -> Returned | Raised:
-    return run_interruptibly(hold, TaskConnections(), body)
+    limits = Limits(max_attempts=1, backoff=Backoff(), timeout=None)
+    attempt = Attempt(running=hold, connections=TaskConnections(), task=tasks.add, args=[], kwargs={}, limits=limits)
+    return run_interruptibly(attempt, body)
 
 
 def spin(until: Callable[[], bool] = lambda: False) -> str:
@@ -48,11 +57,11 @@ class Teller(threading.Thread):
 
 
 def test_a_body_that_ends_by_itself_gives_its_result() -> None:
-    assert run(RunningTask(make_claim()), lambda: 7) == Returned(7)
+    assert run(make_running(), lambda: 7) == Returned(7)
 
 
 def test_a_busy_body_is_interrupted() -> None:
-    hold = RunningTask(make_claim())
+    hold = make_running()
     Teller(hold, lambda: hold.interrupt(TaskTimeout))
 
     ending = run(hold, spin)
@@ -63,7 +72,7 @@ def test_a_busy_body_is_interrupted() -> None:
 
 
 def test_an_interruption_is_no_exception_to_a_body() -> None:
-    hold = RunningTask(make_claim())
+    hold = make_running()
     Teller(hold, lambda: hold.interrupt(TaskTimeout))
 
     def body() -> str:
@@ -77,7 +86,7 @@ def test_an_interruption_is_no_exception_to_a_body() -> None:
 
 
 def test_interruption_before_the_start_prevents_the_start() -> None:
-    hold = RunningTask(make_claim())
+    hold = make_running()
     assert not hold.interrupt(TaskCancelled)
 
     ending = run(hold, lambda: pytest.fail("started"))
@@ -87,8 +96,8 @@ def test_interruption_before_the_start_prevents_the_start() -> None:
 
 
 def test_the_first_reason_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_tasks, "INTERRUPT_GAP_SECONDS", 0.0)
-    hold = RunningTask(make_claim())
+    monkeypatch.setattr(attempts, "INTERRUPT_GAP_SECONDS", 0.0)
+    hold = make_running()
     Teller(hold, lambda: (hold.interrupt(TaskTimeout), hold.interrupt(ShuttingDown)))
 
     ending = run(hold, spin)
@@ -99,8 +108,8 @@ def test_the_first_reason_stands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_body_that_swallowed_an_interruption_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_tasks, "INTERRUPT_GAP_SECONDS", 0.0)
-    hold = RunningTask(make_claim())
+    monkeypatch.setattr(attempts, "INTERRUPT_GAP_SECONDS", 0.0)
+    hold = make_running()
     swallowed = threading.Event()
 
     def tell_twice() -> None:
@@ -120,7 +129,7 @@ def test_body_that_swallowed_an_interruption_gets_another(monkeypatch: pytest.Mo
 
 
 def test_second_interruption_at_once_is_not_raised() -> None:
-    hold = RunningTask(make_claim())
+    hold = make_running()
     told: list[Any] = []
     hold.arm(told.append)
 
@@ -131,7 +140,7 @@ def test_second_interruption_at_once_is_not_raised() -> None:
 
 
 def test_interrupted_body_may_return() -> None:
-    hold = RunningTask(make_claim())
+    hold = make_running()
     Teller(hold, lambda: hold.interrupt(TaskCancelled))
 
     def body() -> str:
@@ -153,7 +162,7 @@ def test_a_failed_body_is_not_kept_alive_by_its_own_exception() -> None:
         raise ValueError(local)
 
     large: list[Large] = []
-    ending = run(RunningTask(make_claim()), body)
+    ending = run(make_running(), body)
 
     assert isinstance(ending, Raised)
     frames = []
@@ -174,8 +183,8 @@ def test_an_interruption_right_behind_the_end_is_taken_back(monkeypatch: pytest.
         time.sleep(0.05)  # by now it waits for the lock
         stop_thread(*arguments)
 
-    monkeypatch.setattr(interrupt, "stop_thread", stop_late)
-    hold = RunningTask(make_claim())
+    monkeypatch.setattr(attempts, "stop_thread", stop_late)
+    hold = make_running()
     teller = Teller(hold, lambda: hold.interrupt(TaskTimeout))
 
     def body() -> int:
@@ -210,7 +219,7 @@ def test_no_interruption_arrives_once_a_body_is_over() -> None:
     def work() -> None:
         deadline = time.monotonic() + DEADLINE
         while len(endings) < 2500 and time.monotonic() < deadline:
-            hold = current[0] = RunningTask(make_claim())
+            hold = current[0] = make_running()
             try:
                 endings.append((hold, run(hold, dawdle)))
                 dawdle()

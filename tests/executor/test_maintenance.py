@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from jobqueue.engine import engine_for
 from jobqueue.executor.database.state import DatabaseState
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.maintenance import PRUNE_BATCH, PRUNE_GAP_SECONDS, PRUNE_SECONDS, Maintenance
@@ -62,7 +63,7 @@ def test_rescue_needs_punctual_heartbeats(clock: Clock) -> None:
     info: Any = SimpleNamespace(executor_id=None)
     line: Any = nullcontext()
     outage = DatabaseState()
-    heart = Heartbeat(engine, lambda: info, RunningTasks(), outage, line)
+    heart = Heartbeat(engine, lambda: info, RunningTasks(engine_for("default")), outage, line)
 
     def may_rescue(*, beats_after: tuple[float, ...] = (), later: float = 0.0) -> bool:
         for gap_seconds in beats_after:

@@ -81,7 +81,7 @@ def test_outcomes_are_kept_until_the_database_is_back(start: Start, verb: str, t
 
     trouble.before(verb, times)
     gates["before"].open()
-    running.loop.poke()
+    running.loop.wake()
 
     wait_for(lambda: trouble.is_over)
     for result in results:

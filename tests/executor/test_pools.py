@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from jobqueue.exceptions import TaskCancelled
-from jobqueue.executor.pools.buffer import MAX_PREFETCH, TaskBuffer
-from jobqueue.executor.running_tasks import RunningTask
+from jobqueue.executor.pools.base import MAX_PREFETCH, Pool, PoolContext
 from jobqueue.models import Task
 from jobqueue.records import PoolName, Status
 from tests.executor import tasks
@@ -18,7 +16,7 @@ from tests.executor.harness import (
     Start,
     gates,
     in_line,
-    make_claim,
+    make_running,
     on_both_databases,
     on_postgresql,
     row_of,
@@ -33,58 +31,43 @@ def wait_for_turns(running: Running) -> None:
     wait_for(lambda: running.loop.counts.turns > turns + 3)
 
 
-def running_tasks(count: int) -> list[RunningTask]:
-    return [RunningTask(make_claim()) for _ in range(count)]
+class IdlePool(Pool):
+    """A pool whose tasks the test starts and ends."""
 
+    def __init__(self, slots: int) -> None:
+        super().__init__(slots, PoolContext(on_completed=print, on_deadline=print, on_failure=print))
 
-def test_buffer_gives_slots_in_order() -> None:
-    buffer, given = TaskBuffer(2), running_tasks(5)
-    buffer.put(given)
+    def run(self, seconds: float, now: list[float]) -> None:
+        """Run one task for so long."""
+        self.submit([make_running()])
+        task = self._take()
+        assert task is not None
+        now[0] += seconds
+        self._release(task)
 
-    assert [buffer.take(), buffer.take(), buffer.take()] == [*given[:2], None]
-    assert buffer.free() == -3
-    buffer.release(given[1])
-    assert (buffer.take(), buffer.free()) == (given[2], -2)
+    def _work(self) -> None: ...
+
+    def close(self, timeout_seconds: float) -> bool:
+        return True
 
 
 @pytest.mark.parametrize(
     ("seconds", "count"), [(0.001, 200), (0.01, 20), (0.05, 4), (0.06, 0), (10.0, 0), (0.0, MAX_PREFETCH)]
 )
-def test_buffer_prefetches_what_starts_soon(monkeypatch: pytest.MonkeyPatch, seconds: float, count: int) -> None:
+def test_pool_claims_ahead_what_starts_soon(monkeypatch: pytest.MonkeyPatch, seconds: float, count: int) -> None:
     now = [1000.0]
-    monkeypatch.setattr("jobqueue.executor.pools.buffer.time.monotonic", lambda: now[0])
-    buffer = TaskBuffer(2)
-    assert buffer.prefetch() == 0, "nothing is known yet"
-    for task in running_tasks(10):
-        buffer.put([task])
-        assert buffer.take() is task
-        now[0] += seconds
-        buffer.release(task)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    pool = IdlePool(2)
+    assert pool.capacity() == 2, "nothing is known yet"
+    for _ in range(10):
+        pool.run(seconds, now)
 
-    assert buffer.prefetch() == pytest.approx(count, abs=1)
-    buffer.put(running_tasks(2))
-    assert buffer.take()
-    assert buffer.take()
+    assert pool.capacity() - 2 == pytest.approx(count, abs=1)
+    pool.submit([make_running(), make_running()])
+    assert pool._take()
+    assert pool._take()
     now[0] += 0.2
-    assert buffer.prefetch() == 0, "both slots are busy for long"
-
-
-def test_buffer_evicts_cancelled_tasks() -> None:
-    buffer, given = TaskBuffer(1), running_tasks(3)
-    buffer.put(given)
-    assert buffer.take() is given[0]
-    given[2].interrupt(TaskCancelled)
-
-    assert buffer.evict(1.0) == [given[2]]
-    assert buffer.evict() == [given[1]], "but not the one that runs"
-
-
-def test_closed_buffer_gives_what_waits_and_then_nothing() -> None:
-    buffer, given = TaskBuffer(1), running_tasks(1)
-    buffer.put(given)
-    buffer.close()
-
-    assert [buffer.wait_and_take(), buffer.wait_and_take()] == [given[0], None]
+    assert pool.capacity() == 0, "both slots are busy for long"
 
 
 @on_both_databases

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
 import pytest
 
 from jobqueue.compat import task_finished
-from jobqueue.executor.callbacks import ResultCallbacks
+from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.exit_status import EXIT_INTERNAL
-from jobqueue.executor.pools.buffer import TaskBuffer
 from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Running, Start, gates, on_postgresql, wait_for, wait_until
@@ -32,36 +32,21 @@ def problems(running: Running) -> tuple[set[str], set[str]]:
     return {problem.what for problem in health.stalled}, {problem.what for problem in health.unready}
 
 
-def end_a_worker(monkeypatch: pytest.MonkeyPatch) -> str:
-    def fail(buffer: TaskBuffer) -> None:
-        raise SystemError("in a worker thread")
-
-    monkeypatch.setattr(TaskBuffer, "wait_and_take", fail)
-    return "jobqueue-worker-0"
-
-
-def end_callbacks(monkeypatch: pytest.MonkeyPatch) -> str:
-    def fail(callbacks: ResultCallbacks) -> None:
-        callbacks._on_failure(SystemError("in the thread for callbacks"))
-
-    monkeypatch.setattr(ResultCallbacks, "_work", fail)
-    return "jobqueue-callbacks"
-
-
-def end_the_loop(monkeypatch: pytest.MonkeyPatch) -> str:
-    def fail(loop: Any) -> None:
-        raise SystemError("in the thread of the event loop")
-
-    monkeypatch.setattr("jobqueue.executor.pools.event_loop.AsyncPool._run_until_closed", fail)
-    return "jobqueue-loop"
-
-
-@pytest.mark.parametrize("end", [end_a_worker, end_callbacks, end_the_loop])
+@pytest.mark.parametrize("name", ["jobqueue-worker-0", "jobqueue-callbacks", "jobqueue-loop"])
 def test_process_ends_with_any_of_its_threads(
-    start: Start, exits: list[int], monkeypatch: pytest.MonkeyPatch, end: Any
+    start: Start, exits: list[int], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    def fail_in_one(original: Any) -> Any:
+        def fail(*arguments: Any) -> Any:
+            if threading.current_thread().name == name:
+                raise SystemError("in one thread")
+            return original(*arguments)
+
+        return fail
+
     with monkeypatch.context() as patch:
-        name = end(patch)
+        patch.setattr(TaskConnections, "enter", fail_in_one(TaskConnections.enter))
+        patch.setattr(asyncio, "set_event_loop", fail_in_one(asyncio.set_event_loop))
         running = start(threads=1)
 
     wait_for(lambda: exits == [EXIT_INTERNAL], "the end of the process")

@@ -7,21 +7,23 @@ from types import SimpleNamespace
 
 import pytest
 
+from jobqueue.engine import engine_for
 from jobqueue.exceptions import ClaimLost, Interrupted, ShuttingDown, TaskCancelled, TaskTimeout
-from jobqueue.executor.running_tasks import RunningTask, RunningTasks
+from jobqueue.executor.running.attempt import RunningTask
+from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.watchdog import LOOK_SECONDS, Watchdog
-from tests.executor.harness import make_claim
+from tests.executor.harness import make_running
 
 GRACE_SECONDS = 2.0
 
 
 class Rig:
     def __init__(self) -> None:
-        self.hold = RunningTask(make_claim())
+        self.hold = make_running()
         self.heart = SimpleNamespace(failure=None, last_good_at=time.monotonic(), is_fenced=lambda: False)
         self.told: list[type[Interrupted]] = []
         self.stuck: list[RunningTask] = []
-        running_tasks = RunningTasks()
+        running_tasks = RunningTasks(engine_for("default"))
         running_tasks.add([self.hold])
         self.watchdog = Watchdog(
             running_tasks,

@@ -25,7 +25,7 @@ PARTS = {
     "hint": "notification",
     "housekeeping": "maintenance",
     "lane": "pool, task_buffer",
-    "ledger": "completer",
+    "ledger": "running_tasks",
     "letter": "message, StoredMessage",
     "mail": "message, inbox",
     "mended": "repaired",

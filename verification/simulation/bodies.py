@@ -109,7 +109,7 @@ def leaving(random: Random, claimed: ClaimedTask, messages: Sequence[StoredMessa
     taken = random.randint(0, len(messages))
     ids = [message.id for message in messages]
     wait: dict[str, Any] = (
-        {"recheck_after_seconds": 5.0, "unread_polls": claimed.unread_polls + 1} if ids[taken:] and not taken else {}
+        {"recheck_seconds": 5.0, "unread_polls": claimed.unread_polls + 1} if ids[taken:] and not taken else {}
     )
     effects = Effects(consumed=ids[:taken], unread=ids[taken:])
     status = Status.READY if ids[taken:] and taken else Status.SUSPENDED

@@ -199,7 +199,7 @@ class Commits(Part):
             if outcome.has_succeeded:
                 columns["timed_out"] = False
                 columns["timeout_at"] = None
-                if outcome.recheck_after_seconds is not None and entering in (Status.READY, Status.SUSPENDED):
+                if outcome.recheck_seconds is not None and entering in (Status.READY, Status.SUSPENDED):
                     columns["timeout_at"] = alarm(outcome)
             if entering in WAITING:
                 columns["wake_at"] = next_wake(outcome)
@@ -278,7 +278,7 @@ def alarm(outcome: Outcome) -> Any:
 
 def next_wake(outcome: Outcome) -> Any:
     """Return when to wake the task: at the end of its wait, or earlier to read its messages again."""
-    waits = [wait for wait in (outcome.wake_after_seconds, outcome.recheck_after_seconds) if wait is not None]
+    waits = [wait for wait in (outcome.wake_after_seconds, outcome.recheck_seconds) if wait is not None]
     return alarm(replace(outcome, wake_after_seconds=min(waits, default=None)))
 
 

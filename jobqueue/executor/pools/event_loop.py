@@ -8,7 +8,7 @@ import threading
 import time
 from asyncio.tasks import _unregister_task  # the documented way to keep a task out of all_tasks()
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from typing import Any
@@ -16,11 +16,9 @@ from weakref import WeakSet
 
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.forks import leave_if_forked, this_process
-from jobqueue.executor.pools.base import Pool, PoolContext
-from jobqueue.executor.pools.threads import release_aborted
+from jobqueue.executor.pools.base import Pool, PoolContext, release_aborted
 from jobqueue.executor.running.async_runner import BodyThread, make_task, run_async_task
-from jobqueue.executor.running.task_runner import CompletedAttempt
-from jobqueue.executor.running_tasks import RunningTask
+from jobqueue.executor.running.attempt import CompletedAttempt, RunningTask
 from jobqueue.executor.standard_streams import fill_standard_streams
 from jobqueue.executor.telemetry.logger import get_logger
 
@@ -59,16 +57,9 @@ class AsyncPool(Pool):
         self._permits = threading.Semaphore(MAX_BODY_THREADS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
-        self._thread = threading.Thread(target=self._run, name="jobqueue-loop", daemon=True)
-        self._thread.start()
+        self._start_thread("jobqueue-loop")
 
-    def _run(self) -> None:
-        try:
-            self._run_until_closed()
-        except BaseException as failure:  # noqa: BLE001 - a body can do anything to the loop
-            self._context.on_failure(failure)
-
-    def _run_until_closed(self) -> None:
+    def _work(self) -> None:
         asyncio.set_event_loop(self._loop)
         while not self._is_closing:
             try:
@@ -93,27 +84,27 @@ class AsyncPool(Pool):
             await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
         await self._loop.shutdown_asyncgens()
 
-    def ended_threads(self) -> Iterator[str]:
-        if not self._thread.is_alive():
-            yield self._thread.name
-
-    def blocked_seconds(self) -> float:
-        """Ask the loop to answer. Return the seconds since the first request without an answer."""
+    def blocked(self, limit_seconds: float) -> str | None:
+        """Ask the loop to answer. Report a task that has kept it from doing so."""
         if self._asked_at is None:
             self._asked_at = time.monotonic()
             self._loop.call_soon_threadsafe(self._answer)
-        since = self._asked_at
-        return 0.0 if since is None else time.monotonic() - since
+        seconds = time.monotonic() - (self._asked_at or time.monotonic())
+        return (
+            f"The event loop has not moved for {seconds:.0f} s: an async task blocks it."
+            if seconds > limit_seconds
+            else None
+        )
 
     def _answer(self) -> None:
         self._asked_at = None
 
     def submit(self, tasks: Sequence[RunningTask]) -> None:
-        self._buffer.put(tasks)
+        super().submit(tasks)
         self._start_tasks(self._loop.call_soon_threadsafe)
 
     def _start_tasks(self, call_soon: Callable[..., object]) -> None:
-        while (task := self._buffer.take()) is not None:
+        while (task := self._take()) is not None:
             # A new context: the caller may run in the context of another task, which has just ended.
             call_soon(self._start, task, context=Context())
 
@@ -121,39 +112,35 @@ class AsyncPool(Pool):
         try:
             attempt = asyncio.Task(self._attempt(task), loop=self._loop)  # bypasses a factory that a body may have set
         except BaseException as error:  # noqa: BLE001 - asyncio would only log it, and the task would stay RUNNING
-            self._finish(release_aborted(task, error, self._context.worker))
+            self._finish(release_aborted(task, error))
             return
         _unregister_task(attempt)  # all_tasks() does not show it, so that no body can cancel it or wait for it
         self._tasks.add(attempt)
         attempt.add_done_callback(self._tasks.discard)
 
     async def _attempt(self, task: RunningTask) -> None:
-        context = self._context
+        thread = BodyThread(self._permits, "jobqueue-async")
         try:
-            thread = BodyThread(self._permits, "jobqueue-async")
-            completed = await run_async_task(
-                task, context.engine, context.worker, context.on_start, thread, self._borrowed_threads
-            )
+            completed = await run_async_task(task, self._context.on_start, thread, self._borrowed_threads)
         except BaseException as error:
             if self._is_closing and isinstance(error, asyncio.CancelledError):
                 raise
-            completed = release_aborted(task, error, context.worker)
+            completed = release_aborted(task, error)
         self._finish(completed)
 
-    def _finish(self, attempt: CompletedAttempt) -> None:
+    def _finish(self, completed: CompletedAttempt) -> None:
         try:
             fill_standard_streams()
-            self._buffer.release(attempt.hold)
+            self._release(completed.running)
             self._start_tasks(self._loop.call_soon)  # here no wake-up has to be written to the event loop
-            self._context.on_completed(attempt)
+            self._context.on_completed(completed)
         except BaseException as failure:  # noqa: BLE001 - asyncio would only log it, and the task would stay RUNNING
             self._context.on_failure(failure)
 
     def close(self, timeout_seconds: float) -> bool:
         self._is_closing = True
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout_seconds)
-        return not self._thread.is_alive()
+        return self._join(timeout_seconds)
 
 
 class _BorrowedThreads(ThreadPoolExecutor):

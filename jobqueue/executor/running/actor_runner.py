@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -13,10 +13,10 @@ from jobqueue import registry
 from jobqueue.actions import Action, Disposition, Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
 from jobqueue.actor import Actor, ActorTask, Inbox, PollContext
 from jobqueue.api.backends import child_row
-from jobqueue.api.messages import id_from
+from jobqueue.api.messages import id_from, receivers
 from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS
-from jobqueue.conf import Options, options_for
-from jobqueue.exceptions import InvalidActions, TaskNotFound, UndecodableMessage
+from jobqueue.exceptions import InvalidActions, UndecodableMessage
+from jobqueue.executor.running.attempt import Attempt, RunningTask
 from jobqueue.function import FunctionTask, changed
 from jobqueue.records import (
     FINAL,
@@ -29,7 +29,6 @@ from jobqueue.records import (
     StoredMessage,
     release_outcome,
 )
-from jobqueue.results import Result
 from jobqueue.serialization.json import check_dedupe_key, decode, encode, encode_message, encode_result, plain
 from jobqueue.task_options import time_problems
 
@@ -40,17 +39,16 @@ KINDS: dict[str | None, Kind] = {
     Status.FAILED: Kind.CHILD_FAILED,
     Status.CANCELLED: Kind.CHILD_CANCELLED,
 }
-Names = Callable[[Sequence[UUID | str | Spawn], Sequence[str | None]], Sequence[UUID]]
 
 
-def context_of(
-    actor: type[Actor[Any]],
-    claimed: ClaimedTask,
-    messages: Sequence[StoredMessage],
-    make_result: Callable[[], Result],
-    should_stop: Callable[[], bool],
-) -> PollContext[Any]:
+def actor_of(attempt: Attempt) -> type[Actor[Any]]:
+    assert isinstance(attempt.task, ActorTask)
+    return attempt.task.actor
+
+
+def context_of(attempt: Attempt) -> PollContext[Any]:
     """Decode state and inbox. Raises ValueError for a state, UndecodableMessage for a message, that does not fit."""
+    actor, claimed, messages = actor_of(attempt), attempt.claimed, attempt.running.messages
     try:
         state = actor.decode_state(claimed.inner_state)
     except ValueError as error:
@@ -64,8 +62,8 @@ def context_of(
         attempt=claimed.attempts + 1,
         polls=claimed.polls,
         timed_out=claimed.timed_out and (not messages or claimed.timeout_at is not None),
-        should_stop=should_stop,
-        make_result=make_result,
+        should_stop=attempt.running.should_stop,
+        make_result=lambda: attempt.result,
     )
 
 
@@ -117,28 +115,21 @@ def actions_of(returned: Any) -> tuple[list[Action], Disposition | None]:
     return actions, None
 
 
-def outcome_of(
-    claimed: ClaimedTask,
-    context: PollContext[Any],
-    actor: type[Actor[Any]],
-    returned: Any,
-    names: Names,
-    backend: str,
-    worker_id: str,
-) -> Outcome:
+def outcome_of_poll(attempt: Attempt, returned: Any) -> Outcome:
     """
     Turn a successful poll into its outcome.
 
-    names: returns the ids of receivers. Raises InvalidActions, InvalidArguments, InvalidResult, TaskNotFound or
-    ValueError if the actions cannot be performed. The attempt has then failed.
+    Raises InvalidActions, InvalidArguments, InvalidResult, TaskNotFound or ValueError if the actions cannot be
+    performed. The attempt has then failed.
     """
-    options = options_for(backend)
-    limit = options.max_payload_bytes
+    claimed, context, actor, worker_id = attempt.claimed, attempt.context, actor_of(attempt), attempt.identity.worker_id
+    assert context is not None
+    limit = attempt.identity.options.max_payload_bytes
     effects, decision = actions_of(returned)
-    taken = [message.id for message in context.inbox.taken]
-    left = [message.id for message in context.inbox]
+    consumed = [message.id for message in context.inbox.taken]
+    unread = [message.id for message in context.inbox]
     # Built at once: replace() on a value of so many fields takes longer than the body of a short poll.
-    columns = next_state(decision, claimed, bool(taken), bool(left), options)
+    columns = next_state(attempt, decision, bool(consumed), bool(unread))
     is_new_here = f'"{worker_id}"' not in claimed.worker_ids
     return Outcome(
         task_id=claimed.id,
@@ -149,30 +140,29 @@ def outcome_of(
         worker_id=worker_id if is_new_here or columns["status"] in FINAL else None,
         inner_state=encode(plain(actor.encode_state(context.state)), place=f"{actor.__name__}: state", max_bytes=limit),
         effects=Effects(
-            consumed=taken,
-            unread=left,
-            spawn=[row_of_child(action, claimed, actor, backend) for action in effects if isinstance(action, Spawn)],
-            send=messages_of(effects, claimed, names, limit),
+            consumed=consumed,
+            unread=unread,
+            spawn=[row_of_child(attempt, action) for action in effects if isinstance(action, Spawn)],
+            send=messages_of(attempt, effects),
             cancel_children=isinstance(decision, Done) and decision.cancel_children,
         ),
         **columns,
     )
 
 
-def next_state(
-    decision: Disposition | None, claimed: ClaimedTask, has_taken: bool, has_left: bool, options: Options
-) -> dict[str, Any]:
+def next_state(attempt: Attempt, decision: Disposition | None, has_consumed: bool, has_unread: bool) -> dict[str, Any]:
     """Return the status that follows, with its columns. Raises InvalidActions or InvalidResult."""
+    options = attempt.identity.options
     match decision:
         case Done(result=result):
             return_value = encode_result(plain(result), max_bytes=options.max_payload_bytes)
             return {"status": Status.SUCCESSFUL, "return_value": return_value}
         case None:
             return {"status": Status.READY}
-    if has_left and has_taken:
+    if has_unread and has_consumed:
         return {"status": Status.READY}
     columns = {"status": Status.SUSPENDED, **wake_columns(decision)}
-    return columns | recheck_columns(columns, claimed, options.poll_interval) if has_left else columns
+    return columns | recheck_columns(columns, attempt.claimed, options.poll_interval) if has_unread else columns
 
 
 def wake_columns(decision: Sleep | Suspend) -> dict[str, Any]:
@@ -199,21 +189,22 @@ def recheck_columns(alarm: Mapping[str, Any], claimed: ClaimedTask, longest_seco
     """
     columns: dict[str, Any] = {
         "unread_polls": claimed.unread_polls + 1,
-        "recheck_after_seconds": wait_after(claimed.unread_polls, longest_seconds),
+        "recheck_seconds": wait_after(claimed.unread_polls, longest_seconds),
     }
     if "wake_after_seconds" in alarm and not claimed.timed_out:
         columns["wake_at"] = claimed.timeout_at
     return columns
 
 
-def poll_again(claimed: ClaimedTask, longest_seconds: float) -> Outcome:
+def poll_again(running: RunningTask) -> Outcome:
     """Run a task again soon, for example after it has read stale rows. No attempt is counted."""
+    claimed = running.claimed
     return replace(
         release_outcome(claimed),
         status=Status.SCHEDULED,
         keeps_rank=False,
         stale_polls=claimed.stale_polls + 1,
-        wake_after_seconds=wait_after(claimed.stale_polls, longest_seconds),
+        wake_after_seconds=wait_after(claimed.stale_polls, running.identity.options.poll_interval),
     )
 
 
@@ -221,55 +212,55 @@ def wait_after(times: int, longest_seconds: float) -> float:
     return float(min(longest_seconds, FIRST_WAIT_SECONDS * 2.0 ** min(times, 30)))
 
 
-def row_of_child(spawn: Spawn, claimed: ClaimedTask, parent: type[Actor[Any]], backend: str) -> NewTask:
-    """Make the row of a child. Raises InvalidActions, or InvalidArguments as enqueue() does."""
+def row_of_child(attempt: Attempt, spawn: Spawn) -> NewTask:
+    """
+    Make the row of a child, in its parent's backend unless its declaration or using() names another one.
+
+    Raises InvalidActions, or InvalidArguments as enqueue() does.
+    """
     target = spawn.target.task if isinstance(spawn.target, type) and issubclass(spawn.target, Actor) else spawn.target
     if not isinstance(target, FunctionTask):
         raise InvalidActions(f"Spawn() takes an actor or a task, not {target!r:.200}.")
+    backend = attempt.identity.engine.alias
     if target.backend != backend:
-        target = move_to_backend(target, parent, backend)
-    return child_row(target, spawn.args, spawn.kwargs, pk=spawn.id, parent=claimed.id)
+        declared = registry.get(target.task_type)
+        is_chosen = declared is not None and declared.backend != target.backend
+        if is_chosen or target.backend not in (DEFAULT_TASK_BACKEND_ALIAS, actor_of(attempt).task.backend):
+            raise InvalidActions(
+                f"A child lives in its parent's backend {backend!r}; {target.name} is of {target.backend!r}."
+            )
+        target = changed(target, backend=backend)
+    return child_row(target, spawn.args, spawn.kwargs, pk=spawn.id, parent=attempt.claimed.id)
 
 
-def move_to_backend(target: FunctionTask[..., Any], parent: type[Actor[Any]], backend: str) -> FunctionTask[..., Any]:
-    """Move a child to its parent's backend, unless its declaration or using() names another one."""
-    declared = registry.get(target.task_type)
-    is_chosen = declared is not None and declared.backend != target.backend
-    if is_chosen or target.backend not in (DEFAULT_TASK_BACKEND_ALIAS, parent.task.backend):
-        raise InvalidActions(
-            f"A child lives in its parent's backend {backend!r}; {target.name} is of {target.backend!r}."
-        )
-    return changed(target, backend=backend)
-
-
-def messages_of(effects: Sequence[Action], claimed: ClaimedTask, names: Names, limit: int) -> list[NewMessage]:
+def messages_of(attempt: Attempt, effects: Sequence[Action]) -> list[NewMessage]:
     """
     Make the messages of a poll, in order.
 
     Raises InvalidActions for a Yield without a parent, and as send() does.
     """
+    claimed, identity = attempt.claimed, attempt.identity
     sends = [action for action in effects if isinstance(action, Send | Yield)]
-    if any(isinstance(action, Yield) for action in sends) and claimed.parent_id is None:
-        raise InvalidActions("Yield() sends to the parent, and this task has none.")
-    to = list(receivers_of(effects)) if any(isinstance(action, Send) for action in sends) else []
-    keys = [check_dedupe_key(action.dedupe_key) for action in sends if isinstance(action, Send)]
-    found = names(to, keys) if to else ()
-    ids, dedupe_keys = iter(found), iter(keys)
+    if not sends:
+        return []
+    keys = [check_dedupe_key(action.dedupe_key) if isinstance(action, Send) else None for action in sends]
+    ids = receivers(identity.engine, list(receivers_of(effects, claimed.parent_id)), keys)
+    sent_to = {pk for action, pk in zip(sends, ids, strict=True) if isinstance(action, Send)}
     return [
         NewMessage(
-            task_id=next(ids) if isinstance(action, Send) else parent(claimed),
-            body=encode_message(action.body, max_bytes=limit),
+            task_id=pk,
+            body=encode_message(action.body, max_bytes=identity.options.max_payload_bytes),
             sender_id=claimed.id,
-            dedupe_key=next(dedupe_keys) if isinstance(action, Send) else None,
+            dedupe_key=key,
             # With a Send() to the parent in the same poll, both are sent or neither, in order.
-            is_droppable=isinstance(action, Yield) and claimed.parent_id not in found,
+            is_droppable=isinstance(action, Yield) and pk not in sent_to,
         )
-        for action in sends
+        for action, pk, key in zip(sends, ids, keys, strict=True)
     ]
 
 
-def receivers_of(effects: Sequence[Action]) -> Iterator[UUID | str | Spawn]:
-    """Yield the receiver of each Send. A key of an earlier Spawn in the same poll means that child."""
+def receivers_of(effects: Sequence[Action], parent_id: UUID | None) -> Iterator[UUID | str | Spawn]:
+    """Yield the receiver of each Send and Yield. A key of an earlier Spawn in the same poll means that child."""
     spawned: dict[str, Spawn] = {}
     for action in effects:
         match action:
@@ -281,13 +272,11 @@ def receivers_of(effects: Sequence[Action]) -> Iterator[UUID | str | Spawn]:
                     name = getattr(receiver.target, "name", receiver.target)
                     raise InvalidActions(f"Send() to {name}, a function, which reads no messages: actors do.")
                 yield receiver
+            case Yield():
+                if parent_id is None:
+                    raise InvalidActions("Yield() sends to the parent, and this task has none.")
+                yield parent_id
 
 
 def is_actor(target: Any) -> bool:
     return isinstance(target, ActorTask) or (isinstance(target, type) and issubclass(target, Actor))
-
-
-def parent(claimed: ClaimedTask) -> UUID:
-    if claimed.parent_id is None:
-        raise TaskNotFound("This task has no parent.")
-    return claimed.parent_id

@@ -14,26 +14,19 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
 from jobqueue import registry
 from jobqueue.actor import ActorTask
-from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import Interrupted
-from jobqueue.executor.database import task_connections
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.forks import leave_if_forked
 from jobqueue.executor.running.atomic import end_attempt
-from jobqueue.executor.running.interrupt import run_interruptibly
-from jobqueue.executor.running.task_runner import (
+from jobqueue.executor.running.attempt import (
+    Attempt,
     CompletedAttempt,
-    ExecutorIdentity,
-    OnStart,
-    PreparedTask,
     Raised,
     Returned,
-    call,
-    finish,
-    prepare,
-    to_outcome,
+    RunningTask,
+    run_interruptibly,
 )
-from jobqueue.executor.running_tasks import RunningTask
+from jobqueue.executor.running.task_runner import call, complete, finish, prepare
 from jobqueue.executor.telemetry import events
 from jobqueue.executor.telemetry.errors import from_the_body
 
@@ -106,12 +99,7 @@ class BodyThread(ThreadPoolExecutor):
 
 
 async def run_async_task(
-    hold: RunningTask,
-    engine: Engine,
-    worker: ExecutorIdentity,
-    on_start: OnStart,
-    thread: BodyThread,
-    later_threads: Executor,
+    running: RunningTask, on_start: Callable[[Attempt], None], thread: BodyThread, later_threads: Executor
 ) -> CompletedAttempt:
     """
     Run one claimed task to its outcome.
@@ -120,63 +108,49 @@ async def run_async_task(
     reads states and results. A body that needs none of that starts no thread, which would cost more than all the rest.
     later_threads: for what the body leaves behind on the loop and calls the ORM when the body is over.
     """
+
+    def begin() -> Attempt | CompletedAttempt:
+        attempt = prepare(running, thread.connections)
+        if isinstance(attempt, Attempt):
+            on_start(attempt)
+        return attempt
+
     context = ThreadSensitiveContext()
     SyncToAsync.context_to_thread_executor[context] = thread
     SyncToAsync.thread_sensitive_context.set(context)
-    is_actor = isinstance(registry.get(hold.claimed.task_type), ActorTask)
+    is_actor = isinstance(registry.get(running.claimed.task_type), ActorTask)
     try:
-        if is_actor or events.is_start_received(hold.claimed):
-            loaded = await sync_to_async(_begin, thread_sensitive=True)(hold, worker, on_start)
-        else:
-            loaded = _begin(hold, worker, on_start)
-        if isinstance(loaded, CompletedAttempt):
-            return loaded
-        ending = await run_cancellably(hold, thread.connections.cancel, loaded)
+        may_block = is_actor or events.is_start_received(running.claimed)
+        attempt = await sync_to_async(begin, thread_sensitive=True)() if may_block else begin()
+        if isinstance(attempt, CompletedAttempt):
+            return attempt
+        ending = await run_cancellably(attempt)
         if not thread.is_used and not is_actor and is_plain(ending):
-            hold.disarm()
-            return to_outcome(hold, loaded, finish_quickly(hold, loaded, ending, worker), worker)
+            return complete(attempt, finish_quickly(attempt, ending))
         # The body may have left its thread at work, say after a wait_for(). It counts as running until then.
-        end = partial(copy_context().run, _end, hold, loaded, ending, engine, worker)
+        end = partial(copy_context().run, lambda: end_attempt(attempt, finish_in_thread(attempt, ending)))
         return await asyncio.get_running_loop().run_in_executor(thread, end)
     finally:
         SyncToAsync.context_to_thread_executor[context] = later_threads
         thread.close()
 
 
-def finish_quickly(
-    hold: RunningTask, loaded: PreparedTask, ending: Returned | Raised, worker: ExecutorIdentity
-) -> Returned | Raised:
-    """Finish what a body returned, in this thread or on the loop. The claim must be disarmed."""
+def finish_quickly(attempt: Attempt, ending: Returned | Raised) -> Returned | Raised:
+    """Finish what a body returned, without an interruption."""
+    attempt.running.disarm()
     if isinstance(ending, Raised):
         return ending
     try:
-        return Returned(finish(hold, loaded, ending.value, worker))
+        return Returned(finish(attempt, ending.value))
     except BaseException as error:  # noqa: BLE001 - as run_interruptibly() does
         return Raised(from_the_body(error))
 
 
-def finish_in_thread(
-    hold: RunningTask,
-    loaded: PreparedTask,
-    ending: Returned | Raised,
-    worker: ExecutorIdentity,
-    connections: TaskConnections,
-) -> Returned | Raised:
+def finish_in_thread(attempt: Attempt, ending: Returned | Raised) -> Returned | Raised:
     """Finish what an async body returned, in this thread and under the body's timeout."""
-    if isinstance(ending, Raised):
-        hold.disarm()
-        return ending
-    if hold.reason is not None:  # it was asked to stop, but returned
-        hold.disarm()
-        return finish_quickly(hold, loaded, ending, worker)
-    return run_interruptibly(hold, connections, partial(finish, hold, loaded, ending.value, worker))
-
-
-def _begin(hold: RunningTask, worker: ExecutorIdentity, on_start: OnStart) -> PreparedTask | CompletedAttempt:
-    loaded = prepare(hold, worker)
-    if isinstance(loaded, PreparedTask):
-        on_start(hold, loaded)
-    return loaded
+    if isinstance(ending, Raised) or attempt.running.reason is not None:  # it was asked to stop, but returned
+        return finish_quickly(attempt, ending)
+    return run_interruptibly(attempt, partial(finish, attempt, ending.value))
 
 
 def is_plain(ending: Returned | Raised) -> bool:
@@ -188,30 +162,20 @@ def is_plain(ending: Returned | Raised) -> bool:
     return len(parts) <= MAX_PLAIN_VALUES and all(type(part) in PLAIN_TYPES for part in parts)
 
 
-def _end(
-    hold: RunningTask, loaded: PreparedTask, ending: Returned | Raised, engine: Engine, worker: ExecutorIdentity
-) -> CompletedAttempt:
-    connections = task_connections.current()
-    ending = finish_in_thread(hold, loaded, ending, worker, connections)
-    return end_attempt(hold, loaded, ending, engine, worker, connections)
-
-
-async def run_cancellably(
-    hold: RunningTask, cancel_statement: Callable[[], None], loaded: PreparedTask
-) -> Returned | Raised:
+async def run_cancellably(attempt: Attempt) -> Returned | Raised:
     """Run the body as a task of its own, which an interruption cancels; the claim stays armed."""
-    loop = asyncio.get_running_loop()
-    task = OwnedTask(_guarded(hold, loaded), loop=loop)
-    task.owner = hold
+    loop, running = asyncio.get_running_loop(), attempt.running
+    task = OwnedTask(_guarded(attempt), loop=loop)
+    task.owner = running
     of_body = Context()  # cancelling the body cancels what it waits for: that may be tasks of its neighbours
-    of_body.run(_owner.set, hold)
+    of_body.run(_owner.set, running)
 
     def stop(_: type[Interrupted]) -> None:
         loop.call_soon_threadsafe(task.cancel, context=of_body)
-        cancel_statement()
+        attempt.connections.cancel()
 
     try:
-        hold.arm(stop)
+        running.arm(stop)
     except Interrupted:
         task.cancel()
     await asyncio.wait([task])
@@ -219,21 +183,22 @@ async def run_cancellably(
         ending: Returned | Raised = task.result()
         return ending
     except asyncio.CancelledError as cancelled:
-        if hold.reason is None:
+        if running.reason is None:
             return Raised(from_the_body(cancelled))
-        return Raised(hold.reason().with_traceback(from_the_body(cancelled).__traceback__))
+        return Raised(running.reason().with_traceback(from_the_body(cancelled).__traceback__))
 
 
-async def _guarded(hold: RunningTask, loaded: PreparedTask) -> Returned | Raised:
+async def _guarded(attempt: Attempt) -> Returned | Raised:
     """Await the body. A SystemExit or KeyboardInterrupt that it raises must not end the loop."""
-    _owner.set(hold)
+    running = attempt.running
+    _owner.set(running)
     try:
-        returned = await call(hold, loaded)
-        leave_if_forked(hold.process)
+        returned = await call(attempt)
+        leave_if_forked(running.process)
         return Returned(returned)
     except asyncio.CancelledError:
-        leave_if_forked(hold.process)
+        leave_if_forked(running.process)
         raise
     except BaseException as error:  # noqa: BLE001 - any exception of the body is its outcome
-        leave_if_forked(hold.process, error)
+        leave_if_forked(running.process, error)
         return Raised(from_the_body(error))

@@ -7,24 +7,22 @@ The engine knows no bodies, and bodies do not know the engine. This module knows
 from __future__ import annotations
 
 import inspect
+import json
 import random
 import time
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
-from msgspec import Struct
 from msgspec.structs import replace
 
 from jobqueue import registry
-from jobqueue.actor import Actor, ActorTask, PollContext
-from jobqueue.api.messages import receivers
-from jobqueue.conf import Options
+from jobqueue.actor import ActorTask
 from jobqueue.context import Context
-from jobqueue.engine import engine_for
+from jobqueue.engine.clock import iso_utc
+from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import (
     ClaimLost,
     DuplicateKey,
@@ -43,14 +41,18 @@ from jobqueue.exceptions import (
     UndecodableTask,
     UnknownTask,
 )
-from jobqueue.executor.running.actor_runner import context_of, is_commit_function, outcome_of, poll_again
-from jobqueue.executor.running_tasks import RunningTask
-from jobqueue.executor.telemetry.errors import error_text, message_of
-from jobqueue.function import FunctionTask, changed
-from jobqueue.records import ClaimedTask, Outcome, Status, release_outcome
-from jobqueue.results import Result, from_claimed
+from jobqueue.executor.database.task_connections import TaskConnections
+from jobqueue.executor.running.actor_runner import context_of, is_commit_function, outcome_of_poll, poll_again
+from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, Raised, Returned, RunningTask
+from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS, full_traceback, message_of, path_of
+from jobqueue.executor.telemetry.logger import get_logger
+from jobqueue.function import changed
+from jobqueue.records import FINAL, CommitResult, Outcome, Status, release_outcome
 from jobqueue.serialization.json import decode, encode_result
-from jobqueue.task_options import Limits, limits
+from jobqueue.serialization.text import clean_text
+from jobqueue.task_options import limits
+
+logger = get_logger(__name__)
 
 UNKNOWN_TASK_SECONDS = 15.0  # after which a task without code here is READY again, for an executor that has it
 MAX_STALE_POLLS = 10  # attempts in a row that read stale rows. The tenth counts as failed.
@@ -62,199 +64,132 @@ QUERY_CANCELED = "57014"
 LONGEST_WAIT_SECONDS = 10 * 365 * 86_400.0  # a retry much later than that could not be read back
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutorIdentity:
-    """The executor that runs the task: its id and name, its backend and the backend's OPTIONS."""
-
-    executor_id: str
-    executor_name: str
-    options: Options
-    backend: str = "default"
-
-
-class PreparedTask(Struct, kw_only=True, eq=False):
-    """A claimed task, ready to run. context: an actor's state and inbox."""
-
-    claimed: ClaimedTask
-    task: FunctionTask[..., Any]
-    args: list[Any]
-    kwargs: dict[str, Any]
-    limits: Limits
-    worker_id: str
-    context: PollContext[Any] | None = None
-    _result: Result | None = None
-
-    @property
-    def result(self) -> Result:
-        """The task as django.tasks shows it. It takes 7 us to build, so it is built on first use."""
-        if self._result is None:
-            self._result = from_claimed(self.claimed, self.task, self.args, self.kwargs, worker_id=self.worker_id)
-        return self._result
-
-
-OnStart = Callable[[RunningTask, PreparedTask], None]
-
-
-class Returned(Struct, frozen=True):
-    """The body has returned. value: what it returned; after finish(), an Outcome or a function for the commit."""
-
-    value: Any
-
-
-class Raised(Struct, frozen=True):
-    """The body raised."""
-
-    error: BaseException
-
-
-class CompletedAttempt(Struct, frozen=True, kw_only=True, eq=False):
-    """
-    One attempt that has ended, and its outcome.
-
-    is_committed: the outcome is in the database already (an atomic body). `wake` are the receivers that its commit left
-    to be woken. if_lost: the attempt that counts if this outcome is lost, because an earlier COMMIT succeeded and its
-    answer was lost. undelivered: how many messages will never be read: those in the inbox of an actor that has ended,
-    and those to a parent that had ended.
-    """
-
-    hold: RunningTask
-    outcome: Outcome
-    loaded: PreparedTask | None = None
-    error: BaseException | None = None
-    seconds: float = 0.0
-    is_committed: bool = False
-    wake: frozenset[UUID] = frozenset()
-    undelivered: int = 0
-    if_lost: CompletedAttempt | None = None
-
-
-def prepare(hold: RunningTask, worker: ExecutorIdentity) -> PreparedTask | CompletedAttempt:
+def prepare(running: RunningTask, connections: TaskConnections) -> Attempt | CompletedAttempt:
     """Find the code of a claimed task and decode its row. A row that cannot be decoded fails this task only."""
-    claimed = hold.claimed
-    if hold.should_stop():  # while it waited for a slot. The commit sees whether it was cancelled.
-        return release_unstarted(hold)
+    claimed, identity = running.claimed, running.identity
+    if running.should_stop():  # while it waited for a slot. The commit sees whether it was cancelled.
+        return release_unstarted(running)
     task = registry.get(claimed.task_type)
     if task is None:
-        return release_unknown(hold, worker)
-    if task.backend != worker.backend:  # enqueued by using(backend=...)
-        task = changed(task, backend=worker.backend)
+        return release_unknown(running)
+    if task.backend != identity.engine.alias:  # enqueued by using(backend=...)
+        task = changed(task, backend=identity.engine.alias)
     try:
-        loaded = PreparedTask(
-            claimed=claimed,
+        attempt = Attempt(
+            running=running,
+            connections=connections,
             task=task,
             args=decode(claimed.args),
             kwargs=decode(claimed.kwargs) if claimed.kwargs != "{}" else {},
-            limits=limits(task, decode(claimed.options) if claimed.options != "{}" else {}, worker.options),
-            worker_id=worker.executor_id,
+            limits=limits(task, decode(claimed.options) if claimed.options != "{}" else {}, identity.options),
         )
-        if not isinstance(loaded.args, list) or not isinstance(loaded.kwargs, dict):
+        if not isinstance(attempt.args, list) or not isinstance(attempt.kwargs, dict):
             raise ValueError("its arguments are not a list and an object")
-        if claimed.errors != "[]" or claimed.worker_ids not in ("[]", f'["{worker.executor_id}"]'):
-            loaded.result  # noqa: B018 - a history that cannot be read is to be found here
+        if claimed.errors != "[]" or claimed.worker_ids not in ("[]", f'["{identity.worker_id}"]'):
+            attempt.result  # noqa: B018 - a history that cannot be read is to be found here
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - the row may hold anything
-        return reject_unstarted(hold, UndecodableTask(f"The stored task cannot be read: {error}"), worker)
+        return reject_unstarted(running, UndecodableTask(f"The stored task cannot be read: {error}"))
     if claimed.is_expired:
-        return reject_unstarted(hold, Expired(), worker, loaded)
-    return prepare_actor(hold, loaded, task.actor, worker) if isinstance(task, ActorTask) else loaded
+        return reject_unstarted(running, Expired(), attempt)
+    return prepare_actor(attempt) if isinstance(task, ActorTask) else attempt
 
 
-def prepare_actor(
-    hold: RunningTask, loaded: PreparedTask, actor: type[Actor[Any]], worker: ExecutorIdentity
-) -> PreparedTask | CompletedAttempt:
+def prepare_actor(attempt: Attempt) -> Attempt | CompletedAttempt:
     """Decode state and inbox. An invalid message fails the attempt, an invalid state fails the task."""
-    hold.finishes_when_cancelled = True
+    attempt.running.finishes_when_cancelled = True
     try:
-        context = context_of(actor, hold.claimed, hold.messages, lambda: loaded.result, hold.should_stop)
+        attempt.context = context_of(attempt)
     except UndecodableMessage as error:
-        return to_outcome(hold, loaded, Raised(error), worker)
+        return complete(attempt, Raised(error))
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - State may be any class, with any code
-        return reject_unstarted(hold, UndecodableTask(f"The stored state cannot be read: {error}"), worker, loaded)
-    loaded.context = context
-    return loaded
+        return reject_unstarted(attempt.running, UndecodableTask(f"The stored state cannot be read: {error}"), attempt)
+    return attempt
 
 
-def call(hold: RunningTask, loaded: PreparedTask) -> Any:
+def call(attempt: Attempt) -> Any:
     """Call the body: its result, or the coroutine of an async one."""
-    if isinstance(loaded.task, ActorTask):
-        returned = loaded.task.actor().poll(loaded.context, *loaded.args, **loaded.kwargs)  # type: ignore[arg-type]
+    task, running = attempt.task, attempt.running
+    if isinstance(task, ActorTask):
+        returned = task.actor().poll(attempt.context, *attempt.args, **attempt.kwargs)  # type: ignore[arg-type]
         return list(returned) if isinstance(returned, Generator) else returned
-    if not loaded.task.takes_context:
-        return loaded.task.func(*loaded.args, **loaded.kwargs)
-    key = f"{hold.id}:{hold.claimed.polls}"
-    context = Context(task_result=loaded.result, idempotency_key=key, should_stop=hold.should_stop)
-    return loaded.task.func(context, *loaded.args, **loaded.kwargs)
+    if not task.takes_context:
+        return task.func(*attempt.args, **attempt.kwargs)
+    key = f"{running.id}:{running.claimed.polls}"
+    context = Context(task_result=attempt.result, idempotency_key=key, should_stop=running.should_stop)
+    return task.func(context, *attempt.args, **attempt.kwargs)
 
 
-def poll(hold: RunningTask, loaded: PreparedTask, worker: ExecutorIdentity) -> Outcome | Callable[[], Any]:
+def poll(attempt: Attempt) -> Outcome | Callable[[], Any]:
     """Call a synchronous body and finish what it returned."""
-    return finish(hold, loaded, call(hold, loaded), worker)
+    return finish(attempt, call(attempt))
 
 
-def finish(
-    hold: RunningTask, loaded: PreparedTask, value: Any, worker: ExecutorIdentity
-) -> Outcome | Callable[[], Any]:
+def finish(attempt: Attempt, value: Any) -> Outcome | Callable[[], Any]:
     """
     Turn what a body returned into its outcome. Return a function for the committing transaction unchanged.
 
     Serializing a result or a state may run the user's code for any length of time. So this is part of the body: it can
     be interrupted, and the body's timeout applies.
     """
-    if loaded.context is not None and is_commit_function(value):
+    if attempt.context is not None and is_commit_function(value):
         function: Callable[[], Any] = value
         return function
-    return success_outcome(hold, loaded, value, worker)
+    return success_outcome(attempt, value)
 
 
-def to_outcome(
-    hold: RunningTask, loaded: PreparedTask, ending: Returned | Raised, worker: ExecutorIdentity
-) -> CompletedAttempt:
+def success_outcome(attempt: Attempt, value: Any) -> Outcome:
+    """Turn what a body returned into an outcome: a function's result, an actor's actions."""
+    if attempt.context is not None:
+        return outcome_of_poll(attempt, value)
+    claimed, identity = attempt.claimed, attempt.identity
+    try:
+        if inspect.iscoroutine(value):
+            value.close()
+            raise InvalidResult("The function returned a coroutine, which nobody awaits: declare the task `async def`.")
+        return_value = encode_result(value, max_bytes=identity.options.max_payload_bytes)
+    except InvalidResult as refusal:
+        raise refusal.with_traceback(None)  # noqa: B904 - its frames and its context are ours
+    return Outcome(
+        task_id=claimed.id,
+        claim_number=claimed.claim_number,
+        parent_id=claimed.parent_id,
+        status=Status.SUCCESSFUL,
+        attempts=0,
+        has_succeeded=True,
+        worker_id=identity.worker_id,
+        return_value=return_value,
+    )
+
+
+def complete(attempt: Attempt, ending: Returned | Raised) -> CompletedAttempt:
     """Turn the finished end of a body into the outcome of its poll."""
-    error: BaseException | None = None
-    seconds = 0.0 if hold.started_at is None else time.monotonic() - hold.started_at
+    running, error = attempt.running, None
+    seconds = 0.0 if running.started_at is None else time.monotonic() - running.started_at
     match ending:
         case Returned(value):
             outcome: Outcome = value
         case Raised(raised):
-            error = original_error(hold, raised)
+            error = original_error(running, raised)
             try:
-                outcome = outcome_of_error(hold, loaded, error, worker)
+                outcome = outcome_of_error(attempt, error)
             except MemoryError:
                 raise
             except BaseException as mistake:  # noqa: BLE001 - in a class of the body's, which would fail each time
                 error = mistake
-                outcome = failure_outcome(hold, error, worker)
+                outcome = failure_outcome(running, error)
     outcome = replace(outcome, run_seconds=seconds)
-    return CompletedAttempt(hold=hold, outcome=outcome, loaded=loaded, error=error, seconds=seconds)
+    return CompletedAttempt(running=running, outcome=outcome, attempt=attempt, error=error, seconds=seconds)
 
 
-def success_outcome(hold: RunningTask, loaded: PreparedTask, value: Any, worker: ExecutorIdentity) -> Outcome:
-    """Turn what a body returned into an outcome: a function's result, an actor's actions."""
-    if loaded.context is None or not isinstance(loaded.task, ActorTask):
-        try:
-            return function_outcome(hold.claimed, encode_value(value, worker), worker)
-        except InvalidResult as refusal:
-            raise refusal.with_traceback(None)  # noqa: B904 - its frames and its context are ours
-    names = partial(receivers, engine_for(worker.backend))
-    actor = loaded.task.actor
-    return outcome_of(hold.claimed, loaded.context, actor, value, names, worker.backend, worker.executor_id)
-
-
-def encode_value(value: Any, worker: ExecutorIdentity) -> str:
-    if inspect.iscoroutine(value):
-        value.close()
-        raise InvalidResult("The function returned a coroutine, which nobody awaits: declare the task `async def`.")
-    return encode_result(value, max_bytes=worker.options.max_payload_bytes)
-
-
-def original_error(hold: RunningTask, error: BaseException) -> BaseException:
+def original_error(running: RunningTask, error: BaseException) -> BaseException:
     """Return the interruption if the body only saw that the executor cancelled its statement."""
-    if hold.reason is None or all(getattr(cause, "sqlstate", None) != QUERY_CANCELED for cause in causes(error)):
+    if running.reason is None or all(getattr(cause, "sqlstate", None) != QUERY_CANCELED for cause in causes(error)):
         return error
-    reason = hold.reason().with_traceback(error.__traceback__)
+    reason = running.reason().with_traceback(error.__traceback__)
     reason.__cause__ = error
     return reason
 
@@ -268,99 +203,87 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def outcome_of_error(
-    hold: RunningTask, loaded: PreparedTask, error: BaseException, worker: ExecutorIdentity
-) -> Outcome:
+def outcome_of_error(attempt: Attempt, error: BaseException) -> Outcome:
     """
     Return the outcome of a body that raised.
 
     A body that was interrupted may raise any exception while it ends.
     """
-    claimed, task = hold.claimed, loaded.task
-    if hold.reason in (ShuttingDown, ClaimLost):
+    running, claimed, task = attempt.running, attempt.claimed, attempt.task
+    if running.reason in (ShuttingDown, ClaimLost):
         # Released without a used attempt. If the claim is lost, the commit drops this outcome.
-        return replace(release_outcome(claimed), worker_id=worker.executor_id)
+        return replace(release_outcome(claimed), worker_id=attempt.identity.worker_id)
     if isinstance(error, (GiveUp, InvalidResult)):
-        return failure_outcome(hold, error, worker)
-    if hold.reason is TaskCancelled:
-        return attempt_outcome(hold, Status.CANCELLED, error, worker)
-    if isinstance(error, Stale) and (again := retry_stale(claimed, worker)):
+        return failure_outcome(running, error)
+    if running.reason is TaskCancelled:
+        return failure_outcome(running, error, Status.CANCELLED)
+    if isinstance(error, Stale) and (again := retry_stale(running)):
         return again
     is_worth_it = not isinstance(error, task.give_up_on) and (
         task.retry_on is None or isinstance(error, (*task.retry_on, Retry))
     )
     attempts = claimed.attempts + 1
-    if not is_worth_it or attempts >= loaded.limits.max_attempts:
-        return failure_outcome(hold, error, worker)
-    wait = loaded.limits.backoff.seconds(attempts)
+    if not is_worth_it or attempts >= attempt.limits.max_attempts:
+        return failure_outcome(running, error)
+    wait = attempt.limits.backoff.seconds(attempts)
     if isinstance(error, Retry) and error.after is not None:
         wait = error.after
-    retry = attempt_outcome(hold, Status.SCHEDULED, error, worker)
+    retry = failure_outcome(running, error, Status.SCHEDULED)
     return replace(retry, wake_after_seconds=min(wait, LONGEST_WAIT_SECONDS))
 
 
-def retry_stale(claimed: ClaimedTask, worker: ExecutorIdentity) -> Outcome | None:
+def retry_stale(running: RunningTask) -> Outcome | None:
     """Run it again soon without counting an attempt. Return None after MAX_STALE_POLLS in a row."""
-    return poll_again(claimed, worker.options.poll_interval) if claimed.stale_polls + 1 < MAX_STALE_POLLS else None
+    return poll_again(running) if running.claimed.stale_polls + 1 < MAX_STALE_POLLS else None
 
 
-def function_outcome(claimed: ClaimedTask, return_value: str, worker: ExecutorIdentity) -> Outcome:
-    return Outcome(
-        task_id=claimed.id,
-        claim_number=claimed.claim_number,
-        parent_id=claimed.parent_id,
-        status=Status.SUCCESSFUL,
-        attempts=0,
-        has_succeeded=True,
-        worker_id=worker.executor_id,
-        return_value=return_value,
-    )
-
-
-def failure_outcome(hold: RunningTask, error: BaseException, worker: ExecutorIdentity) -> Outcome:
-    return attempt_outcome(hold, Status.FAILED, error, worker)
-
-
-def attempt_outcome(hold: RunningTask, status: Status, error: BaseException, worker: ExecutorIdentity) -> Outcome:
-    """Make the outcome of an attempt that did not succeed."""
-    claimed = hold.claimed
+def failure_outcome(running: RunningTask, error: BaseException, status: Status = Status.FAILED) -> Outcome:
+    """Return the outcome of an attempt that did not succeed, with its entry of the `errors` column."""
+    claimed = running.claimed
+    entry = {
+        "attempt": claimed.attempts + 1,
+        "at": iso_utc(running.now()),
+        "executor": running.identity.name,
+        "exception_class_path": path_of(error),
+        "message": message_of(error),
+        "traceback": clean_text(full_traceback(error), TRACEBACK_CHARACTERS),
+    }
     return Outcome(
         task_id=claimed.id,
         claim_number=claimed.claim_number,
         parent_id=claimed.parent_id,
         status=status,
         attempts=claimed.attempts + 1,
-        worker_id=worker.executor_id,
-        error=error_text(hold, error, worker.executor_name),
+        worker_id=running.identity.worker_id,
+        error=json.dumps(entry),
     )
 
 
-def release_unstarted(hold: RunningTask) -> CompletedAttempt:
+def release_unstarted(running: RunningTask) -> CompletedAttempt:
     """Release a task unchanged."""
-    return CompletedAttempt(hold=hold, outcome=release_outcome(hold.claimed))
+    return CompletedAttempt(running=running, outcome=release_outcome(running.claimed))
 
 
-def reject_unstarted(
-    hold: RunningTask, error: Exception, worker: ExecutorIdentity, loaded: PreparedTask | None = None
-) -> CompletedAttempt:
+def reject_unstarted(running: RunningTask, error: Exception, attempt: Attempt | None = None) -> CompletedAttempt:
     """Fail a task before its body started. No attempt is counted."""
-    outcome = replace(failure_outcome(hold, error, worker), attempts=hold.claimed.attempts, worker_id=None)
-    return CompletedAttempt(hold=hold, outcome=outcome, loaded=loaded, error=error)
+    outcome = replace(failure_outcome(running, error), attempts=running.claimed.attempts, worker_id=None)
+    return CompletedAttempt(running=running, outcome=outcome, attempt=attempt, error=error)
 
 
-def reject_by_database(attempt: CompletedAttempt, error: Exception, worker: ExecutorIdentity) -> CompletedAttempt:
+def reject_by_database(completed: CompletedAttempt, error: Exception) -> CompletedAttempt:
     """Fail a task, because the database refused its outcome. Refused messages only fail the attempt."""
     if is_duplicate_spawn(error):
         error = InvalidActions(DUPLICATE_SPAWN)
-    if attempt.loaded is not None and isinstance(
+    if completed.attempt is not None and isinstance(
         error, (TaskFinished, TaskNotFound, MessageAlreadyConsumed, DuplicateKey, InvalidActions)
     ):
-        return to_outcome(attempt.hold, attempt.loaded, Raised(error), worker)
+        return complete(completed.attempt, Raised(error))
+    running = completed.running
     refusal = InvalidResult(f"The database refused the outcome: {message_of(error)}")
-    outcome = replace(failure_outcome(attempt.hold, refusal, worker), run_seconds=attempt.outcome.run_seconds)
-    if isinstance(attempt.error, InvalidResult):  # the error of the refusal was refused, too: store none
-        outcome = replace(outcome, error=None, worker_id=None, attempts=attempt.hold.claimed.attempts)
-    return replace(attempt, outcome=outcome, error=refusal, if_lost=None)
+    outcome = replace(failure_outcome(running, refusal), run_seconds=completed.outcome.run_seconds)
+    if isinstance(completed.error, InvalidResult):  # the error of the refusal was refused, too: store none
+        outcome = replace(outcome, error=None, worker_id=None, attempts=running.claimed.attempts)
+    return replace(completed, outcome=outcome, error=refusal, if_lost=None)
 
 
 def is_duplicate_spawn(error: Exception) -> bool:
@@ -370,18 +293,35 @@ def is_duplicate_spawn(error: Exception) -> bool:
     )
 
 
-def release_unknown(hold: RunningTask, worker: ExecutorIdentity) -> CompletedAttempt:
+def release_unknown(running: RunningTask) -> CompletedAttempt:
     """Release a task that this process has no code for. Its row shows an error, and no attempt is counted."""
-    claimed = hold.claimed
+    claimed = running.claimed
     error = UnknownTask(
-        f"Executor {worker.executor_name} knows no task {claimed.task_type!r}. Deploy the code that declares it in "
+        f"Executor {running.identity.name} knows no task {claimed.task_type!r}. Deploy the code that declares it in "
         "an installed app's tasks.py; until then the task is released every few seconds."
     )
-    # One error is enough: more would push the errors of real attempts out of the list.
-    is_marked = '"jobqueue.exceptions.UnknownTask"' in claimed.errors
-    wait = UNKNOWN_TASK_SECONDS * random.uniform(1.0, 1.3)
-    outcome = attempt_outcome(hold, Status.SCHEDULED, error, worker)
-    outcome = replace(outcome, attempts=claimed.attempts, worker_id=None, wake_after_seconds=wait)
-    if is_marked:
-        outcome = replace(outcome, error=None)
-    return CompletedAttempt(hold=hold, outcome=outcome, error=error)
+    released = reject_unstarted(running, error)
+    outcome = replace(
+        released.outcome,
+        status=Status.SCHEDULED,
+        wake_after_seconds=UNKNOWN_TASK_SECONDS * random.uniform(1.0, 1.3),
+        # One error is enough: more would push the errors of real attempts out of the list.
+        error=None if '"jobqueue.exceptions.UnknownTask"' in claimed.errors else released.outcome.error,
+    )
+    return replace(released, outcome=outcome)
+
+
+def count_undelivered(
+    engine: Engine, completed: Mapping[UUID, CompletedAttempt], result: CommitResult
+) -> Counter[UUID]:
+    """
+    Count the messages that no task will read: left by an actor that has ended, or sent to a parent that had ended.
+
+    Counts after the commit. It misses a message whose transaction commits later; the admin shows that message, too.
+    """
+    ended = [completed[pk].attempt for pk, status in result.done.items() if status in FINAL]
+    actors = [attempt.running.id for attempt in ended if attempt is not None and attempt.context is not None]
+    unread = engine.count_unread(actors) if actors else {}
+    for pk, count in unread.items():
+        logger.info("message.undelivered id=%s count=%d", pk, count)
+    return Counter(result.dropped) + Counter(unread)

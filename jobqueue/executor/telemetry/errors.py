@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import traceback
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
-from jobqueue.engine.clock import iso_utc
-from jobqueue.executor.running_tasks import RunningTask
 from jobqueue.printable import printable
 from jobqueue.serialization.text import clean_text, escape
 
@@ -32,20 +29,6 @@ def from_the_body(error: Error) -> Error:
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(EXECUTOR_FOLDER):
         frames = frames.tb_next
     return error.with_traceback(frames)
-
-
-def error_text(hold: RunningTask, error: BaseException, executor_name: str) -> str:
-    """Return one entry of the `errors` column, also for exceptions that raise when they are printed."""
-    return json.dumps(
-        {
-            "attempt": hold.claimed.attempts + 1,
-            "at": iso_utc(hold.now()),
-            "executor": executor_name,
-            "exception_class_path": path_of(error),
-            "message": message_of(error),
-            "traceback": clean_text(full_traceback(error), TRACEBACK_CHARACTERS),
-        }
-    )
 
 
 def is_starved(error: BaseException) -> bool:

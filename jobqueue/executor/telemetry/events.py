@@ -8,8 +8,7 @@ from typing import Any
 
 from jobqueue import registry, results
 from jobqueue.compat import is_heard, is_received, task_backends, task_enqueued, task_finished, task_started
-from jobqueue.executor.running.task_runner import CompletedAttempt, ExecutorIdentity, PreparedTask
-from jobqueue.executor.running_tasks import RunningTask
+from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, RunningTask
 from jobqueue.executor.telemetry.errors import Mask, first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.executor.telemetry.redaction_filter import mask_for
@@ -32,16 +31,15 @@ EVENTS = {
 ATTEMPT = "task=%(task)s id=%(task_id)s queue=%(queue)s attempt=%(attempt)d/%(max_attempts)d wait_ms=%(wait_ms).0f"
 
 
-def report_start(running: RunningTask, prepared: PreparedTask, identity: ExecutorIdentity) -> None:
+def report_start(attempt: Attempt) -> None:
     """Report the first poll of an attempt: a line for debugging, and task_started."""
-    claimed = running.claimed
-    if claimed.polls:
+    if attempt.claimed.polls:
         return
     if logger.isEnabledFor(logging.DEBUG):
-        fields = task_fields(claimed, identity)
-        logger.debug(f"task.started {ATTEMPT}", {**fields, "max_attempts": prepared.limits.max_attempts}, extra=fields)
+        fields = task_fields(attempt.running)
+        logger.debug(f"task.started {ATTEMPT}", {**fields, "max_attempts": attempt.limits.max_attempts}, extra=fields)
     if is_heard(task_started, logging.INFO):
-        _send(task_started, prepared.result, mask_for(claimed, identity.options))
+        _send(task_started, attempt.result, mask_for(attempt.claimed, attempt.identity.options))
 
 
 def is_start_received(claimed: ClaimedTask) -> bool:
@@ -49,42 +47,43 @@ def is_start_received(claimed: ClaimedTask) -> bool:
     return claimed.polls == 0 and is_received(task_started)
 
 
-def report_end(completed: CompletedAttempt, status: Status, identity: ExecutorIdentity) -> None:
+def report_end(completed: CompletedAttempt, status: Status) -> None:
     """Report a committed outcome: one log line, task_enqueued for children, and task_finished for a final state."""
     event, level = _event_of(completed, status)
     is_line_enabled, is_end_received = logger.isEnabledFor(level), _is_end_received(completed, status)
     if is_line_enabled:
-        _log_end(completed, status, event, level, identity)
+        _log_end(completed, status, event, level)
     if completed.outcome.effects.spawn and status is not Status.CANCELLED and _are_children_received():
-        _send_children(completed, identity)
-    if is_end_received and completed.loaded is not None:
-        _send_end(completed, completed.loaded.result, status, identity)
+        _send_children(completed)
+    if is_end_received and completed.attempt is not None:
+        _send_end(completed, completed.attempt.result, status)
 
 
 def has_observers(completed: CompletedAttempt, status: Status) -> bool:
     """Whether report_end() would log or send anything. Most polls of actors that continue are not observed."""
-    if completed.loaded is None and completed.error is None and status is Status.READY:
+    if completed.attempt is None and completed.error is None and status is Status.READY:
         return False  # released unchanged
     if logger.isEnabledFor(_event_of(completed, status)[1]) or _is_end_received(completed, status):
         return True
     return bool(completed.outcome.effects.spawn) and _are_children_received()
 
 
-def task_fields(claimed: ClaimedTask, identity: ExecutorIdentity) -> dict[str, Any]:
+def task_fields(running: RunningTask) -> dict[str, Any]:
     """Return the `extra` of every log line about a task. Names come from outside and must not forge a line."""
+    claimed = running.claimed
     return {
         "task_id": str(claimed.id),
         "task": printable(claimed.task_type),
         "queue": printable(claimed.queue_name),
         "attempt": claimed.attempts + 1,
         "wait_ms": round(claimed.wait_seconds * 1000, 3),
-        "executor": identity.executor_name,
+        "executor": running.identity.name,
     }
 
 
-def _log_end(completed: CompletedAttempt, status: Status, event: str, level: int, identity: ExecutorIdentity) -> None:
-    claimed, outcome, error = completed.hold.claimed, completed.outcome, completed.error
-    fields = task_fields(claimed, identity)
+def _log_end(completed: CompletedAttempt, status: Status, event: str, level: int) -> None:
+    running, outcome, error = completed.running, completed.outcome, completed.error
+    fields = task_fields(running)
     if outcome.status is Status.FAILED:
         fields["attempt"] = outcome.attempts  # 0 for a task that fails before its first attempt
     fields["duration_ms"] = round(completed.seconds * 1000, 3)
@@ -92,10 +91,11 @@ def _log_end(completed: CompletedAttempt, status: Status, event: str, level: int
     details = "" if _is_attempt_counted(completed, status) else " counted=no"
     if status is Status.SCHEDULED and outcome.wake_after_seconds is not None:
         details += f" retry_in_s={outcome.wake_after_seconds:.1f}"
-    mask = mask_for(claimed, identity.options)
+    mask = mask_for(running.claimed, running.identity.options)
     if error is not None:
         details += f" error={first_line_of(error, mask)}"
-    max_attempts = claimed.max_attempts if completed.loaded is None else completed.loaded.limits.max_attempts
+    prepared = completed.attempt
+    max_attempts = running.claimed.max_attempts if prepared is None else prepared.limits.max_attempts
     values = {**fields, "max_attempts": max_attempts, "details": details}
     template = f"{event} {ATTEMPT} duration_ms=%(duration_ms).0f%(details)s"
     if status is Status.FAILED:
@@ -116,7 +116,9 @@ def _event_of(completed: CompletedAttempt, status: Status) -> tuple[str, int]:
 def _is_attempt_counted(completed: CompletedAttempt, status: Status) -> bool:
     """Whether an attempt was used up, or brought the task to its end."""
     return (
-        status in FINAL or _continues(completed, status) or completed.outcome.attempts > completed.hold.claimed.attempts
+        status in FINAL
+        or _continues(completed, status)
+        or completed.outcome.attempts > completed.running.claimed.attempts
     )
 
 
@@ -127,33 +129,33 @@ def _continues(completed: CompletedAttempt, status: Status) -> bool:
 
 def _is_end_received(completed: CompletedAttempt, status: Status) -> bool:
     level = logging.INFO if status is Status.SUCCESSFUL else logging.ERROR
-    return status in FINAL and completed.loaded is not None and is_heard(task_finished, level)
+    return status in FINAL and completed.attempt is not None and is_heard(task_finished, level)
 
 
 def _are_children_received() -> bool:
     return is_heard(task_enqueued, logging.DEBUG)
 
 
-def _send_children(completed: CompletedAttempt, identity: ExecutorIdentity) -> None:
-    now = completed.hold.now()
+def _send_children(completed: CompletedAttempt) -> None:
+    now, engine = completed.running.now(), completed.running.identity.engine
     for child in completed.outcome.effects.spawn:
         if (task := registry.get(child.task_type)) is not None:
             options = {"queue_name": child.queue_name, "priority": child.priority, "key": child.key}
-            task = changed(task, backend=identity.backend, run_after=child.wake_at, **options)
+            task = changed(task, backend=engine.alias, run_after=child.wake_at, **options)
             result = results.enqueued(child, task, id=child.id, enqueued_at=now)
-            _send(task_enqueued, result, mask_for(child, identity.options))
+            _send(task_enqueued, result, mask_for(child, engine.options))
 
 
-def _send_end(completed: CompletedAttempt, running: Result, status: Status, identity: ExecutorIdentity) -> None:
+def _send_end(completed: CompletedAttempt, started: Result, status: Status) -> None:
     outcome, error = completed.outcome, completed.error
     result = results.finished(
-        running,
+        started,
         status=status,
-        finished_at=completed.hold.now(),
+        finished_at=completed.running.now(),
         return_value=decode(outcome.return_value) if outcome.return_value is not None else None,
         error=json.loads(outcome.error) if outcome.error is not None else None,
     )
-    mask = mask_for(completed.hold.claimed, identity.options)
+    mask = mask_for(completed.running.claimed, completed.running.identity.options)
     if error is None:
         _send(task_finished, result, mask)
         return

@@ -9,7 +9,7 @@
 WITH given AS (
     SELECT * FROM json_to_recordset(%(outcomes)s::json) AS given (
         task_id uuid, claim_number bigint, status text, attempts int, wake_after_seconds float8, wake_at timestamptz,
-        recheck_after_seconds float8, unread_polls int, stale_polls int, has_succeeded bool, keeps_rank bool, worker_id text,
+        recheck_seconds float8, unread_polls int, stale_polls int, has_succeeded bool, keeps_rank bool, worker_id text,
         run_seconds float8, return_value text, error text, inner_state text, metadata text, decided text
     )
 ),
@@ -43,11 +43,11 @@ written AS (
         timed_out = task.timed_out AND held.has_succeeded IS NOT TRUE,
         wake_at = CASE
             WHEN held.entering IN ('SCHEDULED', 'SUSPENDED')
-            THEN LEAST(held.wakes_at, clock_timestamp() + make_interval(secs => held.recheck_after_seconds))
+            THEN LEAST(held.wakes_at, clock_timestamp() + make_interval(secs => held.recheck_seconds))
         END,
         timeout_at = CASE
             WHEN held.has_succeeded IS NOT TRUE THEN task.timeout_at
-            WHEN held.recheck_after_seconds IS NOT NULL AND held.entering IN ('READY', 'SUSPENDED')
+            WHEN held.recheck_seconds IS NOT NULL AND held.entering IN ('READY', 'SUSPENDED')
             THEN held.wakes_at
         END,
         rank = CASE

@@ -1,0 +1,256 @@
+"""One attempt of a claimed task: its values, and a body in a thread that an exception can interrupt."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property, partial
+from typing import Any
+from uuid import UUID
+
+from msgspec import Struct
+
+from jobqueue.actor import PollContext
+from jobqueue.conf import Options
+from jobqueue.engine.engine import Engine
+from jobqueue.exceptions import Interrupted, TaskCancelled
+from jobqueue.executor.database.task_connections import TaskConnections
+from jobqueue.executor.forks import leave_if_forked, this_process
+from jobqueue.executor.telemetry.errors import from_the_body
+from jobqueue.function import FunctionTask
+from jobqueue.records import ClaimedTask, Outcome, StoredMessage
+from jobqueue.results import Result, from_claimed
+from jobqueue.task_options import Limits
+
+Stopper = Callable[[type[Interrupted]], None]
+
+INTERRUPT_GAP_SECONDS = 1.0  # a body is interrupted at most once in this time
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorIdentity:
+    """The executor that runs tasks, and the engine of their backend."""
+
+    engine: Engine
+    executor_id: UUID
+    name: str
+
+    @cached_property
+    def worker_id(self) -> str:
+        """The executor's id in a task's `worker_ids`, a name of django.tasks."""
+        return str(self.executor_id)
+
+    @property
+    def options(self) -> Options:
+        return self.engine.options
+
+
+class RunningTask:
+    """
+    One claimed task, from the claim to the commit of its outcome.
+
+    Between arm() and disarm() its body runs and may be interrupted; the lock keeps an interruption
+    from arriving once the body has ended and its commit begins.
+    """
+
+    __slots__ = (
+        "_lock",
+        "_stopper",
+        "claimed",
+        "claimed_at",
+        "deadline_at",
+        "finishes_when_cancelled",
+        "first_interrupted_at",
+        "identity",
+        "interrupted_at",
+        "messages",
+        "process",
+        "reason",
+        "started_at",
+    )
+
+    def __init__(
+        self, claimed: ClaimedTask, identity: ExecutorIdentity, messages: Sequence[StoredMessage] = ()
+    ) -> None:
+        self.claimed, self.identity = claimed, identity
+        self.messages = messages  # unread when it was claimed
+        self.process = this_process()  # the process that has the claim; a forked copy does not have it
+        self.finishes_when_cancelled = False  # a poll of an actor is short, and ends before its task does
+        self.claimed_at = time.monotonic()
+        self.started_at: float | None = None
+        self.deadline_at: float | None = None  # monotonic; when its timeout ends
+        self.first_interrupted_at: float | None = None  # monotonic; when its body was first interrupted, and last
+        self.interrupted_at: float | None = None
+        self.reason: type[Interrupted] | None = None
+        self._stopper: Stopper | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def id(self) -> UUID:
+        return self.claimed.id
+
+    def now(self) -> datetime:
+        """Return the database's time without asking it: the time of the claim, and what has passed since."""
+        return self.claimed.claimed_at + timedelta(seconds=time.monotonic() - self.claimed_at)
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether its body runs now."""
+        return self._stopper is not None
+
+    def start(self, timeout_seconds: float | None) -> None:
+        self.started_at = time.monotonic()
+        if timeout_seconds is not None:
+            self.deadline_at = self.started_at + timeout_seconds
+
+    def arm(self, stopper: Stopper) -> None:
+        """Let the body be interrupted from here on. Raises the reason of an earlier interruption."""
+        with self._lock:
+            if self.reason is not None and not self._may_finish(self.reason):
+                raise self.reason
+            self._stopper = stopper
+
+    def disarm(self, clear: Callable[[], None] = lambda: None) -> None:
+        """
+        End the time in which the body may be interrupted. `clear` revokes an interruption that has not arrived yet.
+
+        The interruption may arrive in this method, in the body's thread. Call it again then, until it returns.
+        """
+        # Not `with`: an exception right behind acquire() would leave the lock taken for ever. Here the
+        # next call takes it once more, and gives it back as often.
+        self._lock.acquire()
+        self._stopper = None
+        if self.interrupted_at is not None:
+            clear()
+        while True:
+            try:
+                self._lock.release()
+            except RuntimeError:  # released
+                return
+
+    def interrupt(self, reason: type[Interrupted]) -> bool:
+        """Interrupt the body. The first reason counts. Return whether a body was running."""
+        with self._lock:
+            if self.reason is None:
+                self.reason = reason
+            if self._stopper is None or self._may_finish(reason):
+                return False
+            now = time.monotonic()
+            if self.interrupted_at is None or now - self.interrupted_at >= INTERRUPT_GAP_SECONDS:
+                self._stopper(self.reason)
+                self.interrupted_at = now
+                self.first_interrupted_at = self.first_interrupted_at or now
+            return True
+
+    def _may_finish(self, reason: type[Interrupted]) -> bool:
+        return reason is TaskCancelled and self.finishes_when_cancelled
+
+    def should_stop(self) -> bool:
+        return self.reason is not None
+
+
+class Attempt(Struct, kw_only=True, eq=False):
+    """A claimed task, ready to run. connections: those that the body uses. context: an actor's state and inbox."""
+
+    running: RunningTask
+    connections: TaskConnections
+    task: FunctionTask[..., Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+    limits: Limits
+    context: PollContext[Any] | None = None
+    _result: Result | None = None
+
+    @property
+    def claimed(self) -> ClaimedTask:
+        return self.running.claimed
+
+    @property
+    def identity(self) -> ExecutorIdentity:
+        return self.running.identity
+
+    @property
+    def result(self) -> Result:
+        """The task as django.tasks shows it. It takes 7 us to build, so it is built on first use."""
+        if self._result is None:
+            worker_id = self.identity.worker_id
+            self._result = from_claimed(self.claimed, self.task, self.args, self.kwargs, worker_id=worker_id)
+        return self._result
+
+
+class CompletedAttempt(Struct, frozen=True, kw_only=True, eq=False):
+    """
+    One attempt that has ended, and its outcome.
+
+    attempt: None if the task could not be prepared. is_committed: the outcome is in the database already (an atomic
+    body). `wake` are the receivers that its commit left to be woken. if_lost: the attempt that counts if this outcome
+    is lost, because an earlier COMMIT succeeded and its answer was lost. undelivered: how many messages will never be
+    read: those in the inbox of an actor that has ended, and those to a parent that had ended.
+    """
+
+    running: RunningTask
+    outcome: Outcome
+    attempt: Attempt | None = None
+    error: BaseException | None = None
+    seconds: float = 0.0
+    is_committed: bool = False
+    wake: frozenset[UUID] = frozenset()
+    undelivered: int = 0
+    if_lost: CompletedAttempt | None = None
+
+
+class Returned(Struct, frozen=True):
+    """The body has returned. value: what it returned; after finish(), an Outcome or a function for the commit."""
+
+    value: Any
+
+
+class Raised(Struct, frozen=True):
+    """The body raised."""
+
+    error: BaseException
+
+
+def run_interruptibly(attempt: Attempt, body: Callable[[], Any]) -> Returned | Raised:
+    """
+    Run the body in this thread. After this has returned, no interruption arrives.
+
+    Until disarm() has returned, one may arrive at any line here, so this is a loop. The next one cannot arrive while
+    the first is caught: INTERRUPT_GAP_SECONDS are between them.
+    """
+    ident, running = threading.get_ident(), attempt.running
+    ending: Returned | Raised | None = None
+    is_over = False
+    while not is_over:
+        try:
+            if ending is None:
+                try:
+                    running.arm(partial(stop_thread, ident, attempt.connections))
+                    ending = Returned(body())
+                except BaseException as error:  # noqa: BLE001 - any exception of the body is its outcome
+                    ending = Raised(from_the_body(error))
+            leave_if_forked(running.process, ending.error if isinstance(ending, Raised) else None)
+            running.disarm(partial(clear_thread, ident))
+            is_over = True
+        except Interrupted as late:
+            ending = ending or Raised(from_the_body(late))
+    assert ending is not None
+    return ending
+
+
+def stop_thread(ident: int, connections: TaskConnections, reason: type[Interrupted]) -> None:
+    """Raise an exception in a thread, and cancel its statement on the server."""
+    set_async_exception(ctypes.c_ulong(ident), ctypes.py_object(reason))
+    connections.cancel()
+
+
+def clear_thread(ident: int) -> None:
+    """Clear an exception that has not been raised yet."""
+    set_async_exception(ctypes.c_ulong(ident), None)
+
+
+set_async_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
