@@ -168,19 +168,20 @@ class TestKey:
         assert answers[2].id == rows[0].id
         assert bench.engine.tasks.count() == 2
 
-    def test_many_keys_need_few_statements(self, bench: Bench) -> None:
+    def test_many_keys_mix_and_free_keys_need_few_statements(self, bench: Bench) -> None:
         held = new(key="held")
         bench.engine.enqueue([held])
         rows = [new(key=key) for number in range(20) for key in (f"k{number}", "held", f"k{19 - number}", "new")]
 
+        answers = bench.engine.enqueue(rows)
         with CaptureQueriesContext(connections[bench.engine.database]) as queries:
-            answers = bench.engine.enqueue(rows)
+            bench.engine.enqueue([new(key=f"n{number}") for number in range(20)])
 
         assert len(queries) < 10
         first = {row.key: row.id for row in reversed(rows)} | {"held": held.id}
         assert [answer.id for answer in answers] == [first[row.key] for row in rows]
         assert [answer.created for answer in answers] == [row.id == first[row.key] for row in rows]
-        assert bench.engine.tasks.count() == 22
+        assert bench.engine.tasks.count() == 42
 
 
 class TestIdempotencyKey:

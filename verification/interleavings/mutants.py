@@ -11,15 +11,14 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError, connections
-from django.db.models import Exists, F, OuterRef, TextField
-from django.db.models.functions import Cast
+from django.db.models import Exists, F, OuterRef
 from msgspec import structs
 
 from jobqueue.engine.clock import Clock, now_plus, rank_from
-from jobqueue.engine.portable.claim import RAW
 from jobqueue.engine.portable.commit import is_held
+from jobqueue.engine.portable.database import RAW, with_texts
 from jobqueue.engine.portable.messages import Ending
-from jobqueue.engine.portable.tasks import Cancelled, LockedRow
+from jobqueue.engine.portable.tasks import LockedRow
 from jobqueue.engine.postgres.connection import PostgresDatabase, statement
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.engine.postgres.executors import PostgresExecutors
@@ -40,8 +39,6 @@ from jobqueue.records import (
     Rescued,
     Status,
 )
-
-TEXTS = {"errors_text": Cast("errors", TextField()), "workers_text": Cast("worker_ids", TextField())}
 
 
 class CommitInProgress(threading.local):
@@ -212,7 +209,7 @@ class PrunesWithoutLocking(PostgresEngine):
     """Deletes tasks that had finished before its lock, without a second check."""
 
     class tasks_class(PostgresTasks):
-        def _purge(self, status: str, kept_seconds: float, limit: int) -> int:
+        def prune_status(self, status: str, kept_seconds: float, limit: int = 1000) -> int:
             ids = list(self.db.tasks.filter(status=status).values_list("pk", flat=True)[:limit])
             self.messages.delete_of(ids)
             self.db.tasks.filter(pk__in=ids)._raw_delete(self.db.using)
@@ -319,7 +316,7 @@ class RescuesByClaimAge(PostgresEngine):
             overdue = self.db.lock(ids).filter(
                 status=Status.RUNNING, claimed_at__lt=now_plus(-self.db.options.heartbeat_timeout)
             )
-            return list(overdue.annotate(**TEXTS).defer(*RAW))
+            return with_texts(overdue)
 
 
 class RescuesWithoutRecheck(PostgresEngine):
@@ -330,7 +327,7 @@ class RescuesWithoutRecheck(PostgresEngine):
             return defaultdict(float, super()._silent_executors())  # tasks without an executor included
 
         def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
-            return list(self.db.lock(ids).annotate(**TEXTS).defer(*RAW))
+            return with_texts(self.db.lock(ids))
 
 
 class RescueCountsAnAttempt(PostgresEngine):
@@ -364,7 +361,7 @@ class CancelsRunningTasks(PostgresEngine):
     """Ends a RUNNING task as if it were queued."""
 
     class tasks_class(PostgresTasks):
-        def cancel_locked(self, rows: Iterable[Any]) -> Cancelled:
+        def cancel_locked(self, rows: Iterable[Any]) -> tuple[set[UUID], set[UUID], set[UUID]]:
             all_rows = list(rows)
             for row in all_rows:
                 if row.status == Status.RUNNING:
@@ -376,7 +373,7 @@ class CancelOmitsParentReport(PostgresEngine):
     """Does not report a cancelled child, so the parent waits for ever."""
 
     class tasks_class(PostgresTasks):
-        def cancel_locked(self, rows: Iterable[Any]) -> Cancelled:
+        def cancel_locked(self, rows: Iterable[Any]) -> tuple[set[UUID], set[UUID], set[UUID]]:
             all_rows = list(rows)
             for row in all_rows:
                 row.parent_id = None

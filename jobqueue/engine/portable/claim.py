@@ -8,19 +8,16 @@ from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
-from django.db import connections
-from django.db.models import F, QuerySet, TextField
-from django.db.models.functions import Cast, Coalesce
+from django.db.models import F, QuerySet
+from django.db.models.functions import Coalesce
 
 from jobqueue.engine.clock import Clock
-from jobqueue.engine.portable.database import ISOLATION_LOSSES, Database, Part
+from jobqueue.engine.portable.database import ISOLATION_LOSSES, RAW, Database, Part, with_texts
 from jobqueue.engine.portable.queues import Queues
 from jobqueue.failpoints import failpoint
 from jobqueue.models import Task
 from jobqueue.records import ClaimedBatch, ClaimedTask, ClaimRequest, PoolName, Status
 
-# Read as text and decoded per task, so that one undecodable row does not leave its batch RUNNING.
-RAW = ("args", "kwargs", "inner_state", "options", "metadata", "errors", "worker_ids")
 ISOLATED_READ = 10  # other executors may have locked the first ones
 
 
@@ -99,9 +96,7 @@ class Claims(Part):
         candidates = self.db.tasks.ready().filter(
             executor_losses__lt=ISOLATION_LOSSES, queue_name__in=queues, pool=pool
         )
-        candidates = candidates.order_by("rank", "pk")
-        if connections[self.db.using].features.supports_select_for_update_with_limit:
-            candidates = self.db.with_lock(candidates)
+        candidates = self.db.with_lock(candidates.order_by("rank", "pk"))
         return candidates.values_list("rank", "pk", "claim_number", "queue_name", "pool")
 
     def move_to_pool(self, ids: Iterable[UUID], pool: PoolName) -> None:
@@ -154,8 +149,7 @@ class Claims(Part):
     def read_claimed(self, ids: Sequence[UUID]) -> list[ClaimedTask]:
         if not ids:
             return []
-        texts = {f"{name}_text": Cast(name, TextField()) for name in RAW}
-        rows = self.db.tasks.filter(pk__in=ids).annotate(**texts).defer(*RAW).order_by("rank", "pk")
+        rows = with_texts(self.db.tasks.filter(pk__in=ids).order_by("rank", "pk"))
         now = self.db.now()
         return [
             ClaimedTask(

@@ -11,14 +11,22 @@ from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError
-from django.db.models import Case, F, TextField, Value, When
-from django.db.models.functions import Cast, Coalesce
+from django.db.models import Case, F, Value, When
+from django.db.models.functions import Coalesce
 from django.db.models.lookups import LessThan
 from msgspec.structs import replace
 
 from jobqueue.engine.clock import Clock, from_now, rank_from
-from jobqueue.engine.portable.counters import Attempted, Counters, of_attempts
-from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Database, Part, json_from, read_list
+from jobqueue.engine.portable.counters import Counters
+from jobqueue.engine.portable.database import (
+    ERRORS_KEPT,
+    WORKERS_KEPT,
+    Database,
+    Part,
+    json_from,
+    read_list,
+    with_texts,
+)
 from jobqueue.engine.portable.messages import Ending, Messages, ending_of
 from jobqueue.engine.portable.refusals import REFUSALS, is_refusal
 from jobqueue.engine.portable.tasks import LockedRow, Tasks
@@ -121,7 +129,7 @@ class Commits(Part):
         entering |= dict.fromkeys(self.messages.with_more_unread(left), Status.READY)
         self._write([(outcome, entering[outcome.task_id]) for outcome in ready])
         if to_cancel:
-            notified |= self.tasks.cancel_locked(locked[pk] for pk in to_cancel - entering.keys()).parents
+            notified |= self.tasks.cancel_locked(locked[pk] for pk in to_cancel - entering.keys())[2]
         notified -= entering.keys()
         self.messages.wake_locked(notified & locked.keys())
         return CommitResult(
@@ -182,10 +190,11 @@ class Commits(Part):
 
     def _write(self, changes: Sequence[tuple[Outcome, Status]]) -> None:
         """Write outcomes into their own rows, which this transaction has locked."""
-        before = self._before([outcome.task_id for outcome, _ in changes])
-        self.counters.add(of_attempts((outcome, entering, before[outcome.task_id][0]) for outcome, entering in changes))
+        ids = [outcome.task_id for outcome, _ in changes]
+        rows = {row.pk: row for row in with_texts(self.db.tasks.filter(pk__in=ids))}
+        self.counters.add_attempts([(outcome, entering, rows[outcome.task_id]) for outcome, entering in changes])
         for outcome, entering in changes:
-            _, worker_ids, errors = before[outcome.task_id]
+            row = rows[outcome.task_id]
             columns: dict[str, Any] = {
                 "status": entering,
                 "attempts": outcome.attempts,
@@ -210,33 +219,13 @@ class Commits(Part):
                 if outcome.parent_id is not None:
                     columns["parent_notified_at"] = Coalesce("parent_notified_at", Clock())
             if outcome.worker_id is not None:
-                columns["worker_ids"] = [*worker_ids, outcome.worker_id][-WORKERS_KEPT:]
+                columns["worker_ids"] = [*read_list(row.worker_ids_text), outcome.worker_id][-WORKERS_KEPT:]
             if outcome.error is not None:
-                columns["errors"] = [*errors, json.loads(outcome.error)][-ERRORS_KEPT:]
+                columns["errors"] = [*read_list(row.errors_text), json.loads(outcome.error)][-ERRORS_KEPT:]
             for name in ("return_value", "inner_state", "metadata"):
                 if (text := getattr(outcome, name)) is not None:
                     columns[name] = json_from(text)
             self.db.tasks.running().filter(pk=outcome.task_id, claim_number=outcome.claim_number).update(**columns)
-
-    def _before(self, ids: Sequence[UUID]) -> Mapping[UUID, tuple[Attempted, list[Any], list[Any]]]:
-        """Read what counters, worker_ids and errors need of locked tasks."""
-        texts = {"workers_text": Cast("worker_ids", TextField()), "errors_text": Cast("errors", TextField())}
-        columns = ("pk", "queue_name", "task_type", "attempts", "claimed_at", "rank", "priority", *texts)
-        return {
-            pk: (
-                Attempted(
-                    queue_name=queue_name,
-                    task_type=task_type,
-                    attempts=attempts,
-                    wait_seconds=max(0.0, (claimed_at - rank).total_seconds() - priority * self.db.options.aging),
-                ),
-                read_list(workers),
-                read_list(errors),
-            )
-            for pk, queue_name, task_type, attempts, claimed_at, rank, priority, workers, errors in (
-                self.db.tasks.filter(pk__in=ids).annotate(**texts).values_list(*columns)
-            )
-        }
 
     # --- release
 

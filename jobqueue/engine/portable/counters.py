@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from django.db.models import Q
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable.database import Part
 from jobqueue.metrics import COUNTERS, EDGES, Counted, bucket
-from jobqueue.models import Counter, CounterDelta
+from jobqueue.models import Counter, CounterDelta, Task
 from jobqueue.records import Outcome, Status
 
 logger = logging.getLogger(__name__)
@@ -46,16 +45,6 @@ class Summed(NamedTuple):
     run_seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempted:
-    """Values of a claimed task that are counted, from before the commit of its outcome."""
-
-    queue_name: str
-    task_type: str
-    attempts: int
-    wait_seconds: float
-
-
 class Counters(Part):
     def add(self, deltas: Sequence[CounterDelta]) -> None:
         """Insert counter deltas in the caller's transaction. Locks: only the new rows."""
@@ -64,6 +53,37 @@ class Counters(Part):
             for delta in deltas:
                 delta.backend, delta.at = self.db.backend, now
             CounterDelta.objects.using(self.db.using).bulk_create(deltas)
+
+    def add_attempts(self, changes: Iterable[tuple[Outcome, Status, Task]]) -> None:
+        """Insert the deltas of a commit, as commit.sql does. The tasks are read before it."""
+        sums: dict[tuple[Any, ...], collections.Counter[str]] = {}
+        for outcome, entering, row in changes:
+            is_attempt = outcome.worker_id is not None
+            if not is_attempt and entering is not Status.FAILED:
+                continue
+            wait_seconds = run_seconds = None
+            if is_attempt and row.claimed_at is not None:
+                waited = (row.claimed_at - row.rank).total_seconds() - row.priority * self.db.options.aging
+                wait_seconds, run_seconds = max(0.0, waited), outcome.run_seconds
+            has_failed = outcome.attempts > row.attempts and outcome.status is not Status.CANCELLED
+            buckets = [None if seconds is None else bucket(seconds) for seconds in (wait_seconds, run_seconds)]
+            place = (row.queue_name, row.task_type, *buckets)
+            numbers: Any = {
+                "attempts": is_attempt,
+                "completed": entering is Status.SUCCESSFUL,
+                "failed": has_failed,
+                "retries": has_failed and entering is Status.SCHEDULED,
+                "dead": entering is Status.FAILED,
+                "wait_seconds": wait_seconds or 0,
+                "run_seconds": run_seconds or 0,
+            }
+            sums.setdefault(place, collections.Counter()).update(numbers)
+        self.add(
+            [
+                CounterDelta(queue_name=queue_name, task_type=task_type, wait_bucket=wait, run_bucket=run, **numbers)
+                for (queue_name, task_type, wait, run), numbers in sums.items()
+            ]
+        )
 
     def aggregate_counters(self, limit: int = AGGREGATE_BATCH) -> int:
         """
@@ -135,37 +155,6 @@ class Counters(Part):
         rows = Counter.objects.using(self.db.using)
         old = rows.filter(minute__isnull=False, minute__lt=now_plus(-MINUTES_KEPT_SECONDS)).order_by("minute")
         rows.filter(pk__in=list(old.values_list("pk", flat=True)[:limit]))._raw_delete(self.db.using)
-
-
-def of_attempts(changes: Iterable[tuple[Outcome, Status, Attempted]]) -> list[CounterDelta]:
-    """Return the deltas of a commit, as commit.sql does."""
-    sums: dict[tuple[str, str, int | None, int | None], Any] = {}
-    for outcome, entering, row in changes:
-        is_attempt = outcome.worker_id is not None
-        if not is_attempt and entering is not Status.FAILED:
-            continue
-        wait_seconds = row.wait_seconds if is_attempt else None
-        run_seconds = outcome.run_seconds if is_attempt else None
-        has_failed = outcome.attempts > row.attempts and outcome.status is not Status.CANCELLED
-        sums.setdefault(
-            (row.queue_name, row.task_type, place(wait_seconds), place(run_seconds)), collections.Counter()
-        ).update(
-            attempts=is_attempt,
-            completed=entering is Status.SUCCESSFUL,
-            failed=has_failed,
-            retries=has_failed and entering is Status.SCHEDULED,
-            dead=entering is Status.FAILED,
-            wait_seconds=wait_seconds or 0,
-            run_seconds=run_seconds or 0,
-        )
-    return [
-        CounterDelta(queue_name=queue_name, task_type=task_type, wait_bucket=wait, run_bucket=run, **numbers)
-        for (queue_name, task_type, wait, run), numbers in sums.items()
-    ]
-
-
-def place(seconds: float | None) -> int | None:
-    return None if seconds is None else bucket(seconds)
 
 
 def counters_of(taken: Iterable[Summed]) -> list[Counter]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db import connections, transaction
-from django.db.models import Expression, JSONField, Model, QuerySet, TextField, Value
+from django.db.models import Expression, JSONField, QuerySet, TextField, Value
 from django.db.models.functions import Cast
 
 from jobqueue.conf import Options
@@ -21,7 +21,9 @@ ERRORS_KEPT = 20  # newest, per task
 WORKERS_KEPT = 100  # newest, per task
 ISOLATION_LOSSES = 2  # a task that lost this many executors runs alone in its process
 
-Row = TypeVar("Row", bound=Model)
+# JSON columns of a claimed task.
+RAW = ("args", "kwargs", "inner_state", "options", "metadata", "errors", "worker_ids")
+
 Rows = TypeVar("Rows", bound=QuerySet[Any])
 
 
@@ -74,23 +76,11 @@ class Database:
         """
         return self.with_lock(self.by_ids(ids).order_by("pk"), wait=wait)
 
-    def with_lock(self, rows: Rows, *, wait: bool = False) -> Rows:
-        """Lock the selected rows FOR NO KEY UPDATE, in the order of the query, if the database can."""
-        features = connections[self.using].features
-        if not features.has_select_for_update:
+    def with_lock(self, rows: Rows, *, wait: bool = False, no_key: bool = True) -> Rows:
+        """Lock the selected rows FOR NO KEY UPDATE or FOR UPDATE, in the order of the query, if the database can."""
+        if not connections[self.using].features.has_select_for_update:
             return rows
-        return rows.select_for_update(
-            no_key=features.has_select_for_no_key_update,
-            skip_locked=not wait and features.has_select_for_update_skip_locked,
-            of=("self",) if features.has_select_for_update_of else (),
-        )
-
-    def lock_for_update(self, rows: QuerySet[Row]) -> QuerySet[Row]:
-        """Lock the selected rows FOR UPDATE. Skip rows that others have locked, if the database can."""
-        features = connections[self.using].features
-        if not features.has_select_for_update:
-            return rows
-        return rows.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
+        return rows.select_for_update(no_key=no_key, skip_locked=not wait, of=("self",))
 
     def missing(self, ids: Collection[UUID]) -> set[UUID]:
         """Return the ids that have no row."""
@@ -100,6 +90,11 @@ class Database:
         """Return the ids with a row that is not among the locked ones."""
         others = set(ids) - {row.pk for row in locked}
         return frozenset(others - self.missing(others))
+
+
+def with_texts(rows: TaskQuerySet) -> list[Any]:
+    """Read tasks with their JSON columns as text, such as `args_text`, so that one bad row does not fail its batch."""
+    return list(rows.annotate(**{f"{name}_text": Cast(name, TextField()) for name in RAW}).defer(*RAW))
 
 
 class Part:

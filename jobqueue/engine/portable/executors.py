@@ -8,13 +8,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q, TextField
-from django.db.models.functions import Cast
+from django.db.models import Exists, OuterRef, Q
 
 from jobqueue.engine.clock import Clock, iso_utc, now_plus
-from jobqueue.engine.portable.claim import RAW
 from jobqueue.engine.portable.counters import Counters
-from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Database, Part, read_list
+from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Database, Part, read_list, with_texts
 from jobqueue.engine.portable.messages import Ending, Messages, ending_of
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.failpoints import failpoint
@@ -62,7 +60,8 @@ class Executors(Part):
         """Return the command for an executor, once. Locks: its row, if it has a command; a locked row is skipped."""
         row = self.db.executors.filter(pk=executor_id)
         with self.db.transaction():
-            command = self.db.lock_for_update(row.exclude(command="")).values_list("command", flat=True).first() or ""
+            pending = self.db.with_lock(row.exclude(command=""), no_key=False)
+            command = pending.values_list("command", flat=True).first() or ""
             if command:
                 row.update(command="")
         return Command(command) if command in {*Command} else None
@@ -159,8 +158,7 @@ class Executors(Part):
         )
         silent = self.db.executors.filter(~Exists(fallback), heartbeat__lt=now_plus(-timeout))
         rows = self._overdue(self.db.lock(ids)).filter(executor_id__in=silent.values("pk"))
-        texts = {"errors_text": Cast("errors", TextField()), "workers_text": Cast("worker_ids", TextField())}
-        return list(rows.annotate(**texts).defer(*RAW))
+        return with_texts(rows)
 
     def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
         executor_losses = row.executor_losses + 1
@@ -177,7 +175,7 @@ class Executors(Part):
             claimed_at=None,
             finished_at=Clock() if status in FINAL else None,
             errors=[*read_list(row.errors_text), error][-ERRORS_KEPT:],
-            worker_ids=[*read_list(row.workers_text), str(row.executor_id)][-WORKERS_KEPT:],
+            worker_ids=[*read_list(row.worker_ids_text), str(row.executor_id)][-WORKERS_KEPT:],
         )
         rescued = Rescued(
             id=row.pk,

@@ -45,15 +45,6 @@ class LockedRow:
     executor_id: UUID | None
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    """Tasks that ended, running tasks with a request to cancel, and the parents that got a message."""
-
-    ended: frozenset[UUID]
-    running: frozenset[UUID]
-    parents: frozenset[UUID]
-
-
 class Tasks(Part):
     def __init__(self, db: Database, messages: Messages, counters: Counters) -> None:
         super().__init__(db)
@@ -108,31 +99,19 @@ class Tasks(Part):
         self.db.tasks.bulk_create([task for task in tasks if task.key is None], batch_size=ENQUEUE_BATCH)
         answers = {task.pk: created(task) for task in tasks if task.key is None}
         keyed = sorted((task for task in tasks if task.key is not None), key=lambda task: task.key or "")
-        for start in range(0, len(keyed), ENQUEUE_BATCH):
-            answers |= self._enqueue_keyed(keyed[start : start + ENQUEUE_BATCH])
+        try:
+            with transaction.atomic(using=self.db.using):
+                self.db.tasks.bulk_create(keyed, batch_size=ENQUEUE_BATCH)
+            answers |= {task.pk: created(task) for task in keyed}
+        except IntegrityError:  # a key is taken, or two tasks have the same
+            answers |= {task.pk: self._insert_keyed(task) for task in keyed}
         submitted = Counter((row.queue_name, row.task_type) for row in rows if answers[row.id].created)
         self.counters.add(
             [CounterDelta(queue_name=queue, task_type=name, submitted=n) for (queue, name), n in submitted.items()]
         )
         return [answers[row.id] for row in rows]
 
-    def _enqueue_keyed(self, tasks: Sequence[Task]) -> dict[UUID, Enqueued]:
-        """Insert the tasks with a free key together, or one by one if another session takes a key."""
-        holders = self._holders_of({task.key for task in tasks})
-        first: dict[str | None, Task] = {}
-        for task in tasks:
-            first.setdefault(task.key, task)
-        free = [task for key, task in first.items() if key not in holders]
-        try:
-            with transaction.atomic(using=self.db.using):
-                self.db.tasks.bulk_create(free, batch_size=ENQUEUE_BATCH)
-        except IntegrityError:
-            return {task.pk: self._enqueue_one(task) for task in tasks}
-        answers = {task.pk: created(task) for task in free}
-        holders |= {task.key: replace(answers[task.pk], created=False) for task in free}
-        return {task.pk: answers.get(task.pk, holders[task.key]) for task in tasks}
-
-    def _enqueue_one(self, task: Task) -> Enqueued:
+    def _insert_keyed(self, task: Task) -> Enqueued:
         for _ in range(KEY_TRIES):
             if holder := self._holders_of({task.key}).get(task.key):
                 return holder
@@ -207,12 +186,12 @@ class Tasks(Part):
             busy = frozenset[UUID]() if wait else self.db.locked_elsewhere(targets, rows)
             repeated = {row.pk for row in rows if row.cancel_requested_at is not None} - requested
             denied = frozenset(row.pk for row in rows if may is not None and row.status not in FINAL and not may(row))
-            done = self.cancel_locked([row for row in rows if row.pk not in denied])
+            ended, running, parents = self.cancel_locked([row for row in rows if row.pk not in denied])
         return CancelReport(
-            cancelled=len(done.ended),
-            requested=len(done.running - repeated),
-            skipped=len(requested - done.ended - done.running - busy - denied),
-            parents=done.parents,
+            cancelled=len(ended),
+            requested=len(running - repeated),
+            skipped=len(requested - ended - running - busy - denied),
+            parents=frozenset(parents),
             busy=busy,
             not_allowed=denied,
         )
@@ -230,8 +209,12 @@ class Tasks(Part):
             seen |= children.keys()
         return live
 
-    def cancel_locked(self, rows: Iterable[Task | LockedRow]) -> Cancelled:
-        """End the locked tasks that are not RUNNING. Request the cancel of the others from their executors."""
+    def cancel_locked(self, rows: Iterable[Task | LockedRow]) -> tuple[set[UUID], set[UUID], set[UUID]]:
+        """
+        End the locked tasks that are not RUNNING. Request the cancel of the others from their executors.
+
+        Return the ended tasks, the running ones, and the parents that got a message.
+        """
         live = {row.pk: row for row in rows if row.status not in FINAL}
         running = {pk for pk, row in live.items() if row.status == Status.RUNNING}
         queued = live.keys() - running
@@ -239,7 +222,7 @@ class Tasks(Part):
         if running:
             self.db.tasks.filter(pk__in=running).update(cancel_requested_at=Coalesce("cancel_requested_at", Clock()))
         endings = [ending for pk in queued if (ending := ending_of(live[pk], Status.CANCELLED, None))]
-        return Cancelled(frozenset(queued), frozenset(running), frozenset(self.messages.report_ends(endings)))
+        return queued, running, self.messages.report_ends(endings)
 
     def cancel_queued(self, ids: Collection[UUID]) -> None:
         """End tasks that this transaction has locked or inserted."""
@@ -261,8 +244,7 @@ class Tasks(Part):
             seen = list(self.db.lock(ids, wait=wait).only("pk", "status", "key"))
             busy = frozenset[UUID]() if wait else self.db.locked_elsewhere(ids, seen)
             rows = [row for row in seen if row.status in UNSUCCESSFUL]
-            free = self._with_free_keys(rows)
-            requeued = self._requeue_free(free)
+            requeued = self._requeue_free(self._with_free_keys(rows))
         skipped = len(set(ids) - busy) - len(rows)
         return RequeueReport(requeued=requeued, key_taken=len(rows) - requeued, skipped=skipped, busy=busy)
 
@@ -315,12 +297,13 @@ class Tasks(Part):
         with self.db.transaction():
             if not self._may_prune():
                 return 0
-            silent = self.db.lock_for_update(self.db.executors.filter(heartbeat__lt=now_plus(-EXECUTORS_KEPT_SECONDS)))
+            old = now_plus(-EXECUTORS_KEPT_SECONDS)
+            silent = self.db.with_lock(self.db.executors.filter(heartbeat__lt=old), no_key=False)
             self.db.executors.filter(pk__in=[row.pk for row in silent.only("pk")]).delete()
-            FallbackHeartbeat.objects.using(self.db.using).filter(at__lt=now_plus(-EXECUTORS_KEPT_SECONDS)).delete()
+            FallbackHeartbeat.objects.using(self.db.using).filter(at__lt=old).delete()
             self.counters.prune_minutes(limit)
             kept = self.db.options.retention.items()
-            count = sum(self._purge(status, seconds, limit) for status, seconds in kept if seconds is not None)
+            count = sum(self.prune_status(status, seconds, limit) for status, seconds in kept if seconds is not None)
             if count:
                 failpoint("prune.before")
         if count:
@@ -329,20 +312,17 @@ class Tasks(Part):
 
     def prune_status(self, status: str, kept_seconds: float, limit: int = 1000) -> int:
         """Delete tasks that ended with a status, and before `kept_seconds`, the oldest first. Locks: as prune()."""
+        old = self.db.tasks.filter(status=status, finished_at__lte=now_plus(-kept_seconds)).order_by("finished_at")
         with self.db.transaction():
-            return self._purge(status, kept_seconds, limit)
+            ids = [row.pk for row in self.db.with_lock(old, no_key=False).only("pk")[:limit]]
+            if ids:
+                self.messages.delete_of(ids)
+                self.db.tasks.filter(pk__in=ids)._raw_delete(self.db.using)
+            return len(ids)
 
     def _may_prune(self) -> bool:
         """Whether no other session prunes. Without such a lock, two sessions delete different rows, or one waits."""
         return True
-
-    def _purge(self, status: str, kept_seconds: float, limit: int) -> int:
-        old = self.db.tasks.filter(status=status, finished_at__lte=now_plus(-kept_seconds)).order_by("finished_at")
-        ids = [row.pk for row in self.db.lock_for_update(old).only("pk")[:limit]]
-        if ids:
-            self.messages.delete_of(ids)
-            self.db.tasks.filter(pk__in=ids)._raw_delete(self.db.using)
-        return len(ids)
 
 
 def created(task: Task) -> Enqueued:
