@@ -138,7 +138,7 @@ class TaskPage(ReadOnlyAdmin):
             except OperationalError:  # lock timeout
                 text = _("Nothing was changed: another transaction has locked the task. Try again in a moment.")
                 return self._answer(request, task, text, messages.ERROR)
-            if run.result.affected:
+            if run.affected:
                 audit_log.write(request, [task], str(run.action.label))
             return self._answer(request, task, str(run), level_of(run))
 
@@ -176,4 +176,4 @@ class TaskPage(ReadOnlyAdmin):
 
 
 def level_of(run: BulkRun) -> int:
-    return messages.SUCCESS if run.result.affected else messages.WARNING
+    return messages.SUCCESS if run.affected else messages.WARNING

@@ -137,7 +137,7 @@ class TaskAdmin(TaskPage):
         run = perform_matching(action, rows, bounds) if bounds and is_across else perform_ids(action, ticked)
         text = str(run) if run.resume_at is None else _("%(result)s There are more.") % {"result": run}
         self.message_user(request, text, level_of(run))
-        if run.result.affected:
+        if run.affected:
             query = request.META.get("QUERY_STRING") or _("no filter")
             audit_log.write_run(request, run, rows.db, query if is_filter else None)
         if bounds is None or run.resume_at is None:

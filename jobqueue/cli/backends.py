@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
@@ -32,9 +34,10 @@ def engine_of(alias: str | None) -> Engine:
     return next((engine for engine in found if engine.alias == DEFAULT_TASK_BACKEND_ALIAS), found[0])
 
 
-def check_queue_name(engine: Engine, name: str) -> None:
+def check_queue_names(engine: Engine, names: Iterable[str]) -> None:
     """Raise CommandError for a misspelled queue. A queue that QUEUES no longer has may be paused or hold tasks."""
     known = declared_queues(engine.alias)
-    if not known or name in known or engine.queues.filter(name=name).exists() or name in engine.queues_in_use():
-        return
-    raise CommandError(f"Unknown queue {name!r}. QUEUES of TASKS[{engine.alias!r}]: {', '.join(sorted(known))}.")
+    for name in names if known else ():
+        if not (name in known or engine.queues.filter(name=name).exists() or name in engine.queues_in_use()):
+            text = f"Unknown queue {name!r}. QUEUES of TASKS[{engine.alias!r}]: {', '.join(sorted(known))}."
+            raise CommandError(text)

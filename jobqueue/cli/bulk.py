@@ -1,23 +1,27 @@
-"""`requeue` and `cancel`: tasks by id, or all tasks of a filter, in batches."""
+"""`requeue`, `cancel` and `prune`: tasks by id, or all tasks of a filter, in batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain, islice
+from typing import Any
 from uuid import UUID
 
 from django.core.management.base import CommandError
 
-from jobqueue.cli.audit import list_ids, log
-from jobqueue.cli.backends import check_queue_name, engine_of
-from jobqueue.cli.console import Console, UsageError
-from jobqueue.cli.progress import progress
-from jobqueue.cli.tables import many
+from jobqueue.cli.backends import check_queue_names, engine_of
+from jobqueue.cli.console import Console, list_ids, log, many
+from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.bulk import CANCEL_TREE, Bounds, BulkAction, BulkRun, Preview, batches
-from jobqueue.inspect.queries import CAP, ORDER, Count, of_status, walk
-from jobqueue.inspect.task_filter import TaskFilter
-from jobqueue.records import Status
+from jobqueue.inspect.bulk import CANCEL_TREE, Bounds, BulkRun
+from jobqueue.inspect.formatting import duration
+from jobqueue.inspect.queries import CAP, ORDER, Count, TaskFilter, of_status, walk
+from jobqueue.inspect.stats import count_ended
+from jobqueue.records import FINAL, Status
 
+EXIT_INTERRUPTED = 130
 MAX_READ = 100_000  # rows read for a preview
 DEFAULT_STATUSES = {
     "requeue": (Status.FAILED,),
@@ -26,95 +30,122 @@ DEFAULT_STATUSES = {
 }
 
 
-def perform(
-    console: Console,
-    *,
-    action: BulkAction,
-    ids: Sequence[UUID],
-    status: Sequence[Status],
-    task: Sequence[str],
-    queue: Sequence[str],
-    backend: str | None,
-    limit: int | None,
-    batch: int,
-    dry_run: bool,
-    yes: bool,
-    descendants: bool = False,
-) -> None:
-    """Perform an action on tasks. Raises CommandError if ids were given and no task was changed."""
-    if bool(ids) == bool(status or task or queue):
-        raise UsageError("Pass either task ids or filters (--status, --task, --queue).")
-    if ids and (dry_run or limit is not None):
-        raise UsageError("--dry-run and --limit need filters instead of task ids.")
-    action = CANCEL_TREE if descendants else action
-    if ids:
-        _perform_ids(console, BulkRun(action, backend), ids)
+def perform(console: Console, flags: Any) -> None:
+    """Perform flags.action on tasks. Raises CommandError if ids were given and no task was changed."""
+    if bool(flags.ids) == bool(flags.status or flags.task or flags.queue):
+        flags.parser.error("Pass either task ids or filters (--status, --task, --queue).")
+    if flags.ids and (flags.dry_run or flags.limit is not None):
+        flags.parser.error("--dry-run and --limit need filters instead of task ids.")
+    engine = engine_of(flags.backend)
+    action = CANCEL_TREE if getattr(flags, "descendants", False) else flags.action
+    if not flags.ids:
+        _perform_matching(console, flags, BulkRun(action, engine.alias), engine)
         return
-    engine = engine_of(backend)
-    task_filter = TaskFilter(tuple(dict.fromkeys(status)) or DEFAULT_STATUSES[action.name], tuple(queue), tuple(task))
-    preview = _preview(engine, task_filter, limit)
-    if not preview.matching:
-        for name in queue:
-            check_queue_name(engine, name)
-    expected = f"{many(preview.matching, 'task')} ({task_filter})"
-    if dry_run:
-        fields = {"would_change": preview.matching.number, "is_more": preview.matching.is_more}
-        console.report(fields, f"Would {action.name} {expected}.")
-        return
-    if preview.matching:
-        console.confirm(f"{action.name.capitalize()} {expected}?", is_confirmed=yes)
-    run = BulkRun(action, engine.alias)
-    try:
-        with progress(console, action.participle, preview.matching) as work:
-            for ids_of_batch in _batches(engine, task_filter, preview.bounds, batch, limit):
-                run.perform(ids_of_batch)
-                if work.add(len(ids_of_batch)):
-                    break
-    finally:  # also after an error, or a second Ctrl-C
-        log(action.name, tasks=str(task_filter), backend=engine.alias, **action.as_json(run.result))
-    console.report(action.as_json(run.result), str(run))
-    work.raise_if_stopped()
-
-
-def _perform_ids(console: Console, run: BulkRun, ids: Sequence[UUID]) -> None:
-    if run.backend is not None:
-        engine_of(run.backend)
-    run.perform(ids)
-    log(run.action.name, ids=list_ids(ids), **run.action.as_json(run.result))
-    console.report(run.action.as_json(run.result), str(run))
-    if not run.result.affected:
+    run = BulkRun(action, flags.backend)
+    run.perform(flags.ids)
+    log(action.name, ids=list_ids(flags.ids), **run.result)
+    console.report(run.result, str(run))
+    if not run.affected:
         raise CommandError("No task was changed.")
 
 
-def _preview(engine: Engine, task_filter: TaskFilter, limit: int | None) -> Preview:
-    """Count what will be changed: exactly up to CAP, unless MAX_READ rows were read first."""
+def _perform_matching(console: Console, flags: Any, run: BulkRun, engine: Engine) -> None:
+    name = run.action.name
+    task_filter = TaskFilter(tuple(dict.fromkeys(flags.status)) or DEFAULT_STATUSES[name], flags.queue, flags.task)
+    # Tasks that enter later are not changed. So a task that fails again is not requeued twice.
     bounds = Bounds.now(engine.database)
+    matching = _count(engine, task_filter, bounds, flags.limit)
+    if not matching:
+        check_queue_names(engine, flags.queue)
+    expected = f"{many(matching, 'task')} ({task_filter})"
+    if flags.dry_run:
+        fields = {"would_change": matching.number, "is_more": matching.is_more}
+        console.report(fields, f"Would {name} {expected}.")
+        return
+    if matching:
+        console.confirm(f"{name.capitalize()} {expected}?", is_confirmed=flags.yes)
+
+    def perform_batches() -> Iterator[int]:
+        ids = chain.from_iterable(ids for _, ids in _walk(engine, task_filter, bounds))
+        chosen = islice(ids, flags.limit)
+        while batch := list(islice(chosen, flags.batch)):
+            run.perform(batch)
+            yield len(batch)
+
+    logged = {"tasks": str(task_filter), "backend": engine.alias}
+    _run(console, name, logged, perform_batches(), matching, run.result, partial(str, run))
+
+
+def _count(engine: Engine, task_filter: TaskFilter, bounds: Bounds | None, limit: int | None) -> Count:
+    """Count what will be changed: exactly up to CAP, unless MAX_READ rows were read first."""
     found = read = 0
     maximum = CAP if limit is None else min(CAP, limit)
     for rows, ids in _walk(engine, task_filter, bounds):
         read, found = read + rows, found + len(ids)
         if found > maximum or read >= MAX_READ:
-            is_limit = limit is not None and found >= limit
-            return Preview(matching=Count(min(found, maximum), is_more=not is_limit), bounds=bounds)
-    return Preview(matching=Count(min(found, maximum)), bounds=bounds)
-
-
-def _batches(
-    engine: Engine, task_filter: TaskFilter, bounds: Bounds | None, size: int, limit: int | None
-) -> Iterator[Sequence[UUID]]:
-    left = limit
-    for _, ids in _walk(engine, task_filter, bounds):
-        chosen = ids[:left]
-        yield from batches(chosen, size)
-        left = None if left is None else left - len(chosen)
-        if left == 0:
-            return
+            return Count(min(found, maximum), is_more=limit is None or found < limit)
+    return Count(min(found, maximum))
 
 
 def _walk(engine: Engine, task_filter: TaskFilter, bounds: Bounds | None) -> Iterator[tuple[int, list[UUID]]]:
-    """Walk the tasks within the bounds. A task that fails again while the command runs is not requeued twice."""
-    if bounds is None:
+    if bounds is not None:
+        for status in task_filter.statuses:
+            rows = of_status(engine, status).filter(bounds.condition_of(status))
+            yield from walk(rows, ORDER[status], task_filter)
+
+
+def prune(console: Console, flags: Any) -> None:
+    """Delete tasks of the statuses, by default of all final ones, that ended longer ago than `older_than`."""
+    engine = engine_of(flags.backend)
+    statuses = tuple(dict.fromkeys(flags.status)) or FINAL
+    age = flags.older_than.total_seconds()
+    ended = f"that ended more than {duration(flags.older_than)} ago"
+    old = {status: of_status(engine, status).filter(finished_at__lte=now_plus(-age)) for status in statuses}
+    expected = {status.lower(): count_ended(rows) for status, rows in old.items()}
+    total = sum(expected.values(), Count())
+    if flags.dry_run:
+        numbers = {status: count.number for status, count in expected.items()}
+        console.report(numbers, f"Would delete {many(total, 'task')} {ended}{_parts(numbers)}.")
         return
-    for status in task_filter.statuses:
-        rows = of_status(engine, status).filter(bounds.condition_of(status))
-        yield from walk(rows, ORDER[status], task_filter)
+    if total:
+        question = f"Delete {many(total, 'task')} {ended} (status {' or '.join(statuses)})? This cannot be undone."
+        console.confirm(question, is_confirmed=flags.yes)
+    deleted = Counter(dict.fromkeys(expected, 0))
+
+    def delete_batches() -> Iterator[int]:
+        for status in statuses:
+            count = flags.batch
+            while count == flags.batch:
+                count = engine.prune_status(status, age, flags.batch)
+                deleted[status.lower()] += count
+                yield count
+
+    def text() -> str:
+        return f"Deleted {many(deleted.total(), 'task')} {ended}{_parts(deleted)}."
+
+    logged = {"older_than": duration(flags.older_than), "backend": engine.alias}
+    _run(console, "prune", logged, delete_batches(), total, deleted, text)
+
+
+def _parts(numbers: Mapping[str, int]) -> str:
+    parts = ", ".join(f"{number:,} {status}" for status, number in numbers.items() if number)
+    return parts and f": {parts}"
+
+
+def _run(
+    console: Console,
+    verb: str,
+    logged: Mapping[str, object],
+    batches: Iterable[int],
+    expected: Count,
+    done: Mapping[str, int],
+    text: Callable[[], str],
+) -> None:
+    """Run batches until the last one or Ctrl-C. Log and report what was done."""
+    try:
+        is_interrupted = console.progress(batches, verb, expected)
+    finally:  # also after an error, or a second Ctrl-C
+        log(verb, **logged, **done)
+    console.report(done, text())
+    if is_interrupted:
+        raise CommandError("Interrupted. Run the command again to continue.", returncode=EXIT_INTERRUPTED)

@@ -1,25 +1,44 @@
-"""Output of a command: results to stdout, messages to stderr, control characters escaped."""
+"""
+What a command writes: results to stdout, messages to stderr, changes to the site's log.
+
+Control characters are escaped. The log is the logger `jobqueue.cli`, without arguments of tasks and without messages.
+"""
 
 from __future__ import annotations
 
+import getpass
 import json
+import logging
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from types import FrameType
 from typing import Any, TextIO
-from uuid import UUID
 
 from django.core.management.base import CommandError, OutputWrapper
+from msgspec import to_builtins
 
-from jobqueue.cli.tables import Column, table
+from jobqueue.inspect.queries import Count
 from jobqueue.printable import printable
 
+GAP = "  "  # between columns
+MIN_WIDTH = 8  # of a shortened column
+MAX_IDS = 20  # in one line of the log
 
-class UsageError(Exception):
-    """Flags that do not fit together."""
+logger = logging.getLogger(__name__.rpartition(".")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """is_right: numbers. is_flexible: shortened in the middle if the line is too long."""
+
+    title: str
+    is_right: bool = False
+    is_flexible: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +50,15 @@ class Console:
     is_json: bool = False
 
     def write(self, line: str = "") -> None:
-        self.out.write(writable(printable(line), self.out))
+        self.out.write(_writable(line, self.out))
 
-    def say(self, line: str) -> None:
-        self.err.write(writable(printable(line), self.err), style_func=str)  # not in the red of errors
+    def say(self, line: str, ending: str = "\n") -> None:
+        self.err.write(_writable(line, self.err), style_func=str, ending=ending)  # not in the red of errors
 
     def write_json(self, value: Any, *, indent: int | None = 2) -> None:
         # Escapes of JSON, which programs can read, in place of those of write().
-        self.out.write(json.dumps(value, indent=indent, default=_plain).replace("\x7f", "\\u007f"))
-
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
-        # Escape before table() measures the widths.
-        cells = [[printable(str(cell)) for cell in row] for row in rows]
-        for line in table(columns, cells, self.width):
-            self.write(line)
-
-    @property
-    def width(self) -> int | None:
-        """Characters in a line; None if stdout is not a terminal, so that `grep` finds whole names."""
-        return shutil.get_terminal_size().columns if self.out.isatty() or "COLUMNS" in os.environ else None
+        text = json.dumps(to_builtins(value, enc_hook=str), indent=indent)
+        self.out.write(text.replace("\x7f", "\\u007f"))
 
     def report(self, fields: Any, text: str) -> None:
         """Write a result: fields as JSON, or text."""
@@ -58,36 +67,129 @@ class Console:
         else:
             self.write(text)
 
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
+        # Escape before table_lines() measures the widths.
+        for line in table_lines(columns, [[printable(str(cell)) for cell in row] for row in rows], self.width):
+            self.write(line)
+
+    @property
+    def width(self) -> int | None:
+        """Characters in a line; None if stdout is not a terminal, so that `grep` finds whole names."""
+        return shutil.get_terminal_size().columns if self.out.isatty() or "COLUMNS" in os.environ else None
+
     def confirm(self, question: str, *, is_confirmed: bool) -> None:
         """Ask for a confirmation. Raises CommandError if the answer is no, or stdin is not a terminal."""
         if is_confirmed:
             return
-        if not is_terminal(sys.stdin):
+        if not _is_terminal(sys.stdin):
             raise CommandError(f"{question} Not a terminal: pass --yes, or --dry-run to preview.")
-        self.err.write(printable(f"{question} [y/N] "), style_func=str, ending="")
+        self.say(f"{question} [y/N] ", ending="")
         self.err.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CommandError("Nothing was changed.")
 
+    def progress(self, batches: Iterable[int], participle: str, expected: Count) -> bool:
+        """
+        Run batches, each of so many tasks, with a bar of tqdm on a terminal. Return whether Ctrl-C ended them.
 
-def writable(text: str, stream: OutputWrapper) -> str:
-    """Escape characters that the encoding of a stream lacks: under cron it is often ASCII."""
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
+        After Ctrl-C the batch that runs is completed. A second Ctrl-C raises KeyboardInterrupt.
+        """
+        bar = self._bar(participle, None if expected.is_more else expected.number)
+        is_interrupted = False
+
+        def interrupt(signum: int, frame: FrameType | None) -> None:
+            nonlocal is_interrupted
+            if is_interrupted:
+                raise KeyboardInterrupt
+            is_interrupted = True
+            self.say("")  # ends the line of the bar
+            self.say("Stopping after this batch. Press Ctrl-C again to stop at once.")
+
+        is_main = threading.current_thread() is threading.main_thread()  # only it may handle signals
+        before = signal.signal(signal.SIGINT, interrupt) if is_main else None
+        try:
+            for count in batches:
+                if bar is not None:
+                    bar.update(count)
+                if is_interrupted:
+                    break
+        finally:
+            if is_main:
+                signal.signal(signal.SIGINT, before)
+            if bar is not None:
+                bar.close()
+        return is_interrupted
+
+    def _bar(self, participle: str, total: int | None) -> Any:
+        if self.is_json or not (_is_terminal(self.err) and _is_terminal(sys.stderr)):
+            return None
+        try:
+            from tqdm import tqdm
+        except ImportError:  # pip install django-jobqueue[cli]
+            return None
+        return tqdm(total=total, desc=participle, unit=" tasks", file=sys.stderr, dynamic_ncols=True)
+
+
+def log(command: str, by: str | None = None, /, **values: object) -> None:
+    """Log a change. by: the name given with --by."""
+    user = f"shell user {shell_user()}" if by is None else f"{by!r} (shell user {shell_user()})"
+    pairs = "".join(f" {name}={value!r}" for name, value in values.items() if value not in (None, ""))
+    logger.info("command.executed command=%s by=%s%s", command, user, pairs)
+
+
+def list_ids(ids: Sequence[object]) -> str:
+    """List the first ids, and the number of the others."""
+    more = f" and {len(ids) - MAX_IDS:,} more" if len(ids) > MAX_IDS else ""
+    return ", ".join(map(str, ids[:MAX_IDS])) + more
+
+
+def shell_user() -> str:
+    """Return the system's user, or nothing if it has no name, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""
+
+
+def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None) -> Iterator[str]:
+    """Yield the lines of a table, headings first. width None: as wide as necessary."""
+    lines = [[column.title for column in columns], *rows]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    # Shorten the widest flexible column until the line fits.
+    while width is not None and sum(widths) + len(GAP) * (len(widths) - 1) > width:
+        flexible = [i for i, column in enumerate(columns) if column.is_flexible and widths[i] > MIN_WIDTH]
+        if not flexible:
+            break
+        widths[max(flexible, key=lambda i: widths[i])] -= 1
+    for cells in lines:
+        shown = map(_shorten_middle, cells, widths)
+        parts = zip(columns, shown, widths, strict=True)
+        yield GAP.join(f"{cell:{'>' if column.is_right else '<'}{size}}" for column, cell, size in parts).rstrip()
+
+
+def _shorten_middle(text: str, size: int) -> str:
+    """Replace the middle by an ellipsis: the ends of a dotted name are its telling parts."""
+    if len(text) <= size:
+        return text
+    tail = (size - 1) * 2 // 3
+    return f"{text[: size - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def many(count: int | Count, noun: str) -> str:
+    """Return a number with its noun: 1 executor, 2 executors, 10,000+ tasks."""
+    shown = str(count if isinstance(count, Count) else Count(count))
+    return f"{shown} {noun}{'' if shown == '1' else 's'}"
 
 
 def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def is_terminal(stream: TextIO | OutputWrapper) -> bool:
-    return bool(stream is not None and stream.isatty())
+def _writable(text: str, stream: OutputWrapper) -> str:
+    """Escape control characters, and those that the encoding of a stream lacks: under cron it is often ASCII."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return printable(text).encode(encoding, "backslashreplace").decode(encoding)
 
 
-def _plain(value: Any) -> Any:
-    match value:
-        case datetime():
-            return value.isoformat()
-        case UUID():
-            return str(value)
-    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+def _is_terminal(stream: TextIO | OutputWrapper | None) -> bool:
+    return stream is not None and stream.isatty()

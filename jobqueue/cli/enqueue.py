@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.core.management.base import CommandError
 from django.db import transaction
@@ -13,68 +12,48 @@ from django.db import transaction
 from jobqueue import api, registry
 from jobqueue.actor import ActorTask
 from jobqueue.api.messages import id_from, receivers
-from jobqueue.cli.audit import log
 from jobqueue.cli.backends import engine_of, engines
-from jobqueue.cli.console import Console
+from jobqueue.cli.console import Console, log
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import TaskNotFound
 from jobqueue.function import FunctionTask
 from jobqueue.serialization.json import encode_message
 
+OPTIONS = ("queue_name", "priority", "run_after", "max_attempts", "key", "backend")  # of using()
 
-def submit(
-    console: Console,
-    *,
-    task: str,
-    task_args: Sequence[Any],
-    task_kwargs: Mapping[str, Any],
-    queue_name: str | None,
-    priority: int | None,
-    run_after: timedelta | datetime | None,
-    max_attempts: int | None,
-    key: str | None,
-    backend: str | None,
-) -> None:
+
+def submit(console: Console, flags: Any) -> None:
     """Enqueue a task by its full name, or by the last component of it."""
-    found = task_named(task).using(
-        queue_name=queue_name,
-        priority=priority,
-        run_after=run_after,
-        max_attempts=max_attempts,
-        key=key,
-        backend=backend,
-    )
-    engines(found.backend)
-    result = found.enqueue(*task_args, **task_kwargs)
-    log("submit", task=found.task_type, id=result.id, backend=found.backend)
-    console.report({"id": result.id, "status": result.status.value, "task": found.task_type}, result.id)
+    task = task_named(flags.task).using(**{name: getattr(flags, name) for name in OPTIONS})
+    engines(task.backend)
+    result = task.enqueue(*flags.task_args, **flags.task_kwargs)
+    log("submit", task=task.task_type, id=result.id, backend=task.backend)
+    console.report({"id": result.id, "status": result.status.value, "task": task.task_type}, result.id)
 
 
 def task_named(name: str) -> FunctionTask[..., Any]:
     """Find a registered task. Raises CommandError that names similar tasks."""
     known = registry.all()
-    if name in known:
-        return known[name]
-    found = [task for task_type, task in known.items() if task_type.rpartition(".")[2] == name]
+    short = {task_type: task_type.rpartition(".")[2] for task_type in known}
+    found = [name] if name in known else [task_type for task_type in known if short[task_type] == name]
     if len(found) == 1:
-        return found[0]
-    near = [task.task_type for task in found] or difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    short = {task_type.rpartition(".")[2]: task_type for task_type in known}
-    near = near or [short[last] for last in difflib.get_close_matches(name, short, n=3)]
+        return known[found[0]]
+    alike = {*difflib.get_close_matches(name, [*known, *short.values()], n=3)}
+    near = found or [task_type for task_type in known if {task_type, short[task_type]} & alike]
     hint = f"Did you mean {' or '.join(near)}?" if near else "Tasks are found in tasks.py and actors.py of apps."
     raise CommandError(f"{'Several tasks are' if found else 'No task is'} named {name!r}. {hint}")
 
 
-def send(console: Console, *, to: str, body: Any, dedupe_key: str | None, backend: str | None) -> None:
+def send(console: Console, flags: Any) -> None:
     """Send a message to an actor. Raises CommandError if it is not a valid `Message`: it would fail the polls."""
-    engine = _engine_with(to, backend)
-    (pk,) = receivers(engine, [to], [dedupe_key])
-    task_type = _check_message(engine, pk, body)
+    engine = _engine_with(flags.to, flags.backend)
+    (pk,) = receivers(engine, [flags.to], [flags.dedupe_key])
+    task_type = _check_message(engine, pk, flags.body)
     with transaction.atomic(using=engine.database):
-        number = api.send(pk, body, dedupe_key=dedupe_key, backend=engine.alias)
+        number = api.send(pk, flags.body, dedupe_key=flags.dedupe_key, backend=engine.alias)
     log("message", to=str(pk), id=number, backend=engine.alias)
     text = (
-        f"Not sent: {pk} has received a message with --dedupe-key {dedupe_key!r} before."
+        f"Not sent: {pk} has received a message with --dedupe-key {flags.dedupe_key!r} before."
         if number is None
         else f"Sent message {number} to {task_type} {pk}."
     )
@@ -92,7 +71,7 @@ def _engine_with(to: str, backend: str | None) -> Engine:
     raise TaskNotFound(f"Unknown task {pk}.")
 
 
-def _check_message(engine: Engine, pk: Any, body: Any) -> str:
+def _check_message(engine: Engine, pk: UUID, body: Any) -> str:
     task_type = engine.task_types([pk]).get(pk, "")
     task = registry.get(task_type)
     if isinstance(task, ActorTask):

@@ -4,63 +4,58 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from django.core.management.base import CommandError
 
 from jobqueue import api
-from jobqueue.cli.audit import log
 from jobqueue.cli.backends import engines
-from jobqueue.cli.console import Console, UsageError
+from jobqueue.cli.console import Console, log, many
 from jobqueue.cli.status import EXECUTORS, executor_as_json, executor_line
-from jobqueue.cli.tables import many
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.stats import ExecutorState, ExecutorStats, read_executors
+from jobqueue.models import Executor
 from jobqueue.records import Command
 
 POLL_SECONDS = 0.1
 DONE = {
-    Command.PAUSE: "{} is paused. It claims no tasks; running tasks continue.",
-    Command.RESUME: "{} claims tasks again.",
-    Command.STOP: "{} is stopping.",
+    Command.PAUSE: "is paused. It claims no tasks; running tasks continue.",
+    Command.RESUME: "claims tasks again.",
+    Command.STOP: "is stopping.",
 }
 
 
-def executors(
-    console: Console,
-    *,
-    backend: str | None,
-    command: Command | None,
-    names: Sequence[str],
-    all: bool,  # noqa: A002 - the flag's name
-    wait: timedelta,
-) -> None:
+def executors(console: Console, flags: Any) -> None:
     """List executors. With a command, send it. Raises CommandError if an executor does not answer in time."""
-    if command is None:
-        _show(console, [executor for engine in engines(backend) for executor in _running(engine)])
+    running = [
+        (engine, executor)
+        for engine in engines(flags.backend)
+        for executor in read_executors(engine, engine.now())
+        if executor.state != ExecutorState.STOPPED
+    ]
+    if flags.command is None:
+        _show(console, [executor for _, executor in running])
         return
-    if bool(names) == all:
-        raise UsageError("Pass either names or ids of executors, or --all.")
-    chosen = {engine: _choose(engine, names, is_for_all=all) for engine in engines(backend)}
-    known = {name for found in chosen.values() for one in found for name in (one.row.name, str(one.row.pk))}
-    if unknown := [name for name in names if name not in known]:
-        raise CommandError(f"No executor named {', '.join(map(repr, unknown))}. See: manage.py jobqueue executors")
-    for engine, found in chosen.items():
-        api.command([one.row.pk for one in found], command, backend=engine.alias)
-        for one in found:
-            log(command.lower(), executor=one.row.name, id=str(one.row.pk), backend=engine.alias)
-    asked = [(engine, one) for engine, found in chosen.items() for one in found]
-    silent = _wait_for(asked, wait.total_seconds())
+    if bool(flags.names) == flags.all:
+        flags.parser.error("Pass either names or ids of executors, or --all.")
+    asked = [(engine, one.row) for engine, one in running if _is_chosen(one, flags.names)]
+    if unknown := set(flags.names) - {name for _, row in asked for name in (row.name, str(row.pk))}:
+        names = ", ".join(map(repr, sorted(unknown)))
+        raise CommandError(f"No executor named {names}. See: manage.py jobqueue executors")
+    command = Command(flags.command.upper())
+    for engine, row in asked:
+        api.command([row.pk], command, backend=engine.alias)
+        log(flags.command, executor=row.name, id=str(row.pk), backend=engine.alias)
+    silent = _wait_for(asked, flags.wait.total_seconds())
     if console.is_json:
-        fields = [{"id": one.row.pk, "name": one.row.name, "answered": one.row.pk not in silent} for _, one in asked]
-        console.write_json(fields)
+        console.write_json([{"id": row.pk, "name": row.name, "answered": row.pk not in silent} for _, row in asked])
     else:
-        for _, one in asked:
-            no_answer = f"{{}} has not answered the command {command.lower()} yet."
-            console.write((no_answer if one.row.pk in silent else DONE[command]).format(one.row.name))
+        no_answer = f"has not answered the command {flags.command} yet."
+        for _, row in asked:
+            console.write(f"{row.name} {no_answer if row.pk in silent else DONE[command]}")
     if silent:
-        raise CommandError(f"{many(len(silent), 'executor')} did not answer within {wait.total_seconds():g} s.")
+        raise CommandError(f"{many(len(silent), 'executor')} did not answer within {flags.wait.total_seconds():g} s.")
     if not asked:
         raise CommandError("No executor is running.")
 
@@ -74,29 +69,21 @@ def _show(console: Console, found: Sequence[ExecutorStats]) -> None:
         console.say("No executor is running. Run: manage.py run_executors")
 
 
-def _running(engine: Engine) -> list[ExecutorStats]:
-    found = read_executors(engine, engine.now())
-    return [executor for executor in found if executor.state != ExecutorState.STOPPED]
+def _is_chosen(executor: ExecutorStats, names: Sequence[str]) -> bool:
+    """Return whether a command is for an executor: for all, by name, or by id."""
+    if executor.state == ExecutorState.NOT_RESPONDING:  # by id only: it obeys when it comes back
+        return str(executor.row.pk) in names
+    return not names or bool({executor.row.name, str(executor.row.pk)} & set(names))
 
 
-def _choose(engine: Engine, names: Sequence[str], *, is_for_all: bool) -> list[ExecutorStats]:
-    """Choose executors. One that does not respond is chosen by id only: it obeys when it comes back."""
-    running = _running(engine)
-    responding = [one for one in running if one.state != ExecutorState.NOT_RESPONDING]
-    if is_for_all:
-        return responding
-    by_id = [one for one in running if str(one.row.pk) in names]
-    return by_id + [one for one in responding if one.row.name in names and one not in by_id]
-
-
-def _wait_for(asked: Sequence[tuple[Engine, ExecutorStats]], seconds: float) -> set[UUID]:
+def _wait_for(asked: Sequence[tuple[Engine, Executor]], seconds: float) -> set[UUID]:
     """Wait until executors have taken their commands. Return the ids of those that have not."""
     deadline = time.monotonic() + seconds
     while True:
         silent = {
-            one.row.pk
-            for engine, one in asked
-            if engine.executors.filter(pk=one.row.pk).exclude(command="").exclude(state="STOPPED").exists()
+            row.pk
+            for engine, row in asked
+            if engine.executors.filter(pk=row.pk).exclude(command="").exclude(state="STOPPED").exists()
         }
         if not silent or time.monotonic() >= deadline:
             return silent

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from django.core import checks
 from django.db import DatabaseError, connections
 
 from jobqueue import registry
@@ -28,29 +29,21 @@ IDLE = "idle_session_timeout"  # milliseconds, 0 for none
 LIMITS = ("max_connections", "superuser_reserved_connections", "reserved_connections")
 OWN_LIMITS = {"role_limit": "the role's CONNECTION LIMIT", "database_limit": "the database's CONNECTION LIMIT"}
 SAFETY = {
-    "fsync": ("error", "a crash of the machine may destroy the whole database"),
-    "full_page_writes": ("error", "a crash of the machine may destroy pages of the database"),
-    "synchronous_commit": ("warning", "a crash of the server loses tasks whose enqueue() had returned"),
+    "fsync": (checks.Error, "a crash of the machine may destroy the whole database"),
+    "full_page_writes": (checks.Error, "a crash of the machine may destroy pages of the database"),
+    "synchronous_commit": (checks.Warning, "a crash of the server loses tasks whose enqueue() had returned"),
 }
 
-Finding = tuple[str, str, str]  # level, finding, advice
 
-
-def lock_findings(engine: Engine) -> Iterator[Finding]:
+def lock_findings(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
     """Name sessions whose locks stop executors. A lock on a whole table is an error, because it stops all executors."""
-    if connections[engine.database].vendor != "postgresql":
-        return
     executors = Executor._meta.db_table
     names = [executors, *(model._meta.db_table for model in (Task, Queue, InboxMessage))]
-    rows = cast("PostgresEngine", engine).db.query(
-        "lock_holders", names=names, executors=executors, seconds=LOCK_LONG_SECONDS
-    )
+    rows = engine.db.query("lock_holders", names=names, executors=executors, seconds=LOCK_LONG_SECONDS)
     for lock, mode, pid, role, name, state, open_seconds, idle_seconds in rows:
         if pid is None:
-            holder, advice = (
-                "a prepared transaction",
-                "Find it in pg_prepared_xacts. Run COMMIT PREPARED or ROLLBACK PREPARED.",
-            )
+            holder = "a prepared transaction"
+            advice = "Find it in pg_prepared_xacts. Run COMMIT PREPARED or ROLLBACK PREPARED."
         else:
             since = "" if open_seconds is None else f", its transaction open for {_text(open_seconds)}"
             last = "" if idle_seconds is None else f", its last statement {_text(idle_seconds)} ago"
@@ -58,24 +51,20 @@ def lock_findings(engine: Engine) -> Iterator[Finding]:
             advice = f"End its transaction, or SELECT pg_terminate_backend({pid});"
         if mode.startswith("Row"):
             text = f"{holder} keeps rows of {lock} locked. Their executors work, but the admin shows them as silent."
+            yield checks.Warning(text, hint=advice)
         elif lock in names:
-            text = f"{holder} keeps the table {lock} locked ({mode}). Executors wait for it."
+            yield checks.Error(f"{holder} keeps the table {lock} locked ({mode}). Executors wait for it.", hint=advice)
         else:
             text = f"{holder} holds the {lock}. Until it releases the lock, executors cannot prune or add up counters."
-        yield "error" if lock in names and not mode.startswith("Row") else "warning", text, advice
+            yield checks.Warning(text, hint=advice)
 
 
 def _text(seconds: float) -> str:
     return duration(timedelta(seconds=seconds))
 
 
-def server_findings(engine: Engine, stats: BackendStats) -> Iterator[Finding]:
-    """Check durability, connections and notifications. SQLite has no server to check."""
-    if connections[engine.database].vendor != "postgresql":
-        return
-    from jobqueue.engine.postgres.engine import PostgresEngine
-
-    assert isinstance(engine, PostgresEngine)
+def server_findings(engine: PostgresEngine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
+    """Check durability, connections and notifications."""
     settings = dict(engine.db.query("server_settings", names=[*SAFETY, *LIMITS, IDLE]))
     yield from _durability(settings)
     yield from _tables(engine)
@@ -87,94 +76,84 @@ def server_findings(engine: Engine, stats: BackendStats) -> Iterator[Finding]:
         yield from _notifications(engine)
 
 
-def _durability(settings: dict[str, str]) -> Iterator[Finding]:
+def _durability(settings: Mapping[str, str]) -> Iterator[checks.CheckMessage]:
     unsafe = [name for name in SAFETY if settings.get(name) == "off"]
     for name in unsafe:
         level, danger = SAFETY[name]
-        yield level, f"{name} is off: {danger}.", f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();"
+        yield level(f"{name} is off: {danger}.", hint=f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();")
     if not unsafe:
-        yield "ok", "committed data survives a crash (fsync, synchronous_commit).", ""
+        yield checks.Info("committed data survives a crash (fsync, synchronous_commit).")
 
 
-def _tables(engine: PostgresEngine) -> Iterator[Finding]:
+def _tables(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
     names = [model._meta.db_table for model in (Task, Queue, InboxMessage)]
-    unlogged = [name for (name,) in engine.db.query("unlogged_tables", names=names)]
-    for name in unlogged:
-        yield "error", f"{name} is UNLOGGED: a crash of the server empties it.", f"ALTER TABLE {name} SET LOGGED;"
+    for (name,) in engine.db.query("unlogged_tables", names=names):
+        text = f"{name} is UNLOGGED: a crash of the server empties it."
+        yield checks.Error(text, hint=f"ALTER TABLE {name} SET LOGGED;")
 
 
-def _snapshots(engine: PostgresEngine) -> Iterator[Finding]:
+def _snapshots(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
     """Find long transactions, such as reports: each claim steps over all rows claimed since they began."""
     for pid, name, state, seconds in engine.db.query("oldest_snapshot"):
         if seconds > SNAPSHOT_LONG_SECONDS:
-            age = _text(seconds)
-            yield (
-                "warning",
-                f"a transaction has been open for {age} (pid {pid}, {name or 'no name'}, {state}): claims get slower.",
-                f"Claims step over all rows claimed since. Wait for its end, or SELECT pg_terminate_backend({pid});",
+            who = f"pid {pid}, {name or 'no name'}, {state}"
+            yield checks.Warning(
+                f"a transaction has been open for {_text(seconds)} ({who}): claims get slower.",
+                hint=f"Claims step over rows claimed since. Wait for its end, or SELECT pg_terminate_backend({pid});",
             )
 
 
-def _connections(settings: dict[str, str], stats: BackendStats) -> Iterator[Finding]:
+def _connections(settings: Mapping[str, str], stats: BackendStats) -> Iterator[checks.CheckMessage]:
     maximum, *reserved = (int(settings.get(name, 0)) for name in LIMITS)
-    limits = {"max_connections": maximum - sum(reserved)}
-    for name, title in OWN_LIMITS.items():
-        if (own := int(settings.get(name, -1))) >= 0:
-            limits[title] = own
+    own = {title: int(settings.get(name, -1)) for name, title in OWN_LIMITS.items()}  # -1: none
+    limits = {"max_connections": maximum - sum(reserved)} | {title: value for title, value in own.items() if value >= 0}
     tightest = min(limits, key=limits.__getitem__)
-    usable = limits[tightest]
+    usable, used = limits[tightest], int(settings["connections"])
     has_async = any(iscoroutinefunction(task.func) for task in registry.all().values())
     for_async = CONNECTIONS_FOR_ASYNC_TASKS if has_async else 0
     wanted = sum(executor.row.slots + CONNECTIONS_BESIDE_SLOTS + for_async for executor in stats.alive)
     if wanted > usable:
         beside = f"{CONNECTIONS_BESIDE_SLOTS} beside slots" + (f" and {for_async} for async tasks" if for_async else "")
-        yield (
-            "warning",
+        yield checks.Warning(
             f"executors may open {wanted} connections, each {beside}; the server allows {usable}.",
-            f"Raise {tightest}, or give run_executors fewer --threads or --processes.",
+            hint=f"Raise {tightest}, or give run_executors fewer --threads or --processes.",
         )
-    elif int(settings["connections"]) > 0.9 * usable:
-        yield (
-            "warning",
-            f"{settings['connections']} of {usable} connections are in use.",
-            "Raise max_connections, or close idle sessions: see pg_stat_activity.",
-        )
+    elif used > 0.9 * usable:
+        advice = "Raise max_connections, or close idle sessions: see pg_stat_activity."
+        yield checks.Warning(f"{used} of {usable} connections are in use.", hint=advice)
     else:
-        yield "ok", f"executors may open {wanted} of {usable} connections; {settings['connections']} are in use.", ""
+        yield checks.Info(f"executors may open {wanted} of {usable} connections; {used} are in use.")
 
 
-def _pool(engine: Engine, stats: BackendStats) -> Iterator[Finding]:
+def _pool(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
     """Compare Django's pool with the threads of running executors; settings do not contain their flags."""
     pool_max = pool_size(connections[engine.database].settings_dict["OPTIONS"].get("pool"))
     if pool_max is None:
         return
-    for executor in (one for one in stats.alive if one.row.slots + CONNECTIONS_BESIDE_SLOTS > pool_max):
+    for executor in stats.alive:
         wanted = executor.row.slots + CONNECTIONS_BESIDE_SLOTS
-        yield (
-            "warning",
-            f"executor {executor.row.name} needs {wanted} connections, but its pool has at most {pool_max}.",
-            f"DATABASES[{engine.database!r}]['OPTIONS']['pool'] = {{'max_size': {wanted}}}, or fewer --threads.",
-        )
+        if wanted > pool_max:
+            text = f"executor {executor.row.name} needs {wanted} connections, but its pool has at most {pool_max}."
+            option = f"DATABASES[{engine.database!r}]['OPTIONS']['pool'] = {{'max_size': {wanted}}}"
+            yield checks.Warning(text, hint=f"{option}, or fewer --threads.")
 
 
-def _idle_timeout(engine: Engine, limit_seconds: float) -> Iterator[Finding]:
+def _idle_timeout(engine: Engine, limit_seconds: float) -> Iterator[checks.CheckMessage]:
     """Check that the server does not end a session between two heartbeats (three per timeout)."""
     timeout = engine.options.heartbeat_timeout
     if 0 < limit_seconds <= timeout / 3:
-        yield (
-            "warning",
+        yield checks.Warning(
             f"{IDLE} is {limit_seconds:g} s: it ends executors' sessions between heartbeats, {timeout / 3:g} s apart.",
-            f"ALTER ROLE {{the role of the executors}} SET {IDLE} = '{2 * timeout / 3:.0f}s';",
+            hint=f"ALTER ROLE {{the role of the executors}} SET {IDLE} = '{2 * timeout / 3:.0f}s';",
         )
 
 
-def _notifications(engine: Engine) -> Iterator[Finding]:
+def _notifications(engine: Engine) -> Iterator[checks.CheckMessage]:
     """Send a notification. A pooler in transaction mode accepts LISTEN and delivers nothing."""
     from psycopg import Error
 
     from jobqueue.engine.postgres.connection import notify_from_elsewhere, statement
 
-    poll = engine.options.poll_interval
     probe = f"{engine.alias} !doctor-{uuid4()}"
     wrapper = connections[engine.database].copy()
     wrapper.settings_dict["OPTIONS"].pop("pool", None)  # a connection that listens must not return to the pool
@@ -186,15 +165,16 @@ def _notifications(engine: Engine) -> Iterator[Finding]:
         notify_from_elsewhere(engine.database, probe)
         heard = any(notification.payload == probe for notification in connection.notifies(timeout=PROBE_SECONDS))
     except (DatabaseError, Error) as error:
-        yield "warning", f"LISTEN could not be tested: {first_line(error)}", "Check that connections are left."
+        text = f"LISTEN could not be tested: {first_line(error)}"
+        yield checks.Warning(text, hint="Check that connections are left.")
         return
     finally:
         wrapper.close()
     if heard:
-        yield "ok", "LISTEN/NOTIFY works: tasks start immediately.", ""
+        yield checks.Info("LISTEN/NOTIFY works: tasks start immediately.")
     else:
-        yield (
-            "warning",
-            f"notifications do not arrive (a pooler in transaction mode?); executors poll every {poll:g} s.",
-            "Give executors a direct connection, or set NOTIFY to False.",
+        poll = f"executors poll every {engine.options.poll_interval:g} s"
+        yield checks.Warning(
+            f"notifications do not arrive (a pooler in transaction mode?); {poll}.",
+            hint="Give executors a direct connection, or set NOTIFY to False.",
         )

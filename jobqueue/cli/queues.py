@@ -3,67 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError
+from django.db import transaction
 
 from jobqueue import api
-from jobqueue.cli.audit import log, shell_user
-from jobqueue.cli.backends import check_queue_name, engine_of
-from jobqueue.cli.console import Console
-from jobqueue.cli.tables import many
+from jobqueue.cli.backends import check_queue_names, engine_of
+from jobqueue.cli.console import Console, log, many, shell_user
 from jobqueue.engine.engine import Engine
 from jobqueue.models import Queue
 
 
-def pause(
-    console: Console,
-    *,
-    queues: Sequence[str],
-    backend: str | None,
-    by: str | None,
-    reason: str,
-    until: timedelta | datetime | None,
-) -> None:
-    """Pause queues. All names are checked before the first queue is paused."""
-    engine = _engine_for(queues, backend)
-    for name in queues:
-        try:
-            api.pause(name, by=shell_user() if by is None else by, reason=reason, until=until, backend=engine.alias)
-        except ValueError as error:
-            raise CommandError(str(error)) from error
-        log("pause", by, queue=name, backend=engine.alias, reason=reason, until=until and str(until))
-    _report(console, engine, queues)
+def pause(console: Console, flags: Any) -> None:
+    """Pause queues: all, or none if one of the values is invalid."""
+    engine = engine_of(flags.backend)
+    check_queue_names(engine, flags.queues)
+    by = shell_user() if flags.by is None else flags.by
+    try:
+        with transaction.atomic(using=engine.database):
+            for name in flags.queues:
+                api.pause(name, by=by, reason=flags.reason, until=flags.until, backend=engine.alias)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    for name in flags.queues:
+        until = flags.until and str(flags.until)
+        log("pause", flags.by, queue=name, backend=engine.alias, reason=flags.reason, until=until)
+    _report(console, engine, flags.queues)
 
 
-def resume(console: Console, *, queues: Sequence[str], backend: str | None) -> None:
-    engine = _engine_for(queues, backend)
-    paused = {row.name for row in _rows(engine, queues) if row.is_paused_at(engine.now())}
-    for name in queues:
+def resume(console: Console, flags: Any) -> None:
+    engine = engine_of(flags.backend)
+    check_queue_names(engine, flags.queues)
+    paused = {row.name for row in _rows(engine, flags.queues) if row.is_paused_at(engine.now())}
+    for name in flags.queues:
         if name not in paused:
             console.say(f"{name} was not paused.")
         api.resume(name, backend=engine.alias)
         log("resume", queue=name, backend=engine.alias)
-    _report(console, engine, queues)
+    _report(console, engine, flags.queues)
 
 
-def limit(console: Console, *, queue: str, max_running: int | None, backend: str | None) -> None:
+def limit(console: Console, flags: Any) -> None:
     """Set the concurrency limit of a queue, or remove it."""
-    engine = _engine_for([queue], backend)
+    engine = engine_of(flags.backend)
+    check_queue_names(engine, [flags.queue])
     try:
-        api.limit(queue, max_running, backend=engine.alias)
+        api.limit(flags.queue, flags.max_running, backend=engine.alias)
     except ValueError as error:
         raise CommandError(str(error)) from error
-    log("limit", queue=queue, backend=engine.alias, max_running="none" if max_running is None else max_running)
-    _report(console, engine, [queue])
-
-
-def _engine_for(names: Sequence[str], backend: str | None) -> Engine:
-    engine = engine_of(backend)
-    for name in names:
-        check_queue_name(engine, name)
-    return engine
+    log("limit", queue=flags.queue, backend=engine.alias, max_running=flags.max_running or "none")
+    _report(console, engine, [flags.queue])
 
 
 def _rows(engine: Engine, names: Sequence[str]) -> list[Queue]:
@@ -77,21 +68,17 @@ def _report(console: Console, engine: Engine, names: Sequence[str]) -> None:
         console.write_json({row.name: as_json(row, now) for row in rows})
         return
     for row in rows:
-        limited = "" if row.max_running is None else f" with at most {many(row.max_running, 'task')} at once"
         if row.is_paused_at(now):
             until = f" until {row.resume_at:%Y-%m-%d %H:%M:%S %Z}" if row.resume_at else ""
             console.write(f"{row.name} is paused{until}. Running tasks continue.")
         else:
+            limited = "" if row.max_running is None else f" with at most {many(row.max_running, 'task')} at once"
             console.write(f"{row.name} is active{limited}.")
 
 
 def as_json(row: Queue, now: datetime) -> dict[str, Any]:
     """Return the pause and the limit of a queue, for programs."""
-    is_paused = row.is_paused_at(now)
-    return {
-        "is_paused": is_paused,
-        "paused_by": row.paused_by if is_paused else "",
-        "pause_reason": row.pause_reason if is_paused else "",
-        "resume_at": row.resume_at if is_paused else None,
-        "max_running": row.max_running,
-    }
+    if not row.is_paused_at(now):
+        row = Queue(max_running=row.max_running)
+    names = ("paused_by", "pause_reason", "resume_at", "max_running")
+    return {"is_paused": row.paused_at is not None, **{name: getattr(row, name) for name in names}}

@@ -21,11 +21,27 @@ from jobqueue.inspect.tree import Branch
 from jobqueue.models import Task
 
 INDENT = "  "
+COLUMNS = {
+    "queue_name": "Queue",
+    "backend": "Backend",
+    "priority": "Priority",
+    "key": "Key",
+    "polls": "Successful polls",
+    "executor_losses": "Executor losses",
+    "enqueued_at": "Enqueued",
+    "started_at": "First started",
+    "last_attempted_at": "Last attempted",
+    "wake_at": "Next run",
+    "expires_at": "Expires",
+    "cancel_requested_at": "Cancel requested",
+    "finished_at": "Ended",
+}
+WIDTH = max(map(len, COLUMNS.values()))
 
 
-def show(console: Console, *, id: UUID, backend: str | None) -> None:  # noqa: A002 - the argument's name
+def show(console: Console, flags: Any) -> None:
     """Show a task of any backend. Raises CommandError if there is none."""
-    task, database = _find(id, backend)
+    task, database = _find(flags.id, flags.backend)
     page = describe(task, database, with_payload=True)
     if console.is_json:
         console.write_json(_as_json(task, page))
@@ -48,138 +64,107 @@ def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
     yield f"{task.task_type}  {task.status}"
     yield from textwrap.wrap(page["sentence"], width)
     yield ""
-    details = [(name, value) for name, value in _details(task, page) if value not in (None, "")]
-    longest = max(len(name) for name, _ in details)
-    yield from (f"{name:<{longest}}  {value}" for name, value in details)
+    yield from (
+        f"{title:<{WIDTH}}  {value}" for title, value in _details(task, page).items() if value not in (None, "")
+    )
     yield from _values("Arguments", page["arguments"])
     if page["why_masked"]:
         yield from textwrap.wrap(f"({page['why_masked']})", width, initial_indent=INDENT, subsequent_indent=INDENT)
     for name in ("result", "state", "metadata", "options"):
         yield from _values(name.capitalize(), [page[name]] if page[name] else [])
-    yield from _errors(page)
+    for attempt in page["attempts"]:
+        at = f", {_text(attempt.at)}" if attempt.at else ""
+        by = f" on {attempt.executor}" if attempt.executor else ""
+        yield from ("", f"Attempt {attempt.number}{by}{at}: {attempt.headline}")
+        yield from textwrap.indent(attempt.traceback.rstrip(), INDENT).splitlines()
     yield from _messages(page)
     yield from _children(page["children"])
     if page["log"]:
         yield from ("", "Manual actions")
-        yield from (
-            f"{INDENT}{local(e.action_time):%Y-%m-%d %H:%M:%S} {e.user}: {e.get_change_message()}" for e in page["log"]
-        )
+        yield from (f"{INDENT}{_text(one.action_time)} {one.user}: {one.get_change_message()}" for one in page["log"])
 
 
-def _details(task: Task, page: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _details(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
     now: datetime = task.now  # type: ignore[attr-defined]
-    number: int | None = page["attempt_number"]
-    yield "Id", task.pk
-    yield "Queue", task.queue_name
-    yield "Backend", task.backend
-    yield "Priority", task.priority
-    yield "Key", task.key
-    yield "Attempts", None if number is None else f"{number} of {task.max_attempts}"
-    yield "Attempts started", page["starts"]
-    yield "Successful polls", task.polls if page["is_actor"] or task.polls > 1 else None
-    yield "Executor losses", task.executor_losses or None
-    yield "Executor", page["executor"].name if page["executor"] else None
-    yield "Enqueued", _moment(task.enqueued_at, now)
-    yield "First started", _moment(task.started_at, now)
-    yield "Last attempted", _moment(task.last_attempted_at, now)
-    yield "Next run", _moment(task.wake_at, now)
-    yield "Expires", _moment(task.expires_at, now)
-    yield "Cancel requested", _moment(task.cancel_requested_at, now)
-    yield "Ended", _moment(task.finished_at, now)
-    parent = page["parent"]
-    if parent is not None:
-        yield "Parent", f"{parent.pk} {parent.task_type or '(pruned)'} {parent.status or ''}".rstrip()
+    values = {title: getattr(task, column) for column, title in COLUMNS.items()}
+    if not (page["is_actor"] or task.polls > 1):
+        values["Successful polls"] = None
+    number, parent = page["attempt_number"], page["parent"]
+    return {
+        "Id": task.pk,
+        "Parent": parent and f"{parent.pk} {parent.task_type or '(pruned)'} {parent.status or ''}".rstrip(),
+        "Attempts": None if number is None else f"{number} of {task.max_attempts}",
+        "Attempts started": page["starts"],
+        "Executor": page["executor"] and page["executor"].name,
+        **{title: _ago(value, now) if isinstance(value, datetime) else value for title, value in values.items()},
+        "Executor losses": task.executor_losses or None,
+    }
 
 
-def _moment(moment: datetime | None, now: datetime) -> str | None:
-    if moment is None:
-        return None
+def _text(moment: datetime) -> str:
+    return f"{local(moment):%Y-%m-%d %H:%M:%S}"
+
+
+def _ago(moment: datetime, now: datetime) -> str:
     words = f"{duration(now - moment)} ago" if moment <= now else f"in {duration(moment - now)}"
-    return f"{local(moment):%Y-%m-%d %H:%M:%S %Z} ({words})".replace("  ", " ")
+    return f"{_text(moment)} {local(moment):%Z} ({words})".replace("  ", " ")
 
 
 def _values(title: str, values: Iterable[DisplayedValue]) -> Iterator[str]:
-    found = list(values)
-    if not found:
-        return
-    yield from ("", title)
-    for value in found:
-        first, *rest = (value.text or f"({value.note})").splitlines()
-        yield f"{INDENT}{f'{value.name} = ' if value.name else ''}{first}"
-        yield from (f"{INDENT}{line}" for line in rest)
+    for place, value in enumerate(values):
+        if place == 0:
+            yield from ("", title)
+        name = f"{value.name} = " if value.name else ""
+        yield from textwrap.indent(f"{name}{value.text or f'({value.note})'}", INDENT).splitlines()
         if value.text and value.note:
             yield f"{INDENT}({value.note})"
 
 
-def _errors(page: Mapping[str, Any]) -> Iterator[str]:
-    for attempt in page["attempts"]:
-        at = f", {local(attempt.at):%Y-%m-%d %H:%M:%S}" if attempt.at else ""
-        by = f" on {attempt.executor}" if attempt.executor else ""
-        yield from ("", f"Attempt {attempt.number}{by}{at}: {attempt.headline}")
-        yield from (f"{INDENT}{line}" for line in attempt.traceback.rstrip().splitlines())
-
-
 def _messages(page: Mapping[str, Any]) -> Iterator[str]:
     inbox = page["inbox"]
-    if not inbox:
-        return
-    yield from ("", "Messages")
+    if inbox:
+        yield from ("", "Messages")
     for message in inbox:
         state = "undelivered" if message.is_undelivered else "read" if message.consumed_at else "unread"
         sender = f" from {message.sender_id}" if message.sender_id else ""
-        yield f"{INDENT}{message.id} {message.kind}{sender}, {local(message.sent_at):%Y-%m-%d %H:%M:%S}, {state}"
+        yield f"{INDENT}{message.id} {message.kind}{sender}, {_text(message.sent_at)}, {state}"
         if message.body is not None:
-            text = message.body.text or f"({message.body.note})"
-            yield from (f"{INDENT * 2}{line}" for line in text.splitlines())
+            yield from textwrap.indent(message.body.text or f"({message.body.note})", INDENT * 2).splitlines()
     if inbox.has_more:
         yield f"{INDENT}and more"
 
 
-def _children(branch: Branch, depth: int = 0) -> Iterator[str]:
-    if not branch.total:
-        return
-    if depth == 0:
-        yield from ("", f"Children: {_states(branch)}")
+def _children(branch: Branch, indent: str = INDENT) -> Iterator[str]:
+    if branch.total and indent == INDENT:
+        states = ", ".join(f"{count:,} {status.lower()}" for status, count in branch.states)
+        yield from ("", f"Children: {states}{', and more' if branch.is_truncated else ''}")
     for node in branch.nodes:
-        yield f"{INDENT * (depth + 1)}{node.task.pk} {node.task.task_type} {node.task.status}"
-        if node.branch is not None:
-            yield from _children(node.branch, depth + 1)
+        yield f"{indent}{node.task.pk} {node.task.task_type} {node.task.status}"
+        if node.branch:
+            yield from _children(node.branch, indent + INDENT)
     if branch.hidden > 0:
-        yield f"{INDENT * (depth + 1)}and {branch.hidden:,} more"
-
-
-def _states(branch: Branch) -> str:
-    words = ", ".join(f"{count:,} {status.lower()}" for status, count in branch.states)
-    return f"{words}, and more" if branch.is_truncated else words
+        yield f"{indent}and {branch.hidden:,} more"
 
 
 def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
-    columns = (
-        "backend", "queue_name", "priority", "key", "max_attempts", "polls", "executor_losses", "enqueued_at",
-        "started_at", "last_attempted_at", "wake_at", "expires_at", "cancel_requested_at", "finished_at", "parent_id",
-    )  # fmt: skip
     return {
         "id": task.pk,
         "task": task.task_type,
         "status": task.status,
         "why": page["sentence"],
-        **{column: getattr(task, column) for column in columns},
+        **{column: getattr(task, column) for column in (*COLUMNS, "max_attempts", "parent_id")},
         "attempts": page["attempt_number"],
-        "executor": page["executor"].name if page["executor"] else None,
+        "executor": page["executor"] and page["executor"].name,
         "arguments": {value.name: _read(value) for value in page["arguments"]},
         "why_masked": page["why_masked"],
         **{name: _read(page[name]) for name in ("result", "state", "metadata")},
-        "errors": [
-            {"attempt": one.number, "at": one.at, "executor": one.executor, "class": one.class_path,
-             "headline": one.headline, "traceback": one.traceback}
-            for one in page["attempts"]
-        ],
+        "errors": page["attempts"],
         "messages": [
-            {"id": message.id, "kind": str(message.kind), "sender": message.sender_id, "sent_at": message.sent_at,
+            {"id": message.id, "kind": message.kind, "sender": message.sender_id, "sent_at": message.sent_at,
              "is_unread": message.consumed_at is None, "body": _read(message.body)}
             for message in page["inbox"]
         ],
-        "children": dict(page["children"].counts),
+        "children": page["children"].counts,
     }  # fmt: skip
 
 
@@ -187,4 +172,4 @@ def _read(value: DisplayedValue | None) -> Any:
     """Return a value as JSON, or as text with a note if it is not shown in full."""
     if value is None:
         return None
-    return {"text": value.text, "note": str(value.note)} if value.note else json.loads(value.text)
+    return {"text": value.text, "note": value.note} if value.note else json.loads(value.text)

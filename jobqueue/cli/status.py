@@ -9,9 +9,8 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from jobqueue.cli.backends import engines
-from jobqueue.cli.console import Console
+from jobqueue.cli.console import Column, Console, many
 from jobqueue.cli.queues import as_json as queue_as_json
-from jobqueue.cli.tables import Column, many
 from jobqueue.inspect.formatting import describe_pause, duration, served
 from jobqueue.inspect.queries import Count
 from jobqueue.inspect.stats import BackendStats, ExecutorState, ExecutorStats, QueueStats, read_stats
@@ -21,9 +20,7 @@ from jobqueue.records import FINAL, LIVE, Status
 MAX_EXECUTORS = 50  # shown
 QUEUES = (
     Column("QUEUE", is_flexible=True),
-    *(Column(status, is_right=True) for status in (*LIVE, Status.FAILED)),
-    Column("LATENCY", is_right=True),
-    Column("EXECUTORS", is_right=True),
+    *(Column(title, is_right=True) for title in (*LIVE, Status.FAILED, "LATENCY", "EXECUTORS")),
 )
 EXECUTORS = (
     Column("EXECUTOR", is_flexible=True),
@@ -35,17 +32,19 @@ EXECUTORS = (
 )
 
 
-def status(console: Console, *, backend: str | None, max_latency: timedelta | None, min_executors: int | None) -> None:
+def status(console: Console, flags: Any) -> None:
     """Show the figures of every backend. Raises CommandError, exit code 1, if they exceed a flag's bound."""
-    backends = [read_stats(engine) for engine in engines(backend)]
+    backends = [read_stats(engine) for engine in engines(flags.backend)]
     if console.is_json:
         console.write_json({"backends": [_as_json(stats) for stats in backends]})
     else:
         for place, stats in enumerate(backends):
             if place:
                 console.write()
-            _show(console, stats, has_title=len(backends) > 1)
-    if problems := list(_problems(backends, max_latency, min_executors)):
+            if len(backends) > 1:
+                console.write(f"Backend {stats.backend}")
+            _show(console, stats)
+    if problems := list(_problems(backends, flags.max_latency, flags.min_executors)):
         raise CommandError(" ".join(problems))
 
 
@@ -61,9 +60,7 @@ def _problems(
         yield f"{many(alive, 'executor')} alive, fewer than {min_executors}."
 
 
-def _show(console: Console, stats: BackendStats, *, has_title: bool) -> None:
-    if has_title:
-        console.write(f"Backend {stats.backend}")
+def _show(console: Console, stats: BackendStats) -> None:
     console.table(QUEUES, [_queue_line(queue) for queue in stats.queues])
     for queue in stats.queues:
         if queue.is_paused and queue.row is not None:
@@ -106,18 +103,10 @@ def executor_line(executor: ExecutorStats) -> list[object]:
 
 
 def executor_as_json(executor: ExecutorStats) -> dict[str, Any]:
-    row = executor.row
+    columns = ("id", "name", "host", "pid", "slots", "queues", "queue_limits")
     return {
-        "id": row.pk,
-        "name": row.name,
-        "host": row.host,
-        "pid": row.pid,
-        "state": executor.state,
-        "busy": executor.busy,
-        "slots": row.slots,
-        "queues": row.queues,
-        "queue_limits": row.queue_limits,
-        "silent_seconds": executor.silent_seconds,
+        **{column: getattr(executor.row, column) for column in columns},
+        **{name: getattr(executor, name) for name in ("state", "busy", "silent_seconds")},
     }
 
 

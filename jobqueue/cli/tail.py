@@ -3,125 +3,100 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console
-from jobqueue.cli.tables import shorten_end
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.formatting import attempt_number, attempts_text, duration, headline, local, short_type
-from jobqueue.inspect.payload_display import raw, read, secrets_of
-from jobqueue.inspect.queries import newest
-from jobqueue.inspect.task_detail import listed
-from jobqueue.inspect.task_filter import TaskFilter
+from jobqueue.inspect.payload_display import listed, raw, read, secrets_of
+from jobqueue.inspect.queries import TaskFilter, newest
 from jobqueue.models import Task
 from jobqueue.records import FINAL, Status
 from jobqueue.serialization.redaction import redact_text
 
 LATE = timedelta(seconds=10)  # finished_at precedes the commit: a row may become visible this much later
 MAX_LINES = 500  # per query
+COLUMNS = (
+    "task_type", "queue_name", "status", "attempts", "max_attempts", "polls", "finished_at", "last_attempted_at",
+    "backend",
+)  # fmt: skip
+
+Ended = tuple[datetime, UUID, Engine]
 
 
-def tail(
-    console: Console,
-    *,
-    backend: str | None,
-    status: Sequence[Status],
-    task: Sequence[str],
-    queue: Sequence[str],
-    lines: int,
-    follow: bool,
-    interval: timedelta,
-) -> None:
-    """Show the last tasks that ended; with `follow` also those that end later, until Ctrl-C."""
-    task_filter = TaskFilter(tuple(dict.fromkeys(status)), tuple(queue), tuple(task))
-    backends = engines(backend)
-    started = {engine.alias: engine.now() for engine in backends}
-    shown: dict[tuple[UUID, datetime], None] = {}
+def tail(console: Console, flags: Any) -> None:
+    """Show the last tasks that ended; with --follow also those that end later, until Ctrl-C."""
+    task_filter = TaskFilter(tuple(dict.fromkeys(flags.status)), flags.queue, flags.task)
+    backends = engines(flags.backend)
+    started = {engine: engine.now() for engine in backends}
     try:
-        _print(console, _ended(backends, task_filter, dict.fromkeys(started), lines)[-lines:] if lines else [], shown)
-        since: Mapping[str, datetime | None] = started
-        while follow:
-            time.sleep(interval.total_seconds())
-            since = {engine.alias: max(engine.now() - LATE, started[engine.alias]) for engine in backends}
-            if _print(console, _ended(backends, task_filter, since, MAX_LINES), shown) >= MAX_LINES:
+        shown = _ended(dict.fromkeys(started), task_filter, flags.lines)[-flags.lines :] if flags.lines else []
+        _print(console, shown)
+        while flags.follow:
+            time.sleep(flags.interval.total_seconds())
+            since = {engine: max(engine.now() - LATE, started[engine]) for engine in backends}
+            found = _ended(since, task_filter, MAX_LINES)
+            new = [one for one in found if one not in shown]
+            _print(console, new)
+            if len(new) >= MAX_LINES:
                 console.say("… and more that are not shown.")
-            _forget(shown)
+            shown = found
     except KeyboardInterrupt:
         return
 
 
-def _forget(shown: dict[tuple[UUID, datetime], None]) -> None:
-    while len(shown) > 20 * MAX_LINES:
-        del shown[next(iter(shown))]
-
-
-def _ended(
-    backends: Iterable[Engine], task_filter: TaskFilter, since: Mapping[str, datetime | None], limit: int
-) -> list[tuple[datetime, Engine, UUID]]:
+def _ended(since: Mapping[Engine, datetime | None], task_filter: TaskFilter, limit: int) -> list[Ended]:
     found = [
-        (at, engine, pk)
-        for engine in backends
+        (at, pk, engine)
+        for engine in since
         for status in task_filter.statuses or FINAL
-        for at, pk in newest(engine, status, task_filter, since[engine.alias], limit)
+        for at, pk in newest(engine, status, task_filter, since[engine], limit)
     ]
-    return sorted(found, key=lambda one: (one[0], one[2]))
+    return sorted(found, key=lambda one: one[:2])
 
 
-def _print(
-    console: Console, found: Sequence[tuple[datetime, Engine, UUID]], shown: dict[tuple[UUID, datetime], None]
-) -> int:
-    """Print the tasks that were not shown before, and return their number."""
-    new = [one for one in found if (one[2], one[0]) not in shown]
-    shown.update({(pk, at): None for at, _, pk in new})
-    for task in _read(new):
+def _print(console: Console, found: Sequence[Ended]) -> None:
+    for task in _read(found):
         if console.is_json:
             console.write_json(_as_json(task), indent=None)
         else:
             for line in _lines(task, console.width):
                 console.write(line)
     console.out.flush()
-    return len(new)
 
 
-def _read(found: Sequence[tuple[datetime, Engine, UUID]]) -> Iterator[Task]:
+def _read(found: Collection[Ended]) -> Iterator[Task]:
     """Read rows in their order, without those that were pruned or requeued since."""
-    by_id: dict[UUID, Task] = {}
-    for engine in {engine.alias: engine for _, engine, _ in found}.values():
-        rows = engine.by_ids([pk for _, mine, pk in found if mine is engine])
-        columns = ("task_type", "queue_name", "status", "attempts", "max_attempts", "polls", "finished_at")
-        texts = {f"{name}_text": raw(name) for name in ("errors", "worker_ids", "args", "kwargs")}
-        by_id |= {row.pk: row for row in rows.only(*columns, "last_attempted_at", "backend").annotate(**texts)}
-    return (by_id[pk] for _, _, pk in found if pk in by_id and by_id[pk].finished_at is not None)
+    rows: dict[UUID, Task] = {}
+    texts = {f"{name}_text": raw(name) for name in ("errors", "worker_ids", "args", "kwargs")}
+    for engine in {engine for *_, engine in found}:
+        mine = engine.by_ids([pk for _, pk, its_engine in found if its_engine is engine])
+        rows |= {row.pk: row for row in mine.only(*COLUMNS).annotate(**texts) if row.finished_at is not None}
+    return (rows[pk] for _, pk, _ in found if pk in rows)
 
 
 def _lines(task: Task, width: int | None) -> Iterator[str]:
     """Yield one long line for `grep`, or lines that fit a terminal."""
-    at, error = task.finished_at, " ".join(_error(task).split())
-    assert at is not None
-    moment = local(at)
+    assert task.finished_at is not None
+    error = " ".join(_error(task).split())
     attempt = attempts_text(task, _starts(task))
-    parts = [f"{moment:%H:%M:%S}", f"{task.status:<10}", str(task.pk)]
+    took = duration(task.finished_at - task.last_attempted_at).replace(" ", "") if task.last_attempted_at else ""
+    parts = [f"{local(task.finished_at):%H:%M:%S}", f"{task.status:<10}", str(task.pk)]
     if width is None:
-        yield " ".join([*parts, task.task_type, f"queue={task.queue_name}", attempt, _took(task), error]).rstrip()
+        yield " ".join([*parts, task.task_type, f"queue={task.queue_name}", attempt, took, error]).rstrip()
         return
-    yield shorten_end(" ".join([*parts, f"{attempt:>3}", f"{_took(task):>5}", short_type(task.task_type)]), width)
-    if error:
-        yield shorten_end(f"{'':20}{error}", width)
+    for line in (" ".join([*parts, f"{attempt:>3}", f"{took:>5}", short_type(task.task_type)]), f"{'':20}{error}"):
+        if line.strip():
+            yield line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def _starts(task: Task) -> int:
     return len(listed(read(task.worker_ids_text)))  # type: ignore[attr-defined]
-
-
-def _took(task: Task) -> str:
-    if task.finished_at is None or task.last_attempted_at is None:
-        return ""
-    return duration(task.finished_at - task.last_attempted_at).replace(" ", "")
 
 
 def _error(task: Task) -> str:

@@ -54,8 +54,9 @@ def write_run(request: HttpRequest, run: BulkRun, database: str, chosen_by: str 
     An entry each would double the size of a table that is never pruned, and a statement for a thousand tasks does not
     return which of them it changed. chosen_by: the filter; None if the tasks were selected by hand.
     """
-    if run.result.affected > len(run.changed_ids):
-        title = ngettext("%(number)s task", "%(number)s tasks", run.result.total) % numbers_of(Count(run.result.total))
+    total = run.result.total()
+    if run.affected > len(run.changed_ids):
+        title = ngettext("%(number)s task", "%(number)s tasks", total) % numbers_of(Count(total))
         if chosen_by is None:
             message = _("%(action)s: %(result)s Selected by hand. One entry for all: they were more than %(limit)d.")
         else:
@@ -64,8 +65,8 @@ def write_run(request: HttpRequest, run: BulkRun, database: str, chosen_by: str 
         add_entries(request, [(Task, None, title, message % values)])
         return
     message = str(run.action.label)
-    if run.result.total > 1:
-        message = _("%(action)s (one of %(count)d selected tasks)") % {"action": message, "count": run.result.total}
+    if total > 1:
+        message = _("%(action)s (one of %(count)d selected tasks)") % {"action": message, "count": total}
     rows = Task.objects.using(database).only("task_type").in_bulk(run.changed_ids)  # some may be pruned by now
     add_entries(request, ((Task, pk, str(rows.get(pk, pk)), message) for pk in run.changed_ids))
 

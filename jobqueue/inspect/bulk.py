@@ -7,8 +7,9 @@ A filter is read again when the action runs. Bounds exclude tasks that were enqu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import reduce
 from operator import or_
@@ -23,40 +24,14 @@ from jobqueue.engine.clock import read_clock
 from jobqueue.inspect.formatting import Text
 from jobqueue.inspect.queries import Count, count, status_condition
 from jobqueue.models import Task
-from jobqueue.records import FINAL, LIVE, Status
+from jobqueue.records import FINAL, LIVE, CancelReport, RequeueReport, Status
 
 PAGE = 10_000  # ids per query
 BATCH = 1000  # ids per statement
 MAX_SINGLE = 100  # up to so many tasks, each is a batch and a log entry of its own: one page of the admin's list
 BUDGET_SECONDS = 10.0  # per request
 SAMPLES = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BulkResult:
-    """
-    Numbers of tasks.
-
-    changed: requeued, cancelled at once, or woken. requested: running tasks that were asked to stop. key_taken: not
-    requeued, because an active task has their key. skipped: in another state, or deleted. busy: locked by others.
-    """
-
-    changed: int = 0
-    requested: int = 0
-    key_taken: int = 0
-    skipped: int = 0
-    busy: int = 0
-
-    def __add__(self, other: BulkResult) -> BulkResult:
-        return BulkResult(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
-
-    @property
-    def affected(self) -> int:
-        return self.changed + self.requested
-
-    @property
-    def total(self) -> int:
-        return sum(asdict(self).values())
+UNCHANGED = ("key_taken", "skipped", "busy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,32 +39,23 @@ class BulkAction:
     """
     One action on many tasks.
 
-    statuses: the tasks it can change. participle: the name of `changed` for programs. label_many, button, forecast: of
-    the list and its confirmation page. sentences: by field of the result, in the order in which they are shown.
+    statuses: the tasks it can change. perform: returns numbers of tasks by what became of them. sentences: for each of
+    these, in the order in which they are shown. label_many, button, forecast: of the list and its confirmation page.
     """
 
     name: str
-    participle: str
     label: Text
     label_many: Text = ""
     button: Text = ""
     forecast: Text = ""
     sentences: Mapping[str, Text]
     statuses: tuple[Status, ...]
-    perform: Callable[[Sequence[UUID], str | None], BulkResult]
+    perform: Callable[[Sequence[UUID], str | None], Mapping[str, int]]
 
     @property
     def condition(self) -> Q:
         """The tasks it can change, as the partial indexes state it."""
         return reduce(or_, (status_condition(status) for status in self.statuses))
-
-    def describe(self, result: BulkResult) -> str:
-        numbers = {name: number for name in self.sentences if (number := getattr(result, name))}
-        shown = (str(self.sentences[name] % numbers_of(Count(number))) for name, number in numbers.items())
-        return " ".join(shown) or _("No task matched.")
-
-    def as_json(self, result: BulkResult) -> dict[str, int]:
-        return {self.participle if name == "changed" else name: getattr(result, name) for name in self.sentences}
 
 
 def numbers_of(number: Count) -> dict[str, object]:
@@ -97,27 +63,14 @@ def numbers_of(number: Count) -> dict[str, object]:
     return {"count": number.number, "number": number}
 
 
-def _requeue(ids: Sequence[UUID], backend: str | None) -> BulkResult:
-    report = api.requeue(ids, backend=backend)
-    return BulkResult(
-        changed=report.requeued, key_taken=report.key_taken, skipped=report.skipped, busy=len(report.busy)
-    )
+def _numbers(report: RequeueReport | CancelReport) -> dict[str, int]:
+    values = {one.name: getattr(report, one.name) for one in fields(report)}
+    return {name: value if isinstance(value, int) else len(value) for name, value in values.items()}
 
 
-def _cancel(ids: Sequence[UUID], backend: str | None, *, tree: bool = False) -> BulkResult:
-    report = api.cancel(ids, backend=backend, tree=tree)
-    return BulkResult(
-        changed=report.cancelled, requested=report.requested, skipped=report.skipped, busy=len(report.busy)
-    )
-
-
-def _cancel_tree(ids: Sequence[UUID], backend: str | None) -> BulkResult:
-    return _cancel(ids, backend, tree=True)
-
-
-def _wake(ids: Sequence[UUID], backend: str | None) -> BulkResult:
+def _wake(ids: Sequence[UUID], backend: str | None) -> Mapping[str, int]:
     woken = sum(api.wake(ids, backend=alias) for alias in (api.aliases() if backend is None else [backend]))
-    return BulkResult(changed=woken, skipped=len(ids) - woken)
+    return {"woken": woken, "skipped": len(ids) - woken}
 
 
 BUSY = ngettext_lazy(
@@ -127,7 +80,6 @@ BUSY = ngettext_lazy(
 )
 REQUEUE = BulkAction(
     name="requeue",
-    participle="requeued",
     label=gettext_lazy("Requeue"),
     label_many=gettext_lazy("Requeue selected %(verbose_name_plural)s"),
     button=ngettext_lazy("Requeue %(number)s task", "Requeue %(number)s tasks", "count"),
@@ -137,7 +89,7 @@ REQUEUE = BulkAction(
         "count",
     ),
     sentences={
-        "changed": ngettext_lazy("Requeued %(number)s task.", "Requeued %(number)s tasks.", "count"),
+        "requeued": ngettext_lazy("Requeued %(number)s task.", "Requeued %(number)s tasks.", "count"),
         "key_taken": ngettext_lazy(
             "Skipped %(number)s task: an active task has the same key.",
             "Skipped %(number)s tasks: active tasks have the same keys.",
@@ -151,11 +103,10 @@ REQUEUE = BulkAction(
         "busy": BUSY,
     },
     statuses=(Status.FAILED, Status.CANCELLED),
-    perform=_requeue,
+    perform=lambda ids, backend: _numbers(api.requeue(ids, backend=backend)),
 )
 CANCEL = BulkAction(
     name="cancel",
-    participle="cancelled",
     label=gettext_lazy("Cancel"),
     label_many=gettext_lazy("Cancel selected %(verbose_name_plural)s"),
     button=ngettext_lazy("Cancel %(number)s task", "Cancel %(number)s tasks", "count"),
@@ -165,7 +116,7 @@ CANCEL = BulkAction(
         "count",
     ),
     sentences={
-        "changed": ngettext_lazy("Cancelled %(number)s task.", "Cancelled %(number)s tasks.", "count"),
+        "cancelled": ngettext_lazy("Cancelled %(number)s task.", "Cancelled %(number)s tasks.", "count"),
         "requested": ngettext_lazy(
             "Asked %(number)s running task to stop.", "Asked %(number)s running tasks to stop.", "count"
         ),
@@ -177,15 +128,18 @@ CANCEL = BulkAction(
         "busy": BUSY,
     },
     statuses=LIVE,
-    perform=_cancel,
+    perform=lambda ids, backend: _numbers(api.cancel(ids, backend=backend)),
 )
-CANCEL_TREE = replace(CANCEL, label=gettext_lazy("Cancel with descendants"), perform=_cancel_tree)
+CANCEL_TREE = replace(
+    CANCEL,
+    label=gettext_lazy("Cancel with descendants"),
+    perform=lambda ids, backend: _numbers(api.cancel(ids, backend=backend, tree=True)),
+)
 WAKE = BulkAction(
     name="wake",
-    participle="woken",
     label=gettext_lazy("Wake now"),
     sentences={
-        "changed": ngettext_lazy(
+        "woken": ngettext_lazy(
             "Woke %(number)s task. It runs as soon as an executor has a free slot.",
             "Woke %(number)s tasks. They run as soon as executors have free slots.",
             "count",
@@ -264,40 +218,42 @@ class Preview:
         )
 
 
-@dataclass(slots=True)
 class BulkRun:
     """
-    An action on batches of tasks, and the sum of their results.
+    An action on batches of tasks.
 
-    changed_ids: the tasks that were changed, if each was a batch of its own. resume_at: the newest task that was not
-    handled when the time was up.
+    result: the sums of their numbers. changed_ids: the tasks that were changed, if each was a batch of its own.
+    resume_at: the newest task that was not handled when the time was up.
     """
 
-    action: BulkAction
-    backend: str | None = None
-    result: BulkResult = field(default_factory=BulkResult)
-    changed_ids: list[UUID] = field(default_factory=list)
-    resume_at: UUID | None = None
+    def __init__(self, action: BulkAction, backend: str | None = None) -> None:
+        self.action, self.backend = action, backend
+        self.result = Counter(dict.fromkeys(action.sentences, 0))
+        self.changed_ids: list[UUID] = []
+        self.resume_at: UUID | None = None
+
+    @property
+    def affected(self) -> int:
+        return self.result.total() - sum(self.result[name] for name in UNCHANGED)
 
     def perform(self, ids: Sequence[UUID]) -> None:
-        result = self.action.perform(ids, self.backend)
-        self.result += result
-        if len(ids) == 1 and result.affected:
+        before = self.affected
+        numbers = self.action.perform(ids, self.backend)
+        self.result.update({name: numbers.get(name, 0) for name in self.result})
+        if len(ids) == 1 and self.affected > before:
             self.changed_ids.append(ids[0])
 
     def __str__(self) -> str:
-        return self.action.describe(self.result)
+        numbers = {name: number for name, number in self.result.items() if number}
+        shown = (str(self.action.sentences[name] % numbers_of(Count(number))) for name, number in numbers.items())
+        return " ".join(shown) or _("No task matched.")
 
 
 def perform_ids(action: BulkAction, ids: Sequence[UUID]) -> BulkRun:
     """Perform an action on tasks by id. Tasks that are left when locks have used up the time count as busy."""
-    run = BulkRun(action)
-    deadline = time.monotonic() + BUDGET_SECONDS
-    for batch in batches(ids, _batch_size(ids)):
-        if time.monotonic() > deadline and run.result.total:
-            run.result += BulkResult(busy=len(batch))
-        else:
-            run.perform(batch)
+    run = _perform(action, [ids])
+    run.result["busy"] += len(ids) - run.result.total()
+    run.resume_at = None
     return run
 
 
@@ -307,23 +263,28 @@ def perform_matching(action: BulkAction, rows: QuerySet[Task], bounds: Bounds) -
 
     The engine checks each task's state again, so tasks that executors have changed since count as skipped.
     """
+    return _perform(action, _pages(rows.filter(bounds.condition, action.condition).order_by("-pk")))
+
+
+def _pages(rows: QuerySet[Task]) -> Iterator[list[UUID]]:
+    page = rows
+    while ids := list(page.values_list("pk", flat=True)[:PAGE]):
+        yield ids
+        page = rows.filter(pk__lt=ids[-1])
+
+
+def _perform(action: BulkAction, pages: Iterable[Sequence[UUID]]) -> BulkRun:
     run = BulkRun(action)
     deadline = time.monotonic() + BUDGET_SECONDS
-    rows = rows.filter(bounds.condition, action.condition).order_by("-pk")
-    ids = list(rows.values_list("pk", flat=True)[:PAGE])
-    size = _batch_size(ids)
-    while ids:
+    size = 0
+    for ids in pages:
+        size = size or (1 if len(ids) <= MAX_SINGLE else BATCH)
         for batch in batches(ids, size):
-            if time.monotonic() > deadline and run.result.total:
+            if time.monotonic() > deadline and run.result.total():
                 run.resume_at = batch[0]
                 return run
             run.perform(batch)
-        ids = list(rows.filter(pk__lt=ids[-1]).values_list("pk", flat=True)[:PAGE])
     return run
-
-
-def _batch_size(ids: Sequence[UUID]) -> int:
-    return 1 if len(ids) <= MAX_SINGLE else BATCH
 
 
 def batches(ids: Sequence[UUID], size: int) -> Iterator[Sequence[UUID]]:

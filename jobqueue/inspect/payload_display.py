@@ -52,6 +52,11 @@ def read(text: str | None, max_characters: int | None = None) -> Any:
         return UNREADABLE
 
 
+def listed(value: Any) -> list[Any]:
+    """Return a list unchanged, and an empty one for other values."""
+    return value if isinstance(value, list) else []
+
+
 def show(
     value: Any,
     patterns: Sequence[str],

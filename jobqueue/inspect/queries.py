@@ -6,7 +6,7 @@ Each status is read in the order of the index that serves it, so wrong statistic
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,6 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.task_filter import TaskFilter
 from jobqueue.models import TaskQuerySet
 from jobqueue.records import FINAL, Status
 
@@ -47,6 +46,23 @@ class Count:
 
     def __bool__(self) -> bool:
         return self.number > 0 or self.is_more
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """The tasks that a command works on. Empty: all. tasks: full names, or their last components."""
+
+    statuses: tuple[Status, ...] = ()
+    queues: Collection[str] = ()
+    tasks: Collection[str] = ()
+
+    def matches(self, queue_name: str, task_type: str) -> bool:
+        is_task = not self.tasks or task_type in self.tasks or task_type.rpartition(".")[2] in self.tasks
+        return is_task and (not self.queues or queue_name in self.queues)
+
+    def __str__(self) -> str:
+        names = {"status": self.statuses, "task": self.tasks, "queue": self.queues}
+        return ", ".join(f"{name} {' or '.join(values)}" for name, values in names.items() if values)
 
 
 def capped(number: int) -> Count:
@@ -111,6 +127,6 @@ def newest(
     """Return moments and ids of the tasks that ended last with a status, newest first, among the newest CAP."""
     rows = of_status(engine, status).order_by("-finished_at")
     rows = rows.filter(finished_at__gte=since) if since is not None else rows
-    size = CAP if task_filter.is_narrow else limit
+    size = CAP if task_filter.queues or task_filter.tasks else limit
     found = rows.values_list("finished_at", "pk", "queue_name", "task_type")[:size]
     return [(at, pk) for at, pk, queue, task in found if at is not None and task_filter.matches(queue, task)][:limit]

@@ -19,7 +19,7 @@ from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.explain import Surroundings, explain
 from jobqueue.inspect.formatting import attempt_number, headline
 from jobqueue.inspect.inbox import actor_of, read_inbox
-from jobqueue.inspect.payload_display import raw, read, secrets_of, show, show_arguments, why_masked
+from jobqueue.inspect.payload_display import listed, raw, read, secrets_of, show, show_arguments, why_masked
 from jobqueue.inspect.tree import read_ancestors, read_tree
 from jobqueue.models import Executor, Queue, Task
 from jobqueue.serialization.redaction import Secrets, redact, redact_text
@@ -114,11 +114,6 @@ def masked_errors(errors: Any, patterns: Sequence[str], secrets: Secrets) -> lis
         for entry in listed(errors)
         if isinstance(entry, Mapping)
     ]
-
-
-def listed(value: Any) -> list[Any]:
-    """Return a list unchanged, and an empty one for other values."""
-    return value if isinstance(value, list) else []
 
 
 def surroundings(task: Task, database: str, **known: Any) -> Surroundings:

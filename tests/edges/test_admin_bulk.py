@@ -244,7 +244,7 @@ def test_locked_tasks_take_no_longer_than_the_budget(make, monkeypatch):
 
     run = bulk.perform_ids(bulk.CANCEL, [row.pk for row in rows])
 
-    assert (run.result.changed, run.result.busy) == (1, 2)
+    assert (run.result["cancelled"], run.result["busy"]) == (1, 2)
 
 
 def test_cancelled_task_that_is_pruned_at_once_is_logged(act, make, monkeypatch):
@@ -252,7 +252,7 @@ def test_cancelled_task_that_is_pruned_at_once_is_logged(act, make, monkeypatch)
 
     def cancel(ids, backend):
         Task.objects.using(row.backend).filter(pk__in=ids).delete()
-        return bulk.BulkResult(changed=1)
+        return {"cancelled": 1}
 
     monkeypatch.setattr("jobqueue.admin.tasks.CANCEL", replace(bulk.CANCEL, perform=cancel))
 

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from io import StringIO
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from jobqueue import api
-from jobqueue.cli import bulk, progress
+from jobqueue.cli import bulk
 from jobqueue.engine import engine_for
 from jobqueue.inspect.queries import Count, walk
 from jobqueue.models import Executor, InboxMessage, Queue, Task
@@ -150,21 +151,21 @@ class TestRequeueAndCancel:
 
     def test_ctrl_c_ends_after_the_batch_and_reports(self, make, run, monkeypatch) -> None:
         made = [make(failed=True) for _ in range(6)]
-        original, done = progress.Progress.add, []
+        requeue, done = api.requeue, []
 
-        def add(self: progress.Progress, count: int) -> bool:
-            done.append(count)
-            if sum(done) == 4:
+        def interrupted(ids: Any, **options: Any) -> Any:
+            done.extend(ids)
+            if len(done) == 4:
                 os.kill(os.getpid(), signal.SIGINT)
-            return original(self, count)
+            return requeue(ids, **options)
 
-        monkeypatch.setattr(progress.Progress, "add", add)
+        monkeypatch.setattr(api, "requeue", interrupted)
         before = signal.getsignal(signal.SIGINT)
 
         result = run("requeue", "--failed", "--yes", "--batch", 2)
 
         assert (result.code, result.out) == (130, "Requeued 4 tasks.\n")
-        assert "Stopping after this batch" in result.err
+        assert "\nStopping after this batch" in result.err
         assert sorted(map(status_of, made)) == ["FAILED"] * 2 + ["READY"] * 4
         assert signal.getsignal(signal.SIGINT) is before
 
@@ -420,16 +421,18 @@ class TestProgress:
         err = StringIO()
         monkeypatch.setattr(err, "isatty", lambda: is_terminal)
         monkeypatch.setattr("sys.stderr", err)
-        with progress.progress(console(err), "deleted", Count(9000)) as work:
-            work.add(1000)
-        assert calls == ([(9000, "deleted", err), 1000, "closed"] if is_terminal else [])
+        assert not console(err).progress(iter([1000]), "prune", Count(9000))
+        assert calls == ([(9000, "prune", err), 1000, "closed"] if is_terminal else [])
         assert err.getvalue() == ""
 
     def test_second_ctrl_c_ends_at_once(self) -> None:
-        with progress.progress(console(), "deleted", Count()):
+        def batches() -> Iterator[int]:
             os.kill(os.getpid(), signal.SIGINT)
-            with pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+            yield 1
+
+        with pytest.raises(KeyboardInterrupt):
+            console().progress(batches(), "prune", Count())
 
 
 class TestExecutors:

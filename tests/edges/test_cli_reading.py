@@ -19,10 +19,9 @@ from django.http import HttpRequest
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.cli.backends import engine_of
-from jobqueue.cli.tables import Column, table
+from jobqueue.cli.console import Column, table_lines
 from jobqueue.inspect import audit_log, queries, stats
-from jobqueue.inspect.queries import of_status, walk
-from jobqueue.inspect.task_filter import TaskFilter
+from jobqueue.inspect.queries import TaskFilter, of_status, walk
 from jobqueue.records import Status
 from jobqueue.serialization.ids import new_id
 from tests.edges.cli import BOTH, jobqueue
@@ -311,7 +310,7 @@ def test_ascii_stdout_is_no_traceback(process_environment: dict[str, str]) -> No
 
 def test_table_shortens_the_widest_flexible_column() -> None:
     columns = [Column("NAME", is_flexible=True), Column("N", is_right=True)]
-    lines = list(table(columns, [["shop.tasks.send_receipt", "1"], ["b", "1,000"]], width=20))
+    lines = list(table_lines(columns, [["shop.tasks.send_receipt", "1"], ["b", "1,000"]], width=20))
     assert lines == ["NAME               N", "shop…_receipt      1", "b              1,000"]
 
 

@@ -20,7 +20,7 @@ from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.engine.postgres.connection import statement
 from jobqueue.engine.postgres.messages import PostgresMessages
 from jobqueue.inspect import queries, stats
-from jobqueue.inspect.task_filter import TaskFilter
+from jobqueue.inspect.queries import TaskFilter
 from jobqueue.models import Executor, Task
 from jobqueue.records import FINAL, Effects, NewMessage, Outcome, PoolName, Status
 from tests.engine.bench import Bench, new, outcome

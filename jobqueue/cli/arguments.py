@@ -1,0 +1,80 @@
+"""Values of the command line. Each reader raises ArgumentTypeError that names the valid forms."""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.utils.dateparse import parse_datetime
+from django.utils.timezone import is_naive, make_aware
+
+from jobqueue.api.queues import MAX_RUNNING_LIMIT
+
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+MAX_DURATION = timedelta(days=100 * 365)
+
+
+def duration(text: str) -> timedelta:
+    """Read 90s, 30m, 12h, 14d or 2w. A number without a unit is refused, because it is ambiguous."""
+    found = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)([smhdw])", text.strip(), re.ASCII)
+    try:
+        length = timedelta(**{UNITS[found[2]]: float(found[1])}) if found else None
+    except OverflowError:
+        length = None
+    if length is None or length > MAX_DURATION:
+        raise ArgumentTypeError(f"must be a number with a unit, such as 90s, 30m, 12h, 14d or 2w, not {text!r}")
+    return length
+
+
+def moment(text: str) -> timedelta | datetime:
+    """Read a duration from now, or a moment; one without a zone is in the site's zone."""
+    try:
+        return duration(text)
+    except ArgumentTypeError:
+        pass
+    try:
+        parsed = parse_datetime(text)
+    except ValueError:
+        parsed = None
+    if parsed is None:
+        raise ArgumentTypeError(f"must be a duration (30m) or a moment (2030-01-31T09:00), not {text!r}")
+    return make_aware(parsed) if settings.USE_TZ and is_naive(parsed) else parsed
+
+
+def within(low: int, high: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers in a range."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = low - 1
+        if not low <= number <= high:
+            raise ArgumentTypeError(f"must be a whole number from {low:,} to {high:,}, not {text!r}")
+        return number
+
+    return read
+
+
+def limit(text: str) -> int | None:
+    """Read a concurrency limit, or `none`."""
+    try:
+        return None if text.lower() == "none" else within(1, MAX_RUNNING_LIMIT)(text)
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(f"{error}, or none (to run none: manage.py jobqueue pause)") from None
+
+
+def json_value(text: str, kind: type = object) -> Any:
+    """Read JSON. kind: list or dict, if it must be one."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentTypeError(f"must be JSON (strings need quotes): {error}") from None
+    if not isinstance(value, kind):
+        raise ArgumentTypeError(f"must be a JSON {'list' if kind is list else 'object'}, not {text!r}")
+    return value
