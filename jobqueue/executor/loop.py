@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -57,36 +57,17 @@ UNLIMITED = 1_000_000
 @dataclass(slots=True)
 class Counters:
     """
-    What this process did, for its last log line and for tests.
+    What this process did.
 
-    claimed: without tasks that were released before they started. polled: polls of actors that did not end.
-    undelivered: messages that no task will read. turns: of the loop.
+    claimed: without tasks that were released before they started. undelivered: messages that no task will read.
+    turns: of the loop.
     """
 
     claimed: int = 0
     finished: int = 0
-    polled: int = 0
-    retried: int = 0
-    released: int = 0
     lost: int = 0
     undelivered: int = 0
     turns: int = 0
-
-    def add(self, completed: CompletedAttempt, status: Status | None) -> None:
-        """Count one confirmed attempt. status: the state that its task entered, None where the claim was lost."""
-        self.undelivered += completed.undelivered
-        if status is None:
-            self.lost += 1
-        elif status in FINAL:
-            self.finished += 1
-        elif completed.running.started_at is None:
-            self.claimed -= 1
-        elif completed.outcome.has_succeeded:
-            self.polled += 1
-        elif status is Status.READY:
-            self.released += 1
-        else:
-            self.retried += 1
 
 
 class ExecutorLoop(threading.Thread):
@@ -138,7 +119,7 @@ class ExecutorLoop(threading.Thread):
         self._completed: deque[CompletedAttempt] = deque()  # from the pools
         self._announcements: list[tuple[CompletedAttempt, Status]] = []
         self._queues_with_work: set[str] = set()  # of which other executors are to be notified
-        self._misplaced: dict[UUID, PoolName] = {}
+        self._misplaced: dict[PoolName, list[UUID]] = {name: [] for name in self.pools}  # ids by their right pool
         self._should_pause = False
         self._has_released_all = False
         self._wakeup = threading.Event()
@@ -322,7 +303,7 @@ class ExecutorLoop(threading.Thread):
         return claims
 
     def _submit(self, claims: ClaimedBatch) -> None:
-        """Give claimed tasks to their pools. A task that is stored with another pool goes back when it does not fit."""
+        """Give claimed tasks to their pools."""
         if not claims:
             return
         failpoint("claim.after")
@@ -333,35 +314,26 @@ class ExecutorLoop(threading.Thread):
         tasks = [RunningTask(claimed, self._identity, messages.get(claimed.id, ())) for claimed in claims]
         failpoint("begin")
         self.running_tasks.add(tasks)
-        placed: dict[PoolName, list[RunningTask]] = {name: [] for name in self.pools}
-        misplaced: dict[PoolName, list[RunningTask]] = {name: [] for name in self.pools}
+        by_pool: dict[PoolName, list[RunningTask]] = defaultdict(list)
         for task in tasks:
-            stored = PoolName(task.claimed.pool)
-            right = registry.pool_of(task.claimed.task_type) or stored
-            (placed if right is stored else misplaced)[right].append(task)
-        for name, pool in self.pools.items():
-            pool.submit(placed[name])
-            room = pool.capacity()
-            pool.submit(misplaced[name][:room])
-            self._release(misplaced[name][room:])
-            self._misplaced |= {task.id: name for task in misplaced[name]}
+            # Tasks of SQL, or of code in which their function was another, may be stored with the wrong pool.
+            by_pool[registry.pool_of(task.claimed.task_type) or PoolName(task.claimed.pool)].append(task)
+        for name, of_pool in by_pool.items():
+            self.pools[name].submit(of_pool)
+            self._misplaced[name] += [task.id for task in of_pool if task.claimed.pool != name]
 
     def _correct_pools(self) -> None:
-        """Store the right pool of tasks that were enqueued by SQL, or by code in which their function was another."""
-        for name in self.pools if self._misplaced else ():
-            self.engine.move_to_pool([pk for pk, pool in self._misplaced.items() if pool is name], name)
-        self._misplaced.clear()
+        for name, ids in self._misplaced.items():
+            if ids:
+                self.engine.move_to_pool(ids, name)
+                ids.clear()
 
     def _evict_waiting(self) -> None:
         """Release tasks that wait too long for a slot, and all of them for a stop or an isolated task."""
         seconds = 0.0 if self.is_draining or self._isolation.is_waiting else EVICT_SECONDS
         for pool in self.pools.values():
-            self._release(pool.evict(seconds))
-
-    def _release(self, tasks: Iterable[RunningTask]) -> None:
-        for task in tasks:
-            self._complete(release_unstarted(task))
-            self._wakeup.set()
+            for task in pool.evict(seconds):
+                self._complete(release_unstarted(task))
 
     def _release_all(self) -> None:
         self.engine.release_unknown_claims(self.executor_id, self.abandoned_tasks)
@@ -398,8 +370,9 @@ class ExecutorLoop(threading.Thread):
         self.running_tasks.remove(task)
         self._isolation.ended()
         self._policy.freed(task.claimed.queue_name)
-        self.counts.add(completed, status)
+        self.counts.undelivered += completed.undelivered
         if status is None:
+            self.counts.lost += 1
             logger.warning(
                 "task.commit_rejected task=%s id=%s",
                 printable(task.claimed.task_type),
@@ -407,6 +380,10 @@ class ExecutorLoop(threading.Thread):
                 extra=task_fields(task),
             )
             return
+        if status in FINAL:
+            self.counts.finished += 1
+        elif task.started_at is None:
+            self.counts.claimed -= 1
         if status in WAITING:
             self._maintenance.expect_wake(completed.outcome)
         if has_made_ready(completed.outcome, status):

@@ -178,7 +178,7 @@ def test_a_commit_that_did_not_take_place_is_made_up_for(
     assert (row.status, row.claim_number, row.attempts, row.errors) == (Status.SUCCESSFUL, 2, 0, [])
     assert tasks.written() == ["fine"]
     assert [task_result.id for task_result in told] == [result.id]
-    assert (running.loop.counts.released, running.loop.counts.finished) == (1, 1)
+    assert running.loop.counts.finished == 1
 
 
 def no_room(*_: Any, **__: Any) -> None:

@@ -181,8 +181,9 @@ def test_wrongly_stored_tasks_are_claimed_once_beyond_the_room(start: Start) -> 
     running = start(threads=4, async_slots=2, poll_interval=0.05)
     gates["long"].wait_for(2)
     wait_for(lambda: not Task.objects.filter(pool=PoolName.THREADS).exists())
-    wait_for_turns(running)
 
+    wait_for(lambda: Task.objects.running().count() == 2, "the release of those that do not fit")
+    wait_for_turns(running)
     assert Task.objects.running().count() == 2
     assert max(Task.objects.values_list("claim_number", flat=True)) == 1
 

@@ -59,7 +59,6 @@ def test_stop_releases_overdue_tasks_without_an_attempt(start: Start, body: Any,
     row = row_of(result)
     assert (row.status, row.rank, row.attempts, row.errors) == (Status.READY, rank, 0, [])
     assert row.worker_ids == [str(running.process.executor_id)]  # it was started, all the same
-    assert running.loop.counts.released == 1
 
 
 def test_an_error_on_the_way_out_burns_no_attempt_either(start: Start) -> None:

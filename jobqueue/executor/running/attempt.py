@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from typing import Any
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from jobqueue.actor import PollContext
 from jobqueue.conf import Options
@@ -49,45 +49,32 @@ class ExecutorIdentity:
         return self.engine.options
 
 
-class RunningTask:
+class RunningTask(Struct, eq=False):
     """
     One claimed task, from the claim to the commit of its outcome.
 
     Between arm() and disarm() its body runs and may be interrupted; the lock keeps an interruption
     from arriving once the body has ended and its commit begins.
+
+    messages: unread when it was claimed. process: the process that has the claim; a forked copy does not have it.
+    finishes_when_cancelled: a poll of an actor is short, and ends before its task does. The moments are of
+    time.monotonic(): deadline_at, when its timeout ends; first_interrupted_at and interrupted_at, when its body was
+    interrupted first and last.
     """
 
-    __slots__ = (
-        "_lock",
-        "_stopper",
-        "claimed",
-        "claimed_at",
-        "deadline_at",
-        "finishes_when_cancelled",
-        "first_interrupted_at",
-        "identity",
-        "interrupted_at",
-        "messages",
-        "process",
-        "reason",
-        "started_at",
-    )
-
-    def __init__(
-        self, claimed: ClaimedTask, identity: ExecutorIdentity, messages: Sequence[StoredMessage] = ()
-    ) -> None:
-        self.claimed, self.identity = claimed, identity
-        self.messages = messages  # unread when it was claimed
-        self.process = this_process()  # the process that has the claim; a forked copy does not have it
-        self.finishes_when_cancelled = False  # a poll of an actor is short, and ends before its task does
-        self.claimed_at = time.monotonic()
-        self.started_at: float | None = None
-        self.deadline_at: float | None = None  # monotonic; when its timeout ends
-        self.first_interrupted_at: float | None = None  # monotonic; when its body was first interrupted, and last
-        self.interrupted_at: float | None = None
-        self.reason: type[Interrupted] | None = None
-        self._stopper: Stopper | None = None
-        self._lock = threading.RLock()
+    claimed: ClaimedTask
+    identity: ExecutorIdentity
+    messages: Sequence[StoredMessage] = ()
+    process: object = field(default_factory=this_process)
+    finishes_when_cancelled: bool = False
+    claimed_at: float = field(default_factory=time.monotonic)
+    started_at: float | None = None
+    deadline_at: float | None = None
+    first_interrupted_at: float | None = None
+    interrupted_at: float | None = None
+    reason: type[Interrupted] | None = None
+    _stopper: Stopper | None = None
+    _lock: Any = field(default_factory=threading.RLock)
 
     @property
     def id(self) -> UUID:
