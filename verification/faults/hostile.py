@@ -19,7 +19,7 @@ from jobqueue.models import Task
 from tests.executor.harness import gates
 
 AT_ONCE = Backoff(base=0.0, jitter=0.0)
-prepared_values: dict[int, Any] = {}  # values that bodies return or raise, in the process of the tests
+prepared_calls: dict[int, Callable[[], Any]] = {}  # what bodies call, in the process of the tests
 
 
 @task(max_attempts=1)
@@ -28,35 +28,14 @@ def echo(*args: Any, **kwargs: Any) -> list[Any]:
 
 
 @task(max_attempts=1)
-def give(number: int) -> Any:
-    return prepared_values[number]
+def perform(number: int) -> Any:
+    return prepared_calls[number]()
 
 
 @task(max_attempts=1)
-async def give_later(number: int) -> Any:
+async def perform_later(number: int) -> Any:
     await asyncio.sleep(0)
-    return prepared_values[number]
-
-
-@task(max_attempts=1)
-def fail(number: int) -> NoReturn:
-    raise prepared_values[number]
-
-
-@task(max_attempts=1)
-async def fail_later(number: int) -> NoReturn:
-    await asyncio.sleep(0)
-    raise prepared_values[number]
-
-
-@task(max_attempts=1)
-def dive(kind: str) -> Any:
-    return DIVES[kind]()
-
-
-@task(max_attempts=1)
-async def dive_later(kind: str) -> Any:
-    return DIVES[kind]()
+    return prepared_calls[number]()
 
 
 @task(max_attempts=1)
@@ -106,23 +85,19 @@ class FallingMapping(dict[str, Any]):
         fall()
 
 
-def raise_falling() -> NoReturn:
-    raise FallingToString
+def raise_error(error: BaseException) -> NoReturn:
+    raise error
 
 
-def hold_itself() -> list[Any]:
-    value: list[Any] = []
-    value.append(value)
-    return value
-
-
+circle: list[Any] = []
+circle.append(circle)
 DIVES: dict[str, Callable[[], Any]] = {
     "falls": fall,
     "catches": fall_and_catch,
-    "message": raise_falling,
+    "message": lambda: raise_error(FallingToString()),
     "result": lambda: FallingMapping(a=1),
     "nested": lambda: nest(100_000),
-    "circle": hold_itself,
+    "circle": lambda: circle,
 }
 
 
@@ -250,10 +225,7 @@ def caused(length: int, *, by_context: bool) -> Exception:
     error = ValueError("first")
     for number in range(length):
         following = ValueError(f"number {number}")
-        if by_context:
-            following.__context__ = error
-        else:
-            following.__cause__ = error
+        setattr(following, "__context__" if by_context else "__cause__", error)
         error = following
     return error
 
@@ -306,11 +278,7 @@ odd_returns = odd_results | odd_actions | st.lists(odd_actions, max_size=3) | st
 # --- rows
 
 
-def as_json(value: Any) -> str:
-    return json.dumps(value)
-
-
-odd_json = plain_json.map(as_json) | st.sampled_from(
+odd_json = plain_json.map(json.dumps) | st.sampled_from(
     ["1" * 5000, "[" * 3000 + "]" * 3000, '{"a":' * 500 + "1" + "}" * 500, "1e6000", '"' + "x" * 100_000 + '"', "null"]
 )
 JSON_COLUMNS = ["args", "kwargs", "options", "metadata", "errors", "worker_ids", "inner_state"]
@@ -329,7 +297,7 @@ odd_columns = st.one_of(
     # A row with minus two billion attempts would be retried two billion times.
     st.tuples(st.just("attempts"), st.sampled_from(["0", "-1", str(2**31 - 1)]), st.just("int")),
 )
-odd_mail = st.one_of(
+odd_message_columns = st.one_of(
     st.tuples(st.just("body"), odd_json, st.just("jsonb")),
     st.tuples(st.sampled_from(["sent_at", "consumed_at"]), odd_moments, st.just("timestamptz")),
     st.tuples(
