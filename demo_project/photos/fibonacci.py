@@ -49,17 +49,17 @@ class Node:
     above: tuple[int, int] | None
 
     @property
-    def letters(self) -> int:
+    def font_size(self) -> int:
         """Return the font size of its text."""
         return max(12, round(0.8 * self.radius))
 
     @property
     def text_y(self) -> int:
-        return self.y + round(0.35 * self.letters)
+        return self.y + round(0.35 * self.font_size)
 
     @property
     def value_y(self) -> int:
-        return self.y + self.radius + self.letters
+        return self.y + self.radius + self.font_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ class Album(models.Model):
     decided_at = models.DateTimeField(null=True, blank=True)
 
     # Written by tell_followers.
-    followers_told = models.PositiveIntegerField(null=True, blank=True)
+    followers_notified = models.PositiveIntegerField(null=True, blank=True)
     followers_task_id = models.UUIDField(null=True, editable=False)
 
     class Meta:

@@ -77,8 +77,8 @@ async def tell_followers(album_id: str) -> dict[str, Any]:
         for number in range(1, FOLLOWERS + 1)
     )
     notified = len(await asyncio.gather(*calls))
-    await Album.objects.filter(pk=album_id).aupdate(followers_told=notified)
-    return {"told": notified, "seconds": round(time.monotonic() - began, 2)}
+    await Album.objects.filter(pk=album_id).aupdate(followers_notified=notified)
+    return {"notified": notified, "seconds": round(time.monotonic() - began, 2)}
 
 
 @task(queue_name="reports", atomic=True, allow_http=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from verification.faults import points
@@ -49,17 +48,13 @@ def storm(plan: Plan) -> Run:
     return lambda env, seed: FaultRunner(env, seed, plan).run()
 
 
-def at_each_point(deed: str) -> Run:
-    return partial(_visit, deed)
+def at_each_point(fault: str) -> Run:
+    return lambda env, seed: points.run_at_points(env, seed, fault)
 
 
 def restarts_behind_pooler(title: str, mode: Mode, times: int, gap_seconds: tuple[float, float]) -> Campaign:
     plan = Plan({"restart_behind_pooler": times}, gap_seconds=gap_seconds, behind_proxy=0.0)
     return Campaign(title, storm(plan), pooler_mode=mode)
-
-
-def _visit(deed: str, env: FaultEnvironment, seed: int) -> Figures:
-    return points.run_at_points(env, seed, deed)
 
 
 MODES: tuple[Mode, ...] = ("session", "transaction")
@@ -170,10 +165,10 @@ FULL = {
         storm(Plan({"full_disk": 5}, gap_seconds=(0.5, 2.0))),
     ),
     **{
-        f"{deed}-points": Campaign(
-            title, at_each_point(deed), PRUNING, leaves_a_rescuer=False, every=2 if deed == "kill" else 5
+        f"{fault}-points": Campaign(
+            title, at_each_point(fault), PRUNING, leaves_a_rescuer=False, every=2 if fault == "kill" else 5
         )
-        for deed, title in {
+        for fault, title in {
             "kill": "executor SIGKILL at each failpoint",
             "freeze": "executor frozen at each failpoint for 1.5 timeouts",
             "term": "SIGTERM at each failpoint",

@@ -266,6 +266,9 @@ class FaultEnvironment(ServerAccess):
             f"the first heartbeat of {process.name}",
         )
 
+    def wait_for_line(self, process: LaunchedProcess, text: str) -> None:
+        self.wait_for(lambda: text in self.log(process), f"{text!r} from {process.name}")
+
     def states(self) -> str:
         return f"tasks: {dict(self.query('SELECT status, count(*) FROM jobqueue_task GROUP BY 1'))}"
 

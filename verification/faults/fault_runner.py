@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from jobqueue.conf import Options
 from verification.faults import server_faults
 from verification.faults.checker import Violation, restarts, violations
 from verification.faults.environment import FaultEnvironment, LaunchedProcess
-from verification.faults.proxy import Where
 
 STRENGTH = 5  # executors at work
 BEHIND_PROXY = 0.4  # share of the executors
@@ -123,6 +123,11 @@ class FaultRunner:
         self.wait(env.timeout_seconds)
         env.remember_usage(self._at_work()[0])
 
+    def behind_proxy(self) -> list[LaunchedProcess]:
+        """Return the executors behind the proxy, at least one."""
+        found = [process for process in self.env.alive() if process.proxy is not None]
+        return found or [self.env.start_executor(through=self.env.proxy)]
+
     def start_missing_executors(self) -> None:
         """Start executors until the planned number is at work."""
         while len(self._at_work()) < self._plan.strength:
@@ -153,7 +158,7 @@ class FaultRunner:
                     self._thaw_at.remove((moment, process))
                     process.send(signal.SIGCONT)
 
-    # --- faults
+    # --- faults of processes and sessions
 
     def victim(self) -> LaunchedProcess:
         """Choose an executor with claimed tasks. Spare the oldest, so that some can rescue."""
@@ -211,16 +216,6 @@ class FaultRunner:
         # The server still accepts connections for some milliseconds.
         self.env.wait_for(lambda: self.env.query("SELECT pg_backend_pid()") != watched, "the server's recovery")
 
-    def kill_postmaster(self) -> None:
-        self.env.forget_connection()
-        self.env.cluster.kill()
-        self.env.cluster.start()
-
-    def outage(self) -> None:
-        """Stop the server for three timeouts. No claim of a live executor may be lost."""
-        with server_faults.outage(self, []):
-            pass
-
     def restart_behind_pooler(self) -> None:
         """Stop the server for some seconds, while the pooler accepts clients."""
         env, pooler = self.env, self.env.pooler
@@ -230,22 +225,6 @@ class FaultRunner:
         self.wait(self.random.uniform(*DOWN_SECONDS))
         env.cluster.start()
         env.wait_for(lambda: pooler.reaches(env.database), "the pooler to reach the server again")
-
-    def cut_before_commit(self) -> None:
-        self._cut("before")
-
-    def cut_after_commit(self) -> None:
-        self._cut("after")
-
-    def _cut(self, where: Where) -> None:
-        cuts = self.env.proxy.cuts
-        self.env.proxy.cut_next_commit(where)
-        if not self.env.proxy.links:
-            self.env.start_executor(through=self.env.proxy)
-        self.env.wait_for(lambda: self.env.proxy.cuts > cuts, "a COMMIT to cut")
-
-    def reset_network(self) -> None:
-        self.env.proxy.cut_all()
 
     def cut_after_login(self) -> None:
         """Cut each new connection after its login, for some seconds. Half of the time, reset the open ones first."""
@@ -258,17 +237,10 @@ class FaultRunner:
         proxy.cuts_logins = False
 
     def slow_network(self) -> None:
-        """Delay each direction by 0.1 s for two seconds, with one reset in between."""
-        self.env.proxy.delay_seconds = 0.1
-        self.wait(1.0)
-        self.env.proxy.cut_all()
-        self.wait(1.0)
-        self.env.proxy.delay_seconds = 0.0
-
-    def black_hole(self) -> None:
-        """Drop all traffic of the executors behind the proxy."""
-        with server_faults.black_hole(self, [process for process in self.env.alive() if process.proxy is not None]):
-            pass
+        """Delay each direction by 0.1 s for three seconds, with one reset in between."""
+        with server_faults.slow_network(self, self.behind_proxy()):
+            self.wait(1.0)
+            self.env.proxy.cut_all()
 
     def full_disk(self) -> None:
         """Let the tables fail to grow for one or two seconds: first half of the writes fail, then all."""
@@ -291,6 +263,13 @@ class FaultRunner:
         self.env.launch("holder", seconds=60.0)
 
 
+def run_server_fault(name: str, runner: FaultRunner) -> None:
+    """Run a fault of the server or network. A fault of the network hits all executors behind the proxy."""
+    victims = runner.behind_proxy() if name in server_faults.THROUGH_PROXY else []
+    with server_faults.ALL[name](runner, victims):
+        pass
+
+
 FAULTS: Mapping[str, Fault] = {
     fault.__name__: fault
     for fault in (
@@ -299,17 +278,14 @@ FAULTS: Mapping[str, Fault] = {
         FaultRunner.kill_sender,
         FaultRunner.terminate_session,
         FaultRunner.kill_backend,
-        FaultRunner.kill_postmaster,
-        FaultRunner.outage,
         FaultRunner.restart_behind_pooler,
-        FaultRunner.cut_before_commit,
-        FaultRunner.cut_after_commit,
-        FaultRunner.reset_network,
         FaultRunner.cut_after_login,
         FaultRunner.slow_network,
-        FaultRunner.black_hole,
         FaultRunner.full_disk,
         FaultRunner.hold_transaction,
         FaultRunner.poison,
     )
+} | {
+    name: partial(run_server_fault, name)
+    for name in ("kill_postmaster", "outage", "cut_before_commit", "cut_after_commit", "reset_network", "black_hole")
 }

@@ -67,8 +67,7 @@ def _do(runner: FaultRunner, fault: str, armed: Mapping[str, LaunchedProcess]) -
         _run_on_stopped_processes(runner, server_fault, armed)
         return
     for point, process in armed.items():
-        line = f"failpoint {point}:"
-        env.wait_for(lambda line=line, process=process: line in env.log(process), f"{process.name} at {point}")  # type: ignore[misc]
+        env.wait_for_line(process, f"failpoint {point}:")
     match fault:
         case "kill" | "term":
             for point, process in armed.items():

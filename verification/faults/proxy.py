@@ -91,11 +91,6 @@ class Proxy:
         self._thread.join(10)
         self._loop.close()
 
-    @property
-    def links(self) -> int:
-        """Number of open connections."""
-        return len(self._links)
-
     # --- used by links, in the event loop
 
     async def pass_network(self) -> None:
@@ -177,12 +172,10 @@ class _Link:
             await self._proxy.pass_network()
             if self._drops_answers:
                 return
-            is_truncated = (
-                self._completes_login(data) and self._proxy.cut_login()
-            )  # the client does not see the end of its login
+            is_last = self._completes_login(data) and self._proxy.cut_login()
             self._to_client.write(data)
             await self._to_client.drain()
-            if is_truncated:
+            if is_last:
                 return
 
     def _completes_login(self, data: bytes) -> bool:

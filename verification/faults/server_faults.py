@@ -1,7 +1,7 @@
 """
-Faults of the server and the network while processes are stopped at a failpoint.
+Faults of the server and the network, for some processes.
 
-Each fault is a context manager. The code before `yield` runs while the processes are stopped, then they continue.
+Each fault is a context manager. If the processes are stopped at a failpoint, they continue at `yield`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from verification.faults.environment import LaunchedProcess
 from verification.faults.proxy import Proxy, Where
 
-if TYPE_CHECKING:  # it also runs these faults away from failpoints
+if TYPE_CHECKING:
     from verification.faults.fault_runner import FaultRunner
 
 ServerFault = Callable[["FaultRunner", Sequence[LaunchedProcess]], AbstractContextManager[None]]
@@ -35,13 +35,15 @@ def kill_backend(runner: FaultRunner, stopped: Sequence[LaunchedProcess]) -> Ite
 
 @contextmanager
 def kill_postmaster(runner: FaultRunner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
-    runner.kill_postmaster()
+    runner.env.forget_connection()
+    runner.env.cluster.kill()
+    runner.env.cluster.start()
     yield
 
 
 @contextmanager
 def outage(runner: FaultRunner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
-    """Stop the server for three timeouts."""
+    """Stop the server for three timeouts. No claim of a live executor may be lost."""
     runner.env.forget_connection()
     runner.env.cluster.stop("immediate")
     yield
@@ -104,7 +106,7 @@ def full_disk(runner: FaultRunner, stopped: Sequence[LaunchedProcess]) -> Iterat
 
 
 def _proxies(stopped: Sequence[LaunchedProcess]) -> list[Proxy]:
-    return [process.proxy for process in stopped if process.proxy is not None]
+    return list({process.proxy: None for process in stopped if process.proxy is not None})
 
 
 ALL: Mapping[str, ServerFault] = {

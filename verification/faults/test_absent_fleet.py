@@ -19,7 +19,7 @@ from tests.factories import ExecutorFactory, TaskFactory, make_user
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
 
 AWAY = timedelta(minutes=10)
-NOBODY = "No active executor serves this queue."
+NOT_SERVED = "No active executor serves this queue."
 
 
 def let_time_pass() -> None:
@@ -46,7 +46,7 @@ def test_fleet_that_comes_back_does_everything_in_order_of_rank(
     assert "manage.py run_executors --backend default --queue default" in doctor
     assert "No executor is running. Run: manage.py run_executors" in status
     assert health.status_code == 503
-    assert {"where": "default/default", "what": NOBODY} in health.json()["problems"]
+    assert {"where": "default/default", "what": NOT_SERVED} in health.json()["problems"]
     assert ">No executor<" in page
 
     api.limit("default", 1)  # all executors compete for it

@@ -140,9 +140,9 @@ def test_failure_shows_the_last_lines_of_who_and_what_it_names() -> None:
     logs = [logged("INFO", f"line {number}", seconds=number, who="2") for number in range(9)]
     logs += [logged("INFO", f"task.started {task}", who="c"), logged("INFO", "of no interest", who="d")]
 
-    told = last_lines(logs, f"stolen: task {task} from executor-2", each=2)
+    text = last_lines(logs, f"stolen: task {task} from executor-2", each=2)
 
-    assert [line.split(" ", 1)[1] for line in told.splitlines()] == [
+    assert [line.split(" ", 1)[1] for line in text.splitlines()] == [
         f"executor-c INFO task.started {task}",
         "executor-2 INFO line 7",
         "executor-2 INFO line 8",
@@ -276,7 +276,7 @@ FORGED: list[tuple[str, str, Callable[[], History]]] = [
     ("lingering", "an attempt that is given back after the fault", lambda: look_fails_beside_a_fault(
         begins=6.5, fault_is_over=4.7, word="released")),
     ("stuck", "a task of a dead executor", lambda: with_changes(*GOOD.changes[:2])),
-    ("stuck", "a sleeper whom nobody woke", lambda: changed(4, after="SUSPENDED")),
+    ("stuck", "an actor that was not woken", lambda: changed(4, after="SUSPENDED")),
 ]  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def test_the_clock_is_wrong_at_all(fleet: Fleet) -> None:
     assert (early - late) % 24 in (1, 2, 3)
 
 
-def test_work_of_every_kind_is_done_when_it_is_due_and_told_so(fleet: Fleet, tmp_path: Path) -> None:
+def test_work_of_every_kind_is_done_and_reported_when_due(fleet: Fleet, tmp_path: Path) -> None:
     tiny.enqueue_many([((number,), {}) for number in range(50)])
     book.enqueue_many([((), {})] * 20)
     later = tiny.using(run_after=timedelta(seconds=5)).enqueue()
@@ -54,7 +54,7 @@ def test_work_of_every_kind_is_done_when_it_is_due_and_told_so(fleet: Fleet, tmp
     in_time = [tiny.using(expires=timedelta(minutes=30)).enqueue() for _ in range(5)]
     number = Fibonacci.enqueue(7)
     fail.enqueue_many([((), {})] * 20)
-    executors = [start(fleet, off, TESTS_TOLD=str(tmp_path / "told")) for off in (HOUR, -HOUR)]
+    executors = [start(fleet, off, TESTS_TOLD=str(tmp_path / "signals")) for off in (HOUR, -HOUR)]
 
     wait_until(lambda: not Task.objects.exclude(pk=tomorrow.id).filter(finished_at=None).exists(), "the end")
     assert set(
@@ -69,10 +69,10 @@ def test_work_of_every_kind_is_done_when_it_is_due_and_told_so(fleet: Fleet, tmp
     assert Task.objects.get(pk=tomorrow.id).status == "SCHEDULED"
     assert not Task.objects.filter(executor_losses__gt=0).exists()
     assert [executor.stop() for executor in executors] == [0, 0]
-    check_told((tmp_path / "told").read_text().splitlines())
+    check_reports((tmp_path / "signals").read_text().splitlines())
 
 
-def check_told(lines: list[str]) -> None:
+def check_reports(lines: list[str]) -> None:
     """Errors, and the results that receivers of signals get, have the database's time."""
     rows = {str(row.pk): row for row in Task.objects.all()}
     for row in rows.values():

@@ -97,12 +97,12 @@ def set_to_work(env: FaultEnvironment) -> None:
     env.remember_usage(env.alive()[0])
 
 
-def wait_until_all_notice(env: FaultEnvironment) -> None:
+def wait_until_all_know(env: FaultEnvironment) -> None:
     """Return when the executors wait for the database, and a sender that does not wait for them was refused."""
     sender = env.start_sender(2, max_ready=1_000_000)
     errors = env.wait_for(lambda: refusals(env), "a refused sender")
-    for member in env.alive():
-        env.wait_for(lambda member=member: "database.unreachable" in env.log(member), f"{member.name} to notice")  # type: ignore[misc]
+    for process in env.alive():
+        env.wait_for_line(process, "database.unreachable")
     sender.send(signal.SIGTERM)
     assert errors[0].startswith("OperationalError: ")
 
@@ -114,15 +114,15 @@ def refusals(env: FaultEnvironment) -> list[str]:
 
 def judge(env: FaultEnvironment) -> None:
     """Check that each first executor survived and stops cleanly, and that no task was lost, repeated or failed."""
-    for member in env.alive():
-        env.wait_for(lambda member=member: "database.reconnected" in env.log(member), f"{member.name} to go on")  # type: ignore[misc]
+    for process in env.alive():
+        env.wait_for_line(process, "database.reconnected")
     env.wait_for_work(20)
     env.finish()
     assert [member.code for member in env.processes if member.role == "executor"] == [0, 0]
     assert violations(env.history()) == []
 
 
-def tries(env: FaultEnvironment, *kinds: str) -> int:
+def count_tried(env: FaultEnvironment, *kinds: str) -> int:
     """How many attempts were counted of tasks that do not fail by themselves."""
     rows = env.query(
         "SELECT count(*) FROM trust_change JOIN jobqueue_task AS task ON task.id = task_id"
@@ -140,11 +140,11 @@ def test_tables_that_cannot_grow_are_an_outage() -> None:
         with fault_environment(cluster) as made:
             set_to_work(made)
             ballast = fill(disk)
-            wait_until_all_notice(made)
+            wait_until_all_know(made)
             ballast.unlink()
             judge(made)
             assert any("could not extend file" in text for text in refusals(made))
-            assert tries(made, "work", "work_later") == 0
+            assert count_tried(made, "work", "work_later") == 0
 
 
 def test_no_room_for_the_log_of_the_server_is_an_outage() -> None:
@@ -155,11 +155,11 @@ def test_no_room_for_the_log_of_the_server_is_an_outage() -> None:
         ballast = fill(disk)
         made.forget_connection()
         made.wait_for(lambda: has_panicked(cluster), "the server to panic")
-        wait_until_all_notice(made)
+        wait_until_all_know(made)
         ballast.unlink()
         cluster.start()
         judge(made)
-        assert tries(made, "work", "work_later") == 0
+        assert count_tried(made, "work", "work_later") == 0
 
 
 @contextmanager
@@ -194,8 +194,8 @@ def test_no_attempt_is_spent_on_a_full_disk() -> None:
         made.query(AT_COMMIT)
         set_to_work(made)
         made.query("INSERT INTO trust_full VALUES (0.5)")
-        wait_until_all_notice(made)
+        wait_until_all_know(made)
         made.query("DELETE FROM trust_full")
         judge(made)
         assert any("could not extend file" in text for text in refusals(made))
-        assert tries(made, "pay", "work", "work_later", "NumberCollector") == 0
+        assert count_tried(made, "pay", "work", "work_later", "NumberCollector") == 0

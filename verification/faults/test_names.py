@@ -86,7 +86,7 @@ def test_key_of_any_name_is_one_tasks_own(start: Start) -> None:  # noqa: F811
     wait_for(lambda: Task.objects.successful().count() == len(NAMES), "the end of all")
 
 
-def test_type_of_any_name_is_handed_back_as_unknown(start: Start) -> None:  # noqa: F811
+def test_task_of_any_unknown_type_is_released(start: Start) -> None:  # noqa: F811
     with connection.cursor() as cursor:
         for name in NAMES.values():
             cursor.execute("SELECT jobqueue_create_task(NULL, %s)", [name])
@@ -101,7 +101,7 @@ def test_type_of_any_name_is_handed_back_as_unknown(start: Start) -> None:  # no
     assert unknown == {"jobqueue.exceptions.UnknownTask"}
 
 
-def test_backend_of_two_words_hears_its_own_notices() -> None:
+def test_backend_of_two_words_gets_its_own_notifications() -> None:
     heard: list[str] = []
     engine: Any = SimpleNamespace(alias="two words")
     cancel, anything = partial(heard.append, "cancel"), partial(heard.append, "anything")

@@ -99,7 +99,7 @@ def full_notification_queue(transactional_db: None) -> Iterator[Callable[[], Non
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('max_notify_queue_pages', true)")
         if (cursor.fetchone() or [None])[0] != FEW_PAGES:
-            pytest.skip("the queue of notices is too long to be filled, or this server is older than 17")
+            pytest.skip("the notification queue is too long to be filled, or this server is older than 17")
         connection.ensure_connection()
         with psycopg.connect(connection.connection.info.dsn, autocommit=True) as idler:
             idler.execute("LISTEN elsewhere")
@@ -134,7 +134,7 @@ def test_full_notification_queue_is_logged_once_and_costs_nothing_else(
         notify_from_elsewhere("default", "whoever listens")
         return True
 
-    wait_until(is_heard_again, "room for notices")
+    wait_until(is_heard_again, "room for notifications")
     assert process.stop() == 0
     assert len(process.output.find("notify.queue_full")) <= 1
     assert not process.output.find("ERROR|database.unreachable")

@@ -117,7 +117,7 @@ def test_connection_is_cut_after_its_login(proxy: Proxy) -> None:
                 assert other.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_messages_are_told_apart_wherever_the_network_breaks_them() -> None:
+def test_messages_are_recognized_in_pieces_of_any_size() -> None:
     start, query = b"\0\0\0\x08\0\3\0\0", b"Q\0\0\0\x0bCOMMIT\0"
     messages = Messages()
     read = [message for byte in start + query + query for message in messages.read(bytes([byte]))]

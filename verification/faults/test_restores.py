@@ -53,7 +53,7 @@ def test_no_claim_from_before_a_restore_is_committed_after_it() -> None:
 
         seen = made.history()
         notes, logs = (
-            [one for one in told if not saved_at <= one["at"] <= restored_at] for told in (seen.notes, seen.logs)
+            [one for one in lines if not saved_at <= one["at"] <= restored_at] for lines in (seen.notes, seen.logs)
         )
         assert violations(replace(seen, notes=notes, logs=logs)) == []
         assert [member.code for member in (quick, first, second)] == [0, 0, 0]

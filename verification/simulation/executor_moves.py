@@ -247,10 +247,10 @@ class ExecutorMoves(SimulatedBackend):
         self.note(f"{executor.name} sweeps")
         tasks = self.engine.tasks
         unread = self.engine.messages.filter(consumed_at__isnull=True).values("task_id")
-        without_mail = set(tasks.suspended().exclude(pk__in=unread).values_list("pk", flat=True))
+        without_messages = set(tasks.suspended().exclude(pk__in=unread).values_list("pk", flat=True))
         with self.not_waiting():
             self.engine.sweep()
-        if woken := set(tasks.ready().values_list("pk", flat=True)) & without_mail:
+        if woken := set(tasks.ready().values_list("pk", flat=True)) & without_messages:
             raise InvariantViolated(f"{WOKEN}: {', '.join(sorted(map(self.name, woken)))} had none")
         if not self.open_transactions:
             asleep = tasks.suspended().filter(pk__in=unread, unread_polls=0).values_list("pk", flat=True)

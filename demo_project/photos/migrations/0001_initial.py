@@ -52,7 +52,7 @@ class Migration(migrations.Migration):
                     models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
                 ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("followers_told", models.PositiveIntegerField(blank=True, null=True)),
+                ("followers_notified", models.PositiveIntegerField(blank=True, null=True)),
                 ("followers_task_id", models.UUIDField(editable=False, null=True)),
             ],
         ),

@@ -47,9 +47,9 @@ class Gossip(Actor, max_attempts=1):
         context.state.heard += len(heard)
         if context.state.heard == PEERS * ROUNDS:
             return Done(context.state.heard)
-        told = [round_ + 1 for sender, round_ in heard if sender == number and round_ < ROUNDS]
+        rounds = [round_ + 1 for sender, round_ in heard if sender == number and round_ < ROUNDS]
         names = [f"peer {peer}" for peer in (range(PEERS) if number % 2 else reversed(range(PEERS)))]
-        return [*(Send(name, [number, round_]) for round_ in told for name in names), Suspend()]
+        return [*(Send(name, [number, round_]) for round_ in rounds for name in names), Suspend()]
 
 
 class Listener(Actor):
@@ -73,12 +73,12 @@ def deadlocks() -> int:
 def test_storm_of_messages_makes_no_failing_task_fail_faster(start: Start) -> None:  # noqa: F811
     start(threads=2, poll_interval=0.05)
     pk = UUID(Stumbler.enqueue().id)
-    is_over, sent = threading.Event(), 0
+    is_done, sent = threading.Event(), 0
 
     def storm() -> None:
         nonlocal sent
         try:
-            while not is_over.is_set():
+            while not is_done.is_set():
                 jobqueue.send(pk, sent)
                 sent += 1
         except jobqueue.TaskFinished:
@@ -91,7 +91,7 @@ def test_storm_of_messages_makes_no_failing_task_fail_faster(start: Start) -> No
     try:
         wait_for(lambda: Task.objects.filter(pk=pk, status=Status.FAILED).exists(), "the last try")
     finally:
-        is_over.set()
+        is_done.set()
         sender.join()
 
     waits = [(later - earlier).total_seconds() for earlier, later in pairwise(tried_at.pop(pk))]
@@ -125,5 +125,5 @@ def test_one_poll_writes_to_ten_thousand(start: Start) -> None:  # noqa: F811
 
     wait_for(lambda: Task.objects.filter(pk=crier.id, status=Status.SUCCESSFUL).exists(), "the end of the crier", 60.0)
 
-    told = InboxMessage.objects.filter(body="news", sender_id=crier.id).values_list("task_id", flat=True)
-    assert sorted(told) == sorted(map(UUID, listeners))
+    receivers = InboxMessage.objects.filter(body="news", sender_id=crier.id).values_list("task_id", flat=True)
+    assert sorted(receivers) == sorted(map(UUID, listeners))
