@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
 from uuid import UUID
 
 from msgspec import Struct
@@ -133,8 +132,7 @@ class NewMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_droppable: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMessage:
+class StoredMessage(Struct, frozen=True):
     """
     One unread message of a claimed task. `body` is raw JSON text.
 
@@ -230,8 +228,7 @@ class CommitResult:
     dropped: dict[UUID, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnedTask:
+class OwnedTask(Struct, frozen=True):
     """One task that an executor holds, as its heartbeat reads it."""
 
     id: UUID
@@ -293,33 +290,23 @@ class ClaimedBatch(list[ClaimedTask]):
     is_truncated: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WakeResult:
-    """Answer of wake_due. next_seconds: until the next wake_at, or None."""
-
-    count: int
-    next_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingWork:
+class PendingWork(Struct, frozen=True):
     """
-    The work that maintenance may find. The portable engine does not search, and always returns the defaults.
+    The work that maintenance may find. The portable engine searches for the next wake_at only.
 
-    alarm_seconds: until the next wake_at, or None. has_running: RUNNING tasks, perhaps of a lost executor.
+    next_wake_seconds: until the next wake_at, or None. has_running: RUNNING tasks, perhaps of a lost executor.
     has_messages: unread messages, perhaps of SUSPENDED tasks. has_command: for this executor. has_isolated: READY
     tasks that must run alone.
     """
 
-    alarm_seconds: float | None = 0.0
+    next_wake_seconds: float | None
     has_running: bool = True
     has_messages: bool = True
     has_command: bool = True
     has_isolated: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueLatency:
+class QueueLatency(Struct, frozen=True):
     """
     A queue in use. is_served: a live executor serves it.
 
@@ -387,24 +374,7 @@ class ExecutorInfo:
     queue_limits: Mapping[str, int] = field(default_factory=dict)
 
 
-class RunningRow(Protocol):
-    """What a ClaimedTask and the row of a RUNNING task have in common."""
-
-    @property
-    def id(self) -> UUID: ...
-    @property
-    def claim_number(self) -> int: ...
-    @property
-    def attempts(self) -> int: ...
-    @property
-    def parent_id(self) -> UUID | None: ...
-    @property
-    def unread_polls(self) -> int: ...
-    @property
-    def stale_polls(self) -> int: ...
-
-
-def release_outcome(claimed: RunningRow) -> Outcome:
+def release_outcome(claimed: ClaimedTask) -> Outcome:
     """Return the outcome that releases a claimed task unchanged."""
     return Outcome(
         task_id=claimed.id,

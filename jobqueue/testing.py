@@ -213,7 +213,7 @@ class _Queue:
 
     def wake(self) -> int:
         """Do what an executor's alarm and sweep do, and the wake-up after a commit, which a TestCase never sees."""
-        count = self.engine.wake_due().count
+        count = self.engine.wake_due()
         mail = self.engine.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
         news = mail.filter(sent_at__gt=OuterRef("last_attempted_at"))
         # Mail that a poll read and left is no reason to wake: its alarm is.

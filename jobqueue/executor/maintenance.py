@@ -13,7 +13,7 @@ from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import failpoint
 from jobqueue.printable import printable
-from jobqueue.records import Command, Outcome, Status, WakeResult
+from jobqueue.records import Command, Outcome, Status
 
 logger = get_logger(__name__)
 
@@ -64,7 +64,7 @@ class Maintenance:
 
     def expect_wake(self, outcome: Outcome) -> None:
         """Note when a task of this executor wants to run again."""
-        self._wake_at = min(self._wake_at, time.monotonic() + seconds_until(outcome))
+        self._look_at = min(self._look_at, time.monotonic() + seconds_until(outcome))
 
     def expect_unknown_claims(self) -> None:
         """Note that the connection was lost: the server may still commit a claim, and its answer is lost."""
@@ -100,7 +100,7 @@ class Maintenance:
         """Ask the database what is due."""
         due = self._engine.pending_maintenance(self._executor_id)
         self._look_at = now + LOOK_SECONDS
-        self._wake_at = NEVER if due.alarm_seconds is None else now + due.alarm_seconds
+        self._wake_at = NEVER if due.next_wake_seconds is None else now + due.next_wake_seconds
         self.may_have_isolated = due.has_isolated
         if due.has_running and self._heartbeat.may_rescue:
             self._rescue_at = now
@@ -110,11 +110,12 @@ class Maintenance:
             self._on_command(command)
 
     def _wake(self, now: float) -> int:
-        woken = self._engine.wake_due()
-        if woken.count:
+        count = self._engine.wake_due()
+        if count:
             failpoint("due.after")
-        self._wake_at = now + seconds_to_next_wake(woken)
-        return woken.count
+        # Look for the next task. Without a count, another session has locked the rows.
+        self._wake_at, self._look_at = NEVER, now + (0.0 if count else AGAIN_SECONDS)
+        return count
 
     def _sweep(self, now: float) -> int:
         self._sweep_at, self._swept_at = NEVER, now
@@ -153,11 +154,3 @@ def seconds_until(outcome: Outcome) -> float:
         return 0.0
     waits = [wait for wait in (outcome.wake_after_seconds, outcome.recheck_seconds) if wait is not None]
     return min(waits, default=NO_ALARM_SECONDS)
-
-
-def seconds_to_next_wake(woken: WakeResult) -> float:
-    if woken.next_seconds is None:
-        return NO_ALARM_SECONDS
-    if woken.next_seconds <= 0.0 and not woken.count:
-        return AGAIN_SECONDS  # a task is due, and another session has locked its row
-    return max(0.0, woken.next_seconds)

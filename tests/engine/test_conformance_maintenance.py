@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 
 import pytest
+from msgspec.structs import asdict
 
 from jobqueue.models import Executor
 from jobqueue.records import Command, PendingWork
@@ -14,7 +14,7 @@ from tests.engine.conftest import make_bench
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
-NOTHING = PendingWork(alarm_seconds=None, has_running=False, has_messages=False, has_command=False, has_isolated=False)
+NOTHING = PendingWork(None, has_running=False, has_messages=False, has_command=False, has_isolated=False)
 
 
 def running(bench: Bench) -> None:
@@ -42,14 +42,14 @@ def test_pending_maintenance_reports_each_kind_of_work(bench: Bench, begin: Call
 
 
 @pytest.mark.parametrize("left", [-60.0, 60.0])
-def test_alarm_seconds_is_never_too_late(bench: Bench, left: float) -> None:
+def test_pending_maintenance_tells_seconds_to_next_wake_at(bench: Bench, left: float) -> None:
+    assert bench.engine.pending_maintenance(bench.executor_id).next_wake_seconds is None
     bench.add(wake_after_seconds=86_400.0)
     bench.add(wake_after_seconds=100.0)
     bench.time_passes(100.0 - left)
 
-    seconds = bench.engine.pending_maintenance(bench.executor_id).alarm_seconds
-    assert seconds is not None
-    assert seconds <= max(0.0, left)
+    seconds = bench.engine.pending_maintenance(bench.executor_id).next_wake_seconds
+    assert seconds == pytest.approx(left, abs=5)
 
 
 @pytest.mark.parametrize("begin", [running, messages, command, isolated])

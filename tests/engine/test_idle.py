@@ -78,7 +78,7 @@ def look_for_work(bench: Bench) -> None:
     assert bench.claim(10, queues=queues) == []
     assert not engine.pending_maintenance(bench.executor_id).has_messages
     assert not engine.has_isolated(queues)
-    assert engine.wake_due().count == 0
+    assert engine.wake_due() == 0
     assert engine.sweep() == 0
     assert engine.rescue() == []
     assert engine.aggregate_counters() == 0

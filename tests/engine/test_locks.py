@@ -47,7 +47,7 @@ def with_message(bench: Bench) -> UUID:
 
 
 VERBS: dict[str, tuple[Callable[[Bench], UUID], Callable[[Bench], int]]] = {
-    "wake_due": (lambda bench: bench.add(wake_after_seconds=30.0), lambda bench: bench.engine.wake_due().count),
+    "wake_due": (lambda bench: bench.add(wake_after_seconds=30.0), lambda bench: bench.engine.wake_due()),
     "sweep": (with_message, lambda bench: bench.engine.sweep()),
     "rescue": (lambda bench: Bench(bench.engine).running().id, lambda bench: len(bench.engine.rescue())),
     "prune": (Bench.ended, lambda bench: bench.engine.prune()),
@@ -192,7 +192,7 @@ class TestOpenSender:
                 done={plain.id: Status.SUCCESSFUL, actor.id: Status.SUSPENDED}
             )
             bench.time_passes(61)
-            assert bench.engine.wake_due().count == 1
+            assert bench.engine.wake_due() == 1
             assert silent.id in [rescued.id for rescued in bench.engine.rescue()]
 
     def test_prune_skips_receiver_of_uncommitted_message(self, bench: Bench) -> None:

@@ -262,7 +262,7 @@ class TestBatches:
         scheduled = Task.objects.scheduled().values_list("pk", flat=True)
         Task.objects.filter(pk__in=list(scheduled[:size])).update(wake_at=bench.engine.now())
 
-        assert read(lambda: bench.engine.wake_due()).count == size
+        assert read(lambda: bench.engine.wake_due()) == size
 
     def test_sweep_reads_few_rows(self, bench: Bench, size: int) -> None:
         """Beside 3,300 messages to READY tasks and 9,900 suspended tasks without messages."""
@@ -363,7 +363,7 @@ def test_is_drained_reads_few_rows(bench: Bench, queues: list[str] | None) -> No
 
 def test_pending_maintenance_reads_few_rows(bench: Bench) -> None:
     due = read(lambda: bench.engine.pending_maintenance(bench.executor_id))
-    assert due.alarm_seconds == pytest.approx(86_400, rel=0.1)
+    assert due.next_wake_seconds == pytest.approx(86_400, rel=0.1)
     assert (due.has_running, due.has_messages, due.has_isolated) == (True, True, True)
 
 
@@ -373,7 +373,7 @@ def test_pending_maintenance_reads_few_rows(bench: Bench) -> None:
         (lambda bench: bench.engine.queues_in_use(), QUEUES),
         (lambda bench: [queue.queue_name for queue in bench.engine.queue_latency()], QUEUES),
         (lambda bench: len(bench.claim_isolated(queues=QUEUES)), 1),
-        (lambda bench: bench.engine.wake_due().count, 0),
+        (lambda bench: bench.engine.wake_due(), 0),
     ],
     ids=["queues_in_use", "queue_latency", "claim_isolated", "wake_due"],
 )

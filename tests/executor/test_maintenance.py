@@ -18,7 +18,7 @@ from jobqueue.records import PendingWork
 from jobqueue.serialization.ids import new_id
 
 MORE_THAN_ALL = 1000.0
-NOTHING = PendingWork(alarm_seconds=None, has_running=False, has_messages=False, has_command=False, has_isolated=False)
+NOTHING = PendingWork(None, has_running=False, has_messages=False, has_command=False, has_isolated=False)
 
 
 @pytest.fixture

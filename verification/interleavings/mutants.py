@@ -302,7 +302,7 @@ class HeartbeatOmitsCancels(PostgresEngine):
 
     class executors_class(PostgresExecutors):
         def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask]:
-            return [replace(held, is_cancel_requested=False) for held in super().heartbeat(executor)]
+            return [structs.replace(held, is_cancel_requested=False) for held in super().heartbeat(executor)]
 
 
 class RescuesByClaimAge(PostgresEngine):

@@ -25,7 +25,6 @@ PROBES = 20  # random orders that measure how many steps each client takes
 # SQL files that only read.
 READ_ONLY = {
     "suspended_with_messages",
-    "next_wake_at",
     "tasks_of_executor",
     "executors_with_running_tasks",
     "read_messages",

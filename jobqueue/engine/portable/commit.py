@@ -241,8 +241,9 @@ class Commits(Part):
         it would also release new claims of another thread.
         """
         columns = ("pk", "claim_number", "attempts", "parent_id", "unread_polls", "stale_polls")
-        tasks = self.db.tasks.running().filter(executor_id=executor_id).order_by("executor_id").only(*columns)
-        unknown = [release_outcome(task) for task in tasks if task.pk not in known]
+        rows = self.db.tasks.running().filter(executor_id=executor_id).order_by("executor_id").only(*columns)
+        tasks: list[Any] = [row for row in rows if row.pk not in known]
+        unknown = [release_outcome(task) for task in tasks]
         if not unknown:
             return 0
         failpoint("release.before")

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, Min, OuterRef, Q
 
 from jobqueue.engine.clock import Clock, iso_utc, now_plus
 from jobqueue.engine.portable.counters import Counters
@@ -17,7 +17,7 @@ from jobqueue.engine.portable.messages import Ending, Messages, ending_of
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.failpoints import failpoint
 from jobqueue.models import CounterDelta, Executor, FallbackHeartbeat, Task, TaskQuerySet
-from jobqueue.records import FINAL, Command, ExecutorInfo, OwnedTask, PendingWork, Rescued, Status
+from jobqueue.records import FINAL, WAITING, Command, ExecutorInfo, OwnedTask, PendingWork, Rescued, Status
 
 # A process that was frozen may claim before its next heartbeat. For so long, the claim counts as one.
 CLAIM_COUNTS_SECONDS = 1.0
@@ -87,7 +87,8 @@ class Executors(Part):
 
     def pending_maintenance(self, executor_id: UUID) -> PendingWork:
         """Return the work that maintenance may find. Locks: none."""
-        return PendingWork()
+        next_at = self.db.tasks.filter(status__in=WAITING).aggregate(at=Min("wake_at"))["at"]
+        return PendingWork(None if next_at is None else (next_at - self.db.now()).total_seconds())
 
     def rescue(self, limit: int = 100, may: Callable[[], bool] = lambda: True) -> list[Rescued]:
         """

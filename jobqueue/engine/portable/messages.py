@@ -6,11 +6,12 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import starmap
 from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError, IntegrityError, transaction
-from django.db.models import Case, Count, Exists, F, Min, OuterRef, Q, TextField, When
+from django.db.models import Case, Count, Exists, F, OuterRef, Q, TextField, When
 from django.db.models.functions import Cast
 
 from jobqueue.engine.clock import Clock, now_plus, rank_from
@@ -18,7 +19,7 @@ from jobqueue.engine.portable.database import Part, json_from
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.failpoints import failpoint
 from jobqueue.models import InboxMessage
-from jobqueue.records import FINAL, WAITING, NewMessage, Status, StoredMessage, WakeResult
+from jobqueue.records import FINAL, WAITING, NewMessage, Status, StoredMessage
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +142,7 @@ class Messages(Part):
         for task_id in ids:
             rows = self.db.messages.filter(task_id=task_id, consumed_at__isnull=True).order_by("pk")
             rows = rows.annotate(text=Cast("body", TextField()))
-            unread += map(stored_message, rows.values_list(*columns)[:limit])
+            unread += starmap(StoredMessage, rows.values_list(*columns)[:limit])
         return unread
 
     def count_unread(self, ids: Collection[UUID]) -> dict[UUID, int]:
@@ -207,14 +208,13 @@ class Messages(Part):
 
     # --- wake
 
-    def wake_due(self, limit: int = 1000) -> WakeResult:
+    def wake_due(self, limit: int = 1000) -> int:
         """
-        Make SCHEDULED and SUSPENDED tasks READY when their wake_at has passed.
+        Make SCHEDULED and SUSPENDED tasks READY when their wake_at has passed. Return how many.
 
         They rank by their wake_at. Locks: the rows, skipping locked ones.
         """
-        alarms = self.db.tasks.filter(status__in=WAITING, wake_at__isnull=False)
-        due = alarms.filter(wake_at__lte=now_plus())
+        due = self.db.tasks.filter(status__in=WAITING, wake_at__isnull=False, wake_at__lte=now_plus())
         is_over = Q(timeout_at__isnull=True) | Q(timeout_at__lte=now_plus())
         with self.db.transaction():
             ids = list(due.order_by("wake_at").values_list("pk", flat=True)[:limit])
@@ -227,9 +227,7 @@ class Messages(Part):
             )
             if count:
                 failpoint("due.before")
-        following = alarms.aggregate(at=Min("wake_at"))["at"]
-        seconds = None if following is None else (following - self.db.now()).total_seconds()
-        return WakeResult(count=count, next_seconds=seconds)
+        return count
 
     def wake(self, ids: Iterable[UUID]) -> int:
         """
@@ -274,11 +272,6 @@ class Messages(Part):
         newer = unread.filter(sent_at__gt=OuterRef("last_attempted_at"))
         stuck = self.db.tasks.suspended().filter(Q(Exists(unread), unread_polls=0) | Q(Exists(newer)))
         return list(stuck.order_by("pk").values_list("pk", flat=True)[:limit])
-
-
-def stored_message(row: Sequence[Any]) -> StoredMessage:
-    pk, task_id, sender_id, child_status, body, at = row
-    return StoredMessage(id=pk, task_id=task_id, sender_id=sender_id, child_status=child_status, body=body, sent_at=at)
 
 
 def ending_of(row: Any, status: Status, body: str | None) -> Ending | None:

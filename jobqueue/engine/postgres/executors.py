@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import starmap
 from uuid import UUID
 
 from jobqueue.engine.portable.executors import Executors
@@ -13,24 +14,13 @@ class PostgresExecutors(Executors):
     db: PostgresDatabase
 
     def pending_maintenance(self, executor_id: UUID) -> PendingWork:
-        ((alarm_seconds, has_running, has_messages, has_command, has_isolated),) = self.db.query_prepared(
-            "pending_maintenance", backend=self.db.backend, executor_id=executor_id
-        )
-        return PendingWork(
-            alarm_seconds=alarm_seconds,
-            has_running=has_running,
-            has_messages=has_messages,
-            has_command=has_command,
-            has_isolated=has_isolated,
-        )
+        (row,) = self.db.query_prepared("pending_maintenance", backend=self.db.backend, executor_id=executor_id)
+        return PendingWork(*row)
 
     def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask]:
         if not self.db.query("heartbeat", executor_id=executor.executor_id, state=str(executor.state)):
             self._write_executor(executor)
-        return [
-            OwnedTask(id=pk, claim_number=number, is_cancel_requested=requested)
-            for pk, number, requested in self.db.query("tasks_of_executor", executor_id=executor.executor_id)
-        ]
+        return [*starmap(OwnedTask, self.db.query("tasks_of_executor", executor_id=executor.executor_id))]
 
     def _holders(self) -> dict[UUID, float | None]:
         return dict(self.db.query_prepared("executors_with_running_tasks", backend=self.db.backend))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import nullcontext
+from itertools import starmap
 from uuid import UUID
 
-from jobqueue.engine.portable.messages import Messages, stored_message
+from jobqueue.engine.portable.messages import Messages
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_json
 from jobqueue.exceptions import TaskFinished
 from jobqueue.failpoints import failpoint
-from jobqueue.records import NewMessage, StoredMessage, WakeResult
+from jobqueue.records import NewMessage, StoredMessage
 
 WAKE_LOCK_TIMEOUT = "1s"
 
@@ -40,7 +41,9 @@ class PostgresMessages(Messages):
     def _unread(self, ids: Collection[UUID], limit: int) -> list[StoredMessage]:
         if not ids:
             return []
-        return [*map(stored_message, self.db.query_prepared("read_messages", ids=as_array(ids), message_limit=limit))]
+        return [
+            *starmap(StoredMessage, self.db.query_prepared("read_messages", ids=as_array(ids), message_limit=limit))
+        ]
 
     def count_unread(self, ids: Collection[UUID]) -> dict[UUID, int]:
         return dict(self.db.query_prepared("count_unread", ids=as_array(ids)))
@@ -55,22 +58,14 @@ class PostgresMessages(Messages):
     def delete_of(self, ids: Sequence[UUID]) -> None:
         self.db.execute("delete_messages", ids=list(ids))
 
-    def wake_due(self, limit: int = 1000) -> WakeResult:
-        following = self._seconds_to_alarm()
-        if following is None or following > 0.0:  # usually: one statement instead of a transaction
-            return WakeResult(count=0, next_seconds=following)
+    def wake_due(self, limit: int = 1000) -> int:
         with self.db.transaction():
             count = self.db.execute(
                 "wake_due", backend=self.db.backend, wake_limit=limit, aging=float(self.db.options.aging)
             )
-            following = self._seconds_to_alarm()
             if count:
                 failpoint("due.before")
-        return WakeResult(count=count, next_seconds=following)
-
-    def _seconds_to_alarm(self) -> float | None:
-        rows = self.db.query_prepared("next_wake_at", backend=self.db.backend)
-        return rows[0][0] if rows else None
+        return count
 
     def wake(self, ids: Iterable[UUID]) -> int:
         """As the portable verb, but raise OperationalError after waiting a second for a lock."""

@@ -56,10 +56,7 @@ class PostgresQueues(Queues):
             queues=self.queues_in_use()[:QUEUES_READ],
             task_limit=TASKS_READ,
         )
-        return [
-            QueueLatency(queue_name=name, latency_seconds=seconds, is_paused=is_paused, is_served=is_served)
-            for name, seconds, is_paused, is_served in rows
-        ]
+        return [*starmap(QueueLatency, rows)]
 
     _logged_full_at = float("-inf")
 

@@ -36,7 +36,7 @@ MAX_PLAIN_VALUES = 20
 _owner: ContextVar[RunningTask | None] = ContextVar("jobqueue.owner", default=None)  # the claim whose body runs here
 
 
-class OwnedTask(asyncio.Task[Any]):
+class BodyTask(asyncio.Task[Any]):
     """
     An asyncio task that no other body can cancel.
 
@@ -52,9 +52,9 @@ class OwnedTask(asyncio.Task[Any]):
         return not is_of_another and super().cancel(msg)
 
 
-def make_task(loop: asyncio.AbstractEventLoop, body: Any, **options: Any) -> OwnedTask:
+def make_task(loop: asyncio.AbstractEventLoop, body: Any, **options: Any) -> BodyTask:
     """Create a task of the event loop, owned by the current body."""
-    task = OwnedTask(body, loop=loop, **options)
+    task = BodyTask(body, loop=loop, **options)
     task.owner = _owner.get()
     return task
 
@@ -165,7 +165,7 @@ def is_plain(ending: Returned | Raised) -> bool:
 async def run_cancellably(attempt: Attempt) -> Returned | Raised:
     """Run the body as a task of its own, which an interruption cancels; the claim stays armed."""
     loop, running = asyncio.get_running_loop(), attempt.running
-    task = OwnedTask(_guarded(attempt), loop=loop)
+    task = BodyTask(_guarded(attempt), loop=loop)
     task.owner = running
     of_body = Context()  # cancelling the body cancels what it waits for: that may be tasks of its neighbours
     of_body.run(_owner.set, running)
