@@ -1,4 +1,4 @@
-"""Fixtures of the edges' tests."""
+"""Fixtures of the edges' tests. Those of the admin exist for the queue in each database."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,8 +7,14 @@ import pytest
 from django.test import Client
 
 from jobqueue.models import Executor, Task
-from tests.factories import ExecutorFactory, TaskFactory
+from tests.edges.admin import task_url
+from tests.factories import ExecutorFactory, TaskFactory, make_user
 from tests.http import Shop
+
+PERMISSIONS = (
+    "view_task", "view_payload", "requeue_task", "cancel_task", "wake_task", "send_message", "view_executor",
+    "command_executor", "view_queue", "pause_queue",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +51,24 @@ def make_executor(backend: str) -> Callable[..., Executor]:
         return ExecutorFactory.create(backend=backend, using=backend, **columns)
 
     return create
+
+
+@pytest.fixture
+def staff(client: Client) -> Any:
+    """A logged-in user with every permission of the admin's pages, but no superuser."""
+    user = make_user(*PERMISSIONS)
+    client.force_login(user)
+    return user
+
+
+@pytest.fixture
+def show(client: Client, staff: Any, backend: str) -> Callable[..., str]:
+    """GET a page of the admin, of a task or by its path. Return its HTML."""
+
+    def get(page: Task | str, **query: Any) -> str:
+        path = task_url(page) if isinstance(page, Task) else f"/admin/jobqueue/{page}"
+        response = client.get(path, {"backend": backend, **query})
+        assert response.status_code == 200
+        return response.content.decode()
+
+    return get

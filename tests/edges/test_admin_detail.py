@@ -31,76 +31,49 @@ def log_in(name: str, password: str, *rest: str, next_page: str = "/") -> None: 
 def log_in_with_context(context, name: str, password: str) -> None: ...
 
 
-@pytest.fixture
-def show(client):
-    client.force_login(make_user("view_task", "view_payload"))
-
-    def get(row):
-        response = client.get(task_url(row))
-        assert response.status_code == 200
-        return response.content.decode()
-
-    return get
-
-
-def test_page_explains_the_state(make, show):
+def test_page_explains_the_state(make, show, make_executor):
     row = make(enqueued_at=ago(14 * 60))
-
     assert "Ready for 14 min. No executor is serving queue default." in show(row)
 
+    make_executor(state="PAUSED")
 
-def test_explanation_names_paused_executors(make, show, backend):
-    ExecutorFactory.create(backend=backend, using=backend, state="PAUSED")
-    assert "All executors serving queue default are paused: they claim no tasks." in show(make())
+    assert "All executors serving queue default are paused: they claim no tasks." in show(row)
 
 
-def test_explanation_counts_slots_of_serving_executors(make, show, backend):
+def test_explanation_counts_slots_of_serving_executors(make, show, make_executor):
     row = make(queue_name="emails")
-    web = ExecutorFactory.create(backend=backend, using=backend, slots=1, queues=["emails"])
-    ExecutorFactory.create(backend=backend, using=backend, queues=["images"])
-    ExecutorFactory.create(backend=backend, using=backend, lost=True)
-    ExecutorFactory.create(backend=backend, using=backend, state="DRAINING")
-    ExecutorFactory.create(backend="other", using=backend)
+    web = make_executor(slots=1, queues=["emails"])
+    make_executor(queues=["images"])
+    make_executor(lost=True)
+    make_executor(state="DRAINING")
+    ExecutorFactory.create(backend="other", using=row.backend)
+    make(running=True, executor_id=web.pk, task_type=add_later.task_type)  # needs no thread
     assert "its turn in queue emails" in show(row)
 
     make(running=True, executor_id=web.pk)
 
     assert "All 1 slots of the executors serving queue emails are busy" in show(row)
-
-
-def test_explanation_ignores_async_tasks_in_slots(make, show, backend):
-    web = ExecutorFactory.create(backend=backend, using=backend, slots=1)
-    make(running=True, executor_id=web.pk, task_type=add_later.task_type)
-    assert "its turn in queue default" in show(make())
-
-    make(running=True, executor_id=web.pk)
-
-    assert "All 1 slots" in show(make())
-    assert "its turn in queue default" in show(make(task_type=add_later.task_type))
+    assert "its turn in queue emails" in show(make(task_type=add_later.task_type, queue_name="emails"))
 
 
 @pytest.mark.parametrize(
-    ("columns", "number", "starts"),
+    ("columns", "attempts", "starts"),
     [
-        ({}, 0, 0),
-        ({"running": True, "attempts": 1, "worker_ids": ["a"]}, 2, 2),
-        ({"scheduled": True, "attempts": 2, "worker_ids": ["a", "b"]}, 2, 2),
-        ({"successful": True, "attempts": 0, "worker_ids": ["a", "b"]}, 2, 2),
-        ({"failed": True, "worker_ids": ["a"] * 4}, 4, 4),
+        ({}, "0 of 4", 0),
+        ({"running": True, "attempts": 1, "worker_ids": ["a"]}, "2 of 4", 2),
+        ({"scheduled": True, "attempts": 2, "worker_ids": ["a", "b"]}, "2 of 4", 2),
+        ({"successful": True, "attempts": 0, "worker_ids": ["a", "b"]}, "2 of 4", 2),
+        ({"failed": True, "worker_ids": ["a"] * 4}, "4 of 4", 4),
+        ({"successful": True, "polls": 9, "worker_ids": ["a"] * 9}, None, 9),  # an actor
     ],
 )
-def test_attempts_are_counted_as_in_the_list(make, show, columns, number, starts):
+def test_attempts_are_counted_as_in_the_list(make, show, columns, attempts, starts):
     content = show(make(**columns))
 
-    assert f"<dt>Attempts</dt><dd>{number} of 4</dd>" in content
+    assert f"<dt>Attempts</dt><dd>{attempts}</dd>" in content or (
+        attempts is None and "<dt>Attempts</dt>" not in content
+    )
     assert f"<dt>Attempts started</dt><dd>{starts}</dd>" in content
-
-
-def test_attempts_of_a_successful_actor_are_not_counted(make, show):
-    content = show(make(successful=True, polls=9, worker_ids=["a"] * 9))
-
-    assert "<dt>Attempts</dt>" not in content
-    assert "<dt>Attempts started</dt><dd>9</dd>" in content
 
 
 def test_arguments_have_the_names_of_the_parameters(make, show):
@@ -133,7 +106,7 @@ def test_result_state_metadata_and_messages_are_masked(make, show, backend):
     assert not any(f"&quot;s{n}&quot;" in content for n in range(1, 6))
 
 
-def test_without_the_permission_no_value_is_shown(client, make, backend):
+def test_without_the_permission_no_value_is_read_or_shown(client, make, backend):
     client.force_login(make_user("view_task"))
     row = make(
         successful=True,
@@ -145,10 +118,12 @@ def test_without_the_permission_no_value_is_shown(client, make, backend):
     )
     MessageFactory.create(using=backend, task_id=row.pk, body="val6")
 
-    content = client.get(task_url(row)).content.decode()
+    with CaptureQueriesContext(connections[backend]) as queries:
+        content = client.get(task_url(row)).content.decode()
 
     assert "val" not in content.replace("value", "").replace("interval", "").replace("invalid", "")
     assert "you lack the permission to see them" in content
+    assert not any('"jobqueue_inboxmessage"."body"' in query["sql"] for query in queries)
 
 
 def test_every_attempt_has_its_traceback_and_the_latest_is_open(make, show):
@@ -186,74 +161,57 @@ def test_errors_are_masked_if_arguments_are_too_large(make, show, monkeypatch):
     assert "hunter2" not in content
 
 
-def test_parent_children_and_messages_are_linked(make, show, backend):
-    parent = make(suspended=True)
+def test_parent_children_and_senders_are_linked(make, show, backend):
+    parent, sender = make(suspended=True), make()
     child = make(parent_id=parent.pk, successful=True)
-    sender = uuid4()
-    MessageFactory.create(using=backend, task_id=parent.pk, sender_id=sender)
-    MessageFactory.create(using=backend, task_id=parent.pk, consumed_at=ago(1), child_status="SUCCESSFUL")
+    MessageFactory.create(using=backend, task_id=parent.pk, sender_id=sender.pk)
 
     page = show(parent)
 
     assert task_url(child) in page
-    assert str(sender) in page
-    assert "unread" in page
-    assert "child succeeded" in page
+    assert task_url(sender) in page
     assert task_url(parent) in show(child)
     assert "(pruned)" in show(make(parent_id=uuid4()))
-    assert "a pruned task" in show(make(parent_id=uuid4()))
-
-
-def test_message_of_an_ended_task_is_undelivered(make, show, backend):
-    row = make(successful=True)
-    MessageFactory.create(using=backend, task_id=row.pk)
-
-    assert "undelivered" in show(row)
 
 
 def test_times_are_machine_readable(make, show):
     row = make()
 
-    assert (
-        f'<time datetime="{Task.objects.using(row._state.db or "default").get(pk=row.pk).enqueued_at.isoformat()}"'
-        in (show(row))
-    )
+    assert f'<time datetime="{Task.objects.using(row.backend).get(pk=row.pk).enqueued_at.isoformat()}"' in show(row)
 
 
-def test_page_escapes_values(make, show, backend):
-    web = ExecutorFactory.create(backend=backend, using=backend, name=SCRIPT)
+def test_page_escapes_values(make, show, backend, make_executor):
+    parent = make(suspended=True, task_type=SCRIPT, key=SCRIPT + "1")
     row = make(
         running=True,
-        executor_id=web.pk,
+        executor_id=make_executor(name=SCRIPT).pk,
+        parent_id=parent.pk,
         task_type=SCRIPT,
         queue_name=SCRIPT,
-        key=SCRIPT,
+        key=SCRIPT + "2",
         args=[SCRIPT],
         kwargs={SCRIPT: SCRIPT},
         options={SCRIPT: SCRIPT},
         metadata={SCRIPT: SCRIPT},
-        inner_state=SCRIPT,
+        inner_state={SCRIPT: SCRIPT},
         errors=[error(SCRIPT, executor=SCRIPT, attempt=SCRIPT, exception_class_path=SCRIPT, traceback=SCRIPT)],
     )
-    make(parent_id=row.pk, task_type=SCRIPT, queue_name=SCRIPT)
-    MessageFactory.create(using=backend, task_id=row.pk, body=SCRIPT, child_status="<script>")
+    make(parent_id=make(parent_id=row.pk, task_type=SCRIPT, key=SCRIPT + "3").pk, task_type=SCRIPT, queue_name=SCRIPT)
+    MessageFactory.create(
+        using=backend, task_id=row.pk, body={SCRIPT: SCRIPT}, dedupe_key=SCRIPT, child_status="<script>"
+    )
 
     content = show(row)
 
-    assert content.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 15
+    assert content.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 22
     assert SCRIPT not in content
     assert "<script>" not in content
 
 
-def test_pages_have_no_inline_script_or_style(client, make):
-    client.force_login(make_user(is_superuser=True))
-    row = make(failed=True, args=[1])
+def test_pages_have_no_inline_script_or_style(make, show):
+    content = show(make(failed=True, args=[1]))
 
-    content = client.get(task_url(row)).content.decode()
-
-    assert "style=" not in content
-    assert "<style" not in content
-    assert "onclick" not in content
+    assert not any(text in content for text in ("style=", "<style", "onclick"))
     assert all("src=" in tag.split(">")[0] for tag in content.split("<script")[1:])
 
 
@@ -332,16 +290,12 @@ def test_the_first_of_many_arguments_are_shown(make, show):
     assert "99900 more arguments are not shown" in content
 
 
-def test_long_values_are_cut():
+def test_values_too_large_are_cut_or_not_shown(monkeypatch):
     shown = payload_display.show("x" * 30_000, ())
 
     assert len(shown.text) == SHOWN_CHARACTERS
     assert shown.note == "The first 20000 of 30002 characters."
-
-
-def test_values_too_large_to_mask_are_not_shown(monkeypatch):
     monkeypatch.setattr(payload_display, "READ_CHARACTERS", 10)
-
     assert read('"0123456789"') is UNREADABLE
     assert payload_display.show(UNREADABLE, ()).text == ""
     assert read(None) is None
@@ -355,23 +309,20 @@ def test_page_has_no_form_that_edits(make, show):
     assert '<input type="text"' not in content.replace('id="nav-filter"', "")
 
 
-@pytest.mark.parametrize("permissions", [["view_task", "change_task", "delete_task", "add_task"], None])
-@pytest.mark.parametrize("page", ["change", "delete"])
-def test_post_to_edit_or_delete_is_refused(client, make, permissions, page):
-    client.force_login(make_user(*permissions) if permissions else make_user(is_superuser=True))
-    row = make(status="READY")
+@pytest.mark.parametrize("is_superuser", [True, False])
+def test_add_edit_and_delete_are_refused(client, make, make_executor, is_superuser):
+    rights = [
+        f"{verb}_{model}" for verb in ("view", "add", "change", "delete") for model in ("task", "executor", "queue")
+    ]
+    client.force_login(make_user(*rights, is_superuser=is_superuser))
+    row, web = make(), make_executor()
+    pages = [f"{name}/{kind}/" for name in (f"task/{row.pk}", f"executor/{web.pk}") for kind in ("change", "delete")]
 
-    response = client.post(task_url(row, page), {"status": "SUCCESSFUL", "priority": "99", "post": "yes"})
-
-    assert response.status_code == 403
-    assert Task.objects.using(row.backend).get(pk=row.pk).status == "READY"
-
-
-def test_add_page_is_refused(client):
-    client.force_login(make_user(is_superuser=True))
-
+    for page in (*pages, "task/add/", "executor/add/", "queue/add/"):
+        values = {"status": "SUCCESSFUL", "name": "x", "post": "yes"}
+        assert client.post(f"/admin/jobqueue/{page}", values).status_code == 403
     assert client.get("/admin/jobqueue/task/add/").status_code == 403
-    assert client.post("/admin/jobqueue/task/add/", {"task_type": "x"}).status_code == 403
+    assert Task.objects.using(row.backend).get(pk=row.pk).status == "READY"
 
 
 @pytest.mark.parametrize("identifier", [str(uuid4()), "nonsense", "_5Fx"], ids=["id", "text", "quoted"])
@@ -390,22 +341,11 @@ def test_page_needs_the_permission_to_view(client, make):
     assert client.get(task_url(make())).status_code == 403
 
 
-def test_queue_and_executor_pages_refuse_posts(client):
-    client.force_login(make_user(is_superuser=True))
-    web = ExecutorFactory.create()
-
-    for page in (f"executor/{web.pk}/change/", f"executor/{web.pk}/delete/", "executor/add/", "queue/add/"):
-        assert client.post(f"/admin/jobqueue/{page}", {"name": "x"}).status_code == 403
-
-
-def test_history_page_shows_manual_actions(client, make):
-    client.force_login(make_user("view_task", "requeue_task"))
+def test_history_page_shows_manual_actions(client, staff, make):
     row = make(failed=True)
     client.post(task_url(row, "requeue"))
 
-    content = client.get(task_url(row, "history")).content.decode()
-
-    assert "Requeue" in content
+    assert "Requeue" in client.get(task_url(row, "history")).content.decode()
 
 
 def test_sites_without_the_admin_still_render_templates():
