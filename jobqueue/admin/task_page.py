@@ -108,7 +108,7 @@ class TaskPage(ReadOnlyAdmin):
 
         allowed = [one for one in ACTIONS if may(f"{one.name}_task")]
         context = {
-            **describe(task, task._state.db or databases()[0], with_payload=may("view_payload")),
+            **describe(task, with_payload=may("view_payload")),
             "actions": [one for one in allowed if task.status in one.statuses],
             "may_cancel": CANCEL in allowed,
             "form": form or (MessageForm(task=task) if may("send_message") and takes_messages(task) else None),

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import difflib
 from typing import Any
-from uuid import UUID
 
 from django.core.management.base import CommandError
 from django.db import transaction
 
 from jobqueue import api, registry
-from jobqueue.actor import ActorTask
 from jobqueue.api.messages import id_from, receivers
 from jobqueue.cli.backends import engine_of, engines
 from jobqueue.cli.console import Console, log
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import TaskNotFound
 from jobqueue.function import FunctionTask
-from jobqueue.serialization.json import encode_message
+from jobqueue.inspect.inbox import check_message
 
 OPTIONS = ("queue_name", "priority", "run_after", "max_attempts", "key", "backend")  # of using()
 
@@ -45,10 +43,11 @@ def task_named(name: str) -> FunctionTask[..., Any]:
 
 
 def send(console: Console, flags: Any) -> None:
-    """Send a message to an actor. Raises CommandError if it is not a valid `Message`: it would fail the polls."""
+    """Send a message to an actor, if it is a valid `Message`: others would fail the polls."""
     engine = _engine_with(flags.to, flags.backend)
     (pk,) = receivers(engine, [flags.to], [flags.dedupe_key])
-    task_type = _check_message(engine, pk, flags.body)
+    task_type = engine.task_types([pk]).get(pk, "")
+    check_message(task_type, flags.body, engine.options.max_payload_bytes)
     with transaction.atomic(using=engine.database):
         number = api.send(pk, flags.body, dedupe_key=flags.dedupe_key, backend=engine.alias)
     log("message", to=str(pk), id=number, backend=engine.alias)
@@ -69,15 +68,3 @@ def _engine_with(to: str, backend: str | None) -> Engine:
         if engine.by_ids([pk]).exists():
             return engine
     raise TaskNotFound(f"Unknown task {pk}.")
-
-
-def _check_message(engine: Engine, pk: UUID, body: Any) -> str:
-    task_type = engine.task_types([pk]).get(pk, "")
-    task = registry.get(task_type)
-    if isinstance(task, ActorTask):
-        text = encode_message(body, max_bytes=engine.options.max_payload_bytes)
-        try:
-            task.actor.decode_body(text)
-        except ValueError as error:
-            raise CommandError(f"Not a valid {task.actor.__name__}.Message: {error}") from error
-    return task_type

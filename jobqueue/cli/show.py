@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from django.core.management.base import CommandError
 
@@ -16,7 +15,7 @@ from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console
 from jobqueue.inspect.formatting import duration, local
 from jobqueue.inspect.payload_display import DisplayedValue
-from jobqueue.inspect.task_detail import describe, read_task
+from jobqueue.inspect.task_detail import describe, find_task
 from jobqueue.inspect.tree import Branch
 from jobqueue.models import Task
 
@@ -41,23 +40,16 @@ WIDTH = max(map(len, COLUMNS.values()))
 
 def show(console: Console, flags: Any) -> None:
     """Show a task of any backend. Raises CommandError if there is none."""
-    task, database = _find(flags.id, flags.backend)
-    page = describe(task, database, with_payload=True)
+    task = find_task(str(flags.id), dict.fromkeys(engine.database for engine in engines(flags.backend)))
+    if task is None:
+        raise CommandError(f"Unknown task {flags.id}. Ended tasks are deleted after RETENTION.")
+    page = describe(task, with_payload=True)
     if console.is_json:
         console.write_json(_as_json(task, page))
         return
     width = console.width or shutil.get_terminal_size().columns
     for line in _lines(task, page, width):
         console.write(line)
-
-
-def _find(pk: UUID, backend: str | None) -> tuple[Task, str]:
-    for database in dict.fromkeys(engine.database for engine in engines(backend)):
-        try:
-            return read_task(database, str(pk)), database
-        except Task.DoesNotExist:
-            continue
-    raise CommandError(f"Unknown task {pk}. Ended tasks are deleted after RETENTION.")
 
 
 def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
@@ -122,12 +114,13 @@ def _values(title: str, values: Iterable[DisplayedValue]) -> Iterator[str]:
 
 def _messages(page: Mapping[str, Any]) -> Iterator[str]:
     inbox = page["inbox"]
-    if inbox:
+    if inbox.entries:
         yield from ("", "Messages")
-    for message in inbox:
-        state = "undelivered" if message.is_undelivered else "read" if message.consumed_at else "unread"
-        sender = f" from {message.sender_id}" if message.sender_id else ""
-        yield f"{INDENT}{message.id} {message.kind}{sender}, {_text(message.sent_at)}, {state}"
+    for message in inbox.entries:
+        row = message.row
+        state = "undelivered" if message.is_undelivered else "read" if row.consumed_at else "unread"
+        sender = f" from {row.sender_id}" if row.sender_id else ""
+        yield f"{INDENT}{row.pk} {message.kind}{sender}, {_text(row.sent_at)}, {state}"
         if message.body is not None:
             yield from textwrap.indent(message.body.text or f"({message.body.note})", INDENT * 2).splitlines()
     if inbox.has_more:
@@ -160,9 +153,9 @@ def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
         **{name: _read(page[name]) for name in ("result", "state", "metadata")},
         "errors": page["attempts"],
         "messages": [
-            {"id": message.id, "kind": message.kind, "sender": message.sender_id, "sent_at": message.sent_at,
-             "is_unread": message.consumed_at is None, "body": _read(message.body)}
-            for message in page["inbox"]
+            {"id": one.row.pk, "kind": one.kind, "sender": one.row.sender_id, "sent_at": one.row.sent_at,
+             "is_unread": one.row.consumed_at is None, "body": _read(one.body)}
+            for one in page["inbox"].entries
         ],
         "children": page["children"].counts,
     }  # fmt: skip

@@ -55,7 +55,7 @@ def show(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
                 exception=str(entry.get("exception_class_path") or ""),
                 message=entry["message"],
             )
-            for entry in masked_errors(redact(errors, ()), patterns, secrets)  # redact() limits the nesting
+            for entry in masked_errors(errors, patterns, secrets)
         ],
         result=redact_texts(redact(_result(row), patterns), secrets) if caller.may("view_payload") else UNSET,
     )

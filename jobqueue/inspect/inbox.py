@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -16,6 +14,7 @@ from jobqueue.actor import Actor, ActorTask
 from jobqueue.api import aliases
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.inspect.explain import MAX_UNREAD
+from jobqueue.inspect.formatting import Text
 from jobqueue.inspect.payload_display import DisplayedValue, raw, read, secrets_of_tasks, show
 from jobqueue.models import InboxMessage, Task
 from jobqueue.serialization.json import encode_message
@@ -25,7 +24,7 @@ CONSUMED = 20
 BODY_CHARACTERS = 1000  # shown per message
 READ_CHARACTERS = 50_000  # a larger body is not read, because a page has a hundred
 
-KINDS: dict[str | None, str | Promise] = {
+KINDS: dict[str | None, Text] = {
     None: gettext_lazy("message"),
     Task.Status.SUCCESSFUL: gettext_lazy("child succeeded"),
     Task.Status.FAILED: gettext_lazy("child failed"),
@@ -33,53 +32,45 @@ KINDS: dict[str | None, str | Promise] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class InboxEntry:
-    """One message in the task's inbox."""
+    """One message in the task's inbox. body: None if it is consumed, or hidden from the reader."""
 
-    id: int
-    kind: str | Promise
-    sender_id: Any
-    sent_at: datetime
-    consumed_at: datetime | None
-    dedupe_key: str | None
+    row: InboxMessage
+    kind: Text
     is_undelivered: bool
     body: DisplayedValue | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Inbox:
-    """The shown part of an inbox. consumed: only messages with a dedupe_key are kept."""
+    """The shown part of an inbox. unread: their number; one more than are shown if there are more."""
 
-    unread: list[InboxEntry]
-    consumed: list[InboxEntry]
-    has_more: bool
+    entries: list[InboxEntry]
+    unread: int
 
     @property
-    def unread_seen(self) -> int:
-        """The number of unread messages; one more than are shown if there are more."""
-        return len(self.unread) + self.has_more
-
-    def __iter__(self) -> Any:
-        return iter([*self.unread, *self.consumed])
-
-    def __bool__(self) -> bool:
-        return bool(self.unread or self.consumed)
+    def has_more(self) -> bool:
+        return self.unread > MAX_UNREAD
 
 
 def read_inbox(database: str, task: Task, patterns: tuple[str, ...], with_payload: bool) -> Inbox:
-    """Read the oldest unread and the newest consumed messages."""
+    """Read the oldest unread and the newest consumed messages. Only those with a dedupe_key are kept when consumed."""
     rows = InboxMessage.objects.using(database).filter(task_id=task.pk).defer("body")
     rows = rows.annotate(body_text=raw("body", READ_CHARACTERS)) if with_payload else rows
     unread = list(rows.filter(consumed_at__isnull=True).order_by("pk")[: MAX_UNREAD + 1])
     consumed = rows.filter(consumed_at__isnull=False).order_by("-pk")[:CONSUMED]
     bodies = read_bodies(database, unread, patterns) if with_payload else {}
-    shown = list(_shown(unread, task, bodies))
-    return Inbox(
-        unread=shown[:MAX_UNREAD],
-        consumed=list(_shown(consumed, task, {})),
-        has_more=len(shown) > MAX_UNREAD,
-    )
+    entries = [
+        InboxEntry(
+            row,
+            kind=KINDS.get(row.child_status, row.child_status or ""),
+            is_undelivered=row.consumed_at is None and task.is_finished,
+            body=bodies.get(row.pk),
+        )
+        for row in (*unread[:MAX_UNREAD], *consumed)
+    ]
+    return Inbox(entries, len(unread))
 
 
 def read_bodies(database: str, rows: Sequence[InboxMessage], patterns: tuple[str, ...]) -> dict[int, DisplayedValue]:
@@ -96,20 +87,6 @@ def read_bodies(database: str, rows: Sequence[InboxMessage], patterns: tuple[str
             body = redact_texts(redact(body, patterns), known or NO_SECRETS, patterns)
         shown[row.pk] = show(body, patterns, max_characters=BODY_CHARACTERS)
     return shown
-
-
-def _shown(rows: Iterable[InboxMessage], task: Task, bodies: Mapping[int, DisplayedValue]) -> Iterator[InboxEntry]:
-    for row in rows:
-        yield InboxEntry(
-            id=row.pk,
-            kind=KINDS.get(row.child_status) or _("child ended with status %(status)s") % {"status": row.child_status},
-            sender_id=row.sender_id,
-            sent_at=row.sent_at,
-            consumed_at=row.consumed_at,
-            dedupe_key=row.dedupe_key,
-            is_undelivered=row.consumed_at is None and task.is_finished,
-            body=bodies.get(row.pk),
-        )
 
 
 def actor_of(task: Task) -> type[Actor[Any]] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from inspect import iscoroutinefunction
@@ -10,6 +11,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
+from django.db import DEFAULT_DB_ALIAS
 from django.db.models.functions import Now
 from django.utils.timezone import make_naive
 
@@ -40,27 +42,20 @@ class Attempt:
     traceback: str
 
 
-def read_task(database: str, pk: str) -> Task:
-    """Read a task with its JSON columns as text. Raises Task.DoesNotExist, ValidationError."""
-    texts = {f"{column}_text": raw(column) for column in RAW}
-    return Task.objects.using(database).defer(*RAW).annotate(now=Now(), **texts).get(pk=pk)
-
-
 def find_task(pk: str, among: Iterable[str]) -> Task | None:
-    """Look for a task in several databases, because its id does not name the backend."""
+    """Look for a task in several databases, because its id does not name the backend. JSON columns are read as text."""
+    texts = {f"{column}_text": raw(column) for column in RAW}
     for database in among:
-        try:
-            return read_task(database, pk)
-        except (Task.DoesNotExist, ValidationError, ValueError):
-            continue
+        with suppress(Task.DoesNotExist, ValidationError, ValueError):
+            return Task.objects.using(database).defer(*RAW).annotate(now=Now(), **texts).get(pk=pk)
     return None
 
 
-def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]:
+def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
     """Return the details by name. with_payload: whether the reader may see arguments, results and state."""
+    database = task._state.db or DEFAULT_DB_ALIAS
     values: dict[str, Any] = {column: read(getattr(task, f"{column}_text")) for column in RAW}
     patterns = options_of(task.backend).redact
-    values["errors"] = redact(values["errors"], ())  # limits their nesting
     secrets = secrets_of(task.task_type, values["args"], values["kwargs"], patterns)
     errors = masked_errors(values["errors"], patterns, secrets)
     children = read_tree(database, task.pk)
@@ -70,7 +65,7 @@ def describe(task: Task, database: str, *, with_payload: bool) -> dict[str, Any]
         task,
         database,
         errors=errors,
-        unread=inbox.unread_seen,
+        unread=inbox.unread,
         live_children=children.live,
         is_orphan=ancestors.parent is not None and ancestors.parent.has_ended,
     )
@@ -111,7 +106,7 @@ def masked_errors(errors: Any, patterns: Sequence[str], secrets: Secrets) -> lis
 
     return [
         {**entry, "message": masked(entry.get("message")), "traceback": masked(entry.get("traceback"))}
-        for entry in listed(errors)
+        for entry in listed(redact(errors, ()))  # limits their nesting
         if isinstance(entry, Mapping)
     ]
 

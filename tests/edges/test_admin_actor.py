@@ -14,7 +14,7 @@ from jobqueue.admin import task_page
 from jobqueue.engine import engine_for
 from jobqueue.inspect import inbox as inbox_module
 from jobqueue.inspect import tree
-from jobqueue.inspect.tree import Child, choose, read_tree
+from jobqueue.inspect.tree import Relative, choose, read_tree
 from jobqueue.models import InboxMessage, Task
 from jobqueue.serialization.ids import new_id
 from jobqueue.serialization.redaction import MASK
@@ -148,8 +148,7 @@ def test_breadcrumbs_lead_from_the_root_to_the_task(make, show, monkeypatch):
     places = [crumbs.index(task_url(row)) for row in rows[:-1]]
     assert places == sorted(places)
     assert task_url(rows[-1]) not in crumbs
-    monkeypatch.setattr(tree, "STEP", 2)
-    monkeypatch.setattr(tree, "STEPS", 1)
+    monkeypatch.setattr(tree, "MAX_ANCESTORS", 2)
     assert "<li>…</li>" in show(rows[-1])
     assert "a pruned task" in show(make(parent_id=uuid4()))
 
@@ -201,8 +200,8 @@ def test_tree_prefers_failed_and_unfinished_children(make, show, child_of, backe
 
 def test_tree_shares_places_between_parents():
     one, two = UUID(int=1), UUID(int=2)
-    many = [Child(one, UUID(int=10 + n), "READY") for n in range(5)]
-    few = [Child(two, UUID(int=20), "SUCCESSFUL")]
+    many = [Relative(UUID(int=10 + n), one, "READY") for n in range(5)]
+    few = [Relative(UUID(int=20), two, "SUCCESSFUL")]
 
     assert choose([*many, *few], 3) == [many[0], few[0], many[1]]
 
