@@ -21,18 +21,7 @@ from uuid import UUID, uuid4
 import msgspec
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, connections
-from django.db.models import (
-    DateTimeField,
-    DurationField,
-    Exists,
-    Expression,
-    ExpressionWrapper,
-    F,
-    Model,
-    OuterRef,
-    Q,
-    Value,
-)
+from django.db.models import DateTimeField, Exists, F, OuterRef, Q
 from django.utils import timezone
 
 from jobqueue.actions import Kind, Message
@@ -91,8 +80,9 @@ def run_until_idle(*, limit: int = 1000, backend: str = "default") -> list[Polle
     while (claimed := queue.claim()) is not None:
         if len(polls) >= limit:
             queue.engine.release([claimed])
+            last = ", ".join(f"{poll.task_type} {poll.id}" for poll in polls[-3:]) or "nothing"
             raise AssertionError(
-                f"Not idle after {limit} polls; the last were of {_last(polls)}, and next is {claimed.task_type} "
+                f"Not idle after {limit} polls; the last were of {last}, and next is {claimed.task_type} "
                 f"{claimed.id}. Does a poll return nothing, or two tasks wake each other, without end?"
             )
         polls.append(queue.poll(claimed))
@@ -103,8 +93,8 @@ def poll_once(task: TaskResult[..., Any] | Task | UUID | str, *, backend: str | 
     """
     Run one task once: a function to its end, an actor for one poll. Other tasks stay in the queue.
 
-    backend: only for an id of another backend than the default one. Raises AssertionError when
-    it is not READY: it has ended, or sleeps without mail, or its time has not come.
+    backend: only for an id of another backend than the default one. Raises AssertionError if the task has ended,
+    sleeps without messages, or its time has not come.
     """
     named = getattr(task, "backend", "default") if backend is None else backend
     pk = task if isinstance(task, UUID | str) else getattr(task, "id", None)
@@ -117,75 +107,69 @@ def poll_once(task: TaskResult[..., Any] | Task | UUID | str, *, backend: str | 
 
 def advance(time: timedelta, *, backend: str = "default") -> None:
     """
-    Let time pass for everything the queue has stored: alarms, backoffs, expiries, heartbeats, retention.
+    Let time pass for all times that the queue has stored: timeouts, backoffs, expiries, heartbeats, retention.
 
-    All stored moments move back, one statement per table, since the queue goes by the database's clock. What
-    bodies keep themselves, in their state or their models, does not move.
+    The stored times move back, because the queue uses the database's clock. Times in the state of actors and in your
+    models do not move.
     """
     if not isinstance(time, timedelta):
         raise TypeError(f"advance() takes a timedelta, such as timedelta(minutes=5), not {time!r}.")
-    database = engine_for(backend).database
-    for model, where in (
-        (Task, Q(backend=backend)),
-        (InboxMessage, Q(task__backend=backend)),
-        (Executor, Q(backend=backend)),
-        (Queue, Q(backend=backend)),
-    ):
-        _move_back(model, where, time, database)
+    for model, where in (Task, "backend"), (InboxMessage, "task__backend"), (Executor, "backend"), (Queue, "backend"):
+        rows = model._default_manager.using(engine_for(backend).database).filter(**{where: backend})
+        times = [field.name for field in model._meta.fields if isinstance(field, DateTimeField)]
+        rows.update(**{name: F(name) - time for name in times})
 
 
 def context(
     actor: type[Actor[Any]], *, state: Any = None, inbox: Iterable[Any] = (), **values: Any
 ) -> PollContext[Any]:
     """
-    Make what a poll is given, for a test without a database: `Fibonacci().poll(context(Fibonacci), 2) == Done(1)`.
+    Make the context of a poll, without a database: `Fibonacci().poll(context(Fibonacci), 2) == Done(1)`.
 
-    state: what `State` allows, None stands for a fresh one. inbox: messages made by message(), or their bodies, which
-    must be what the actor's `Message` allows. Raises ValueError otherwise. values: other fields of PollContext, such as
-    timed_out.
+    state: of the actor's `State`; None makes a new one. inbox: messages made by message(), or bodies of the actor's
+    `Message`. values: other fields of PollContext, such as timed_out. Raises ValueError for a state or a body that the
+    actor's types do not allow.
     """
     if not (isinstance(actor, type) and issubclass(actor, Actor)):
-        raise TypeError(f"context() is what polls of an actor are given, not {actor!r:.200}; call() a function task.")
+        raise TypeError(f"context() makes the context of an actor, not of {actor!r:.200}; call() a function task.")
     if state is not None:
         actor.encode_state(state)
-    letters = [entry if isinstance(entry, Message) else message(entry) for entry in inbox]
-    defaults: dict[str, Any] = {"id": new_id()}
+    messages = [entry if isinstance(entry, Message) else message(entry) for entry in inbox]
     return PollContext(
         state=actor.decode_state(None) if state is None else state,
-        inbox=Inbox(_delivered(actor, letter) for letter in letters),
-        **defaults | values,
+        inbox=Inbox(_delivered(actor, message) for message in messages),
+        **{"id": new_id(), **values},
     )
 
 
 def message(
     body: Any = None, *, kind: Kind = Kind.MESSAGE, sender: UUID | None = None, sent_at: datetime | None = None
 ) -> Message:
-    """Make a message for context(), with a number above all before it."""
+    """Make a message for context(). Its id is above those of all messages made before it."""
     return Message(id=next(_numbers), kind=Kind(kind), body=body, sender=sender, sent_at=sent_at or timezone.now())
 
 
-def _delivered(actor: type[Actor[Any]], letter: Message) -> Message:
-    """Send a message through JSON, as production does."""
-    if letter.kind is not Kind.MESSAGE:
-        return letter
-    text = msgspec.json.encode(plain(letter.body)).decode()
-    return replace(letter, body=actor.decode_body(text))
+def _delivered(actor: type[Actor[Any]], message: Message) -> Message:
+    """Send a message through JSON, as an executor does."""
+    if message.kind is not Kind.MESSAGE:
+        return message
+    return replace(message, body=actor.decode_body(msgspec.json.encode(plain(message.body)).decode()))
 
 
-class _TestsOwn(TaskConnections):
-    """The connections of a test: in its transaction, which is not left open by a body, and never ours to tidy."""
+class _TestConnections(TaskConnections):
+    """The connections of a test, whose open transaction no body has left open."""
 
     def check(self, atomic: str | None = None) -> None:
-        """Let it pass."""
+        """Accept an open transaction."""
 
 
 class _Queue:
-    """A backend's queue, served by the thread of the test."""
+    """A backend's queue, and an executor in the thread of the test."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._connections = _TestConnections()
         self._executor_id = uuid4()
-        self._session = _TestsOwn()
         self._identity = ExecutorIdentity(engine=engine, executor_id=self._executor_id, name="testing")
 
     def claim(self) -> ClaimedTask | None:
@@ -193,13 +177,13 @@ class _Queue:
         return self._claim_ready() or (self._claim_ready() if self.wake() else None)
 
     def _claim_ready(self) -> ClaimedTask | None:
-        demand = ClaimRequest(
+        request = ClaimRequest(
             executor_id=self._executor_id,
             queues=self.engine.queues_in_use(),
             limit=1,
             limited=self.engine.limited_queues(),
         )
-        claimed = self.engine.claim(demand) or self.engine.claim_isolated(demand)
+        claimed = self.engine.claim(request) or self.engine.claim_isolated(request)
         return claimed[0] if claimed else None
 
     def claim_one(self, pk: UUID) -> ClaimedTask:
@@ -212,12 +196,12 @@ class _Queue:
         return claimed
 
     def wake(self) -> int:
-        """Do what an executor's alarm and sweep do, and the wake-up after a commit, which a TestCase never sees."""
+        """Wake due tasks, and actors with messages: a TestCase never runs the wake-up after a commit."""
         count = self.engine.wake_due()
-        mail = self.engine.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
-        news = mail.filter(sent_at__gt=OuterRef("last_attempted_at"))
-        # Mail that a poll read and left is no reason to wake: its alarm is.
-        sleepers = self.engine.tasks.suspended().filter(Q(Exists(mail), unread_polls=0) | Exists(news))
+        unread = self.engine.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
+        newer = unread.filter(sent_at__gt=OuterRef("last_attempted_at"))
+        # Messages that a poll has left unread wake an actor at its wake_at only.
+        sleepers = self.engine.tasks.suspended().filter(Q(Exists(unread), unread_polls=0) | Exists(newer))
         return count + self.engine.wake(list(sleepers.values_list("pk", flat=True)))
 
     def poll(self, claimed: ClaimedTask) -> Polled:
@@ -230,14 +214,14 @@ class _Queue:
         return Polled(id=claimed.id, task_type=claimed.task_type, status=status, error=completed.error)
 
     def _run(self, running: RunningTask) -> CompletedAttempt:
-        attempt = prepare(running, self._session)
+        attempt = prepare(running, self._connections)
         if isinstance(attempt, CompletedAttempt):
             return attempt
         events.report_start(attempt)
         running.start(None)
         if attempt.task.atomic:
             return poll_atomically(attempt, durable=False)
-        with _mended():
+        with _savepoints():
             ending = self._call(attempt)
         return end_attempt(attempt, ending)
 
@@ -248,27 +232,23 @@ class _Queue:
         return finish_in_thread(attempt, ending)
 
     def _commit(self, completed: CompletedAttempt) -> tuple[CompletedAttempt, Status | None]:
-        """Commit, as the loop does, until the row has taken it or another claim holds the row."""
+        """Commit until the database has written the outcome, or another claim holds the task."""
         if completed.is_committed:
             return completed, completed.outcome.status
         pk = completed.running.id
         while True:
             result = self.engine.commit([completed.outcome], wait=True)
-            if (refusal := result.refused.get(pk)) is not None:
-                completed = reject_by_database(completed, refusal)
-            elif pk in result.unknown:  # another thread of the test holds a row that it writes to
+            if pk in result.refused:
+                completed = reject_by_database(completed, result.refused[pk])
+            elif pk in result.unknown:  # another thread of the test has locked a row
                 sleep(AGAIN_SECONDS)
             else:
                 return completed, result.done.get(pk)
 
 
 @contextmanager
-def _mended() -> Iterator[None]:
-    """
-    Keep a statement that fails in a body from spoiling the test's transaction.
-
-    In an executor, the body's statements are transactions of their own.
-    """
+def _savepoints() -> Iterator[None]:
+    """Roll a failed statement of a body back, because it would fail the test's transaction."""
     savepoints = [
         (connection, savepoint)
         for connection in connections.all(initialized_only=True)
@@ -281,16 +261,3 @@ def _mended() -> Iterator[None]:
         except DatabaseError:
             connection.needs_rollback = False
             connection.savepoint_rollback(savepoint)
-
-
-def _move_back(model: type[Model], where: Q, time: timedelta, database: str) -> None:
-    def earlier(name: str) -> Expression:
-        return ExpressionWrapper(F(name) - Value(time, DurationField()), DateTimeField())
-
-    moments = [field.name for field in model._meta.get_fields() if isinstance(field, DateTimeField)]
-    rows = model._default_manager.using(database).filter(where)
-    rows.update(**{name: earlier(name) for name in moments})
-
-
-def _last(polls: list[Polled]) -> str:
-    return ", ".join(f"{poll.task_type} {poll.id}" for poll in polls[-3:]) or "nothing"

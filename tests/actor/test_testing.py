@@ -294,7 +294,7 @@ class TestAdvance:
 
 class TestContext:
     def test_context_refuses_function_task(self) -> None:
-        with pytest.raises(TypeError, match=r"of an actor .* call\(\) a function task"):
+        with pytest.raises(TypeError, match=r"of an actor, .* call\(\) a function task"):
             testing.context(tasks.add)  # type: ignore[arg-type]
 
     def test_context_has_fresh_state(self) -> None:
