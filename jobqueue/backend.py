@@ -16,7 +16,7 @@ import msgspec
 from django.core.exceptions import ImproperlyConfigured
 
 from jobqueue import conf, registry, results
-from jobqueue.backend_checks import backend_problems
+from jobqueue.checks import backend_problems
 from jobqueue.compat import (
     BaseTaskBackend,
     InvalidTask,
@@ -233,7 +233,7 @@ class JobQueueBackend(BaseTaskBackend):
             "pool": registry.pool_for(task.func),
             "priority": int(task.priority),
             "max_attempts": task.max_attempts or self.settings.max_attempts,
-            "options": msgspec.json.encode(stored_options(task, registry.get(task.task_type))).decode(),
+            "options": stored_options(task, registry.get(task.task_type)),
             "key": task.key,
         }
         if task.metadata is not None:

@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
+from django.apps import apps
 from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from jobqueue import conf
+from jobqueue import conf, function, registry
+from jobqueue.actor import ActorTask, unreadable
+from jobqueue.compat import PACKAGE, task_backends
 
-if TYPE_CHECKING:
-    from jobqueue.backend import JobQueueBackend
+CONNECTIONS_BESIDE_SLOTS = 4  # of an executor: loop, heartbeat, listener, and one that reads after a notification
+CONNECTIONS_FOR_ASYNC_TASKS = 32  # threads for async tasks that call the ORM
+CONNECTIONS_OF_AN_EXECUTOR = 8 + CONNECTIONS_BESIDE_SLOTS  # with the default number of threads
 
 
 def register() -> None:
     """Register the checks that are not part of a backend's check()."""
-    checks.register(check_task_framework)
-    checks.register(check_backends)
-    checks.register(check_task_names)
-    checks.register(check_actors)
-    checks.register(check_time_zones)
+    for check in (check_backends, check_task_names, check_actors, check_time_zones):
+        checks.register(check)
     checks.register(check_encodings, checks.Tags.database)
-
-
-def check_task_framework(**_: Any) -> list[checks.CheckMessage]:
-    """Check that Django 5.2 has the backport of the task framework."""
-    try:
-        from jobqueue import compat  # noqa: F401
-    except ImproperlyConfigured as error:
-        hint = "pip install django-jobqueue[django52]"
-        return [checks.Error(str(error), hint=hint, id="jobqueue.E001")]
-    return []
 
 
 def check_backends(**_: Any) -> list[Any]:
     """Run our backends' check(), unless the framework does. The backport does if it is an installed app."""
-    if check_task_framework():
-        return []
-    from jobqueue.compat import are_backends_checked
-
-    return [] if are_backends_checked() else messages_of_backends()
+    return [] if PACKAGE == "django.tasks" or apps.is_installed(PACKAGE) else messages_of_backends()
 
 
 def messages_of_backends() -> list[Any]:
@@ -50,11 +37,8 @@ def messages_of_backends() -> list[Any]:
     return [message for backend in our_backends() for message in backend.check()]
 
 
-def our_backends() -> list[JobQueueBackend]:
-    from jobqueue.backend import JobQueueBackend
-    from jobqueue.compat import task_backends
-
-    return [backend for backend in task_backends.all() if isinstance(backend, JobQueueBackend)]
+def our_backends() -> list[Any]:
+    return [backend for backend in task_backends.all() if issubclass(backend.task_class, function.FunctionTask)]
 
 
 def check_time_zones(**_: Any) -> list[checks.CheckMessage]:
@@ -71,7 +55,7 @@ def check_time_zones(**_: Any) -> list[checks.CheckMessage]:
 
 def check_encodings(databases: Collection[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
     """Check that databases store every character. Runs only where checks may connect, such as in `migrate`."""
-    if not databases or check_task_framework():
+    if not databases:
         return []
     sound = [backend for backend in our_backends() if not list(conf.problems(backend.options))]
     ours = {backend.settings.database for backend in sound}
@@ -95,10 +79,6 @@ def encoding_problems(database: str) -> Iterator[checks.CheckMessage]:
 
 def check_task_names(**_: Any) -> list[checks.CheckMessage]:
     """Check that no two functions have one task name."""
-    if check_task_framework():
-        return []
-    from jobqueue import function
-
     return [
         checks.Error(
             f"The task {duplicate.task_type!r} is declared twice: {duplicate.first} and {duplicate.second}.",
@@ -111,11 +91,6 @@ def check_task_names(**_: Any) -> list[checks.CheckMessage]:
 
 def check_actors(**_: Any) -> list[checks.CheckMessage]:
     """Check that State and Message of each actor can be read from JSON. Otherwise every poll would fail."""
-    if check_task_framework():
-        return []
-    from jobqueue import registry
-    from jobqueue.actor import ActorTask, unreadable
-
     actors = [task.actor for task in registry.all().values() if isinstance(task, ActorTask)]
     return [
         checks.Error(
@@ -127,3 +102,80 @@ def check_actors(**_: Any) -> list[checks.CheckMessage]:
         for name in ("State", "Message")
         if (error := unreadable(actor, name))
     ]
+
+
+def backend_problems(alias: str, options: Any) -> Iterator[checks.CheckMessage]:
+    """Yield the problems of one backend. options: its OPTIONS, which may have any type."""
+    here = f"TASKS[{alias!r}]"
+    if not apps.is_installed("jobqueue"):
+        yield checks.Error(
+            f"{here} uses jobqueue, which is not an installed app.",
+            hint="Add 'jobqueue' to INSTALLED_APPS and migrate.",
+            id="jobqueue.E003",
+        )
+    for problem in conf.problems(options):
+        yield checks.Error(f"{here}['OPTIONS']: {problem}.", id="jobqueue.E004")
+    database = options.get("DATABASE", "default") if isinstance(options, Mapping) else None
+    if not isinstance(database, str):
+        return
+    if database not in settings.DATABASES:
+        yield checks.Error(
+            f"{here}['OPTIONS']: DATABASE is {database!r}, which is not an alias in DATABASES.",
+            hint=f"Aliases are {', '.join(map(repr, settings.DATABASES))}.",
+            id="jobqueue.E005",
+        )
+        return
+    yield from _database_problems(here, database)
+
+
+def pool_size(pool: Any) -> int | None:
+    """Return the maximum size of Django's OPTIONS["pool"], None without a pool. The default of psycopg is 4."""
+    match pool:
+        case None | False:
+            return None
+        case {"max_size": int(size)} | {"min_size": int(size)}:
+            return size
+        case _:
+            return 4
+
+
+def _database_problems(here: str, alias: str) -> Iterator[checks.CheckMessage]:
+    try:
+        connection: Any = connections[alias]
+    except ImproperlyConfigured as error:
+        yield checks.Error(
+            f"{here}: database {alias!r} cannot be used: {error}",
+            hint="pip install psycopg[binary]",
+            id="jobqueue.E006",
+        )
+        return
+    if connection.vendor == "postgresql":
+        size = pool_size(connection.settings_dict["OPTIONS"].get("pool"))
+        if size is not None and size < CONNECTIONS_OF_AN_EXECUTOR:
+            yield checks.Warning(
+                f"{here}: the pool of database {alias!r} has at most {size} connections. An executor of 8 threads "
+                f"needs {CONNECTIONS_OF_AN_EXECUTOR}: its threads and its heartbeat would wait for each other.",
+                hint=f"Set DATABASES[{alias!r}]['OPTIONS']['pool'] = {{'max_size': threads + 4}}, or no pool.",
+                id="jobqueue.W003",
+            )
+    elif connection.vendor == "sqlite":
+        if connection.is_in_memory_db():
+            # Only a warning, because tests often use such a database.
+            yield checks.Warning(
+                f"{here}: database {alias!r} is SQLite in memory. Other processes cannot read it.",
+                hint="Use PostgreSQL, or a database file.",
+                id="jobqueue.W001",
+            )
+        elif connection.settings_dict["OPTIONS"].get("transaction_mode", "").upper() != "IMMEDIATE":
+            yield checks.Warning(
+                f"{here}: transactions of the SQLite database {alias!r} begin without the write lock. "
+                "Enqueueing beside an executor can fail with 'database is locked'.",
+                hint=f"Set DATABASES[{alias!r}]['OPTIONS']['transaction_mode'] = 'IMMEDIATE'.",
+                id="jobqueue.W002",
+            )
+    else:
+        yield checks.Error(
+            f"{here}: database {alias!r} is {connection.display_name}; jobqueue needs PostgreSQL or SQLite.",
+            hint="Point OPTIONS['DATABASE'] at a PostgreSQL database.",
+            id="jobqueue.E008",
+        )

@@ -8,7 +8,6 @@ unrelated, so all other modules import from here. The import raises ImproperlyCo
 from __future__ import annotations
 
 import logging
-import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -38,7 +37,6 @@ if TYPE_CHECKING or find_spec("django.tasks") is not None:
         TaskResultMismatch,
     )
     from django.tasks.signals import task_enqueued, task_finished, task_started
-    from django.utils.json import normalize_json
 
     PACKAGE = "django.tasks"
 elif find_spec("django_tasks") is not None:
@@ -62,7 +60,6 @@ elif find_spec("django_tasks") is not None:
     # The import also connects the reset of the backends on a change of settings, which
     # "django_tasks" in INSTALLED_APPS would do.
     from django_tasks.signals import task_enqueued, task_finished, task_started
-    from django_tasks.utils import normalize_json
 
     # Up to 0.12 the backport's names end in Error.
     InvalidTask = getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError
@@ -76,36 +73,12 @@ else:
     )
 
 __all__ = [
-    "DEFAULT_TASK_BACKEND_ALIAS",
-    "DEFAULT_TASK_PRIORITY",
-    "DEFAULT_TASK_QUEUE_NAME",
-    "PACKAGE",
-    "TASK_MAX_PRIORITY",
-    "TASK_MIN_PRIORITY",
-    "BaseTaskBackend",
-    "InvalidTask",
-    "InvalidTaskBackend",
-    "Task",
-    "TaskContext",
-    "TaskError",
-    "TaskResult",
-    "TaskResultDoesNotExist",
-    "TaskResultMismatch",
-    "TaskResultStatus",
-    "are_backends_checked",
-    "is_heard",
-    "is_received",
-    "normalize_json",
-    "task_backends",
-    "task_enqueued",
-    "task_finished",
-    "task_started",
-]
-
-
-def are_backends_checked() -> bool:
-    """Return whether the framework itself runs each backend's check(). The backport does if it is an app."""
-    return f"{PACKAGE}.checks" in sys.modules
+    "DEFAULT_TASK_BACKEND_ALIAS", "DEFAULT_TASK_PRIORITY", "DEFAULT_TASK_QUEUE_NAME", "PACKAGE",
+    "TASK_MAX_PRIORITY", "TASK_MIN_PRIORITY",
+    "BaseTaskBackend", "InvalidTask", "InvalidTaskBackend", "Task", "TaskContext",
+    "TaskError", "TaskResult", "TaskResultDoesNotExist", "TaskResultMismatch", "TaskResultStatus",
+    "is_heard", "is_received", "task_backends", "task_enqueued", "task_finished", "task_started",
+]  # fmt: skip
 
 
 _logger = logging.getLogger(PACKAGE)

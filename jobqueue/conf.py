@@ -7,75 +7,90 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from msgspec import Meta, ValidationError, convert
 
 from jobqueue import http_tokens
 from jobqueue.backoff import Backoff
 from jobqueue.http_tokens import Token
 
 DAY_SECONDS = 86_400.0
-LONGEST_RETENTION = 100 * 365 * DAY_SECONDS  # databases can store a moment so long ago
+YEAR_SECONDS = 365 * DAY_SECONDS
 
 
-def default_retention() -> dict[str, float | None]:
+def described(text: str) -> Meta:
+    """Return a description for errors: "NOTIFY must be `text`"."""
+    return Meta(description=text)
+
+
+def between(low: float, high: float, kind: str = "seconds or a timedelta") -> Meta:
+    return Meta(ge=low, le=high, description=f"{kind} from {low:,} to {high:,.0f}")
+
+
+MaxAttempts = Annotated[int, between(1, 1_000_000, "a whole number")]
+Timeout = Annotated[
+    Annotated[float, Meta(ge=0.001, le=YEAR_SECONDS)] | None,
+    described("seconds or a timedelta, above 0 and a year at most, or None"),
+]
+RetryBackoff = Annotated[Backoff, described("a jobqueue.Backoff")]
+Flag = Annotated[bool, described("True or False")]
+KeepFor = Annotated[float, Meta(ge=0, le=100 * YEAR_SECONDS)]  # databases can store a moment so long ago
+Final = Annotated[str, Meta(pattern="^(SUCCESSFUL|CANCELLED|FAILED)$")]
+Retention = Annotated[
+    dict[Final, KeepFor | None],
+    described("a dict of SUCCESSFUL, CANCELLED or FAILED and seconds or a timedelta, a century at most, or None"),
+]
+SECRETS = (
+    "*password* *passwd* *secret* *token* *api_key* *apikey* *authorization* *cookie* *credential* *private_key* *pwd* "
+    "*signature*"
+)
+
+
+def default_retention() -> Retention:
     return {"SUCCESSFUL": DAY_SECONDS, "CANCELLED": DAY_SECONDS, "FAILED": 7 * DAY_SECONDS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """OPTIONS of one backend; each key is the field's name in capitals."""
+    """OPTIONS of one backend; each key is the field's name in capitals. problems() checks the types."""
 
-    database: str = "default"  # alias in DATABASES that holds the queue
-    heartbeat_timeout: float = 30.0  # seconds without a heartbeat after which an executor is lost
-    poll_interval: float = 1.0  # seconds; longest sleep of an idle executor without a notification
-    aging: float = 60.0  # seconds of waiting worth one point of priority
-    max_attempts: int = 4  # of a function or of one poll, with the first one
-    backoff: Backoff = field(default_factory=Backoff)  # wait between attempts
-    timeout: float | None = None  # seconds for one attempt
-    max_executor_losses: int = 3  # lost executors after which a task is FAILED
-    max_payload_bytes: int = 1_048_576  # arguments, messages, results, each
-    retention: Mapping[str, float | None] = field(
-        default_factory=default_retention
-    )  # seconds; None keeps, 0 deletes at once
-    notify: bool = True  # LISTEN/NOTIFY saves waiting for the next poll
-    redact: tuple[str, ...] = (
-        "*password*",
-        "*passwd*",
-        "*secret*",
-        "*token*",
-        "*api_key*",
-        "*apikey*",
-        "*authorization*",
-        "*cookie*",
-        "*credential*",
-        "*private_key*",
-        "*pwd*",
-        "*signature*",
-    )  # argument paths shown masked
+    database: Annotated[str, described("an alias in DATABASES")] = "default"
+    heartbeat_timeout: Annotated[float, between(0.3, DAY_SECONDS)] = 30.0  # without a heartbeat, an executor is lost
+    poll_interval: Annotated[float, between(0.01, 3600.0)] = 1.0  # longest sleep of an idle executor
+    # The waiting that is worth one point of priority. A rank is a moment minus priority x AGING. A day keeps it far
+    # from the ends of the calendar.
+    aging: Annotated[float, between(0.0, DAY_SECONDS)] = 60.0
+    max_attempts: MaxAttempts = 4  # of a function or of one poll, with the first one
+    backoff: RetryBackoff = field(default_factory=Backoff)  # wait between attempts
+    timeout: Timeout = None  # of one attempt
+    max_executor_losses: MaxAttempts = 3  # lost executors after which a task is FAILED
+    max_payload_bytes: Annotated[int, between(64, 256 * 1_048_576, "a whole number")] = 1_048_576
+    retention: Retention = field(default_factory=default_retention)  # None keeps, 0 deletes at once
+    notify: Flag = True  # LISTEN/NOTIFY saves waiting for the next poll
+    redact: Annotated[tuple[str, ...], described("a list of argument paths")] = tuple(SECRETS.split())  # shown masked
     http_tokens: tuple[Token, ...] = ()  # programs that may submit tasks over HTTP
-    ready_age_limit: float | None = 300.0  # seconds that a READY task may wait before health/ready answers 503
+    ready_age_limit: Timeout = 300.0  # how long a READY task may wait before health/ready answers 503
 
 
 KEYS = {f.name.upper(): f.name for f in fields(Options)}
-# A rank is a moment minus priority x AGING. A day keeps it far from the ends of the calendar.
-RANGES: Mapping[str, tuple[float, float]] = {
-    "HEARTBEAT_TIMEOUT": (0.3, DAY_SECONDS),
-    "POLL_INTERVAL": (0.01, 3600.0),
-    "AGING": (0.0, DAY_SECONDS),
-    "MAX_ATTEMPTS": (1, 1_000_000),
-    "TIMEOUT": (0.001, 365 * DAY_SECONDS),
-    "READY_AGE_LIMIT": (0.001, 365 * DAY_SECONDS),
-    "MAX_EXECUTOR_LOSSES": (1, 1_000_000),
-    "MAX_PAYLOAD_BYTES": (64, 256 * 1_048_576),
-}
+_TYPES = get_type_hints(Options, include_extras=True)
 
 
 def seconds(value: Any) -> Any:
     """Return a duration in seconds. Settings may use a timedelta."""
     return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def problem(value: Any, kind: Any) -> str | None:
+    """Return why a value is not of an Annotated type of this module, or None."""
+    try:
+        convert(value, kind)
+    except ValidationError:
+        return f"must be {kind.__metadata__[0].description}, not {value!r:.200}"
+    return None
 
 
 def problems(raw: Any) -> Iterator[str]:
@@ -84,55 +99,18 @@ def problems(raw: Any) -> Iterator[str]:
         yield f"must be a dict, not {raw!r}"
         return
     for key, value in raw.items():
-        match key:
-            case _ if key not in KEYS:
-                near = difflib.get_close_matches(str(key), KEYS, n=1, cutoff=0.6)
-                meant = f" (did you mean {near[0]!r}?)" if near else ""
-                yield f"unknown option {key!r}{meant}; options are {', '.join(KEYS)}"
-            case "TIMEOUT" | "READY_AGE_LIMIT" if value is None:
-                pass
-            case _ if key in RANGES:
-                low, high = RANGES[key]
-                number = seconds(value)
-                whole = key.startswith("MAX_")
-                if isinstance(number, bool) or not isinstance(number, int if whole else int | float):
-                    kind = "whole number" if whole else "number of seconds or a timedelta"
-                    yield f"{key} must be a {kind}, not {value!r}"
-                elif not low <= number <= high:
-                    yield f"{key} must lie between {low} and {high}, not {value!r}"
-            case "DATABASE":
-                if not isinstance(value, str):
-                    yield f"DATABASE must be an alias in DATABASES, not {value!r}"
-            case "BACKOFF":
-                if not isinstance(value, Backoff):
-                    yield f"BACKOFF must be a jobqueue.Backoff, not {value!r}"
-            case "NOTIFY":
-                if not isinstance(value, bool):
-                    yield f"NOTIFY must be True or False, not {value!r}"
-            case "REDACT":
-                is_list = isinstance(value, list | tuple | set | frozenset)
-                if not is_list or not all(isinstance(path, str) for path in value):
-                    yield f"REDACT must be a list of argument paths, not {value!r}"
-            case "HTTP_TOKENS":
-                yield from http_tokens.problems(value)
-            case "RETENTION":
-                yield from _retention_problems(value)
+        if key not in KEYS:
+            near = difflib.get_close_matches(str(key), KEYS, n=1, cutoff=0.6)
+            meant = f" (did you mean {near[0]!r}?)" if near else ""
+            yield f"unknown option {key!r}{meant}; options are {', '.join(KEYS)}"
+        elif key == "HTTP_TOKENS":
+            yield from http_tokens.problems(value)
+        elif wrong := problem(_in_seconds(value), _TYPES[KEYS[key]]):
+            yield f"{key} {wrong}"
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _retention_problems(value: Any) -> Iterator[str]:
-    if not isinstance(value, Mapping):
-        yield f"RETENTION must be a dict of status and seconds, not {value!r}"
-        return
-    for status, kept in value.items():
-        number = seconds(kept)
-        if status not in default_retention():
-            yield f"RETENTION knows SUCCESSFUL, CANCELLED and FAILED, not {status!r}"
-        elif number is not None and not (_is_number(number) and 0 <= number <= LONGEST_RETENTION):
-            yield f"RETENTION[{status!r}] must be seconds or a timedelta, a century at most, or None, not {kept!r}"
+def _in_seconds(value: Any) -> Any:
+    return {key: seconds(kept) for key, kept in value.items()} if isinstance(value, dict) else seconds(value)
 
 
 def parse(raw: Mapping[str, Any], alias: str = "default") -> Options:
@@ -141,14 +119,13 @@ def parse(raw: Mapping[str, Any], alias: str = "default") -> Options:
     """
     if invalid := list(problems(raw)):
         raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS']: " + "; ".join(invalid))
-    values = {KEYS[key]: seconds(value) for key, value in raw.items()}
+    values: dict[str, Any] = {
+        name: http_tokens.parse(raw[key]) if key == "HTTP_TOKENS" else convert(_in_seconds(raw[key]), _TYPES[name])
+        for key, name in KEYS.items()
+        if key in raw
+    }
     if "retention" in values:
-        kept = {status: seconds(value) for status, value in values["retention"].items()}
-        values["retention"] = default_retention() | kept
-    if "http_tokens" in values:
-        values["http_tokens"] = http_tokens.parse(values["http_tokens"])
-    if "redact" in values:
-        values["redact"] = tuple(values["redact"])
+        values["retention"] = default_retention() | values["retention"]
     return Options(**values)
 
 

@@ -12,7 +12,7 @@ from django.core import checks
 from django.db import DatabaseError, connections
 
 from jobqueue import registry
-from jobqueue.backend_checks import CONNECTIONS_BESIDE_SLOTS, CONNECTIONS_FOR_ASYNC_TASKS, pool_size
+from jobqueue.checks import CONNECTIONS_BESIDE_SLOTS, CONNECTIONS_FOR_ASYNC_TASKS, pool_size
 from jobqueue.cli.console import first_line
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import duration

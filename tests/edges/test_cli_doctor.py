@@ -11,7 +11,8 @@ from django.core.checks import Tags, run_checks
 from django.db import OperationalError, connections
 from django.db.migrations.recorder import MigrationRecorder
 
-from jobqueue import backend_checks, registry
+from jobqueue import checks as system_checks
+from jobqueue import registry
 from jobqueue.cli import postgres_checks
 from jobqueue.engine import engine_for
 from jobqueue.engine.postgres import connection
@@ -136,7 +137,7 @@ def test_naive_moments_are_a_warning(settings, backend) -> None:
 
 
 def test_warnings_of_system_checks_are_included(monkeypatch) -> None:
-    monkeypatch.setattr(backend_checks, "pool_size", lambda _: 10)
+    monkeypatch.setattr(system_checks, "pool_size", lambda _: 10)
     assert any("jobqueue.W003" in text for text in findings_of("default", "warning"))
 
 
@@ -271,7 +272,7 @@ class TestServer:
         assert "ALTER ROLE" in warning
 
     def test_more_slots_than_connections_is_a_warning(self, monkeypatch) -> None:
-        assert backend_checks.CONNECTIONS_FOR_ASYNC_TASKS == MAX_BODY_THREADS
+        assert system_checks.CONNECTIONS_FOR_ASYNC_TASKS == MAX_BODY_THREADS
         ExecutorFactory.create(slots=10_000)
         (warning,) = [text for text in findings_of("default", "warning") if "may open" in text]
         assert "may open 10036 connections, each 4 beside slots and 32 for async tasks; the server" in warning

@@ -85,8 +85,6 @@ REMAINING: dict[str, int] = {
     "given": 5,
     "lane": 1,
     "letter": 3,
-    "mail": 1,
-    "mended": 1,
     "most": 9,
     "nobody": 2,
     "notice": 5,

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core import checks
 from django.core.checks.registry import registry as registry_of_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
 from jobqueue import registry, task
 from jobqueue.backend import JobQueueBackend
-from jobqueue.checks import check_backends, check_task_names
-from jobqueue.compat import PACKAGE, are_backends_checked
+from jobqueue.checks import check_task_names
+from jobqueue.compat import PACKAGE
 from tests import tasks
 
 pytestmark = pytest.mark.usefixtures("own_registry")
@@ -154,15 +153,6 @@ def test_each_problem_is_reported_once() -> None:
         if check.__module__ in (f"{PACKAGE}.checks", "jobqueue.checks")
     ]
     assert [message.id for check in registered for message in check(app_configs=None)] == ["jobqueue.E004"]
-
-
-@override_settings(TASKS={"default": {"BACKEND": "jobqueue.backend.JobQueueBackend", "OPTIONS": {"POLL": 1}}})
-def test_check_runs_if_backport_is_not_installed_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, f"{PACKAGE}.checks", raising=False)
-    assert not are_backends_checked()
-    assert [message.id for message in check_backends()] == ["jobqueue.E004"]
-    monkeypatch.setitem(sys.modules, f"{PACKAGE}.checks", checks)
-    assert check_backends() == []
 
 
 WITHOUT_FRAMEWORK = """

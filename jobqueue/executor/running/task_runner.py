@@ -81,7 +81,7 @@ def prepare(running: RunningTask, connections: TaskConnections) -> Attempt | Com
             task=task,
             args=decode(claimed.args),
             kwargs=decode(claimed.kwargs) if claimed.kwargs != "{}" else {},
-            limits=limits(task, decode(claimed.options) if claimed.options != "{}" else {}, identity.options),
+            limits=limits(task, claimed.options, identity.options),
         )
         if not isinstance(attempt.args, list) or not isinstance(attempt.kwargs, dict):
             raise ValueError("its arguments are not a list and an object")
