@@ -19,6 +19,7 @@ from jobqueue.serialization.ids import new_id
 
 LIVE = [str(status) for status in records.LIVE]
 FINAL = [str(status) for status in records.FINAL]
+ISOLATION_LOSSES = 2  # a task that lost this many executors runs alone in its process; a change needs a migration
 
 
 def index(name: str, *fields: str, **condition: Any) -> models.Index:
@@ -149,7 +150,15 @@ class Task(models.Model):
             index("task_wake_at", "backend", "wake_at", wake_at__isnull=False, status__in=["SCHEDULED", "SUSPENDED"]),
             index("task_running", "executor_id", "queue_name", "id", status="RUNNING"),
             # Tasks that run alone, because they lost executors.
-            index("task_isolated", "backend", "queue_name", "rank", "id", status="READY", executor_losses__gte=2),
+            index(
+                "task_isolated",
+                "backend",
+                "queue_name",
+                "rank",
+                "id",
+                status="READY",
+                executor_losses__gte=ISOLATION_LOSSES,
+            ),
             # The sweep looks here for tasks with unread messages.
             index("task_suspended", "backend", "id", status="SUSPENDED"),
             index("task_failed", "task_type", "finished_at", status="FAILED"),

@@ -12,10 +12,10 @@ from django.db.models import F, QuerySet
 from django.db.models.functions import Coalesce
 
 from jobqueue.engine.clock import Clock
-from jobqueue.engine.portable.database import ISOLATION_LOSSES, RAW, Database, Part, with_texts
+from jobqueue.engine.portable.database import RAW, Database, Part, with_texts
 from jobqueue.engine.portable.queues import Queues
 from jobqueue.failpoints import failpoint
-from jobqueue.models import Task
+from jobqueue.models import ISOLATION_LOSSES, Task
 from jobqueue.records import ClaimedBatch, ClaimedTask, ClaimRequest, PoolName, Status
 
 ISOLATED_READ = 10  # other executors may have locked the first ones

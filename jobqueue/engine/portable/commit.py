@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -69,22 +68,17 @@ class Commits(Part):
         Locks: the tasks, and those receivers of their messages that are not locked. The caller wakes the other
         receivers after the commit.
         """
-        return self._commit_by_halves(partial(self._commit_together, holder=holder, wait=wait), outcomes)
-
-    def _commit_by_halves(
-        self, perform: Callable[[Sequence[Outcome]], CommitResult], outcomes: Sequence[Outcome]
-    ) -> CommitResult:
         if not outcomes:
             return CommitResult()
         try:
-            return perform(outcomes)
+            return self._commit_together(outcomes, holder=holder, wait=wait)
         except (DatabaseError, *REFUSALS) as error:
             if not is_refusal(error):
                 raise
             if len(outcomes) == 1:
                 return CommitResult(refused={outcomes[0].task_id: error})
         half = len(outcomes) // 2
-        return merge([self._commit_by_halves(perform, part) for part in (outcomes[:half], outcomes[half:])])
+        return merge([self.commit(part, holder=holder, wait=wait) for part in (outcomes[:half], outcomes[half:])])
 
     def _commit_together(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool) -> CommitResult:
         with self.db.transaction():

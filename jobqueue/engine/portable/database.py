@@ -19,7 +19,6 @@ from jobqueue.serialization.json import decode
 
 ERRORS_KEPT = 20  # newest, per task
 WORKERS_KEPT = 100  # newest, per task
-ISOLATION_LOSSES = 2  # a task that lost this many executors runs alone in its process
 
 # JSON columns of a claimed task.
 RAW = ("args", "kwargs", "inner_state", "options", "metadata", "errors", "worker_ids")

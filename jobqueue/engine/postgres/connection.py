@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
@@ -18,7 +19,7 @@ from psycopg import Connection, Cursor, IsolationLevel
 from psycopg.pq import Format
 
 from jobqueue.engine.portable.database import Database
-from jobqueue.models import TaskQuerySet
+from jobqueue.models import ISOLATION_LOSSES, TaskQuerySet
 
 CHANNEL = "jobqueue"
 
@@ -30,10 +31,14 @@ def statement(name: str) -> str:
     """
     Read a statement from its file, without comments (a percent sign would count as a parameter) and indentation.
 
+    {name} stands for the statement of another file, {isolation_losses} for the number.
+
     psycopg parses statements of more than 4,096 characters at every execution: 10 us for commit.sql.
     """
     text = (files("jobqueue.engine.postgres") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
-    return "\n".join(line.strip() for line in text.splitlines() if not line.lstrip().startswith("--"))
+    sql = "\n".join(line.strip() for line in text.splitlines() if not line.lstrip().startswith("--"))
+    sql = sql.replace("{isolation_losses}", str(ISOLATION_LOSSES))
+    return re.sub(r"\{(\w+)\}", lambda match: statement(match[1]), sql)
 
 
 def configure_session(connection: Connection, limit_seconds: float) -> bool:

@@ -1,23 +1,12 @@
--- Claim the best READY tasks of some queues for an executor. Skip paused queues. Skip a queue with a max_running, too,
--- unless this transaction has locked its row: without the lock, the number of its running tasks is unknown.
--- Parameters: backend, queues, claim_limit, executor_id, aging; pools, pool_limits: the maximum for each pool;
---   most: the maximum for each queue, or NULL; limited: queues with locked rows; free_slots: for each pool the maximum for
---   a limited queue; last_rank, last_id: the end in order of rank, for many queues from claim_horizon.sql.
+-- Claim the best READY tasks of some queues for an executor.
+-- Parameters: those of open_queue.sql; claim_limit, executor_id, aging; pools, pool_limits: the maximum for each pool;
+--   free_slots: for each pool the maximum for a limited queue; last_rank, last_id: the end in order of rank, for many
+--   queues from claim_horizon.sql.
 -- Index: jobqueue_task_ready, one slice for each queue and pool, in order of rank.
 -- Locks: the slices FOR NO KEY UPDATE (FOR UPDATE would collide with a message being sent), skipping locked rows.
 -- Trap: the CTE must stay MATERIALIZED; WHERE id IN (SELECT ... LIMIT 5) claimed 2,000 of 2,000 rows under a nested loop.
 -- Trap: joined to the CTE instead of looked up by an array, 200 rows of 20,000 were found by reading the whole table.
-WITH open_queue AS MATERIALIZED (
-    SELECT asked.name, asked.most, asked.name = ANY(%(limited)s::text[]) AS is_limited
-    FROM unnest(%(queues)s::text[], %(most)s::int[]) AS asked (name, most)
-    WHERE asked.name NOT IN (
-        SELECT queue.name FROM jobqueue_queue AS queue
-        WHERE queue.backend = %(backend)s AND queue.name = ANY(%(queues)s::text[]) AND (
-            (queue.paused_at IS NOT NULL AND (queue.resume_at IS NULL OR queue.resume_at > clock_timestamp()))
-            OR (queue.max_running IS NOT NULL AND queue.name <> ALL(%(limited)s::text[]))
-        )
-    )
-),
+WITH open_queue AS MATERIALIZED ({open_queue}),
 picked AS MATERIALIZED (
     SELECT head.id, head.rank, head.pool_limit, row_number() OVER (PARTITION BY head.pool ORDER BY head.rank, head.id) AS place
     FROM open_queue CROSS JOIN LATERAL (
@@ -27,7 +16,7 @@ picked AS MATERIALIZED (
             SELECT task.id, task.rank
             FROM jobqueue_task AS task
             WHERE task.backend = %(backend)s AND task.queue_name = open_queue.name AND task.pool = pool.name
-                AND task.status = 'READY' AND task.executor_losses < 2
+                AND task.status = 'READY' AND task.executor_losses < {isolation_losses}
                 AND (task.rank, task.id) <= (%(last_rank)s::timestamptz, %(last_id)s::uuid)
             ORDER BY task.backend, task.queue_name, task.pool, task.rank, task.id
             LIMIT LEAST(pool.claim_limit, open_queue.most, CASE WHEN open_queue.is_limited THEN pool.free_slots END)

@@ -1,30 +1,21 @@
 -- Find the rank down to which a claim of many queues must look, so that it locks few rows that it does not take.
--- Parameters: backend, queues, most, limited: as in claim.sql; pool; places: positions in the order of rank; wanted: the
---   last of them; sample_size: tasks of each queue to read first; free_slots: the maximum for a limited queue.
+-- Parameters: those of open_queue.sql; pool; places: positions in the order of rank; wanted: the last of them;
+--   sample_size: tasks of each queue to read first; free_slots: the maximum for a limited queue.
 -- Answer: for each position the rank (as text, which is exact) and id of its task, NULL behind the end.
 -- Index: jobqueue_task_ready, one slice for each queue, in order of rank. Locks: none; rows that others lock are counted.
 -- A queue whose whole sample lies above the last position is read again, down to that rank.
-WITH open_queue AS MATERIALIZED (
-    SELECT asked.name, LEAST(
-        %(wanted)s::int, asked.most, CASE WHEN asked.name = ANY(%(limited)s::text[]) THEN %(free_slots)s::int END
-    ) AS most
-    FROM unnest(%(queues)s::text[], %(most)s::int[]) AS asked (name, most)
-    WHERE asked.name NOT IN (
-        SELECT queue.name FROM jobqueue_queue AS queue
-        WHERE queue.backend = %(backend)s AND queue.name = ANY(%(queues)s::text[]) AND (
-            (queue.paused_at IS NOT NULL AND (queue.resume_at IS NULL OR queue.resume_at > clock_timestamp()))
-            OR (queue.max_running IS NOT NULL AND queue.name <> ALL(%(limited)s::text[]))
-        )
-    )
+WITH open_queue AS MATERIALIZED ({open_queue}),
+wanted_queue AS (
+    SELECT name, LEAST(%(wanted)s::int, most, CASE WHEN is_limited THEN %(free_slots)s::int END) AS most FROM open_queue
 ),
 sample AS MATERIALIZED (
-    SELECT open_queue.name, open_queue.most, head.rank, head.id
-    FROM open_queue CROSS JOIN LATERAL (
+    SELECT queue.name, queue.most, head.rank, head.id
+    FROM wanted_queue AS queue CROSS JOIN LATERAL (
         SELECT task.rank, task.id FROM jobqueue_task AS task
-        WHERE task.backend = %(backend)s AND task.queue_name = open_queue.name AND task.pool = %(pool)s
-            AND task.status = 'READY' AND task.executor_losses < 2
+        WHERE task.backend = %(backend)s AND task.queue_name = queue.name AND task.pool = %(pool)s
+            AND task.status = 'READY' AND task.executor_losses < {isolation_losses}
         ORDER BY task.backend, task.queue_name, task.pool, task.rank, task.id
-        LIMIT LEAST(open_queue.most, %(sample_size)s::int)
+        LIMIT LEAST(queue.most, %(sample_size)s::int)
     ) AS head
 ),
 horizon AS MATERIALIZED (
@@ -43,7 +34,7 @@ seen AS MATERIALIZED (
     FROM deep_queue CROSS JOIN LATERAL (
         SELECT task.rank, task.id FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.queue_name = deep_queue.name AND task.pool = %(pool)s
-            AND task.status = 'READY' AND task.executor_losses < 2 AND task.rank <= (SELECT rank FROM horizon)
+            AND task.status = 'READY' AND task.executor_losses < {isolation_losses} AND task.rank <= (SELECT rank FROM horizon)
         ORDER BY task.backend, task.queue_name, task.pool, task.rank, task.id
         LIMIT deep_queue.most
     ) AS head

@@ -5,7 +5,7 @@ SELECT isolated.id FROM unnest(%(queues)s::text[]) AS asked (name)
 CROSS JOIN LATERAL (
     SELECT task.id, task.rank FROM jobqueue_task AS task
     WHERE task.backend = %(backend)s AND task.queue_name = asked.name AND task.status = 'READY'
-        AND task.executor_losses >= 2
+        AND task.executor_losses >= {isolation_losses}
     ORDER BY task.rank, task.id LIMIT 1
 ) AS isolated
 WHERE NOT EXISTS (

@@ -19,6 +19,6 @@ SELECT
     (SELECT TRUE FROM jobqueue_executor WHERE id = %(executor_id)s AND command <> '') IS NOT NULL,
     (
         SELECT TRUE FROM jobqueue_task
-        WHERE backend = %(backend)s AND status = 'READY' AND executor_losses >= 2
+        WHERE backend = %(backend)s AND status = 'READY' AND executor_losses >= {isolation_losses}
         ORDER BY backend, queue_name, rank, id LIMIT 1
     ) IS NOT NULL
