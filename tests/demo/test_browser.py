@@ -8,7 +8,6 @@ import pytest
 
 from demo_project.photos import fibonacci
 from demo_project.photos.models import Album
-from jobqueue.models import Task
 from jobqueue.testing import poll_once, run_until_idle
 from tests.browser.conftest import browser, driver  # noqa: F401 - fixtures
 from tests.browser.webdriver import Browser
@@ -57,15 +56,6 @@ def test_tree_page_grows_without_reload(visitor: Browser) -> None:
     assert nodes(visitor, ".done") == 9
     visitor.wait_for(lambda: "fib(5) = 5" in visitor.text("#runs"))
     assert_never_reloaded(visitor)
-
-
-def test_form_starts_a_tree(visitor: Browser) -> None:
-    visitor.open("/fibonacci/")
-    visitor.click('select[name="n"] option[value="4"]')
-    visitor.click('button[type="submit"].primary')
-
-    visitor.wait_for(lambda: visitor.text("#tree-title") == "fib(4)")
-    assert visitor.url.endswith(f"/fibonacci/{Task.objects.get().pk}/")
 
 
 def test_album_page_follows_upload_to_contact_sheet(visitor: Browser, make_album) -> None:

@@ -13,7 +13,7 @@ from demo_project.photos.actors import Fibonacci, Publish
 from demo_project.photos.models import Album, Photo
 from demo_project.visitor import Turned, Visitor
 from jobqueue import send
-from jobqueue.models import InboxMessage, Task
+from jobqueue.models import Task
 from jobqueue.testing import run_until_idle
 from tests.demo.pictures import picture
 
@@ -27,50 +27,9 @@ def written(folder: Path, *names: str, data: bytes | None = None) -> list[Path]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_visitor_uploads_through_the_form_with_a_csrf_token(live_server, tmp_path):
-    paths = written(tmp_path, "a & b.jpg", "zwölf;x=1.jpg")
-
-    Visitor(live_server.url).upload(paths)
-
-    assert sorted(Photo.objects.values_list("name", flat=True)) == [path.name for path in paths]
-    assert Photo.objects.filter(size=paths[0].stat().st_size).count() == 2
-
-
-@pytest.mark.django_db(transaction=True)
 def test_visitor_reports_the_error_of_the_site(live_server, tmp_path):
     with pytest.raises(Turned, match="One of the files is empty"):
         Visitor(live_server.url).upload(written(tmp_path, "a.jpg", data=b""))
-
-
-@pytest.mark.django_db(transaction=True)
-def test_visitor_presses_the_buttons(live_server):
-    visitor = Visitor(live_server.url)
-
-    visitor.press("failure")
-
-    assert Task.objects.get().task_type.endswith("copy_to_old_archive")
-    with pytest.raises(Turned, match="400"):
-        visitor.press("nothing")
-
-
-@pytest.mark.django_db(transaction=True)
-def test_visitor_decides_on_the_page_of_an_album(live_server, tmp_path):
-    visitor = Visitor(live_server.url)
-    page = visitor.upload(written(tmp_path, "a.jpg"))
-    album = Album.objects.get()
-
-    visitor.decide(page, "publish")
-
-    assert page == album.get_absolute_url()
-    assert InboxMessage.objects.get(task=album.task_id).body == {"type": "publish"}
-
-
-@pytest.mark.django_db(transaction=True)
-def test_visitor_grows_a_tree(live_server):
-    page = Visitor(live_server.url).grow(3)
-
-    assert page == f"/fibonacci/{Task.objects.get().pk}/"
-    assert Task.objects.get().args == [3, 0.0]
 
 
 def test_taken_port_is_skipped():
@@ -116,17 +75,6 @@ class TestAccount:
             f"The {bad} gathered 0 failures of 1.",
         ]
 
-    def test_expected_albums_are_no_complaint(self, make_album):
-        good, bad = make_album(picture(), b"no picture"), make_album(b"no picture")
-        send(good.task_id, Publish())
-        run_until_idle()
-
-        assert [
-            complaint
-            for album, count in ((good, 1), (bad, 0))
-            for complaint in account.complaints_about_album(Album.objects.get(pk=album.pk), count)
-        ] == []
-
     def test_missing_contact_sheet_is_a_complaint(self, make_album):
         album = make_album(picture())
         send(album.task_id, Publish())
@@ -146,29 +94,13 @@ class TestAccount:
 
         assert list(account.complaints_about_tree(nodes[:-1])) == ["fib(4) is 3, by 4 actors: SUCCESSFUL"]
 
-    def test_actors_are_in_the_table_with_their_polls(self):
-        Fibonacci.enqueue(4)
-        run_until_idle()
 
-        (row, _) = account.by_type(list(Task.objects.all()))
-
-        polls = sum(task.polls for task in Task.objects.all())
-        assert row[:6] == ("Fibonacci", "5", "0", "0", str(polls), "0")
-
-
-@pytest.mark.parametrize(
-    ("names", "complaint"), [((), "There are no files"), (("SOURCES.txt", ".hidden"), "There are no files")]
-)
-def test_demo_refuses_a_folder_without_photos(tmp_path, names, complaint):
-    written(tmp_path, *names)
+@pytest.mark.parametrize(("folder", "complaint"), [("", "There are no files"), ("nowhere", "There is no folder")])
+def test_demo_refuses_a_folder_without_photos(tmp_path, folder, complaint):
+    written(tmp_path, "SOURCES.txt", ".hidden")
 
     with pytest.raises(CommandError, match=complaint):
-        call_command("demo", photos=tmp_path)
-
-
-def test_demo_refuses_missing_folder(tmp_path):
-    with pytest.raises(CommandError, match="There is no folder"):
-        call_command("demo", photos=tmp_path / "nowhere")
+        call_command("demo", photos=tmp_path / folder)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -11,9 +11,9 @@ from django.urls import reverse
 
 from demo_project.photos import fibonacci
 from demo_project.photos.actors import Fibonacci, FibonacciState
-from jobqueue import Done, GiveUp, Kind, Sleep, Spawn, Suspend, cancel
+from jobqueue import Done, GiveUp, Kind, Sleep, Suspend, cancel
 from jobqueue.models import Task
-from jobqueue.testing import advance, context, message, poll_once, run_until_idle
+from jobqueue.testing import context, message, poll_once, run_until_idle
 
 pytestmark = pytest.mark.slow
 
@@ -24,17 +24,6 @@ def grown(n: int) -> Task:
     root = fibonacci.start(n, "quick")
     run_until_idle()
     return Task.objects.get(pk=root)
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_small_number_is_known(n):
-    assert Fibonacci().poll(context(Fibonacci), n) == Done(1)
-
-
-def test_larger_number_takes_two_children():
-    polled = Fibonacci().poll(context(Fibonacci), 5)
-
-    assert polled == (Spawn(Fibonacci, 4, 0.0), Spawn(Fibonacci, 3, 0.0), Suspend())
 
 
 def test_results_of_children_are_added_up():
@@ -57,10 +46,6 @@ def test_failed_child_ends_its_parent(kind):
 def test_slow_actor_sleeps_before_first_step():
     assert Fibonacci().poll(context(Fibonacci), 5, 0.5) == Sleep(timedelta(seconds=0.5))
     assert Fibonacci().poll(context(Fibonacci, polls=1), 2, 0.5) == Done(1)
-
-
-def test_leaves_are_the_numbers_themselves():
-    assert [fibonacci.leaves(n) for n in range(1, 13)] == FIRST
 
 
 @pytest.mark.django_db
@@ -106,29 +91,6 @@ class TestTree:
             assert node.radius <= node.y <= tree.height - node.radius
         for left, right in pairwise(sorted(tree.nodes, key=lambda node: (node.y, node.x))):
             assert left.y != right.y or left.x + left.radius < right.x - right.radius
-
-    def test_larger_child_is_on_the_left_below_its_parent(self):
-        root, *others = fibonacci.tree(grown(4)).nodes
-        below = {node.n: node for node in others if node.above == (root.x, root.y)}
-
-        assert below[3].x < root.x < below[2].x
-        assert below[3].y == below[2].y > root.y
-
-    def test_tree_shows_sleeping_and_waiting_differently(self):
-        root = fibonacci.start(3, "slow")
-        poll_once(root)
-
-        assert fibonacci.tree(Task.objects.get(pk=root)).nodes[0].state == "sleeping"
-
-    def test_slow_tree_finishes(self):
-        root = fibonacci.start(5, "slow")
-        for _ in range(5):
-            run_until_idle()
-            advance(timedelta(seconds=fibonacci.PAUSES["slow"]))
-
-        run_until_idle()
-
-        assert Task.objects.get(pk=root).return_value == 5
 
     def test_tree_needs_one_query_per_generation(self):
         root = grown(6)
@@ -192,11 +154,3 @@ class TestPage:
 
         for task_id in (child.pk, uuid4()):
             assert client.get(reverse("photos:fibonacci-tree", args=[task_id])).status_code == 404
-
-    def test_earlier_trees_are_listed(self, client):
-        root = grown(6)
-
-        html = client.get(reverse("photos:fibonacci")).content.decode()
-
-        assert "fib(6) = 8" in html
-        assert reverse("photos:fibonacci-tree", args=[root.pk]) in html

@@ -32,16 +32,6 @@ def test_every_good_sample_gives_a_thumbnail_and_facts(path):
     assert 0.97 < sum(colour["share"] for colour in facts.colours) <= 1.01
 
 
-def test_the_sample_has_a_dozen_photographs_and_one_of_30_megapixels():
-    sizes = []
-    for path in GOOD:
-        with Image.open(path) as image:
-            sizes.append(image.size)
-
-    assert len(sizes) >= 12
-    assert max(width * height for width, height in sizes) >= 30_000_000
-
-
 def test_sources_name_every_sample():
     sources = (SAMPLE / "SOURCES.txt").read_text()
 
@@ -57,23 +47,6 @@ def test_rotated_picture_is_turned_upright():
     assert (imaging.facts(data).width, imaging.facts(data).height) == (40, 60)
 
 
-def test_sixteen_bit_greys_keep_their_brightness():
-    data = picture((30, 30), mode="I;16", colour=0x8000, file_format="PNG")
-
-    grey = opened(imaging.thumbnail(data)).convert("L").getextrema()[0]
-
-    assert grey == pytest.approx(128, abs=3)
-
-
-def test_transparent_pixels_do_not_count_as_a_colour():
-    image = Image.new("RGBA", (20, 10), (0, 0, 0, 0))
-    image.paste((255, 0, 0, 255), (0, 0, 10, 10))
-    out = io.BytesIO()
-    image.save(out, "PNG")
-
-    assert [colour["hex"] for colour in imaging.facts(out.getvalue()).colours] == ["#ff0000"]
-
-
 @pytest.mark.parametrize(("count", "columns", "rows"), [(1, 1, 1), (2, 2, 1), (5, 3, 2), (6, 3, 2), (13, 5, 3)])
 def test_contact_sheet_has_a_cell_for_each_picture(count, columns, rows):
     (wide, high), gap = imaging.CELL, imaging.GAP
@@ -86,12 +59,6 @@ def test_contact_sheet_has_a_cell_for_each_picture(count, columns, rows):
     reds = sheet.getchannel("R")
     lit = [max(reds.crop((left, top, left + wide, top + high)).tobytes()) for left, top in cells]
     assert [brightest > 200 for brightest in lit] == [True] * count + [False] * (columns * rows - count)
-
-
-def test_contact_sheet_shows_through_where_a_picture_is_transparent():
-    data, _ = imaging.contact_sheet([lambda: picture(mode="RGBA", colour=(255, 0, 0, 0), file_format="PNG")])
-
-    assert max(opened(data).convert("L").tobytes()) < 60
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from django.db.models import Q
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from demo_project.photos import tasks, uploads
+from demo_project.photos import actors, tasks, uploads
 from demo_project.photos.models import Album, Photo
 from jobqueue.models import Task
 from jobqueue.testing import poll_once
@@ -41,7 +41,9 @@ def test_upload_saves_photos_and_enqueues_their_work(client):
 
 
 @pytest.mark.parametrize(
-    ("owner", "step"), [(Photo.objects, "bulk_create"), (uploads, "plan_tonights_report")], ids=["photos", "tasks"]
+    ("owner", "step"),
+    [(Photo.objects, "bulk_create"), (actors.Album, "enqueue"), (uploads, "plan_tonights_report")],
+    ids=["photos", "actor", "tasks"],
 )
 def test_failed_upload_leaves_no_row_and_no_file(monkeypatch, owner, step):
     def fail(*args, **kwargs):

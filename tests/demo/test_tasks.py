@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from uuid import uuid4
-
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.files.storage import default_storage
@@ -62,11 +60,6 @@ def test_thumbnail_of_repaired_file_clears_the_problem(make_photo):
     assert photo.problem == ""
 
 
-def test_task_of_deleted_photo_fails_without_retry():
-    with pytest.raises(GiveUp, match="was deleted"):
-        tasks.make_thumbnail.call(str(uuid4()))
-
-
 def test_missing_file_is_retried(make_photo):
     photo = make_photo(picture())
     default_storage.delete(photo.original.name)
@@ -117,8 +110,3 @@ def test_report_of_a_day_is_written_once(make_photo):
 
     assert figures["photos"] == 1
     assert Report.objects.get().figures == figures
-
-
-def test_copy_to_the_old_archive_always_fails():
-    with pytest.raises(ConnectionError, match="switched off for good"):
-        tasks.copy_to_old_archive.call()
