@@ -128,13 +128,6 @@ def test_start_with_one_missing_table_reports_it(fleet: Fleet) -> None:
     assert not process.output.find("database.unreachable|database.reconnected")
 
 
-def test_executor_serves_only_its_queues(fleet: Fleet) -> None:
-    add.using(queue_name="emails").enqueue(1)
-    add.using(queue_name="other").enqueue(1)
-    assert fleet.launch("-q", "emails", "--burst").wait() == 0
-    assert dict(Task.objects.values_list("queue_name", "status")) == {"emails": "SUCCESSFUL", "other": "READY"}
-
-
 @pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
 def test_two_backends_are_isolated(fleet: Fleet) -> None:
     tiny.enqueue()
@@ -163,27 +156,23 @@ def test_log_lines_have_stable_keys(fleet: Fleet) -> None:
     assert of[fails.id][-1]["traceback"].endswith("ValueError: no luck")
 
 
-@pytest.mark.parametrize(("level", "is_logged"), [("0", False), ("1", True)])
-def test_verbosity_selects_log_lines(fleet: Fleet, level: str, is_logged: bool) -> None:
+@pytest.mark.parametrize(
+    ("flags", "pattern", "is_logged"),
+    [
+        (["-v", "0"], "INFO .*task.succeeded task=tests.acceptance.tasks.compute", False),
+        (["-v", "1"], "INFO .*task.succeeded task=tests.acceptance.tasks.compute", True),
+        (["-v", "3"], "DEBUG .*WITH own AS MATERIALIZED", True),
+        ([], "^[0-9:]+ ERROR +task.failed task=tests.tasks.fail", True),
+        (["--force-color"], "\x1b\\[.*ERROR +task.failed task=tests.tasks.fail", True),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_flags_select_and_color_log_lines(fleet: Fleet, flags: list[str], pattern: str, is_logged: bool) -> None:
     compute.enqueue(0)
-    process = fleet.launch("--burst", "-v", level)
-    assert process.wait() == 0
-    assert bool(process.output.find("INFO .*task.succeeded task=tests.acceptance.tasks.compute")) is is_logged
-
-
-def test_verbosity_3_logs_sql(fleet: Fleet) -> None:
-    process = fleet.launch("--burst", "-v", "3")
-    assert process.wait() == 0
-    assert process.output.find("DEBUG .*WITH own AS MATERIALIZED")
-
-
-@pytest.mark.parametrize(("flags", "colored"), [([], False), (["--force-color"], True)])
-def test_colors_follow_django_settings(fleet: Fleet, flags: list[str], colored: bool) -> None:
     fail.using(max_attempts=1).enqueue()
     process = fleet.launch("--burst", *flags)
     assert process.wait() == 0
-    assert bool(process.output.find("\x1b\\[.*ERROR +task.failed task=tests.tasks.fail")) is colored
-    assert bool(process.output.find("^[0-9:]+ ERROR +task.failed task=tests.tasks.fail")) is not colored
+    assert bool(process.output.find(pattern)) is is_logged
 
 
 def test_help_lists_environment_variables(fleet: Fleet) -> None:

@@ -102,19 +102,6 @@ def is_refused(site: Site) -> bool:
     return False
 
 
-def test_idle_executor_survives_terminated_sessions(site: Site) -> None:
-    process = site.fleet.start(heartbeat_timeout=3)
-    last_heartbeat = process.row.heartbeat
-    for pid in sessions():
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
-    wait_until(lambda: (process.row.heartbeat - last_heartbeat).total_seconds() > 3, "heartbeats")
-    assert len(process.output.find(r"database\.unreachable")) <= 1
-    tiny.enqueue()
-    assert wait_for_end() == {"SUCCESSFUL": 1}
-    assert process.stop() == 0
-
-
 def test_hung_connections_are_replaced(site: Site) -> None:
     """No data arrives and nothing fails, as in a network that drops packets."""
     process = site.fleet.start(heartbeat_timeout=3)

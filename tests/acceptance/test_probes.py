@@ -73,14 +73,6 @@ def test_probes_are_answered_until_the_last_task_has_ended(fleet: Fleet, process
     assert process.stop(signal.SIGQUIT) == 131
 
 
-def test_silent_probe_client_does_not_delay_the_stop(fleet: Fleet) -> None:
-    process = fleet.start(*HEALTH)
-    match = process.output.wait_for(r"^health .*http://(.*):(\d+)/livez")
-    with socket.create_connection((match[1], int(match[2]))) as silent:
-        silent.sendall(b"GET /li")
-        assert process.stop() == 0
-
-
 def test_paused_executor_is_live_but_not_ready(fleet: Fleet) -> None:
     process = fleet.start(*HEALTH)
     wait_for_answer(process, "/readyz", 200)
@@ -151,15 +143,6 @@ def test_readyz_succeeds_again_when_a_killed_child_is_replaced(fleet: Fleet) -> 
     children = supervisor.children()
     assert supervisor.stop() == 0
     assert not any(is_running(pid) for pid in children)
-
-
-def test_children_end_when_their_supervisor_is_killed(fleet: Fleet) -> None:
-    supervisor = fleet.start(*HEALTH, *TWO)
-    wait_for_answer(supervisor, "/readyz", 200)
-    children = supervisor.children()
-    assert len(children) == 2
-    supervisor.kill()
-    wait_until(lambda: not any(is_running(pid) for pid in children), "the end of all")
 
 
 @PROCESSES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from datetime import timedelta
 
 import pytest
 
@@ -178,22 +177,6 @@ def test_children_that_reach_max_tasks_are_replaced(fleet: Fleet) -> None:
     assert len(set(Task.objects.values_list("return_value", flat=True))) >= 5
     assert not supervisor.output.find("WARNING|ERROR")
     assert supervisor.stop() == 0
-
-
-def test_single_process_ends_after_max_tasks(fleet: Fleet) -> None:
-    compute.enqueue_many([((0.01,), {}) for _ in range(20)])
-    assert fleet.launch("--max-tasks", "7").wait() == 0
-    assert sorted(Task.objects.values_list("status", flat=True)) == ["READY"] * 13 + ["SUCCESSFUL"] * 7
-    assert not Task.objects.exclude(attempts=0, executor_losses=0).exists()
-
-
-def test_burst_ends_when_the_queue_is_drained(fleet: Fleet) -> None:
-    compute.enqueue_many([((0.01,), {}) for _ in range(50)])
-    later = tiny.using(run_after=timedelta(hours=1)).enqueue()
-    supervisor = fleet.launch(*TWO, "--burst")
-    assert supervisor.wait() == 0
-    assert Task.objects.get(pk=later.id).status == "SCHEDULED"
-    assert Task.objects.successful().count() == 50
 
 
 def test_burst_survives_a_child_that_dies(fleet: Fleet) -> None:

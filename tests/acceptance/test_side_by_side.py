@@ -42,15 +42,3 @@ def test_two_executors_may_share_a_name(fleet: Fleet) -> None:
     wait_until(lambda: Task.objects.successful().count() == 7, "the other's work")
     assert processes[1].row.state == "RUNNING"
     assert processes[1].stop() == 0
-
-
-def test_new_executor_does_not_rescue_long_running_tasks(fleet: Fleet) -> None:
-    """A newly started executor sees tasks that run much longer than the timeout."""
-    first = fleet.start(heartbeat_timeout=2.5)
-    work.enqueue(7.5)
-    wait_until(Effect.objects.exists, "a running task")
-    second = fleet.start(heartbeat_timeout=2.5)
-    assert wait_for_end() == {"SUCCESSFUL": 1}
-    row = Task.objects.get()
-    assert (row.claim_number, row.executor_losses, row.return_value) == (1, 0, first.pid)
-    assert second.stop() == first.stop() == 0

@@ -8,7 +8,7 @@ import pytest
 
 from jobqueue.models import Executor, Task
 from tests.acceptance.harness import Fleet, Process, ended, session_of, wait_for_end, wait_for_ended, wait_until
-from tests.acceptance.tasks import book, hang, leave_a_thread, tiny, work, work_later
+from tests.acceptance.tasks import hang, leave_a_thread, tiny, work, work_later
 from tests.models import Effect
 
 pytestmark = pytest.mark.slow
@@ -79,15 +79,6 @@ def test_task_that_ignores_interruptions_is_released(fleet: Fleet) -> None:
     wait_until(started, "a running task")
     assert process.stop() == 0
     assert_handed_back(1)
-
-
-def test_atomic_task_is_rolled_back_and_released(fleet: Fleet) -> None:
-    book.enqueue(NOT_SOON)
-    process = fleet.start("--shutdown-timeout", "0")
-    wait_until(lambda: Task.objects.running().exists(), "a running task")
-    assert process.stop() == 0
-    assert_handed_back(1)
-    assert not Effect.objects.exists()
 
 
 def test_sigterm_under_load_leaves_no_running_task(fleet: Fleet) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jobqueue.exceptions import ExecutorLost
-from jobqueue.models import Executor, Task
+from jobqueue.models import Task
 from tests.acceptance.harness import Fleet, wait_for_end, wait_for_ended, wait_until
-from tests.acceptance.tasks import block_loop, break_thread, compute, doze, hang, tiny, work_later
+from tests.acceptance.tasks import block_loop, break_thread, compute, doze, hang, work_later
 from tests.models import Effect
 
 pytestmark = pytest.mark.slow
@@ -86,14 +86,3 @@ def test_executor_ends_when_one_of_its_threads_fails(fleet: Fleet, name: str) ->
     break_thread.enqueue(name)
     assert process.wait() == 70
     assert process.output.find(f"RuntimeError: {name} fails, as asked")
-
-
-def test_supervisor_replaces_a_child_that_failed(fleet: Fleet) -> None:
-    supervisor = fleet.start("--processes", "2", heartbeat_timeout=3)
-    break_thread.enqueue("heartbeat")
-    supervisor.output.wait_for(r"process\.ended .* restart_in_s=.* reason=code 70")
-    wait_until(lambda: Executor.objects.count() == 3, "the new child")
-    tiny.enqueue_many([((), {}) for _ in range(20)])
-    wait_for_end()
-    assert Task.objects.filter(task_type__endswith="tiny", status="SUCCESSFUL").count() == 20
-    assert supervisor.stop() == 0
