@@ -111,7 +111,7 @@ class JobQueueBackend(BaseTaskBackend):
             problem = str(refusal)
             if self.queues and task.queue_name not in self.queues:
                 known = ", ".join(sorted(self.queues))
-                problem = f"{refusal} (queue_name; QUEUES of TASKS[{self.alias!r}] has {known})"
+                problem = f"unknown queue {task.queue_name!r}. QUEUES of TASKS[{self.alias!r}]: {known}."
             raise InvalidTask(f"{task.name}: {problem}") from None
 
     def enqueue(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> AnyResult:  # type: ignore[override]

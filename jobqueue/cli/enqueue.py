@@ -38,7 +38,7 @@ def task_named(name: str) -> FunctionTask[..., Any]:
         return known[found[0]]
     alike = {*difflib.get_close_matches(name, [*known, *short.values()], n=3)}
     near = found or [task_type for task_type in known if {task_type, short[task_type]} & alike]
-    hint = f"Did you mean {' or '.join(near)}?" if near else "Tasks are found in tasks.py and actors.py of apps."
+    hint = f"Did you mean {' or '.join(near)}?" if near else "Tasks come from tasks.py and actors.py of INSTALLED_APPS."
     raise CommandError(f"{'Several tasks are' if found else 'No task is'} named {name!r}. {hint}")
 
 

@@ -57,7 +57,7 @@ def _problems(
                 yield f"Queue {queue.name} has a latency of {_latency(queue)}, more than {duration(max_latency)}."
     alive = sum(len(stats.alive) for stats in backends)
     if min_executors is not None and alive < min_executors:
-        yield f"{many(alive, 'executor')} alive, fewer than {min_executors}."
+        yield f"{many(alive, 'executor')} active, fewer than {min_executors}."
 
 
 def _show(console: Console, stats: BackendStats) -> None:

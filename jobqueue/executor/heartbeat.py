@@ -51,6 +51,7 @@ class Heartbeat(threading.Thread):
         self._woken = threading.Event()
         self._is_stopping = False
         self.has_beaten = False
+        self.problem = "No heartbeat reached the database"  # why there was none so far
         self.last_good_at = time.monotonic()
         self.has_unknown_claims = False  # two heartbeats in a row saw a claim of ours that this process does not know
         self._unknown: set[tuple[UUID, int]] = set()
@@ -113,21 +114,21 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         interval = self._timeout / 3
-        backoff, logged = ReconnectBackoff(longest_seconds=min(5.0, interval)), ""
+        backoff = ReconnectBackoff(longest_seconds=min(5.0, interval))
         try:
             while not self._is_stopping:
                 self.moved_at = time.monotonic()
                 try:
                     if not self.has_beaten and (missing := self._missing()):
-                        if missing != logged:
+                        if missing != self.problem:
                             logger.error("schema.outdated hint=%s", missing)
-                        logged, wait = missing, backoff.next_seconds()
+                        self.problem, wait = missing, backoff.next_seconds()
                     else:
                         self.beat()
                         backoff.reset()
                         wait = self.moved_at + interval - time.monotonic()
                 except django.db.Error as error:
-                    self._punctual_since = None
+                    self._punctual_since, self.problem = None, first_line_of(error)
                     self._outage.begin("heartbeat", error)
                     self._line.drop()
                     wait = backoff.next_seconds()
@@ -174,10 +175,10 @@ class Heartbeat(threading.Thread):
             tables, migrations = missing_tables(database), missing_migrations(database)
         where = "" if database == django.db.DEFAULT_DB_ALIAS else f" --database {database}"
         if tables:
-            return f"The database {database!r} has no {', '.join(tables)}: run `manage.py migrate{where}`."
+            return f"The database {database!r} lacks tables ({', '.join(tables)}). Run: manage.py migrate{where}"
         if migrations:
             names = ", ".join(migrations)
-            return f"The database {database!r} lacks migrations ({names}): run `manage.py migrate jobqueue{where}`."
+            return f"The database {database!r} lacks migrations ({names}). Run: manage.py migrate jobqueue{where}"
         return ""
 
     def _mark_stopped(self) -> None:

@@ -154,14 +154,18 @@ class ExecutorProcess:
         Wait for a second connection, too: with only that of the heartbeat this executor would seem to work.
         """
         give_up_at = time.monotonic() + self.settings.connect_timeout
-        problem = "No heartbeat reached the database"
+        problem = ""
         while not self._is_stop_requested:
             if self._heartbeat.has_beaten:
                 if (error := connect_once(self.engine.database)) is None:
                     return True
                 problem = f"The heartbeat has the only connection that the server gives ({first_line_of(error)})"
             if time.monotonic() > give_up_at:
-                logger.error("database.connect_timed_out after_s=%g error=%s", self.settings.connect_timeout, problem)
+                logger.error(
+                    "database.connect_timed_out after_s=%g error=%s",
+                    self.settings.connect_timeout,
+                    problem or self._heartbeat.problem,
+                )
                 self._exit_code = EXIT_UNAVAILABLE
                 return False
             self._handle(self._signals.read(min(1.0, max(0.01, give_up_at - time.monotonic()))))

@@ -196,9 +196,9 @@ def test_unknown_queue_is_refused_before_anything_is_written(alias: str) -> None
     declared = tasks.add.using(queue_name="elsewhere", backend=alias)
     options = {"OPTIONS": {"DATABASE": conf.options_for(alias).database}}
     with override_settings(TASKS={alias: params | options, "default": params}):
-        with pytest.raises(InvalidTask, match=r"add: Queue 'nowhere'"):
+        with pytest.raises(InvalidTask, match=r"add: unknown queue 'nowhere'. QUEUES of TASKS"):
             tasks.add.using(backend=alias, queue_name="nowhere")
-        with pytest.raises(InvalidTask, match=r"add: Queue 'elsewhere'"):
+        with pytest.raises(InvalidTask, match=r"add: unknown queue 'elsewhere'. QUEUES of TASKS"):
             declared.enqueue(1)
         assert row(tasks.add.using(backend=alias, queue_name="emails").enqueue(1)).queue_name == "emails"
     assert rows(alias).count() == 1

@@ -92,7 +92,7 @@ class TestStatus:
             ("--max-latency 60s", "Queue emails has a latency of 90 s, more than 60 s."),
             ("--max-latency 5m", ""),
             ("--min-executors 1", ""),
-            ("--min-executors 2", "1 executor alive, fewer than 2."),
+            ("--min-executors 2", "1 executor active, fewer than 2."),
         ],
     )
     def test_exceeded_bounds_are_exit_code_1(self, backend, make, make_executor, flags: str, problem: str) -> None:

@@ -23,4 +23,4 @@ def test_misspelt_variables_are_named_with_the_flag(names: str, message: str) ->
 
     assert line.endswith(message)
     assert bool(line) == bool(message)
-    assert line.startswith("The environment has what run_executors does not read: ") or not message
+    assert line.startswith("run_executors ignores variables of the environment: ") or not message

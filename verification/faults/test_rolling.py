@@ -92,7 +92,7 @@ def test_executor_claims_nothing_before_its_migrations_are_applied(fleet: Fleet)
     finally:
         call_command("migrate", "jobqueue", verbosity=0)
     assert (
-        "schema.outdated hint=The database 'default' lacks migrations (0002_postgresql): run `manage.py" in first_error
+        "schema.outdated hint=The database 'default' lacks migrations (0002_postgresql). Run: manage.py" in first_error
     )
     assert not Effect.objects.exists()
     assert set(Task.objects.values_list("status", "claim_number")) == {("READY", 0)}
@@ -105,4 +105,4 @@ def test_executor_claims_nothing_before_its_migrations_are_applied(fleet: Fleet)
     # The error is logged once for each list of missing migrations, not at each look.
     lines = [found.string[len("12:34:56 ") :] for found in process.output.find("ERROR|WARNING")]
     assert len(set(lines)) == len(lines)
-    assert all("run `manage.py migrate" in line for line in lines)
+    assert all("Run: manage.py migrate" in line for line in lines)

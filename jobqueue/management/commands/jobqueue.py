@@ -39,8 +39,9 @@ class Parser(CommandParser):
 
 class Command(BaseCommand):
     help = (
-        "Show the queue and change it. Results go to stdout, messages to stderr. "
-        "Exit codes: 0 success, 1 failure or an exceeded bound of status, 2 wrong usage, 130 Ctrl-C."
+        "Show the queue and change it. 'jobqueue VERB --help' lists the options of a verb. Results go to stdout, "
+        "messages to stderr. Exit codes: 0 success, 1 failure or an exceeded limit of status, 2 wrong usage, "
+        "130 Ctrl-C."
     )
     requires_system_checks = ()  # `doctor` runs ours; a timer that runs each minute needs no warnings each minute
 
@@ -87,10 +88,12 @@ count = partial(arguments.within, 1)
 
 
 def add_reading_verbs(add: Add) -> None:
-    verb = add("status", status.status, "Show queues, executors, and what ended in the last minute.")
-    latency = "exit with 1 if a queue's latency is larger: 5m"
+    verb = add("status", status.status, "Show queues, executors, and how many tasks ended in the last minute.")
+    latency = "exit with 1 if a queue has a larger latency, such as 5m"
     verb.add_argument("--max-latency", type=arguments.duration, metavar="TIME", help=latency)
-    verb.add_argument("--min-executors", type=count(1000), metavar="N", help="exit with 1 if fewer executors are alive")
+    verb.add_argument(
+        "--min-executors", type=count(1000), metavar="N", help="exit with 1 if fewer executors are active"
+    )
     verb = add("show", show.show, "Show one task in full.")
     verb.add_argument("id", type=UUID, help="task id")
     verb = add("tail", tail.tail, "Show the last tasks that ended.")
@@ -99,7 +102,7 @@ def add_reading_verbs(add: Add) -> None:
     interval = "time between two queries (1s)"
     verb.add_argument("--interval", type=arguments.duration, default="1s", metavar="TIME", help=interval)
     _add_filters(verb, FINAL)
-    add("doctor", doctor.doctor, "Check the installation, and say what to do.")
+    add("doctor", doctor.doctor, "Check the installation and give advice.")
 
 
 def add_changing_verbs(add: Add) -> None:
@@ -112,7 +115,7 @@ def add_changing_verbs(add: Add) -> None:
     _add_bulk(verb, CANCEL.statuses)
     verb.add_argument("--descendants", action="store_true", help="also cancel children, and their children")
     verb = add("prune", bulk.prune, "Delete tasks that ended long ago.")
-    age = "such as 14d or 12h"
+    age = "delete tasks that ended longer ago, such as 14d or 12h"
     verb.add_argument("--older-than", type=arguments.duration, required=True, metavar="TIME", help=age)
     _add_status(verb, FINAL)
     _add_confirmation(verb, max_batch=100_000, batch=5000)
@@ -120,17 +123,21 @@ def add_changing_verbs(add: Add) -> None:
 
 def add_queue_and_executor_verbs(add: Add) -> None:
     verb = add("pause", queues.pause, "Pause queues: executors claim no more of their tasks.")
-    verb.add_argument("queues", nargs="+", metavar="QUEUE")
-    verb.add_argument("--reason", default="", help="why, for others to read")
-    verb.add_argument("--by", help="who (default: the user of the system)")
+    verb.add_argument("queues", nargs="+", metavar="QUEUE", help="name of a queue")
+    verb.add_argument("--reason", default="", help="why; status and the admin show it")
+    verb.add_argument("--by", help="who pauses the queue (default: your login name)")
     end = verb.add_mutually_exclusive_group()
-    end.add_argument("--until", type=arguments.moment, metavar="WHEN", help="resume then: 2030-01-31T09:00")
-    end.add_argument("--for", type=arguments.duration, dest="until", metavar="TIME", help="resume after: 30m, 2h")
+    end.add_argument(
+        "--until", type=arguments.moment, metavar="WHEN", help="resume at this time, such as 2030-01-31T09:00"
+    )
+    end.add_argument(
+        "--for", type=arguments.duration, dest="until", metavar="TIME", help="resume after this time, such as 30m or 2h"
+    )
     verb = add("resume", queues.resume, "Resume paused queues.")
-    verb.add_argument("queues", nargs="+", metavar="QUEUE")
+    verb.add_argument("queues", nargs="+", metavar="QUEUE", help="name of a queue")
     verb = add("limit", queues.limit, "Limit how many tasks of a queue run at once across all executors.")
-    verb.add_argument("queue", metavar="QUEUE")
-    verb.add_argument("max_running", type=arguments.limit, metavar="MAX", help="a number, or none")
+    verb.add_argument("queue", metavar="QUEUE", help="name of a queue")
+    verb.add_argument("max_running", type=arguments.limit, metavar="MAX", help="a number, or none for no limit")
 
     verb = add("executors", executors.executors, "List executors, or send them a command.")
     commands = [one.lower() for one in ExecutorCommand]
@@ -145,18 +152,20 @@ def add_queue_and_executor_verbs(add: Add) -> None:
 def add_sending_verbs(add: Add) -> None:
     verb = add("submit", enqueue.submit, "Enqueue a task, and print its id.")
     verb.add_argument("task", help="full name of a task, or its last component")
-    for name, kind, text in (("args", list, '[1, "a"]'), ("kwargs", dict, '{"a": 1}')):
+    for name, kind, text in (("args", list, 'such as [1, "a"]'), ("kwargs", dict, 'such as {"a": 1}')):
         read = partial(arguments.json_value, kind=kind)
         verb.add_argument(f"--{name}", dest=f"task_{name}", type=read, default=kind(), metavar="JSON", help=text)
     verb.add_argument("--queue", dest="queue_name", metavar="NAME", help="queue (default: as declared)")
     verb.add_argument("--priority", type=int, help=f"{TASK_MIN_PRIORITY} to {TASK_MAX_PRIORITY}")
-    verb.add_argument("--run-after", type=arguments.moment, metavar="WHEN", help="30m, or 2030-01-31T09:00")
+    verb.add_argument(
+        "--run-after", type=arguments.moment, metavar="WHEN", help="start later: 30m, or 2030-01-31T09:00"
+    )
     verb.add_argument("--max-attempts", type=int, help="attempts (default: as declared)")
-    verb.add_argument("--key", help="if an unfinished task has this key, print its id instead")
+    verb.add_argument("--key", help="if a live task has this key, print its id instead")
     verb = add("send", enqueue.send, "Send a message to an actor.")
-    verb.add_argument("to", help="id or key of an unfinished actor")
+    verb.add_argument("to", help="id or key of a live actor")
     verb.add_argument("body", type=arguments.json_value, nargs="?", metavar="JSON", help="the message (default: null)")
-    verb.add_argument("--dedupe-key", help="a second message with this text is not sent")
+    verb.add_argument("--dedupe-key", help="the actor gets only one message with this text")
 
 
 def _add_django_options(verb: CommandParser) -> None:
@@ -186,7 +195,7 @@ def _add_filters(verb: CommandParser, statuses: Iterable[Status]) -> None:
 def _add_bulk(verb: CommandParser, statuses: Iterable[Status]) -> None:
     verb.add_argument("ids", nargs="*", type=UUID, metavar="ID", help="task id")
     _add_filters(verb, statuses)
-    verb.add_argument("--limit", type=count(1_000_000_000), help="change at most so many tasks")
+    verb.add_argument("--limit", type=count(1_000_000_000), help="change at most this number of tasks")
     _add_confirmation(verb, max_batch=10_000, batch=1000)
 
 

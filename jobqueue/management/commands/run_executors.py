@@ -74,8 +74,8 @@ def queue(text: str) -> tuple[str, int | None]:
     name, colon, limit = text.partition(":")
     if not name or (colon and not (limit.isascii() and limit.isdigit() and int(limit) > 0)):
         raise argparse.ArgumentTypeError(
-            f"must be NAME or NAME:LIMIT with a limit of 1 or more, not {text!r}; a queue with a colon in its name "
-            "is served by executors without --queue"
+            f"must be NAME or NAME:LIMIT with a limit of 1 or more, not {text!r}. If the name of a queue contains a "
+            "colon, start executors without --queue"
         )
     return name, int(limit) if colon else None
 
@@ -89,7 +89,7 @@ def misspelt_variables(names: Iterable[str], flags: Collection[str]) -> str:
         for name in sorted(unknown)
         for ending in difflib.get_close_matches(name.removeprefix(PREFIX).upper(), endings, 1, 0.6)
     ]
-    return f"The environment has what run_executors does not read: {', '.join(found)}." if found else ""
+    return f"run_executors ignores variables of the environment: {', '.join(found)}." if found else ""
 
 
 def log_format(text: str) -> str:
@@ -138,11 +138,11 @@ class Flags:
 
 class Command(BaseCommand):
     help = (
-        "Run tasks until a stop is requested. SIGTERM, SIGHUP and Ctrl-C let running tasks end within "
-        "--shutdown-timeout and release the others unchanged. A second one, or SIGQUIT, releases all tasks at once. "
-        "SIGTSTP pauses until SIGCONT. SIGUSR1 prints all threads and running tasks. Exit codes: 0 done, 1 wrong "
-        "configuration, 2 wrong usage, 69 no database at the start, 70 internal error, 130 after a second Ctrl-C, "
-        "131 after SIGQUIT."
+        "Run tasks until you stop the command. On SIGTERM, SIGHUP or Ctrl-C, running tasks may end within "
+        "--shutdown-timeout. A second such signal, or SIGQUIT, releases all tasks at once. Other executors start "
+        "released tasks again. SIGTSTP pauses until SIGCONT. SIGUSR1 prints all threads and running tasks. Exit codes: "
+        "0 done, 1 wrong configuration, 2 wrong usage, 69 no database at the start, 70 internal error, 130 after a "
+        "second Ctrl-C, 131 after SIGQUIT. Each option is also an environment variable, in brackets below."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -155,19 +155,19 @@ class Command(BaseCommand):
             action=Append,
             type=queue,
             metavar="NAME[:LIMIT]",
-            help="a queue to serve, and how many of its tasks at once in each process; repeat for more; none: every "
-            "queue",
+            help="serve this queue only, with at most LIMIT of its tasks at once in each process; repeat for several "
+            "(every queue)",
         )
-        add("-t", "--threads", type=at_least(int, 1), default=8, help="tasks at once in threads (8)")
-        add("--async-slots", type=at_least(int, 1), default=100, help="async tasks at once (100)")
-        add("-p", "--processes", type=at_least(int, 1), default=1, help="processes under one supervisor (1)")
-        add("--burst", action="store_true", help="exit when nothing is ready, running, or due within a second")
-        add("--max-tasks", type=at_least(int, 1), help="stop after so many tasks")
+        add("-t", "--threads", type=at_least(int, 1), default=8, help="number of worker threads (8)")
+        add("--async-slots", type=at_least(int, 1), default=100, help="how many async tasks run at once (100)")
+        add("-p", "--processes", type=at_least(int, 1), default=1, help="number of processes (1)")
+        add("--burst", action="store_true", help="exit when no task is ready, running, or due within a second")
+        add("--max-tasks", type=at_least(int, 1), help="stop each process after this number of tasks")
         add(
             "--shutdown-timeout",
             type=at_least(float, 0),
             default=25.0,
-            help="seconds that running tasks get on SIGTERM (25)",
+            help="seconds in which running tasks may end at a stop (25)",
         )
         add(
             "--connect-timeout",
@@ -181,14 +181,19 @@ class Command(BaseCommand):
             help="longest sleep without a notification, in seconds (POLL_INTERVAL)",
         )
         add("--backend", default="default", help="alias in TASKS (default)")
-        add("--name", help="how logs and the admin call this executor (host.pid)")
+        add("--name", help="name of the executor in logs and in the admin (host.pid)")
         add(
             "--health",
             type=address,
             metavar="HOST:PORT",
-            help="answer /livez and /readyz there, all processes together; a PORT alone is 127.0.0.1's",
+            help="answer /livez and /readyz at this address, for all processes; PORT alone: on 127.0.0.1",
         )
-        add("--log-format", type=log_format, default="text", help="text or json, where LOGGING has no handler (text)")
+        add(
+            "--log-format",
+            type=log_format,
+            default="text",
+            help="text or json, if LOGGING has no handler for jobqueue (text)",
+        )
         add("--reload", action="store_true", help="restart when code changes, for development")
 
     def check(self, *args: Any, **options: Any) -> None:
@@ -293,9 +298,7 @@ class Command(BaseCommand):
             if limits.setdefault(name, limit) != limit:
                 raise CommandError(f"Queue {name!r} is named twice, with different limits.")
             if known and name not in known:
-                raise CommandError(
-                    f"Queue {name!r} is not in QUEUES of TASKS[{backend!r}]: {', '.join(sorted(known))}."
-                )
+                raise CommandError(f"Unknown queue {name!r}. QUEUES of TASKS[{backend!r}]: {', '.join(sorted(known))}.")
         return ExecutorSettings(
             backend=backend,
             queues=tuple(limits) or None,
