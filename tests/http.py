@@ -51,6 +51,13 @@ class Shop:
         return self.post("submit/", {"task": GREET, "args": ["anna"], **body})
 
 
+def person(*permissions: str, is_superuser: bool = False, checks_csrf: bool = False) -> Shop:
+    """Return a logged-in user with permissions, who sends no token."""
+    client = Client(enforce_csrf_checks=checks_csrf)
+    client.force_login(factories.make_user(*permissions, is_superuser=is_superuser))
+    return Shop(client, "")
+
+
 def wheres(response: Any) -> list[str]:
     """Return the `where` of each problem."""
     return [problem["where"] for problem in response.json()]

@@ -20,7 +20,8 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from jobqueue import registry
 from jobqueue.admin.queues import FORMS
 from jobqueue.models import Executor, InboxMessage, Queue, Task
-from tests.factories import ExecutorFactory, MessageFactory, QueueFactory, TaskFactory, make_user
+from tests.factories import ExecutorFactory, MessageFactory, QueueFactory, TaskFactory
+from tests.http import person
 
 pytestmark = pytest.mark.slow
 
@@ -72,10 +73,8 @@ def stored() -> list[Any]:
     return [list(model._default_manager.order_by("pk").values()) for model in ROWS]
 
 
-def member(*permissions: str, is_superuser: bool = False, checks_csrf: bool = False) -> Client:
-    client = Client(enforce_csrf_checks=checks_csrf)
-    client.force_login(make_user(*permissions, is_superuser=is_superuser))
-    return client
+def member(*permissions: str, **options: bool) -> Client:
+    return person(*permissions, **options).client
 
 
 def test_addresses_are_found() -> None:
@@ -84,33 +83,18 @@ def test_addresses_are_found() -> None:
     assert {model for model in ROWS if admin.site.is_registered(model)} == {Task, Executor, Queue}
 
 
-@pytest.mark.parametrize("method", ["get", "post"])
 @pytest.mark.parametrize("name", IN_ADMIN)
-class TestAdmin:
-    def test_anonymous_is_sent_to_the_login(self, client: Client, keys: dict[str, Any], name: str, method: str) -> None:
-        before = stored()
-        response = getattr(client, method)(path_of(name, keys))
-        assert (response.status_code, response.headers.get("Location", "").partition("?")[0]) == (302, "/admin/login/")
-        assert stored() == before
-
-    def test_member_of_staff_without_permissions_is_refused(self, keys: dict[str, Any], name: str, method: str) -> None:
-        before = stored()
-        assert getattr(member(), method)(path_of(name, keys)).status_code in (
-            (403,) if method == "post" else (403, 405)
-        )
-        assert stored() == before
-
-    def test_who_may_only_look_changes_nothing(self, keys: dict[str, Any], name: str, method: str) -> None:
-        looking = ("view_task", "view_executor", "view_queue", "view_payload")
-        before = stored()
-        getattr(member(*looking), method)(path_of(name, keys), {"body": "1"})
-        assert stored() == before
-
-    def test_nothing_is_done_without_a_posted_token(self, keys: dict[str, Any], name: str, method: str) -> None:
-        before = stored()
-        response = getattr(member(is_superuser=True, checks_csrf=True), method)(path_of(name, keys), {"body": "1"})
+def test_pages_of_the_admin_need_login_permission_and_token(client: Client, keys: dict[str, Any], name: str) -> None:
+    path, before = path_of(name, keys), stored()
+    for method in ("get", "post"):
+        response = getattr(client, method)(path)
+        assert (response.status_code, response.url.partition("?")[0]) == (302, "/admin/login/")
+        refusals = (403,) if method == "post" else (403, 405)
+        assert getattr(member(), method)(path).status_code in refusals
+        getattr(member("view_task", "view_executor", "view_queue", "view_payload"), method)(path, {"body": "1"})
+        response = getattr(member(is_superuser=True, checks_csrf=True), method)(path, {"body": "1"})
         assert method == "get" or response.status_code == 403
-        assert stored() == before
+    assert stored() == before
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,36 +141,21 @@ def test_every_deed_of_the_admin_is_tried() -> None:
 
 @pytest.mark.parametrize("deed", DEEDS.values(), ids=DEEDS)
 @pytest.mark.django_db(databases=["default", "sqlite"])  # to wake looks at every backend
-class TestDeeds:
-    @pytest.fixture(autouse=True)
-    def paused(self, keys: dict[str, Any]) -> None:
-        QueueFactory.create(paused=True, name="paused")
+def test_deed_needs_its_permission_login_post_and_token(client: Client, keys: dict[str, Any], deed: Deed) -> None:
+    QueueFactory.create(paused=True, name="paused")
+    ours = Permission.objects.filter(content_type__app_label="jobqueue").values_list("codename", flat=True)
+    before = stored()
 
-    def test_is_done_by_who_may(self, keys: dict[str, Any], deed: Deed) -> None:
-        """Without this, the other tests of this file would prove nothing."""
-        before = stored()
-        looking = ("view_task", "view_executor", "view_queue")
-        assert deed.done_by(member(*looking, deed.permission), keys).status_code == 302
-        assert stored() != before
+    deed.done_by(member(*(name for name in ours if name != deed.permission)), keys)
+    deed.done_by(member(is_superuser=True), keys, by_get=True)
+    assert deed.done_by(member(is_superuser=True, checks_csrf=True), keys).status_code == 403
+    assert deed.done_by(client, keys).url.startswith("/admin/login/")
+    assert stored() == before
 
-    def test_is_not_done_with_every_other_permission(self, keys: dict[str, Any], deed: Deed) -> None:
-        ours = Permission.objects.filter(content_type__app_label="jobqueue").values_list("codename", flat=True)
-        before = stored()
-        deed.done_by(member(*(name for name in ours if name != deed.permission)), keys)
-        assert stored() == before
-
-    def test_is_not_done_by_get(self, keys: dict[str, Any], deed: Deed) -> None:
-        before = stored()
-        deed.done_by(member(is_superuser=True), keys, by_get=True)
-        assert stored() == before
-
-    def test_is_not_done_without_a_csrf_token_or_a_login(
-        self, client: Client, keys: dict[str, Any], deed: Deed
-    ) -> None:
-        before = stored()
-        assert deed.done_by(member(is_superuser=True, checks_csrf=True), keys).status_code == 403
-        assert deed.done_by(client, keys).url.startswith("/admin/login/")
-        assert stored() == before
+    # Without this, the test would prove nothing.
+    looking = ("view_task", "view_executor", "view_queue")
+    assert deed.done_by(member(*looking, deed.permission), keys).status_code == 302
+    assert stored() != before
 
 
 def call(client: Client, method: str, path: str) -> Any:
@@ -196,35 +165,18 @@ def call(client: Client, method: str, path: str) -> Any:
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize("name", OVER_HTTP)
 @pytest.mark.django_db(databases=["default", "sqlite"])  # health looks at every backend
-class TestHttp:
-    def test_nobody_without_token_or_session_gets_in(
-        self, client: Client, keys: dict[str, Any], name: str, method: str
-    ) -> None:
-        before = stored()
-        status = call(client, method, path_of(name, keys)).status_code
-        if name in OPEN_TO_ALL and method == "GET":
-            assert status in (200, 503)
-        else:
-            assert status in (401, 405)
-        assert stored() == before
+def test_http_needs_token_or_permission_and_csrf_token(
+    client: Client, keys: dict[str, Any], name: str, method: str
+) -> None:
+    before, path, is_open = stored(), path_of(name, keys), name in OPEN_TO_ALL
 
-    def test_person_without_permissions_or_csrf_token_gets_nothing(
-        self, keys: dict[str, Any], name: str, method: str
-    ) -> None:
-        before = stored()
-        path = path_of(name, keys)
-        answers = (200, 405, 503) if name in OPEN_TO_ALL else (403, 405)
-        assert call(member(), method, path).status_code in answers
-        if method != "GET":
-            assert call(member(is_superuser=True, checks_csrf=True), method, path).status_code in (403, 405)
-        assert stored() == before
-
-
-@pytest.mark.parametrize("name", OVER_HTTP)
-@pytest.mark.django_db(databases=["default", "sqlite"])
-def test_get_over_http_changes_nothing(keys: dict[str, Any], name: str) -> None:
-    before = stored()
-    call(member(is_superuser=True), "GET", path_of(name, keys))
+    status = call(client, method, path).status_code
+    assert status in ((200, 503) if is_open and method == "GET" else (401, 405))
+    assert call(member(), method, path).status_code in ((200, 405, 503) if is_open else (403, 405))
+    if method != "GET":
+        assert call(member(is_superuser=True, checks_csrf=True), method, path).status_code in (403, 405)
+    else:
+        call(member(is_superuser=True), "GET", path)
     assert stored() == before
 
 
