@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import concurrent.futures.thread
 import contextlib
 import logging
 import os
 import sys
 import threading
-import time
-from collections.abc import Collection, Container
 from typing import NoReturn
 
 from jobqueue.executor.telemetry.logger import get_logger
@@ -19,7 +16,7 @@ logger = get_logger(__name__)
 EXIT_OK, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_QUIT = 0, 69, 70, 130, 131
 EXIT_REPLACE = 75  # of a child: start another in its place at once
 
-LINGER_SECONDS = 2.0  # for threads that tasks have left
+LINGER_SECONDS = 3.0  # for threads that tasks have left, and for functions of atexit
 FLUSH_SECONDS = 2.0  # for the last log lines; a reader of our output that hangs must not delay the end
 
 
@@ -31,30 +28,22 @@ def exit_now(code: int) -> NoReturn:
         os._exit(code)
 
 
-def exit_despite_threads(before: Collection[threading.Thread], code: int) -> None:
+def exit_despite_threads(code: int) -> None:
     """
-    Keep threads that tasks have started and left from delaying the end of this program.
+    End this program in LINGER_SECONDS if it has not ended by then.
 
-    The main thread is about to end. Python then waits without limit for threads that are not daemons, and for daemons
-    that belong to a concurrent.futures pool. before: the threads that no task has started.
+    The main thread is about to end. Python then waits without limit for threads that tasks have started and left.
     """
-    pool_threads: Container[object] = getattr(concurrent.futures.thread, "_threads_queues", ())
 
-    def remaining() -> list[threading.Thread]:
-        started = [thread for thread in threading.enumerate() if thread not in before]
-        return [thread for thread in started if not thread.daemon or thread in pool_threads]
+    def end() -> None:
+        others = {threading.main_thread(), threading.current_thread()}
+        names = ", ".join(thread.name for thread in threading.enumerate() if thread not in others)
+        logger.warning("executor.threads_abandoned threads=%s", names)
+        exit_now(code)
 
-    def wait() -> None:
-        deadline = time.monotonic() + LINGER_SECONDS
-        for thread in remaining():
-            thread.join(max(0.0, deadline - time.monotonic()))
-        if left := remaining():
-            names = ", ".join(thread.name for thread in left)
-            logger.warning("executor.threads_abandoned threads=%s", names)
-            exit_now(code)
-
-    if remaining():
-        threading.Thread(target=wait, name="exit", daemon=True).start()
+    timer = threading.Timer(LINGER_SECONDS, end)
+    timer.daemon = True
+    timer.start()
 
 
 def flush() -> None:

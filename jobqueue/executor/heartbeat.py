@@ -14,8 +14,7 @@ import django.db
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.schema import missing_migrations, missing_tables
 from jobqueue.exceptions import ClaimLost, TaskCancelled
-from jobqueue.executor.database.connection import GuardedConnection, ReconnectBackoff
-from jobqueue.executor.database.state import DatabaseState
+from jobqueue.executor.database.connection import DatabaseState, GuardedConnection, ReconnectBackoff
 from jobqueue.executor.running.attempt import RunningTask
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.telemetry.errors import first_line_of

@@ -13,8 +13,7 @@ from django.db import connections
 from jobqueue.api.notifications import CANCEL_NOTIFICATION
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres.connection import notify_from_elsewhere, statement
-from jobqueue.executor.database.connection import ReconnectBackoff, close_wrapper
-from jobqueue.executor.database.state import DatabaseState
+from jobqueue.executor.database.connection import DatabaseState, ReconnectBackoff, close_wrapper
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 

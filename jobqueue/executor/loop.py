@@ -16,8 +16,7 @@ from jobqueue.actor import ActorTask
 from jobqueue.api.notifications import notifier
 from jobqueue.executor.callbacks import ResultCallbacks
 from jobqueue.executor.claim_policy import ClaimPolicy
-from jobqueue.executor.database.connection import GuardedConnection, ReconnectBackoff
-from jobqueue.executor.database.state import DatabaseState
+from jobqueue.executor.database.connection import DatabaseState, GuardedConnection, ReconnectBackoff
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.isolation import Isolation
 from jobqueue.executor.maintenance import AGAIN_SECONDS, Maintenance

@@ -21,8 +21,7 @@ from django.db import connections
 from jobqueue import __version__
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import ShuttingDown
-from jobqueue.executor.database.connection import GuardedConnection, connect_once
-from jobqueue.executor.database.state import DatabaseState
+from jobqueue.executor.database.connection import DatabaseState, GuardedConnection, connect_once
 from jobqueue.executor.exit_status import (
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,

@@ -25,8 +25,7 @@ from jobqueue.executor.exit_status import (
     EXIT_REPLACE,
     EXIT_UNAVAILABLE,
 )
-from jobqueue.executor.health.aggregator import HealthAggregator, StatusReader
-from jobqueue.executor.health.status import HealthStatus
+from jobqueue.executor.health.status import HealthAggregator, HealthStatus, StatusReader
 from jobqueue.executor.process import CTRL_C_AGAIN, ExecutorProcess
 from jobqueue.executor.signals import SignalPipe, signals_blocked
 from jobqueue.executor.telemetry.logger import get_logger

@@ -99,7 +99,7 @@ def test_livez_succeeds_when_the_database_is_unreachable(site: Site, processes: 
     process = site.fleet.start(*HEALTH, *processes, heartbeat_timeout=3)
     wait_for_answer(process, "/readyz", 200)
     site.kill()
-    wait_for_answer(process, "/readyz", 503, "The database is away.")
+    wait_for_answer(process, "/readyz", 503, "The database is unreachable.")
     fenced_for = time.monotonic() + 6  # longer than a stalled thread is tolerated
     while time.monotonic() < fenced_for:
         assert probe(process, "/livez") == OK

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobqueue.engine import engine_for
-from jobqueue.executor.database.state import DatabaseState
+from jobqueue.executor.database.connection import DatabaseState
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.maintenance import PRUNE_BATCH, PRUNE_GAP_SECONDS, PRUNE_SECONDS, Maintenance
 from jobqueue.executor.running_tasks import RunningTasks

@@ -11,8 +11,7 @@ import time
 import pytest
 
 from jobqueue.executor.exit_status import EXIT_OK, EXIT_UNAVAILABLE
-from jobqueue.executor.health.aggregator import HealthAggregator, StatusReader
-from jobqueue.executor.health.status import HealthStatus
+from jobqueue.executor.health.status import HealthAggregator, HealthStatus, StatusReader
 from jobqueue.executor.signals import SignalPipe
 from jobqueue.executor.supervisor import Child, Supervisor
 
@@ -31,7 +30,7 @@ class Rig:
         self.started: list[int] = []
         self._code, self._status, self._max_starts = code, status, max_starts
         self._signals = SignalPipe()
-        health = HealthAggregator(SECONDS, None)
+        health = HealthAggregator(SECONDS)
         self.supervisor = Supervisor(
             processes,
             self._start,

@@ -18,7 +18,7 @@ from django.core.management import get_commands, load_command_class
 from django.test import Client
 from django.urls import resolve
 
-from jobqueue.executor.health.server import parse_address
+from jobqueue.executor.health.probes import parse_address
 from jobqueue.executor.settings import ExecutorSettings
 from tests.factories import ago, make_user
 from tests.http import TaskFactory

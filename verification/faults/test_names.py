@@ -12,7 +12,7 @@ from django.core.management import call_command
 from django.db import connection
 
 from jobqueue import api
-from jobqueue.executor.database.state import DatabaseState
+from jobqueue.executor.database.connection import DatabaseState
 from jobqueue.executor.listener import Listener
 from jobqueue.models import Queue, Task
 from jobqueue.records import Status

@@ -136,7 +136,7 @@ def test_executor_without_free_connection_waits_for_one(role: Role) -> None:
     wait_until(Effect.objects.exists, "a running task")
     role.alter("CONNECTION LIMIT 0")
     book.enqueue_many([((), {})] * 10)
-    wait_for_answer(process, "/readyz", 503, "The database is away.")
+    wait_for_answer(process, "/readyz", 503, "The database is unreachable.")
     process.output.wait_for(r"executor\.fenced")
     assert probe(process, "/livez") == OK
 

@@ -15,8 +15,7 @@ from django.db.transaction import TransactionManagementError
 from psycopg.pq import TransactionStatus
 
 from jobqueue.executor.database.connection import shutdown_socket
-from jobqueue.executor.forks import leave_if_forked, this_process
-from jobqueue.executor.standard_streams import LAST_STANDARD_STREAM
+from jobqueue.executor.process_guard import LAST_STANDARD_STREAM, leave_if_forked, this_process
 from jobqueue.executor.telemetry.logger import get_logger
 
 logger = get_logger(__name__)

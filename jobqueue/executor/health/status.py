@@ -1,21 +1,27 @@
-"""The health of one executor: whether its threads move, and whether it can be relied on."""
+"""Health: whether the threads of an executor move, and whether it can be relied on. The supervisor sums it up."""
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 
 from jobqueue.conf import Options
-from jobqueue.executor.database.state import DatabaseState
+from jobqueue.executor.database.connection import DatabaseState
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.loop import ExecutorLoop
+from jobqueue.executor.telemetry.logger import get_logger
+
+logger = get_logger(__name__)
 
 REPORT_SECONDS = 1.0
+READ_BYTES = 65536
 MIN_STALL_SECONDS = 5.0  # a busy machine may be slow, even if HEARTBEAT_TIMEOUT is short
 DATABASE_MODULES = ("django.db.backends", "psycopg", "sqlite3")
 
@@ -47,6 +53,9 @@ class HealthStatus:
     def from_json(cls, text: bytes) -> HealthStatus:
         """Raises msgspec.DecodeError."""
         return msgspec.json.decode(text, type=cls)
+
+
+Report = Callable[[HealthStatus], None]
 
 
 def stall_limit(options: Options) -> float:
@@ -90,7 +99,7 @@ class HealthMonitor:
         if not self._heartbeat.has_beaten:
             yield "It is not registered yet: no heartbeat has reached the database."
         elif self._outage.is_on or not self._heartbeat.reaches_database:
-            yield "The database is away."
+            yield "The database is unreachable."
 
 
 def waits_for_database(thread: threading.Thread) -> bool:
@@ -110,7 +119,7 @@ def waits_for_database(thread: threading.Thread) -> bool:
 class HealthReporter(threading.Thread):
     """Reports the status each second, if a supervisor or systemd wants it."""
 
-    def __init__(self, status: Callable[[], HealthStatus], report: Callable[[HealthStatus], None] | None) -> None:
+    def __init__(self, status: Callable[[], HealthStatus], report: Report | None) -> None:
         super().__init__(name="reporter", daemon=True)
         self._status, self._report = status, report
         self._woken, self._is_stopping = threading.Event(), False
@@ -138,3 +147,80 @@ class HealthReporter(threading.Thread):
         self._woken.set()
         if self.is_alive():
             self.join(REPORT_SECONDS)
+
+
+class StatusReader:
+    """Reads what a child process reports: one HealthStatus a line. status: the latest, None before the first."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection, self._incomplete = connection, b""
+        self.status: HealthStatus | None = None
+        self.parent_notified_at = time.monotonic()
+
+    def read(self) -> None:
+        """Read what has arrived, without waiting."""
+        with suppress(OSError):  # nothing has arrived, or the child has ended
+            while received := self._connection.recv(READ_BYTES):
+                *lines, self._incomplete = (self._incomplete + received).split(b"\n")
+                for line in lines:
+                    self._accept(line)
+
+    def close(self) -> None:
+        """Read the rest, after the child has ended."""
+        self.read()
+        self._connection.close()
+
+    @property
+    def was_stopped_on_request(self) -> bool:
+        return self.status is not None and self.status.was_stopped_on_request
+
+    def _accept(self, line: bytes) -> None:
+        try:
+            self.status, self.parent_notified_at = HealthStatus.from_json(line), time.monotonic()
+        except msgspec.DecodeError as error:  # a task has written to the socket
+            logger.warning("health.report_invalid error=%s", error)
+
+
+class HealthAggregator:
+    """
+    Sums up the children's reports. The supervisor's loop calls update(), any thread status().
+
+    limit_seconds: silence after which a process has stalled, the supervisor included. report: receives each sum.
+    """
+
+    def __init__(self, limit_seconds: float, report: Report | None = None) -> None:
+        self._limit, self._report = limit_seconds, report
+        self._updated_at = time.monotonic()
+        self._status = HealthStatus(unready=(Problem("supervisor", "It is starting."),))
+
+    def update(self, children: Mapping[int, StatusReader], expected: int, *, is_stopping: bool) -> None:
+        """Read the children's reports. children: by process id. expected: how many there should be."""
+        stalled: list[Problem] = []
+        unready: list[Problem] = []
+        for pid, reader in children.items():
+            reader.read()
+            silent = time.monotonic() - reader.parent_notified_at
+            if silent > self._limit:
+                stalled.append(Problem(f"process {pid}", f"It has not moved for {silent:.0f} s."))
+            elif reader.status is None:
+                unready.append(Problem(f"process {pid}", "It is starting."))
+            else:
+                stalled += reader.status.stalled
+                unready += [problem for problem in reader.status.unready if problem not in reader.status.stalled]
+        if is_stopping:
+            unready.append(Problem("supervisor", "It is stopping."))
+        elif missing := expected - len(children):
+            unready.append(Problem("supervisor", f"Of {expected} processes {missing} are to be started."))
+        self._status = HealthStatus(tuple(stalled), (*stalled, *unready), is_stopping)
+        self._updated_at = time.monotonic()
+        if self._report is not None:
+            self._report(self._status)
+
+    def status(self) -> HealthStatus:
+        """Return the sum. A supervisor that has stopped updating it is a problem of its own."""
+        silent, status = time.monotonic() - self._updated_at, self._status
+        if silent <= self._limit:
+            return status
+        problem = Problem("supervisor", f"It has not moved for {silent:.0f} s.")
+        return HealthStatus((problem, *status.stalled), (problem, *status.unready), status.is_stopping)

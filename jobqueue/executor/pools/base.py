@@ -14,8 +14,7 @@ from jobqueue.executor.running.actor_runner import poll_again
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, RunningTask
 from jobqueue.executor.telemetry import events
 from jobqueue.executor.telemetry.errors import is_starved
-from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.executor.telemetry.redaction_filter import mask_for
+from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.executor.watchdog import LOOK_SECONDS
 from jobqueue.printable import printable
 

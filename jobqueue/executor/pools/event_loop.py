@@ -15,11 +15,10 @@ from typing import Any
 from weakref import WeakSet
 
 from jobqueue.executor.database.task_connections import TaskConnections
-from jobqueue.executor.forks import leave_if_forked, this_process
 from jobqueue.executor.pools.base import Pool, PoolContext, release_aborted
+from jobqueue.executor.process_guard import fill_standard_streams, leave_if_forked, this_process
 from jobqueue.executor.running.async_runner import BodyThread, make_task, run_async_task
 from jobqueue.executor.running.attempt import CompletedAttempt, RunningTask
-from jobqueue.executor.standard_streams import fill_standard_streams
 from jobqueue.executor.telemetry.logger import get_logger
 
 logger = get_logger(__name__)

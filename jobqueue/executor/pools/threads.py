@@ -8,10 +8,10 @@ from functools import partial
 
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.pools.base import Pool, PoolContext, release_aborted
+from jobqueue.executor.process_guard import fill_standard_streams
 from jobqueue.executor.running.atomic import end_attempt, poll_atomically
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, RunningTask, run_interruptibly
 from jobqueue.executor.running.task_runner import poll, prepare
-from jobqueue.executor.standard_streams import fill_standard_streams
 
 
 class ThreadPool(Pool):

@@ -16,7 +16,7 @@ from jobqueue import registry
 from jobqueue.actor import ActorTask
 from jobqueue.exceptions import Interrupted
 from jobqueue.executor.database.task_connections import TaskConnections
-from jobqueue.executor.forks import leave_if_forked
+from jobqueue.executor.process_guard import leave_if_forked
 from jobqueue.executor.running.atomic import end_attempt
 from jobqueue.executor.running.attempt import (
     Attempt,

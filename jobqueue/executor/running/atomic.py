@@ -28,8 +28,7 @@ from jobqueue.executor.running.task_runner import (
     success_outcome,
 )
 from jobqueue.executor.telemetry.errors import first_line_of, from_the_body, message_of
-from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.executor.telemetry.redaction_filter import mask_for
+from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.failpoints import failpoint
 from jobqueue.printable import printable
 from jobqueue.records import Outcome, release_outcome

@@ -19,7 +19,7 @@ from jobqueue.conf import Options
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import Interrupted, TaskCancelled
 from jobqueue.executor.database.task_connections import TaskConnections
-from jobqueue.executor.forks import leave_if_forked, this_process
+from jobqueue.executor.process_guard import leave_if_forked, this_process
 from jobqueue.executor.telemetry.errors import from_the_body
 from jobqueue.function import FunctionTask
 from jobqueue.records import ClaimedTask, Outcome, StoredMessage

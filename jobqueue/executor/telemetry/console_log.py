@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import sys
 import time
 from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
@@ -114,3 +115,11 @@ class JsonFormatter(logging.Formatter):
         if traceback := record.exc_text or (record.exc_info and self.formatException(record.exc_info)):
             entry["traceback"] = traceback
         return json.dumps(entry, default=str)
+
+
+def copy_of_stderr() -> TextIO:
+    """Return a copy of stderr that stays open when a body closes stderr, or stderr itself if it is not a file."""
+    try:
+        return open(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors=sys.stderr.errors)
+    except (OSError, ValueError, AttributeError):  # replaced by an object, or closed
+        return sys.stderr

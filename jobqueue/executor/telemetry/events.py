@@ -10,8 +10,7 @@ from jobqueue import registry, results
 from jobqueue.compat import is_heard, is_received, task_backends, task_enqueued, task_finished, task_started
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, RunningTask
 from jobqueue.executor.telemetry.errors import Mask, first_line_of
-from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.executor.telemetry.redaction_filter import mask_for
+from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.function import changed
 from jobqueue.printable import printable
 from jobqueue.records import FINAL, ClaimedTask, Status

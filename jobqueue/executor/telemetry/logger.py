@@ -1,13 +1,20 @@
-"""The executor's loggers. They never raise, even if the site's logging does."""
+"""The executor's loggers: they never raise, and they mask what REDACT names."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
-from jobqueue.executor.telemetry.redaction_filter import RedactionFilter
+from jobqueue import registry
+from jobqueue.conf import Options
+from jobqueue.executor.telemetry.errors import Mask, full_traceback, name_of
+from jobqueue.printable import printable_lines
+from jobqueue.records import ClaimedTask, NewTask
+from jobqueue.serialization.json import decode
+from jobqueue.serialization.redaction import Secrets, argument_secrets, redact_text
 
 
 class ExecutorLogger(logging.LoggerAdapter[logging.Logger]):
@@ -43,3 +50,45 @@ def get_logger(name: str) -> ExecutorLogger:
     logger = logging.getLogger(name)
     logger.addFilter(RedactionFilter())
     return ExecutorLogger(logger)
+
+
+class RedactionFilter(logging.Filter):
+    """
+    Render the traceback of a record, masked by the function in its `extra` under "mask".
+
+    An exception that quotes a secret leaves the record. Tools that read exceptions, such as error trackers, get none.
+    Rendering here, and not in a handler, also catches classes that raise when they are printed.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        mask: Mask = record.__dict__.pop("mask", str)
+        if record.exc_info and (error := record.exc_info[1]) is not None:
+            try:
+                text = full_traceback(error)
+                masked = mask(text)
+                record.exc_text = printable_lines(masked).rstrip("\n")
+                if masked != text:
+                    record.exc_info = None
+            except BaseException as failure:  # noqa: BLE001 - there may be no memory left
+                record.exc_info, record.exc_text = None, f"<the traceback cannot be masked: {name_of(failure)}>"
+        return True
+
+
+def mask_for(task: ClaimedTask | NewTask, options: Options) -> Mask:
+    """Return a function that masks a text about a task: what REDACT names, and the arguments that it names."""
+    patterns = options.redact
+
+    def mask(text: str) -> str:
+        return redact_text(text, patterns, _secrets_of(task.task_type, task.args, task.kwargs, patterns))
+
+    return mask
+
+
+@lru_cache(maxsize=1)  # consecutive texts are often about one task
+def _secrets_of(task_type: str, args_text: str, kwargs_text: str, patterns: tuple[str, ...]) -> Secrets:
+    """Return the masked arguments of a task."""
+    try:
+        args, kwargs = decode(args_text), decode(kwargs_text)
+    except (ValueError, RecursionError):  # the task could not start either
+        args, kwargs = [], {}
+    return argument_secrets(registry.parameters(task_type), args, kwargs, patterns)

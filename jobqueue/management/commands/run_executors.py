@@ -10,10 +10,10 @@ import platform
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import closing, nullcontext
+from dataclasses import fields, replace
+from functools import partial
 from typing import Any, NoReturn
 
 import django
@@ -30,54 +30,101 @@ from jobqueue.cli.backends import engine_of
 from jobqueue.compat import PACKAGE
 from jobqueue.engine import engine_for
 from jobqueue.executor.exit_status import EXIT_REPLACE, exit_despite_threads, exit_now, flush
-from jobqueue.executor.health.aggregator import HealthAggregator
-from jobqueue.executor.health.server import Address, listen, parse_address, serving, url_of
-from jobqueue.executor.health.status import stall_limit
-from jobqueue.executor.health.systemd import SystemdNotifier
+from jobqueue.executor.health.probes import Address, listen, parse_address, serving, systemd_report, url_of
+from jobqueue.executor.health.status import HealthAggregator, stall_limit
 from jobqueue.executor.process import ExecutorProcess
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import SignalPipe
-from jobqueue.executor.standard_streams import copy_of_stderr
 from jobqueue.executor.supervisor import CHILD_VARIABLE, Supervisor, SupervisorLink, start_child, watch_code
-from jobqueue.executor.telemetry.console_log import ConsoleHandler, JsonFormatter, TextFormatter
+from jobqueue.executor.telemetry.console_log import ConsoleHandler, JsonFormatter, TextFormatter, copy_of_stderr
 
 PREFIX = "JOBQUEUE_"  # of the environment's variables
 LONGEST_WAIT_SECONDS = 30.0  # before a child is replaced that failed again and again
 RELOAD_WAIT_SECONDS = 5.0  # with --reload: the code may be half saved
 LEVELS = {0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG, 3: logging.DEBUG}
-SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
-def at_least(kind: Callable[[str], Any], low: float) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            noun = "whole number" if kind is int else "number"
-            raise argparse.ArgumentTypeError(f"must be a {noun}, not {text!r}") from None
-        if not low <= value < float("inf"):
-            raise argparse.ArgumentTypeError(f"must be {low:g} or more, not {text}")
-        return value
-
-    return parse
-
-
-def address(text: str) -> Address:
+def number(kind: Callable[[str], float], at_least: float, text: str) -> float:
     try:
-        return parse_address(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        value = kind(text)
+    except ValueError:
+        raise ValueError(f"must be a {'whole number' if kind is int else 'number'}, not {text!r}") from None
+    if not at_least <= value < float("inf"):
+        raise ValueError(f"must be {at_least:g} or more, not {text}")
+    return value
 
 
 def queue(text: str) -> tuple[str, int | None]:
     """Read NAME, or NAME:LIMIT."""
     name, colon, limit = text.partition(":")
     if not name or (colon and not (limit.isascii() and limit.isdigit() and int(limit) > 0)):
-        raise argparse.ArgumentTypeError(
+        raise ValueError(
             f"must be NAME or NAME:LIMIT with a limit of 1 or more, not {text!r}. If the name of a queue contains a "
             "colon, start executors without --queue"
         )
     return name, int(limit) if colon else None
+
+
+def log_format(text: str) -> str:
+    if text not in ("text", "json"):
+        raise ValueError(f"must be text or json, not {text!r}")
+    return text
+
+
+def switch(text: str) -> bool:
+    if text.lower() not in ("1", "true", "yes", "on", "0", "false", "no", "off"):
+        raise ValueError("must be 1 or 0")
+    return text.lower() in ("1", "true", "yes", "on")
+
+
+def argument(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Let argparse print the message of a ValueError, as it does for an ArgumentTypeError."""
+
+    def parse(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(error) from None
+
+    return parse
+
+
+class Append(argparse.Action):
+    """Like "append", but values from the command line replace those from the environment."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        items = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, [values] if items is self.default else [*items, values])
+
+
+COUNT = partial(number, int, 1)
+SECONDS = partial(number, float, 0)
+INTERVAL = partial(number, float, 0.01)
+# Names, how to read a value, default, help.
+FLAGS: list[tuple[tuple[str, ...], Callable[[str], Any], Any, str]] = [
+    (("-q", "--queue"), queue, None, "serve this queue only, LIMIT of its tasks at once in each process; repeatable"),
+    (("-t", "--threads"), COUNT, 8, "number of worker threads (8)"),
+    (("--async-slots",), COUNT, 100, "how many async tasks run at once (100)"),
+    (("-p", "--processes"), COUNT, 1, "number of processes (1)"),
+    (("--burst",), switch, False, "exit when no task is ready, running, or due within a second"),
+    (("--max-tasks",), COUNT, None, "stop each process after this number of tasks"),
+    (("--shutdown-timeout",), SECONDS, 25.0, "seconds in which running tasks may end at a stop (25)"),
+    (("--connect-timeout",), SECONDS, 60.0, "seconds to wait for the database at the start (60)"),
+    (("--poll-interval",), INTERVAL, None, "longest sleep without a notification, in seconds (POLL_INTERVAL)"),
+    (("--backend",), str, "default", "alias in TASKS (default)"),
+    (("--name",), str, None, "name of the executor in logs and in the admin (host.pid)"),
+    (("--health",), parse_address, None, "answer /livez and /readyz there, for all processes; PORT: on 127.0.0.1"),
+    (("--log-format",), log_format, "text", "text or json, if LOGGING has no handler for jobqueue (text)"),
+    (("--reload",), switch, False, "restart when code changes, for development"),
+]
+METAVARS = {"--queue": "NAME[:LIMIT]", "--health": "HOST:PORT"}
+
+
+def variable_of(names: tuple[str, ...]) -> str:
+    return PREFIX + names[-1].removeprefix("--").replace("-", "_").upper()
+
+
+VARIABLES = {variable_of(names) for names, *_ in FLAGS}
 
 
 def misspelt_variables(names: Iterable[str], flags: Collection[str]) -> str:
@@ -92,50 +139,6 @@ def misspelt_variables(names: Iterable[str], flags: Collection[str]) -> str:
     return f"run_executors ignores variables of the environment: {', '.join(found)}." if found else ""
 
 
-def log_format(text: str) -> str:
-    if text not in ("text", "json"):
-        raise argparse.ArgumentTypeError(f"must be text or json, not {text!r}")
-    return text
-
-
-class Append(argparse.Action):
-    """Like "append", but values from the command line replace those from the environment."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        items = getattr(namespace, self.dest)
-        setattr(namespace, self.dest, [values] if items is self.default else [*items, values])
-
-
-class Flags:
-    """Adds flags that take their defaults from the environment."""
-
-    def __init__(self, parser: CommandParser) -> None:
-        self._parser = parser
-        self.variables: set[str] = set()
-
-    def add(self, *names: str, default: Any = None, help: str, **options: Any) -> None:  # noqa: A002 - the name in argparse
-        variable = PREFIX + names[-1].removeprefix("--").replace("-", "_").upper()
-        self.variables.add(variable)
-        if given := os.environ.get(variable, "").strip():
-            try:
-                default = self._read(given, options)
-            except (ValueError, KeyError, argparse.ArgumentTypeError) as error:
-                self._parser.error(f"{variable}={given!r} in the environment: {error}")
-        self._parser.add_argument(*names, default=default, help=f"{help} [{variable}]", **options)
-
-    def _read(self, given: str, options: dict[str, Any]) -> Any:
-        match options:
-            case {"action": "store_true"}:
-                if given.lower() not in SWITCH:
-                    raise ValueError("must be 1 or 0")
-                return SWITCH[given.lower()]
-            case {"action": _, "type": read}:
-                return [read(item) for item in given.replace(",", " ").split()]
-            case {"type": read}:
-                return read(given)
-        return given
-
-
 class Command(BaseCommand):
     help = (
         "Run tasks until you stop the command. On SIGTERM, SIGHUP or Ctrl-C, running tasks may end within "
@@ -146,55 +149,19 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        flags = Flags(parser)
-        self._variables = flags.variables
-        add = flags.add
-        add(
-            "-q",
-            "--queue",
-            action=Append,
-            type=queue,
-            metavar="NAME[:LIMIT]",
-            help="serve this queue only, with at most LIMIT of its tasks at once in each process; repeat for several "
-            "(every queue)",
-        )
-        add("-t", "--threads", type=at_least(int, 1), default=8, help="number of worker threads (8)")
-        add("--async-slots", type=at_least(int, 1), default=100, help="how many async tasks run at once (100)")
-        add("-p", "--processes", type=at_least(int, 1), default=1, help="number of processes (1)")
-        add("--burst", action="store_true", help="exit when no task is ready, running, or due within a second")
-        add("--max-tasks", type=at_least(int, 1), help="stop each process after this number of tasks")
-        add(
-            "--shutdown-timeout",
-            type=at_least(float, 0),
-            default=25.0,
-            help="seconds in which running tasks may end at a stop (25)",
-        )
-        add(
-            "--connect-timeout",
-            type=at_least(float, 0),
-            default=60.0,
-            help="seconds to wait for the database at the start (60)",
-        )
-        add(
-            "--poll-interval",
-            type=at_least(float, 0.01),
-            help="longest sleep without a notification, in seconds (POLL_INTERVAL)",
-        )
-        add("--backend", default="default", help="alias in TASKS (default)")
-        add("--name", help="name of the executor in logs and in the admin (host.pid)")
-        add(
-            "--health",
-            type=address,
-            metavar="HOST:PORT",
-            help="answer /livez and /readyz at this address, for all processes; PORT alone: on 127.0.0.1",
-        )
-        add(
-            "--log-format",
-            type=log_format,
-            default="text",
-            help="text or json, if LOGGING has no handler for jobqueue (text)",
-        )
-        add("--reload", action="store_true", help="restart when code changes, for development")
+        """Add the flags. The environment replaces their defaults."""
+        for names, read, default, text in FLAGS:
+            variable = variable_of(names)
+            if value := os.environ.get(variable, "").strip():
+                try:
+                    default = [read(item) for item in value.replace(",", " ").split()] if read is queue else read(value)
+                except ValueError as error:
+                    parser.error(f"{variable}={value!r} in the environment: {error}")
+            more: dict[str, Any] = {"action": "store_true"}
+            if read is not switch:
+                more = {"action": Append if read is queue else "store", "type": argument(read)}
+                more["metavar"] = METAVARS.get(names[-1])
+            parser.add_argument(*names, default=default, help=f"{text} [{variable}]", **more)
 
     def check(self, *args: Any, **options: Any) -> None:
         if CHILD_VARIABLE not in os.environ:  # its supervisor has checked
@@ -207,39 +174,28 @@ class Command(BaseCommand):
             settings = self._settings(options)
             if link is not None:
                 self._run_child(link, settings, options, signals)
-            if line := misspelt_variables(os.environ, self._variables):
+            if line := misspelt_variables(os.environ, VARIABLES):
                 self.stderr.write(line)
-            with self._listening(options["health"]) as listener:
-                if options["processes"] > 1 or options["reload"]:
-                    code = self._supervise(settings, options, signals, listener)
-                else:
-                    code = self._run(settings, signals, listener)
+            if django_settings.DEBUG and not options["reload"]:
+                self.stderr.write("DEBUG is on: use --reload while developing, and DEBUG=False in production.")
+            listener = self._listen(options["health"])  # before anything else: the port may be taken
+            with closing(listener) if listener else nullcontext():
+                start = self._supervise if options["processes"] > 1 or options["reload"] else self._run
+                code = start(settings, options, signals, listener)
         if code:
             sys.exit(code)
 
-    @contextmanager
-    def _listening(self, where: Address | None) -> Iterator[socket.socket | None]:
-        """Bind the port of --health before anything else is done."""
-        if where is None:
-            yield None
-            return
+    def _listen(self, address: Address | None) -> socket.socket | None:
         try:
-            listener = listen(where)
+            return listen(address) if address else None
         except OSError as error:
-            raise CommandError(f"--health {where}: {error.strerror or error}.") from error
-        with listener:
-            yield listener
+            raise CommandError(f"--health {address}: {error.strerror or error}.") from error
 
-    def _run(self, settings: ExecutorSettings, signals: SignalPipe, listener: socket.socket | None) -> int:
-        if django_settings.DEBUG:
-            self.stderr.write("DEBUG is on: use --reload while developing, and DEBUG=False in production.")
-        systemd = SystemdNotifier.from_environment()
-        threads = set(threading.enumerate())
+    def _run(
+        self, settings: ExecutorSettings, options: dict[str, Any], signals: SignalPipe, listener: socket.socket | None
+    ) -> int:
         executor = ExecutorProcess(
-            settings,
-            signals,
-            on_ready=self._say_ready(settings),
-            report_health=systemd.notify if systemd is not None else None,
+            settings, signals, on_ready=partial(self._print_ready, settings), report_health=systemd_report()
         )
         self._print_banner(settings, executor.name, 1, listener)
         with serving(listener, executor.health.status):
@@ -251,21 +207,18 @@ class Command(BaseCommand):
         if executor.has_live_threads:
             exit_now(code)
         if getattr(self, "_called_from_command_line", False):  # else the program has more to do
-            exit_despite_threads(threads, code)
+            exit_despite_threads(code)
         return code
 
     def _supervise(
         self, settings: ExecutorSettings, options: dict[str, Any], signals: SignalPipe, listener: socket.socket | None
     ) -> int:
-        if django_settings.DEBUG and not options["reload"]:
-            self.stderr.write("DEBUG is on: its log of queries grows; use DEBUG=False in production.")
-        processes: int = options["processes"]
-        self._print_banner(settings, settings.name or f"{socket.gethostname()}.{os.getpid()}", processes, listener)
-        limit = stall_limit(engine_for(settings.backend).options)
-        health = HealthAggregator(limit, SystemdNotifier.from_environment())
+        name = settings.name or f"{socket.gethostname()}.{os.getpid()}"
+        self._print_banner(settings, name, options["processes"], listener)
+        health = HealthAggregator(stall_limit(engine_for(settings.backend).options), systemd_report())
         with signals.installed(signal.SIGCHLD), serving(listener, health.status):
             return Supervisor(
-                processes,
+                options["processes"],
                 start_child,
                 signals,
                 health,
@@ -279,38 +232,25 @@ class Command(BaseCommand):
     ) -> NoReturn:
         if settings.name and options["processes"] > 1:
             settings = replace(settings, name=f"{settings.name}.{link.number + 1}")
-        executor = ExecutorProcess(
-            settings,
-            signals,
-            is_supervised=True,
-            on_ready=self._say_ready(settings) if link.number == 0 else lambda: None,
-            report_health=link.report,
-        )
+        on_ready = partial(self._print_ready, settings) if link.number == 0 else lambda: None
+        executor = ExecutorProcess(settings, signals, is_supervised=True, on_ready=on_ready, report_health=link.report)
         if options["reload"]:
             watch_code(executor)
         exit_now(executor.run())
 
     def _settings(self, options: dict[str, Any]) -> ExecutorSettings:
-        backend, queues = options["backend"], options["queue"]
+        backend = options["backend"]
         known = declared_queues(engine_of(backend).alias)
         limits: dict[str, int | None] = {}
-        for name, limit in queues or ():
+        for name, limit in options["queue"] or ():
             if limits.setdefault(name, limit) != limit:
                 raise CommandError(f"Queue {name!r} is named twice, with different limits.")
             if known and name not in known:
                 raise CommandError(f"Unknown queue {name!r}. QUEUES of TASKS[{backend!r}]: {', '.join(sorted(known))}.")
         return ExecutorSettings(
-            backend=backend,
             queues=tuple(limits) or None,
             queue_limits={name: limit for name, limit in limits.items() if limit is not None},
-            threads=options["threads"],
-            async_slots=options["async_slots"],
-            burst=options["burst"],
-            max_tasks=options["max_tasks"],
-            shutdown_timeout=options["shutdown_timeout"],
-            connect_timeout=options["connect_timeout"],
-            poll_interval=options["poll_interval"],
-            name=options["name"],
+            **{field.name: options[field.name] for field in fields(ExecutorSettings) if field.name in options},
         )
 
     def _print_banner(
@@ -322,14 +262,10 @@ class Command(BaseCommand):
             self.stdout.write(f"health      {url_of(listener)}/livez, /readyz")
         self.stdout.flush()
 
-    def _say_ready(self, settings: ExecutorSettings) -> Callable[[], None]:
+    def _print_ready(self, settings: ExecutorSettings) -> None:
         end = "ends when the queue is drained" if settings.burst else "Ctrl-C to stop"
-
-        def print_ready() -> None:
-            self.stdout.write(f"ready, waiting for work ({end})")
-            self.stdout.flush()
-
-        return print_ready
+        self.stdout.write(f"ready, waiting for work ({end})")
+        self.stdout.flush()
 
     def _set_up_logging(self, options: dict[str, Any]) -> None:
         """Log to stderr unless the site's LOGGING has a handler: Django's default hides INFO of other packages."""

@@ -1,4 +1,4 @@
-"""End a forked copy of the executor when the body ends that forked it."""
+"""What a body may do to its process: fork it, or close the standard streams."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import traceback
 
 ERROR_CODE = 1
-
+LAST_STANDARD_STREAM = 2
 
 _process = object()  # stands for this process; a fork has another
 
@@ -58,3 +58,25 @@ def _exit_code(error: BaseException | None) -> int:
         case _:
             traceback.print_exception(error)
     return ERROR_CODE
+
+
+def fill_standard_streams() -> None:
+    """
+    Open /dev/null in place of each standard stream that is closed.
+
+    Otherwise the next connection gets its number, and the site's output could be written into it.
+    """
+    for number in range(LAST_STANDARD_STREAM + 1):
+        try:
+            os.get_inheritable(number)  # keeps Python's lock, which fcntl.fcntl() and os.fstat() release
+        except OSError:
+            with contextlib.suppress(OSError):  # too many files are open
+                _open_null_as(number)
+
+
+def _open_null_as(number: int) -> None:
+    opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, unless another thread is faster
+    if opened == number:
+        os.set_inheritable(number, True)
+    else:
+        os.close(opened)
