@@ -20,7 +20,7 @@ from verification.interleavings import cases, mutant_cases
 from verification.interleavings.cases import Case
 from verification.interleavings.orders import Explored, Plan
 from verification.interleavings.process import pool_of
-from verification.simulation import process
+from verification.simulation import runner
 
 # For each seed of `make verify`, which takes 20: 200,000 orders, 2,000 samples at least of each race that has too many
 # to run all, and 4,000 plays.
@@ -89,7 +89,7 @@ def simulation(seed: int, seeds: int) -> Chapter:
     with ExitStack() as stack:
         pools = [stack.enter_context(pool(1)) for _ in range(PROCESSES)]
         parts = [range(seed + number, seed + count, PROCESSES) for number in range(PROCESSES)]
-        started = [one.submit(process.run, part, PostgresEngine) for one, part in zip(pools, parts, strict=True)]
+        started = [one.submit(runner.run, part, PostgresEngine) for one, part in zip(pools, parts, strict=True)]
         played = [future.result() for future in started]
     failed = [one for one in played if one.problems]
     for one in failed:
@@ -115,7 +115,7 @@ def mutants(seed: int, seeds: int) -> Chapter:
     play_seeds = range(seed, seed + mutant_cases.MAX_SEEDS)
     with pool() as steppers, pool(1) as players:
         orders = [cases.begin(steppers, (case.by, case.kind), Plan(seed=seed)) for case in by_races]
-        plays = [players.submit(process.run, play_seeds, case.kind) for case in by_plays]
+        plays = [players.submit(runner.run, play_seeds, case.kind) for case in by_plays]
         explored = [future.result() for future in orders]
         found = [(one.count, one.failure.problems if one.failure is not None else []) for one in explored]
         found += [(one.count, one.problems) for one in (future.result() for future in plays)]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
 
@@ -15,25 +15,40 @@ from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres import messages
 from jobqueue.models import Counter, CounterDelta, Queue
 from verification.faults import history
-from verification.simulation.process import SimulationResult
 from verification.simulation.simulation import Simulation
 
+MOVES = 40
 RECORD = Path(history.__file__).with_name("record.sql")
 TABLES = ("trust_change", "trust_beat", "trust_message", "trust_effect")
 DATABASES = ("default", "first_side", "second_side")
 VACUUM_EVERY = 50  # simulations: dead rows slow down the later ones
 
 
-def run(seeds: Sequence[int], moves: int, kind: type[Engine]) -> SimulationResult:
+@dataclass
+class SimulationResult:
+    """Result of some simulations. count: how many ran. The last one failed if there are `problems`."""
+
+    count: int = 0
+    moves: int = 0
+    seed: int = 0
+    problems: list[str] = field(default_factory=list)
+    diary: list[str] = field(default_factory=list)
+
+    @property
+    def story(self) -> str:
+        again = f"JOBQUEUE_SEED={self.seed} JOBQUEUE_SEEDS=1 python -m pytest verification/simulation/test_plays.py"
+        return "\n".join([f"seed {self.seed}", *self.diary, "", *self.problems, "Again:", f"  {again}"])
+
+
+def run(seeds: Sequence[int], kind: type[Engine]) -> SimulationResult:
     """Run one simulation for each seed, until one fails."""
     result = SimulationResult()
-    began = time.process_time()
     for name in DATABASES[1:]:
         connections.databases.setdefault(name, connections.databases["default"].copy())
     with patch.object(messages, "WAKE_LOCK_TIMEOUT", "20ms"), recording():
         for seed in seeds:
             simulation = Simulation(kind, seed, DATABASES)
-            found = perform(simulation, moves)
+            found = perform(simulation)
             result.count += 1
             result.moves += len(simulation.diary)
             if found:
@@ -41,15 +56,14 @@ def run(seeds: Sequence[int], moves: int, kind: type[Engine]) -> SimulationResul
                 break
             if result.count % VACUUM_EVERY == 0:
                 vacuum()
-    result.cpu_seconds = time.process_time() - began
     for name in DATABASES[1:]:
         connections[name].close()
     return result
 
 
-def perform(simulation: Simulation, moves: int) -> list[str]:
+def perform(simulation: Simulation) -> list[str]:
     try:
-        return simulation.run(moves)
+        return simulation.run(MOVES)
     except Exception as error:  # noqa: BLE001 every error of the engine is a finding
         where = traceback.format_exception(error)[-4:]
         return [f"raised {type(error).__name__}: {error}", *where]

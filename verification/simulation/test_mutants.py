@@ -7,7 +7,7 @@ import pytest
 
 from verification.interleavings.mutant_cases import CAUGHT_BY_SIMULATION, MAX_SEEDS, MutantCase
 from verification.interleavings.process import pool_of
-from verification.simulation import process
+from verification.simulation import runner
 
 pytestmark = pytest.mark.django_db  # another process uses the database
 
@@ -22,7 +22,7 @@ def pool(process_environment: dict[str, str]) -> Iterator[ProcessPoolExecutor]:
 def test_simulation_detects_broken_engine(
     pool: ProcessPoolExecutor, record_property: Callable[[str, object], None], case: MutantCase
 ) -> None:
-    result = pool.submit(process.run, range(case.seed, case.seed + MAX_SEEDS), case.kind).result()
+    result = pool.submit(runner.run, range(case.seed, case.seed + MAX_SEEDS), case.kind).result()
     assert result.problems, f"{case.kind.__name__} was not caught"
     assert any(problem.startswith(case.problem) for problem in result.problems), result.story
     record_property("caught", case.cells(result.count, case.seed))  # shown at the end of the test run
@@ -30,10 +30,10 @@ def test_simulation_detects_broken_engine(
 
 def test_failed_simulation_is_reported_and_repeatable(pool: ProcessPoolExecutor) -> None:
     kind = CAUGHT_BY_SIMULATION[0].kind
-    first = pool.submit(process.run, range(1, 1 + MAX_SEEDS), kind).result()
+    first = pool.submit(runner.run, range(1, 1 + MAX_SEEDS), kind).result()
     assert f"JOBQUEUE_SEED={first.seed} JOBQUEUE_SEEDS=1 python -m pytest verification/simulation" in first.story
 
-    again = pool.submit(process.run, [first.seed], kind).result()
+    again = pool.submit(runner.run, [first.seed], kind).result()
 
     assert again.problems == first.problems
     assert again.diary == first.diary

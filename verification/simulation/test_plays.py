@@ -11,7 +11,7 @@ import pytest
 
 from jobqueue.engine.postgres.engine import PostgresEngine
 from verification.interleavings.process import pool_of
-from verification.simulation import process
+from verification.simulation import runner
 
 SEED, SEEDS = int(os.environ.get("JOBQUEUE_SEED") or 1), int(os.environ.get("JOBQUEUE_SEEDS") or 200)
 
@@ -21,6 +21,6 @@ def test_simulation_ends_all_tasks_and_keeps_the_invariants(
     process_environment: dict[str, str], record_property: Callable[[str, object], None]
 ) -> None:
     with pool_of(process_environment, 1) as pool:
-        result = pool.submit(process.run, range(SEED, SEED + SEEDS), PostgresEngine).result()
+        result = pool.submit(runner.run, range(SEED, SEED + SEEDS), PostgresEngine).result()
     record_property("plays", [result.count, result.moves])
     assert not result.problems, result.story
