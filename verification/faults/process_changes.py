@@ -27,52 +27,20 @@ from jobqueue import Backoff, task
 SOON = Backoff(base=0.1, cap=0.5, jitter=0.0)
 
 
-def work_in_a_deleted_folder() -> None:
+def work_in_deleted_folder() -> None:
     folder = tempfile.mkdtemp()
     os.chdir(folder)
     os.rmdir(folder)
 
 
-def empty_the_environment() -> None:
-    os.environ.clear()
-
-
-def change_the_time_zone() -> None:
+def change_time_zone() -> None:
     os.environ["TZ"] = "Asia/Tokyo"
     time.tzset()
 
 
-def block_signals() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-
-
-def change_the_locale() -> None:
-    locale.setlocale(locale.LC_ALL, "C")
-
-
-def clear_the_import_path() -> None:
-    sys.path.clear()
-
-
-def close_stdout_and_stderr() -> None:
+def close_output() -> None:
     sys.stdout.close()
     sys.stderr.close()
-
-
-def set_a_tiny_socket_timeout() -> None:
-    socket.setdefaulttimeout(0.001)
-
-
-def seed_the_random_generator() -> None:
-    random.seed(1)
-
-
-def turn_warnings_into_errors() -> None:
-    warnings.simplefilter("error")
-
-
-def disable_logging() -> None:
-    logging.disable(logging.CRITICAL)
 
 
 def disable_garbage_collection() -> None:
@@ -90,7 +58,7 @@ def leave_child_processes() -> None:
         subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def terminate_a_child_process() -> None:
+def terminate_child_process() -> None:
     """Terminate a child process, as multiprocessing.Pool.terminate() does."""
     process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600.0,))
     process.start()
@@ -99,25 +67,22 @@ def terminate_a_child_process() -> None:
     assert process.exitcode == -signal.SIGTERM, process.exitcode
 
 
-CHANGES: dict[str, Callable[[], Any]] = {
-    change.__name__.replace("_", " "): change
-    for change in (  # run one after another in one process
-        terminate_a_child_process,
-        work_in_a_deleted_folder,
-        empty_the_environment,
-        change_the_time_zone,
-        block_signals,
-        change_the_locale,
-        close_stdout_and_stderr,
-        set_a_tiny_socket_timeout,
-        seed_the_random_generator,
-        turn_warnings_into_errors,
-        disable_logging,
-        disable_garbage_collection,
-        leave_threads,
-        leave_child_processes,
-        clear_the_import_path,
-    )
+CHANGES: dict[str, Callable[[], Any]] = {  # run one after another in one process
+    "terminate a child process": terminate_child_process,
+    "work in a deleted folder": work_in_deleted_folder,
+    "empty the environment": os.environ.clear,
+    "change the time zone": change_time_zone,
+    "block signals": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()),
+    "change the locale": lambda: locale.setlocale(locale.LC_ALL, "C"),
+    "close stdout and stderr": close_output,
+    "set a tiny socket timeout": lambda: socket.setdefaulttimeout(0.001),
+    "seed the random generator": lambda: random.seed(1),
+    "turn warnings into errors": lambda: warnings.simplefilter("error"),
+    "disable logging": lambda: logging.disable(logging.CRITICAL),
+    "disable garbage collection": disable_garbage_collection,
+    "leave threads": leave_threads,
+    "leave child processes": leave_child_processes,
+    "clear the import path": sys.path.clear,
 }
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
 
 from demo_project.postgres import Cluster, throwaway_cluster
-from verification.faults.proxy import Commits, Messages, Proxy
+from verification.faults.proxy import Commits, Messages, Proxy, Where
+
+NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -38,32 +41,35 @@ def count(cluster: Cluster, number: int) -> int:
         return int(found)
 
 
-@pytest.mark.parametrize(("where", "number", "written"), [("before", 1, 0), ("after", 2, 1)])
-def test_commit_is_cut(cluster: Cluster, proxy: Proxy, where: str, number: int, written: int) -> None:
-    connection = connect(proxy)
+def insert_and_commit(connection: psycopg.Connection[tuple[int]], number: int) -> None:
     connection.execute("INSERT INTO written VALUES (%s)", [number])
-    proxy.cut_next_commit(where)  # type: ignore[arg-type]
+    connection.commit()
+
+
+def insert_in_one_statement(connection: psycopg.Connection[tuple[int]], number: int) -> None:
+    connection.autocommit = True
+    claim = "WITH claimed AS (UPDATE jobqueue_task SET number = number) INSERT INTO written VALUES (%s)"
+    connection.execute(claim, [number], prepare=True)
+
+
+@pytest.mark.parametrize("insert", [insert_and_commit, insert_in_one_statement])
+@pytest.mark.parametrize(("where", "written"), [("before", 0), ("after", 1)])
+def test_commit_is_cut(
+    cluster: Cluster,
+    proxy: Proxy,
+    insert: Callable[[psycopg.Connection[tuple[int]], int], None],
+    where: Where,
+    written: int,
+) -> None:
+    connection, number = connect(proxy), next(NUMBERS)
+    insert(connection, 0)
+    proxy.cut_next_commit(where)
+    connection.execute("SELECT %s", [0])
     with pytest.raises(psycopg.OperationalError):
-        connection.commit()
+        insert(connection, number)
     assert proxy.cuts == 1
     assert count(cluster, number) == written
     connect(proxy).close()  # only that one was cut
-
-
-@pytest.mark.parametrize(("where", "number", "written"), [("before", 3, 0), ("after", 4, 1)])
-def test_statement_that_is_a_transaction_is_cut(
-    cluster: Cluster, proxy: Proxy, where: str, number: int, written: int
-) -> None:
-    connection = connect(proxy)
-    connection.autocommit = True
-    claim = "WITH claimed AS (UPDATE jobqueue_task SET number = number) INSERT INTO written VALUES (%s)"
-    connection.execute(claim, [0], prepare=True)
-    proxy.cut_next_commit(where)  # type: ignore[arg-type]
-    connection.execute("SELECT %s", [0])
-    with pytest.raises(psycopg.OperationalError):
-        connection.execute(claim, [number], prepare=True)
-    assert proxy.cuts == 1
-    assert count(cluster, number) == written
 
 
 def test_statement_in_a_transaction_is_not_cut(cluster: Cluster, proxy: Proxy) -> None:
