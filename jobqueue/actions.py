@@ -20,12 +20,12 @@ from jobqueue.serialization.ids import new_id
 @dataclass(frozen=True, slots=True, init=False)
 class Spawn:
     """
-    Start a child task, an actor or a function. Its end arrives in the parent's inbox as one message.
+    Start a child task, an actor or a function. When it ends, the parent gets one message.
 
     The poll fails with DuplicateKey if a live task has the child's key.
 
-    `id` is the id of the child, so that the state can store it. So build each Spawn in the poll that returns it, and
-    use it once. `using()` of the target sets options: Spawn(make_thumbnail.using(priority=5), photo.pk).
+    `id` is the id of the child, which the state may store. Build a new Spawn for each child. `using()` of the target
+    sets options: Spawn(make_thumbnail.using(priority=5), photo.pk).
     """
 
     target: Any
@@ -51,7 +51,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """Send a message to the parent. It is dropped if the parent has ended. The poll fails if there is no parent."""
+    """Send a message to the parent. It is dropped if the parent has ended. Without a parent, the poll fails."""
 
     body: Any = None
 
@@ -68,8 +68,8 @@ class Suspend:
     """
     Be polled again when a message comes, or after `timeout`.
 
-    If several polls in a row consume no message, the timeout of the first one applies. The poll after it has
-    `timed_out` set, also if messages stay unread.
+    If several polls in a row consume no message, the timeout counts from the first of them. The poll after the
+    timeout has `timed_out` set, even if messages are unread.
     """
 
     timeout: timedelta | None = None
@@ -77,7 +77,7 @@ class Suspend:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """End SUCCESSFUL. Living children continue, unless cancel_children."""
+    """End SUCCESSFUL. Live children continue, unless cancel_children is true."""
 
     result: Any = None
     cancel_children: bool = False
@@ -89,7 +89,7 @@ Action = Effect | Disposition
 
 
 class Kind(StrEnum):
-    """What a message in an inbox is."""
+    """The kind of a message: sent by send(), or the end of a child."""
 
     MESSAGE = "MESSAGE"
     CHILD_SUCCESSFUL = "CHILD_SUCCESSFUL"  # body: the child's result

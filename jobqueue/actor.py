@@ -145,8 +145,8 @@ class Actor(Generic[S]):
     Class keywords: name, queue_name, backend, priority, max_attempts, backoff, retry_on, give_up_on, timeout,
     allow_http. Subclasses inherit them, without the name. `abstract=True` makes a base class that is not a task.
 
-    A poll returns or yields actions; the last one decides what comes next. Or it returns a function, which runs inside
-    the committing transaction with the task's row locked, and returns the actions.
+    A poll returns or yields actions. The last one decides what the actor does next. A poll may also return a function.
+    This runs in the committing transaction, with the task's row locked, and returns the actions.
     """
 
     State: ClassVar[Any] = dict

@@ -12,7 +12,7 @@ class Backoff:
     """
     Exponential backoff in seconds: base, base x factor, base x factor^2, ... up to cap.
 
-    jitter: up to this fraction is added, so that the retries after an outage spread out and none comes early.
+    jitter: lengthens each wait at random by up to this fraction, so that not all tasks retry at once.
     """
 
     base: float = 2.0
@@ -27,7 +27,7 @@ class Backoff:
                 raise ValueError(f"Backoff({name}=...) must be a finite number from {low} up, not {value!r}")
 
     def seconds(self, attempt: int, draw: Callable[[], float] = random.random) -> float:
-        """Return the wait after a failed attempt, of which 1 is the first. draw: returns a number in [0, 1)."""
+        """Return the wait after a failed attempt (1: the first). draw: returns a number in [0, 1)."""
         # factor**1000 exceeds any useful cap, and larger powers overflow.
         steps = min(max(attempt, 1) - 1, 1000)
         try:

@@ -29,9 +29,9 @@ class TaskFinished(JobQueueError):
 
 class Retry(JobQueueError):
     """
-    Raised by a body to be run again. It uses up an attempt, as any error does.
+    Raised by a body that wants to run again. It uses an attempt, as any error does.
 
-    after: seconds or a timedelta, in place of the task's backoff. A negative one means now.
+    after: seconds or a timedelta to wait instead of the task's backoff. A negative value means now.
     """
 
     def __init__(self, message: str | None = None, *, after: float | timedelta | None = None) -> None:
@@ -44,11 +44,11 @@ class Retry(JobQueueError):
 
 
 class GiveUp(JobQueueError):
-    """The task gave up. It ends FAILED, even if attempts are left."""
+    """The task gave up. It is FAILED, even if attempts are left."""
 
 
 class Stale(JobQueueError):
-    """What the poll read has changed. The actor is polled again."""
+    """The data that the poll read has changed. The actor is polled again."""
 
 
 class DuplicateKey(JobQueueError):

@@ -98,11 +98,11 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     """
     A function that executors run, with its options. None is the default of the backend's OPTIONS.
 
-    max_attempts: with the first one. timeout: seconds for one attempt. expires: the latest start, a datetime or
-    a timedelta from the enqueue. name: the task's name in rows in place of its dotted path, so that the function can
-    move. retry_on: exceptions that are retried; None for all. give_up_on: exceptions that are not retried; it wins.
-    atomic: the function and its completion are one transaction. allow_http: whether HTTP may submit the task.
-    key: at most one live task of the backend has it.
+    max_attempts: the number of attempts, the first included. timeout: seconds for one attempt. expires: the latest
+    start, a datetime or a timedelta from the enqueue. name: the name in rows instead of the dotted path, so that the
+    function can move. retry_on: exceptions that are retried; None for all. give_up_on: exceptions that are not retried,
+    even if retry_on has them. atomic: the function and its outcome are one transaction. allow_http: whether programs
+    may submit the task over HTTP. key: a name that at most one live task of the backend has.
     """
 
     # Django 6.0's own fields have no defaults.
@@ -171,9 +171,9 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[P, R]]:
         """
-        Add one task per (args, kwargs), all or none, with one statement per thousand. Results come in order.
+        Insert a task for each (args, kwargs), all or none, a thousand with one statement. Return results in order.
 
-        Raises InvalidArguments as enqueue(), with the number of the call.
+        Raises InvalidArguments as enqueue() does. The error has the number of the call.
         """
         backend = self.get_backend()
         enqueue_many = getattr(backend, "enqueue_many", None)

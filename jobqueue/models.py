@@ -179,8 +179,8 @@ class Task(models.Model):
         return f"{self.task_type} {self.id}"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Raise TypeError: saving values that were read earlier would undo changes of an executor."""
-        raise TypeError("Task.save() is not allowed. Use jobqueue.cancel(), requeue(), wake() or another verb.")
+        """Raise TypeError, because saving would overwrite the changes of executors with older values."""
+        raise TypeError("Task.save() is not allowed. Use jobqueue.cancel(), jobqueue.requeue() or jobqueue.api.")
 
     @property
     def is_finished(self) -> bool:

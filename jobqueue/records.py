@@ -18,7 +18,7 @@ from msgspec import Struct
 
 
 class Status(StrEnum):
-    """State of a task; the picture is in docs/design.md, "States"."""
+    """The state of a task."""
 
     READY = "READY"
     SCHEDULED = "SCHEDULED"
@@ -322,11 +322,11 @@ class QueueLatency(Struct, frozen=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelReport:
     """
-    cancelled: ended at once. requested: running; their executors read the request at the next heartbeat.
-    skipped: had ended, or unknown.
+    What cancel() did, as numbers and ids of tasks.
 
-    busy: unchanged, because another transaction has locked them; cancel them again after its end.
-    not_allowed: live tasks that `may` did not allow.
+    cancelled: ended at once. requested: they run, and their executors read the request at the next heartbeat. skipped:
+    unknown, or ended before. busy: not changed, because another transaction has locked them; cancel them again after
+    its end. not_allowed: live tasks that `may` did not allow.
     """
 
     cancelled: int = 0
@@ -340,9 +340,10 @@ class CancelReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueReport:
     """
-    requeued: READY again. key_taken: a live task holds their key. skipped: not FAILED or CANCELLED, or unknown.
+    What requeue() did, as numbers and ids of tasks.
 
-    busy: unchanged, because another transaction has locked them; requeue them again after its end.
+    requeued: READY again. key_taken: not changed, because a live task has their key. skipped: unknown, or not FAILED or
+    CANCELLED. busy: not changed, because another transaction has locked them; requeue them again after its end.
     """
 
     requeued: int = 0

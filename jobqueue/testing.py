@@ -57,9 +57,9 @@ _numbers = count(1)  # of messages made by hand
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polled:
     """
-    One poll that took place. status: what the task entered, None where the poll had no effect.
+    One poll, or one attempt of a function. status: the new status of the task, None if the poll had no effect.
 
-    error: why a poll failed; it is retried or not as in production.
+    error: why the poll failed. A failed poll is retried as in production.
     """
 
     id: UUID
@@ -73,7 +73,7 @@ def run_until_idle(*, limit: int = 1000, backend: str = "default") -> list[Polle
     Run tasks one after the other, best rank first, until none is READY or due. Return the polls in order.
 
     Tasks that sleep or wait for a retry need advance(). A failed poll raises nothing: see its `error`.
-    limit: raises AssertionError if tasks can still run after so many polls, because they may never end.
+    limit: raises AssertionError if tasks can still run after this number of polls, because they may never end.
     """
     queue = _Queue(engine_for(backend))
     polls: list[Polled] = []
@@ -93,8 +93,8 @@ def poll_once(task: TaskResult[..., Any] | Task | UUID | str, *, backend: str | 
     """
     Run one task once: a function to its end, an actor for one poll. Other tasks stay in the queue.
 
-    backend: only for an id of another backend than the default one. Raises AssertionError if the task has ended,
-    sleeps without messages, or its time has not come.
+    backend: needed for an id of another backend than the default one. Raises AssertionError if the task has ended,
+    waits for a message, or is not due.
     """
     named = getattr(task, "backend", "default") if backend is None else backend
     pk = task if isinstance(task, UUID | str) else getattr(task, "id", None)

@@ -30,10 +30,10 @@ def send(
     """
     Send a message to an actor, by its id or its live key, in the caller's transaction. Return the message's id.
 
-    The receiver is woken after the commit. dedupe_key: a second message with this text to the same task does nothing
-    and gives None, which makes a repeated webhook harmless, also when that task has ended. Raises TaskNotFound,
-    TaskFinished, or InvalidArguments for a function task, a body that is not JSON, or a dedupe_key of more than 255
-    characters; nothing is inserted then.
+    After the commit, the receiver is woken. dedupe_key: a second message with this text to the same task inserts
+    nothing and returns None, even after the end of the task. So a webhook may be repeated. Raises TaskNotFound or
+    TaskFinished. Raises InvalidArguments for a function task, a body that is not JSON, or a dedupe_key of more than 255
+    characters.
     """
     sent = send_many([Send(to, body, dedupe_key=dedupe_key)], sender=sender, backend=backend)
     return sent[0] if sent else None
@@ -43,7 +43,7 @@ def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, bac
     """
     Send messages, all or none, in order. Return the ids of those that were not repeats.
 
-    It locks the receivers in one order. Several calls of send() in a transaction may deadlock with another one.
+    It locks the receivers in the order of their ids, so it cannot deadlock as several calls of send() can.
     """
     engine = engine_for(backend)
     wanted = list(messages)

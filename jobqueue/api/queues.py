@@ -32,8 +32,8 @@ def pause(
     """
     Keep executors from claiming tasks of a queue. Running tasks continue. Executors obey within a second.
 
-    until: when the pause ends, a datetime or a timedelta from now. Raises ValueError if that is past or after the
-    year 9000, or if a text is longer than its column.
+    until: when the pause ends, a datetime or a timedelta from now. Raises ValueError if this time is past or after the
+    year 9000, or if a text is too long.
     """
     for problem in time_problems("until", until):
         raise ValueError(f"{problem}.")
@@ -59,8 +59,8 @@ def limit(queue_name: str, max_running: int | None, *, backend: str = "default")
     """
     Limit how many tasks of a queue run at once, in all executors together. None removes the limit.
 
-    Executors obey within a second. Running tasks continue, even if they are more. Raises ValueError for less than 1:
-    to run none, pause the queue.
+    Executors obey within a second. Running tasks continue, even if they exceed the limit. Raises ValueError for less
+    than 1: to stop a queue, pause it.
     """
     is_number = isinstance(max_running, int) and not isinstance(max_running, bool)
     if max_running is not None and not (is_number and 0 < max_running <= MAX_RUNNING_LIMIT):
@@ -83,9 +83,9 @@ def command(executor_ids: Iterable[UUID | str], command: Command, *, backend: st
     """
     Ask executors to claim nothing more (PAUSE), to claim again (RESUME) or to stop gracefully (STOP).
 
-    Each obeys within about a second, on any host. Its row's `state` shows what it does. Returns how many of them have
-    not stopped yet. The command is written after the commit, because a transaction that locked an executor's row
-    would block its heartbeat.
+    Each executor obeys within about a second, on any host. The `state` of its row shows what it does. Return how many
+    of them have not stopped yet. The command is written after the commit, because a transaction that locked an
+    executor's row would block its heartbeat.
     """
     engine = engine_for(backend)
     ids = [UUID(str(pk)) for pk in executor_ids]

@@ -39,11 +39,13 @@ def cancel(
     """
     Cancel tasks. READY, SCHEDULED and SUSPENDED tasks end at once. Running tasks are asked to stop.
 
-    A running function is interrupted as soon as possible. If it returns a result before, it ends SUCCESSFUL. A running
-    actor finishes its poll. tree: cancel their living descendants, too. backend: None searches the default backend,
-    then the others. may: called with each living task, which has its backend, task_type and queue_name. Tasks for which
-    it returns False continue, and the report lists them in `not_allowed`. Tasks that another transaction has locked for
-    more than a second are not changed, and the report lists them in `busy`.
+    A running function is interrupted as soon as possible. If it returns a result before that, it ends SUCCESSFUL. A
+    running actor finishes its poll. If another transaction has locked a task for more than a second, the task is not
+    changed, and the report lists it in `busy`.
+
+    tree: cancel the live descendants, too. backend: None searches the default backend, then the others. may: a function
+    that gets each live task, with its backend, task_type and queue_name. If it returns False, the task continues, and
+    the report lists it in `not_allowed`.
     """
 
     def act(engine: Engine, batch: Collection[UUID]) -> CancelReport:
@@ -68,8 +70,8 @@ def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
     """
     Put FAILED and CANCELLED tasks back in their queues, with all their attempts.
 
-    If another live task has a task's key, the task is not changed, and counts as key_taken.
-    For backend and locked tasks, see cancel().
+    If another live task has the key of a task, the task is not changed, and the report counts it in `key_taken`.
+    backend and `busy`: as for cancel().
     """
 
     def act(engine: Engine, batch: Collection[UUID]) -> RequeueReport:
@@ -104,7 +106,7 @@ def _in_batches(
 
 
 def wake(ids: Iterable[UUID | str] | UUID | str, *, backend: str = "default") -> int:
-    """Wake SUSPENDED tasks and return how many woke. After the commit, waiting executors are notified."""
+    """Make SUSPENDED tasks READY. Return how many there were. After the commit, idle executors are notified."""
     engine, woken = engine_for(backend), 0
     for batch in batches(ids):
         if count := engine.wake(batch):
