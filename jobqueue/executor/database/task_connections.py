@@ -127,7 +127,7 @@ class TaskConnections:
         atomic: the alias of the database on which the body runs in a transaction of ours. Raises
         TransactionManagementError.
         """
-        for wrapper in connections.all(initialized_only=True):
+        for wrapper in self._wrappers:
             is_ours = wrapper.alias == atomic and not wrapper.savepoint_ids
             if wrapper.connection is not None and is_in_transaction(wrapper) and not is_ours:
                 raise TransactionManagementError(
