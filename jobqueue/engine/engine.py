@@ -9,13 +9,12 @@ from django.db.models import QuerySet
 
 from jobqueue.conf import Options
 from jobqueue.engine.portable.claim import Claims
-from jobqueue.engine.portable.commit import Commits
+from jobqueue.engine.portable.commit import REFUSALS, Commits, is_refusal
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import Database
 from jobqueue.engine.portable.executors import Executors
 from jobqueue.engine.portable.messages import Messages
 from jobqueue.engine.portable.queues import Queues
-from jobqueue.engine.portable.refusals import REFUSALS, is_refusal
 from jobqueue.engine.portable.tasks import Tasks
 from jobqueue.failpoints import failpoint
 from jobqueue.models import Executor, InboxMessage, Queue, TaskQuerySet

@@ -12,8 +12,8 @@ import pytest
 from django.db import DatabaseError, OperationalError, connection, transaction
 from psycopg.errors import ProgramLimitExceeded
 
+from jobqueue.engine.portable.commit import is_refusal
 from jobqueue.engine.portable.database import json_from
-from jobqueue.engine.portable.refusals import is_refusal
 from jobqueue.records import FINAL, ClaimedTask, CommitResult, Effects, NewMessage, Outcome, Status
 from jobqueue.serialization.ids import new_id
 from tests.engine.bench import ERROR, Bench, new, outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
@@ -12,7 +13,7 @@ from django.db.models import F, QuerySet
 from django.db.models.functions import Coalesce
 
 from jobqueue.engine.clock import Clock
-from jobqueue.engine.portable.database import RAW, Database, Part, with_texts
+from jobqueue.engine.portable.database import RAW, Part, with_texts
 from jobqueue.engine.portable.queues import Queues
 from jobqueue.failpoints import failpoint
 from jobqueue.models import ISOLATION_LOSSES, Task
@@ -21,10 +22,9 @@ from jobqueue.records import ClaimedBatch, ClaimedTask, ClaimRequest, PoolName, 
 ISOLATED_READ = 10  # other executors may have locked the first ones
 
 
+@dataclass(eq=False)
 class Claims(Part):
-    def __init__(self, db: Database, queues: Queues) -> None:
-        super().__init__(db)
-        self.queues = queues
+    queues: Queues
 
     def claim(self, request: ClaimRequest) -> ClaimedBatch:
         """

@@ -6,10 +6,11 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.db import DatabaseError
+from django.db import DatabaseError, DataError, IntegrityError
 from django.db.models import Case, F, Value, When
 from django.db.models.functions import Coalesce
 from django.db.models.lookups import LessThan
@@ -20,16 +21,14 @@ from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import (
     ERRORS_KEPT,
     WORKERS_KEPT,
-    Database,
     Part,
     json_from,
     read_list,
     with_texts,
 )
 from jobqueue.engine.portable.messages import Ending, Messages, ending_of
-from jobqueue.engine.portable.refusals import REFUSALS, is_refusal
 from jobqueue.engine.portable.tasks import LockedRow, Tasks
-from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed
+from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
 from jobqueue.failpoints import failpoint
 from jobqueue.records import (
     FINAL,
@@ -45,15 +44,27 @@ from jobqueue.records import (
 
 logger = logging.getLogger(__name__)
 
+# Errors that the values of an outcome cause, not the state of the database.
+REFUSALS = (
+    DataError,
+    IntegrityError,
+    ValueError,
+    OverflowError,
+    TaskFinished,
+    TaskNotFound,
+    MessageAlreadyConsumed,
+    DuplicateKey,
+)
+# Files of PostgreSQL that report exhausted transaction ids or blocks of a file. Then no outcome can be written.
+SERVER_LIMITS = ("varsup.c", "multixact.c", "bufmgr.c", "md.c")
 LOCKED_COLUMNS = tuple(LockedRow.__dataclass_fields__)
 
 
+@dataclass(eq=False)
 class Commits(Part):
-    def __init__(self, db: Database, tasks: Tasks, messages: Messages, counters: Counters) -> None:
-        super().__init__(db)
-        self.tasks = tasks
-        self.messages = messages
-        self.counters = counters
+    tasks: Tasks
+    messages: Messages
+    counters: Counters
 
     def commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None = None, wait: bool = False) -> CommitResult:
         """
@@ -314,3 +325,18 @@ def merge(parts: Iterable[CommitResult]) -> CommitResult:
         wake=frozenset().union(*(part.wake for part in results)),
         dropped={pk: count for part in results for pk, count in part.dropped.items()},
     )
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether the values caused the error. After any other error of the database, the commit is retried."""
+    if isinstance(error, REFUSALS):
+        return True
+    cause: Any = error.__cause__
+    match str(getattr(cause, "sqlstate", "") or "")[:2]:
+        case "54":  # program limit exceeded: for example, a jsonb that is too large
+            return cause.diag.source_file not in SERVER_LIMITS
+        case "P0":  # a trigger of the site raised it
+            return True
+        case "":
+            return False
+    return type(error) is DatabaseError  # a state that the driver does not know, perhaps of a trigger

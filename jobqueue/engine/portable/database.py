@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -96,11 +97,11 @@ def with_texts(rows: TaskQuerySet) -> list[Any]:
     return list(rows.annotate(**{f"{name}_text": Cast(name, TextField()) for name in RAW}).defer(*RAW))
 
 
+@dataclass(eq=False)
 class Part:
-    """A part of the engine: some verbs on one backend's rows."""
+    """A part of the engine: some verbs on one backend's rows. Its fields are the parts that it needs."""
 
-    def __init__(self, db: Database) -> None:
-        self.db = db
+    db: Database
 
 
 def json_from(text: str) -> Expression:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -12,7 +13,7 @@ from django.db.models import Exists, Min, OuterRef, Q
 
 from jobqueue.engine.clock import Clock, iso_utc, now_plus
 from jobqueue.engine.portable.counters import Counters
-from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Database, Part, read_list, with_texts
+from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Part, read_list, with_texts
 from jobqueue.engine.portable.messages import Ending, Messages, ending_of
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.failpoints import failpoint
@@ -25,11 +26,10 @@ CLAIM_COUNTS_SECONDS = 1.0
 AHEAD_SECONDS = 1.0
 
 
+@dataclass(eq=False)
 class Executors(Part):
-    def __init__(self, db: Database, messages: Messages, counters: Counters) -> None:
-        super().__init__(db)
-        self.messages = messages
-        self.counters = counters
+    messages: Messages
+    counters: Counters
 
     def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask]:
         """

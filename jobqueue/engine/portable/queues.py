@@ -111,7 +111,9 @@ class Queues(Part):
         return [
             QueueLatency(
                 queue_name=name,
-                latency_seconds=max(self._waited(rank, priority, now) for rank, priority in following),
+                latency_seconds=max(
+                    (now - rank).total_seconds() - priority * self.db.options.aging for rank, priority in following
+                ),
                 is_paused=name in paused,
                 is_served=any(not names or name in names for names in served),
             )
@@ -143,9 +145,6 @@ class Queues(Part):
     def _next(self, queue_name: str) -> list[tuple[datetime, int]]:
         rows = self.db.tasks.ready().filter(queue_name=queue_name).order_by("rank", "pk")
         return list(rows.values_list("rank", "priority")[:TASKS_READ])
-
-    def _waited(self, rank: datetime, priority: int, now: datetime) -> float:
-        return (now - rank).total_seconds() - priority * self.db.options.aging
 
     def queues_in_use(self) -> list[str]:
         """Name the queues that hold READY tasks, for an executor that serves every queue."""

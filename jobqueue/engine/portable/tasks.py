@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from jobqueue.engine.clock import Clock, now_plus, rank_from
 from jobqueue.engine.portable.counters import Counters
-from jobqueue.engine.portable.database import Database, Part, json_from
+from jobqueue.engine.portable.database import Part, json_from
 from jobqueue.engine.portable.messages import UNSUCCESSFUL, Messages, ending_of
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.failpoints import failpoint
@@ -45,11 +45,10 @@ class LockedRow:
     executor_id: UUID | None
 
 
+@dataclass(eq=False)
 class Tasks(Part):
-    def __init__(self, db: Database, messages: Messages, counters: Counters) -> None:
-        super().__init__(db)
-        self.messages = messages
-        self.counters = counters
+    messages: Messages
+    counters: Counters
 
     # --- enqueue
 
