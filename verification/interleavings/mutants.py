@@ -17,7 +17,7 @@ from msgspec import structs
 from jobqueue.engine.clock import Clock, now_plus, rank_from
 from jobqueue.engine.portable.commit import is_held
 from jobqueue.engine.portable.database import RAW, with_texts
-from jobqueue.engine.portable.messages import Ending
+from jobqueue.engine.portable.messages import ending_of
 from jobqueue.engine.portable.tasks import LockedRow
 from jobqueue.engine.postgres.connection import PostgresDatabase, statement
 from jobqueue.engine.postgres.engine import PostgresEngine
@@ -145,10 +145,9 @@ class ReportsBeforeClaimCheck(PostgresEngine):
             rows = super()._lock_for_commit(ids, wait=wait)
             for outcome in in_progress.outcomes:
                 row = rows.get(outcome.task_id)
-                if row is not None and outcome.parent_id is not None and not is_held(outcome, row, None):
-                    self.messages.report_ends(
-                        [Ending(outcome.task_id, outcome.parent_id, outcome.status, outcome.return_value)]
-                    )
+                if row is not None and not is_held(outcome, row, None):
+                    end = ending_of(replace(row, parent_notified_at=None), outcome.status, outcome.return_value)
+                    self.messages.report_ends([end] if end is not None else [])
             return rows
 
 
@@ -334,7 +333,9 @@ class RescueCountsAnAttempt(PostgresEngine):
     """Counts a lost executor as a failed attempt."""
 
     class executors_class(PostgresExecutors):
-        def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
+        def _take_back(
+            self, row: Any, silent: Mapping[UUID, float], now: datetime
+        ) -> tuple[Rescued, NewMessage | None]:
             self.db.tasks.filter(pk=row.pk).update(attempts=F("attempts") + 1)
             return super()._take_back(row, silent, now)
 
@@ -343,7 +344,9 @@ class RescueIgnoresCancel(PostgresEngine):
     """Returns a task to its queue although a cancel was requested."""
 
     class executors_class(PostgresExecutors):
-        def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
+        def _take_back(
+            self, row: Any, silent: Mapping[UUID, float], now: datetime
+        ) -> tuple[Rescued, NewMessage | None]:
             row.cancel_requested_at = None
             return super()._take_back(row, silent, now)
 
@@ -352,7 +355,9 @@ class RescueOmitsParentReport(PostgresEngine):
     """Does not report a child that ends after its last loss, so the parent waits for ever."""
 
     class executors_class(PostgresExecutors):
-        def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
+        def _take_back(
+            self, row: Any, silent: Mapping[UUID, float], now: datetime
+        ) -> tuple[Rescued, NewMessage | None]:
             rescued, _ = super()._take_back(row, silent, now)
             return rescued, None
 

@@ -26,7 +26,7 @@ from jobqueue.engine.portable.database import (
     read_list,
     with_texts,
 )
-from jobqueue.engine.portable.messages import Ending, Messages, ending_of
+from jobqueue.engine.portable.messages import Messages, ending_of
 from jobqueue.engine.portable.tasks import LockedRow, Tasks
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
 from jobqueue.failpoints import failpoint
@@ -36,6 +36,7 @@ from jobqueue.records import (
     ClaimedTask,
     CommitResult,
     Enqueued,
+    NewMessage,
     NewTask,
     Outcome,
     Status,
@@ -128,7 +129,7 @@ class Commits(Part):
         self.tasks.cancel_queued([child.id for o in ready if o.task_id in ends_children for child in o.effects.spawn])
         endings = [end for o in ready if (end := ending(o, entering[o.task_id], locked[o.task_id]))]
         notified |= self.messages.notify_parents(endings)
-        dropped = Counter(end.child_id for end in endings if end.parent_id not in notified)
+        dropped = Counter(end.sender_id for end in endings if end.sender_id and end.task_id not in notified)
         dropped.update(o.task_id for o in ready for m in o.effects.send if m.is_droppable and m.task_id not in notified)
         left = {o.task_id: len(o.effects.unread) for o in ready if entering[o.task_id] is Status.SUSPENDED}
         entering |= dict.fromkeys(self.messages.with_more_unread(left), Status.READY)
@@ -298,7 +299,7 @@ def final_status(outcome: Outcome, *, is_cancelled: bool) -> Status:
     return Status.CANCELLED if is_cancelled and outcome.status not in FINAL else outcome.status
 
 
-def ending(outcome: Outcome, entering: Status, row: LockedRow) -> Ending | None:
+def ending(outcome: Outcome, entering: Status, row: LockedRow) -> NewMessage | None:
     return ending_of(row, entering, outcome.return_value if entering is Status.SUCCESSFUL else outcome.error)
 
 

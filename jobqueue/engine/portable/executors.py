@@ -14,11 +14,11 @@ from django.db.models import Exists, Min, OuterRef, Q
 from jobqueue.engine.clock import Clock, iso_utc, now_plus
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Part, read_list, with_texts
-from jobqueue.engine.portable.messages import Ending, Messages, ending_of
+from jobqueue.engine.portable.messages import Messages, ending_of
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.failpoints import failpoint
 from jobqueue.models import CounterDelta, Executor, FallbackHeartbeat, Task, TaskQuerySet
-from jobqueue.records import FINAL, WAITING, Command, ExecutorInfo, OwnedTask, PendingWork, Rescued, Status
+from jobqueue.records import FINAL, WAITING, Command, ExecutorInfo, NewMessage, OwnedTask, PendingWork, Rescued, Status
 
 # A process that was frozen may claim before its next heartbeat. For so long, the claim counts as one.
 CLAIM_COUNTS_SECONDS = 1.0
@@ -161,7 +161,7 @@ class Executors(Part):
         rows = self._overdue(self.db.lock(ids)).filter(executor_id__in=silent.values("pk"))
         return with_texts(rows)
 
-    def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, Ending | None]:
+    def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, NewMessage | None]:
         executor_losses = row.executor_losses + 1
         status = Status.READY
         if row.cancel_requested_at is not None:

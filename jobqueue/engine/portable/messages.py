@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from itertools import starmap
 from typing import Any
 from uuid import UUID
@@ -26,21 +24,6 @@ logger = logging.getLogger(__name__)
 UNSUCCESSFUL = (Status.FAILED, Status.CANCELLED)  # may be requeued
 MESSAGES_PER_POLL = 1000  # with more messages, the task runs again at once
 MAX_DOUBLINGS = 10  # of MESSAGES_PER_POLL, for a task that consumes nothing
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """The end of a child, for its parent. body: JSON text of its result or error."""
-
-    child_id: UUID
-    parent_id: UUID
-    status: Status
-    body: str | None
-
-    def message(self) -> NewMessage:
-        return NewMessage(
-            task_id=self.parent_id, sender_id=self.child_id, child_status=self.status, body=self.body or "null"
-        )
 
 
 class Messages(Part):
@@ -96,29 +79,24 @@ class Messages(Part):
 
     def _insert_all(self, messages: Sequence[NewMessage]) -> list[tuple[int, UUID]]:
         now = self.db.now()
-        ids = [(self._insert_one(message, now), message.task_id) for message in messages]
-        return [(pk, receiver) for pk, receiver in ids if pk is not None]
-
-    def _insert_one(self, message: NewMessage, now: datetime) -> int | None:
-        row = InboxMessage(
-            task_id=message.task_id,
-            sender_id=message.sender_id,
-            body=json_from(message.body),
-            child_status=message.child_status,
-            dedupe_key=message.dedupe_key,
-            sent_at=now,
-        )
-        if message.dedupe_key is None:
-            row.save(using=self.db.using, force_insert=True)
-            return row.pk
-        try:
-            with transaction.atomic(using=self.db.using):
-                row.save(using=self.db.using, force_insert=True)
-        except IntegrityError:
-            if self.db.messages.filter(task_id=message.task_id, dedupe_key=message.dedupe_key).exists():
-                return None
-            raise
-        return row.pk
+        sent = []
+        for message in messages:
+            row = InboxMessage(
+                task_id=message.task_id,
+                sender_id=message.sender_id,
+                body=json_from(message.body),
+                child_status=message.child_status,
+                dedupe_key=message.dedupe_key,
+                sent_at=now,
+            )
+            try:
+                with transaction.atomic(using=self.db.using):
+                    row.save(using=self.db.using, force_insert=True)
+                sent.append((row.pk, message.task_id))
+            except IntegrityError:
+                if self.without_repeats([message]):
+                    raise
+        return sent
 
     def read_messages(self, ids: Collection[UUID], limit: int = MESSAGES_PER_POLL) -> dict[UUID, list[StoredMessage]]:
         """
@@ -159,33 +137,31 @@ class Messages(Part):
         """Return the ended tasks for pairs of a key that they held and a dedupe_key that they have seen."""
         keys, dedupe_keys = {key for key, _ in sent}, {dedupe_key for _, dedupe_key in sent}
         rows = self.db.tasks.finished().filter(key__in=keys, inbox__dedupe_key__in=dedupe_keys)
-        found = rows.order_by("pk").values_list("key", "inbox__dedupe_key", "pk") if sent else ()
+        found = rows.order_by("pk").values_list("key", "inbox__dedupe_key", "pk")
         return {(str(key), str(dedupe_key)): pk for key, dedupe_key, pk in found}
 
     def task_types(self, ids: Collection[UUID]) -> dict[UUID, str]:
         """Return the types of tasks. Unknown tasks are left out. Locks: none."""
         return dict(self.db.by_ids(ids).values_list("pk", "task_type"))
 
-    def report_ends(self, endings: Sequence[Ending]) -> set[UUID]:
-        """
-        Notify the parents of ended children, once in a child's life. Return the parents that got a message.
-        """
+    def report_ends(self, endings: Sequence[NewMessage]) -> set[UUID]:
+        """Notify the parents of ended children, once in a child's life. Return the parents that got a message."""
         if endings:
-            self.db.tasks.filter(pk__in=[ending.child_id for ending in endings]).update(parent_notified_at=Clock())
+            self.db.tasks.filter(pk__in=[ending.sender_id for ending in endings]).update(parent_notified_at=Clock())
         return self.notify_parents(endings)
 
-    def notify_parents(self, endings: Sequence[Ending]) -> set[UUID]:
+    def notify_parents(self, endings: Sequence[NewMessage]) -> set[UUID]:
         """
-        Send one message for each child that ended. Return the parents that got one.
+        Send the messages of children that ended. Return the parents that got one.
 
         A FAILED or CANCELLED parent reads it after a requeue. A SUCCESSFUL parent gets none.
         """
         if not endings:
             return set()
-        notified = {receiver for _, receiver in self.insert([ending.message() for ending in endings])}
+        notified = {receiver for _, receiver in self.insert(endings)}
         for ending in endings:
-            if ending.parent_id not in notified:
-                logger.info("message.dropped id=%s parent_id=%s reason=parent ended", ending.child_id, ending.parent_id)
+            if ending.task_id not in notified:
+                logger.info("message.dropped id=%s parent_id=%s reason=parent ended", ending.sender_id, ending.task_id)
         return notified
 
     def delete_of(self, ids: Sequence[UUID]) -> None:
@@ -274,11 +250,15 @@ class Messages(Part):
         return list(stuck.order_by("pk").values_list("pk", flat=True)[:limit])
 
 
-def ending_of(row: Any, status: Status, body: str | None) -> Ending | None:
-    """Return the message for the parent of a task that ends with this status, once in the task's life."""
+def ending_of(row: Any, status: Status, body: str | None) -> NewMessage | None:
+    """
+    Return the message for the parent of a task that ends with this status, once in the task's life.
+
+    body: JSON text of its result or error.
+    """
     if status not in FINAL or row.parent_id is None or row.parent_notified_at is not None:
         return None
-    return Ending(row.pk, row.parent_id, status, body)
+    return NewMessage(task_id=row.parent_id, sender_id=row.pk, child_status=status, body=body or "null")
 
 
 def receivers(messages: Sequence[NewMessage]) -> set[UUID]:
