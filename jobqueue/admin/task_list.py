@@ -31,10 +31,9 @@ from django.http import HttpRequest
 from django.utils.functional import cached_property
 
 from jobqueue.admin.filters import to_uuid
-from jobqueue.inspect.annotations import row_annotations
 from jobqueue.inspect.backends import backends_on, options_of
 from jobqueue.inspect.bulk import Bounds
-from jobqueue.inspect.payload_display import secrets_of_tasks
+from jobqueue.inspect.payload_display import row_annotations, secrets_of_tasks
 from jobqueue.inspect.queries import CAP, Count, status_condition
 from jobqueue.models import Executor, Task
 from jobqueue.serialization.redaction import MASK, redact_text

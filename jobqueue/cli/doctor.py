@@ -124,11 +124,11 @@ def _retention(engine: Engine) -> Iterator[checks.CheckMessage]:
 def _queues(stats: BackendStats) -> Iterator[checks.CheckMessage]:
     is_starving = False
     for queue in stats.queues:
-        ready, row = queue.counts[Status.READY], queue.row
+        ready, paused_at = queue.counts[Status.READY], queue.row.paused_at
         serve = f"manage.py run_executors --backend {quote(stats.backend)} --queue {quote(queue.name)}"
-        if queue.is_paused and row is not None and row.paused_at is not None:
-            if stats.now - row.paused_at > PAUSED_LONG:
-                text = f"Queue {queue.name}: paused for {duration(stats.now - row.paused_at)}; {ready} READY."
+        if queue.is_paused and paused_at is not None:
+            if stats.now - paused_at > PAUSED_LONG:
+                text = f"Queue {queue.name}: paused for {duration(stats.now - paused_at)}; {ready} READY."
                 yield checks.Warning(text, hint=f"manage.py jobqueue resume {quote(queue.name)}")
         elif ready and not queue.executors:
             is_starving = True

@@ -14,7 +14,6 @@ from jobqueue.cli.queues import as_json as queue_as_json
 from jobqueue.inspect.formatting import describe_pause, duration, served
 from jobqueue.inspect.queries import Count
 from jobqueue.inspect.stats import BackendStats, ExecutorState, ExecutorStats, QueueStats, read_stats
-from jobqueue.models import Queue
 from jobqueue.records import FINAL, LIVE, Status
 
 MAX_EXECUTORS = 50  # shown
@@ -63,7 +62,7 @@ def _problems(
 def _show(console: Console, stats: BackendStats) -> None:
     console.table(QUEUES, [_queue_line(queue) for queue in stats.queues])
     for queue in stats.queues:
-        if queue.is_paused and queue.row is not None:
+        if queue.is_paused:
             console.write(describe_pause(queue.row))
     console.write()
     executors = [executor for executor in stats.executors if executor.state != ExecutorState.STOPPED]
@@ -86,7 +85,7 @@ def _counts(counts: Mapping[Status, Count]) -> str:
 
 def _queue_line(queue: QueueStats) -> list[object]:
     counts = {status: str(count) for status, count in queue.counts.items()}
-    if queue.row is not None and queue.row.max_running is not None:
+    if queue.row.max_running is not None:
         counts[Status.RUNNING] += f"/{queue.row.max_running:,}"
     return [queue.name, *counts.values(), _latency(queue), "paused" if queue.is_paused else queue.executors]
 
@@ -120,7 +119,7 @@ def _as_json(stats: BackendStats) -> dict[str, Any]:
                 **_plain(queue.counts),
                 "latency_seconds": queue.latency,
                 "executors": queue.executors,
-                **queue_as_json(queue.row or Queue(), stats.now),
+                **queue_as_json(queue.row, stats.now),
             }
             for queue in stats.queues
         ],

@@ -2,7 +2,7 @@
 What the admin, the command line and HTTP show of the queue, and the bulk actions that they share. Reads only.
 
 - backends: options and databases of the backends in TASKS.
-- queries, annotations: reading large tables through their indexes.
+- queries: reading large tables through their indexes.
 - task_detail: the page of one task, with explain (why it is in its state), tree (parents and children),
   inbox (messages) and audit_log (manual actions).
 - stats: figures of queues and executors.

@@ -58,32 +58,26 @@ def ready_since(task: Task, aging_seconds: float) -> datetime:
 
 def when(task: Task, now: datetime, aging_seconds: float, executor_name: str | None) -> tuple[str, datetime | None]:
     """Return the time that matters in the task's state: as text, and the moment itself."""
-
-    def ago(moment: datetime) -> str:
-        return duration(now - moment)
-
+    moment: datetime | None
     match task.status:
         case Task.Status.READY:
-            since = ready_since(task, aging_seconds)
-            return _("waiting %(time)s") % {"time": ago(since)}, since
+            text, moment = _("waiting %(time)s"), ready_since(task, aging_seconds)
         case Task.Status.SCHEDULED | Task.Status.SUSPENDED if task.wake_at is not None and task.wake_at <= now:
-            return _("due %(time)s ago") % {"time": ago(task.wake_at)}, task.wake_at
-        case Task.Status.SCHEDULED if task.wake_at is not None:
-            words = _("retries in %(time)s") if task.attempts else _("runs in %(time)s")
-            return words % {"time": duration(task.wake_at - now)}, task.wake_at
+            text, moment = _("due %(time)s ago"), task.wake_at
+        case Task.Status.SCHEDULED:
+            text, moment = _("retries in %(time)s") if task.attempts else _("runs in %(time)s"), task.wake_at
         case Task.Status.SUSPENDED if task.wake_at is not None:
-            return _("wakes in %(time)s") % {"time": duration(task.wake_at - now)}, task.wake_at
+            text, moment = _("wakes in %(time)s"), task.wake_at
         case Task.Status.SUSPENDED:
-            since = task.last_attempted_at or task.enqueued_at
-            return _("suspended %(time)s") % {"time": ago(since)}, since
+            text, moment = _("suspended %(time)s"), task.last_attempted_at or task.enqueued_at
         case Task.Status.RUNNING:
-            since = task.claimed_at or task.last_attempted_at or task.enqueued_at
-            words = _("running %(time)s on %(executor)s") if executor_name else _("running %(time)s")
-            return words % {"time": ago(since), "executor": executor_name}, since
-        case Task.Status.SUCCESSFUL | Task.Status.FAILED | Task.Status.CANCELLED if task.finished_at is not None:
-            return _("%(time)s ago") % {"time": ago(task.finished_at)}, task.finished_at
+            text = _("running %(time)s on %(executor)s") if executor_name else _("running %(time)s")
+            moment = task.claimed_at or task.last_attempted_at or task.enqueued_at
         case _:
-            return "", None
+            text, moment = _("%(time)s ago"), task.finished_at
+    if moment is None:
+        return "", None
+    return text % {"time": duration(abs(now - moment)), "executor": executor_name}, moment
 
 
 def class_name(error: Mapping[str, Any]) -> str:

@@ -1,4 +1,8 @@
-"""Payloads of tasks as text: masked, indented, cut."""
+"""
+Values of JSON columns: taken out by the database, read as text, shown masked, indented and cut.
+
+A list does not read the columns: the database extracts what it shows.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,19 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
-from django.db.models import Expression, F, TextField
+from django.db.models import Expression, Func, IntegerField, TextField
 from django.db.models.functions import Cast, Left
 from django.utils.translation import gettext as _
 
 from jobqueue import registry
-from jobqueue.inspect.annotations import Small
 from jobqueue.inspect.backends import options_of
 from jobqueue.models import Task
 from jobqueue.serialization.redaction import MASK, Argument, Secrets, argument_secrets, arguments, redact, redact_texts
 
+SMALL_BYTES = 2000  # stored in the row itself, in PostgreSQL
 SHOWN_CHARACTERS = 20_000
 MAX_ARGUMENTS = 100  # per task; the others are counted
 READ_CHARACTERS = 2_000_000  # larger values are not read, because a part cannot be masked reliably
@@ -33,6 +37,48 @@ class DisplayedValue:
     name: str = ""
     text: str = ""
     note: str = ""
+
+
+class JsonFunc(Func):
+    """An expression of one JSON column, for PostgreSQL (template) and for SQLite."""
+
+    sqlite: ClassVar[str]
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return self.as_sql(compiler, connection, template=self.sqlite, **extra)
+
+
+class LastError(JsonFunc):
+    """A member of the newest entry of `errors`; NULL if there is none."""
+
+    output_field = TextField()
+    template = "(%(expressions)s -> -1 ->> '%(member)s')"
+    sqlite = "JSON_EXTRACT(%(expressions)s, '$[#-1].%(member)s')"
+
+
+class Length(JsonFunc):
+    """The number of entries of a JSON list; NULL if the row has something else."""
+
+    output_field = IntegerField()
+    template = "CASE WHEN JSONB_TYPEOF(%(expressions)s) = 'array' THEN JSONB_ARRAY_LENGTH(%(expressions)s) END"
+    sqlite = "JSON_ARRAY_LENGTH(%(expressions)s)"
+
+
+class Small(JsonFunc):
+    """A JSON column as text; NULL if it is too large for a list to read."""
+
+    output_field = TextField()
+    template = f"CASE WHEN PG_COLUMN_SIZE(%(expressions)s) <= {SMALL_BYTES} THEN (%(expressions)s)::text END"
+    sqlite = f"CASE WHEN LENGTH(%(expressions)s) <= {SMALL_BYTES} THEN %(expressions)s END"
+
+
+def row_annotations() -> dict[str, Any]:
+    """Return the annotations of a row of the task list."""
+    return {
+        "error_class": LastError("errors", member="exception_class_path"),
+        "error_message": LastError("errors", member="message"),
+        "starts": Length("worker_ids"),
+    }
 
 
 def raw(column: str, max_characters: int | None = None) -> Expression:
@@ -120,7 +166,7 @@ def secrets_of(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) 
 def secrets_of_tasks(database: str, ids: Collection[UUID]) -> Mapping[UUID, Secrets]:
     """Return the masked arguments of tasks, without tasks that are gone or have large arguments."""
     found: dict[UUID, Secrets] = {}
-    texts = {"args_text": Small(F("args")), "kwargs_text": Small(F("kwargs"))}
+    texts = {"args_text": Small("args"), "kwargs_text": Small("kwargs")}
     if not ids:
         return found
     rows = Task.objects.using(database).filter(pk__in=ids).annotate(**texts)

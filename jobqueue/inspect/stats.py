@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 
 from django.db.models import Max
@@ -15,7 +15,7 @@ from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.queries import CAP, Count, capped, count, of_status
 from jobqueue.models import Executor, FallbackHeartbeat, Queue, TaskQuerySet
-from jobqueue.records import FINAL, PoolName, Status
+from jobqueue.records import FINAL, Status
 
 MAX_EXECUTORS = 1000
 MINUTE_SECONDS = 60
@@ -33,28 +33,20 @@ class ExecutorState(StrEnum):
 
     @classmethod
     def of(cls, executor: Executor, silent_seconds: float, timeout_seconds: float) -> ExecutorState:
-        match executor.state:
-            case Executor.State.STOPPED:
-                return cls.STOPPED
-            case _ if silent_seconds > timeout_seconds:
-                return cls.NOT_RESPONDING
-            case Executor.State.PAUSED:
-                return cls.PAUSED
-            case Executor.State.RUNNING:
-                return cls.ALIVE
-            case _:
-                return cls.STOPPING
+        if executor.state != Executor.State.STOPPED and silent_seconds > timeout_seconds:
+            return cls.NOT_RESPONDING
+        return cls.ALIVE if executor.state == Executor.State.RUNNING else cls[executor.state]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """latency: seconds that the oldest READY task has waited, None without one. executors: those that serve it."""
+    """latency: seconds, None without READY tasks. executors: those that serve it. row: unsaved if it has none."""
 
     name: str
     counts: Mapping[Status, Count]
     latency: float | None
     executors: int
-    row: Queue | None
+    row: Queue
     is_paused: bool
 
 
@@ -91,12 +83,27 @@ def read_stats(engine: Engine) -> BackendStats:
     """Read the figures of one backend."""
     now = engine.now()
     executors = list(read_executors(engine, now))
-    alive = [executor for executor in executors if executor.state == ExecutorState.ALIVE]
-    by_queue: dict[Status, Counter[str]] = {status: _by_queue(engine, status) for status in BY_QUEUE}
+    alive = [executor.row for executor in executors if executor.state == ExecutorState.ALIVE]
     rows = {row.name: row for row in engine.queues.all()}
+    latencies = {queue.queue_name: queue.latency_seconds for queue in engine.queue_latency()}
+    by_queue = {status: _by_queue(engine, status) for status in BY_QUEUE}
     names = declared_queues(engine.alias) | rows.keys() | set(engine.queues_in_use())
-    names = names.union(*by_queue.values(), *(executor.row.queues for executor in alive))
-    queues = [_queue(engine, name, now, by_queue, alive, rows.get(name)) for name in sorted(names or {"default"})]
+    names = names.union(*by_queue.values(), *(executor.queues for executor in alive))
+    queues = []
+    for name in sorted(names or {"default"}):
+        ready = count(of_status(engine, Status.READY).filter(queue_name=name))
+        others = {status: _part(numbers, name) for status, numbers in by_queue.items()}
+        queues.append(
+            QueueStats(
+                name=name,
+                counts={Status.READY: ready, **others},
+                latency=latencies.get(name) if ready else None,
+                executors=sum(not executor.queues or name in executor.queues for executor in alive),
+                row=rows.get(name) or Queue(backend=engine.alias, name=name),
+                is_paused=name in rows and rows[name].is_paused_at(now),
+            )
+        )
+    ended = {status: of_status(engine, status) for status in FINAL}
     return BackendStats(
         backend=engine.alias,
         now=now,
@@ -104,14 +111,18 @@ def read_stats(engine: Engine) -> BackendStats:
         executors=executors,
         totals={
             Status.READY: sum((queue.counts[Status.READY] for queue in queues), Count()),
-            **{status: capped(counts.total()) for status, counts in by_queue.items()},
-            **{status: count_ended(of_status(engine, status)) for status in FINAL if status is not Status.FAILED},
+            **{status: capped(numbers.total()) for status, numbers in by_queue.items()},
+            **{status: count_ended(rows) for status, rows in ended.items() if status not in by_queue},
         },
         last_minute={
-            status: count_ended(of_status(engine, status).filter(finished_at__gte=now_plus(-MINUTE_SECONDS)))
-            for status in FINAL
+            status: count_ended(rows.filter(finished_at__gte=now_plus(-MINUTE_SECONDS)))
+            for status, rows in ended.items()
         },
     )
+
+
+def _part(numbers: Counter[str], name: str) -> Count:
+    return Count(min(numbers[name], CAP), is_more=numbers.total() > CAP)
 
 
 def count_ended(rows: TaskQuerySet) -> Count:
@@ -126,38 +137,12 @@ def _by_queue(engine: Engine, status: Status) -> Counter[str]:
     return Counter(rows.values_list("queue_name", flat=True)[: CAP + 1])
 
 
-def _queue(
-    engine: Engine,
-    name: str,
-    now: datetime,
-    by_queue: Mapping[Status, Counter[str]],
-    alive: Sequence[ExecutorStats],
-    row: Queue | None,
-) -> QueueStats:
-    ready = of_status(engine, Status.READY).filter(queue_name=name).values_list("rank", "priority", "enqueued_at")
-    waiting = [row for pool in PoolName for row in ready.filter(pool=pool).order_by("rank", "pk")[: CAP + 1]]
-    aging = engine.options.aging
-    since = min((max(rank + timedelta(seconds=aging * p), at) for rank, p, at in waiting), default=None)
-    counts = {Status.READY: capped(len(waiting))}
-    for status, numbers in by_queue.items():
-        counts[status] = Count(min(numbers[name], CAP), numbers.total() > CAP)
-    return QueueStats(
-        name=name,
-        counts=counts,
-        latency=None if since is None else max(0.0, (now - since).total_seconds()),
-        executors=sum(not executor.row.queues or name in executor.row.queues for executor in alive),
-        row=row,
-        is_paused=row is not None and row.is_paused_at(now),
-    )
-
-
 def read_executors(engine: Engine, now: datetime) -> Iterator[ExecutorStats]:
     """Yield the executors of a backend, the last heartbeat first."""
     busy = Counter(of_status(engine, Status.RUNNING).values_list("executor_id", flat=True)[: CAP + 1])
     fallback = FallbackHeartbeat.objects.using(engine.database).values_list("executor_id").annotate(Max("at"))
-    fallback_heartbeats = dict(
-        fallback.filter(at__lt=now_plus(1.0))
-    )  # later ones were written before the clock was set back
+    # Later ones were written before the clock was set back.
+    fallback_heartbeats = dict(fallback.filter(at__lt=now_plus(1.0)))
     for row in engine.executors.order_by("-heartbeat")[:MAX_EXECUTORS]:
         heartbeat = max(row.heartbeat, fallback_heartbeats.get(row.pk, row.heartbeat))
         silent = max(0.0, (now - heartbeat).total_seconds())
