@@ -150,7 +150,7 @@ class TaskAdmin(TaskPage):
         rows: QuerySet[Task],
         action: BulkAction,
         ticked: list[UUID],
-        bounds: Bounds | None,
+        bounds: Bounds,
         *,
         is_rest: bool = False,
     ) -> HttpResponse:
@@ -160,7 +160,7 @@ class TaskAdmin(TaskPage):
         hidden = [
             ("action", f"{action.name}_selected"),
             ("select_across", "0" if ticked else "1"),
-            ("bounds", preview.bounds or ""),
+            ("bounds", bounds),
             *((ACTION_CHECKBOX_NAME, box) for box in boxes),
         ]
         return self.confirm(

@@ -76,7 +76,7 @@ def _perform_matching(console: Console, flags: Any, run: BulkRun, engine: Engine
     _run(console, name, logged, perform_batches(), matching, run.result, partial(str, run))
 
 
-def _count(engine: Engine, task_filter: TaskFilter, bounds: Bounds | None, limit: int | None) -> Count:
+def _count(engine: Engine, task_filter: TaskFilter, bounds: Bounds, limit: int | None) -> Count:
     """Count what will be changed: exactly up to CAP, unless MAX_READ rows were read first."""
     found = read = 0
     maximum = CAP if limit is None else min(CAP, limit)
@@ -87,11 +87,10 @@ def _count(engine: Engine, task_filter: TaskFilter, bounds: Bounds | None, limit
     return Count(min(found, maximum))
 
 
-def _walk(engine: Engine, task_filter: TaskFilter, bounds: Bounds | None) -> Iterator[tuple[int, list[UUID]]]:
-    if bounds is not None:
-        for status in task_filter.statuses:
-            rows = of_status(engine, status).filter(bounds.condition_of(status))
-            yield from walk(rows, ORDER[status], task_filter)
+def _walk(engine: Engine, task_filter: TaskFilter, bounds: Bounds) -> Iterator[tuple[int, list[UUID]]]:
+    for status in task_filter.statuses:
+        rows = of_status(engine, status).filter(bounds.condition_of(status))
+        yield from walk(rows, ORDER[status], task_filter)
 
 
 def prune(console: Console, flags: Any) -> None:

@@ -24,10 +24,10 @@ SHOWN = 100  # entries of a task
 
 def write(request: HttpRequest, rows: Iterable[Model], message: str) -> None:
     """Log one change of each row by the current user."""
-    add_entries(request, ((type(row), row.pk, str(row), message) for row in rows))
+    _write(request, ((type(row), row.pk, str(row), message) for row in rows))
 
 
-def add_entries(request: HttpRequest, entries: Iterable[tuple[type[Model], object | None, str, str]]) -> None:
+def _write(request: HttpRequest, entries: Iterable[tuple[type[Model], object | None, str, str]]) -> None:
     """Log changes: model, primary key or None for many rows, title, message. The database's clock dates them."""
     from django.contrib.admin.models import CHANGE, LogEntry
     from django.contrib.contenttypes.models import ContentType
@@ -55,20 +55,18 @@ def write_run(request: HttpRequest, run: BulkRun, database: str, chosen_by: str 
     return which of them it changed. chosen_by: the filter; None if the tasks were selected by hand.
     """
     total = run.result.total()
+    values = {"action": run.action.label, "result": run, "filter": chosen_by, "limit": MAX_SINGLE, "count": total}
     if run.affected > len(run.changed_ids):
         title = ngettext("%(number)s task", "%(number)s tasks", total) % numbers_of(Count(total))
         if chosen_by is None:
             message = _("%(action)s: %(result)s Selected by hand. One entry for all: they were more than %(limit)d.")
         else:
             message = _("%(action)s: %(result)s Filter: %(filter)s. One entry for all: they were more than %(limit)d.")
-        values = {"action": run.action.label, "result": run, "filter": chosen_by, "limit": MAX_SINGLE}
-        add_entries(request, [(Task, None, title, message % values)])
+        _write(request, [(Task, None, title, message % values)])
         return
-    message = str(run.action.label)
-    if total > 1:
-        message = _("%(action)s (one of %(count)d selected tasks)") % {"action": message, "count": total}
+    message = _("%(action)s (one of %(count)d selected tasks)") if total > 1 else "%(action)s"
     rows = Task.objects.using(database).only("task_type").in_bulk(run.changed_ids)  # some may be pruned by now
-    add_entries(request, ((Task, pk, str(rows.get(pk, pk)), message) for pk in run.changed_ids))
+    _write(request, ((Task, pk, str(rows.get(pk, pk)), message % values) for pk in run.changed_ids))
 
 
 def entries_of(task: Task) -> list[LogEntry]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import reduce
 from operator import or_
@@ -170,11 +170,11 @@ class Bounds:
     edge: str | None = None
 
     @classmethod
-    def now(cls, database: str, edge: str | None = None) -> Bounds | None:
-        """Return the bounds of the present tasks, or None if there are none."""
+    def now(cls, database: str, edge: str | None = None) -> Bounds:
+        """Return the bounds of the present tasks."""
         # The newest of all tasks, because finding the newest match would need a search instead of one index entry.
         newest = Task.objects.using(database).order_by("-pk").values_list("pk", flat=True).first()
-        return cls(upto=newest, asked_at=read_clock(database), edge=edge) if newest else None
+        return cls(upto=newest or UUID(int=0), asked_at=read_clock(database), edge=edge)
 
     @classmethod
     def parse(cls, text: str) -> Bounds | None:
@@ -203,13 +203,13 @@ class Preview:
     """What an action will do. matching: tasks that it can change; other: tasks of the filter in other states."""
 
     matching: Count
-    bounds: Bounds | None
-    other: Count = field(default_factory=Count)
-    samples: Sequence[Task] = ()
+    other: Count
+    samples: Sequence[Task]
+    bounds: Bounds
 
     @classmethod
-    def of(cls, action: BulkAction, rows: QuerySet[Task], bounds: Bounds | None) -> Preview:
-        rows = rows.order_by().filter(bounds.condition) if bounds else rows.none()
+    def of(cls, action: BulkAction, rows: QuerySet[Task], bounds: Bounds) -> Preview:
+        rows = rows.order_by().filter(bounds.condition)
         return cls(
             matching=count(rows.filter(action.condition)),
             other=count(rows.exclude(status__in=action.statuses)),
