@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -27,8 +24,9 @@ from jobqueue.serialization.ids import new_id
 from jobqueue.serialization.json import decode
 from tests import tasks
 from tests.engine.bench import Bench, outcome
-from tests.engine.sessions import wait_until_somebody_waits
-from tests.executor.harness import DEADLINE, Running, wait_for
+from tests.engine.sessions import Session, session, wait_until_somebody_waits
+from tests.executor.conftest import burst, start  # noqa: F401 - fixtures
+from tests.executor.harness import DEADLINE, Burst, Start, wait_for
 from tests.factories import TaskFactory
 
 pytestmark = pytest.mark.django_db
@@ -74,39 +72,14 @@ def refused(sqlstate: str, message: str = "") -> Iterator[None]:
     assert message in str(error)
 
 
-class Session:
-    """A psycopg connection with an open transaction. It waits at most 20 s for a lock."""
-
-    def __init__(self, raw: psycopg.Connection[Any]) -> None:
-        self.raw = raw
-
-    def run(self, text: str, *parameters: Any) -> Any:
-        cursor = self.raw.execute(text, parameters or None)
-        row = cursor.fetchone() if cursor.description else None
-        return row[0] if row else None
-
-    def create(self, key: str | None = None) -> UUID:
-        pk = self.run("SELECT jobqueue_create_task(NULL, 'tests.tasks.add', key => %s)", key)
-        assert isinstance(pk, UUID)
-        return pk
-
-    def send(self, receiver: UUID, *, notify: bool = False) -> None:
-        self.run("SELECT jobqueue_send_to_task(%s, NULL, '1', %s)", receiver, notify)
-
-    def commit(self) -> None:
-        self.raw.commit()
-
-    def rollback(self) -> None:
-        self.raw.rollback()
+def create_in(other: Session, key: str) -> UUID:
+    ((pk,),) = other.run("SELECT jobqueue_create_task(NULL, 'tests.tasks.add', key => %s)", key)
+    assert isinstance(pk, UUID)
+    return pk
 
 
-@contextmanager
-def session() -> Iterator[Session]:
-    parameters = connection.get_connection_params()
-    kept = {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if name in parameters}
-    with psycopg.connect(**kept, options="-c lock_timeout=20s") as raw:
-        yield Session(raw)
-        raw.rollback()
+def send_in(other: Session, receiver: UUID, *, notify: bool = False) -> None:
+    other.run("SELECT jobqueue_send_to_task(%s, NULL, '1', %s)", receiver, notify)
 
 
 class TestCreate:
@@ -162,18 +135,12 @@ class TestCreate:
         assert row.backend == "bulk"
         assert row.enqueued_at - row.rank == timedelta(hours=2)
 
-    def test_rollback_leaves_nothing(self) -> None:
-        with transaction.atomic():
-            create()
-            transaction.set_rollback(True)
-
-        assert not Task.objects.exists()
-
-    def test_trigger_creates_tasks(self, bench: Bench) -> None:
+    def test_trigger_creates_tasks_and_sends_messages(self, bench: Bench) -> None:
+        receiver = bench.suspended()
         sql(
             """
-            CREATE TABLE shop_order (id integer, total integer);
-            CREATE FUNCTION shop_order_receipt() RETURNS trigger LANGUAGE plpgsql AS $$
+            CREATE TABLE shop_order (id integer, total integer, task uuid);
+            CREATE FUNCTION shop_order_changed() RETURNS trigger LANGUAGE plpgsql AS $$
             BEGIN
                 PERFORM jobqueue_create_task(
                     NULL, 'tests.tasks.add',
@@ -181,20 +148,23 @@ class TestCreate:
                     kwargs => jsonb_build_object('b', NEW.total),
                     key => 'receipt-' || NEW.id
                 );
+                PERFORM jobqueue_send_to_task(NEW.task, NULL, to_jsonb(NEW.total));
                 RETURN NULL;
             END $$;
-            CREATE TRIGGER shop_order_receipt AFTER INSERT OR UPDATE ON shop_order
-            FOR EACH ROW EXECUTE FUNCTION shop_order_receipt();
+            CREATE TRIGGER shop_order_changed AFTER INSERT OR UPDATE ON shop_order
+            FOR EACH ROW EXECUTE FUNCTION shop_order_changed();
             """
         )
         with transaction.atomic():
-            sql("INSERT INTO shop_order VALUES (3, 30)")
+            sql("INSERT INTO shop_order VALUES (3, 30, %s)", receiver)
             transaction.set_rollback(True)
-        sql("INSERT INTO shop_order VALUES (1, 10), (2, 20); UPDATE shop_order SET total = 0")
+        sql("INSERT INTO shop_order VALUES (1, 10, %s), (2, 20, %s)", receiver, receiver)
+        sql("UPDATE shop_order SET total = 0")
 
         calls = [(decode(task.args), decode(task.kwargs)) for task in bench.claim()]
 
         assert sorted(calls) == [([1], {"b": 10}), ([2], {"b": 20})]
+        assert bench.bodies(receiver) == [10, 20, 0, 0]
 
     def test_parent_gets_message_when_child_ends(self, bench: Bench) -> None:
         parent = bench.suspended()
@@ -207,7 +177,7 @@ class TestCreate:
         assert (message.sender_id, message.child_status, message.body) == (child, "SUCCESSFUL", 5)
 
     @pytest.mark.django_db(transaction=True)
-    def test_executor_runs_tasks_created_in_sql(self, process_environment: dict[str, str]) -> None:
+    def test_executor_runs_tasks_created_in_sql(self, burst: Burst) -> None:  # noqa: F811
         good = create(", args => '[2]', kwargs => '{\"b\": 3}'")
         coroutine = create(", args => '[20]', queue_name => 'other'", task_type="tests.tasks.add_later")
         bad = create(", max_attempts => 3", task_type="tests.tasks.fail")
@@ -215,7 +185,7 @@ class TestCreate:
         misfit = create(", args => '[1, 2, 3]', max_attempts => 1")
         expired = create(", args => '[1]', expires_at => '2001-01-01'")
 
-        burst(process_environment)
+        burst()
 
         rows = Task.objects.in_bulk()
         assert [rows[pk].return_value for pk in (good, coroutine)] == [5, 21]
@@ -224,20 +194,6 @@ class TestCreate:
         assert rows[as_declared].attempts == 2
         assert rows[misfit].errors[-1]["exception_class_path"] == "builtins.TypeError"
         assert rows[expired].errors[-1]["exception_class_path"] == "jobqueue.exceptions.Expired"
-
-
-def burst(environment: dict[str, str]) -> None:
-    """Run an executor until no task is left."""
-    ended = subprocess.run(
-        [sys.executable, Path(__file__).parents[2] / "manage.py", "run_executors", "--burst"],
-        env={key: value for key, value in environment.items() if not key.startswith("JOBQUEUE_")},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 class TestKey:
@@ -287,7 +243,7 @@ class TestKey:
     @pytest.mark.parametrize("ending", [Session.commit, Session.rollback])
     def test_parallel_creates_with_one_key_create_one_task(self, ending: Any) -> None:
         with session() as first, ThreadPoolExecutor(8) as pool:
-            holder = first.create("k")
+            holder = create_in(first, "k")
             others = [pool.submit(create_and_commit, "k") for _ in range(8)]
             wait_until_somebody_waits()
             ending(first)
@@ -299,16 +255,16 @@ class TestKey:
     @pytest.mark.django_db(transaction=True)
     def test_key_of_invisible_task_is_a_serialization_failure(self) -> None:
         with session() as own:
-            own.raw.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            own.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             own.run("SELECT count(*) FROM jobqueue_task")
             create_and_commit("k")
-            with pytest.raises(psycopg.errors.SerializationFailure):
-                own.create("k")
+            with refused(BEGIN_AGAIN):
+                create_in(own, "k")
 
 
 def create_and_commit(key: str) -> UUID:
     with session() as own:
-        pk = own.create(key)
+        pk = create_in(own, key)
         own.commit()
         return pk
 
@@ -323,55 +279,36 @@ def test_created_tasks_are_counted_once() -> None:
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("more", "message"),
+        ("more", "sqlstate", "message"),
         [
-            (", args => '{}'", "args must be a JSON array"),
-            (", kwargs => '[]'", "kwargs must be a JSON object"),
-            (", metadata => '3'", "metadata must be a JSON object"),
-            (", run_after => 'infinity'", "must lie between the years 1970 and 9000"),
-            (", run_after => '1969-12-31T23:59Z'", "must lie between the years 1970 and 9000"),
-            (", expires_at => '9001-01-01T00:00Z'", "must lie between the years 1970 and 9000"),
-            (", expires_at => '-infinity'", "must lie between the years 1970 and 9000"),
-            (", priority => 100, aging => '50 years'", "must lie between the years 1970 and 9000"),
+            (", args => '{}'", REFUSED, "args must be a JSON array"),
+            (", kwargs => '[]'", REFUSED, "kwargs must be a JSON object"),
+            (", metadata => '3'", REFUSED, "metadata must be a JSON object"),
+            (", run_after => 'infinity'", REFUSED, "must lie between the years 1970 and 9000"),
+            (", run_after => '1969-12-31T23:59Z'", REFUSED, "must lie between the years 1970 and 9000"),
+            (", expires_at => '9001-01-01T00:00Z'", REFUSED, "must lie between the years 1970 and 9000"),
+            (", expires_at => '-infinity'", REFUSED, "must lie between the years 1970 and 9000"),
+            (", priority => 100, aging => '50 years'", REFUSED, "must lie between the years 1970 and 9000"),
+            (", args => NULL", "23502", ""),
+            (", aging => NULL", "23502", ""),
+            (", queue_name => NULL", "23502", ""),
+            (", key => repeat('k', 256)", "22001", ""),
+            (", priority => 40000", "22003", ""),
         ],
     )
-    def test_values_that_python_cannot_read_are_refused(self, more: str, message: str) -> None:
-        with refused(REFUSED, message):
+    def test_values_that_a_row_cannot_hold_are_refused(self, more: str, sqlstate: str, message: str) -> None:
+        with refused(sqlstate, message):
             create(more)
         assert not Task.objects.exists()
 
-    @pytest.mark.parametrize(
-        ("more", "sqlstate"),
-        [
-            (", args => NULL", "23502"),
-            (", aging => NULL", "23502"),
-            (", queue_name => NULL", "23502"),
-            (", key => repeat('k', 256)", "22001"),
-            (", priority => 40000", "22003"),
-        ],
-    )
-    def test_values_that_columns_cannot_hold_are_refused(self, more: str, sqlstate: str) -> None:
-        with refused(sqlstate):
-            create(more)
-        assert not Task.objects.exists()
-
-    def test_missing_parent_is_refused(self) -> None:
-        with refused(NOT_FOUND, f"parent {ANY_ID} is not an unfinished task of backend 'default'"):
-            create(", %s", ANY_ID)
-
-    @pytest.mark.parametrize("status", FINAL)
-    def test_ended_parent_is_refused(self, bench: Bench, status: Status) -> None:
-        parent = bench.ended(status)
-
-        with refused(NOT_FOUND, f"parent {parent} is not an unfinished task"):
-            create(", %s", parent)
-
-    def test_parent_of_another_backend_is_refused(self, bench: Bench) -> None:
+    def test_parent_must_be_a_living_task_of_the_backend(self, bench: Bench) -> None:
+        for parent in (ANY_ID, *(bench.ended(status) for status in FINAL)):
+            with refused(NOT_FOUND, f"parent {parent} is not an unfinished task of backend 'default'"):
+                create(", %s", parent)
         parent = bench.suspended()
-
         with refused(NOT_FOUND, f"parent {parent} is not an unfinished task of backend 'bulk'"):
             create(", %s, backend => 'bulk'", parent)
-        assert not Task.objects.filter(parent_id=parent).exists()
+        assert not Task.objects.filter(parent_id__isnull=False).exists()
 
     @pytest.mark.parametrize(
         "more",
@@ -390,12 +327,12 @@ class TestRefusals:
         bench.engine.wake_due()
 
     @pytest.mark.django_db(transaction=True)
-    def test_unreadable_json_and_options_fail_their_task_alone(self, process_environment: dict[str, str]) -> None:
+    def test_unreadable_json_and_options_fail_their_task_alone(self, burst: Burst) -> None:  # noqa: F811
         bad = [create(", args => jsonb_build_array(%s::jsonb)", text) for text in UNREADABLE.values()]
         bad += [create(f", args => '[1]', {option}") for option in ("max_attempts => 0", "timeout => '-1 s'")]
         good = create(", args => '[1]'")
 
-        burst(process_environment)
+        burst()
 
         rows = Task.objects.defer("args").in_bulk()
         assert rows[good].return_value == 2
@@ -417,39 +354,13 @@ class TestSend:
         assert (second.body, second.sender_id) == (None, None)
         assert sql("SELECT count(*) FROM jobqueue_inboxmessage WHERE body = 'null'") == 1
 
-    def test_trigger_sends_messages(self, bench: Bench) -> None:
-        receiver = bench.suspended()
-        sql(
-            """
-            CREATE TABLE shop_payment (order_task uuid, amount integer);
-            CREATE FUNCTION shop_payment_sent() RETURNS trigger LANGUAGE plpgsql AS $$
-            BEGIN
-                PERFORM jobqueue_send_to_task(NEW.order_task, NULL, to_jsonb(NEW.amount));
-                RETURN NULL;
-            END $$;
-            CREATE TRIGGER shop_payment_sent AFTER INSERT ON shop_payment
-            FOR EACH ROW EXECUTE FUNCTION shop_payment_sent();
-            """
-        )
-        with transaction.atomic():
-            sql("INSERT INTO shop_payment VALUES (%s, 1)", receiver)
-            transaction.set_rollback(True)
-        sql("INSERT INTO shop_payment VALUES (%s, 2), (%s, 3)", receiver, receiver)
-
-        assert bench.bodies(receiver) == [2, 3]
-
-    @pytest.mark.parametrize("receiver", [ANY_ID, None])
-    def test_message_to_missing_task_is_refused(self, receiver: UUID | None) -> None:
-        with refused(NOT_FOUND, f"There is no task {receiver or '<NULL>'} to send to."):
-            send(receiver)
-        assert not InboxMessage.objects.exists()
-
-    @pytest.mark.parametrize("status", FINAL)
-    def test_message_to_ended_task_is_refused(self, status: Status, bench: Bench) -> None:
-        receiver = bench.ended(status)
-
-        with refused(FINISHED, f"Task {receiver} has ended and takes no messages."):
-            send(receiver)
+    def test_message_to_missing_or_ended_task_is_refused(self, bench: Bench) -> None:
+        for receiver in (ANY_ID, None):
+            with refused(NOT_FOUND, f"There is no task {receiver or '<NULL>'} to send to."):
+                send(receiver)
+        for receiver in [bench.ended(status) for status in FINAL]:
+            with refused(FINISHED, f"Task {receiver} has ended and takes no messages."):
+                send(receiver)
         assert not InboxMessage.objects.exists()
 
     @pytest.mark.django_db(transaction=True)
@@ -459,8 +370,8 @@ class TestSend:
         running = bench.running()
         with session() as long, session() as short:
             for receiver in (asleep, waiting, running.id):
-                long.send(receiver)
-                short.send(receiver)
+                send_in(long, receiver)
+                send_in(short, receiver)
             short.run("DELETE FROM jobqueue_inboxmessage")  # leaves those of the other
             short.commit()
 
@@ -480,15 +391,15 @@ class TestSend:
         with session() as sender, session() as listener:
             listener.run("LISTEN jobqueue")
             listener.commit()
-            sender.send(receiver)
+            send_in(sender, receiver)
             sender.commit()
-            sender.send(receiver, notify=True)
-            assert notifications(listener, 0) == []
+            send_in(sender, receiver, notify=True)
+            assert listener.notifications(0) == []
             sender.rollback()
-            sender.send(receiver, notify=True)
-            sender.send(receiver, notify=True)
+            send_in(sender, receiver, notify=True)
+            send_in(sender, receiver, notify=True)
             sender.commit()
-            assert notifications(listener, 1) == ["bulk !wake"]
+            assert listener.notifications(1) == ["bulk !wake"]
 
     @pytest.mark.django_db(transaction=True)
     def test_notify_of_due_task_names_its_queue(self) -> None:
@@ -500,38 +411,34 @@ class TestSend:
             sender.run("SELECT jobqueue_create_task(NULL, 't', queue_name => 'my queue', key => 'k', notify => true)")
             sender.run("SELECT jobqueue_create_task(NULL, 't', queue_name => 'another', key => 'k', notify => true)")
             sender.commit()
-            assert notifications(listener, 1) == ["default my queue"]
+            assert listener.notifications(1) == ["default my queue"]
 
     @pytest.mark.django_db(transaction=True)
-    def test_executor_wakes_receiver(self, bench: Bench, process_environment: dict[str, str]) -> None:
+    def test_executor_wakes_receiver(self, bench: Bench, burst: Burst) -> None:  # noqa: F811
         receiver = bench.suspended()
         Task.objects.filter(pk=receiver).update(task_type="tests.tasks.add", args=[2])
         send(receiver)
 
-        burst(process_environment)
+        burst()
 
         assert bench.row(receiver).return_value == 3
 
     @pytest.mark.django_db(transaction=True)
-    def test_executor_wakes_receiver_at_once_after_notify(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_executor_wakes_receiver_at_once_after_notify(
+        self,
+        bench: Bench,
+        start: Start,  # noqa: F811
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
         monkeypatch.setattr("jobqueue.executor.maintenance.SWEEP_SECONDS", 10 * DEADLINE)
         receivers = [bench.suspended() for _ in range(3)]
         Task.objects.update(task_type="tests.tasks.add", args=[2])
-        running = Running(threads=1, shutdown_timeout=10.0).start()
-        try:
-            listener = running.process.listener
-            wait_for(lambda: listener is not None and listener.is_listening, "LISTEN")
-            for receiver in receivers:
-                send(receiver, notify=True)
-                wait_for(Task.objects.filter(pk=receiver, status="SUCCESSFUL").exists, "the receiver to succeed")
-        finally:
-            running.stop()
+        listener = start(threads=1).process.listener
+        wait_for(lambda: listener is not None and listener.is_listening, "LISTEN")
 
-
-def notifications(listener: Session, count: int) -> list[str]:
-    """Wait for `count` notifications. Return them and those that follow within 0.3 s."""
-    first = list(listener.raw.notifies(timeout=DEADLINE, stop_after=count)) if count else []
-    return [notification.payload for notification in (*first, *listener.raw.notifies(timeout=0.3))]
+        for receiver in receivers:
+            send(receiver, notify=True)
+            wait_for(Task.objects.filter(pk=receiver, status="SUCCESSFUL").exists, "the receiver to succeed")
 
 
 class TestInstallation:

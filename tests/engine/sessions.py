@@ -46,6 +46,12 @@ class Session:
     def set_status(self, task_id: UUID, status: Status) -> None:
         self.run("UPDATE jobqueue_task SET status = %s WHERE id = %s", status, task_id)
 
+    def notifications(self, count: int) -> list[str]:
+        """Wait for `count` notifications. Return them and those that follow within 0.3 s."""
+        raw = self._wrapper.connection
+        first = raw.notifies(timeout=DEADLINE_SECONDS, stop_after=count) if count else ()
+        return [notification.payload for notification in (*first, *raw.notifies(timeout=0.3))]
+
     def commit(self) -> None:
         self._wrapper.commit()
 
