@@ -259,6 +259,25 @@ class IsolatedBackend:
         self.records.ended[task_id] += 1
         self.records.ended_unsuccessfully[task_id] += status in UNSUCCESSFUL
 
+    def commit_in_function(self, claimed: ClaimedTask, result: Outcome) -> None:
+        """
+        Commit as a worker thread does, whose function runs in the transaction of the commit, which locks the task.
+
+        If another transaction holds a required row, roll back and start again.
+        """
+        for state in chain([ClientState.AFTER_COMMIT], repeat(ClientState.LAST)):
+            with transaction.atomic():
+                assert self.engine.lock_claim(claimed)
+                answer = self.engine.commit([result], wait=True)
+                if answer.unknown:
+                    transaction.set_rollback(True)
+            again = self._record_result([result], answer)
+            self._wake(answer)
+            if not answer.unknown:
+                self.commit(*again)  # a poll that failed is committed without the function
+                return
+            rest(state)
+
     def send(self, task_id: UUID, *bodies: str, dedupe_key: str | None = None) -> None:
         """Send in a transaction and wake the receiver after the commit, as a view does."""
         if self.insert(task_id, *bodies, dedupe_key=dedupe_key):
