@@ -76,14 +76,14 @@ class WithDataclass(Actor, max_attempts=1):
         return Done(context.state.count)
 
 
-class Tally(TypedDict, total=False):
+class Count(TypedDict, total=False):
     count: int
 
 
 class WithTypedDict(Actor, max_attempts=1):
-    State = Tally
+    State = Count
 
-    def poll(self, context: PollContext[Tally], change: Any = 1) -> Any:
+    def poll(self, context: PollContext[Count], change: Any = 1) -> Any:
         before = context.state.get("count", 0)
         context.state["count"] = before + 1 if before else change
         return Done(context.state["count"]) if context.state["count"] == 3 else None
@@ -162,7 +162,7 @@ class Typed(Actor, max_attempts=2, backoff=Backoff(base=10.0, jitter=0.0)):
 
 
 class TypedByDict(Actor):
-    Message = Tally
+    Message = Count
 
     def poll(self, context: PollContext[Any]) -> Any:
         return Done()

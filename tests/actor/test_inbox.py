@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date, timedelta
 from functools import partial
 from typing import Any
@@ -28,33 +29,28 @@ def bodies(messages: Any) -> list[Any]:
 
 class TestInbox:
     def inbox(self) -> Inbox:
-        return testing.context(
-            actors.WithoutState,
-            inbox=[1, "a", testing.message(2, kind=Kind.CHILD_SUCCESSFUL), 3, testing.message(kind=Kind.CHILD_FAILED)],
-        ).inbox
+        children = testing.message(2, kind=Kind.CHILD_SUCCESSFUL), testing.message(kind=Kind.CHILD_FAILED)
+        return testing.context(actors.WithoutState, inbox=[1, "a", children[0], 3, children[1]]).inbox
 
-    def test_inbox_lists_messages_in_order(self) -> None:
-        assert bodies(self.inbox()) == [1, "a", 2, 3, None]
-        assert bodies(self.inbox().take()) == [1, "a", 2, 3, None]
-
-    def test_taken_messages_leave_inbox(self) -> None:
+    @pytest.mark.parametrize(
+        ("wanted", "taken"),
+        [
+            ([], [1, "a", 2, 3, None]),
+            ([Kind.MESSAGE], [1, "a", 3]),
+            ([Kind.CHILD_FAILED, Kind.CHILD_SUCCESSFUL], [2, None]),
+            ([int | str], [1, "a", 3]),
+            ([str, Kind.CHILD_FAILED], ["a", None]),
+            ([int], [1, 3]),  # not the results of children
+        ],
+    )
+    def test_take_filters_by_kind_type_or_union(self, wanted: Any, taken: Any) -> None:
         inbox = self.inbox()
-        inbox.take(Kind.CHILD_SUCCESSFUL)
-        inbox.popleft()
-        assert bodies(inbox) == ["a", 3, None]
-        assert bodies(inbox.taken) == [2, 1]
-        assert len(inbox) == 3
+        assert bodies(inbox) == [1, "a", 2, 3, None]
+        assert bodies(inbox.take(*wanted)) == taken
+        assert bodies(inbox.taken) == taken
+        assert len(inbox) == 5 - len(taken)
 
-    def test_take_filters_by_kind_type_or_union(self) -> None:
-        assert bodies(self.inbox().take(Kind.MESSAGE)) == [1, "a", 3]
-        assert bodies(self.inbox().take(Kind.CHILD_FAILED, Kind.CHILD_SUCCESSFUL)) == [2, None]
-        assert bodies(self.inbox().take(int | str)) == [1, "a", 3]
-        assert bodies(self.inbox().take(str, Kind.CHILD_FAILED)) == ["a", None]
-
-    def test_take_by_type_skips_results_of_children(self) -> None:
-        assert bodies(self.inbox().take(int)) == [1, 3]
-
-    @pytest.mark.parametrize("wanted", ["CHILD", actors.Tally, actors.Tally | int, list[int]])
+    @pytest.mark.parametrize("wanted", ["CHILD", actors.Count, actors.Count | int, list[int]])
     def test_take_refuses_other_filters(self, wanted: Any) -> None:
         for inbox in (self.inbox(), Inbox()):
             with pytest.raises(TypeError, match=r"take\(\) needs a Kind or classes such as dict, not"):
@@ -64,13 +60,11 @@ class TestInbox:
         inbox = testing.context(actors.TypedByDict, inbox=[{"count": 1}]).inbox
         assert bodies(inbox.take(dict)) == [{"count": 1}]
 
-    def test_popleft_from_empty_inbox_raises(self) -> None:
-        with pytest.raises(IndexError, match="empty"):
-            Inbox().popleft()
-
-    def test_inbox_may_change_during_iteration(self) -> None:
+    def test_popleft_consumes_oldest_also_during_iteration(self) -> None:
         inbox = self.inbox()
         assert bodies(inbox.popleft() for _ in inbox) == [1, "a", 2, 3, None]
+        with pytest.raises(IndexError, match="empty"):
+            inbox.popleft()
 
 
 def test_messages_arrive_in_order_with_all_fields(stage: Stage) -> None:
@@ -100,72 +94,68 @@ def long_first_wait(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobqueue.executor.running.actor_runner.FIRST_WAIT_SECONDS", 600.0)
 
 
+class Recorder:
+    """
+    An actor of a test that records each poll: the bodies in its inbox, and whether it timed out.
+
+    take: consumes messages. wait: what a poll returns; a list has one for each poll.
+    """
+
+    def __init__(self, stage: Stage, wait: Any = Suspend(), take: Callable[[Inbox], Any] | None = None) -> None:  # noqa: B008
+        self.inboxes: list[Any] = []
+        self.timed_out: list[bool] = []
+
+        def poll(context: PollContext[Any]) -> Any:
+            self.inboxes.append(bodies(context.inbox))
+            self.timed_out.append(context.timed_out)
+            if take is not None and context.inbox:
+                take(context.inbox)
+            return wait.pop(0) if isinstance(wait, list) else wait
+
+        self.pk = stage.enter(poll)
+
+    def play(self, stage: Stage, *steps: Any) -> None:
+        """Send each text, and let each number of seconds pass. Run until idle after each step."""
+        for step in steps:
+            stage.send(self.pk, step) if isinstance(step, str) else stage.advance(step)
+            stage.run()
+
+
 class TestLeftUnread:
-    def enter_recorder(self, stage: Stage, poll: Any) -> tuple[UUID, list[Any]]:
-        """Enqueue an actor. Return its id, and a list of the inbox at each poll."""
-        seen: list[Any] = []
-
-        def recorder(context: PollContext[Any]) -> Any:
-            seen.append(bodies(context.inbox))
-            return poll(context)
-
-        return stage.enter(recorder), seen
-
     def test_poll_is_repeated_at_once_if_messages_were_taken(self, stage: Stage) -> None:
-        def one_at_a_time(context: PollContext[Any]) -> Any:
-            if context.inbox:
-                context.inbox.popleft()
-            return Suspend()
-
-        pk, seen = self.enter_recorder(stage, one_at_a_time)
+        recorder = Recorder(stage, take=lambda inbox: inbox.popleft())
         for n in range(3):
-            stage.send(pk, n)
+            stage.send(recorder.pk, n)
         stage.run()
 
-        assert seen == [[0, 1, 2], [1, 2], [2]]
-        assert stage.status(pk) == Status.SUSPENDED
+        assert recorder.inboxes == [[0, 1, 2], [1, 2], [2]]
+        assert stage.status(recorder.pk) == Status.SUSPENDED
 
     @pytest.mark.usefixtures("long_first_wait")
-    def test_poll_is_repeated_at_once_if_newer_message_arrived(self, stage: Stage) -> None:
-        def waits_for_an_end(context: PollContext[Any]) -> Any:
-            if len(seen) == 1:
-                stage.send(pk, "newer")
-            return Suspend()
+    def test_newer_message_repeats_poll_at_once(self, stage: Stage) -> None:
+        recorder = Recorder(stage, take=lambda inbox: stage.send(recorder.pk, "during") if len(inbox) == 1 else None)
+        recorder.play(stage, "before", "after")
 
-        pk, seen = self.enter_recorder(stage, waits_for_an_end)
-        stage.send(pk, "before")
-        stage.run()
-
-        assert seen == [["before"], ["before", "newer"]]
-
-    @pytest.mark.usefixtures("long_first_wait")
-    def test_later_message_wakes_actor_at_once(self, stage: Stage) -> None:
-        pk, seen = self.enter_recorder(stage, lambda context: Suspend())
-        stage.send(pk, 1)
-        stage.run()
-        stage.send(pk, 2)
-        stage.run()
-
-        assert seen == [[1], [1, 2]]
+        assert recorder.inboxes == [["before"], ["before", "during"], ["before", "during", "after"]]
 
     def test_wait_doubles_while_messages_are_left(
         self, stage: Stage, options: Options, waits: list[float | None]
     ) -> None:
         options(POLL_INTERVAL=0.7)
-        pk, seen = self.enter_recorder(stage, lambda context: Suspend())
-        stage.send(pk, 1)
+        recorder = Recorder(stage)
+        stage.send(recorder.pk, 1)
         for _ in range(5):
-            testing.poll_once(pk)
-            assert stage.status(pk) == Status.SUSPENDED
+            testing.poll_once(recorder.pk)
+            assert stage.status(recorder.pk) == Status.SUSPENDED
             stage.advance(0.7)
 
-        assert len(seen) == 5
+        assert len(recorder.inboxes) == 5
         assert waits == [0.1, 0.2, 0.4, 0.7, 0.7]
 
     def test_shorter_sleep_replaces_wait_for_left_messages(self, stage: Stage, waits: list[float | None]) -> None:
-        pk, _ = self.enter_recorder(stage, lambda context: Sleep(timedelta(seconds=0.01)))
-        stage.send(pk)
-        testing.poll_once(pk)
+        recorder = Recorder(stage, Sleep(timedelta(seconds=0.01)))
+        stage.send(recorder.pk)
+        testing.poll_once(recorder.pk)
 
         assert waits == [0.01]
 
@@ -174,158 +164,93 @@ class TestLeftUnread:
         self, stage: Stage, options: Options, wait: Any
     ) -> None:
         options(POLL_INTERVAL=60.0)
-        seen: list[bool] = []
-
-        def waits_for_another(context: PollContext[Any]) -> Any:
-            seen.append(context.timed_out)
-            return wait
-
-        pk, _ = self.enter_recorder(stage, waits_for_another)
-        stage.send(pk, "not this one")
+        recorder = Recorder(stage, wait)
+        recorder.play(stage, "not this one")
         for _ in range(2):  # the next timeout starts after the first
-            stage.run()
-            for _ in range(9):
-                stage.advance(60)
+            recorder.timed_out.clear()
+            recorder.play(stage, *[60] * 9)
+            assert len(recorder.timed_out) > 5
+            assert True not in recorder.timed_out
+            recorder.play(stage, 60)
+            assert recorder.timed_out[-1] is True
+
+    @pytest.mark.usefixtures("long_first_wait")
+    @pytest.mark.parametrize(
+        ("steps", "timed_out"),
+        [
+            # A newer message that is left does not move the timeout.
+            ([b"1", 540, b"2", 61], [False, False, True]),
+            # A message that is taken does.
+            ([b"1", 540, "taken", 540, 61], [False, False, False, True]),
+        ],
+    )
+    def test_only_a_taken_message_moves_timeout(self, stage: Stage, steps: Any, timed_out: list[bool]) -> None:
+        recorder = Recorder(stage, Suspend(timedelta(minutes=10)), take=lambda inbox: inbox.take(str))
+        for step in steps:
+            if isinstance(step, bytes):  # a body that is left
+                stage.send(recorder.pk, int(step))
                 stage.run()
-            assert len(seen) > 5
-            assert True not in seen
+            else:
+                recorder.play(stage, step)
 
-            stage.advance(60)
-            stage.run()
-            assert seen[-1] is True
-            seen.clear()
-
-    @pytest.mark.usefixtures("long_first_wait")
-    def test_newer_message_that_is_left_does_not_move_timeout(self, stage: Stage) -> None:
-        seen: list[bool] = []
-
-        def waits_for_another(context: PollContext[Any]) -> Any:
-            seen.append(context.timed_out)
-            return Suspend(timedelta(minutes=10))
-
-        pk, _ = self.enter_recorder(stage, waits_for_another)
-        stage.send(pk, 1)
-        stage.run()
-        stage.advance(540)
-        stage.send(pk, 2)
-        stage.run()
-        stage.advance(61)
-        stage.run()
-
-        assert seen == [False, False, True]
-
-    @pytest.mark.usefixtures("long_first_wait")
-    def test_timeout_restarts_if_message_was_taken(self, stage: Stage) -> None:
-        def takes_words(context: PollContext[Any]) -> Any:
-            seen.append(context.timed_out)
-            context.inbox.take(str)
-            return Suspend(timedelta(minutes=10))
-
-        seen: list[Any] = []
-        pk = stage.enter(takes_words)
-        stage.send(pk, 1)
-        stage.run()
-        stage.advance(540)
-        stage.send(pk, "two")
-        stage.run()
-        stage.advance(540)
-        stage.run()
-        assert True not in seen
-        stage.advance(61)
-        stage.run()
-        assert seen[-1] is True
+        assert recorder.timed_out == timed_out
 
     @pytest.mark.usefixtures("long_first_wait")
     def test_earlier_timeout_or_none_replaces_timeout(self, stage: Stage) -> None:
-        waits = iter([Suspend(timedelta(hours=1)), Suspend(timedelta(minutes=5)), Suspend()])
-        seen: list[bool] = []
-
-        def poll(context: PollContext[Any]) -> Any:
-            seen.append(context.timed_out)
-            return next(waits)
-
-        pk, _ = self.enter_recorder(stage, poll)
+        recorder = Recorder(stage, [Suspend(timedelta(hours=1)), Suspend(timedelta(minutes=5)), Suspend()])
         for n in range(2):
-            stage.send(pk, n)
+            stage.send(recorder.pk, n)
             stage.run()
-        timeout_at = stage.row(pk).timeout_at
+        timeout_at = stage.row(recorder.pk).timeout_at
         assert timeout_at is not None
         assert timeout_at < timezone.now() + timedelta(minutes=6)
-        stage.send(pk, "and another")
-        stage.run()
+        recorder.play(stage, "and another")
 
-        assert stage.row(pk).timeout_at is None
-        assert seen == [False] * 3
-
-    @pytest.mark.usefixtures("long_first_wait")
-    def test_retry_with_left_messages_keeps_timed_out(self, stage: Stage) -> None:
-        seen: list[bool] = []
-
-        def poll(context: PollContext[Any]) -> Any:
-            seen.append(context.timed_out)
-            if len(seen) == 2:
-                raise ValueError("failed")
-            return Suspend(timedelta(minutes=5)) if context.polls == 0 else Done()
-
-        pk, _ = self.enter_recorder(stage, poll)
-        stage.send(pk)
-        stage.run()
-        stage.advance(301)
-        stage.run()
-        stage.advance(11)
-        stage.run()
-
-        assert seen == [False, True, True]
+        assert stage.row(recorder.pk).timeout_at is None
+        assert recorder.timed_out == [False] * 3
 
     def test_messages_above_read_limit_repeat_poll(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-        engine = engine_for("default")
-        monkeypatch.setattr(engine, "read_messages", partial(engine.read_messages, limit=2))
-
-        def takes_all(context: PollContext[Any]) -> Any:
-            context.inbox.take()
-            return Suspend()
-
-        pk, seen = self.enter_recorder(stage, takes_all)
+        limit_reads(monkeypatch, 2)
+        recorder = Recorder(stage, take=lambda inbox: inbox.take())
         for n in range(5):
-            stage.send(pk, n)
+            stage.send(recorder.pk, n)
         stage.run()
 
-        assert seen == [[0, 1], [2, 3], [4]]
+        assert recorder.inboxes == [[0, 1], [2, 3], [4]]
 
     @pytest.mark.parametrize("count", [4, 40])
     def test_awaited_message_behind_read_limit_is_found(
         self, stage: Stage, monkeypatch: pytest.MonkeyPatch, count: int
     ) -> None:
-        engine = engine_for("default")
-        monkeypatch.setattr(engine, "read_messages", partial(engine.read_messages, limit=4))
-
-        def takes_what_it_waits_for(context: PollContext[Any]) -> Any:
-            found = context.inbox.take(str)
-            return Done(bodies(found)) if found else Suspend()
-
-        pk, seen = self.enter_recorder(stage, takes_what_it_waits_for)
+        limit_reads(monkeypatch, 4)
+        recorder = Recorder(stage, take=lambda inbox: inbox.take(str))
         stage.run()
         for n in range(count):
-            stage.send(pk, n)
-        stage.send(pk, "go")
+            stage.send(recorder.pk, n)
+        stage.send(recorder.pk, "go")
         stage.run()
 
-        assert stage.result(pk) == ["go"]
-        assert len(seen) <= 6
+        assert any("go" in inbox for inbox in recorder.inboxes[:6])
+        assert "go" not in stage.unread(recorder.pk)
 
     def test_left_messages_above_read_limit_cause_no_hot_loop(
         self, stage: Stage, monkeypatch: pytest.MonkeyPatch, waits: list[float | None]
     ) -> None:
-        engine = engine_for("default")
-        monkeypatch.setattr(engine, "read_messages", partial(engine.read_messages, limit=4))
-        pk, seen = self.enter_recorder(stage, lambda context: Suspend())
+        limit_reads(monkeypatch, 4)
+        recorder = Recorder(stage)
         for n in range(9):
-            stage.send(pk, n)
+            stage.send(recorder.pk, n)
         stage.run()
 
-        assert [len(messages) for messages in seen] == [4, 8, 9]
-        assert stage.status(pk) == Status.SUSPENDED
+        assert [len(messages) for messages in recorder.inboxes] == [4, 8, 9]
+        assert stage.status(recorder.pk) == Status.SUSPENDED
         assert waits == [0.1, 0.2, 0.4]
+
+
+def limit_reads(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """Let a poll read this many messages."""
+    engine = engine_for("default")
+    monkeypatch.setattr(engine, "read_messages", partial(engine.read_messages, limit=limit))
 
 
 class TestTyped:
@@ -367,16 +292,27 @@ class TestTyped:
             f"UndecodableMessage: Message {number} from outside is not what TypedByDataclasses.Message allows: "
         )
 
-    @pytest.mark.parametrize("body", [{"type": "sell"}, {"type": "publish", "title": 7}, "publish", None])
-    def test_undecodable_body_fails_poll_and_names_message(self, stage: Stage, body: Any) -> None:
-        pk = UUID(actors.Typed.enqueue().id)
+    @pytest.mark.parametrize(
+        ("actor", "body", "reason"),
+        [
+            (actors.Typed, {"type": "sell"}, ""),
+            (actors.Typed, {"type": "publish", "title": 7}, ""),
+            (actors.Typed, "publish", ""),
+            (actors.Typed, None, ""),
+            (actors.Checked, {"article": "mug"}, "KeyError: 'mug'"),  # its class raises
+        ],
+    )
+    def test_undecodable_body_fails_poll_and_names_message(
+        self, stage: Stage, actor: Any, body: Any, reason: str
+    ) -> None:
+        pk = UUID(actor.enqueue().id)
         stage.run()
-        number, sender = stage.send(pk, body, sender=pk), pk
+        number = stage.send(pk, body, sender=pk)
         stage.run()
 
         assert stage.status(pk) == Status.SCHEDULED
         assert stage.error(pk).startswith(
-            f"UndecodableMessage: Message {number} from {sender} is not what Typed.Message allows: "
+            f"UndecodableMessage: Message {number} from {pk} is not what {actor.__name__}.Message allows: {reason}"
         )
         assert stage.unread(pk) == [body]
         stage.advance(10)
@@ -396,16 +332,3 @@ class TestTyped:
         stage.run()
 
         assert stage.result(pk) == {"type": "sell"}
-
-    def test_message_type_that_raises_fails_poll_and_names_message(self, stage: Stage) -> None:
-        pk = UUID(actors.Checked.enqueue().id)
-        stage.run()
-        number = stage.send(pk, {"article": "mug"})
-        stage.run()
-
-        assert stage.status(pk) == Status.SCHEDULED
-        assert stage.error(pk) == (
-            f"UndecodableMessage: Message {number} from outside is not what Checked.Message allows: KeyError: 'mug'"
-        )
-        assert stage.row(pk).attempts == 1
-        assert stage.unread(pk) == [{"article": "mug"}]

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from jobqueue import Done, PollContext, Sleep, Suspend, api, testing
 from jobqueue.records import Status
+from tests.actor.conftest import Options
 from tests.actor.stage import Stage
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -40,40 +41,34 @@ class TestWaitWithTimeout:
         assert stage.status(pk) == Status.SUSPENDED
         stage.advance(3590)
         assert stage.run() == []
+        for seconds in (10.5, 3601):
+            stage.advance(seconds)
+            stage.run()
 
-        stage.advance(10.5)
-        stage.run()
-        assert seen == [(False, []), (True, [])]
-
-        stage.advance(3601)
-        stage.run()
-        assert seen[2:] == [(True, [])]
+        assert seen == [(False, []), (True, []), (True, [])]
         assert stage.status(pk) == Status.SUCCESSFUL
 
-    def test_message_ends_wait_early(self, stage: Stage, wait: str) -> None:
+    def test_message_ends_wait_and_is_no_timeout(self, stage: Stage, wait: str) -> None:
         seen: list[Any] = []
         pk = stage.enter(waiting(WAITS[wait], seen))
         stage.run()
-        stage.send(pk, "wake up")
+        stage.send(pk, "early")
         stage.run()
-
-        assert seen == [(False, []), (False, ["wake up"])]
-        row = stage.row(pk)
-        assert row.status == Status.SUSPENDED
-        assert row.wake_at is not None
-        assert row.wake_at > timezone.now() + timedelta(minutes=59)
-
-    def test_message_at_end_of_wait_is_no_timeout(self, stage: Stage, wait: str) -> None:
-        seen: list[Any] = []
-        pk = stage.enter(waiting(WAITS[wait], seen))
-        stage.run()
+        wake_at = stage.row(pk).wake_at
+        assert wake_at is not None
+        assert wake_at > timezone.now() + timedelta(minutes=59)
         stage.advance(3601)
         stage.send(pk, "late")
         stage.run()
 
-        assert seen[1] == (False, ["late"])
+        assert seen == [(False, []), (False, ["early"]), (False, ["late"])]
 
-    def test_retry_after_timeout_keeps_timed_out(self, stage: Stage, wait: str) -> None:
+    @pytest.mark.parametrize("leaves_message", [False, True])
+    def test_retry_after_timeout_keeps_timed_out(
+        self, stage: Stage, wait: str, leaves_message: bool, monkeypatch: pytest.MonkeyPatch, options: Options
+    ) -> None:
+        options(POLL_INTERVAL=3600.0)  # does not look at the message before
+        monkeypatch.setattr("jobqueue.executor.running.actor_runner.FIRST_WAIT_SECONDS", 3600.0)
         seen: list[Any] = []
 
         def poll(context: PollContext[Any]) -> Any:
@@ -83,11 +78,12 @@ class TestWaitWithTimeout:
             return WAITS[wait]() if context.polls == 0 else Done()
 
         pk = stage.enter(poll)
+        if leaves_message:
+            stage.send(pk)
         stage.run()
-        stage.advance(3601)
-        stage.run()
-        stage.advance(11)
-        stage.run()
+        for seconds in (3601, 11):
+            stage.advance(seconds)
+            stage.run()
 
         assert seen == [False, True, True]
         assert stage.status(pk) == Status.SUCCESSFUL
