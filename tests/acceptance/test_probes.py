@@ -53,11 +53,16 @@ def wait_for_answer(process: Process, path: str, status: int, what: str = "") ->
 
 
 @PROCESSES
-def test_idle_executor_is_live_and_ready(fleet: Fleet, processes: tuple[str, ...]) -> None:
+def test_idle_executor_is_ready_and_paused_one_is_not(fleet: Fleet, processes: tuple[str, ...]) -> None:
     process = fleet.start(*HEALTH, *processes)
     wait_for_answer(process, "/readyz", 200)
     assert probe(process, "/livez") == OK
     assert probe(process, "/metrics")[0] == 404
+    process.send(signal.SIGTSTP)
+    wait_for_answer(process, "/readyz", 503, "It is paused")
+    assert probe(process, "/livez") == OK
+    process.send(signal.SIGCONT)
+    wait_for_answer(process, "/readyz", 200)
     assert process.stop() == 0
 
 
@@ -71,16 +76,6 @@ def test_probes_are_answered_until_the_last_task_has_ended(fleet: Fleet, process
     assert probe(process, "/livez") == OK
     assert process.is_alive
     assert process.stop(signal.SIGQUIT) == 131
-
-
-def test_paused_executor_is_live_but_not_ready(fleet: Fleet) -> None:
-    process = fleet.start(*HEALTH)
-    wait_for_answer(process, "/readyz", 200)
-    process.send(signal.SIGTSTP)
-    wait_for_answer(process, "/readyz", 503, "It is paused")
-    assert probe(process, "/livez") == OK
-    process.send(signal.SIGCONT)
-    wait_for_answer(process, "/readyz", 200)
 
 
 @PROCESSES
