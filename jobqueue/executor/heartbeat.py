@@ -36,14 +36,15 @@ class Heartbeat(threading.Thread):
     def __init__(
         self,
         engine: Engine,
-        sign: Callable[[], ExecutorInfo],
+        executor_info: Callable[[], ExecutorInfo],
         holds: RunningTasks,
-        outage: DatabaseState,
-        line: GuardedConnection,
+        database_state: DatabaseState,
+        connection: GuardedConnection,
         on_first_beat: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)
-        self._engine, self._sign, self._holds, self._outage, self._line = engine, sign, holds, outage, line
+        self._engine, self._executor_info, self._holds = engine, executor_info, holds
+        self._database_state, self._connection = database_state, connection
         self._on_first_beat = on_first_beat
         self._timeout = engine.options.heartbeat_timeout
         self._late_seconds = self._timeout / 2
@@ -74,7 +75,7 @@ class Heartbeat(threading.Thread):
             since is not None
             and now - self.last_good_at <= self._late_seconds
             and now - since >= self._timeout
-            and self.last_good_at > self._outage.last_away_at
+            and self.last_good_at > self._database_state.last_lost_at
         )
 
     def may_still_rescue(self) -> bool:
@@ -128,12 +129,12 @@ class Heartbeat(threading.Thread):
                         wait = self.moved_at + interval - time.monotonic()
                 except django.db.Error as error:
                     self._punctual_since, self.problem = None, first_line_of(error)
-                    self._outage.begin("heartbeat", error)
-                    self._line.drop()
+                    self._database_state.lost("heartbeat", error)
+                    self._connection.drop()
                     wait = backoff.next_seconds()
                 except MemoryError:  # a task has used it up, and fails soon
                     logger.warning("heartbeat.out_of_memory")
-                    self._line.drop()
+                    self._connection.drop()
                     wait = backoff.next_seconds()
                 self._woken.wait(max(0.0, wait))
                 self._woken.clear()
@@ -142,21 +143,21 @@ class Heartbeat(threading.Thread):
             self.failure = failure
             logger.exception("heartbeat.crashed")
         finally:
-            self._line.drop()
+            self._connection.drop()
 
     def beat(self) -> None:
         """Send one heartbeat. Raises django.db.Error."""
         began, before = time.monotonic(), self._holds.snapshot()
-        with self._line:
+        with self._connection:
             failpoint("heartbeat.before")
-            held = self._engine.heartbeat(self._sign())
+            held = self._engine.heartbeat(self._executor_info())
             failpoint("heartbeat.after")
             self._check_clock()
         with self._clock_lock:
             if self._punctual_since is None or began - self.last_good_at > self._late_seconds:
                 self._punctual_since = began
             self.last_good_at = began
-        self._outage.end("heartbeat")
+        self._database_state.reached("heartbeat")
         if not self.has_beaten:
             self.has_beaten = True
             self._on_first_beat()
@@ -170,7 +171,7 @@ class Heartbeat(threading.Thread):
         On tables of older code a claim may work and its commit may not. Tasks would then run again and again.
         """
         database = self._engine.database
-        with self._line:
+        with self._connection:
             tables, migrations = missing_tables(database), missing_migrations(database)
         where = "" if database == django.db.DEFAULT_DB_ALIAS else f" --database {database}"
         if tables:
@@ -184,8 +185,8 @@ class Heartbeat(threading.Thread):
         """Mark this executor as stopped. A rescue finds the tasks that it may still have."""
         try:
             if self.has_beaten:
-                with self._line:
-                    self._engine.heartbeat(replace(self._sign(), state="STOPPED"))
+                with self._connection:
+                    self._engine.heartbeat(replace(self._executor_info(), state="STOPPED"))
         except django.db.Error as error:
             logger.debug("executor.deregister_failed error=%s", first_line_of(error))
 

@@ -13,7 +13,7 @@ from django.db import connections
 from jobqueue.api.notifications import CANCEL_NOTIFICATION
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres.connection import notify_from_elsewhere, statement
-from jobqueue.executor.database.connection import DatabaseState, ReconnectBackoff, close_wrapper
+from jobqueue.executor.database.connection import DatabaseState, ReconnectBackoff, discard
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 
@@ -30,7 +30,7 @@ class Listener(threading.Thread):
     Passes on notifications. An error in this thread does not end the executor.
 
     on_queue: called with the name of a queue that has work. on_cancel: a running task is to be cancelled.
-    on_anything: notifications may have been missed, or a task has a message. outage: while another thread has no
+    on_anything: notifications may have been missed, or a task has a message. While another thread has no
     connection, the listener closes its own, because it may be the last one that the server gives.
     """
 
@@ -40,12 +40,12 @@ class Listener(threading.Thread):
         on_queue: Callable[[str], None],
         on_cancel: Callable[[], None],
         on_anything: Callable[[], None],
-        outage: DatabaseState,
+        database_state: DatabaseState,
     ) -> None:
         super().__init__(name="listener", daemon=True)
         self._engine = engine
         self._on_queue, self._on_cancel, self._on_anything = on_queue, on_cancel, on_anything
-        self._outage = outage
+        self._database_state = database_state
         self._is_stopping = threading.Event()
         self._prefix = f"{engine.alias} "
         self._probe = f"{PROBE}{uuid4()}"
@@ -55,7 +55,7 @@ class Listener(threading.Thread):
         backoff = ReconnectBackoff()
         can_listen = True
         while can_listen and not self._is_stopping.is_set():
-            if self._outage.is_on:
+            if self._database_state.is_unreachable:
                 self.is_listening = False
                 self._is_stopping.wait(CHECK_SECONDS)
                 continue
@@ -70,7 +70,7 @@ class Listener(threading.Thread):
                 self.is_listening = False
                 self._is_stopping.wait(backoff.next_seconds())
             finally:
-                close_wrapper(wrapper)
+                discard(wrapper)
 
     def _listen(self, connection: psycopg.Connection[object]) -> bool:
         """Pass notifications on until stop(), or until the connection breaks. Return False if none can arrive."""
@@ -83,7 +83,7 @@ class Listener(threading.Thread):
         quiet_checks = 0  # no clock: a process that was frozen for seconds has not listened in that time
         incoming = select.poll()  # psycopg's own wait wakes up ten times a second
         incoming.register(connection.fileno(), select.POLLIN)
-        while not self._is_stopping.is_set() and not self._outage.is_on:
+        while not self._is_stopping.is_set() and not self._database_state.is_unreachable:
             if incoming.poll(1000 * CHECK_SECONDS):
                 for notification in connection.notifies(timeout=0.0):
                     self._pass_on(notification.payload)

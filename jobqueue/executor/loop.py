@@ -140,7 +140,7 @@ class ExecutorLoop(threading.Thread):
                     self._stop_requested.wait(self._backoff.next_seconds())
                     self._stop_requested.clear()
                     continue
-                self._database.end("loop")
+                self._database.reached("loop")
                 self._backoff.reset()
                 self._wakeup.wait(self._idle_seconds())
                 self._wakeup.clear()
@@ -204,7 +204,7 @@ class ExecutorLoop(threading.Thread):
 
     def _on_connection_lost(self, error: Exception) -> None:
         """Expect that a claim or a commit without an answer may have succeeded."""
-        self._database.begin("loop", error)
+        self._database.lost("loop", error)
         self._connection.drop(error)
         self.running_tasks.mark_in_doubt()
         self._maintenance.expect_unknown_claims()

@@ -86,25 +86,25 @@ class ExecutorProcess:
     def _build_parts(self, report_health: Callable[[HealthStatus], None] | None) -> None:
         options, database = self.engine.options, self.engine.database
         self._holds = RunningTasks(self.engine)
-        self._outage = DatabaseState()
+        self._database_state = DatabaseState()
         limit = max(2.0, options.heartbeat_timeout * 2 / 3)
-        lines = (
-            GuardedConnection("loop", database, limit, prepares=True),
-            GuardedConnection("heartbeat", database, limit / 2),
-        )
+        of_loop = GuardedConnection("loop", database, limit, prepares=True)
+        of_heartbeat = GuardedConnection("heartbeat", database, limit / 2)
         self._heartbeat = Heartbeat(
-            self.engine, self.executor_info, self._holds, self._outage, lines[1], self._signals.wake
+            self.engine, self.executor_info, self._holds, self._database_state, of_heartbeat, self._signals.wake
         )
         grace = max(STEP_SECONDS, self.settings.shutdown_timeout)
-        self._watchdog = Watchdog(self._holds, self._heartbeat, lines, grace, self._on_stuck, self._on_failure)
+        self._watchdog = Watchdog(
+            self._holds, self._heartbeat, (of_loop, of_heartbeat), grace, self._on_stuck, self._on_failure
+        )
         identity = ExecutorIdentity(engine=self.engine, executor_id=self.executor_id, name=self.name)
         self.loop = ExecutorLoop(
             self.settings,
             identity,
             running_tasks=self._holds,
             heartbeat=self._heartbeat,
-            database=self._outage,
-            connection=lines[0],
+            database=self._database_state,
+            connection=of_loop,
             on_deadline=self._watchdog.wake,
             on_failure=self._on_failure,
             on_end=self._on_loop_end,
@@ -113,9 +113,9 @@ class ExecutorProcess:
         self.listener: Listener | None = None
         if options.notify and connections[database].vendor == "postgresql":
             self.listener = Listener(
-                self.engine, self.loop.on_notification, self._heartbeat.wake, self.loop.wake, self._outage
+                self.engine, self.loop.on_notification, self._heartbeat.wake, self.loop.wake, self._database_state
             )
-        self.health = HealthMonitor(self.name, self.loop, self._heartbeat, self._outage, stall_limit(options))
+        self.health = HealthMonitor(self.name, self.loop, self._heartbeat, self._database_state, stall_limit(options))
         self._reporter = HealthReporter(self.health.status, report_health)
 
     def executor_info(self) -> ExecutorInfo:
@@ -216,20 +216,12 @@ class ExecutorProcess:
         logger.info("executor.command_received executor=%s command=%s", self.name, command.lower())
         match command:
             case Command.PAUSE:
-                self.pause()
+                self.loop.set_paused(True)
             case Command.RESUME:
-                self.resume()
+                self.loop.set_paused(False)
             case Command.STOP:
                 self.health.was_stopped_on_request = True
                 self.stop()
-
-    def pause(self) -> None:
-        """Claim nothing more. Running tasks go on."""
-        self.loop.set_paused(True)
-
-    def resume(self) -> None:
-        """Claim again."""
-        self.loop.set_paused(False)
 
     def stop(self) -> None:
         """Stop when the running tasks have ended, or when their time is over."""
@@ -306,23 +298,18 @@ class ExecutorProcess:
     def _handle(self, events: bytes) -> None:
         for number in events:
             match number:
-                case signal.SIGTERM | signal.SIGHUP if self._is_supervised or not self._is_stop_requested:
+                case signal.SIGTERM | signal.SIGHUP | signal.SIGINT if self._is_supervised:
                     self.stop()
-                case signal.SIGTERM | signal.SIGHUP:
-                    self.abort()
-                case signal.SIGINT if self._is_supervised:
+                case signal.SIGTERM | signal.SIGHUP | signal.SIGINT if not self._is_stop_requested:
+                    if number == signal.SIGINT:
+                        logger.warning("executor.stopping hint=%s", CTRL_C_AGAIN)
                     self.stop()
-                case signal.SIGINT if not self._is_stop_requested:
-                    logger.warning("executor.stopping hint=%s", CTRL_C_AGAIN)
-                    self.stop()
-                case signal.SIGINT:
-                    self.abort(EXIT_INTERRUPTED)
+                case signal.SIGTERM | signal.SIGHUP | signal.SIGINT:
+                    self.abort(EXIT_INTERRUPTED if number == signal.SIGINT else None)
                 case signal.SIGQUIT:
                     self.abort(EXIT_QUIT)
-                case signal.SIGTSTP:
-                    self.pause()
-                case signal.SIGCONT:
-                    self.resume()
+                case signal.SIGTSTP | signal.SIGCONT:
+                    self.loop.set_paused(number == signal.SIGTSTP)
                 case signal.SIGUSR1:
                     with contextlib.suppress(OSError, ValueError):  # stderr is closed
                         self._print_threads_and_tasks()
@@ -337,6 +324,6 @@ class ExecutorProcess:
         faulthandler.dump_traceback(file=out, all_threads=True)
         now = time.monotonic()
         for hold in self._holds.snapshot().values():
-            state = f"{now - hold.started_at:.1f} s" if hold.started_at is not None else "in line"
+            state = f"{now - hold.started_at:.1f} s" if hold.started_at is not None else "waiting"
             out.write(f"{hold.id} {hold.claimed.task_type} {hold.claimed.queue_name} {state}\n")
         out.flush()

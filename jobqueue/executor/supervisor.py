@@ -17,14 +17,7 @@ from dataclasses import dataclass
 
 from django.utils import autoreload
 
-from jobqueue.executor.exit_status import (
-    EXIT_INTERNAL,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_QUIT,
-    EXIT_REPLACE,
-    EXIT_UNAVAILABLE,
-)
+from jobqueue.executor import exit_status as codes
 from jobqueue.executor.health.status import HealthAggregator, HealthStatus, StatusReader
 from jobqueue.executor.process import CTRL_C_AGAIN, ExecutorProcess
 from jobqueue.executor.signals import SignalPipe, signals_blocked
@@ -133,7 +126,7 @@ class Supervisor:
         self._unavailable = 0  # first processes that never found the database
         self._is_paused = False
         self._kill_at: float | None = None  # None while it does not stop
-        self._exit_code = EXIT_OK
+        self._exit_code = codes.EXIT_OK
 
     def run(self) -> int:
         """Return when all children have ended for good."""
@@ -174,9 +167,9 @@ class Supervisor:
         if number in STOPPING:
             is_repeated, self._kill_at = self._kill_at is not None, time.monotonic() + KILL_AFTER_SECONDS
             if number == signal.SIGQUIT:
-                self._exit_code = EXIT_QUIT
+                self._exit_code = codes.EXIT_QUIT
             elif is_repeated:
-                self._exit_code = EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_OK
+                self._exit_code = codes.EXIT_INTERRUPTED if number == signal.SIGINT else codes.EXIT_OK
                 number = signal.SIGQUIT
             else:
                 self._kill_at += self._shutdown_timeout
@@ -194,46 +187,33 @@ class Supervisor:
     def _on_end(self, child: Child, code: int) -> None:
         del self._children[child.process.pid]
         child.reports.close()
+        self._unavailable += code == codes.EXIT_UNAVAILABLE and child.number in self._first
         if self._kill_at is not None:
-            if code == EXIT_INTERNAL:
-                self._exit_code = self._exit_code or EXIT_INTERNAL
+            if code == codes.EXIT_INTERNAL:
+                self._exit_code = self._exit_code or codes.EXIT_INTERNAL
         elif child.reports.was_stopped_on_request:
             self._first.discard(child.number)
-            logger.log(
-                logging.INFO if code == EXIT_OK else logging.WARNING,
-                "process.not_restarted process=%d pid=%d reason=%s",
-                child.number,
-                child.process.pid,
-                describe_end(code),
-            )
-        elif code == EXIT_UNAVAILABLE and self._is_database_unavailable(child.number):
+            level = logging.INFO if code == codes.EXIT_OK else logging.WARNING
+            details = child.number, child.process.pid, describe_end(code)
+            logger.log(level, "process.not_restarted process=%d pid=%d reason=%s", *details)
+        elif code == codes.EXIT_UNAVAILABLE and self._unavailable == self._processes:
             # As a single process does: later on it waits for the database, at the start the settings may be wrong.
-            self._exit_code = EXIT_UNAVAILABLE
+            self._exit_code = codes.EXIT_UNAVAILABLE
             self._kill_at = time.monotonic() + KILL_AFTER_SECONDS
             self._send(signal.SIGTERM)
-        elif code != EXIT_OK or not self._is_finite:
+        elif code != codes.EXIT_OK or not self._is_finite:
             self._replace(child, code)
-
-    def _is_database_unavailable(self, number: int) -> bool:
-        """Return whether now all first processes have ended without having found the database."""
-        self._unavailable += number in self._first
-        return self._unavailable == self._processes
 
     def _replace(self, child: Child, code: int) -> None:
         self._first.discard(child.number)
-        is_fine = code in (EXIT_OK, EXIT_REPLACE) or time.monotonic() - child.started_at > LONG_LIFE_SECONDS
+        is_fine = code in (codes.EXIT_OK, codes.EXIT_REPLACE) or time.monotonic() - child.started_at > LONG_LIFE_SECONDS
         if is_fine:
             self._failures.pop(child.number, None)
         wait = 0.0 if is_fine else self._wait_after_failure(child.number)
         self._start_at[child.number] = time.monotonic() + wait
-        logger.log(
-            logging.INFO if is_fine else logging.WARNING,
-            "process.ended process=%d pid=%d restart_in_s=%.1f reason=%s",
-            child.number,
-            child.process.pid,
-            wait,
-            describe_end(code),
-        )
+        level = logging.INFO if is_fine else logging.WARNING
+        details = child.number, child.process.pid, wait, describe_end(code)
+        logger.log(level, "process.ended process=%d pid=%d restart_in_s=%.1f reason=%s", *details)
 
     def _wait_after_failure(self, number: int) -> float:
         failures = self._failures[number] = self._failures.get(number, 0) + 1
@@ -244,7 +224,7 @@ class Supervisor:
             for pid, child in self._children.items():
                 logger.error("process.killed process=%d pid=%d", child.number, pid)
                 child.process.kill()
-            self._exit_code = self._exit_code or EXIT_INTERNAL
+            self._exit_code = self._exit_code or codes.EXIT_INTERNAL
             self._kill_at = time.monotonic() + KILL_AFTER_SECONDS
 
 

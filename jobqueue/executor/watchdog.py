@@ -25,14 +25,14 @@ class Watchdog(threading.Thread):
     def __init__(
         self,
         holds: RunningTasks,
-        heart: Heartbeat,
-        lines: Iterable[GuardedConnection],
+        heartbeat: Heartbeat,
+        connections: Iterable[GuardedConnection],
         grace_seconds: float,
         on_stuck: Callable[[RunningTask], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         super().__init__(name="watchdog", daemon=True)
-        self._holds, self._heartbeat, self._lines = holds, heart, list(lines)
+        self._holds, self._heartbeat, self._connections = holds, heartbeat, list(connections)
         self._grace = grace_seconds
         self._on_stuck, self._on_failure = on_stuck, on_failure
         self._woken = threading.Event()
@@ -70,8 +70,8 @@ class Watchdog(threading.Thread):
             elif hold.deadline_at is not None:
                 wait = min(wait, hold.deadline_at - now)
         self._check_heartbeat()
-        for line in self._lines:
-            line.cut_if_hung()
+        for connection in self._connections:
+            connection.cut_if_hung()
         return wait
 
     def _check_interrupted(self, hold: RunningTask, now: float) -> None:

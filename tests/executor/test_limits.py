@@ -98,7 +98,7 @@ def test_slot_that_one_executor_cannot_use_is_used_by_another(start: Start) -> N
     idle = start(threads=1, poll_interval=600.0)
     wait_for(lambda: idle.process.listener is not None and idle.process.listener.is_listening)
     second = tasks.add.using(queue_name="limited").enqueue(1)
-    busy.process.pause()
+    busy.loop.set_paused(True)
     wait_for(lambda: busy.process.loop.is_paused, "a pause")
 
     gates["first"].open()

@@ -79,7 +79,7 @@ def test_a_loop_rests_while_somebody_holds_a_due_row(start: Start) -> None:
 
 def test_loop_rests_while_it_is_paused(start: Start) -> None:
     running = start()
-    running.process.pause()
+    running.loop.set_paused(True)
     wait_for(lambda: running.loop.is_paused, "the end of a claim that is under way")
     tasks.add.enqueue_many([((number,), {}) for number in range(10)])
 

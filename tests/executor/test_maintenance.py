@@ -62,8 +62,8 @@ def test_rescue_needs_punctual_heartbeats(clock: Clock) -> None:
     engine: Any = SimpleNamespace(options=options, heartbeat=lambda info: [], now=datetime.now)
     info: Any = SimpleNamespace(executor_id=None)
     line: Any = nullcontext()
-    outage = DatabaseState()
-    heart = Heartbeat(engine, lambda: info, RunningTasks(engine_for("default")), outage, line)
+    state = DatabaseState()
+    heart = Heartbeat(engine, lambda: info, RunningTasks(engine_for("default")), state, line)
 
     def may_rescue(*, beats_after: tuple[float, ...] = (), later: float = 0.0) -> bool:
         for gap_seconds in beats_after:
@@ -79,6 +79,6 @@ def test_rescue_needs_punctual_heartbeats(clock: Clock) -> None:
     assert not may_rescue(beats_after=(0.0, 1.0, 1.0))
     assert may_rescue(beats_after=(1.0,))
 
-    outage.begin("loop", OSError("the connection is gone"))  # a backup may have been restored since the last beat
+    state.lost("loop", OSError("the connection is gone"))  # a backup may have been restored since the last beat
     assert not may_rescue(later=0.2)
     assert may_rescue(beats_after=(0.5,))

@@ -7,7 +7,7 @@ import random
 import socket
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any
 
 import django.db
@@ -55,31 +55,31 @@ class DatabaseState:
         self._since: float | None = None
         self._down: set[str] = set()
         self._last_over_at = float("-inf")
-        self.last_away_at = float("-inf")  # monotonic: when a thread last found that its connection was gone
+        self.last_lost_at = float("-inf")  # monotonic: when a thread last found that its connection was gone
         self._last_good_at: dict[str, float] = {}
 
     @property
-    def is_on(self) -> bool:
+    def is_unreachable(self) -> bool:
         return self._since is not None
 
-    def begin(self, who: str, error: Exception) -> None:
+    def lost(self, connection: str, error: Exception) -> None:
         with self._lock:
-            self.last_away_at = now = time.monotonic()
-            if self._since is None and self._last_good_at.get(who, now) < self._last_over_at:
-                self._last_good_at[who] = now
-                logger.debug("database.reconnected connection=%s error=%s", who, first_line_of(error))
+            self.last_lost_at = now = time.monotonic()
+            if self._since is None and self._last_good_at.get(connection, now) < self._last_over_at:
+                self._last_good_at[connection] = now
+                logger.debug("database.reconnected connection=%s error=%s", connection, first_line_of(error))
                 return
-            self._down.add(who)
+            self._down.add(connection)
             if self._since is None:
                 self._since = now
                 logger.warning("database.unreachable error=%s", first_line_of(error))
 
-    def end(self, who: str) -> None:
-        self._last_good_at[who] = time.monotonic()
+    def reached(self, connection: str) -> None:
+        self._last_good_at[connection] = time.monotonic()
         if self._since is None:
             return
         with self._lock:
-            self._down.discard(who)
+            self._down.discard(connection)
             if self._since is not None and not self._down:
                 self._last_over_at = time.monotonic()
                 logger.warning("database.reconnected after_s=%.1f", self._last_over_at - self._since)
@@ -108,11 +108,7 @@ class GuardedConnection:
         wrapper = connections[self.database]
         self._busy = (time.monotonic(), wrapper)
         if self._prepares and wrapper.vendor == "postgresql" and wrapper.connection is not self._prepared:
-            try:
-                self._set_up(wrapper)
-            except BaseException:
-                self._busy = None
-                raise
+            self._set_up(wrapper)
         return self
 
     def _set_up(self, wrapper: BaseDatabaseWrapper) -> None:
@@ -120,11 +116,7 @@ class GuardedConnection:
         wrapper.ensure_connection()
         raw = wrapper.connection
         with wrapper.wrap_database_errors:
-            try:
-                self._prepares = configure_session(raw, self.limit_seconds)
-            except BaseException:
-                raw.close()  # some limits may be set: a pool must not give it to others
-                raise
+            self._prepares = configure_session(raw, self.limit_seconds)
         self._prepared = raw
         if self._prepares:
             raw.prepare_threshold = PREPARE_AT
@@ -142,12 +134,8 @@ class GuardedConnection:
             logger.warning(  # a pooler that passes on the server's own numbers
                 "database.pooler_detected connection=%s hint=Prepared statements were lost and are now off.", self.name
             )
-        wrapper = connections[self.database]
-        raw = wrapper.connection
-        if raw is not None and raw is self._prepared:
-            with suppress(Exception):  # it may be broken
-                raw.close()  # otherwise Django's pool gives it to bodies, with the executor's limits
-        close_wrapper(wrapper)
+        self._busy = None
+        discard(connections[self.database])
 
     def cut_if_hung(self) -> bool:
         """Shut down a connection that has been silent for too long. The watchdog calls it."""
@@ -165,10 +153,8 @@ class GuardedConnection:
         )
         try:
             shutdown_socket(raw)
-        except OSError as error:
-            logger.warning("connection.close_failed connection=%s error=%s", self.name, error)
-        except Exception as error:  # noqa: BLE001 - it may be closed already, which is as good
-            logger.debug("connection.close_failed connection=%s error=%s", self.name, first_line_of(error))
+        except Exception as error:  # noqa: BLE001 - the driver may raise anything for a connection that is closed
+            logger.warning("connection.close_failed connection=%s error=%s", self.name, first_line_of(error))
         return True
 
 
@@ -179,17 +165,23 @@ def connect_once(database: str) -> Exception | None:
     except django.db.Error as error:
         return error
     finally:
-        close_wrapper(connections[database])
+        discard(connections[database])
     return None
 
 
-def close_wrapper(wrapper: BaseDatabaseWrapper) -> None:
-    """Close a connection in any state."""
+def discard(wrapper: BaseDatabaseWrapper) -> None:
+    """Close a connection in any state, with any transaction. Django's pool must not give it to others."""
+    if wrapper.connection is not None:
+        quietly(wrapper.connection.close)
+    quietly(wrapper.close)  # returns it to Django's pool, if there is one
+    wrapper.connection = None
+
+
+def quietly(close: Callable[[], object]) -> None:
     try:
-        wrapper.close()
-    except Exception as error:  # noqa: BLE001 - it is not used again
+        close()
+    except Exception as error:  # noqa: BLE001 - it may be closed already, which is as good
         logger.debug("connection.close_failed error=%s", first_line_of(error))
-        wrapper.connection = None
 
 
 def shutdown_socket(raw: Any) -> None:

@@ -14,7 +14,7 @@ from django.db.backends.signals import connection_created
 from django.db.transaction import TransactionManagementError
 from psycopg.pq import TransactionStatus
 
-from jobqueue.executor.database.connection import shutdown_socket
+from jobqueue.executor.database.connection import discard, quietly, shutdown_socket
 from jobqueue.executor.process_guard import LAST_STANDARD_STREAM, leave_if_forked, this_process
 from jobqueue.executor.telemetry.logger import get_logger
 
@@ -67,7 +67,7 @@ class TaskConnections:
                 self._release(wrapper)
             except Exception as error:  # noqa: BLE001 - it is not used again
                 logger.debug("connection.discarded error=%s", error)
-                discard(wrapper)
+                self._forget(wrapper)
         for alias, idle in list(self._idle.items()):
             idle.close_if_unusable_or_obsolete()
             if idle.connection is None:
@@ -85,7 +85,7 @@ class TaskConnections:
         raw = wrapper.connection
         is_sound = wrapper.vendor == "postgresql" and is_as_new(wrapper)
         if not is_sound or self._driver_settings.get(raw) != driver_settings(raw):
-            discard(wrapper)
+            self._forget(wrapper)
             return
         if getattr(wrapper, "pool", None):
             raw.execute(RESET_SESSION)
@@ -142,11 +142,15 @@ class TaskConnections:
     def _close_all(self) -> None:
         leave_if_forked(self.process)
         for wrapper in connections.all(initialized_only=True):
-            discard(wrapper)
+            self._forget(wrapper)
         for idle in self._idle.values():
             quietly(idle.close)
         self._idle.clear()
         self._driver_settings.clear()
+
+    def _forget(self, wrapper: BaseDatabaseWrapper) -> None:
+        discard(wrapper)
+        del connections[wrapper.alias]
 
     # --- from other threads
 
@@ -178,12 +182,6 @@ class _Current(threading.local):
 
 
 _current = _Current()
-
-
-def current() -> TaskConnections:
-    """Return this thread's connections."""
-    assert _current.connections is not None
-    return _current.connections
 
 
 def reset() -> None:
@@ -223,22 +221,6 @@ def has_news(raw: Any) -> bool:
     poll = select.poll()
     poll.register(raw.fileno(), select.POLLIN)
     return bool(poll.poll(0))
-
-
-def discard(wrapper: BaseDatabaseWrapper) -> None:
-    """Close a connection, with any transaction that is open on it, and forget its wrapper."""
-    if wrapper.connection is not None:
-        quietly(wrapper.connection.close)
-    quietly(wrapper.close)  # returns it to Django's pool, if there is one
-    wrapper.connection = None
-    del connections[wrapper.alias]
-
-
-def quietly(close: Callable[[], None]) -> None:
-    try:
-        close()
-    except Exception as error:  # noqa: BLE001 - it may be closed already, which is as good
-        logger.debug("connection.close_failed error=%s", error)
 
 
 def _on_connection(*, connection: BaseDatabaseWrapper, **_: Any) -> None:

@@ -67,9 +67,9 @@ class HealthMonitor:
     """Looks at the threads of one executor. A thread that waits for the database has not stalled."""
 
     def __init__(
-        self, name: str, loop: ExecutorLoop, heart: Heartbeat, outage: DatabaseState, limit_seconds: float
+        self, name: str, loop: ExecutorLoop, heart: Heartbeat, database_state: DatabaseState, limit_seconds: float
     ) -> None:
-        self._name, self._loop, self._heartbeat, self._outage = name, loop, heart, outage
+        self._name, self._loop, self._heartbeat, self._database_state = name, loop, heart, database_state
         self._limit = limit_seconds
         self.was_stopped_on_request = False
 
@@ -98,7 +98,7 @@ class HealthMonitor:
             yield "It is paused: it claims nothing."
         if not self._heartbeat.has_beaten:
             yield "It is not registered yet: no heartbeat has reached the database."
-        elif self._outage.is_on or not self._heartbeat.reaches_database:
+        elif self._database_state.is_unreachable or not self._heartbeat.reaches_database:
             yield "The database is unreachable."
 
 
