@@ -132,7 +132,7 @@ def _queues(stats: BackendStats) -> Iterator[checks.CheckMessage]:
                 yield checks.Warning(text, hint=f"manage.py jobqueue resume {quote(queue.name)}")
         elif ready and not queue.executors:
             is_starving = True
-            waited = duration(timedelta(seconds=queue.latency or 0.0))
+            waited = duration(queue.latency or 0.0)
             text = f"Queue {queue.name}: {ready} READY, a latency of {waited}, and no executor serves it."
             yield checks.Error(text, hint=serve)
         elif stats.alive and not queue.executors and any(queue.counts[status] for status in WAITING):
@@ -147,7 +147,7 @@ def _executors(stats: BackendStats) -> Iterator[checks.CheckMessage]:
     here = f"Backend {stats.backend}"
     silent = stats.in_state(ExecutorState.NOT_RESPONDING)
     for executor in (one for one in silent if one.busy):
-        age = duration(timedelta(seconds=executor.silent_seconds))
+        age = duration(executor.silent_seconds)
         yield checks.Error(
             f"Executor {executor.row.name} has sent no heartbeat for {age}, and still has "
             f"{many(executor.busy, 'task')}.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 PROBE_SECONDS = 3.0
 SNAPSHOT_LONG_SECONDS = 900.0
 LOCK_LONG_SECONDS = 5.0
-IDLE = "idle_session_timeout"  # milliseconds, 0 for none
 LIMITS = ("max_connections", "superuser_reserved_connections", "reserved_connections")
 OWN_LIMITS = {"role_limit": "the role's CONNECTION LIMIT", "database_limit": "the database's CONNECTION LIMIT"}
 SAFETY = {
@@ -45,8 +43,8 @@ def lock_findings(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
             holder = "a prepared transaction"
             advice = "Find it in pg_prepared_xacts. Run COMMIT PREPARED or ROLLBACK PREPARED."
         else:
-            since = "" if open_seconds is None else f", its transaction open for {_text(open_seconds)}"
-            last = "" if idle_seconds is None else f", its last statement {_text(idle_seconds)} ago"
+            since = "" if open_seconds is None else f", its transaction open for {duration(open_seconds)}"
+            last = "" if idle_seconds is None else f", its last statement {duration(idle_seconds)} ago"
             holder = f"session {pid} of role {role} ({name or 'no name'}, {state or 'state unknown'}{since}{last})"
             advice = f"End its transaction, or SELECT pg_terminate_backend({pid});"
         if mode.startswith("Row"):
@@ -59,19 +57,14 @@ def lock_findings(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
             yield checks.Warning(text, hint=advice)
 
 
-def _text(seconds: float) -> str:
-    return duration(timedelta(seconds=seconds))
-
-
 def server_findings(engine: PostgresEngine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
     """Check durability, connections and notifications."""
-    settings = dict(engine.db.query("server_settings", names=[*SAFETY, *LIMITS, IDLE]))
+    settings = dict(engine.db.query("server_settings", names=[*SAFETY, *LIMITS]))
     yield from _durability(settings)
     yield from _tables(engine)
     yield from _snapshots(engine)
     yield from _connections(settings, stats)
     yield from _pool(engine, stats)
-    yield from _idle_timeout(engine, int(settings.get(IDLE, 0)) / 1000)
     if engine.options.notify:
         yield from _notifications(engine)
 
@@ -98,7 +91,7 @@ def _snapshots(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
         if seconds > SNAPSHOT_LONG_SECONDS:
             who = f"pid {pid}, {name or 'no name'}, {state}"
             yield checks.Warning(
-                f"a transaction has been open for {_text(seconds)} ({who}): claims get slower.",
+                f"a transaction has been open for {duration(seconds)} ({who}): claims get slower.",
                 hint=f"Claims step over rows claimed since. Wait for its end, or SELECT pg_terminate_backend({pid});",
             )
 
@@ -136,16 +129,6 @@ def _pool(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
             text = f"executor {executor.row.name} needs {wanted} connections, but its pool has at most {pool_max}."
             option = f"DATABASES[{engine.database!r}]['OPTIONS']['pool'] = {{'max_size': {wanted}}}"
             yield checks.Warning(text, hint=f"{option}, or fewer --threads.")
-
-
-def _idle_timeout(engine: Engine, limit_seconds: float) -> Iterator[checks.CheckMessage]:
-    """Check that the server does not end a session between two heartbeats (three per timeout)."""
-    timeout = engine.options.heartbeat_timeout
-    if 0 < limit_seconds <= timeout / 3:
-        yield checks.Warning(
-            f"{IDLE} is {limit_seconds:g} s: it ends executors' sessions between heartbeats, {timeout / 3:g} s apart.",
-            hint=f"ALTER ROLE {{the role of the executors}} SET {IDLE} = '{2 * timeout / 3:.0f}s';",
-        )
 
 
 def _notifications(engine: Engine) -> Iterator[checks.CheckMessage]:

@@ -91,13 +91,13 @@ def _queue_line(queue: QueueStats) -> list[object]:
 
 
 def _latency(queue: QueueStats) -> str:
-    return "–" if queue.latency is None else duration(timedelta(seconds=queue.latency))
+    return "–" if queue.latency is None else duration(queue.latency)
 
 
 def executor_line(executor: ExecutorStats) -> list[object]:
     row = executor.row
     queues = ", ".join(served(row)) or "every"
-    heartbeat = f"{duration(timedelta(seconds=executor.silent_seconds))} ago"
+    heartbeat = f"{duration(executor.silent_seconds)} ago"
     return [row.name, executor.state, f"{executor.busy}/{row.slots}", queues, row.host, heartbeat]
 
 

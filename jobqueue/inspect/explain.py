@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -77,7 +77,7 @@ def explain(task: Task, around: Surroundings) -> str:
         "error": headline(error.get("exception_class_path"), error.get("message")),
         "message": headline(None, error.get("message")),
         "moment": moment_in_words(wake_at) if wake_at is not None else "",
-        "timeout": duration(timedelta(seconds=around.timeout_seconds)),
+        "timeout": duration(around.timeout_seconds),
         "duration": _between(task.last_attempted_at, task.finished_at),
         **{name: _between(moment, around.now) for name, moment in moments.items()},
     }

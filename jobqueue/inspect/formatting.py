@@ -23,9 +23,9 @@ else:
 HEADLINE_CHARACTERS = 200
 
 
-def duration(length: timedelta) -> str:
-    """Return a duration in one unit: 250 ms, 40 s, 14 min, 3 h, 5 d."""
-    seconds = max(0.0, length.total_seconds())
+def duration(length: timedelta | float) -> str:
+    """Return a duration, or seconds, in one unit: 250 ms, 40 s, 14 min, 3 h, 5 d."""
+    seconds = max(0.0, length.total_seconds() if isinstance(length, timedelta) else length)
     if seconds < 0.9995:
         return _("%(number)d ms") % {"number": round(seconds * 1000)}
     if seconds < 100:

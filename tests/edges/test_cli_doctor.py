@@ -263,14 +263,6 @@ class TestServer:
         assert "wide needs 20 connections, but its pool has at most 12" in warning
         assert "'max_size': 20" in warning
 
-    def test_short_idle_session_timeout_is_a_warning(self) -> None:
-        with connections["default"].cursor() as cursor:
-            assert not any("idle_session_timeout" in text for text in findings_of("default", "warning"))
-            cursor.execute("SET LOCAL idle_session_timeout = '5s'")
-            (warning,) = [text for text in findings_of("default", "warning") if "idle_session_timeout" in text]
-        assert "is 5 s" in warning
-        assert "ALTER ROLE" in warning
-
     def test_more_slots_than_connections_is_a_warning(self, monkeypatch) -> None:
         assert system_checks.CONNECTIONS_FOR_ASYNC_TASKS == MAX_BODY_THREADS
         ExecutorFactory.create(slots=10_000)
