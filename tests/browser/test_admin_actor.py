@@ -18,6 +18,7 @@ from tests.factories import ExecutorFactory, MessageFactory, TaskFactory, error,
 pytestmark = [pytest.mark.django_db(transaction=True, databases=["default", "sqlite"]), pytest.mark.slow]
 
 LIST = "/admin/jobqueue/task/"
+# Without double quotes: JSON would escape them and break the script.
 EVIL = "<script>document.title='hacked'; alert(1)</script><img src=x onerror=alert(2)>"
 
 
@@ -125,24 +126,40 @@ def test_growing_tree_keeps_opened_nodes_open(admin: Browser) -> None:
     assert not admin.run(f"return document.querySelector('details[data-key=\"{older.id}\"]').open")
 
 
-def test_script_in_actor_is_shown_and_not_executed(admin: Browser) -> None:
-    root = TaskFactory.create(suspended=True, task_type=EVIL)
-    actor = TaskFactory.create(
-        suspended=True, task_type=Counter.task.task_type, key=EVIL, parent_id=root.pk, inner_state={EVIL: EVIL}
+def test_script_in_rows_is_shown_and_not_executed(admin: Browser) -> None:
+    web = ExecutorFactory.create(name=EVIL, queues=[EVIL])
+    root = TaskFactory.create(
+        running=True,
+        executor_id=web.pk,
+        task_type=EVIL,
+        queue_name=EVIL,
+        key=EVIL,
+        args=[EVIL],
+        kwargs={EVIL: EVIL},
+        metadata={EVIL: EVIL},
+        errors=[error(EVIL, executor=EVIL, exception_class_path=EVIL, traceback=EVIL)],
     )
-    TaskFactory.create(parent_id=actor.pk, task_type=EVIL, key=EVIL + "!")
+    actor = TaskFactory.create(
+        suspended=True, task_type=Counter.task.task_type, key=EVIL + "!", parent_id=root.pk, inner_state={EVIL: EVIL}
+    )
+    TaskFactory.create(parent_id=actor.pk, task_type=EVIL, key=EVIL + "?")
     MessageFactory.create(task_id=actor.pk, body={EVIL: EVIL}, dedupe_key=EVIL, child_status="<script>")
 
+    def check(count: int) -> None:
+        assert not admin.has_dialog()
+        assert admin.run("return document.body.textContent").count(EVIL) >= count
+        assert admin.run("return document.title") != "hacked"
+        assert admin.run("return document.querySelectorAll('img[onerror]').length") == 0
+
+    addresses = {page_of(root): 10, LIST: 3, f"{LIST}?status=RUNNING": 3, "/admin/jobqueue/executor/": 1}
+    for address, count in addresses.items():
+        admin.open(address)
+        check(count)
     admin.open(page_of(actor))
-    assert not admin.has_dialog()
     admin.type(".jq-send textarea", f'"{EVIL}')
     admin.click(".jq-send button")
     admin.wait_for(lambda: admin.text(".jq-send .errorlist"))
-
-    assert not admin.has_dialog()
-    assert admin.run("return document.body.textContent").count(EVIL) >= 7
-    assert admin.run("return document.title") != "hacked"
-    assert admin.run("return document.querySelectorAll('img[onerror]').length") == 0
+    check(7)
 
 
 def test_actor_page_fits_phone_width(admin: Browser) -> None:

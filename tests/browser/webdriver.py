@@ -6,7 +6,6 @@ They talk to Debian's Chromium and chromedriver over HTTP on the loopback. No fu
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 import subprocess
@@ -60,14 +59,6 @@ class Browser:
     def open(self, url: str) -> None:
         self.command("POST", "/url", {"url": url if "://" in url else self.base + url})
 
-    @property
-    def url(self) -> str:
-        return str(self.command("GET", "/url"))
-
-    @property
-    def title(self) -> str:
-        return str(self.command("GET", "/title"))
-
     def find(self, selector: str) -> str:
         found = self.command("POST", "/element", {"using": "css selector", "value": selector})
         return str(found[ELEMENT])
@@ -104,9 +95,6 @@ class Browser:
 
     def resize(self, width: int, height: int) -> None:
         self.command("POST", "/window/rect", {"width": width, "height": height})
-
-    def screenshot(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self.command("GET", "/screenshot")))
 
     def wait_for(self, condition: Callable[[], Any]) -> Any:
         """

@@ -60,20 +60,13 @@ def rows(alias: str) -> Any:
     return Task.objects.using(conf.options_for(alias).database).filter(backend=alias)
 
 
-def test_backend_keeps_every_promise_of_the_framework(alias: str) -> None:
-    backend = task_backends[alias]
-    assert isinstance(backend, JobQueueBackend)
-    assert backend.supports_defer
-    assert backend.supports_async_task
-    assert backend.supports_get_result
-    assert backend.supports_priority
-
-
 # --- enqueue
 
 
-def test_enqueued_task_is_a_row_and_a_ready_result(add: Any, alias: str) -> None:
+def test_enqueued_task_is_a_row_and_a_ready_result(add: Any, alias: str, signals: list[Any]) -> None:
     result = add.enqueue(2, b=3)
+    ((sender, seen),) = signals
+    assert (sender, seen is result) == (JobQueueBackend, True)
     assert result.status == TaskResultStatus.READY
     assert (result.args, result.kwargs, result.backend) == ([2], {"b": 3}, alias)
     assert (result.errors, result.worker_ids, result.attempts) == ([], [], 0)
@@ -113,26 +106,23 @@ def test_options_of_the_copy_reach_the_row(alias: str) -> None:
     assert (stored.metadata, stored.key) == ({"user": 7}, "k")
 
 
-def test_future_run_after_schedules_the_task(add: Any) -> None:
-    moment = datetime(2031, 5, 1, tzinfo=UTC)
-    result = add.using(run_after=moment).enqueue(1)
-    assert result.status == TaskResultStatus.READY
+@pytest.mark.parametrize(
+    ("run_after", "status"),
+    [
+        (datetime(2031, 5, 1, tzinfo=UTC), "SCHEDULED"),
+        (timedelta(hours=1), "SCHEDULED"),
+        (timedelta(seconds=-5), "READY"),
+        (datetime(2020, 1, 1, tzinfo=UTC), "READY"),
+    ],
+)
+def test_run_after_schedules_a_task_by_the_databases_clock(add: Any, run_after: Any, status: str) -> None:
+    result = add.using(run_after=run_after, expires=timedelta(hours=2)).enqueue(1)
     stored = row(result)
-    assert (stored.status, stored.wake_at) == ("SCHEDULED", moment)
-    found = add.get_result(result.id)
-    assert (found.status, found.task.run_after) == (TaskResultStatus.READY, moment)
-
-
-def test_timedelta_counts_from_the_databases_clock(add: Any) -> None:
-    stored = row(add.using(run_after=timedelta(hours=1), expires=timedelta(hours=2)).enqueue(1))
-    assert stored.wake_at == stored.enqueued_at + timedelta(hours=1)
+    due = stored.enqueued_at + run_after if isinstance(run_after, timedelta) else run_after
+    assert (stored.status, stored.wake_at) == (status, due if status == "SCHEDULED" else None)
     assert stored.expires_at == stored.enqueued_at + timedelta(hours=2)
-
-
-def test_past_run_after_makes_the_task_ready(add: Any) -> None:
-    for past in (timedelta(seconds=-5), datetime(2020, 1, 1, tzinfo=UTC)):
-        stored = row(add.using(run_after=past).enqueue(1))
-        assert (stored.status, stored.wake_at) == ("READY", None)
+    found = add.get_result(result.id)
+    assert (found.status, found.task.run_after) == (TaskResultStatus.READY, stored.wake_at)
 
 
 def test_arguments_come_back_as_json_reads_them(alias: str) -> None:
@@ -224,36 +214,19 @@ def test_task_of_djangos_own_class_is_accepted(alias: str) -> None:
     assert registry.get("tests.tasks.add") is tasks.add
 
 
-# --- signals
-
-
-def test_signal_comes_from_the_class_with_the_result(add: Any, signals: list[Any]) -> None:
-    result = add.enqueue(1)
-    [(sender, seen)] = signals
-    assert sender is JobQueueBackend
-    assert seen is result
-
-
-def test_every_task_of_many_is_announced_in_order(add: Any, signals: list[Any]) -> None:
-    results = add.enqueue_many([((number,), {}) for number in range(3)])
-    assert [seen for _, seen in signals] == results
-
-
 # --- many
 
 
-def test_enqueue_many_uses_one_statement_per_thousand(alias: str) -> None:
+def test_enqueue_many_uses_one_statement_per_thousand(alias: str, signals: list[Any]) -> None:
     add = tasks.add.using(backend=alias)
     with CaptureQueriesContext(connections[conf.options_for(alias).database]) as queries:
         results = add.enqueue_many(((number,), {"b": 2}) for number in range(2_500))
     inserts = [query for query in queries if "jobqueue_enqueue(" in query["sql"]]
     assert alias != "default" or len(inserts) == 3
     assert [result.args for result in results] == [[number] for number in range(2_500)]
+    assert [seen for _, seen in signals] == results
     stored = {str(one.pk): one.args for one in rows(alias)}
     assert stored == {result.id: result.args for result in results}
-
-
-def test_enqueue_many_of_no_calls_returns_no_results(add: Any) -> None:
     assert add.enqueue_many([]) == []
 
 
@@ -273,47 +246,26 @@ def test_enqueue_many_names_the_invalid_call(add: Any, alias: str) -> None:
 def test_enqueue_with_a_live_key_returns_its_task(alias: str, signals: list[Any]) -> None:
     keyed = tasks.add.using(backend=alias, key="order-1")
     first = keyed.enqueue(1)
-    second = keyed.enqueue(2)
-    assert second.id == first.id
-    assert second.args == [1]
-    assert len(signals) == 1
-    assert rows(alias).count() == 1
-
-
-def test_key_holds_one_among_many(alias: str, signals: list[Any]) -> None:
-    results = tasks.add.using(backend=alias, key="order-1").enqueue_many([((1,), {}), ((2,), {})])
-    assert len({result.id for result in results}) == 1
-    assert len(signals) == 1
-
-
-def test_key_is_free_again_once_its_task_has_ended(alias: str) -> None:
-    keyed = tasks.add.using(backend=alias, key="order-1")
-    first = keyed.enqueue(1)
+    by_another_function = tasks.echo.using(backend=alias, key="order-1").enqueue(2)
+    results: list[Any] = [keyed.enqueue(2), by_another_function, *keyed.enqueue_many([((1,), {}), ((2,), {})])]
+    assert {result.id for result in results} == {first.id}
+    assert results[0].args == [1]
+    assert by_another_function.task.func is tasks.add.func
+    assert len(signals) == rows(alias).count() == 1
     rows(alias).update(status="SUCCESSFUL", finished_at=datetime.now(UTC))
     assert keyed.enqueue(2).id != first.id
-
-
-def test_key_may_be_held_by_another_function(alias: str) -> None:
-    first = tasks.echo.using(backend=alias, key="order-1").enqueue(1)
-    second = tasks.add.using(backend=alias, key="order-1").enqueue(2)
-    assert second.id == first.id
-    assert second.task.func is tasks.echo.func
 
 
 # --- results
 
 
 def test_result_is_found_by_its_id(add: Any, alias: str) -> None:
-    result = add.enqueue(2, b=3)
+    result = add.using(priority=3, queue_name="q", key="k").enqueue(2, b=3)
+    found: Any
     for found in (add.get_result(result.id), task_backends[alias].get_result(result.id)):
         assert found == result
-    assert found.task.func is tasks.add.func
-
-
-def test_result_keeps_queue_and_priority(add: Any) -> None:
-    result = add.using(priority=3, queue_name="q", key="k").enqueue(1)
-    found = add.get_result(result.id)
-    assert (found.task.priority, found.task.queue_name, found.task.key) == (3, "q", "k")
+        assert found.task.func is tasks.add.func
+        assert (found.task.priority, found.task.queue_name, found.task.key) == (3, "q", "k")
 
 
 @pytest.mark.parametrize(
@@ -338,10 +290,13 @@ def test_unknown_and_malformed_ids_do_not_exist(add: Any, result_id: Any) -> Non
         add.get_result(result_id)
 
 
-def test_result_of_another_function_is_a_mismatch(add: Any, alias: str) -> None:
+def test_result_of_another_or_an_unknown_function_is_refused(add: Any, alias: str) -> None:
     result = tasks.echo.using(backend=alias).enqueue(1)
     with pytest.raises(TaskResultMismatch):
         add.get_result(result.id)
+    rows(alias).update(task_type="os.system")
+    with pytest.raises(TaskResultDoesNotExist, match=r"'os\.system', which this process does not know"):
+        task_backends[alias].get_result(result.id)
 
 
 def test_backends_do_not_see_each_others_tasks() -> None:
@@ -350,13 +305,6 @@ def test_backends_do_not_see_each_others_tasks() -> None:
         result = tasks.add.enqueue(1)
         with pytest.raises(TaskResultDoesNotExist):
             task_backends["second"].get_result(result.id)
-
-
-def test_result_of_an_unknown_function_is_refused(add: Any, alias: str) -> None:
-    result = add.enqueue(1)
-    rows(alias).update(task_type="os.system")
-    with pytest.raises(TaskResultDoesNotExist, match=r"'os\.system', which this process does not know"):
-        task_backends[alias].get_result(result.id)
 
 
 def test_result_of_an_unconfigured_queue_is_found(add: Any, alias: str) -> None:
