@@ -101,13 +101,10 @@ class Output:
     def wait_for(self, pattern: str, *, count: int = 1, seconds: float = PATIENCE_SECONDS) -> re.Match[str]:
         """Wait for the count-th line that contains a pattern."""
         with self._changed:
-            self._changed.wait_for(lambda: self._has_ended or len(self._found(pattern)) >= count, seconds)
-            if len(found := self._found(pattern)) >= count:
+            self._changed.wait_for(lambda: self._has_ended or len(self.find(pattern)) >= count, seconds)
+            if len(found := self.find(pattern)) >= count:
                 return found[count - 1]
             raise AssertionError(f"No line with {pattern!r} within {seconds:g} s; only:\n" + "\n".join(self.lines))
-
-    def _found(self, pattern: str) -> list[re.Match[str]]:
-        return [match for line in self.lines if (match := re.search(pattern, line))]
 
     def wait_for_end(self) -> None:
         self._reader.join(PATIENCE_SECONDS)
