@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -123,3 +124,26 @@ def test_modules_have_no_import_cycles() -> None:
         if name in found
     }
     assert cycles == set()
+
+
+DESIGN = (PACKAGE.parent / "docs/design.md").read_text()
+ROWS = [re.findall(r"`([^` ]+)`", line) for line in DESIGN.splitlines() if line.startswith("|")]
+
+
+def named_files(row: list[str]) -> dict[str, list[Path]]:
+    names = [name for name in row if name.endswith((".py", ".sql", "/"))]
+    return {name: list(PACKAGE.rglob(name.strip("/"))) for name in names}
+
+
+def test_tables_of_the_design_page_name_files_that_exist() -> None:
+    named = [named_files(row) for row in ROWS]
+    assert len([name for files in named for name in files]) > 50
+    assert [name for files in named for name, paths in files.items() if not paths] == []
+
+
+def test_tables_of_the_design_page_name_functions_of_these_files() -> None:
+    missing = []
+    for row in ROWS:
+        code = "".join(path.read_text() for paths in named_files(row).values() for path in paths if path.is_file())
+        missing += [name for name in row if name.endswith("()") and not re.search(rf"\b{name[:-2]}\b", code)]
+    assert missing == []
