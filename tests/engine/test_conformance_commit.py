@@ -14,7 +14,7 @@ from psycopg.errors import ProgramLimitExceeded
 
 from jobqueue.engine.portable.commit import is_refusal
 from jobqueue.engine.portable.database import json_from
-from jobqueue.records import FINAL, ClaimedTask, CommitResult, Effects, NewMessage, Outcome, Status
+from jobqueue.records import FINAL, ClaimedTask, CommitResult, NewMessage, Outcome, Status
 from jobqueue.serialization.ids import new_id
 from tests.engine.bench import ERROR, Bench, new, outcome
 
@@ -36,16 +36,6 @@ def test_commit_writes_success(bench: Bench) -> None:
     assert (row.claimed_at, row.executor_id, row.wake_at) == (None, None, None)
     assert bench.moment(claimed.id, "finished_at") >= bench.moment(claimed.id, "started_at")
     assert (row.polls, row.claim_number) == (1, 1)
-
-
-def test_commit_writes_failure(bench: Bench) -> None:
-    claimed = bench.running()
-
-    bench.commit(outcome(claimed, Status.FAILED, attempts=3, error=ERROR, worker_id="w"))
-
-    row = bench.row(claimed.id)
-    assert (row.status, row.attempts, row.errors, row.polls) == ("FAILED", 3, [json.loads(ERROR)], 0)
-    assert row.finished_at is not None
 
 
 def test_retry_is_scheduled_from_time_of_commit(bench: Bench) -> None:
@@ -213,9 +203,11 @@ class TestClaimNumber:
         bench.engine.release([stale])
         (fresh,) = bench.claim(queues=[stale.queue_name], executor_id=uuid4())
 
-        answer = bench.commit(outcome(stale, status, return_value='"stale"'))
+        good = bench.running()
 
-        assert answer == CommitResult(lost=frozenset({stale.id}))
+        answer = bench.commit(outcome(stale, status, return_value='"stale"'), outcome(good, status))
+
+        assert answer == CommitResult(done={good.id: status}, lost=frozenset({stale.id}))
         row = bench.row(stale.id)
         assert (row.status, row.claim_number, row.return_value) == ("RUNNING", fresh.claim_number, None)
         assert bench.commit(outcome(fresh)).done == {fresh.id: Status.SUCCESSFUL}
@@ -254,15 +246,6 @@ class TestClaimNumber:
         assert not bench.engine.tasks.filter(key="child").exists()
         assert bench.status(receiver) == "SUSPENDED"
 
-    @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.SUSPENDED])
-    def test_lost_outcome_does_not_block_its_batch(self, bench: Bench, status: Status) -> None:
-        stale, good = bench.running(), bench.running()
-        bench.engine.release([stale])
-
-        answer = bench.commit(outcome(stale, status), outcome(good, status))
-
-        assert answer == CommitResult(done={good.id: status}, lost=frozenset({stale.id}))
-
 
 class TestCancelRequest:
     @pytest.mark.parametrize("status", NOT_FINAL)
@@ -283,12 +266,6 @@ class TestCancelRequest:
         bench.engine.cancel([claimed.id])
 
         assert bench.commit(outcome(claimed, status)).done == {claimed.id: status}
-
-    def test_released_task_with_cancel_request_is_cancelled(self, bench: Bench) -> None:
-        claimed = bench.running()
-        bench.engine.cancel([claimed.id])
-
-        assert bench.engine.release([claimed]).done == {claimed.id: Status.CANCELLED}
 
 
 @contextmanager
@@ -369,16 +346,6 @@ class TestRefused:
             error = OperationalError()
             error.__cause__ = type("Error", (ProgramLimitExceeded,), {"diag": SimpleNamespace(source_file=place)})()
             assert is_refusal(error) is is_refused, place
-
-    def test_refused_outcome_has_no_effects(self, bench: Bench) -> None:
-        claimed, receiver = bench.running(), bench.suspended()
-        effects = Effects(spawn=[new(key="child")], send=[NewMessage(task_id=receiver, body="1")])
-
-        answer = bench.commit(outcome(claimed, Status.SUSPENDED, inner_state=self.BAD, effects=effects))
-
-        assert list(answer.refused) == [claimed.id]
-        assert bench.inbox(receiver) == []
-        assert not bench.engine.tasks.filter(key="child").exists()
 
     def test_refused_outcome_keeps_transaction_of_caller(self, bench: Bench) -> None:
         """A refused result keeps the other writes of the transaction."""
@@ -462,14 +429,6 @@ class TestRelease:
         row = bench.row(claimed.id)
         assert (row.status, row.attempts, row.polls, row.executor_losses) == ("READY", 2, 0, 0)
         assert (row.executor_id, row.claimed_at, row.worker_ids, row.errors) == (None, None, [], [])
-
-    def test_lost_claim_is_not_released(self, bench: Bench) -> None:
-        stale = bench.running()
-        bench.engine.release([stale])
-        bench.claim(queues=[stale.queue_name])
-
-        assert bench.engine.release([stale]).lost == {stale.id}
-        assert bench.status(stale.id) == "RUNNING"
 
     def test_release_unknown_claims_keeps_known_tasks(self, bench: Bench) -> None:
         known, unknown, foreign = bench.running(), bench.running(), bench.add()

@@ -66,13 +66,6 @@ def test_enqueue_that_is_rolled_back_is_not_counted(bench: Bench) -> None:
     assert bench.engine.counter_totals() == []
 
 
-def test_submitted_counts_children(bench: Bench) -> None:
-    task = claimed(bench)
-    bench.perform(task, spawn=[new(parent_id=task.id), new(parent_id=task.id)])
-
-    assert counted(bench).submitted == 3
-
-
 def succeeded(bench: Bench) -> None:
     bench.commit(outcome(claimed(bench), worker_id="w", has_succeeded=True))
 

@@ -159,15 +159,6 @@ class TestKey:
         assert bench.add(key="k") != ended
         assert bench.row(ended).key == "k"
 
-    def test_key_twice_in_batch_is_enqueued_once(self, bench: Bench) -> None:
-        rows = [new(key="k"), new(), new(key="k")]
-
-        answers = bench.engine.enqueue(rows)
-
-        assert [answer.created for answer in answers] == [True, True, False]
-        assert answers[2].id == rows[0].id
-        assert bench.engine.tasks.count() == 2
-
     def test_many_keys_mix_and_free_keys_need_few_statements(self, bench: Bench) -> None:
         held = new(key="held")
         bench.engine.enqueue([held])
@@ -213,23 +204,6 @@ class TestIdempotencyKey:
         assert [answer.created for answer in answers] == [True, True, False, True, True, False]
         assert (answers[2].id, answers[5].id) == (held.id, rows[0].id)
         assert bench.engine.tasks.count() == 5
-
-    def test_idempotency_key_taken_between_query_and_insert(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        look, taken = Tasks._seen, new(idempotency_key="order-1")
-
-        def slow_look(tasks, keys):
-            found = look(tasks, keys)
-            if not found:
-                bench.engine.enqueue([taken])
-            return found
-
-        monkeypatch.setattr(Tasks, "_seen", slow_look)
-
-        (answer,) = bench.engine.enqueue_once([new(idempotency_key="order-1")])
-
-        assert (answer.id, answer.created) == (taken.id, False)
 
     def test_invisible_task_with_idempotency_key_is_duplicate_key(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch

@@ -135,36 +135,11 @@ class TestSweep:
         assert bench.engine.sweep() == 0
         assert [bench.status(pk) for pk in ids] == ["READY", "SCHEDULED", "RUNNING"]
 
-    def test_sweep_wakes_only_suspended_tasks_with_messages(self, bench: Bench) -> None:
-        stuck = []
-        for number in range(12):
-            pk = bench.suspended() if number % 2 else bench.running().id
-            if number % 3 == 0:
-                bench.send(pk)
-                bench.send(pk)
-                stuck += [pk] if number % 2 else []
-
-        assert bench.engine.sweep() == len(stuck) == 2
-        assert {pk for pk in stuck if bench.status(pk) == "READY"} == set(stuck)
-
     def test_sweep_keeps_limit(self, bench: Bench) -> None:
         for _ in range(3):
             bench.send(bench.suspended())
 
         assert [bench.engine.sweep(2), bench.engine.sweep(2)] == [2, 1]
-
-
-def test_retry_replaces_wake_at(bench: Bench) -> None:
-    claimed = bench.running()
-    bench.send(claimed.id)
-
-    bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, wake_after_seconds=30.0))
-
-    assert bench.status(claimed.id) == "SCHEDULED"
-    wait = bench.moment(claimed.id, "wake_at") - bench.engine.now()
-    assert timedelta(seconds=20) < wait <= timedelta(seconds=30)
-    assert bench.engine.wake([claimed.id]) == 0
-    assert bench.engine.sweep() == 0
 
 
 def test_clock_works_while_django_logs_queries(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

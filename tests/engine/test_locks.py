@@ -12,7 +12,7 @@ from jobqueue.engine.portable.tasks import EXECUTORS_KEPT_SECONDS
 from jobqueue.engine.postgres import messages
 from jobqueue.engine.postgres.connection import statement
 from jobqueue.models import Executor, FallbackHeartbeat
-from jobqueue.records import Command, CommitResult, Effects, NewMessage, RequeueReport, Status
+from jobqueue.records import Command, CommitResult, Effects, NewMessage, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import DEADLINE_SECONDS, Session, session, threads, wait_until_somebody_waits
@@ -315,16 +315,6 @@ class TestReceivers:
         assert bench.status(receiver) == "SUSPENDED"
         assert bench.engine.wake(answer.wake) == 1
 
-    def test_locked_parent_is_woken_later(self, bench: Bench) -> None:
-        parent = bench.suspended()
-        child = bench.running(parent_id=parent)
-
-        with session() as blocker:
-            blocker.lock(parent)
-            answer = bench.commit(outcome(child))
-
-        assert answer == CommitResult(done={child.id: Status.SUCCESSFUL}, wake=frozenset({parent}))
-
     @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.SUSPENDED])
     def test_receiver_locked_for_update_delays_only_its_sender(self, fast_bench: Bench, status: Status) -> None:
         """The insert of a message would wait for FOR UPDATE and block the whole batch."""
@@ -362,18 +352,6 @@ class TestWaiting:
             wait_until_somebody_waits()
             blocker.rollback()
             assert answer.result(DEADLINE_SECONDS).done == {claimed.id: Status.SUCCESSFUL}
-
-    def test_enqueue_waits_for_uncommitted_key(self, bench: Bench) -> None:
-        with session() as blocker, threads(1) as start:
-            ((holder,),) = blocker.run("SELECT jobqueue_create_task(NULL, 'tests.noop', key => 'b')")
-            answers = start(bench.engine.enqueue, [new(key=key) for key in ("c", "b", "a", "b")])
-            wait_until_somebody_waits()
-            blocker.commit()
-            c, b, a, again = answers.result(DEADLINE_SECONDS)
-
-        assert (c.created, a.created) == (True, True)
-        assert (b.id, b.created) == (again.id, again.created) == (holder, False)
-        assert bench.engine.tasks.count() == 3
 
     @pytest.mark.parametrize(("verb", "status"), [("wake", "READY"), ("cancel", "CANCELLED")])
     def test_wake_and_cancel_wait_for_uncommitted_suspend(self, bench: Bench, verb: str, status: str) -> None:
@@ -427,27 +405,3 @@ class TestKeysAtOnce:
             (answer,) = second.result(DEADLINE_SECONDS)
 
         assert (answer.id == first, answer.created) == (commits, not commits)
-
-    def test_requeue_waits_for_uncommitted_key(self, bench: Bench) -> None:
-        failed = bench.ended(Status.FAILED, key="k")
-
-        with threads(1) as start:
-            with transaction.atomic():
-                bench.add(key="k")
-                requeued = start(bench.engine.requeue, [failed])
-                wait_until_somebody_waits()
-            assert requeued.result(DEADLINE_SECONDS) == RequeueReport(key_taken=1)
-
-        assert bench.status(failed) == "FAILED"
-
-    def test_dedupe_key_of_two_senders_is_stored_once(self, bench: Bench) -> None:
-        pk = bench.add()
-
-        with threads(1) as start:
-            with transaction.atomic():
-                bench.send(pk, 1, dedupe_key="k")
-                second = start(lambda: bench.send(pk, 2, dedupe_key="k"))
-                wait_until_somebody_waits()
-            assert second.result(DEADLINE_SECONDS) == []
-
-        assert bench.bodies(pk) == [1]

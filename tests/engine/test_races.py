@@ -1,7 +1,6 @@
 """Concurrent sessions on PostgreSQL: no deadlock, no double claim, no lost wake-up."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from threading import Barrier, Event, Lock
 from time import monotonic
 from typing import Any
@@ -10,9 +9,8 @@ from uuid import UUID
 import pytest
 from django.db import connection, connections, transaction
 
-from jobqueue.engine.postgres import messages
 from jobqueue.engine.postgres.engine import PostgresEngine
-from jobqueue.records import ClaimedTask, Effects, NewMessage, NewTask, Outcome, RequeueReport, Status
+from jobqueue.records import NewMessage, NewTask, Outcome, RequeueReport, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import DEADLINE_SECONDS, threads
@@ -44,62 +42,6 @@ def commit_all(bench: Bench, outcomes: list[Outcome]) -> Iterator[int]:
         assert not answer.refused
         yield len(answer.done)
         outcomes = [outcome for outcome in outcomes if outcome.task_id in answer.unknown]
-
-
-class Writer:
-    """A task that sends a message in each poll and then waits for one."""
-
-    def __init__(self, bench: Bench, name: str, receiver: UUID | None = None) -> None:
-        self.bench, self.name, self.receiver = bench, name, receiver
-        self.id = bench.add(queue_name=name)
-
-    def claimed(self, deadline: float) -> ClaimedTask:
-        while monotonic() < deadline:
-            for claimed in self.bench.claim(1, queues=[self.name]):
-                return claimed
-        raise AssertionError(f"{self.name} was not woken in time")
-
-    def poll(self, count: int, start: Barrier, commit: Callable[[list[Outcome]], object]) -> int:
-        start.wait(DEADLINE_SECONDS)
-        deadline = monotonic() + DEADLINE_SECONDS
-        assert self.receiver is not None
-        for number in range(count):
-            claimed = self.claimed(deadline)
-            consumed = [message.pk for message in self.bench.inbox(self.id)]
-            effects = Effects(consumed=consumed, send=[NewMessage(task_id=self.receiver, body="1")])
-            if number % 2:
-                commit([outcome(claimed, Status.READY, effects=effects)])
-            else:
-                commit([outcome(claimed, Status.SUSPENDED, effects=effects)])
-                self.bench.engine.wake([self.id])
-        return count
-
-
-@pytest.mark.parametrize("wait", [False, True])
-def test_two_tasks_sending_to_each_other_do_not_deadlock(
-    bench: Bench, wait: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without locks in the order of ids, 169 of 400 such transactions deadlocked."""
-    monkeypatch.setattr(messages, "WAKE_LOCK_TIMEOUT", "30s")
-    a = Writer(bench, "a")
-    b = Writer(bench, "b", receiver=a.id)
-    a.receiver = b.id
-    barrier = Barrier(2)
-    polls = 200 if is_fast(bench) else 40
-
-    def commit(outcomes: list[Outcome]) -> None:
-        deadline = monotonic() + DEADLINE_SECONDS
-        while monotonic() < deadline:
-            answer = bench.engine.commit(outcomes, wait=wait)
-            if answer.done:
-                bench.engine.wake(answer.wake)
-                return
-            assert answer.unknown, answer
-        raise AssertionError("the outcome was not committed in time")
-
-    with threads(2) as start:
-        both = [start(writer.poll, polls, barrier, commit) for writer in (a, b)]
-        assert [one.result(2 * DEADLINE_SECONDS) for one in both] == [polls, polls]
 
 
 @pytest.mark.parametrize("limit", [7, 100])
@@ -165,65 +107,6 @@ def test_claim_keeps_limit_under_nested_loop_plan(bench: Bench, queues: list[str
 
     assert len(claimed) == 5
     assert bench.engine.tasks.running().count() == 5
-
-
-def test_no_message_is_missed_between_commit_and_senders(bench: Bench) -> None:
-    """Each message must lead to a later poll without the sweep."""
-    actor = bench.add(queue_name="actor")
-    count, deadline = 100, monotonic() + DEADLINE_SECONDS
-
-    def send_all() -> None:
-        for number in range(count):
-            bench.send(actor, number)
-            bench.engine.wake([actor])
-
-    def read_all() -> list[int]:
-        read: list[int] = []
-        while len(read) < 2 * count:
-            assert monotonic() < deadline, f"asleep with {len(bench.inbox(actor))} unread messages"
-            for claimed in bench.claim(queues=["actor"]):
-                messages = bench.inbox(actor)
-                read += [message.body or 0 for message in messages]
-                effects = Effects(consumed=[message.pk for message in messages])
-                sum(commit_all(bench, [outcome(claimed, Status.SUSPENDED, effects=effects)]))
-        return read
-
-    with threads(3) as start:
-        reader = start(read_all)
-        senders = [start(send_all) for _ in range(2)]
-        for sender in senders:
-            sender.result(2 * DEADLINE_SECONDS)
-        read = reader.result(2 * DEADLINE_SECONDS)
-
-    assert Counter(read) == Counter([*range(count), *range(count)])
-
-
-def test_prune_runs_beside_enqueue_claim_and_commit(fast_bench: Bench) -> None:
-    bench = fast_bench.with_options(retention={"SUCCESSFUL": 0.0})
-    bench.beat()
-    count, barrier = 300, Barrier(3)
-
-    def work() -> int:
-        other, done, deadline = Bench(bench.engine), 0, monotonic() + DEADLINE_SECONDS
-        barrier.wait(DEADLINE_SECONDS)
-        other.engine.enqueue([new() for _ in range(count)])
-        while bench.engine.tasks.live().exists():
-            assert monotonic() < deadline
-            done += sum(commit_all(other, [outcome(claimed) for claimed in other.claim(10)]))
-        return done
-
-    def prune() -> int:
-        barrier.wait(DEADLINE_SECONDS)
-        pruned, deadline = 0, monotonic() + DEADLINE_SECONDS
-        while pruned < 2 * count and monotonic() < deadline:
-            pruned += bench.engine.prune(50)
-        return pruned
-
-    with threads(3) as start:
-        workers = [start(work) for _ in range(2)]
-        pruner = start(prune)
-        assert sum(worker.result(2 * DEADLINE_SECONDS) for worker in workers) == 2 * count
-        assert pruner.result(2 * DEADLINE_SECONDS) == 2 * count
 
 
 @pytest.mark.parametrize("verb", ["enqueue", "send"])
