@@ -18,7 +18,6 @@ from jobqueue.records import Status
 from tests.acceptance.harness import cpu_seconds
 from tests.actor.conftest import Options
 from tests.actor.programs import FanIn, FlakyFibonacci
-from tests.actors import Fibonacci
 from tests.executor.harness import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True, databases=["default", "sqlite"]), pytest.mark.slow]
@@ -88,17 +87,6 @@ def test_tree_of_failing_actors_survives_loss_of_executors(launch: Launch) -> No
         "bad luck"
     }
     assert len(failures) > 200
-
-
-def test_tree_of_actors_succeeds_on_sqlite(launch: Launch, options: Options) -> None:
-    options(DATABASE="sqlite")
-    result = Fibonacci.enqueue(10)
-    executor = launch("--burst", DATABASE="sqlite")
-    assert executor.wait(PATIENCE_SECONDS) == 0
-    result.refresh()
-
-    assert result.return_value == 55
-    assert Task.objects.using("sqlite").successful().count() == 109
 
 
 def run_fan_in(children: int, executors: list[subprocess.Popen[bytes]]) -> tuple[Task, float]:

@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 from django.contrib.auth.models import Group
 
-import jobqueue
 from jobqueue import Done, PollContext, Send, Suspend
 from jobqueue.records import Status
 from tests.actor.stage import Stage
@@ -63,67 +62,6 @@ def test_commit_functions_send_to_each_other(stage: Stage, start: Start) -> None
 
     assert [stage.result(pk) for pk in ids] == [["hello"]] * 2
     assert not both_rows_locked.broken
-
-
-def test_parent_sends_to_child_that_ends_at_the_same_time(stage: Stage, start: Start) -> None:
-    both_rows_locked = threading.Barrier(2)
-    parent_has_committed = threading.Event()
-
-    def child(context: PollContext[Any]) -> Any:
-        def commit() -> Any:
-            both_rows_locked.wait(DEADLINE)
-            assert parent_has_committed.wait(DEADLINE)  # a finished task takes no messages
-            return Done("the end")
-
-        return commit
-
-    spawned = stage.child(child, max_attempts=1)
-
-    def parent(context: PollContext[Any]) -> Any:
-        def commit() -> Any:
-            both_rows_locked.wait(DEADLINE)
-            return Send(spawned.id, "stop"), Suspend()
-
-        match context.polls:
-            case 0:
-                return spawned
-            case 1:
-                return commit
-        return Done([message.body for message in context.inbox.take()])
-
-    pk = stage.enter(parent, max_attempts=1)
-    start(threads=2)
-    wait_until(stage, Status.SUSPENDED, pk)
-    parent_has_committed.set()
-    wait_until(stage, Status.SUCCESSFUL, pk)
-
-    assert stage.result(pk) == ["the end"]
-
-
-def test_parent_cancels_child_that_ends_at_the_same_time(stage: Stage, start: Start) -> None:
-    both_rows_locked = threading.Barrier(2)
-
-    def child(context: PollContext[Any]) -> Any:
-        def commit() -> Any:
-            both_rows_locked.wait(DEADLINE)
-            return Done("the end")
-
-        return commit
-
-    spawned = stage.child(child, max_attempts=1)
-
-    def parent(context: PollContext[Any]) -> Any:
-        def commit() -> Any:
-            both_rows_locked.wait(DEADLINE)
-            assert not jobqueue.cancel(spawned.id).busy
-            return Done("cancelled it")
-
-        return commit if context.polls else spawned
-
-    pk = stage.enter(parent, max_attempts=1)
-    start(threads=2)
-    wait_until(stage, Status.SUCCESSFUL, pk)
-    wait_until(stage, Status.SUCCESSFUL, spawned.id)
 
 
 def test_parent_cancelling_locked_child_retries_without_attempt(stage: Stage, start: Start) -> None:

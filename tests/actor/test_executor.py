@@ -13,7 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 
 import jobqueue
-from jobqueue import Actor, Done, Kind, PollContext, Send, Sleep, Suspend, Yield, api
+from jobqueue import Actor, Done, Kind, PollContext, Sleep, Suspend, Yield, api
 from jobqueue.compat import task_enqueued
 from jobqueue.models import InboxMessage, Task
 from jobqueue.records import Status
@@ -52,21 +52,6 @@ def test_sleep_ends_after_its_time(stage: Stage, start: Start, actor: type[Actor
     wait_until(stage, pk, Status.SUCCESSFUL)
 
     assert stage.result(pk) is True
-
-
-def test_commit_that_wakes_actor_shows_its_queue_to_executor(
-    stage: Stage, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jobqueue.executor.claim_policy.QUEUES_SECONDS", 3600.0)
-
-    def poll(context: PollContext[Any]) -> Any:
-        return Done("woken") if context.inbox.take() else Suspend()
-
-    pk = stage.enter(poll, queue_name="quiet")
-    stage.run()
-    stage.enter(lambda context: (jobqueue.Send(pk), Done()), queue_name="busy")
-    start()
-    wait_until(stage, pk, Status.SUCCESSFUL)
 
 
 @pytest.mark.parametrize("as_function", [False, True])
@@ -135,23 +120,6 @@ def test_commit_function_spawns_children(stage: Stage, burst: Burst, actor: type
     assert Group.objects.using(stage.database).count() == 1
 
 
-def test_refused_poll_is_retried(stage: Stage, burst: Burst, options: Options) -> None:
-    ended = stage.enter(lambda context: Done())
-    burst()
-    tries: list[int] = []
-
-    def poll(context: PollContext[Any]) -> Any:
-        tries.append(context.attempt)
-        return (jobqueue.Send(ended), Suspend()) if len(tries) == 1 else Done("second try")
-
-    pk = stage.enter(poll, backoff=jobqueue.Backoff(base=0.01))
-    burst()
-
-    assert stage.result(pk) == "second try"
-    assert tries == [1, 2]
-    assert stage.error(pk).startswith("TaskFinished")
-
-
 def test_timeout_fails_poll(stage: Stage, burst: Burst) -> None:
     def poll(context: PollContext[Any]) -> Any:
         wait_for(lambda: context.cancelled, "the timeout")
@@ -162,16 +130,6 @@ def test_timeout_fails_poll(stage: Stage, burst: Burst) -> None:
 
     assert stage.status(pk) == Status.FAILED
     assert stage.error(pk).startswith("TaskTimeout")
-
-
-def test_stop_does_not_change_suspended_actor(stage: Stage, start: Start, actor: type[Actor[Any]]) -> None:
-    pk = stage.enter(lambda context: Suspend(), actor=actor)
-    running = start()
-    wait_until(stage, pk, Status.SUSPENDED)
-    running.stop()
-
-    assert stage.status(pk) == Status.SUSPENDED
-    assert stage.row(pk).polls == 1
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
@@ -240,15 +198,6 @@ def test_messages_to_finished_parent_are_counted(stage: Stage, burst: Burst) -> 
     assert stage.status(child.id) == Status.SUCCESSFUL
     assert stage.unread(pk) == []
     assert running.loop.counts.undelivered == 3  # two yields and the end of the child
-
-
-def test_read_messages_are_not_counted_as_undelivered(stage: Stage, burst: Burst) -> None:
-    pk = stage.enter(lambda context: Done(len(context.inbox.take())))
-    stage.send(pk)
-    stage.enter(lambda context: (Send(pk), Done()) if not context.polls else None, priority=5)
-
-    assert burst(threads=1).loop.counts.undelivered == 0
-    assert stage.result(pk) == 2
 
 
 @pytest.mark.parametrize("rests", [False, True])

@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -36,31 +36,31 @@ def layer(part: str) -> int:
     return next((number for number, parts in enumerate(LAYERS) if part in parts), len(LAYERS))
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Yield the parts of the package that a file imports. `jobqueue` is its own `__init__`."""
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): path for path in FILES if path != PACKAGE / "__init__.py"}
+
+
+def imports(path: Path) -> set[str]:
+    """Return the modules of the package that a file imports anywhere, also for type checkers only."""
+    found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Import(names=names):
-                modules = [name.name for name in names]
-            case ast.ImportFrom(module="jobqueue", names=names):
-                modules = [f"jobqueue.{name.name}" for name in names]
-            case ast.ImportFrom(module=str(module), level=0):
-                modules = [module]
+                found |= {name.name for name in names}
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                found |= {f"{module}.{name.name}" if f"{module}.{name.name}" in MODULES else module for name in names}
             case ast.ImportFrom():
                 raise AssertionError(f"{path}:{node.lineno}: a relative import")
-            case _:
-                continue
-        for top, _, rest in (module.partition(".") for module in modules):
-            part = rest.partition(".")[0]
-            if top == "jobqueue":
-                is_module = (PACKAGE / part).is_dir() or (PACKAGE / f"{part}.py").exists()
-                yield part if part and is_module else "jobqueue"
+    return found & MODULES.keys()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_modules_import_only_lower_layers(path: Path) -> None:
     part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    for imported in set(imports(path)):
+    for imported in {module.split(".")[1] for module in imports(path)}:
         assert layer(imported) <= layer(part), f"{part} imports {imported}"
         assert not (part in BODIES and imported == "engine"), "bodies do not know the engine"
         assert not {part, imported} <= EDGES or part == imported, "edges share code through inspect"
@@ -88,42 +88,8 @@ def test_web_process_does_not_load_executor() -> None:
     assert loaded.stdout.strip() == "[]"
 
 
-def modules_of(path: Path) -> set[str]:
-    """Return the modules of the package that a file imports anywhere, also for type checkers only."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        match node:
-            case ast.Import(names=names):
-                found |= {name.name for name in names}
-            case ast.ImportFrom(module=str(module), names=names):
-                found |= {f"{module}.{name.name}" if f"{module}.{name.name}" in MODULES else module for name in names}
-    return found & MODULES.keys()
-
-
-def name_of(path: Path) -> str:
-    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
-
-
-MODULES = {name_of(path): path for path in FILES if path != PACKAGE / "__init__.py"}
-
-
 def test_modules_have_no_import_cycles() -> None:
-    imported = {name: modules_of(path) - {name} for name, path in MODULES.items()}
-    reached: dict[str, set[str]] = {}
-    for name in imported:
-        found: set[str] = set()
-        left = [name]
-        while left:
-            fresh = imported[left.pop()] - found
-            found |= fresh
-            left += fresh
-        reached[name] = found
-    cycles = {
-        tuple(sorted(other for other in found if name in reached[other]))
-        for name, found in reached.items()
-        if name in found
-    }
-    assert cycles == set()
+    TopologicalSorter({name: imports(path) - {name} for name, path in MODULES.items()}).prepare()
 
 
 DESIGN = (PACKAGE.parent / "docs/design.md").read_text()

@@ -94,7 +94,6 @@ REMAINING: dict[str, int] = {
     "some": 1,
     "somebody": 3,
     "suspect": 2,
-    "tally": 1,
     "told": 11,
 }
 
@@ -144,22 +143,3 @@ def test_no_name_has_a_retired_word(word: str) -> None:
 def test_remaining_words_still_occur() -> None:
     gone = sorted(REMAINING.keys() - NAMES.keys())
     assert not gone, f"Remove these words from REMAINING, no name has them: {', '.join(gone)}"
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("send_mail", {"mail"}),
-        ("MailTallies", {"mail", "tally"}),
-        ("MOST_ROWS", {"MOST"}),
-        ("almost_done", set()),
-        ("at_most", set()),
-        ("Hold", {"Hold"}),
-        ("threshold", set()),
-        ("forward", set()),
-        ("told", {"told"}),
-        ("type_annotation", set()),
-    ],
-)
-def test_retired_words_are_found_in_a_name(name: str, words: set[str]) -> None:
-    assert retired_words(name) == words

@@ -46,23 +46,6 @@ def test_killed_server_restarts_with_its_data(private_cluster: Cluster) -> None:
         assert connection.execute("SELECT one FROM kept").fetchone() == (1,)
 
 
-def test_foreign_process_id_in_pid_file_is_ignored(private_cluster: Cluster) -> None:
-    private_cluster.stop()
-    (private_cluster.data / "postmaster.pid").write_text(f"{os.getpid()}\n{private_cluster.data}\n")
-    assert private_cluster.pid() is None
-    private_cluster.start()
-    assert private_cluster.is_running()
-
-
-def test_second_cluster_object_keeps_server_running(
-    private_cluster: Cluster,
-) -> None:
-    second = Cluster(private_cluster.data)
-    second.start()
-    second.stop()
-    assert private_cluster.is_running()
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_ended_process_leaves_no_server_or_files(number: signal.Signals) -> None:
     command = [sys.executable, "-c", HOLD]
