@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -208,39 +207,22 @@ def leave_a_thread(kind: str) -> None:
 
 
 @task
-def break_thread(name: str) -> None:
-    """Let a thread of the executor raise at its next step."""
+def break_thread(name: str, how: str) -> None:
+    """Let a thread of the executor fail, stall or run out of memory at its next step."""
 
     def fail(*_: object) -> None:
-        raise RuntimeError(f"{name} fails, as asked")
+        match how:
+            case "fails":
+                raise RuntimeError(f"{name} fails, as asked")
+            case "stalls":
+                threading.Event().wait()
+            case "starves":
+                delattr(thread, step)  # later steps run as usual
+                raise MemoryError
 
-    replace_step(name, fail)
-
-
-@task
-def stall_thread(name: str) -> None:
-    """Let a thread of the executor block for ever at its next step."""
-    replace_step(name, lambda *_: threading.Event().wait())
-
-
-@task
-def starve_thread(name: str) -> None:
-    """Let a thread of the executor raise MemoryError at its next step."""
-    replace_step(name, starve)
-
-
-def starve(*_: object) -> None:
-    thread = threading.current_thread()
-    for step in STEPS.values():
-        thread.__dict__.pop(step, None)  # later steps run as usual
-    raise MemoryError
-
-
-def replace_step(name: str, by: Callable[..., object]) -> None:
     step = STEPS[name]
-    for thread in threading.enumerate():
-        if thread.name == name:
-            setattr(thread, step, by)
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == name)
+    setattr(thread, step, fail)
 
 
 if "TESTS_IMPORT" in os.environ:

@@ -6,7 +6,7 @@ import pytest
 
 from jobqueue.models import Task
 from tests.acceptance.harness import Fleet, wait_for_end, wait_until
-from tests.acceptance.tasks import allow_memory, compute, eat_memory, starve_thread, work, work_later
+from tests.acceptance.tasks import allow_memory, break_thread, compute, eat_memory, work, work_later
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def test_task_over_the_memory_limit_fails_alone(fleet: Fleet) -> None:
 def test_heartbeat_and_watchdog_survive_a_memory_error(fleet: Fleet) -> None:
     process = fleet.start(heartbeat_timeout=1.5)
     for name in ("heartbeat", "watchdog"):
-        starve_thread.enqueue(name)
+        break_thread.enqueue(name, "starves")
     process.output.wait_for("heartbeat.out_of_memory")
     last_heartbeat = process.row.heartbeat
     wait_until(lambda: process.row.heartbeat > last_heartbeat, "a heartbeat")

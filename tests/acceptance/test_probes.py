@@ -18,7 +18,7 @@ import pytest
 from jobqueue.models import Executor
 from tests.acceptance.conftest import Site
 from tests.acceptance.harness import PATIENCE_SECONDS, Fleet, Process, is_running, wait_for_ended, wait_until
-from tests.acceptance.tasks import compute, stall_thread, tiny, work
+from tests.acceptance.tasks import break_thread, compute, tiny, work
 from tests.models import Effect
 
 pytestmark = pytest.mark.slow
@@ -83,7 +83,7 @@ def test_probes_are_answered_until_the_last_task_has_ended(fleet: Fleet, process
 def test_livez_fails_when_a_thread_stalls(fleet: Fleet, thread: str, processes: tuple[str, ...]) -> None:
     process = fleet.start(*HEALTH, *processes, heartbeat_timeout=6)
     wait_for_answer(process, "/livez", 200)
-    stall_thread.enqueue(thread)
+    break_thread.enqueue(thread, "stalls")
     what = {"loop": "The loop has not moved", "heartbeat": "The heartbeat thread has not moved"}[thread]
     wait_for_answer(process, "/livez", 503, what)
     assert probe(process, "/readyz")[0] == 503
@@ -218,7 +218,7 @@ def test_systemd_gets_no_watchdog_from_a_stalled_loop(
 ) -> None:
     process = fleet.start(*processes, environment={"NOTIFY_SOCKET": manager.path}, heartbeat_timeout=3)
     manager.wait_for("READY=1")
-    stall_thread.enqueue("loop")
+    break_thread.enqueue("loop", "stalls")
 
     def is_silent() -> bool:
         manager.forget()

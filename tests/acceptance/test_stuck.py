@@ -83,6 +83,6 @@ def test_stop_between_two_stuck_tasks_ends_the_process(fleet: Fleet) -> None:
 @pytest.mark.parametrize("name", ["loop", "heartbeat", "watchdog"])
 def test_executor_ends_when_one_of_its_threads_fails(fleet: Fleet, name: str) -> None:
     process = fleet.start(heartbeat_timeout=3)
-    break_thread.enqueue(name)
+    break_thread.enqueue(name, "fails")
     assert process.wait() == 70
     assert process.output.find(f"RuntimeError: {name} fails, as asked")

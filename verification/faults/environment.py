@@ -208,6 +208,13 @@ class FaultEnvironment(ServerAccess):
     def alive(self, role: str = "executor") -> list[LaunchedProcess]:
         return [process for process in self.processes if process.role == role and process.is_alive]
 
+    def kill(self, *processes: LaunchedProcess) -> None:
+        """Send SIGKILL and wait for the end: a process that has not ended yet counts as alive."""
+        for process in processes:
+            process.send(signal.SIGKILL)
+        for process in processes:
+            self.wait_for(process.ended.is_set, f"the end of {process.name}")
+
     def note_harm(self, process: LaunchedProcess, how: str) -> None:
         """Record that a fault is about to hit a process. The checker allows rescues from this process only."""
         self.note("hurt", whom=process.name, how=how)

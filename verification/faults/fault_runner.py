@@ -178,8 +178,7 @@ class FaultRunner:
     def kill_executor(self) -> None:
         victim = self.victim()
         self.env.note_harm(victim, "killed")
-        victim.send(signal.SIGKILL)
-        self.env.wait_for(victim.ended.is_set, "the end of a killed executor")
+        self.env.kill(victim)
 
     def freeze_executor(self) -> None:
         """Freeze an executor for longer than the timeout, like a virtual machine that moves. Then it continues."""
@@ -189,7 +188,7 @@ class FaultRunner:
         self._thaw_at.append((time.monotonic() + self.env.timeout_seconds * self.random.uniform(1.5, 3.0), victim))
 
     def kill_sender(self) -> None:
-        self.random.choice(self.env.alive("sender")).send(signal.SIGKILL)
+        self.env.kill(self.random.choice(self.env.alive("sender")))
         self.env.start_sender(self.random.randrange(1_000, 1_000_000), pause_seconds=self._plan.pause_seconds)
 
     def terminate_session(self) -> None:

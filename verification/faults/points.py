@@ -107,6 +107,4 @@ def _create_tasks_to_rescue(runner: FaultRunner, rescuer: LaunchedProcess) -> No
     env.wait_for(lambda: env.count_claimed_by(names) >= MIN_CLAIMED, "tasks claimed by others")
     for process in others:
         env.note_harm(process, "killed")
-        process.send(signal.SIGKILL)
-    for process in others:
-        env.wait_for(process.ended.is_set, f"the end of {process.name}")
+    env.kill(*others)
