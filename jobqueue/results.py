@@ -1,14 +1,14 @@
-"""Rows as TaskResult and TaskError of django.tasks."""
+"""Rows as TaskResult and TaskError of django.tasks, and the context of a body."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
-from jobqueue.compat import TaskError, TaskResult, TaskResultStatus
+from jobqueue.compat import TaskContext, TaskError, TaskResult, TaskResultStatus
 from jobqueue.function import FunctionTask, changed
 from jobqueue.records import ClaimedTask, NewTask, Status
 from jobqueue.serialization.json import decode
@@ -20,17 +20,29 @@ AnyTask: TypeAlias = FunctionTask[..., Any]
 Result: TypeAlias = "TaskResult[..., Any]"
 
 # django.tasks knows four states.
+OTHER_STATUS = {Status.SCHEDULED: "READY", Status.SUSPENDED: "READY", Status.CANCELLED: "FAILED"}
 SHOWN_AS: Mapping[str, TaskResultStatus] = {
-    Status.READY: TaskResultStatus.READY,
-    Status.SCHEDULED: TaskResultStatus.READY,
-    Status.SUSPENDED: TaskResultStatus.READY,
-    Status.RUNNING: TaskResultStatus.RUNNING,
-    Status.SUCCESSFUL: TaskResultStatus.SUCCESSFUL,
-    Status.FAILED: TaskResultStatus.FAILED,
-    Status.CANCELLED: TaskResultStatus.FAILED,
+    status: TaskResultStatus(OTHER_STATUS.get(status, status)) for status in Status
 }
 _put = object.__setattr__
 CANCELLED = TaskError(exception_class_path="jobqueue.exceptions.TaskCancelled", traceback="The task was cancelled.\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context(TaskContext):  # type: ignore[misc,type-arg]
+    """
+    Django's TaskContext with an idempotency key and a cancel flag.
+
+    idempotency_key: the same for each attempt. Pass it to systems that accept such keys.
+    """
+
+    idempotency_key: str
+    should_stop: Callable[[], bool]
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the body should stop: cancelled, timed out, shutting down, or its claim is lost."""
+        return self.should_stop()
 
 
 def task_error(stored: Mapping[str, Any]) -> TaskError:

@@ -26,7 +26,7 @@ VALUES = [
     "metrics",
     "http_tokens",
 ]
-BODIES = ["actor", "context", "function", "registry", "results", "task_options"]
+BODIES = ["actor", "function", "registry", "results", "task_options"]
 LAYERS = [VALUES, ["models"], ["engine"], ["api", *BODIES], ["executor"], ["inspect"]]  # all other modules are edges
 EDGES = {"admin", "cli", "http"}
 RUNS_TASKS = ["executor", "management", "testing"]

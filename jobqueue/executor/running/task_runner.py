@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from jobqueue import registry
 from jobqueue.actor import ActorTask
-from jobqueue.context import Context
 from jobqueue.engine.clock import iso_utc
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import (
@@ -48,6 +47,7 @@ from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS, full_traceb
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.function import changed
 from jobqueue.records import FINAL, CommitResult, Outcome, Status, release_outcome
+from jobqueue.results import Context
 from jobqueue.serialization.json import decode, encode_result
 from jobqueue.serialization.text import clean_text
 from jobqueue.task_options import limits
