@@ -76,7 +76,7 @@ class RewrittenDatabase(PostgresDatabase):
         sql = statement(self.name)
         assert self.words[0] in sql
         with connections[self.using].cursor() as cursor:
-            cursor.execute(sql.replace(*self.words), parameters)
+            cursor.execute(sql.replace(*self.words), self.common | parameters)
             return int(cursor.rowcount), list(cursor.fetchall()) if cursor.description else []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 from uuid import UUID
@@ -96,6 +96,10 @@ class OneOf(Func):
 class PostgresDatabase(Database):
     """Runs statements from files on PostgreSQL 14 and later."""
 
+    @cached_property
+    def common(self) -> dict[str, Any]:
+        return {"backend": self.backend, "aging": float(self.options.aging)}
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """
@@ -132,10 +136,12 @@ class PostgresDatabase(Database):
         """Whether a statement without a transaction around it runs in one of its own, READ COMMITTED."""
         return connections[self.using].connection in _read_committed and not self.has_caller()
 
+    # Every statement may use %(backend)s, and %(aging)s: the seconds per point of priority.
+
     def query(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run the statement of a file and fetch all its rows."""
         with connections[self.using].cursor() as cursor:
-            cursor.execute(statement(name), parameters)
+            cursor.execute(statement(name), self.common | parameters)
             return cursor.fetchall() if cursor.description else []
 
     def query_prepared(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
@@ -148,7 +154,7 @@ class PostgresDatabase(Database):
 
     def fetch_prepared(self, sql: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         with self._prepared_cursor() as cursor:
-            cursor.execute(sql, parameters)
+            cursor.execute(sql, self.common | parameters)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
             return rows
 
@@ -163,7 +169,7 @@ class PostgresDatabase(Database):
     def execute(self, name: str, /, **parameters: Any) -> int:
         """Run the statement of a file and count the rows it changed."""
         with connections[self.using].cursor() as cursor:
-            cursor.execute(statement(name), parameters)
+            cursor.execute(statement(name), self.common | parameters)
             return int(cursor.rowcount)
 
     def by_ids(self, ids: Iterable[UUID]) -> TaskQuerySet:

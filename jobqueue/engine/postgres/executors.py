@@ -14,7 +14,7 @@ class PostgresExecutors(Executors):
     db: PostgresDatabase
 
     def pending_maintenance(self, executor_id: UUID) -> PendingWork:
-        (row,) = self.db.query_prepared("pending_maintenance", backend=self.db.backend, executor_id=executor_id)
+        (row,) = self.db.query_prepared("pending_maintenance", executor_id=executor_id)
         return PendingWork(*row)
 
     def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask]:
@@ -23,4 +23,4 @@ class PostgresExecutors(Executors):
         return [*starmap(OwnedTask, self.db.query("tasks_of_executor", executor_id=executor.executor_id))]
 
     def _holders(self) -> dict[UUID, float | None]:
-        return dict(self.db.query_prepared("executors_with_running_tasks", backend=self.db.backend))
+        return dict(self.db.query_prepared("executors_with_running_tasks"))

@@ -33,9 +33,7 @@ class PostgresMessages(Messages):
     def insert(self, messages: Sequence[NewMessage], *, all_or_none: bool = False) -> list[tuple[int, UUID]]:
         return sorted(
             (pk, receiver)
-            for pk, receiver in self.db.query_prepared(
-                "send", backend=self.db.backend, all_or_none=all_or_none, messages=as_json(messages)
-            )
+            for pk, receiver in self.db.query_prepared("send", all_or_none=all_or_none, messages=as_json(messages))
         )
 
     def _unread(self, ids: Collection[UUID], limit: int) -> list[StoredMessage]:
@@ -60,9 +58,7 @@ class PostgresMessages(Messages):
 
     def wake_due(self, limit: int = 1000) -> int:
         with self.db.transaction():
-            count = self.db.execute(
-                "wake_due", backend=self.db.backend, wake_limit=limit, aging=float(self.db.options.aging)
-            )
+            count = self.db.execute("wake_due", wake_limit=limit)
             if count:
                 failpoint("due.before")
         return count
@@ -76,10 +72,7 @@ class PostgresMessages(Messages):
         return woken
 
     def wake_locked(self, ids: Collection[UUID]) -> int:
-        return len(self.db.query_prepared("wake", ids=as_array(ids), aging=float(self.db.options.aging))) if ids else 0
+        return len(self.db.query_prepared("wake", ids=as_array(ids))) if ids else 0
 
     def _suspended_with_messages(self, limit: int) -> list[UUID]:
-        return [
-            pk
-            for (pk,) in self.db.query_prepared("suspended_with_messages", backend=self.db.backend, sweep_limit=limit)
-        ]
+        return [pk for (pk,) in self.db.query_prepared("suspended_with_messages", sweep_limit=limit)]

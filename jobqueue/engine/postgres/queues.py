@@ -30,13 +30,12 @@ class PostgresQueues(Queues):
         return max((float(seconds) for *_, seconds in self.db.query("oldest_snapshot")), default=0.0)
 
     def _running(self) -> Iterable[tuple[str, UUID | None, int]]:
-        rows = self.db.query("count_running_by_executor", backend=self.db.backend, running_limit=RUNNING_READ)
+        rows = self.db.query("count_running_by_executor", running_limit=RUNNING_READ)
         return [(queue_name, executor_id, number) for queue_name, executor_id, number in rows]
 
     def _depths(self) -> Iterable[tuple[str, Status, int]]:
         rows = self.db.query(
             "queue_depths",
-            backend=self.db.backend,
             queues=self.queues_in_use()[:QUEUES_READ],
             depth_limit=MAX_COUNTED + 1,
             queue_limit=QUEUES_READ,
@@ -50,8 +49,6 @@ class PostgresQueues(Queues):
     def _with_ready_tasks(self) -> list[QueueLatency]:
         rows = self.db.query(
             "queue_latency",
-            backend=self.db.backend,
-            aging=float(self.db.options.aging),
             timeout=float(self.db.options.heartbeat_timeout),
             queues=self.queues_in_use()[:QUEUES_READ],
             task_limit=TASKS_READ,
@@ -84,22 +81,17 @@ class PostgresQueues(Queues):
         )
 
     def lock_queues(self, names: Collection[str]) -> dict[str, int | None]:
-        return dict(self.db.query_prepared("lock_queues", backend=self.db.backend, queues=list(names)))
+        return dict(self.db.query_prepared("lock_queues", queues=list(names)))
 
     def count_running(self, most: Mapping[str, int]) -> dict[str, int]:
-        return dict(
-            self.db.query_prepared(
-                "count_running", backend=self.db.backend, queues=list(most), most=list(most.values())
-            )
-        )
+        return dict(self.db.query_prepared("count_running", queues=list(most), most=list(most.values())))
 
     def queues_in_use(self) -> list[str]:
-        return sorted(name for (name,) in self.db.query_prepared("queues_in_use", backend=self.db.backend))
+        return sorted(name for (name,) in self.db.query_prepared("queues_in_use"))
 
     def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
         ((is_drained,),) = self.db.query(
             "is_drained",
-            backend=self.db.backend,
             queues=self.queues_in_use() if queues is None else list(queues),
             only_these=queues is not None,
             within_seconds=float(within_seconds),

@@ -86,22 +86,20 @@ class PostgresTasks(Tasks):
 
     def _insert_rows(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         """Insert the rows with a free key, and return an answer for each."""
-        inserted = self.db.fetch_prepared(
-            ENQUEUE, backend=self.db.backend, aging=float(self.db.options.aging), rows=as_json(rows)
-        )
+        inserted = self.db.fetch_prepared(ENQUEUE, rows=as_json(rows))
         return [Enqueued(pk, at, STATUSES[status], True) for pk, at, status in inserted]
 
     def _last_holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
         """Return the last holder of each key, live or ended. See key_holders.sql."""
-        rows = self.db.query_prepared("key_holders", backend=self.db.backend, keys=list(keys))
+        rows = self.db.query_prepared("key_holders", keys=list(keys))
         return {key: Enqueued(pk, at, STATUSES[status], False) for key, pk, at, status in rows}
 
     def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
         above = list(ids)
-        return {pk for (pk,) in self.db.query("descendants", backend=self.db.backend, ids=above)} if above else set()
+        return {pk for (pk,) in self.db.query("descendants", ids=above)} if above else set()
 
     def _may_prune(self) -> bool:
-        ((is_ours,),) = self.db.query("try_prune_lock", backend=self.db.backend)
+        ((is_ours,),) = self.db.query("try_prune_lock")
         return bool(is_ours)
 
 
@@ -165,7 +163,6 @@ class PostgresClaims(Claims):
         limits = request.limits
         rows = self.db.query_prepared(
             "claim",
-            aging=float(self.db.options.aging),
             claim_limit=request.limit,
             executor_id=request.executor_id,
             pools=list(limits),
@@ -180,7 +177,6 @@ class PostgresClaims(Claims):
 
     def _queues_of(self, request: ClaimRequest) -> dict[str, Any]:
         return {
-            "backend": self.db.backend,
             "queues": list(request.queues),
             "most": [request.max_per_queue.get(name) for name in request.queues] if request.max_per_queue else [],
             "limited": list(request.limited),
@@ -188,7 +184,7 @@ class PostgresClaims(Claims):
 
     def _isolated(self, queues: Collection[str]) -> list[UUID]:
         # Not prepared: planned for these parameters, the statement uses the small index of isolated tasks.
-        return [pk for (pk,) in self.db.query("isolated_tasks", backend=self.db.backend, queues=list(queues))]
+        return [pk for (pk,) in self.db.query("isolated_tasks", queues=list(queues))]
 
 
 class PostgresCommits(Commits):
@@ -215,7 +211,7 @@ class PostgresCommits(Commits):
     def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
         if wait:
             return super()._lock_for_commit(ids, wait=True)
-        return locked_rows(self.db.query_prepared("lock_tasks", backend=self.db.backend, ids=as_array(ids)))
+        return locked_rows(self.db.query_prepared("lock_tasks", ids=as_array(ids)))
 
     def _delete_read(self, readers: Mapping[int, UUID]) -> int:
         ((count,),) = self.db.query_prepared(
@@ -234,7 +230,6 @@ class PostgresCommits(Commits):
         rows = self.db.query_prepared(
             "commit",
             holder=holder,
-            aging=float(self.db.options.aging),
             edges=BUCKETS,
             outcomes=as_json([as_written(outcome, entering) for outcome, entering in changes]),
         )
