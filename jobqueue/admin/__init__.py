@@ -1,4 +1,4 @@
-"""The queue in Django's admin: lists, details, requeue, cancel, pause. Rows cannot be edited."""
+"""The queue in Django's admin: pages of tasks, queues and executors, with actions. Rows are read-only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The engine: all changes of queue rows go through it."""
+"""
+The engine: all changes of queue rows go through it.
+
+`engine` has the verbs. `portable` performs them on Django's ORM, and `postgres` what differs on PostgreSQL. `clock` is
+the database's time. `schema` finds missing tables and migrations.
+"""
 
 from __future__ import annotations
 

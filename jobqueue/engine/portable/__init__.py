@@ -1,1 +1,1 @@
-"""Every verb on Django's ORM, correct on any database that Django supports."""
+"""The parts of the engine on Django's ORM. SQLite uses all of them. PostgreSQL replaces some."""

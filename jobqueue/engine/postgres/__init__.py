@@ -1,1 +1,1 @@
-"""The engine on PostgreSQL: statements in place of the portable parts, under the same file names."""
+"""The parts of the engine that differ on PostgreSQL. `sql/` has one statement in each file."""
