@@ -64,11 +64,11 @@ def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
         yield from textwrap.wrap(f"({page['why_masked']})", width, initial_indent=INDENT, subsequent_indent=INDENT)
     for name in ("result", "state", "metadata", "options"):
         yield from _values(name.capitalize(), [page[name]] if page[name] else [])
-    for attempt in page["attempts"]:
-        at = f", {_text(attempt.at)}" if attempt.at else ""
-        by = f" on {attempt.executor}" if attempt.executor else ""
-        yield from ("", f"Attempt {attempt.number}{by}{at}: {attempt.headline}")
-        yield from textwrap.indent(attempt.traceback.rstrip(), INDENT).splitlines()
+    for error in page["errors"]:
+        at = f", {_text(error['at'])}" if error["at"] else ""
+        by = f" on {error['executor']}" if error.get("executor") else ""
+        yield from ("", f"Attempt {error.get('attempt')}{by}{at}: {error['headline']}")
+        yield from textwrap.indent(error["traceback"].rstrip(), INDENT).splitlines()
     yield from _messages(page)
     yield from _children(page["children"])
     if page["log"]:
@@ -151,7 +151,7 @@ def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
         "arguments": {value.name: _read(value) for value in page["arguments"]},
         "why_masked": page["why_masked"],
         **{name: _read(page[name]) for name in ("result", "state", "metadata")},
-        "errors": page["attempts"],
+        "errors": page["errors"],
         "messages": [
             {"id": one.row.pk, "kind": one.kind, "sender": one.row.sender_id, "sent_at": one.row.sent_at,
              "is_unread": one.row.consumed_at is None, "body": _read(one.body)}

@@ -13,7 +13,7 @@ from jobqueue.cli.console import Console
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.formatting import attempt_number, attempts_text, duration, headline, local, short_type
-from jobqueue.inspect.payload_display import listed, raw, read, secrets_of
+from jobqueue.inspect.payload_display import raw, read, row_annotations, secrets_of
 from jobqueue.inspect.queries import TaskFilter, newest
 from jobqueue.models import Task
 from jobqueue.records import FINAL, Status
@@ -73,18 +73,17 @@ def _print(console: Console, found: Sequence[Ended]) -> None:
 def _read(found: Collection[Ended]) -> Iterator[Task]:
     """Read rows in their order, without those that were pruned or requeued since."""
     rows: dict[UUID, Task] = {}
-    texts = {f"{name}_text": raw(name) for name in ("errors", "worker_ids", "args", "kwargs")}
+    values = {"args_text": raw("args"), "kwargs_text": raw("kwargs"), **row_annotations()}
     for engine in {engine for *_, engine in found}:
         mine = engine.by_ids([pk for _, pk, its_engine in found if its_engine is engine])
-        rows |= {row.pk: row for row in mine.only(*COLUMNS).annotate(**texts) if row.finished_at is not None}
+        rows |= {row.pk: row for row in mine.only(*COLUMNS).annotate(**values) if row.finished_at is not None}
     return (rows[pk] for _, pk, _ in found if pk in rows)
 
 
-def _lines(task: Task, width: int | None) -> Iterator[str]:
+def _lines(task: Any, width: int | None) -> Iterator[str]:
     """Yield one long line for `grep`, or lines that fit a terminal."""
-    assert task.finished_at is not None
     error = " ".join(_error(task).split())
-    attempt = attempts_text(task, _starts(task))
+    attempt = attempts_text(task, task.starts)
     took = duration(task.finished_at - task.last_attempted_at).replace(" ", "") if task.last_attempted_at else ""
     parts = [f"{local(task.finished_at):%H:%M:%S}", f"{task.status:<10}", str(task.pk)]
     if width is None:
@@ -95,23 +94,15 @@ def _lines(task: Task, width: int | None) -> Iterator[str]:
             yield line if len(line) <= width else f"{line[: width - 1]}…"
 
 
-def _starts(task: Task) -> int:
-    return len(listed(read(task.worker_ids_text)))  # type: ignore[attr-defined]
-
-
-def _error(task: Task) -> str:
-    errors = listed(read(task.errors_text))  # type: ignore[attr-defined]
-    last = errors[-1] if errors and task.status == Status.FAILED else None
-    if not isinstance(last, Mapping):
+def _error(task: Any) -> str:
+    if task.status != Status.FAILED:
         return ""
-    args, kwargs = read(task.args_text), read(task.kwargs_text)  # type: ignore[attr-defined]
     patterns = options_of(task.backend).redact
-    secrets = secrets_of(task.task_type, args, kwargs, patterns)
-    message = redact_text(str(last.get("message") or ""), patterns, secrets)
-    return headline(last.get("exception_class_path"), message)
+    secrets = secrets_of(task.task_type, read(task.args_text), read(task.kwargs_text), patterns)
+    return headline(task.error_class, redact_text(str(task.error_message or ""), patterns, secrets))
 
 
-def _as_json(task: Task) -> dict[str, Any]:
+def _as_json(task: Any) -> dict[str, Any]:
     return {
         "finished_at": task.finished_at,
         "status": task.status,
@@ -119,7 +110,7 @@ def _as_json(task: Task) -> dict[str, Any]:
         "task": task.task_type,
         "backend": task.backend,
         "queue": task.queue_name,
-        "attempts": attempt_number(task, _starts(task)),
+        "attempts": attempt_number(task, task.starts),
         "max_attempts": task.max_attempts,
         "error": _error(task) or None,
     }

@@ -43,11 +43,8 @@ def moment_in_words(moment: datetime) -> str:
 
 
 def local(moment: datetime) -> datetime:
-    """Return a moment in the site's time zone, or unchanged if that lies outside the calendar."""
-    try:
-        return localtime(moment) if is_aware(moment) else moment
-    except OverflowError:
-        return moment
+    """Return a moment in the site's time zone."""
+    return localtime(moment) if is_aware(moment) else moment
 
 
 def ready_since(task: Task, aging_seconds: float) -> datetime:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from inspect import iscoroutinefunction
 from typing import Any
@@ -13,7 +12,7 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS
 from django.db.models.functions import Now
-from django.utils.timezone import make_naive
+from django.utils.timezone import localtime, make_naive
 
 from jobqueue import registry
 from jobqueue.inspect import audit_log
@@ -28,18 +27,6 @@ from jobqueue.serialization.redaction import Secrets, redact, redact_text
 
 RAW = ("args", "kwargs", "options", "metadata", "inner_state", "worker_ids", "errors", "return_value")
 MAX_EXECUTORS = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """One entry of `errors`."""
-
-    number: Any
-    at: datetime | None
-    executor: str
-    headline: str
-    class_path: str
-    traceback: str
 
 
 def find_task(pk: str, among: Iterable[str]) -> Task | None:
@@ -74,7 +61,14 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
         "task": task,
         "sentence": explain(task, around),
         "executor": around.executor,
-        "attempts": [attempt(entry) for entry in reversed(errors)],
+        "errors": [
+            {
+                **entry,
+                "at": read_moment(entry.get("at")),
+                "headline": headline(entry.get("exception_class_path"), entry["message"]),
+            }
+            for entry in reversed(errors)
+        ],
         "ancestors": ancestors,
         "parent": ancestors.parent,
         "children": children,
@@ -145,21 +139,11 @@ def surroundings(task: Task, database: str, **known: Any) -> Surroundings:
     )
 
 
-def attempt(entry: Mapping[str, Any]) -> Attempt:
-    return Attempt(
-        number=entry.get("attempt"),
-        at=_moment(entry.get("at")),
-        executor=str(entry.get("executor") or ""),
-        headline=headline(entry.get("exception_class_path"), entry.get("message")),
-        class_path=str(entry.get("exception_class_path") or ""),
-        traceback=str(entry.get("traceback") or ""),
-    )
-
-
-def _moment(text: Any) -> datetime | None:
+def read_moment(text: Any) -> datetime | None:
+    """Read the time of an error; None if it is invalid, or outside the calendar in the site's time zone."""
     try:
         moment = datetime.fromisoformat(text)
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return moment if settings.USE_TZ else make_naive(moment)
+        return localtime(moment) if settings.USE_TZ else make_naive(moment)
     except (TypeError, ValueError, OverflowError):
         return None
