@@ -17,7 +17,7 @@ import pytest
 
 from jobqueue.models import Executor
 from tests.acceptance.conftest import Site
-from tests.acceptance.harness import PATIENCE_SECONDS, Fleet, Process, is_running, wait_for_ended, wait_until
+from tests.acceptance.harness import PATIENCE_SECONDS, Fleet, Process, wait_for_ended, wait_until
 from tests.acceptance.tasks import break_thread, compute, tiny, work
 from tests.models import Effect
 
@@ -126,18 +126,6 @@ def test_livez_fails_when_a_child_is_frozen(fleet: Fleet) -> None:
         os.kill(victim, signal.SIGCONT)
     wait_for_answer(supervisor, "/livez", 200)
     assert supervisor.stop() == 0
-
-
-def test_readyz_succeeds_again_when_a_killed_child_is_replaced(fleet: Fleet) -> None:
-    supervisor = fleet.start(*HEALTH, *TWO)
-    wait_for_answer(supervisor, "/readyz", 200)
-    victim = supervisor.children()[0]
-    os.kill(victim, signal.SIGKILL)
-    wait_until(lambda: Executor.objects.count() == 3, "another child")
-    wait_for_answer(supervisor, "/readyz", 200)
-    children = supervisor.children()
-    assert supervisor.stop() == 0
-    assert not any(is_running(pid) for pid in children)
 
 
 @PROCESSES

@@ -11,7 +11,7 @@ from jobqueue import api
 from jobqueue.models import Executor, Task
 from jobqueue.records import Command
 from tests.acceptance.harness import Fleet, Process, is_running, wait_for_end, wait_until
-from tests.acceptance.tasks import compute, exit_with, kill_process, tiny, work
+from tests.acceptance.tasks import compute, kill_process, tiny, work
 from tests.models import Effect
 
 pytestmark = pytest.mark.slow
@@ -84,26 +84,14 @@ def test_sigquit_releases_tasks_at_once(fleet: Fleet) -> None:
     assert_both_released()
 
 
-def test_pause_and_resume_reach_the_children(fleet: Fleet) -> None:
-    supervisor = fleet.start(*TWO)
-    wait_for_children(supervisor)
-    supervisor.send(signal.SIGTSTP)
-    supervisor.output.wait_for(r"executor\.paused", count=2)
-    tiny.enqueue()
-    supervisor.send(signal.SIGUSR1)
-    supervisor.output.wait_for("Current thread", count=2)
-    assert Task.objects.ready().count() == 1
-    supervisor.send(signal.SIGCONT)
-    assert wait_for_end() == {"SUCCESSFUL": 1}
-    assert supervisor.stop() == 0
-
-
-def test_child_that_replaces_a_paused_one_is_paused(fleet: Fleet) -> None:
+def test_pause_reaches_all_children_also_new_ones(fleet: Fleet) -> None:
     supervisor = fleet.start(*TWO)
     victim, _ = wait_for_children(supervisor)
     supervisor.send(signal.SIGTSTP)
     supervisor.output.wait_for(r"executor\.paused", count=2)
     tiny.enqueue()
+    supervisor.send(signal.SIGUSR1)
+    supervisor.output.wait_for("Current thread", count=2)
 
     os.kill(victim, signal.SIGKILL)
     supervisor.output.wait_for(r"executor\.paused", count=3)
@@ -149,19 +137,6 @@ def test_children_stopped_by_command_are_not_replaced(fleet: Fleet) -> None:
     assert not supervisor.output.find("WARNING|ERROR")
 
 
-def test_child_stopped_by_command_and_then_killed_is_not_replaced(fleet: Fleet) -> None:
-    supervisor, (victim, survivor) = busy(fleet)
-    row = Executor.objects.get(pid=victim, state="RUNNING")
-    api.command([row.pk], Command.STOP)
-    wait_until(lambda: Executor.objects.get(pk=row.pk).state == "DRAINING", "the child to stop")
-
-    os.kill(victim, signal.SIGKILL)
-
-    supervisor.output.wait_for(rf"WARNING .*process\.not_restarted .*pid={victim} reason=signal 9")
-    assert supervisor.children() == [survivor]
-    assert supervisor.stop(signal.SIGQUIT) == 131
-
-
 def test_children_of_a_killed_supervisor_end_by_themselves(fleet: Fleet) -> None:
     supervisor, children = busy(fleet, "--shutdown-timeout", "0.5")
     supervisor.kill()
@@ -185,12 +160,3 @@ def test_burst_survives_a_child_that_dies(fleet: Fleet) -> None:
     supervisor = fleet.launch(*TWO, "--burst", heartbeat_timeout=1)
     assert supervisor.wait() == 0
     assert wait_for_end() == {"SUCCESSFUL": 20, "FAILED": 1}
-
-
-def test_task_that_exits_fails_and_its_process_is_replaced(fleet: Fleet) -> None:
-    exit_with.enqueue(3)
-    supervisor = fleet.start(*TWO, heartbeat_timeout=1)
-    supervisor.output.wait_for(r"WARNING .*process\.ended .* restart_in_s=.* reason=code 3")
-    assert wait_for_end() == {"FAILED": 1}
-    assert Task.objects.get().executor_losses == 3
-    assert supervisor.stop() == 0

@@ -106,28 +106,6 @@ def test_sigterm_during_start_stops_executor(fleet: Fleet, line: str, flags: tup
     assert not Task.objects.running().exists()
 
 
-def test_sigterm_before_ready_stops_executor(fleet: Fleet) -> None:
-    tiny.enqueue()
-    process = fleet.launch(environment={"DATABASE_URL": "postgresql://postgres@/jobqueue?host=/nonexistent"})
-    process.output.wait_for(r"database\.unreachable")
-    assert process.stop() == 0
-    assert not process.output.find("^ready")
-
-
-def test_paused_executor_finishes_but_claims_nothing(fleet: Fleet) -> None:
-    process = busy(fleet, seconds=3.0, heartbeat_timeout=3)
-    process.send(signal.SIGTSTP)
-    process.output.wait_for(r"executor\.paused")
-    wait_until(lambda: Task.objects.successful().count() == 2, "the end of the running tasks")
-    # After several polls it has still not claimed the third task.
-    last_heartbeat = process.row.heartbeat
-    wait_until(lambda: process.row.heartbeat > last_heartbeat, "another heartbeat")
-    assert Task.objects.ready().count() == 1
-    process.send(signal.SIGCONT)
-    assert wait_for_end() == {"SUCCESSFUL": 3}
-    assert process.stop() == 0
-
-
 def test_sigusr1_prints_threads_and_running_tasks(fleet: Fleet) -> None:
     process = busy(fleet)
     process.send(signal.SIGUSR1)

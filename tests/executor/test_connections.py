@@ -92,43 +92,25 @@ def test_receivers_of_connections_set_up_the_session_of_each_task(burst: Burst, 
 FAILING = ["leaves a block", "begins", "breaks its transaction"]
 
 
+@pytest.mark.parametrize("body", [tasks.make_a_mess, tasks.make_a_mess_later])
 @pytest.mark.parametrize("mess", tasks.MESSES)
-def test_the_next_task_finds_a_clean_session(burst: Burst, max_age: int | None, mess: str) -> None:
+def test_next_task_finds_a_clean_session(burst: Burst, max_age: int | None, mess: str, body: Any) -> None:
     tasks.look_at_session.enqueue()
-    messy = tasks.make_a_mess.using(max_attempts=1).enqueue(mess)
+    messy = body.using(max_attempts=1).enqueue(mess)
     after = tasks.look_at_session.enqueue()
 
-    burst(threads=1)
+    burst(threads=1, async_slots=1)
 
     before, _, following = Task.objects.order_by("pk").values_list("return_value", flat=True)
     assert before is not None
     assert following == before
     row = row_of(messy)
     assert row.status == (Status.FAILED if mess in FAILING else Status.SUCCESSFUL), row.errors
+    if mess == "leaves a block":
+        (error,) = row.errors
+        assert error["exception_class_path"] == "django.db.transaction.TransactionManagementError"
+        assert error["message"] == "The task left a transaction open on the database 'default'; it was rolled back."
     assert row_of(after).attempts == 0
-
-
-@pytest.mark.parametrize("mess", tasks.MESSES)
-def test_an_async_body_leaves_nothing_behind_either(burst: Burst, persistent: None, mess: str) -> None:
-    tasks.look_at_session.enqueue()
-    messy = tasks.make_a_mess_later.using(max_attempts=1).enqueue(mess)
-    tasks.look_at_session.enqueue()
-
-    burst(threads=1, async_slots=1)
-
-    before, _, following = Task.objects.order_by("pk").values_list("return_value", flat=True)
-    assert following == before
-    assert row_of(messy).status == (Status.FAILED if mess in FAILING else Status.SUCCESSFUL)
-
-
-def test_a_transaction_left_open_fails_the_task_in_plain_words(burst: Burst) -> None:
-    result = tasks.make_a_mess.using(max_attempts=1).enqueue("leaves a block")
-
-    burst()
-
-    (error,) = row_of(result).errors
-    assert error["exception_class_path"] == "django.db.transaction.TransactionManagementError"
-    assert error["message"] == "The task left a transaction open on the database 'default'; it was rolled back."
 
 
 def test_a_connection_that_died_while_it_was_idle_costs_no_attempt(start: Start, persistent: None) -> None:

@@ -52,35 +52,22 @@ def logger(stream: Stream, request: pytest.FixtureRequest) -> Iterator[logging.L
     handler.close()
 
 
-def test_records_are_written_in_order_by_one_other_thread(logger: logging.Logger, stream: Stream) -> None:
-    for number in range(1000):
-        logger.info("%d", number)
-
-    logger.handlers[0].flush()  # as logging.shutdown() does
-
-    assert stream.lines == [str(number) for number in range(1000)]
-    (writer,) = stream.writers
-    assert writer is not threading.current_thread()
-
-
-def test_logging_does_not_wait_for_a_blocked_terminal(logger: logging.Logger, stream: Stream) -> None:
+def test_another_thread_writes_records_in_order(logger: logging.Logger, stream: Stream) -> None:
     stream.ready.clear()
-
-    for number in range(10):
-        logger.error("%d", number)
-
+    for number in range(1000):
+        logger.info("%d", number)  # does not wait for the terminal
     assert stream.getvalue() == ""
+
     stream.ready.set()
+    logger.handlers[0].flush()  # as logging.shutdown() does
+    logger.info("after the flush")
     logger.handlers[0].flush()
-    assert stream.lines == [str(number) for number in range(10)]
 
-
-def test_logging_continues_after_a_flush(logger: logging.Logger, stream: Stream) -> None:
-    for number in range(3):
-        logger.info("%d", number)
-        logger.handlers[0].flush()
-
-    assert stream.lines == ["0", "1", "2"]
+    assert stream.lines == [*map(str, range(1000)), "flush"]
+    assert threading.current_thread() not in stream.writers
+    stream.close()
+    logger.warning("A closed stream raises nothing.")
+    logger.handlers[0].flush()
 
 
 def test_forked_child_writes_its_own_records_once(tmp_path: Path) -> None:
@@ -99,13 +86,6 @@ def test_forked_child_writes_its_own_records_once(tmp_path: Path) -> None:
         handler.close()
 
     assert [line.split()[-1] for line in path.read_text().splitlines()] == ["parent", "child"]
-
-
-def test_closed_stream_raises_nothing(logger: logging.Logger, stream: Stream) -> None:
-    stream.close()
-
-    logger.warning("one %d", 1)
-    logger.handlers[0].flush()
 
 
 def test_traceback_does_not_control_the_terminal(logger: logging.Logger, stream: Stream) -> None:

@@ -1,16 +1,25 @@
-"""The connection of one of the executor's own threads."""
+"""The connections of the executor's own threads, and how another thread cuts a hung connection."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, connections, transaction
 
 from jobqueue.engine.postgres.connection import PostgresDatabase
-from jobqueue.executor.database.connection import PREPARE_AT, GuardedConnection
+from jobqueue.executor.database.connection import PREPARE_AT, GuardedConnection, shutdown_socket
+from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.records import Status
 from tests.engine.bench import outcome
 from tests.engine.conftest import make_bench
+from tests.executor.harness import DEADLINE, wait_for
+from tests.executor.tasks import backend_pid
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,27 +32,27 @@ def fresh_connection() -> Iterator[None]:
     connection.close()
 
 
-def asked(line: GuardedConnection) -> tuple[object, int | None]:
-    with line, connection.cursor() as cursor:
+def settings_of(guarded: GuardedConnection) -> tuple[object, int | None]:
+    with guarded, connection.cursor() as cursor:
         cursor.execute("SHOW plan_cache_mode")
         return cursor.fetchone()[0], connection.connection.prepare_threshold
 
 
 def test_statements_are_prepared_and_planned_once() -> None:
-    assert asked(GuardedConnection("loop", "default", 10.0, prepares=True)) == ("force_generic_plan", PREPARE_AT)
+    assert settings_of(GuardedConnection("loop", "default", 10.0, prepares=True)) == ("force_generic_plan", PREPARE_AT)
 
 
-def test_a_line_that_is_not_to_prepare_leaves_its_connection_alone() -> None:
-    assert asked(GuardedConnection("heartbeat", "default", 10.0)) == ("auto", None)
+def test_connection_that_prepares_nothing_is_left_alone() -> None:
+    assert settings_of(GuardedConnection("heartbeat", "default", 10.0)) == ("auto", None)
 
 
-def test_behind_a_pooler_nothing_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_prepared_behind_a_pooler(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number that a pooler sent at login belongs to another session."""
     monkeypatch.setattr(
         "jobqueue.engine.postgres.connection.statement", lambda name: {"identify_session": "SELECT 0, ''"}[name]
     )
 
-    assert asked(GuardedConnection("loop", "default", 10.0, prepares=True)) == ("auto", None)
+    assert settings_of(GuardedConnection("loop", "default", 10.0, prepares=True)) == ("auto", None)
 
 
 @pytest.mark.parametrize(("level", "transactions"), [("read committed", 0), ("repeatable read", 2)])
@@ -77,3 +86,108 @@ def test_claim_in_a_callers_transaction_is_undone_with_it() -> None:
         transaction.set_rollback(True)
 
     assert bench.status(pk) == "READY"
+
+
+class Waiter(threading.Thread):
+    """Waits for an answer that takes longer than any test, and records the error."""
+
+    def __init__(self, around: Callable[[], AbstractContextManager[Any]]) -> None:
+        super().__init__(daemon=True)
+        self._around = around
+        self.raw: Any = None
+        self.pid = 0  # of the session, which goes on asleep when its client is gone
+        self.error: Exception | None = None
+        self.has_connection = False
+
+    def run(self) -> None:
+        try:
+            with self._around(), connection.cursor() as cursor:
+                self.raw, self.pid = connection.connection, backend_pid()
+                cursor.execute("SELECT pg_sleep(3600)")
+        except Exception as error:  # noqa: BLE001 - the driver may raise anything
+            self.error = error
+            self.has_connection = self.raw.pgconn.pgconn_ptr is not None
+        finally:
+            connections.close_all()
+
+
+@contextmanager
+def waiting(around: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Iterator[Waiter]:
+    """Yield a thread that waits for the server. The block must shut its connection down."""
+    waiter = Waiter(around)
+    waiter.start()
+    try:
+        wait_for(lambda: is_asleep(waiter.pid), "a call that waits")
+        yield waiter
+        waiter.join(DEADLINE)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s)", [waiter.pid])
+    assert isinstance(waiter.error, OperationalError)
+    assert waiter.has_connection
+
+
+def is_asleep(pid: int) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = %s", [pid])
+        return (True,) in cursor.fetchall()
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_file_with_a_reused_number_is_logged_and_left_alone(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as file:
+        before = open_files()
+        with pytest.raises(OSError, match="socket"):
+            shutdown_socket(file)
+        file.write("x")
+        assert open_files() == before
+
+
+def test_hung_connection_is_cut() -> None:
+    guarded = GuardedConnection("loop", "default", limit_seconds=0.0)
+
+    with waiting(lambda: guarded):
+        assert guarded.cut_if_hung()
+
+
+def test_connections_of_a_body_that_does_not_stop_are_cut() -> None:
+    session = TaskConnections()
+
+    @contextmanager
+    def entered() -> Iterator[None]:
+        session.enter()
+        yield
+
+    with waiting(entered):
+        session.cut()
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+def test_a_body_on_sqlite_can_write_no_more() -> None:
+    session, is_open, is_truncated = TaskConnections(), threading.Event(), threading.Event()
+    errors: list[Exception] = []
+
+    def body() -> None:
+        session.enter()
+        try:
+            with transaction.atomic(using="sqlite"), connections["sqlite"].cursor() as cursor:
+                is_open.set()
+                assert is_truncated.wait(DEADLINE)
+                cursor.execute("CREATE TABLE written (by_whom text)")
+        except Exception as error:  # noqa: BLE001 - the driver may raise anything
+            errors.append(error)
+        finally:
+            session.leave()
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    assert is_open.wait(DEADLINE)
+    session.cut()
+    is_truncated.set()
+    thread.join(DEADLINE)
+
+    assert [type(error).__module__ for error in errors] == ["django.db.utils"]
+    assert "written" not in connections["sqlite"].introspection.table_names()

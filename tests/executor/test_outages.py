@@ -8,11 +8,9 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from django.db import OperationalError, connection, connections, transaction
+from django.db import OperationalError, connection, transaction
 
 from jobqueue.engine import engine_for
-from jobqueue.executor.database.connection import ReconnectBackoff
-from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
@@ -140,43 +138,19 @@ def test_claim_without_an_answer_is_released_before_the_end(start: Start, backen
     assert (row_of(result).status, row_of(result).executor_losses, row_of(result).attempts) == (Status.READY, 0, 0)
 
 
-def test_a_claim_that_comes_true_late_is_released_too(start: Start, options: Options) -> None:
-    """The server may still have executed the claim when the loop looked for unknown claims."""
-    options(HEARTBEAT_TIMEOUT=20)
+@pytest.mark.parametrize("has_failed", [False, True], ids=["at once", "after a failure of the database"])
+def test_unknown_claim_is_released_when_it_appears(start: Start, options: Options, has_failed: bool) -> None:
+    """A claim without an answer may come true late. No other executor takes it while this one sends heartbeats."""
+    options(HEARTBEAT_TIMEOUT=20 if has_failed else 1)
     running = start()
-    Trouble(running).before("commit_and_claim", 1)
-    wait_until(tasks.add.enqueue(1), Status.SUCCESSFUL)
+    if has_failed:
+        Trouble(running).before("commit_and_claim", 1)
+        wait_until(tasks.add.enqueue(1), Status.SUCCESSFUL)
+    row = TaskFactory.create(
+        running=True, executor_id=running.process.executor_id, task_type=tasks.add.task_type, args=[1]
+    )
 
-    TaskFactory.create(running=True, executor_id=running.process.executor_id, task_type=tasks.add.task_type, args=[1])
-
-    wait_for(lambda: Task.objects.successful().count() == 2)
-
-
-def test_unknown_claim_is_released_when_it_appears(start: Start, options: Options) -> None:
-    """No other executor may claim the task while this one sends heartbeats."""
-    options(HEARTBEAT_TIMEOUT=1)
-    running = start()
-
-    TaskFactory.create(running=True, executor_id=running.process.executor_id, task_type=tasks.add.task_type, args=[1])
-
-    row = wait_for(lambda: Task.objects.successful().first())
-    assert (row.attempts, row.executor_losses) == (0, 0)
-
-
-def test_an_outage_longer_than_the_timeout_leaves_no_claim_behind(
-    start: Start, options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The loop also looks after a late retry: up to five seconds are between two."""
-    options(HEARTBEAT_TIMEOUT=1)
-    monkeypatch.setattr(Heartbeat, "_find_unknown_claims", lambda *_: None)
-    monkeypatch.setattr("jobqueue.executor.loop.ReconnectBackoff.next_seconds", lambda *_: 1.5)
-    running = start()
-    trouble = Trouble(running)
-    trouble.after("commit_and_claim", when=lambda answer, *_: bool(answer[1]))
-    result = tasks.add.enqueue(1)
-
-    assert wait_until(result, Status.SUCCESSFUL).claim_number == 2
-    assert trouble.is_over
+    wait_for(Task.objects.filter(pk=row.pk, status=Status.SUCCESSFUL, attempts=0, executor_losses=0).exists)
 
 
 @on_both_databases
@@ -231,48 +205,28 @@ def test_the_outcome_of_a_replaced_claim_is_dropped(
     assert (record.levelno, record.__dict__["task_id"]) == (logging.WARNING, result.id)
 
 
-@pytest.mark.parametrize("first_ends", ["first", "last"])
-def test_a_task_may_come_back_while_its_first_body_still_runs(start: Start, told: list[Any], first_ends: str) -> None:
-    """In an outage the claim was lost, and this process claimed the task again."""
+@pytest.mark.parametrize(
+    "change", [{"executor_losses": 1}, {"claim_number": 0}], ids=["it lost its claim", "a backup was restored"]
+)
+@pytest.mark.parametrize("order", [("again 1", "again 2"), ("again 2", "again 1")], ids=["first", "last"])
+def test_outcome_of_an_earlier_claim_of_this_process_is_dropped(
+    start: Start, told: list[Any], order: tuple[str, str], change: dict[str, int]
+) -> None:
+    """This process claims the task again, while its first body still runs."""
     result = tasks.wait_at_one_of.enqueue("again")
     running = start(threads=2, poll_interval=0.05)
     gates["again"].wait_for(1)
-    rows = Task.objects.filter(pk=result.id)
-    rows.update(status=Status.READY, executor_id=None, claimed_at=None, executor_losses=1)
+    Task.objects.filter(pk=result.id).update(status=Status.READY, executor_id=None, claimed_at=None, **change)
     gates["again"].wait_for(2)
+    counts = running.loop.counts
 
-    one, other = ("again 1", "again 2") if first_ends == "first" else ("again 2", "again 1")
-    gates[one].open()
-    if first_ends == "first":
-        wait_for(lambda: running.loop.counts.lost == 1)
-        assert len(running.holds) == 1
-    else:
-        wait_until(result, Status.SUCCESSFUL)
-    gates[other].open()
-    wait_for(lambda: running.loop.counts.lost + running.loop.counts.finished == 2)
-
-    assert wait_until(result, Status.SUCCESSFUL).return_value == 2
-    assert (running.loop.counts.lost, running.loop.counts.finished, running.holds) == (1, 1, {})
-    wait_for(lambda: len(told) == 1)
-
-
-@pytest.mark.parametrize("first_ends", ["first", "last"])
-def test_claim_from_before_a_restore_is_dropped_for_its_number(start: Start, first_ends: str) -> None:
-    """A backup from before the claim was restored, and the same executor claimed the task again."""
-    result = tasks.wait_at_one_of.enqueue("again")
-    running = start(threads=2, poll_interval=0.05)
-    gates["again"].wait_for(1)
-    rows = Task.objects.filter(pk=result.id)
-    rows.update(status=Status.READY, executor_id=None, claimed_at=None, claim_number=0)
-    gates["again"].wait_for(2)
-    assert row_of(result).claim_number == 1
-
-    for ended, name in enumerate(["again 1", "again 2"] if first_ends == "first" else ["again 2", "again 1"], 1):
+    for ended, name in enumerate(order, 1):
         gates[name].open()
-        wait_for(lambda ended=ended: running.loop.counts.lost + running.loop.counts.finished == ended)  # type: ignore[misc]
+        wait_for(lambda ended=ended: counts.lost + counts.finished == ended)  # type: ignore[misc]
 
     assert wait_until(result, Status.SUCCESSFUL).return_value == 2
-    assert (running.loop.counts.lost, running.loop.counts.finished, running.holds) == (1, 1, {})
+    assert (counts.lost, counts.finished, running.holds) == (1, 1, {})
+    wait_for(lambda: len(told) == 1)
 
 
 def test_sessions_terminated_repeatedly_lose_nothing(start: Start, told: list[Any]) -> None:
@@ -293,23 +247,6 @@ def test_sessions_terminated_repeatedly_lose_nothing(start: Start, told: list[An
     assert {row_of(result).status for result in results} == {Status.SUCCESSFUL}
     assert len({task_result.id for task_result in told}) == len(told) == 500
     assert {row_of(result).attempts for result in results} == {0}
-
-
-def test_a_connection_closed_under_the_loop_is_replaced(start: Start) -> None:
-    """The watchdog does so in a network that drops packets."""
-    running = start(poll_interval=0.05)
-    wrappers: list[Any] = []
-    loop = running.process.engine.commit_and_claim
-
-    def remember(*arguments: Any) -> Any:
-        wrappers.append(connections["default"])
-        return loop(*arguments)
-
-    running.process.engine.commit_and_claim = remember  # type: ignore[method-assign, assignment]
-    wait_for(lambda: wrappers)
-    for number in range(3):
-        wrappers[-1].connection.close()
-        wait_until(tasks.add.enqueue(number), Status.SUCCESSFUL)
 
 
 def test_process_with_a_crashed_loop_logs_it(start: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -360,11 +297,3 @@ def test_pooler_that_loses_prepared_statements_turns_them_off(start: Start, capl
             wait_until(tasks.add.enqueue(number), Status.SUCCESSFUL)
 
     assert caplog.text.count("database.pooler_detected") == 1
-
-
-def test_wait_for_an_unreachable_database_grows_to_two_seconds() -> None:
-    patience = ReconnectBackoff()
-    waits = [patience.next_seconds() for _ in range(100)]
-
-    assert waits[0] <= 0.05
-    assert 1.5 <= max(waits) <= 2.0
