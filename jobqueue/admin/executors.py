@@ -65,7 +65,7 @@ def with_tasks(executors: Iterable[Any], database: str) -> None:
 class ExecutorAdmin(ReadOnlyAdmin):
     """`now` and `tasks` are attributes that the queries of the list and of the page add to an executor."""
 
-    list_display = ("name", "life", "runs", "busy", "queue_names", "host", "process", "started", "beat")
+    list_display = ("name", "life", "runs", "busy", "queue_names", "started", "beat")  # a name has host and process
     list_filter = (BackendFilter,)
     list_per_page = 100
     ordering = ("-heartbeat",)
