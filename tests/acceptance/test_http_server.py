@@ -19,7 +19,7 @@ import pytest
 from jobqueue.http.submit import owned_key
 from jobqueue.models import Task
 from tests.acceptance.harness import Output
-from tests.engine.sessions import DEADLINE_SECONDS, session, wait_until, wait_until_somebody_waits
+from tests.engine.sessions import DEADLINE_SECONDS, session, wait_until, wait_until_blocked
 from tests.http import AUTHORIZATION, GREET, TaskFactory, token
 
 pytestmark = pytest.mark.slow
@@ -83,7 +83,7 @@ def test_server_on_sigterm_finishes_its_open_request(process_environment: dict[s
         other.run("UPDATE jobqueue_task SET idempotency_key = %s WHERE id = %s", stored_key, held.pk)
         body = {"task": GREET, "args": ["anna"], "idempotency_key": "order-1"}
         request = pool.submit(server.request, "POST", "submit/", body)
-        wait_until_somebody_waits()
+        wait_until_blocked()
 
         server.process.send_signal(signal.SIGTERM)
         server.output.wait_for("Handling signal: term")

@@ -24,7 +24,7 @@ from jobqueue.serialization.ids import new_id
 from jobqueue.serialization.json import decode
 from tests import tasks
 from tests.engine.bench import Bench, outcome
-from tests.engine.sessions import Session, session, wait_until_somebody_waits
+from tests.engine.sessions import Session, session, wait_until_blocked
 from tests.executor.conftest import burst, start  # noqa: F401 - fixtures
 from tests.executor.harness import DEADLINE, Burst, Start, wait_for
 from tests.factories import TaskFactory
@@ -245,7 +245,7 @@ class TestKey:
         with session() as first, ThreadPoolExecutor(8) as pool:
             holder = create_in(first, "k")
             others = [pool.submit(create_and_commit, "k") for _ in range(8)]
-            wait_until_somebody_waits()
+            wait_until_blocked()
             ending(first)
             answers = {other.result() for other in others}
 

@@ -110,7 +110,7 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
         assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_SECONDS} s"
 
 
-def wait_until_somebody_waits() -> None:
+def wait_until_blocked() -> None:
     """Wait until one session of this database waits for a lock of another."""
     query = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database() LIMIT 1"
     with session(autocommit=True) as observer:

@@ -385,7 +385,7 @@ class TestAtomicBody:
         assert not bench.engine.tasks.filter(pk=beside).exists()
 
 
-class TestPulse:
+class TestCommitAndClaim:
     @pytest.mark.parametrize("commits", [False, True])
     @pytest.mark.parametrize("limit", [0, 100])
     def test_commit_and_claim_does_either_or_both(self, bench: Bench, commits: bool, limit: int) -> None:

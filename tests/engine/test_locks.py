@@ -15,7 +15,7 @@ from jobqueue.models import Executor, FallbackHeartbeat
 from jobqueue.records import Command, CommitResult, Effects, NewMessage, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
-from tests.engine.sessions import DEADLINE_SECONDS, Session, session, threads, wait_until_somebody_waits
+from tests.engine.sessions import DEADLINE_SECONDS, Session, session, threads, wait_until_blocked
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -349,7 +349,7 @@ class TestWaiting:
         with session() as blocker, threads(1) as start:
             blocker.lock(claimed.id)
             answer = start(lambda: bench.engine.commit([outcome(claimed)], wait=True))
-            wait_until_somebody_waits()
+            wait_until_blocked()
             blocker.rollback()
             assert answer.result(DEADLINE_SECONDS).done == {claimed.id: Status.SUCCESSFUL}
 
@@ -362,7 +362,7 @@ class TestWaiting:
             committer.lock(claimed.id)
             committer.set_status(claimed.id, Status.SUSPENDED)
             call = start(getattr(bench.engine, verb), [claimed.id])
-            wait_until_somebody_waits()
+            wait_until_blocked()
             committer.commit()
             call.result(DEADLINE_SECONDS)
 
@@ -400,7 +400,7 @@ class TestKeysAtOnce:
             with transaction.atomic():
                 first = bench.add(key="k")
                 second = start(bench.engine.enqueue, [new(key="k")])
-                wait_until_somebody_waits()
+                wait_until_blocked()
                 transaction.set_rollback(not commits)
             (answer,) = second.result(DEADLINE_SECONDS)
 

@@ -166,7 +166,7 @@ class TestContendedKey:
 
     @pytest.mark.parametrize(("how", "calls"), [("python", 150), ("sql", 1000)])
     def test_every_enqueue_of_a_contended_key_returns_a_task(self, fast_bench: Bench, how: str, calls: int) -> None:
-        callers, over, barrier = 8, Event(), Barrier(10)
+        callers, is_over, barrier = 8, Event(), Barrier(10)
 
         def enqueue(row: NewTask) -> UUID:
             if how == "python":
@@ -184,7 +184,7 @@ class TestContendedKey:
 
         def end_all() -> None:
             barrier.wait(DEADLINE_SECONDS)
-            while not over.is_set():
+            while not is_over.is_set():
                 end_by_hand("k")
 
         with threads(callers + 2) as start:
@@ -193,7 +193,7 @@ class TestContendedKey:
             try:
                 answers = [answer for caller in storm for answer in caller.result(2 * DEADLINE_SECONDS)]
             finally:
-                over.set()
+                is_over.set()
             for ender in enders:
                 ender.result(DEADLINE_SECONDS)
 
@@ -277,11 +277,11 @@ class TestLimits:
             return done
 
         def look() -> int:
-            most = 0
+            highest = 0
             barrier.wait(DEADLINE_SECONDS)
             while not is_over.is_set():
-                most = max(most, bench.engine.tasks.running().count())
-            return most
+                highest = max(highest, bench.engine.tasks.running().count())
+            return highest
 
         with threads(5) as start:
             looking, working = start(look), [start(work) for _ in range(4)]

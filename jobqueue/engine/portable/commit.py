@@ -215,7 +215,7 @@ class Commits(Part):
                 columns["timed_out"] = False
                 columns["timeout_at"] = None
                 if outcome.recheck_seconds is not None and entering in (Status.READY, Status.SUSPENDED):
-                    columns["timeout_at"] = alarm(outcome)
+                    columns["timeout_at"] = end_of_wait(outcome)
             if entering in WAITING:
                 columns["wake_at"] = next_wake(outcome)
             if entering is Status.READY and not outcome.keeps_rank:
@@ -262,7 +262,7 @@ def locked_rows(rows: Iterable[Sequence[Any]]) -> dict[UUID, LockedRow]:
     return {values[0]: LockedRow(*values) for values in rows}
 
 
-def alarm(outcome: Outcome) -> Any:
+def end_of_wait(outcome: Outcome) -> Any:
     """Return the end of an outcome's wait: the earlier of its wake_at and its delay."""
     if outcome.wake_after_seconds is None:
         return outcome.wake_at
@@ -275,7 +275,7 @@ def alarm(outcome: Outcome) -> Any:
 def next_wake(outcome: Outcome) -> Any:
     """Return when to wake the task: at the end of its wait, or earlier to read its messages again."""
     waits = [wait for wait in (outcome.wake_after_seconds, outcome.recheck_seconds) if wait is not None]
-    return alarm(replace(outcome, wake_after_seconds=min(waits, default=None)))
+    return end_of_wait(replace(outcome, wake_after_seconds=min(waits, default=None)))
 
 
 def other_tasks_of(outcome: Outcome) -> set[UUID]:

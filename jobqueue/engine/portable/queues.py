@@ -125,8 +125,8 @@ class Queues(Part):
         """Find the other queues with work, if no executor is alive. Paused and stopping executors are alive."""
         if self._alive().exists():
             return []
-        alarms = self.db.tasks.filter(status__in=WAITING, wake_at__isnull=False, wake_at__lte=now_plus())
-        due = alarms.order_by("backend", "wake_at").values_list("queue_name", "wake_at")[:TASKS_READ]
+        waiting = self.db.tasks.filter(status__in=WAITING, wake_at__isnull=False, wake_at__lte=now_plus())
+        due = waiting.order_by("backend", "wake_at").values_list("queue_name", "wake_at")[:TASKS_READ]
         now = self.db.now()
         waited = {name: (now - at).total_seconds() for name, at in reversed(due) if at}
         running = self.db.tasks.running().order_by("executor_id", "queue_name", "pk")
@@ -158,8 +158,7 @@ class Queues(Part):
         """
         rows = self.db.tasks if queues is None else self.db.tasks.filter(queue_name__in=queues)
         open_rows = rows.exclude(queue_name__in=self.paused())
-        alarms = open_rows.filter(status__in=WAITING)
-        soon = alarms.filter(wake_at__lte=now_plus(within_seconds))
+        soon = open_rows.filter(status__in=WAITING, wake_at__lte=now_plus(within_seconds))
         return not (open_rows.ready().exists() or rows.running().exists() or soon.exists())
 
     # --- limits and pauses
@@ -178,23 +177,21 @@ class Queues(Part):
         Locks: the rows of limited queues FOR NO KEY UPDATE, in order of name, until the claim commits.
         """
         rows = self.lock_queues(request.limited)
-        limits = {name: most for name, most in rows.items() if most is not None}
+        limits = {name: limit for name, limit in rows.items() if limit is not None}
         running = self.count_running(limits) if limits else {}
-        free = {name: max(0, most - running.get(name, 0)) for name, most in limits.items()}
-        most = {
-            **request.max_per_queue,
-            **{name: min(count, request.max_per_queue.get(name, count)) for name, count in free.items()},
-        }
-        return replace(request, max_per_queue=most, limited=list(rows)), frozenset(request.limited) - rows.keys()
+        free = {name: max(0, limit - running.get(name, 0)) for name, limit in limits.items()}
+        free = {name: min(count, request.max_per_queue.get(name, count)) for name, count in free.items()}
+        allowed = replace(request, max_per_queue={**request.max_per_queue, **free}, limited=list(rows))
+        return allowed, frozenset(request.limited) - rows.keys()
 
     def lock_queues(self, names: Collection[str]) -> dict[str, int | None]:
         rows = self.db.with_lock(self.db.queues.filter(name__in=names).order_by("name"))
         return dict(rows.values_list("name", "max_running"))
 
-    def count_running(self, most: Mapping[str, int]) -> dict[str, int]:
+    def count_running(self, limits: Mapping[str, int]) -> dict[str, int]:
         """Count the running tasks of some queues, up to a maximum for each."""
         running = self.db.tasks.running()
-        return {name: running.filter(queue_name=name)[:limit].count() for name, limit in most.items()}
+        return {name: running.filter(queue_name=name)[:limit].count() for name, limit in limits.items()}
 
     def paused(self) -> set[str]:
         paused = Q(resume_at__isnull=True) | Q(resume_at__gt=now_plus()), Q(paused_at__isnull=False)
@@ -203,6 +200,6 @@ class Queues(Part):
     def full(self) -> set[str]:
         """Name the queues that have reached their max_running."""
         rows = self.db.queues.filter(max_running__isnull=False).values_list("name", "max_running")
-        limits = {name: most for name, most in rows if most is not None}
+        limits = {name: limit for name, limit in rows if limit is not None}
         running = self.count_running(limits) if limits else {}
-        return {name for name, most in limits.items() if running.get(name, 0) >= most}
+        return {name for name, limit in limits.items() if running.get(name, 0) >= limit}

@@ -83,8 +83,8 @@ class PostgresQueues(Queues):
     def lock_queues(self, names: Collection[str]) -> dict[str, int | None]:
         return dict(self.db.query_prepared("lock_queues", queues=list(names)))
 
-    def count_running(self, most: Mapping[str, int]) -> dict[str, int]:
-        return dict(self.db.query_prepared("count_running", queues=list(most), most=list(most.values())))
+    def count_running(self, limits: Mapping[str, int]) -> dict[str, int]:
+        return dict(self.db.query_prepared("count_running", queues=list(limits), max_tasks=list(limits.values())))
 
     def queues_in_use(self) -> list[str]:
         return sorted(name for (name,) in self.db.query_prepared("queues_in_use"))

@@ -119,12 +119,12 @@ class PostgresClaims(Claims):
         claims = ClaimedBatch()
         for pool, limit in request.limits.items():
             taken = Counter(claimed.queue_name for claimed in claims)
-            most = {name: count - taken[name] for name, count in request.max_per_queue.items()}
+            left = {name: count - taken[name] for name, count in request.max_per_queue.items()}
             limit = min(limit, request.limit - len(claims))
             if limit > 0:
                 pool_limits = {**dict.fromkeys(PoolName, 0), pool: limit}
                 batch = self._claim_from_many(
-                    replace(request, limit=limit, pool_limits=pool_limits, max_per_queue=most), pool
+                    replace(request, limit=limit, pool_limits=pool_limits, max_per_queue=left), pool
                 )
                 claims.is_truncated |= batch.is_truncated
                 claims += batch
@@ -178,7 +178,7 @@ class PostgresClaims(Claims):
     def _queues_of(self, request: ClaimRequest) -> dict[str, Any]:
         return {
             "queues": list(request.queues),
-            "most": [request.max_per_queue.get(name) for name in request.queues] if request.max_per_queue else [],
+            "max_tasks": [request.max_per_queue.get(name) for name in request.queues] if request.max_per_queue else [],
             "limited": list(request.limited),
         }
 

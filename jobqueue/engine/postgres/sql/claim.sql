@@ -19,11 +19,11 @@ picked AS MATERIALIZED (
                 AND task.status = 'READY' AND task.executor_losses < {isolation_losses}
                 AND (task.rank, task.id) <= (%(last_rank)s::timestamptz, %(last_id)s::uuid)
             ORDER BY task.backend, task.queue_name, task.pool, task.rank, task.id
-            LIMIT LEAST(pool.claim_limit, open_queue.most, CASE WHEN open_queue.is_limited THEN pool.free_slots END)
+            LIMIT LEAST(pool.claim_limit, open_queue.max_tasks, CASE WHEN open_queue.is_limited THEN pool.free_slots END)
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS slice
         ORDER BY slice.rank, slice.id
-        LIMIT open_queue.most
+        LIMIT open_queue.max_tasks
     ) AS head
 )
 UPDATE jobqueue_task AS task

@@ -6,16 +6,16 @@
 -- A queue whose whole sample lies above the last position is read again, down to that rank.
 WITH open_queue AS MATERIALIZED ({open_queue}),
 wanted_queue AS (
-    SELECT name, LEAST(%(wanted)s::int, most, CASE WHEN is_limited THEN %(free_slots)s::int END) AS most FROM open_queue
+    SELECT name, LEAST(%(wanted)s::int, max_tasks, CASE WHEN is_limited THEN %(free_slots)s::int END) AS max_tasks FROM open_queue
 ),
 sample AS MATERIALIZED (
-    SELECT queue.name, queue.most, head.rank, head.id
+    SELECT queue.name, queue.max_tasks, head.rank, head.id
     FROM wanted_queue AS queue CROSS JOIN LATERAL (
         SELECT task.rank, task.id FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.queue_name = queue.name AND task.pool = %(pool)s
             AND task.status = 'READY' AND task.executor_losses < {isolation_losses}
         ORDER BY task.backend, task.queue_name, task.pool, task.rank, task.id
-        LIMIT LEAST(queue.most, %(sample_size)s::int)
+        LIMIT LEAST(queue.max_tasks, %(sample_size)s::int)
     ) AS head
 ),
 horizon AS MATERIALIZED (
@@ -24,7 +24,7 @@ horizon AS MATERIALIZED (
     ) AS rank
 ),
 deep_queue AS MATERIALIZED (
-    SELECT name, most FROM sample GROUP BY name, most
+    SELECT name, max_tasks FROM sample GROUP BY name, max_tasks
     HAVING count(*) >= %(sample_size)s::int AND max(rank) <= (SELECT rank FROM horizon)
 ),
 seen AS MATERIALIZED (
@@ -36,7 +36,7 @@ seen AS MATERIALIZED (
         WHERE task.backend = %(backend)s AND task.queue_name = deep_queue.name AND task.pool = %(pool)s
             AND task.status = 'READY' AND task.executor_losses < {isolation_losses} AND task.rank <= (SELECT rank FROM horizon)
         ORDER BY task.backend, task.queue_name, task.pool, task.rank, task.id
-        LIMIT deep_queue.most
+        LIMIT deep_queue.max_tasks
     ) AS head
 )
 SELECT reached.rank::text, reached.id

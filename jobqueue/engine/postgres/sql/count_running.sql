@@ -1,5 +1,5 @@
 -- Count the running tasks of some queues, up to a number for each. A loose index scan: one step per executor and queue.
--- Parameters: backend, queues, most: how far to count each. Index: jobqueue_task_running. Locks: none.
+-- Parameters: backend, queues, max_tasks: how far to count each. Index: jobqueue_task_running. Locks: none.
 -- An index by queue would add 2 us to the 30 us of every claim, also without limits.
 WITH RECURSIVE holder AS (
     (
@@ -22,9 +22,9 @@ SELECT asked.name, (
             WHERE task.executor_id = holder.executor_id AND task.queue_name = asked.name AND task.status = 'RUNNING'
                 AND task.backend = %(backend)s
             ORDER BY task.executor_id, task.queue_name
-            LIMIT asked.most
+            LIMIT asked.max_tasks
         ) AS held
-        LIMIT asked.most
+        LIMIT asked.max_tasks
     ) AS running
 )
-FROM unnest(%(queues)s::text[], %(most)s::int[]) AS asked (name, most)
+FROM unnest(%(queues)s::text[], %(max_tasks)s::int[]) AS asked (name, max_tasks)
