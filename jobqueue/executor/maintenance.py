@@ -26,7 +26,7 @@ PRUNE_BATCH = 1000  # of each status
 PRUNE_GAP_SECONDS = 0.1  # after a full batch: one executor deletes what all executors have ended
 AGGREGATE_SECONDS = 5.0
 RESCUE_BATCH = 100
-NEVER, NO_ALARM_SECONDS = float("inf"), 3600.0
+NEVER = float("inf")
 
 
 class Maintenance:
@@ -47,24 +47,24 @@ class Maintenance:
         self._engine, self._executor_id, self._heartbeat = engine, executor_id, heart
         self._on_ready, self._on_command = on_ready, on_command
         now = time.monotonic()
-        self._look_at, self._prune_at, self._fold_at = now, now + PRUNE_SECONDS, now + AGGREGATE_SECONDS
-        self._wake_at = self._sweep_at = self._rescue_at = NEVER
-        self._swept_at = -NEVER
+        self._look_at, self._prune_at, self._aggregate_at = now, now + PRUNE_SECONDS, now + AGGREGATE_SECONDS
+        self._sweep_at, self._swept_at = NEVER, -NEVER
         self._unknown_until = now  # while a claim whose answer was lost may still be committed
         self.may_have_isolated = True
 
     @property
     def due_in_seconds(self) -> float:
-        due_at = min(self._look_at, self._wake_at, self._sweep_at, self._rescue_at, self._prune_at)
-        return max(0.0, due_at - time.monotonic())
+        return max(0.0, min(self._look_at, self._sweep_at, self._prune_at) - time.monotonic())
 
     def sweep_soon(self) -> None:
         """Look for tasks with messages, from any thread."""
         self._sweep_at = min(self._sweep_at, time.monotonic() + SWEEP_GAP_SECONDS)
 
     def expect_wake(self, outcome: Outcome) -> None:
-        """Note when a task of this executor wants to run again."""
-        self._look_at = min(self._look_at, time.monotonic() + seconds_until(outcome))
+        """Note when a task of this executor wants to run again. Only the database can tell how far off wake_at is."""
+        now, unknown = time.monotonic(), None if outcome.wake_at is None else 0.0
+        waits = (outcome.wake_after_seconds, outcome.recheck_seconds, unknown)
+        self._look_at = min([self._look_at, *(now + wait for wait in waits if wait is not None)])
 
     def expect_unknown_claims(self) -> None:
         """Note that the connection was lost: the server may still commit a claim, and its answer is lost."""
@@ -82,51 +82,48 @@ class Maintenance:
             self._release_unknown(known)
             # The time starts with the first answer, because the database may have been unreachable for long.
             self._unknown_until = min(self._unknown_until, now + self._engine.options.heartbeat_timeout)
-        if now >= self._look_at:
-            self._look(now)
-        changed = self._wake(now) if now >= self._wake_at else 0
-        changed += self._rescue(now) if now >= self._rescue_at else 0
-        changed += self._sweep(now) if now >= self._sweep_at else 0
+        changed = self._look(now) if now >= self._look_at else 0
+        if now >= self._sweep_at:
+            self._sweep_at, self._swept_at = NEVER, now
+            changed += self._engine.sweep()
         if now >= self._prune_at:
             is_full = self._engine.prune(PRUNE_BATCH) >= PRUNE_BATCH
             self._prune_at = now + (PRUNE_GAP_SECONDS if is_full else PRUNE_SECONDS)
-        if now >= self._fold_at:
-            self._fold_at = now + (0.0 if self._engine.aggregate_counters() >= AGGREGATE_BATCH else AGGREGATE_SECONDS)
+        if now >= self._aggregate_at:
+            is_full = self._engine.aggregate_counters() >= AGGREGATE_BATCH
+            self._aggregate_at = now + (0.0 if is_full else AGGREGATE_SECONDS)
         if changed:
             self._on_ready()
             self.may_have_isolated = True
 
-    def _look(self, now: float) -> None:
-        """Ask the database what is due."""
+    def _look(self, now: float) -> int:
+        """Ask the database what is due. Wake and rescue tasks, and return how many."""
         due = self._engine.pending_maintenance(self._executor_id)
         self._look_at = now + LOOK_SECONDS
-        self._wake_at = NEVER if due.next_wake_seconds is None else now + due.next_wake_seconds
         self.may_have_isolated = due.has_isolated
-        if due.has_running and self._heartbeat.may_rescue:
-            self._rescue_at = now
         if due.has_messages:
             self._sweep_at = min(self._sweep_at, self._swept_at + SWEEP_SECONDS)
         if due.has_command and (command := self._engine.take_command(self._executor_id)):
             self._on_command(command)
+        return self._wake(now, due.next_wake_seconds) + (self._rescue(now) if due.has_running else 0)
 
-    def _wake(self, now: float) -> int:
+    def _wake(self, now: float, due_in_seconds: float | None) -> int:
+        if due_in_seconds is None or due_in_seconds > 0.0:
+            self._look_at = min(self._look_at, now + (NEVER if due_in_seconds is None else due_in_seconds))
+            return 0
         count = self._engine.wake_due()
         if count:
             failpoint("due.after")
         # Look for the next task. Without a count, another session has locked the rows.
-        self._wake_at, self._look_at = NEVER, now + (0.0 if count else AGAIN_SECONDS)
+        self._look_at = now + (0.0 if count else AGAIN_SECONDS)
         return count
 
-    def _sweep(self, now: float) -> int:
-        self._sweep_at, self._swept_at = NEVER, now
-        return self._engine.sweep()
-
     def _rescue(self, now: float) -> int:
-        rescued = (
-            self._engine.rescue(RESCUE_BATCH, self._heartbeat.may_still_rescue) if self._heartbeat.may_rescue else ()
-        )
-        # A full batch means that there are more, and rescued tasks are promised a start within two seconds.
-        self._rescue_at = now if len(rescued) >= RESCUE_BATCH else NEVER
+        if not self._heartbeat.may_rescue:
+            return 0
+        rescued = self._engine.rescue(RESCUE_BATCH, self._heartbeat.may_still_rescue)
+        if len(rescued) >= RESCUE_BATCH:  # there are more, and rescued tasks are promised a start within two seconds
+            self._look_at = now
         for task in rescued:
             logger.log(
                 logging.ERROR if task.status is Status.FAILED else logging.WARNING,
@@ -146,11 +143,3 @@ class Maintenance:
         if count := self._engine.release_unknown_claims(self._executor_id, known):
             logger.warning("task.strays_released count=%d", count)
             self._on_ready()
-
-
-def seconds_until(outcome: Outcome) -> float:
-    """Return how long a task waits before it may be due again, 0 if only the database can tell."""
-    if outcome.wake_at is not None:
-        return 0.0
-    waits = [wait for wait in (outcome.wake_after_seconds, outcome.recheck_seconds) if wait is not None]
-    return min(waits, default=NO_ALARM_SECONDS)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from jobqueue.compat import task_finished, task_started
-from tests.executor.harness import Burst, Options, Running, Start, gates
+from jobqueue.compat import task_finished
+from tests.executor.harness import Burst, Options, Running, Start, connected, gates
 
 
 @pytest.fixture
@@ -60,37 +60,23 @@ def options(settings: Any) -> Options:
 @pytest.fixture
 def slow_receiver() -> Iterator[list[Any]]:
     """Delay each task_finished. Return the results."""
-    told: list[Any] = []
+    results: list[Any] = []
 
     def receiver(task_result: Any, **_: Any) -> None:
         time.sleep(0.1)
-        told.append(task_result)
+        results.append(task_result)
 
-    task_finished.connect(receiver)
-    yield told
-    task_finished.disconnect(receiver)
-
-
-@pytest.fixture
-def slow_start() -> Iterator[None]:
-    """Delay each task_started."""
-
-    def receiver(**_: Any) -> None:
-        time.sleep(1.5)
-
-    task_started.connect(receiver)
-    yield
-    task_started.disconnect(receiver)
+    with connected(receiver, task_finished):
+        yield results
 
 
 @pytest.fixture
-def told() -> Iterator[list[Any]]:
+def announced() -> Iterator[list[Any]]:
     """Return the results of all task_finished signals."""
     results: list[Any] = []
 
     def receiver(task_result: Any, **_: Any) -> None:
         results.append(task_result)
 
-    task_finished.connect(receiver)
-    yield results
-    task_finished.disconnect(receiver)
+    with connected(receiver, task_finished):
+        yield results

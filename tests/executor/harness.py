@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 from uuid import uuid4
@@ -168,6 +169,18 @@ class Gates:
 
 
 gates = Gates()
+
+
+@contextmanager
+def connected(receiver: Callable[..., None], *signals: Any) -> Iterator[None]:
+    """Let a function receive signals."""
+    for signal in signals:
+        signal.connect(receiver)
+    try:
+        yield
+    finally:
+        for signal in signals:
+            signal.disconnect(receiver)
 
 
 def in_line(start: Start) -> tuple[Running, Any]:

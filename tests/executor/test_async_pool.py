@@ -14,7 +14,7 @@ from jobqueue.executor.running.async_runner import BodyThread
 from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Burst, Start, gates, on_postgresql, row_of, wait_for, wait_until
+from tests.executor.harness import Burst, Start, connected, gates, on_postgresql, row_of, wait_for, wait_until
 from tests.executor.test_connections import OF_THE_EXECUTOR, sessions
 
 pytestmark = on_postgresql
@@ -107,12 +107,9 @@ def test_receivers_of_the_start_of_an_async_task_may_block(burst: Burst) -> None
     def receiver(**_: Any) -> None:
         seen.append((threading.current_thread().name, Task.objects.running().count()))
 
-    task_started.connect(receiver)
-    try:
-        result = tasks.add_later.enqueue(1)
+    result = tasks.add_later.enqueue(1)
+    with connected(receiver, task_started):
         burst()
-    finally:
-        task_started.disconnect(receiver)
 
     assert row_of(result).status == Status.SUCCESSFUL
     ((thread, running),) = seen

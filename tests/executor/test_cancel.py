@@ -63,7 +63,7 @@ def test_a_running_body_is_stopped(start: Start, options: Any, body: Any, backen
 
 
 @pytest.mark.parametrize("body", [tasks.spin_at, tasks.wait_later])
-def test_a_notice_brings_a_cancel_at_once(start: Start, options: Any, body: Any) -> None:
+def test_notification_brings_a_cancel_at_once(start: Start, options: Any, body: Any) -> None:
     options(HEARTBEAT_TIMEOUT=86_400)  # the next beat is hours away
     result = body.enqueue("cancelled")
     wait_for_listener(start())

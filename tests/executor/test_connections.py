@@ -15,7 +15,17 @@ from django.db.backends.signals import connection_created
 from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql, row_of, wait_for, wait_until
+from tests.executor.harness import (
+    Burst,
+    Start,
+    connected,
+    gates,
+    on_both_databases,
+    on_postgresql,
+    row_of,
+    wait_for,
+    wait_until,
+)
 
 pytestmark = [on_postgresql, pytest.mark.slow]
 
@@ -80,11 +90,8 @@ def test_receivers_of_connections_set_up_the_session_of_each_task(burst: Burst, 
             cursor.execute("SET statement_timeout = 4321")
 
     results = tasks.look_at_session.enqueue_many([((), {})] * 3)
-    connection_created.connect(set_up)
-    try:
+    with connected(set_up, connection_created):
         burst(threads=1)
-    finally:
-        connection_created.disconnect(set_up)
 
     assert all("4321ms" in (row_of(result).return_value or []) for result in results)
 

@@ -14,11 +14,21 @@ from jobqueue.compat import PACKAGE, TaskResultStatus, task_finished, task_start
 from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql, row_of, wait_for, wait_until
+from tests.executor.harness import (
+    Burst,
+    Start,
+    connected,
+    gates,
+    on_both_databases,
+    on_postgresql,
+    row_of,
+    wait_for,
+    wait_until,
+)
 
 pytestmark = on_postgresql
 
-Told = list[Any]
+Announced = list[Any]
 
 
 # --- the context
@@ -71,26 +81,21 @@ def test_the_context_shows_the_task_as_it_is(burst: Burst) -> None:
 
 
 @pytest.fixture
-def heard() -> Iterator[Told]:
+def heard() -> Iterator[Announced]:
     """Return what both signals were sent with: (word, sender, result, status of the row)."""
-    heard: Told = []
+    heard: Announced = []
 
-    def on_start(sender: Any, task_result: Any, **_: Any) -> None:
-        heard.append(("started", sender, task_result, row_of(task_result).status))
+    def receiver(signal: Any, sender: Any, task_result: Any, **_: Any) -> None:
+        word = "started" if signal is task_started else "finished"
+        heard.append((word, sender, task_result, row_of(task_result).status))
 
-    def on_finish(sender: Any, task_result: Any, **_: Any) -> None:
-        heard.append(("finished", sender, task_result, row_of(task_result).status))
-
-    task_started.connect(on_start)
-    task_finished.connect(on_finish)
-    yield heard
-    task_started.disconnect(on_start)
-    task_finished.disconnect(on_finish)
+    with connected(receiver, task_started, task_finished):
+        yield heard
 
 
 @on_both_databases
 @pytest.mark.parametrize("body", [tasks.add, tasks.add_later])
-def test_receivers_hear_of_start_and_end(burst: Burst, heard: Told, body: Any, backend: str) -> None:
+def test_receivers_hear_of_start_and_end(burst: Burst, heard: Announced, body: Any, backend: str) -> None:
     result = body.using(backend=backend).enqueue(1, b=2)
 
     burst(backend=backend)
@@ -111,7 +116,7 @@ def test_receivers_hear_of_start_and_end(burst: Burst, heard: Told, body: Any, b
 
 
 @pytest.mark.parametrize("body", [tasks.fail, tasks.fail_later])
-def test_only_the_last_failure_is_the_end(burst: Burst, heard: Told, body: Any) -> None:
+def test_only_the_last_failure_is_the_end(burst: Burst, heard: Announced, body: Any) -> None:
     body.enqueue()
 
     burst()
@@ -138,7 +143,7 @@ def test_the_log_of_django_gets_the_exception(burst: Burst, caplog: pytest.LogCa
     assert first.tb_frame.f_code is tasks.fail.func.__code__
 
 
-def test_a_cancelled_task_ends_failed_for_receivers(start: Start, heard: Told) -> None:
+def test_a_cancelled_task_ends_failed_for_receivers(start: Start, heard: Announced) -> None:
     result = tasks.spin_at.enqueue("cancelled")
     running = start()
     gates["cancelled"].wait_for()
@@ -152,7 +157,7 @@ def test_a_cancelled_task_ends_failed_for_receivers(start: Start, heard: Told) -
     assert running.loop.counts.finished == 1
 
 
-def test_an_expired_task_has_an_end_without_a_start(burst: Burst, heard: Told) -> None:
+def test_an_expired_task_has_an_end_without_a_start(burst: Burst, heard: Announced) -> None:
     result = tasks.add.enqueue(1)
     Task.objects.update(expires_at=row_of(result).enqueued_at)
 
@@ -186,17 +191,14 @@ def break_the_connection(**_: Any) -> None:
 @pytest.mark.parametrize("receiver", [raise_an_error, raise_an_exit, leave_a_transaction_open, break_the_connection])
 def test_failing_receivers_do_not_affect_tasks(burst: Burst, signal: Any, body: Any, receiver: Any) -> None:
     results = body.enqueue_many([((), {})] * 3)
-    signal.connect(receiver)
-    try:
+    with connected(receiver, signal):
         running = burst(threads=1, async_slots=1)
-    finally:
-        signal.disconnect(receiver)
 
     assert [row_of(result).status for result in results] == [Status.SUCCESSFUL] * 3
     assert running.loop.counts.finished == 3
 
 
-def test_receivers_of_other_tasks_wait_for_no_body(start: Start, told: Told) -> None:
+def test_receivers_of_other_tasks_wait_for_no_body(start: Start, announced: Announced) -> None:
     """All worker threads are busy. The end of an async task is announced nevertheless."""
     tasks.wait_at.enqueue_many([(("long",), {})] * 2)
     start(threads=2)
@@ -204,22 +206,22 @@ def test_receivers_of_other_tasks_wait_for_no_body(start: Start, told: Told) -> 
 
     result = tasks.add_later.enqueue(1)
 
-    wait_for(lambda: [task_result.id for task_result in told] == [result.id])
+    wait_for(lambda: [task_result.id for task_result in announced] == [result.id])
     assert row_of(result).status == Status.SUCCESSFUL
 
 
 def test_with_too_many_left_to_tell_nothing_more_is_claimed(
-    start: Start, slow_receiver: Told, monkeypatch: pytest.MonkeyPatch
+    start: Start, slow_receiver: Announced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobqueue.executor.callbacks.MAX_BACKLOG", 2)
     monkeypatch.setattr("jobqueue.executor.pools.base.MAX_PREFETCH", 0)  # or one claim brings them all
     tasks.add_later.enqueue_many([((number,), {}) for number in range(12)])
 
     running = start(async_slots=2, burst=True)
-    most = 0
+    largest = 0
     while running.exit_code is None:
-        most = max(most, Task.objects.finished().count() - len(slow_receiver))
+        largest = max(largest, Task.objects.finished().count() - len(slow_receiver))
     running.join()
 
     assert len(slow_receiver) == 12
-    assert most <= 5
+    assert largest <= 5

@@ -28,9 +28,9 @@ from tests.executor import tasks
 from tests.executor.harness import DEADLINE, make_running, wait_for
 
 
-def run(hold: RunningTask, body: Callable[[], Any]) -> Returned | Raised:
+def run(running: RunningTask, body: Callable[[], Any]) -> Returned | Raised:
     limits = Limits(max_attempts=1, backoff=Backoff(), timeout=None)
-    attempt = Attempt(running=hold, connections=TaskConnections(), task=tasks.add, args=[], kwargs={}, limits=limits)
+    attempt = Attempt(running=running, connections=TaskConnections(), task=tasks.add, args=[], kwargs={}, limits=limits)
     return run_interruptibly(attempt, body)
 
 
@@ -38,20 +38,20 @@ def spin(until: Callable[[], bool] = lambda: False) -> str:
     deadline = time.monotonic() + DEADLINE
     while not until():
         if time.monotonic() > deadline:
-            return "nobody told me to stop"
+            return "not interrupted"
     return "done"
 
 
-class Teller(threading.Thread):
+class Interrupter(threading.Thread):
     """Does something as soon as a body runs."""
 
-    def __init__(self, hold: RunningTask, tell: Callable[[], Any]) -> None:
+    def __init__(self, running: RunningTask, tell: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
-        self._hold, self._tell = hold, tell
+        self._running, self._tell = running, tell
         self.start()
 
     def run(self) -> None:
-        while not self._hold.is_armed:
+        while not self._running.is_armed:
             time.sleep(0)
         self._tell()
 
@@ -61,19 +61,19 @@ def test_a_body_that_ends_by_itself_gives_its_result() -> None:
 
 
 def test_a_busy_body_is_interrupted() -> None:
-    hold = make_running()
-    Teller(hold, lambda: hold.interrupt(TaskTimeout))
+    running = make_running()
+    Interrupter(running, lambda: running.interrupt(TaskTimeout))
 
-    ending = run(hold, spin)
+    ending = run(running, spin)
 
     assert isinstance(ending, Raised)
     assert isinstance(ending.error, TaskTimeout)
-    assert not hold.is_armed
+    assert not running.is_armed
 
 
 def test_an_interruption_is_no_exception_to_a_body() -> None:
-    hold = make_running()
-    Teller(hold, lambda: hold.interrupt(TaskTimeout))
+    running = make_running()
+    Interrupter(running, lambda: running.interrupt(TaskTimeout))
 
     def body() -> str:
         while True:
@@ -82,14 +82,14 @@ def test_an_interruption_is_no_exception_to_a_body() -> None:
             except Exception:  # noqa: BLE001 - as people write it
                 continue
 
-    assert isinstance(run(hold, body), Raised)
+    assert isinstance(run(running, body), Raised)
 
 
 def test_interruption_before_the_start_prevents_the_start() -> None:
-    hold = make_running()
-    assert not hold.interrupt(TaskCancelled)
+    running = make_running()
+    assert not running.interrupt(TaskCancelled)
 
-    ending = run(hold, lambda: pytest.fail("started"))
+    ending = run(running, lambda: pytest.fail("started"))
 
     assert isinstance(ending, Raised)
     assert isinstance(ending.error, TaskCancelled)
@@ -97,25 +97,25 @@ def test_interruption_before_the_start_prevents_the_start() -> None:
 
 def test_the_first_reason_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "INTERRUPT_GAP_SECONDS", 0.0)
-    hold = make_running()
-    Teller(hold, lambda: (hold.interrupt(TaskTimeout), hold.interrupt(ShuttingDown)))
+    running = make_running()
+    Interrupter(running, lambda: (running.interrupt(TaskTimeout), running.interrupt(ShuttingDown)))
 
-    ending = run(hold, spin)
+    ending = run(running, spin)
 
-    assert hold.reason is TaskTimeout
+    assert running.reason is TaskTimeout
     assert isinstance(ending, Raised)
     assert isinstance(ending.error, TaskTimeout)
 
 
 def test_body_that_swallowed_an_interruption_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "INTERRUPT_GAP_SECONDS", 0.0)
-    hold = make_running()
+    running = make_running()
     swallowed = threading.Event()
 
     def tell_twice() -> None:
-        hold.interrupt(TaskTimeout)
+        running.interrupt(TaskTimeout)
         swallowed.wait(DEADLINE)
-        hold.interrupt(TaskTimeout)
+        running.interrupt(TaskTimeout)
 
     def body() -> None:
         try:
@@ -124,24 +124,24 @@ def test_body_that_swallowed_an_interruption_gets_another(monkeypatch: pytest.Mo
             swallowed.set()
         spin()
 
-    Teller(hold, tell_twice)
-    assert isinstance(run(hold, body), Raised)
+    Interrupter(running, tell_twice)
+    assert isinstance(run(running, body), Raised)
 
 
 def test_second_interruption_at_once_is_not_raised() -> None:
-    hold = make_running()
-    told: list[Any] = []
-    hold.arm(told.append)
+    running = make_running()
+    reasons: list[Any] = []
+    running.arm(reasons.append)
 
-    assert hold.interrupt(TaskTimeout)
-    assert hold.interrupt(ShuttingDown)
+    assert running.interrupt(TaskTimeout)
+    assert running.interrupt(ShuttingDown)
 
-    assert told == [TaskTimeout]
+    assert reasons == [TaskTimeout]
 
 
 def test_interrupted_body_may_return() -> None:
-    hold = make_running()
-    Teller(hold, lambda: hold.interrupt(TaskCancelled))
+    running = make_running()
+    Interrupter(running, lambda: running.interrupt(TaskCancelled))
 
     def body() -> str:
         try:
@@ -149,7 +149,7 @@ def test_interrupted_body_may_return() -> None:
         except TaskCancelled:
             return "saved what there was"
 
-    assert run(hold, body) == Returned("saved what there was")
+    assert run(running, body) == Returned("saved what there was")
 
 
 def test_a_failed_body_is_not_kept_alive_by_its_own_exception() -> None:
@@ -184,19 +184,19 @@ def test_an_interruption_right_behind_the_end_is_taken_back(monkeypatch: pytest.
         stop_thread(*arguments)
 
     monkeypatch.setattr(attempts, "stop_thread", stop_late)
-    hold = make_running()
-    teller = Teller(hold, lambda: hold.interrupt(TaskTimeout))
+    running = make_running()
+    teller = Interrupter(running, lambda: running.interrupt(TaskTimeout))
 
     def body() -> int:
-        while hold.reason is None:
+        while running.reason is None:
             time.sleep(0)
         is_over.set()
         return 7
 
-    assert run(hold, body) == Returned(7)
+    assert run(running, body) == Returned(7)
     assert sum(range(1000)) == 499_500  # byte codes between which a stray would arrive
     teller.join(DEADLINE)
-    others = threading.Thread(target=hold.interrupt, args=(TaskCancelled,), daemon=True)
+    others = threading.Thread(target=running.interrupt, args=(TaskCancelled,), daemon=True)
     others.start()
     others.join(DEADLINE)
     assert not others.is_alive()  # the lock is free
@@ -211,17 +211,17 @@ def test_no_interruption_arrives_once_a_body_is_over() -> None:
 
     def tell() -> None:
         while not is_over.is_set():
-            hold = current[0]
+            running = current[0]
             dawdle()
-            if hold is not None:
-                hold.interrupt(TaskTimeout)
+            if running is not None:
+                running.interrupt(TaskTimeout)
 
     def work() -> None:
         deadline = time.monotonic() + DEADLINE
         while len(endings) < 2500 and time.monotonic() < deadline:
-            hold = current[0] = make_running()
+            running = current[0] = make_running()
             try:
-                endings.append((hold, run(hold, dawdle)))
+                endings.append((running, run(running, dawdle)))
                 dawdle()
             except BaseException as stray:  # noqa: BLE001 - this is what must not be
                 strays.append(stray)
@@ -234,9 +234,9 @@ def test_no_interruption_arrives_once_a_body_is_over() -> None:
         thread.join(2 * DEADLINE)
 
     assert strays == []
-    kinds = {(hold.interrupted_at is not None, type(ending)) for hold, ending in endings}
+    kinds = {(running.interrupted_at is not None, type(ending)) for running, ending in endings}
     assert kinds >= {(True, Raised), (False, Returned)}
-    assert all(not hold.is_armed for hold, _ in endings)
+    assert all(not running.is_armed for running, _ in endings)
 
 
 def dawdle() -> None:

@@ -16,7 +16,7 @@ from tests.factories import TaskFactory
 pytestmark = on_postgresql
 
 
-def add_suspect(body: Any, *args: Any, backend: str = "default") -> Task:
+def add_isolated(body: Any, *args: Any, backend: str = "default") -> Task:
     return TaskFactory.create(
         using=backend, backend=backend, task_type=body.task_type, args=list(args), executor_losses=2, max_attempts=1
     )
@@ -30,17 +30,17 @@ def some_turns(running: Running) -> None:
 @on_both_databases
 @pytest.mark.parametrize("body", [tasks.wait_at, tasks.wait_later])
 def test_isolated_task_runs_alone_and_others_continue_after_it(start: Start, body: Any, backend: str) -> None:
-    suspect = add_suspect(body, "suspect", backend=backend)
+    isolated = add_isolated(body, "isolated", backend=backend)
     running = start(backend=backend, threads=4, poll_interval=0.05)
-    gates["suspect"].wait_for()
+    gates["isolated"].wait_for()
 
     others = tasks.add.using(backend=backend).enqueue_many([((number,), {}) for number in range(20)])
     others += tasks.add_later.using(backend=backend).enqueue_many([((number,), {}) for number in range(20)])
     some_turns(running)
 
-    assert list(running.holds) == [suspect.pk]
+    assert list(running.holds) == [isolated.pk]
     assert Task.objects.using(backend).ready().count() == 40
-    gates["suspect"].open()
+    gates["isolated"].open()
     wait_for(lambda: Task.objects.using(backend).successful().count() == 41)
 
 
@@ -48,7 +48,7 @@ def test_isolated_task_waits_for_running_tasks(start: Start) -> None:
     tasks.wait_at.enqueue("running")
     running = start(threads=4, poll_interval=0.05)
     gates["running"].wait_for()
-    suspect = add_suspect(tasks.wait_at, "suspect")
+    isolated = add_isolated(tasks.wait_at, "isolated")
     wait_for(lambda: running.loop._isolation.is_waiting)
 
     tasks.add.enqueue_many([((number,), {}) for number in range(20)])
@@ -56,15 +56,15 @@ def test_isolated_task_waits_for_running_tasks(start: Start) -> None:
     assert (len(running.holds), Task.objects.successful().count()) == (1, 0)
 
     gates["running"].open()
-    gates["suspect"].wait_for()
-    assert list(running.holds) == [suspect.pk]
-    gates["suspect"].open()
+    gates["isolated"].wait_for()
+    assert list(running.holds) == [isolated.pk]
+    gates["isolated"].open()
     wait_for(lambda: Task.objects.successful().count() == 22)
 
 
 def test_buffered_tasks_are_released_for_an_isolated_task(start: Start) -> None:
     running, result = in_line(start)
-    add_suspect(tasks.add, 1)
+    add_isolated(tasks.add, 1)
 
     wait_for(lambda: Task.objects.filter(pk=result.id, status=Status.READY).exists())
 
@@ -74,7 +74,7 @@ def test_buffered_tasks_are_released_for_an_isolated_task(start: Start) -> None:
 
 def test_one_after_the_other(start: Start) -> None:
     for _ in range(3):
-        add_suspect(tasks.add, 1)
+        add_isolated(tasks.add, 1)
     tasks.add.enqueue_many([((number,), {}) for number in range(20)])
 
     start()
@@ -84,7 +84,7 @@ def test_one_after_the_other(start: Start) -> None:
 
 def test_many_isolated_tasks_run_in_one_series(start: Start) -> None:
     for _ in range(60):
-        add_suspect(tasks.add, 1)
+        add_isolated(tasks.add, 1)
 
     start(poll_interval=3600.0)  # the end of one brings the next
 
@@ -96,19 +96,19 @@ def beside_a_long_task(start: Start) -> tuple[Running, Task]:
     tasks.wait_at.enqueue("long")
     running = start(threads=4)
     gates["long"].wait_for()
-    suspect = add_suspect(tasks.add, 1)
+    isolated = add_isolated(tasks.add, 1)
     wait_for(lambda: running.loop._isolation.is_waiting)
-    return running, suspect
+    return running, isolated
 
 
 def test_patience_with_long_tasks_has_an_end(start: Start, options: Options) -> None:
     options(HEARTBEAT_TIMEOUT=0.6)
-    _, suspect = beside_a_long_task(start)
+    _, isolated = beside_a_long_task(start)
 
     tasks.add.enqueue_many([((number,), {}) for number in range(20)])
 
     wait_for(lambda: Task.objects.successful().count() == 20)
-    assert Task.objects.get(pk=suspect.pk).status == Status.READY
+    assert Task.objects.get(pk=isolated.pk).status == Status.READY
 
 
 def test_process_that_gave_up_claims_the_isolated_task_when_idle(
@@ -116,9 +116,9 @@ def test_process_that_gave_up_claims_the_isolated_task_when_idle(
 ) -> None:
     monkeypatch.setattr(isolation, "GIVE_UP_TIMEOUTS", 1000)
     options(HEARTBEAT_TIMEOUT=0.6)
-    running, suspect = beside_a_long_task(start)
+    running, isolated = beside_a_long_task(start)
     wait_for(lambda: not running.loop._isolation.is_waiting, "the end of its patience")
-    assert Task.objects.get(pk=suspect.pk).status == Status.READY
+    assert Task.objects.get(pk=isolated.pk).status == Status.READY
 
     gates["long"].open()
 
@@ -127,7 +127,7 @@ def test_process_that_gave_up_claims_the_isolated_task_when_idle(
 
 def test_long_isolated_task_has_company_after_the_timeout(start: Start, options: Options) -> None:
     options(HEARTBEAT_TIMEOUT=0.6)
-    add_suspect(tasks.wait_at, "long")
+    add_isolated(tasks.wait_at, "long")
     start(threads=4)
     gates["long"].wait_for()
 
@@ -138,8 +138,8 @@ def test_long_isolated_task_has_company_after_the_timeout(start: Start, options:
 
 
 def test_isolated_task_claimed_elsewhere_is_not_waited_for(start: Start) -> None:
-    _, suspect = beside_a_long_task(start)
-    Task.objects.filter(pk=suspect.pk).update(status=Status.SUCCESSFUL)
+    _, isolated = beside_a_long_task(start)
+    Task.objects.filter(pk=isolated.pk).update(status=Status.SUCCESSFUL)
 
     tasks.add.enqueue_many([((number,), {}) for number in range(20)])
 

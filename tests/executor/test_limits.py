@@ -65,13 +65,13 @@ def test_process_respects_its_own_queue_limit(start: Start, backend: str) -> Non
 def test_short_tasks_of_a_limited_queue_are_not_claimed_ahead(start: Start) -> None:
     """No batch waits for the next poll."""
     api.limit("limited", 2)
-    most: Counter[str] = Counter()
+    largest: Counter[str] = Counter()
     is_over = threading.Event()
 
     def look() -> None:
         try:
             while not is_over.is_set():
-                most["running"] = max(most["running"], running("limited", "default"))
+                largest["running"] = max(largest["running"], running("limited", "default"))
         finally:
             connection.close()
 
@@ -86,7 +86,7 @@ def test_short_tasks_of_a_limited_queue_are_not_claimed_ahead(start: Start) -> N
         is_over.set()
         thread.join(DEADLINE)
 
-    assert 0 < most["running"] <= 2
+    assert 0 < largest["running"] <= 2
 
 
 @on_postgresql
@@ -134,9 +134,9 @@ def test_limit_is_seen_within_a_second(start: Start, backend: str) -> None:
     assert Queue.objects.using(backend).get().max_running is None
 
 
-@pytest.mark.parametrize("most", [0, -1, True, "3", 2.5, 2_147_483_648])
+@pytest.mark.parametrize("limit", [0, -1, True, "3", 2.5, 2_147_483_648])
 @pytest.mark.django_db
-def test_odd_limits_are_refused(most: Any) -> None:
+def test_odd_limits_are_refused(limit: Any) -> None:
     with pytest.raises(ValueError, match="max_running"):
-        api.limit("emails", most)
+        api.limit("emails", limit)
     assert not Queue.objects.exists()

@@ -35,24 +35,24 @@ def turns_of(running: Running, seconds: float = 0.8) -> float:
     return (running.loop.counts.turns - before) / (time.monotonic() - began_at)
 
 
-MOST_TURNS = 10  # a second: housekeeping, polls, and some slack
+MAX_TURNS = 10  # a second: housekeeping, polls, and some slack
 
 
-def test_an_idle_loop_rests(start: Start) -> None:
+def test_idle_loop_rests(start: Start) -> None:
     running = start(poll_interval=0.5)
 
-    assert turns_of(running) < MOST_TURNS
+    assert turns_of(running) < MAX_TURNS
     tasks.add.enqueue(1)
     wait_for(lambda: running.loop.counts.finished == 1)
-    assert turns_of(running) < MOST_TURNS
+    assert turns_of(running) < MAX_TURNS
 
 
-def test_a_loop_with_full_lanes_rests_though_more_waits(start: Start) -> None:
+def test_loop_rests_while_all_slots_are_busy(start: Start) -> None:
     tasks.wait_at.enqueue_many([(("full",), {})] * 10)
     running = start(threads=2, async_slots=1)
     gates["full"].wait_for(2)
 
-    assert turns_of(running) < MOST_TURNS
+    assert turns_of(running) < MAX_TURNS
 
 
 def test_loop_rests_while_an_isolated_task_waits(start: Start) -> None:
@@ -63,17 +63,17 @@ def test_loop_rests_while_an_isolated_task_waits(start: Start) -> None:
     tasks.add.enqueue_many([((number,), {}) for number in range(10)])
     wait_for(lambda: running.loop._isolation.is_waiting)
 
-    assert turns_of(running) < MOST_TURNS
+    assert turns_of(running) < MAX_TURNS
 
 
-def test_a_loop_rests_while_somebody_holds_a_due_row(start: Start) -> None:
+def test_loop_rests_while_a_due_row_is_locked(start: Start) -> None:
     result = tasks.add.using(run_after=timedelta(seconds=0.3)).enqueue(1)
     with transaction.atomic():
         Task.objects.select_for_update().get(pk=result.id)
         running = start()
         threading.Event().wait(0.5)
 
-        assert turns_of(running) < 3 * MOST_TURNS  # it looks again every 50 ms
+        assert turns_of(running) < 3 * MAX_TURNS  # it looks again every 50 ms
     wait_until(result, Status.SUCCESSFUL)
 
 
@@ -83,7 +83,7 @@ def test_loop_rests_while_it_is_paused(start: Start) -> None:
     wait_for(lambda: running.loop.is_paused, "the end of a claim that is under way")
     tasks.add.enqueue_many([((number,), {}) for number in range(10)])
 
-    assert turns_of(running) < MOST_TURNS
+    assert turns_of(running) < MAX_TURNS
     assert Task.objects.ready().count() == 10
 
 
@@ -97,7 +97,7 @@ def test_a_thousand_tasks_of_different_lengths_all_end(burst: Burst) -> None:
     assert running.loop.counts.finished == 1000
 
 
-def test_a_notice_is_taken_up_at_once(start: Start) -> None:
+def test_notification_is_followed_at_once(start: Start) -> None:
     running = start(poll_interval=3600.0)
     wait_for(lambda: running.process.listener is not None and running.process.listener.is_listening)
 
@@ -106,7 +106,7 @@ def test_a_notice_is_taken_up_at_once(start: Start) -> None:
         wait_until(result, Status.SUCCESSFUL)
 
 
-def test_no_notice_is_lost_under_load(start: Start) -> None:
+def test_no_notification_is_lost_under_load(start: Start) -> None:
     """Threads enqueue while the loop claims. No task waits for the next poll."""
     running = start(poll_interval=3600.0, threads=4)
     wait_for(lambda: running.process.listener is not None and running.process.listener.is_listening)

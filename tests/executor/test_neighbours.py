@@ -10,7 +10,7 @@ import pytest
 from jobqueue.compat import task_finished, task_started
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Burst, Start, gates, on_postgresql, row_of, wait_for, wait_until
+from tests.executor.harness import Burst, Start, connected, gates, on_postgresql, row_of, wait_for, wait_until
 
 pytestmark = on_postgresql
 
@@ -32,13 +32,8 @@ def test_context_of_a_receiver_is_not_seen_by_the_next_task(start: Start, body: 
         tasks.change_context("of a receiver")
 
     start(threads=1, async_slots=1)
-    for signal in (task_started, task_finished):
-        signal.connect(receiver)
-    try:
+    with connected(receiver, task_started, task_finished):
         wait_until(body.enqueue("ada"), Status.SUCCESSFUL)
-    finally:
-        for signal in (task_started, task_finished):
-            signal.disconnect(receiver)
 
     assert wait_until(body.enqueue("ada"), Status.SUCCESSFUL).return_value == CLEAN
 

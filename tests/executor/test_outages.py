@@ -156,16 +156,16 @@ def test_unknown_claim_is_released_when_it_appears(start: Start, options: Option
 @on_both_databases
 @pytest.mark.parametrize("body", [tasks.add, tasks.add_later])
 def test_commit_without_an_answer_is_announced_once(
-    start: Start, told: list[Any], caplog: pytest.LogCaptureFixture, body: Any, backend: str
+    start: Start, announced: list[Any], caplog: pytest.LogCaptureFixture, body: Any, backend: str
 ) -> None:
     running = start(backend=backend)
     trouble = Trouble(running)
     trouble.after("commit_and_claim", when=lambda answer, *_: bool(answer[0].done))
     results = body.using(backend=backend).enqueue_many([((number,), {}) for number in range(20)])
 
-    wait_for(lambda: len(told) == 20)
+    wait_for(lambda: len(announced) == 20)
 
-    assert sorted(task_result.id for task_result in told) == sorted(result.id for result in results)
+    assert sorted(task_result.id for task_result in announced) == sorted(result.id for result in results)
     assert {row_of(result).status for result in results} == {Status.SUCCESSFUL}
     assert trouble.is_over
     assert (running.loop.counts.finished, running.loop.counts.lost) == (20, 0)
@@ -173,14 +173,14 @@ def test_commit_without_an_answer_is_announced_once(
 
 
 @pytest.mark.parametrize("body", [tasks.fail, tasks.fail_later])
-def test_retry_without_an_answer_counts_once(start: Start, told: list[Any], body: Any) -> None:
+def test_retry_without_an_answer_counts_once(start: Start, announced: list[Any], body: Any) -> None:
     """When the loop reads the row, the task is due again, or claimed again."""
     running = start()
     trouble = Trouble(running)
     trouble.after("commit_and_claim", 5, when=lambda answer, *_: bool(answer[0].done))
     results = body.enqueue_many([((), {})] * 10)
 
-    wait_for(lambda: len(told) == 10)
+    wait_for(lambda: len(announced) == 10)
 
     assert {(row_of(result).status, row_of(result).attempts) for result in results} == {(Status.FAILED, 2)}
     assert {len(row_of(result).errors) for result in results} == {2}
@@ -189,7 +189,7 @@ def test_retry_without_an_answer_counts_once(start: Start, told: list[Any], body
 
 
 def test_the_outcome_of_a_replaced_claim_is_dropped(
-    start: Start, told: list[Any], caplog: pytest.LogCaptureFixture
+    start: Start, announced: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     result = tasks.wait_at.enqueue("stale")
     running = start()
@@ -200,7 +200,7 @@ def test_the_outcome_of_a_replaced_claim_is_dropped(
     wait_for(lambda: running.loop.counts.lost == 1)
 
     assert (row_of(result).status, row_of(result).return_value) == (Status.RUNNING, None)
-    assert (told, running.holds) == ([], {})
+    assert (announced, running.holds) == ([], {})
     (record,) = [record for record in caplog.records if "commit_rejected" in record.getMessage()]
     assert (record.levelno, record.__dict__["task_id"]) == (logging.WARNING, result.id)
 
@@ -210,7 +210,7 @@ def test_the_outcome_of_a_replaced_claim_is_dropped(
 )
 @pytest.mark.parametrize("order", [("again 1", "again 2"), ("again 2", "again 1")], ids=["first", "last"])
 def test_outcome_of_an_earlier_claim_of_this_process_is_dropped(
-    start: Start, told: list[Any], order: tuple[str, str], change: dict[str, int]
+    start: Start, announced: list[Any], order: tuple[str, str], change: dict[str, int]
 ) -> None:
     """This process claims the task again, while its first body still runs."""
     result = tasks.wait_at_one_of.enqueue("again")
@@ -226,10 +226,10 @@ def test_outcome_of_an_earlier_claim_of_this_process_is_dropped(
 
     assert wait_until(result, Status.SUCCESSFUL).return_value == 2
     assert (counts.lost, counts.finished, running.holds) == (1, 1, {})
-    wait_for(lambda: len(told) == 1)
+    wait_for(lambda: len(announced) == 1)
 
 
-def test_sessions_terminated_repeatedly_lose_nothing(start: Start, told: list[Any]) -> None:
+def test_sessions_terminated_repeatedly_lose_nothing(start: Start, announced: list[Any]) -> None:
     running = start(threads=4, poll_interval=0.05)
     results = tasks.add.enqueue_many([((number,), {}) for number in range(400)])
     results += tasks.add_later.enqueue_many([((number,), {}) for number in range(100)])
@@ -243,9 +243,9 @@ def test_sessions_terminated_repeatedly_lose_nothing(start: Start, told: list[An
         finished = running.loop.counts.finished
         wait_for(lambda finished=finished: running.loop.counts.finished > finished or finished == 500)  # type: ignore[misc]
 
-    wait_for(lambda: len(told) >= 500)
+    wait_for(lambda: len(announced) >= 500)
     assert {row_of(result).status for result in results} == {Status.SUCCESSFUL}
-    assert len({task_result.id for task_result in told}) == len(told) == 500
+    assert len({task_result.id for task_result in announced}) == len(announced) == 500
     assert {row_of(result).attempts for result in results} == {0}
 
 
@@ -263,7 +263,7 @@ def test_process_with_a_crashed_loop_logs_it(start: Start, caplog: pytest.LogCap
     running.loop.failure = None  # as expected
 
 
-def test_a_row_that_somebody_holds_delays_only_its_own_task(start: Start) -> None:
+def test_locked_row_delays_only_its_own_task(start: Start) -> None:
     held, others = tasks.wait_at.enqueue("held"), [tasks.wait_at.enqueue("others") for _ in range(3)]
     running = start(threads=4)
     gates["held"].wait_for(1)

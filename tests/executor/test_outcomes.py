@@ -29,7 +29,6 @@ pytestmark = on_postgresql
 
 RESOLUTION = 0.001  # of SQLite's clock
 BODIES = [tasks.fail, tasks.fail_later]
-STRANGE = ["no message", "weird", "weird exit", "circle", "group", "groups", "unstorable", "stop"]
 
 
 def moments(row: Task) -> list[Any]:
@@ -73,21 +72,12 @@ def test_every_failed_attempt_leaves_its_traceback(burst: Burst, body: Any, back
     assert [error["attempt"] for error in row.errors] == [1, 2]
     assert [error["message"] for error in row.errors] == ["as asked"] * 2
     assert [error["exception_class_path"] for error in row.errors] == ["builtins.ValueError"] * 2
-    assert len(row.worker_ids) == 2
-    assert running.loop.counts.finished == 1
-
-
-@pytest.mark.parametrize("body", BODIES)
-def test_a_traceback_begins_with_the_body(burst: Burst, body: Any) -> None:
-    result = body.enqueue()
-
-    burst()
-
-    traceback = row_of(result).errors[0]["traceback"]
-    first_frame = traceback.splitlines()[1]
-    assert "tests/executor/tasks.py" in first_frame
+    traceback = row.errors[0]["traceback"]
+    assert "tests/executor/tasks.py" in (first_frame := traceback.splitlines()[1])
     assert f"in {body.name}" in first_frame
     assert traceback.endswith("ValueError: as asked\n")
+    assert len(row.worker_ids) == 2
+    assert running.loop.counts.finished == 1
 
 
 @pytest.mark.parametrize("body", BODIES)

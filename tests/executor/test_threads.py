@@ -13,7 +13,7 @@ from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.exit_status import EXIT_INTERNAL
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Running, Start, gates, on_postgresql, wait_for, wait_until
+from tests.executor.harness import Running, Start, connected, gates, on_postgresql, wait_for, wait_until
 
 pytestmark = on_postgresql
 
@@ -89,16 +89,11 @@ def test_readyz_reports_a_hanging_receiver(start: Start) -> None:
     def receiver(**_: Any) -> None:
         gates["receiver"].pass_through()
 
-    task_finished.connect(receiver)
-    try:
-        running = start(threads=1)
-        tasks.wait_at.enqueue_many([(("gate",), {})] * 2)  # the worker is busy, and does not help
-        gates["gate"].wait_for()
+    with connected(receiver, task_finished):
+        running = start()
         tasks.add_later.enqueue(1)
         gates["receiver"].wait_for()
 
         (what,) = wait_for(lambda: [*running.loop.blocked(0.05)])
         assert what.startswith("A receiver of task signals has been running for")
-    finally:
         gates.open_all()
-        task_finished.disconnect(receiver)

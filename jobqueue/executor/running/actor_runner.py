@@ -181,7 +181,7 @@ def wake_columns(decision: Sleep | Suspend) -> dict[str, Any]:
     )
 
 
-def recheck_columns(alarm: Mapping[str, Any], claimed: ClaimedTask, longest_seconds: float) -> dict[str, Any]:
+def recheck_columns(wake: Mapping[str, Any], claimed: ClaimedTask, longest_seconds: float) -> dict[str, Any]:
     """
     Poll again for messages that were left, after a wait that doubles each time. This prevents a hot loop.
 
@@ -191,7 +191,7 @@ def recheck_columns(alarm: Mapping[str, Any], claimed: ClaimedTask, longest_seco
         "unread_polls": claimed.unread_polls + 1,
         "recheck_seconds": wait_after(claimed.unread_polls, longest_seconds),
     }
-    if "wake_after_seconds" in alarm and not claimed.timed_out:
+    if "wake_after_seconds" in wake and not claimed.timed_out:
         columns["wake_at"] = claimed.timeout_at
     return columns
 
