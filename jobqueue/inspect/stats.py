@@ -35,6 +35,8 @@ class ExecutorState(StrEnum):
     def of(cls, executor: Executor, silent_seconds: float, timeout_seconds: float) -> ExecutorState:
         if executor.state != Executor.State.STOPPED and silent_seconds > timeout_seconds:
             return cls.NOT_RESPONDING
+        if executor.state == Executor.State.DRAINING:
+            return cls.STOPPING
         return cls.ALIVE if executor.state == Executor.State.RUNNING else cls[executor.state]
 
 
