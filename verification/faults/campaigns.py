@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,6 @@ from verification.faults.environment import FaultEnvironment
 from verification.faults.fault_runner import FaultRunner, Figures, Plan
 from verification.faults.pgbouncer import PROGRAM, Mode
 
-Run = Callable[[FaultEnvironment, int], Figures]
 DURABLE: Mapping[str, str] = {
     "fsync": "on",
     "synchronous_commit": "on",
@@ -25,18 +24,24 @@ class Campaign:
     """
     A series of faults on a running queue.
 
-    title: its row in the table. is_timed: compare its restarts with the promise. leaves_a_rescuer: an executor that
-    may rescue is always alive; otherwise the times of restarts mean nothing. every: 5 means each fifth seed, from the
-    first one. pooler_mode: run PgBouncer in front of the server in this mode.
+    title: its row in the table. faults: a plan, or the name of a fault that runs at each failpoint. is_timed: compare
+    its restarts with the promise. leaves_a_rescuer: an executor that may rescue is always alive; otherwise the times
+    of restarts mean nothing. every: 5 means each fifth seed, from the first one. pooler_mode: run PgBouncer in front
+    of the server in this mode.
     """
 
     title: str
-    run: Run
+    faults: Plan | str
     options: Mapping[str, Any] = field(default_factory=dict)
     is_timed: bool = False
     leaves_a_rescuer: bool = True
     every: int = 1
     pooler_mode: Mode | None = None
+
+    def run(self, env: FaultEnvironment, seed: int) -> Figures:
+        if isinstance(self.faults, Plan):
+            return FaultRunner(env, seed, self.faults).run()
+        return points.run_at_points(env, seed, self.faults)
 
     @property
     def can_run(self) -> bool:
@@ -44,17 +49,9 @@ class Campaign:
         return self.pooler_mode is None or PROGRAM is not None
 
 
-def storm(plan: Plan) -> Run:
-    return lambda env, seed: FaultRunner(env, seed, plan).run()
-
-
-def at_each_point(fault: str) -> Run:
-    return lambda env, seed: points.run_at_points(env, seed, fault)
-
-
 def restarts_behind_pooler(title: str, mode: Mode, times: int, gap_seconds: tuple[float, float]) -> Campaign:
     plan = Plan({"restart_behind_pooler": times}, gap_seconds=gap_seconds, behind_proxy=0.0)
-    return Campaign(title, storm(plan), pooler_mode=mode)
+    return Campaign(title, plan, pooler_mode=mode)
 
 
 MODES: tuple[Mode, ...] = ("session", "transaction")
@@ -63,96 +60,88 @@ AS_IT_COMES: Mapping[str, Any] = {"max_executor_losses": None}
 QUICK = {
     "kills": Campaign(
         "100 executors killed, 5 frozen, 5 senders killed",
-        storm(
-            Plan(
-                {"kill_executor": 100, "freeze_executor": 5, "kill_sender": 5},
-                together=8,  # new executors then start, and are ready before the rescue
-                pause_seconds=1.5,
-                strength=16,
-                serving=16,
-                spared=3,
-                flags=("--threads", "2", "--async-slots", "2"),
-            )
+        Plan(
+            {"kill_executor": 100, "freeze_executor": 5, "kill_sender": 5},
+            together=8,  # new executors then start, and are ready before the rescue
+            pause_seconds=1.5,
+            strength=16,
+            serving=16,
+            spared=3,
+            flags=("--threads", "2", "--async-slots", "2"),
         ),
         is_timed=True,
     ),
     "server": Campaign(
         "the server killed and its sessions ended, COMMITs cut",
-        storm(
-            Plan(
-                {
-                    "kill_postmaster": 2,
-                    "kill_backend": 5,
-                    "terminate_session": 20,
-                    "cut_before_commit": 10,
-                    "cut_after_commit": 10,
-                    "reset_network": 2,
-                },
-                pause_seconds=0.0,
-            )
+        Plan(
+            {
+                "kill_postmaster": 2,
+                "kill_backend": 5,
+                "terminate_session": 20,
+                "cut_before_commit": 10,
+                "cut_after_commit": 10,
+                "reset_network": 2,
+            },
+            pause_seconds=0.0,
         ),
     ),
     "logins": Campaign(
         "new connections cut after their login",
-        storm(Plan({"cut_after_login": 2}, gap_seconds=(2.0, 3.0), behind_proxy=1.0)),
+        Plan({"cut_after_login": 2}, gap_seconds=(2.0, 3.0), behind_proxy=1.0),
     ),
     **{
         f"pooler-{mode}": restarts_behind_pooler(f"the server restarted behind PgBouncer, {mode} mode", mode, 2, (2, 3))
         for mode in MODES
     },
-    "kill-points": Campaign("an executor killed at each failpoint", at_each_point("kill"), PRUNING),
+    "kill-points": Campaign("an executor killed at each failpoint", "kill", PRUNING),
     "poison": Campaign(
-        "tasks that kill their process", storm(Plan({"poison": 3}, pause_seconds=1.0)), AS_IT_COMES, is_timed=True
+        "tasks that kill their process", Plan({"poison": 3}, pause_seconds=1.0), AS_IT_COMES, is_timed=True
     ),
 }
 # Counts per seed. 20 seeds inject more than ten times the faults of QUICK.
 FULL = {
     "kill": Campaign(
         "executor SIGKILL, one at a time",
-        storm(Plan({"kill_executor": 10}, gap_seconds=(2.0, 4.0))),
+        Plan({"kill_executor": 10}, gap_seconds=(2.0, 4.0)),
         is_timed=True,
     ),
     "kills": Campaign(
         "executor SIGKILL, three at a time, several times a second",
-        storm(Plan({"kill_executor": 45}, together=3)),
+        Plan({"kill_executor": 45}, together=3),
     ),
     "poison": Campaign(
         "task that kills its process until `MAX_EXECUTOR_LOSSES` (default: 3) is reached",
-        storm(Plan({"poison": 3})),
+        Plan({"poison": 3}),
         AS_IT_COMES,
         is_timed=True,
     ),
-    "senders": Campaign("sender SIGKILL", storm(Plan({"kill_sender": 10}, pause_seconds=0.0))),
+    "senders": Campaign("sender SIGKILL", Plan({"kill_sender": 10}, pause_seconds=0.0)),
     "zombies": Campaign(
         "executor frozen for 1.5 to 3 timeouts, then resumed",
-        storm(Plan({"freeze_executor": 3}, gap_seconds=(0.2, 1.0))),
+        Plan({"freeze_executor": 3}, gap_seconds=(0.2, 1.0)),
     ),
     "hold": Campaign(
         "executor SIGKILL beside a sender's transaction open for 60 s",
-        storm(Plan({"hold_transaction": 1, "kill_executor": 15}, gap_seconds=(2.0, 4.0))),
+        Plan({"hold_transaction": 1, "kill_executor": 15}, gap_seconds=(2.0, 4.0)),
         is_timed=True,
     ),
-    "postmaster": Campaign(
-        "postmaster SIGKILL and restart", storm(Plan({"kill_postmaster": 2}, gap_seconds=(1.0, 3.0)))
-    ),
-    "backends": Campaign(
-        "backend SIGKILL (all sessions end)", storm(Plan({"kill_backend": 3}, gap_seconds=(0.5, 2.0)))
-    ),
-    "sessions": Campaign("session ended by pg_terminate_backend", storm(Plan({"terminate_session": 20}))),
+    "postmaster": Campaign("postmaster SIGKILL and restart", Plan({"kill_postmaster": 2}, gap_seconds=(1.0, 3.0))),
+    "backends": Campaign("backend SIGKILL (all sessions end)", Plan({"kill_backend": 3}, gap_seconds=(0.5, 2.0))),
+    "sessions": Campaign("session ended by pg_terminate_backend", Plan({"terminate_session": 20})),
     "outage": Campaign(
         "outage of three timeouts, then executor SIGKILL",
-        storm(Plan({"outage": 1, "kill_executor": 2}, gap_seconds=(3.0, 5.0))),
+        Plan({"outage": 1, "kill_executor": 2}, gap_seconds=(3.0, 5.0)),
         is_timed=True,
     ),
-    "cut-before": Campaign("connection cut before COMMIT arrives", storm(Plan({"cut_before_commit": 20}))),
-    "cut-after": Campaign("connection cut before COMMIT is answered", storm(Plan({"cut_after_commit": 20}))),
+    "cut-before": Campaign("connection cut before COMMIT arrives", Plan({"cut_before_commit": 20})),
+    "cut-after": Campaign("connection cut before COMMIT is answered", Plan({"cut_after_commit": 20})),
     "network": Campaign(
         "network reset, slow with a reset, or dropping all packets for 1.5 timeouts",
-        storm(Plan({"reset_network": 5, "slow_network": 2, "black_hole": 1}, gap_seconds=(0.2, 1.0))),
+        Plan({"reset_network": 5, "slow_network": 2, "black_hole": 1}, gap_seconds=(0.2, 1.0)),
     ),
     "logins": Campaign(
         "new connections cut right after their login, for 1 to 3 s",
-        storm(Plan({"cut_after_login": 5}, gap_seconds=(2.0, 4.0), behind_proxy=1.0)),
+        Plan({"cut_after_login": 5}, gap_seconds=(2.0, 4.0), behind_proxy=1.0),
     ),
     **{
         f"pooler-{mode}": restarts_behind_pooler(
@@ -162,12 +151,10 @@ FULL = {
     },
     "disk": Campaign(
         "tables that cannot grow for a second or two (a trigger's SQLSTATE 53100)",
-        storm(Plan({"full_disk": 5}, gap_seconds=(0.5, 2.0))),
+        Plan({"full_disk": 5}, gap_seconds=(0.5, 2.0)),
     ),
     **{
-        f"{fault}-points": Campaign(
-            title, at_each_point(fault), PRUNING, leaves_a_rescuer=False, every=2 if fault == "kill" else 5
-        )
+        f"{fault}-points": Campaign(title, fault, PRUNING, leaves_a_rescuer=False, every=2 if fault == "kill" else 5)
         for fault, title in {
             "kill": "executor SIGKILL at each failpoint",
             "freeze": "executor frozen at each failpoint for 1.5 timeouts",

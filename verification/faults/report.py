@@ -18,7 +18,7 @@ TIMEOUT_SECONDS = float(OPTIONS["HEARTBEAT_TIMEOUT"])
 LATEST_SECONDS = TIMEOUT_SECONDS + 2.0  # the promise about restarts
 
 OLD_CHAPTER = re.compile(
-    r"^## Campaigns\n\nMachine: (?P<machine>.*?)\.\s`HEARTBEAT_TIMEOUT` .*?\n(?P<remark>.*?)\n\n\|",
+    r"^## Campaigns\n\nMachine: (?P<machine>.*?)\.\s`HEARTBEAT_TIMEOUT` is \S+ s\.\s(?P<remark>.*?)\n\n\|",
     re.MULTILINE | re.DOTALL,
 )
 HEAD = ["fault", "times", "tasks", "messages", "rescued", "lost", "doubled", "stolen", "other", "restart, s", "seeds"]

@@ -11,13 +11,14 @@ import pytest
 
 from verification.faults import attempts, campaigns
 from verification.faults.campaigns import Campaign
+from verification.faults.fault_runner import FaultRunner, Plan
 
 
 @pytest.mark.parametrize("error", [AssertionError("lost"), FileNotFoundError("/proc/1/fd"), KeyError("code")])
 def test_any_error_of_a_run_is_reported_with_the_command_to_repeat_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, error: Exception
 ) -> None:
-    def fail(env: Any, seed: int) -> Any:
+    def fail(*_: object) -> None:
         raise error
 
     @contextmanager
@@ -25,7 +26,8 @@ def test_any_error_of_a_run_is_reported_with_the_command_to_repeat_it(
         yield SimpleNamespace(log=tmp_path / "log")
 
     (tmp_path / "log").touch()
-    monkeypatch.setattr(campaigns, "ALL", {"broken": Campaign("", fail)})
+    monkeypatch.setattr(campaigns, "ALL", {"broken": Campaign("", Plan({}))})
+    monkeypatch.setattr(FaultRunner, "run", fail)
     monkeypatch.setattr(attempts, "fault_environment", stand_in)
     monkeypatch.setattr(attempts, "throwaway_cluster", stand_in)
 
