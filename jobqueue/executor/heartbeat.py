@@ -37,13 +37,13 @@ class Heartbeat(threading.Thread):
         self,
         engine: Engine,
         executor_info: Callable[[], ExecutorInfo],
-        holds: RunningTasks,
+        running_tasks: RunningTasks,
         database_state: DatabaseState,
         connection: GuardedConnection,
         on_first_beat: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)
-        self._engine, self._executor_info, self._holds = engine, executor_info, holds
+        self._engine, self._executor_info, self._running_tasks = engine, executor_info, running_tasks
         self._database_state, self._connection = database_state, connection
         self._on_first_beat = on_first_beat
         self._timeout = engine.options.heartbeat_timeout
@@ -147,7 +147,7 @@ class Heartbeat(threading.Thread):
 
     def beat(self) -> None:
         """Send one heartbeat. Raises django.db.Error."""
-        began, before = time.monotonic(), self._holds.snapshot()
+        began, before = time.monotonic(), self._running_tasks.snapshot()
         with self._connection:
             failpoint("heartbeat.before")
             held = self._engine.heartbeat(self._executor_info())
@@ -192,20 +192,20 @@ class Heartbeat(threading.Thread):
 
     def _compare(self, before: Mapping[UUID, RunningTask], held: Mapping[UUID, OwnedTask]) -> None:
         """Interrupt tasks that are to be cancelled, and tasks with a lost claim."""
-        for pk, hold in before.items():
+        for pk, running in before.items():
             match held.get(pk):
                 case OwnedTask(claim_number=number, is_cancel_requested=requested) if (
-                    number == hold.claimed.claim_number
+                    number == running.claimed.claim_number
                 ):
-                    if requested and hold.reason is None:
-                        hold.interrupt(TaskCancelled)
-                case _ if hold.is_armed and hold.reason is None and hold.interrupt(ClaimLost):
+                    if requested and running.reason is None:
+                        running.interrupt(TaskCancelled)
+                case _ if running.is_armed and running.reason is None and running.interrupt(ClaimLost):
                     # A task that was committed just now is missing, too, but is no longer armed.
-                    logger.warning("task.claim_lost task=%s id=%s", printable(hold.claimed.task_type), pk)
+                    logger.warning("task.claim_lost task=%s id=%s", printable(running.claimed.task_type), pk)
 
     def _find_unknown_claims(self, held: Sequence[OwnedTask]) -> None:
         """Find claims that this process does not know. After one heartbeat the answer may still be on its way."""
-        unknown = {(task.id, task.claim_number) for task in held if task.id not in self._holds}
+        unknown = {(task.id, task.claim_number) for task in held if task.id not in self._running_tasks}
         self.has_unknown_claims = not unknown.isdisjoint(self._unknown)
         self._unknown = unknown
 

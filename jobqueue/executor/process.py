@@ -21,16 +21,9 @@ from django.db import connections
 from jobqueue import __version__
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import ShuttingDown
+from jobqueue.executor import exit_status as codes
 from jobqueue.executor.database.connection import DatabaseState, GuardedConnection, connect_once
-from jobqueue.executor.exit_status import (
-    EXIT_INTERNAL,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_QUIT,
-    EXIT_REPLACE,
-    EXIT_UNAVAILABLE,
-    exit_now,
-)
+from jobqueue.executor.exit_status import exit_now
 from jobqueue.executor.health.status import HealthMonitor, HealthReporter, HealthStatus, stall_limit
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.listener import Listener
@@ -85,23 +78,23 @@ class ExecutorProcess:
 
     def _build_parts(self, report_health: Callable[[HealthStatus], None] | None) -> None:
         options, database = self.engine.options, self.engine.database
-        self._holds = RunningTasks(self.engine)
+        self._running_tasks = RunningTasks(self.engine)
         self._database_state = DatabaseState()
         limit = max(2.0, options.heartbeat_timeout * 2 / 3)
         of_loop = GuardedConnection("loop", database, limit, prepares=True)
         of_heartbeat = GuardedConnection("heartbeat", database, limit / 2)
         self._heartbeat = Heartbeat(
-            self.engine, self.executor_info, self._holds, self._database_state, of_heartbeat, self._signals.wake
+            self.engine, self.executor_info, self._running_tasks, self._database_state, of_heartbeat, self._signals.wake
         )
         grace = max(STEP_SECONDS, self.settings.shutdown_timeout)
         self._watchdog = Watchdog(
-            self._holds, self._heartbeat, (of_loop, of_heartbeat), grace, self._on_stuck, self._on_failure
+            self._running_tasks, self._heartbeat, (of_loop, of_heartbeat), grace, self._on_stuck, self._on_failure
         )
         identity = ExecutorIdentity(engine=self.engine, executor_id=self.executor_id, name=self.name)
         self.loop = ExecutorLoop(
             self.settings,
             identity,
-            running_tasks=self._holds,
+            running_tasks=self._running_tasks,
             heartbeat=self._heartbeat,
             database=self._database_state,
             connection=of_loop,
@@ -165,7 +158,7 @@ class ExecutorProcess:
                     self.settings.connect_timeout,
                     problem or self._heartbeat.problem,
                 )
-                self._exit_code = EXIT_UNAVAILABLE
+                self._exit_code = codes.EXIT_UNAVAILABLE
                 return False
             self._handle(self._signals.read(min(1.0, max(0.01, give_up_at - time.monotonic()))))
         return False
@@ -192,22 +185,16 @@ class ExecutorProcess:
         self._watchdog.stop()
         self._reporter.stop()
         self.has_live_threads = not has_ended or self._heartbeat.is_alive()
-        counts = self.loop.counts
-        logger.info(
-            "executor.stopped executor=%s finished=%d lost=%d undelivered=%d",
-            self.name,
-            counts.finished,
-            counts.lost,
-            counts.undelivered,
-        )
+        counts = (self.loop.counts.finished, self.loop.counts.lost, self.loop.counts.undelivered)
+        logger.info("executor.stopped executor=%s finished=%d lost=%d undelivered=%d", self.name, *counts)
         return self._code()
 
     def _code(self) -> int:
         if self.loop.failure is not None:
-            return EXIT_INTERNAL
+            return codes.EXIT_INTERNAL
         if self._exit_code is not None:
             return self._exit_code
-        return EXIT_REPLACE if self._is_replace_requested and not self._is_stop_requested else EXIT_OK
+        return codes.EXIT_REPLACE if self._is_replace_requested and not self._is_stop_requested else codes.EXIT_OK
 
     # --- requests, from any thread
 
@@ -260,7 +247,7 @@ class ExecutorProcess:
             next(self._steps)()
 
     def _interrupt_tasks(self) -> None:
-        count = sum(hold.interrupt(ShuttingDown) for hold in self._holds.snapshot().values())
+        count = sum(running.interrupt(ShuttingDown) for running in self._running_tasks.snapshot().values())
         if count:
             logger.warning("executor.interrupting tasks=%d", count)
 
@@ -270,7 +257,9 @@ class ExecutorProcess:
         self.loop.abandon()
 
     def _give_up(self) -> NoReturn:
-        logger.error("executor.release_failed tasks=%d hint=Other executors will rescue them.", len(self._holds))
+        logger.error(
+            "executor.release_failed tasks=%d hint=Other executors will rescue them.", len(self._running_tasks)
+        )
         exit_now(self._code())
 
     # --- events
@@ -279,21 +268,20 @@ class ExecutorProcess:
         self._has_loop_ended = True
         self._signals.wake()
 
-    def _on_stuck(self, hold: RunningTask) -> None:
+    def _on_stuck(self, running: RunningTask) -> None:
         """Drain, and be replaced: only the end of the process ends a thread. The claim ends with the process."""
-        if hold.id not in self.loop.abandoned_tasks:
+        if running.id not in self.loop.abandoned_tasks:
+            names = printable(running.claimed.task_type), running.id
             logger.error(
-                "executor.stuck task=%s id=%s hint=The task does not stop. This process will be replaced.",
-                printable(hold.claimed.task_type),
-                hold.id,
+                "executor.stuck task=%s id=%s hint=The task does not stop. This process will be replaced.", *names
             )
-        self.loop.abandon_task(hold)
+        self.loop.abandon_task(running)
         self._is_replace_requested = True
         self._drain()
 
     def _on_failure(self, failure: BaseException) -> NoReturn:
         logger.critical("executor.failed error=%s", first_line_of(failure))
-        exit_now(EXIT_INTERNAL)
+        exit_now(codes.EXIT_INTERNAL)
 
     def _handle(self, events: bytes) -> None:
         for number in events:
@@ -305,9 +293,9 @@ class ExecutorProcess:
                         logger.warning("executor.stopping hint=%s", CTRL_C_AGAIN)
                     self.stop()
                 case signal.SIGTERM | signal.SIGHUP | signal.SIGINT:
-                    self.abort(EXIT_INTERRUPTED if number == signal.SIGINT else None)
+                    self.abort(codes.EXIT_INTERRUPTED if number == signal.SIGINT else None)
                 case signal.SIGQUIT:
-                    self.abort(EXIT_QUIT)
+                    self.abort(codes.EXIT_QUIT)
                 case signal.SIGTSTP | signal.SIGCONT:
                     self.loop.set_paused(number == signal.SIGTSTP)
                 case signal.SIGUSR1:
@@ -323,7 +311,7 @@ class ExecutorProcess:
             return
         faulthandler.dump_traceback(file=out, all_threads=True)
         now = time.monotonic()
-        for hold in self._holds.snapshot().values():
-            state = f"{now - hold.started_at:.1f} s" if hold.started_at is not None else "waiting"
-            out.write(f"{hold.id} {hold.claimed.task_type} {hold.claimed.queue_name} {state}\n")
+        for running in self._running_tasks.snapshot().values():
+            state = f"{now - running.started_at:.1f} s" if running.started_at is not None else "waiting"
+            out.write(f"{running.id} {running.claimed.task_type} {running.claimed.queue_name} {state}\n")
         out.flush()

@@ -24,7 +24,7 @@ class Watchdog(threading.Thread):
 
     def __init__(
         self,
-        holds: RunningTasks,
+        running_tasks: RunningTasks,
         heartbeat: Heartbeat,
         connections: Iterable[GuardedConnection],
         grace_seconds: float,
@@ -32,7 +32,7 @@ class Watchdog(threading.Thread):
         on_failure: Callable[[BaseException], None],
     ) -> None:
         super().__init__(name="watchdog", daemon=True)
-        self._holds, self._heartbeat, self._connections = holds, heartbeat, list(connections)
+        self._running_tasks, self._heartbeat, self._connections = running_tasks, heartbeat, list(connections)
         self._grace = grace_seconds
         self._on_stuck, self._on_failure = on_stuck, on_failure
         self._woken = threading.Event()
@@ -60,28 +60,28 @@ class Watchdog(threading.Thread):
         """Check once. Return the seconds until the next check."""
         now = time.monotonic()
         wait = LOOK_SECONDS
-        for hold in self._holds.snapshot().values():
-            if not hold.is_armed:
+        for running in self._running_tasks.snapshot().values():
+            if not running.is_armed:
                 continue
-            if hold.reason is not None:
-                self._check_interrupted(hold, now)
-            elif hold.deadline_at is not None and hold.deadline_at <= now:
-                hold.interrupt(TaskTimeout)
-            elif hold.deadline_at is not None:
-                wait = min(wait, hold.deadline_at - now)
+            if running.reason is not None:
+                self._check_interrupted(running, now)
+            elif running.deadline_at is not None and running.deadline_at <= now:
+                running.interrupt(TaskTimeout)
+            elif running.deadline_at is not None:
+                wait = min(wait, running.deadline_at - now)
         self._check_heartbeat()
         for connection in self._connections:
             connection.cut_if_hung()
         return wait
 
-    def _check_interrupted(self, hold: RunningTask, now: float) -> None:
+    def _check_interrupted(self, running: RunningTask, now: float) -> None:
         # A shutdown alone makes no task stuck: it is released when its time is over, whether it reacts or not.
-        if hold.reason is None or hold.first_interrupted_at is None or hold.interrupted_at is None:
+        if running.reason is None or running.first_interrupted_at is None or running.interrupted_at is None:
             return
-        if hold.reason is not ShuttingDown and now - hold.first_interrupted_at > self._grace:
-            self._on_stuck(hold)
-        elif now - hold.interrupted_at > REPEAT_SECONDS:
-            hold.interrupt(hold.reason)
+        if running.reason is not ShuttingDown and now - running.first_interrupted_at > self._grace:
+            self._on_stuck(running)
+        elif now - running.interrupted_at > REPEAT_SECONDS:
+            running.interrupt(running.reason)
 
     def _check_heartbeat(self) -> None:
         if self._heartbeat.failure is not None:
@@ -92,9 +92,9 @@ class Watchdog(threading.Thread):
                 "executor.fenced silent_s=%.1f hint=No heartbeat reached the database. Running tasks are interrupted.",
                 time.monotonic() - self._heartbeat.last_good_at,
             )
-            for hold in self._holds.snapshot().values():
-                if hold.is_armed and hold.reason is None:
-                    hold.interrupt(ClaimLost)
+            for running in self._running_tasks.snapshot().values():
+                if running.is_armed and running.reason is None:
+                    running.interrupt(ClaimLost)
         self._was_fenced = is_fenced
 
     def stop(self) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from django.core.management.color import no_style
@@ -68,24 +66,6 @@ def test_another_thread_writes_records_in_order(logger: logging.Logger, stream: 
     stream.close()
     logger.warning("A closed stream raises nothing.")
     logger.handlers[0].flush()
-
-
-def test_forked_child_writes_its_own_records_once(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    with path.open("a") as stream:
-        handler = ConsoleHandler(TextFormatter(no_style()), stream)
-        logger = logging.Logger("test", logging.DEBUG)
-        logger.addHandler(handler)
-        logger.info("parent")
-        handler.flush()
-        if (pid := os.fork()) == 0:
-            logger.info("child")
-            handler.flush()
-            os._exit(0)
-        assert os.waitpid(pid, 0) == (pid, 0)
-        handler.close()
-
-    assert [line.split()[-1] for line in path.read_text().splitlines()] == ["parent", "child"]
 
 
 def test_traceback_does_not_control_the_terminal(logger: logging.Logger, stream: Stream) -> None:

@@ -27,44 +27,29 @@ class ConsoleHandler(QueueHandler):
         super().__init__(SimpleQueue())
         self.setFormatter(formatter)
         self._stream = stream
-        self._listener: QueueListener | None = None
-        os.register_at_fork(after_in_child=self._forget_thread)
+        self._writer: _Writer | None = None
 
     def prepare(self, record: logging.LogRecord) -> str:
         """Format at once: thousands of queued records would keep the garbage collector busy."""
         return self.format(record) + "\n"
 
     def enqueue(self, line: Any) -> None:
-        """Start the thread with the first line, since a forked child has none. Called with the handler's lock."""
-        if self._listener is None:
-            listener = _Listener(self.queue, self._stream)
-            listener.start()
-            self._listener = listener
+        """Start the thread with the first line. Called with the handler's lock."""
+        if self._writer is None:
+            self._writer = _Writer(self.queue, self._stream)
+            self._writer.start()
         self.queue.put_nowait(line)
 
     def flush(self) -> None:
-        """Write all lines logged so far."""
-        self.acquire()
-        try:
-            if self._listener is not None:
-                self._listener.stop()
-                self._listener = None
-                with contextlib.suppress(OSError, ValueError):  # closed
-                    self._stream.flush()
-        finally:
-            self.release()
-
-    def close(self) -> None:
-        self.flush()
-        super().close()
-
-    def _forget_thread(self) -> None:
-        """Drop the lines that the parent's thread writes."""
-        self.queue, self._listener = SimpleQueue(), None
+        """Write all lines logged so far. The next line starts another thread, which the end of a program refuses."""
+        with self.lock or contextlib.nullcontext():
+            if self._writer is not None:
+                self._writer.stop()
+                self._writer = None
 
 
-class _Listener(QueueListener):
-    """Write lines that come fast together: to wake the thread and to write costs more than to format."""
+class _Writer(QueueListener):
+    """Writes lines that come fast together: to wake the thread and to write costs more than to format."""
 
     def __init__(self, queue: Any, stream: TextIO) -> None:
         super().__init__(queue)
@@ -76,6 +61,12 @@ class _Listener(QueueListener):
             if self._lines.empty():
                 self._stream.flush()
                 time.sleep(GAP_SECONDS)
+
+    def stop(self) -> None:
+        """Write what is left."""
+        super().stop()
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 class TextFormatter(logging.Formatter):

@@ -49,12 +49,11 @@ def is_start_received(claimed: ClaimedTask) -> bool:
 def report_end(completed: CompletedAttempt, status: Status) -> None:
     """Report a committed outcome: one log line, task_enqueued for children, and task_finished for a final state."""
     event, level = _event_of(completed, status)
-    is_line_enabled, is_end_received = logger.isEnabledFor(level), _is_end_received(completed, status)
-    if is_line_enabled:
+    if logger.isEnabledFor(level):
         _log_end(completed, status, event, level)
-    if completed.outcome.effects.spawn and status is not Status.CANCELLED and _are_children_received():
+    if completed.outcome.effects.spawn and status is not Status.CANCELLED and is_heard(task_enqueued, logging.DEBUG):
         _send_children(completed)
-    if is_end_received and completed.attempt is not None:
+    if completed.attempt is not None and _is_end_received(completed, status):
         _send_end(completed, completed.attempt.result, status)
 
 
@@ -64,7 +63,7 @@ def has_observers(completed: CompletedAttempt, status: Status) -> bool:
         return False  # released unchanged
     if logger.isEnabledFor(_event_of(completed, status)[1]) or _is_end_received(completed, status):
         return True
-    return bool(completed.outcome.effects.spawn) and _are_children_received()
+    return bool(completed.outcome.effects.spawn) and is_heard(task_enqueued, logging.DEBUG)
 
 
 def task_fields(running: RunningTask) -> dict[str, Any]:
@@ -129,10 +128,6 @@ def _continues(completed: CompletedAttempt, status: Status) -> bool:
 def _is_end_received(completed: CompletedAttempt, status: Status) -> bool:
     level = logging.INFO if status is Status.SUCCESSFUL else logging.ERROR
     return status in FINAL and completed.attempt is not None and is_heard(task_finished, level)
-
-
-def _are_children_received() -> bool:
-    return is_heard(task_enqueued, logging.DEBUG)
 
 
 def _send_children(completed: CompletedAttempt) -> None:
