@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from jobqueue import Actor, Backoff, Done, Kind, PollContext, Spawn, Suspend, task
+from jobqueue import Actor, Backoff, Done, Kind, PollContext, Spawn, Suspend
 
 
 class FlakyFibonacci(Actor, max_attempts=30, backoff=Backoff(base=0.02, factor=1.2, jitter=1.0)):
@@ -40,31 +40,6 @@ class FlakyFibonacci(Actor, max_attempts=30, backoff=Backoff(base=0.02, factor=1
             state.total += message.body
             state.pending -= 1
         return Suspend() if state.pending else Done(state.total)
-
-
-@task
-def give_back(n: int) -> int:
-    return n
-
-
-class FanIn(Actor):
-    """Adds up the results of its children."""
-
-    @dataclass
-    class State:
-        total: int = 0
-        count: int = 0
-        is_begun: bool = False
-
-    def poll(self, context: PollContext[State], children: int) -> Any:
-        state = context.state
-        if not state.is_begun:
-            state.is_begun = True
-            return *(Spawn(give_back, n) for n in range(children)), Suspend()
-        for message in context.inbox.take(Kind.CHILD_SUCCESSFUL):
-            state.total += message.body
-            state.count += 1
-        return Done([state.count, state.total]) if state.count == children else Suspend()
 
 
 class Sleeper(Actor):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,9 +14,8 @@ import pytest
 
 from jobqueue.models import Executor, InboxMessage, Task
 from jobqueue.records import Status
-from tests.acceptance.harness import cpu_seconds
 from tests.actor.conftest import Options
-from tests.actor.programs import FanIn, FlakyFibonacci
+from tests.actor.programs import FlakyFibonacci
 from tests.executor.harness import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True, databases=["default", "sqlite"]), pytest.mark.slow]
@@ -87,30 +85,6 @@ def test_tree_of_failing_actors_survives_loss_of_executors(launch: Launch) -> No
         "bad luck"
     }
     assert len(failures) > 200
-
-
-def run_fan_in(children: int, executors: list[subprocess.Popen[bytes]]) -> tuple[Task, float]:
-    """Run a parent of many children. Return its row and the CPU seconds of the executors."""
-    before = sum(cpu_seconds(executor.pid) for executor in executors)
-    result = FanIn.enqueue(children)
-    row = wait_for_end(result.id)
-    assert row.status == Status.SUCCESSFUL, row.errors
-    assert row.return_value == [children, children * (children - 1) // 2]
-    assert row.started_at is not None
-    assert row.finished_at is not None
-    return row, sum(cpu_seconds(executor.pid) for executor in executors) - before
-
-
-def test_parent_of_many_children_needs_few_polls(launch: Launch) -> None:
-    many = int(os.environ.get("FAN_IN_CHILDREN", "10000"))
-    executors = [launch("--threads", "4") for _ in range(2)]
-    wait_for(lambda: Executor.objects.count() == 2, "both executors", PATIENCE_SECONDS)
-    _, seconds = run_fan_in(1000, executors)
-    row, seconds_of_many = run_fan_in(many, executors)
-
-    print(f"{seconds:.2f} s and {seconds_of_many:.2f} s, {row.polls} polls")  # noqa: T201
-    assert row.polls < many / 5
-    assert seconds_of_many / seconds < 3 * many / 1000
 
 
 def test_stopped_executor_leaves_its_actors_to_the_other(launch: Launch) -> None:

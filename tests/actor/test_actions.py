@@ -98,6 +98,10 @@ WRONG: dict[str, tuple[Callable[[PollContext[Any]], Any], str]] = {
     ),
     "Send to an unknown id": (lambda context: Send(new_id(), 1), "TaskNotFound: There is no task"),
     "Send to an unknown key": (lambda context: Send("unknown", 1), "TaskNotFound: No live task"),
+    "Send to the key of a child that is spawned after": (
+        lambda context: (Send("kid", 1), Spawn(Fibonacci.using(key="kid"), 1)),
+        "TaskNotFound: No live task",
+    ),
     "Send to a function": (
         lambda context: ((child := Spawn(double, 1)), Send(child, 1)),
         "InvalidActions: Send() to double, a function, which reads no messages",

@@ -68,33 +68,24 @@ class TestEndOfChild:
         assert stage.status(pk) == Status.SUCCESSFUL
 
     @pytest.mark.parametrize("make", [lambda stage: Spawn(actors.fail), lambda stage: stage.child(fail)])
-    def test_parent_receives_final_failure_once(self, stage: Stage, make: Any) -> None:
+    def test_parent_receives_final_failure_and_cancellation_once(self, stage: Stage, make: Any) -> None:
         received: list[Any] = []
-        pk = stage.enter(parent_of(make(stage), received=received))
+        waiting = stage.child(lambda context: Suspend())
+        pk = stage.enter(parent_of(make(stage), waiting, received=received))
         stage.run()
         assert received == []
         for _ in range(3):
             stage.advance(60)
             stage.run()
+        jobqueue.cancel(waiting.id)
+        stage.run()
 
-        (message,) = received
+        message, cancelled = received
+        assert (cancelled.kind, cancelled.body, cancelled.sender) == (Kind.CHILD_CANCELLED, None, waiting.id)
         assert message.kind is Kind.CHILD_FAILED
         assert message.body["exception_class_path"] == "builtins.ValueError"
         assert message.body["message"] == "failed"
         assert "raise ValueError" in message.body["traceback"]
-        assert stage.status(pk) == Status.SUCCESSFUL
-
-    def test_parent_receives_cancellation(self, stage: Stage) -> None:
-        received: list[Any] = []
-        child = stage.child(lambda context: Suspend())
-        pk = stage.enter(parent_of(child, received=received))
-        stage.run()
-        jobqueue.cancel(child.id)
-        stage.run()
-
-        assert [(message.kind, message.body, message.sender) for message in received] == [
-            (Kind.CHILD_CANCELLED, None, child.id)
-        ]
         assert stage.status(pk) == Status.SUCCESSFUL
 
 
@@ -144,6 +135,7 @@ class TestEndOfParent:
 
         assert stage.status(child.id) == stage.status(grandchild.id) == Status.SUSPENDED
         assert [row.id for row in stage.children(pk)] == [child.id]
+        jobqueue.cancel(child.id)  # without tree=True
         stage.send(grandchild.id)
         stage.run()
         assert stage.result(grandchild.id) == "late"
@@ -180,13 +172,17 @@ class TestEnqueued:
         double.refresh()
         assert double.return_value == 42
 
-    def test_task_enqueued_is_not_sent_for_refused_children(self, stage: Stage, enqueued: list[Any]) -> None:
-        stage.enter(lambda context: Suspend(), key="k")
+    def test_child_with_taken_key_fails_poll_and_is_not_announced(self, stage: Stage, enqueued: list[Any]) -> None:
+        holder = stage.enter(lambda context: Suspend(), key="k")
         pk = stage.enter(parent_of(Spawn(actors.double, 1), stage.child(fail, key="k"), received=[]))
         enqueued.clear()
         testing.poll_once(pk)
 
         assert enqueued == []
+        assert stage.error(pk).startswith("DuplicateKey: No child")
+        assert str(holder) in stage.error(pk)
+        assert stage.children(pk) == []
+        assert stage.status(pk) == Status.SCHEDULED
 
 
 class TestBackends:
@@ -224,12 +220,6 @@ class TestKeys:
 
         assert stage.result(pk) == ["first", "second"]
 
-    def test_send_to_key_of_child_spawned_after_fails_poll(self, stage: Stage) -> None:
-        pk = stage.enter(lambda context: (Send("kid", 1), stage.child(lambda context: Done(), key="kid"), Suspend()))
-        stage.run()
-
-        assert stage.error(pk).startswith("TaskNotFound: ")
-
     def test_spawn_returned_twice_fails_poll(self, stage: Stage) -> None:
         child = Spawn(actors.double, 4)
         first, second = (stage.enter(lambda context: (child, Suspend())) for _ in range(2))
@@ -239,13 +229,3 @@ class TestKeys:
         assert stage.status(second) == Status.SCHEDULED
         assert stage.error(second).startswith("InvalidActions: A Spawn that poll() returned was spawned before.")
         assert stage.row(second).attempts == 1
-
-    def test_child_with_taken_key_fails_poll(self, stage: Stage) -> None:
-        holder = stage.enter(lambda context: Suspend(), key="k")
-        pk = stage.enter(parent_of(Spawn(actors.double, 1), stage.child(fail, key="k"), received=[]))
-        stage.run()
-
-        assert stage.error(pk).startswith("DuplicateKey: No child")
-        assert str(holder) in stage.error(pk)
-        assert stage.children(pk) == []
-        assert stage.status(pk) == Status.SCHEDULED

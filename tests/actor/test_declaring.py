@@ -39,15 +39,13 @@ def test_actor_inherits_keywords_of_base_class(stage: Stage) -> None:
     assert not hasattr(actors.Patient, "task")
 
 
-def test_poll_receives_arguments_of_enqueue(stage: Stage) -> None:
+def test_poll_receives_checked_arguments_of_enqueue(stage: Stage) -> None:
     result = actors.Declared.using(key="k").enqueue(1, second="c")
+    generating = actors.Generating.enqueue()
 
-    testing.run_until_idle()
-
+    assert len(testing.run_until_idle()) == 3
     assert stage.result(UUID(result.id)) == [1, "c", 1, f"{result.id}:0", "k"]
-
-
-def test_enqueue_checks_arguments(stage: Stage) -> None:
+    assert stage.result(UUID(generating.id)) == 2
     with pytest.raises(InvalidArguments):
         actors.Declared.enqueue(1, third="c")
     with pytest.raises(InvalidArguments):
@@ -65,22 +63,17 @@ def test_using_overrides_class_keywords(stage: Stage) -> None:
     assert len(testing.run_until_idle()) == 1
 
 
-def test_get_result_finds_result_by_id(stage: Stage) -> None:
-    pk = actors.Later.enqueue(4).id
-    testing.run_until_idle()
-
-    assert actors.Later.get_result(pk).return_value == 5
-    with pytest.raises(TaskResultMismatch):
-        actors.Declared.get_result(pk)
-
-
 def test_async_methods_enqueue_and_read_results(stage: Stage) -> None:
     async def play() -> list[Any]:
         results = await actors.Later.aenqueue_many([((n,), {}) for n in range(3)])
         await sync_to_async(testing.run_until_idle)()
-        return [(await actors.Later.aget_result(result.id)).return_value for result in results]
+        return [await actors.Later.aget_result(result.id) for result in results]
 
-    assert async_to_sync(play)() == [1, 2, 3]
+    results = async_to_sync(play)()
+    assert [result.return_value for result in results] == [1, 2, 3]
+    assert actors.Later.get_result(results[0].id) == results[0]
+    with pytest.raises(TaskResultMismatch):
+        actors.Declared.get_result(results[0].id)
 
 
 @override_settings(TASKS={"default": {"BACKEND": f"{PACKAGE}.backends.immediate.ImmediateBackend"}})
@@ -96,13 +89,6 @@ def test_actor_with_other_backend_is_declared_but_not_polled() -> None:
         assert "Elsewhere is an actor. Enqueue it in a jobqueue backend" in result.errors[0].traceback
 
 
-def test_poll_may_be_a_generator(stage: Stage) -> None:
-    result = actors.Generating.enqueue()
-
-    assert len(testing.run_until_idle()) == 2
-    assert stage.result(UUID(result.id)) == 2
-
-
 @dataclass
 class Rejected:
     type: Literal["refuse"]
@@ -113,8 +99,9 @@ class Untagged(msgspec.Struct):
 
 
 class TestRefused:
-    def declare(self, **body: Any) -> None:
-        type("Refused", (Actor,), {"__module__": __name__, "__qualname__": "Refused", **body})
+    def declare(self, keywords: Any = (), **body: Any) -> None:
+        body = {"poll": lambda self, context: None, **body}
+        type("Refused", (Actor,), {"__module__": __name__, "__qualname__": "Refused", **body}, **dict(keywords))
 
     def test_invalid_poll_is_refused(self) -> None:
         def without_context(self: Any, n: int) -> Any: ...
@@ -122,12 +109,13 @@ class TestRefused:
         async def async_generator(self: Any, context: PollContext[Any]) -> Any:
             yield Done()
 
-        with pytest.raises(InvalidTask, match="needs a method poll"):
-            self.declare()
-        with pytest.raises(InvalidTask, match="'context'"):
-            self.declare(poll=without_context)
-        with pytest.raises(InvalidTask, match="cannot yield"):
-            self.declare(poll=async_generator)
+        for poll, reason in (
+            (None, "needs a method poll"),
+            (without_context, "'context'"),
+            (async_generator, "cannot yield"),
+        ):
+            with pytest.raises(InvalidTask, match=reason):
+                self.declare(poll=poll)
 
     @pytest.mark.parametrize(
         ("state", "problem"),
@@ -138,10 +126,8 @@ class TestRefused:
         ],
     )
     def test_state_without_defaults_is_refused(self, state: Any, problem: str) -> None:
-        def poll(self: Any, context: PollContext[Any]) -> Any: ...
-
         with pytest.raises(InvalidTask, match=f"its fields need defaults: .*{problem}"):
-            self.declare(poll=poll, State=state)
+            self.declare(State=state)
 
     def test_unqualified_annotation_of_state_is_refused(self) -> None:
         with pytest.raises(InvalidTask, match=r"State has an annotation 'Line', .* write 'Refused.Line'"):
@@ -158,24 +144,22 @@ class TestRefused:
                 def poll(self, context: PollContext[Any]) -> Any: ...
 
     def test_unknown_keyword_is_refused(self) -> None:
-        def poll(self: Any, context: PollContext[Any]) -> Any: ...
-
         with pytest.raises(
             TypeError, match=r"actor takes no keyword 'atomic'; it takes name, .*, allow_http, abstract"
         ):
-            type("Refused", (Actor,), {"__module__": __name__, "poll": poll}, atomic=True)
+            self.declare({"atomic": True})
 
-    def test_ambiguous_message_union_is_refused(self) -> None:
-        def poll(self: Any, context: PollContext[Any]) -> Any: ...
-
-        with pytest.raises(
-            InvalidTask, match=r"Message cannot be read from JSON: .* a field such as .* and Item has none"
-        ):
-            self.declare(poll=poll, Message=actors.Item | actors.WithDataclass.State)
-        with pytest.raises(InvalidTask, match="Reject and Rejected have the same `type` 'refuse'"):
-            self.declare(poll=poll, Message=actors.Reject | Rejected)
-        with pytest.raises(InvalidTask, match="Message cannot be read from JSON"):
-            self.declare(poll=poll, Message=actors.Approve | actors.Reject | dict | Untagged)
+    @pytest.mark.parametrize(
+        ("union", "reason"),
+        [
+            (actors.Item | actors.WithDataclass.State, ": .* a field such as .* and Item has none"),
+            (actors.Reject | Rejected, ": Reject and Rejected have the same `type` 'refuse'"),
+            (actors.Approve | actors.Reject | dict | Untagged, ""),
+        ],
+    )
+    def test_ambiguous_message_union_is_refused(self, union: Any, reason: str) -> None:
+        with pytest.raises(InvalidTask, match=f"Message cannot be read from JSON{reason}"):
+            self.declare(Message=union)
 
     def test_call_of_actor_task_is_refused(self) -> None:
         with pytest.raises(TypeError, match="is an actor"):

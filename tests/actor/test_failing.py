@@ -20,53 +20,37 @@ pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 class TestRetries:
     def test_poll_is_retried_with_backoff_then_fails(self, stage: Stage, waits: list[float | None]) -> None:
         def poll(context: PollContext[Any]) -> Any:
-            raise ValueError(context.attempt)
+            raise Retry("1", after=timedelta(minutes=5)) if context.attempt == 1 else ValueError(context.attempt)
 
         pk = stage.enter(poll)
-        for seconds in (10, 20):
+        for seconds in (300, 20):
             testing.poll_once(pk)
             assert stage.run() == []
             stage.advance(seconds)
         testing.poll_once(pk)
 
         row = stage.row(pk)
-        assert waits == [10, 20, None]
+        assert waits == [300, 20, None]
         assert (row.status, row.attempts, row.polls) == (Status.FAILED, 3, 0)
         assert [error["message"] for error in row.errors] == ["1", "2", "3"]
 
-    def test_successful_poll_resets_attempts(self, stage: Stage) -> None:
-        attempts: list[int] = []
+    def test_successful_poll_resets_attempts_and_changes_key(self, stage: Stage, actor: type[Actor[Any]]) -> None:
+        polls: list[Any] = []
 
         def poll(context: PollContext[Any]) -> Any:
-            attempts.append(context.attempt)
-            if len(attempts) % 3:
+            polls.append((context.attempt, context.idempotency_key))
+            if len(polls) % 3:
                 raise ValueError("failed")
-            return Done() if len(attempts) == 9 else None
+            return Done() if len(polls) == 9 else None
 
-        pk = stage.enter(poll)
+        pk = stage.enter(poll, actor=actor)
         while stage.status(pk) != Status.SUCCESSFUL:
             stage.run()
             stage.advance(60)
 
-        assert attempts == [1, 2, 3] * 3
+        assert polls == [(attempt, f"{pk}:{n}") for n in range(3) for attempt in (1, 2, 3)]
         row = stage.row(pk)
         assert (row.polls, row.attempts, len(row.errors)) == (3, 0, 6)
-
-    def test_idempotency_key_is_equal_for_all_attempts_of_a_poll(self, stage: Stage, actor: type[Actor[Any]]) -> None:
-        keys: list[str] = []
-
-        def poll(context: PollContext[Any]) -> Any:
-            keys.append(context.idempotency_key)
-            if len(keys) % 2:
-                raise ValueError("failed")
-            return Done() if len(keys) == 4 else None
-
-        pk = stage.enter(poll, actor=actor)
-        for _ in range(3):
-            stage.run()
-            stage.advance(60)
-
-        assert keys == [f"{pk}:0"] * 2 + [f"{pk}:1"] * 2
 
     @pytest.mark.parametrize("error", [GiveUp("hopeless"), KeyError("listed in give_up_on")])
     def test_give_up_and_give_up_on_fail_actor_at_once(
@@ -81,16 +65,6 @@ class TestRetries:
 
         assert stage.status(pk) == Status.FAILED
         assert stage.error(pk) == f"{type(error).__name__}: {error}"
-
-    def test_retry_sets_wait(self, stage: Stage, waits: list[float | None]) -> None:
-        def poll(context: PollContext[Any]) -> Any:
-            raise Retry(after=timedelta(minutes=5))
-
-        pk = stage.enter(poll)
-        stage.run()
-
-        assert stage.status(pk) == Status.SCHEDULED
-        assert waits == [300]
 
 
 class TestCancel:
@@ -123,14 +97,6 @@ class TestCancel:
         assert stage.row(pk).inner_state == {"poll": "through"}
         assert stage.unread(other) == ["sent"]
         assert len(stage.children(pk)) == (1 if status is Status.SUCCESSFUL else 0)
-
-    def test_cancel_without_tree_keeps_children(self, stage: Stage) -> None:
-        child = stage.child(lambda context: Suspend())
-        pk = stage.enter(lambda context: (child, Suspend()))
-        stage.run()
-        jobqueue.cancel(pk)
-
-        assert stage.status(child.id) == Status.SUSPENDED
 
 
 class TestRequeue:

@@ -1,11 +1,12 @@
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobqueue import Backoff
+from jobqueue import Backoff, Retry
 
 
 def never() -> float:
@@ -51,3 +52,10 @@ WRONG = [{"base": -1}, {"cap": float("inf")}, {"factor": 0.5}, {"jitter": float(
 def test_invalid_backoff_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Backoff(**wrong)
+
+
+@pytest.mark.parametrize("after", [float("nan"), float("inf"), True, "3"])
+def test_retry_refuses_other_waits(after: Any) -> None:
+    assert [Retry(after=wait).after for wait in (None, 0.5, timedelta(minutes=1), -5)] == [None, 0.5, 60.0, 0.0]
+    with pytest.raises(ValueError, match="Retry"):
+        Retry(after=after)
