@@ -180,7 +180,7 @@ def test_http_needs_token_or_permission_and_csrf_token(
     assert stored() == before
 
 
-# --- code
+# --- code. Ruff looks for pickle, shells, eval, and SQL that is built from values.
 
 
 IMPORTERS = {"import_string", "import_module", "__import__", "eval", "exec", "compile"}
@@ -190,8 +190,6 @@ KNOWN = {
     ("compat.py", ""),  # the task framework, whichever there is
     ("engine/schema.py", "missing_migrations"),  # where MIGRATION_MODULES of the site's settings has our migrations
 }
-UNSAFE = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "system", "popen"}
-RUNNERS = {"execute", "executemany", "raw", "extra", "RawSQL"}
 
 
 def calls(node: ast.AST, within: str = "") -> Iterator[tuple[str, ast.Call]]:
@@ -227,16 +225,6 @@ def test_code_is_found_by_name_nowhere_but_where_we_know() -> None:
     assert found == KNOWN
 
 
-def test_nothing_is_unpickled_or_given_to_a_shell() -> None:
-    for file, tree in trees():
-        for node in ast.walk(tree):
-            match node:
-                case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
-                    assert name.partition(".")[0] not in UNSAFE, (file, getattr(node, "lineno", 0))
-                case ast.ImportFrom(module=str(module)):
-                    assert module.partition(".")[0] not in UNSAFE, (file, node.lineno)
-
-
 def test_only_our_own_words_are_marked_safe() -> None:
     for file, tree in trees():
         for _, call in calls(tree):
@@ -247,38 +235,6 @@ def test_only_our_own_words_are_marked_safe() -> None:
                 assert isinstance(pattern, ast.Constant), (file, call.lineno)
                 is_safe = isinstance(between, ast.Call) and name_of(between.func) == "mark_safe"
                 assert is_safe or isinstance(between, ast.Constant), (file, call.lineno)
-
-
-def test_no_statement_is_built_from_values() -> None:
-    """What changes in a statement are its parameters; migrations put in the name of their own schema."""
-    for file, tree in trees():
-        built = {name for name, value in assigned(tree) if is_built(value)}
-        for _, call in calls(tree):
-            if name_of(call.func) in RUNNERS and call.args and not file.startswith("migrations/"):
-                text = call.args[0]
-                assert not is_built(text), (file, call.lineno)
-                assert not isinstance(text, ast.Name) or text.id not in built, (file, call.lineno)
-
-
-def assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Give what the names in a file are assigned to."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                yield name, value
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                yield name, value
-            case ast.AugAssign(target=ast.Name(id=name), value=value):
-                yield name, value
-            case ast.NamedExpr(target=ast.Name(id=name), value=value):
-                yield name, value
-
-
-def is_built(text: ast.expr) -> bool:
-    """Return whether an expression builds a text."""
-    if isinstance(text, ast.Call):
-        return name_of(text.func) in {"format", "join", "replace"}
-    return isinstance(text, ast.JoinedStr | ast.BinOp)
 
 
 def test_templates_escape_what_they_show() -> None:
