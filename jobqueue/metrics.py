@@ -6,6 +6,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from jobqueue.records import Status
 
 # Seconds. Rows of jobqueue_counter hold one count per bucket, and one for longer times. Another list would change the
@@ -45,8 +47,7 @@ class Counted:
     runs: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Depth:
+class Depth(Struct, frozen=True):
     """How many tasks of a queue are in a live state. is_estimate: there are more than were counted."""
 
     queue_name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -69,20 +69,9 @@ class Executors(Part):
     def _write_executor(self, executor: ExecutorInfo) -> None:
         """Insert the executor's row, with a heartbeat, unless it exists."""
         now = self.db.now()
-        row = Executor(
-            id=executor.executor_id,
-            backend=self.db.backend,
-            name=executor.name,
-            host=executor.host,
-            pid=executor.pid,
-            versions=dict(executor.versions),
-            queues=list(executor.queues),
-            queue_limits=dict(executor.queue_limits),
-            slots=executor.slots,
-            started_at=now,
-            heartbeat=now,
-            state=executor.state,
-        )
+        columns = asdict(executor)
+        pk = columns.pop("executor_id")
+        row = Executor(id=pk, backend=self.db.backend, started_at=now, heartbeat=now, **columns)
         self.db.executors.bulk_create([row], ignore_conflicts=True)
 
     def pending_maintenance(self, executor_id: UUID) -> PendingWork:
@@ -122,11 +111,10 @@ class Executors(Part):
     def _silent_executors(self) -> dict[UUID, float]:
         """Return the executors with tasks that missed their timeout, and the seconds of their silence."""
         holders = self._holders()
-        for executor_id in (pk for pk, seconds in holders.items() if seconds is None):
-            unknown = ExecutorInfo(
-                executor_id=executor_id, name="unknown", host="", pid=0, versions={}, queues=[], slots=0
+        for pk in (pk for pk, seconds in holders.items() if seconds is None):
+            self._write_executor(
+                ExecutorInfo(executor_id=pk, name="unknown", host="", pid=0, versions={}, queues=[], slots=0)
             )
-            self._write_executor(unknown)
         ahead = [pk for pk, seconds in holders.items() if seconds is not None and seconds < -AHEAD_SECONDS]
         if ahead:  # otherwise it would seem to be alive until the clock reaches that time again
             self.db.executors.filter(pk__in=ahead, heartbeat__gt=now_plus(AHEAD_SECONDS)).update(heartbeat=Clock())

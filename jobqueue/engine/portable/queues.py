@@ -30,23 +30,17 @@ class Queues(Part):
 
         Depths are exact up to MAX_COUNTED of each queue and status. Locks: none.
         """
-        running = self._running()
         by_queue: Counter[str] = Counter()
         held: Counter[UUID | None] = Counter()
-        for queue_name, executor_id, number in running:
+        for queue_name, executor_id, number in self._running():
             by_queue[queue_name] += number
             held[executor_id] += number
         is_more = by_queue.total() >= RUNNING_READ
-        depths = [
-            *(Depth(queue_name=name, status=status, number=number) for name, status, number in self._depths()),
-            *(
-                Depth(queue_name=name, status=Status.RUNNING, number=number, is_estimate=is_more)
-                for name, number in by_queue.items()
-            ),
-        ]
+        depths = [self._estimated(depth) if depth.number > MAX_COUNTED else depth for depth in self._depths()]
+        depths += [Depth(name, Status.RUNNING, number, is_more) for name, number in by_queue.items()]
         slots = dict(self._alive().values_list("pk", "slots"))
         return Gauges(
-            depths=[self._estimated(depth) if depth.number > MAX_COUNTED else depth for depth in depths],
+            depths=depths,
             in_flight=by_queue.total(),
             active_workers=sum(min(held[pk], number) for pk, number in slots.items()),
             slots=sum(slots.values()),
@@ -61,25 +55,19 @@ class Queues(Part):
 
     def _running(self) -> Iterable[tuple[str, UUID | None, int]]:
         """Count the running tasks by queue and executor."""
-        rows = (
-            self.db.tasks.running().order_by("executor_id", "queue_name", "pk").values_list("queue_name", "executor_id")
-        )
-        return [(*key, number) for key, number in Counter(rows[:RUNNING_READ]).items()]
+        rows = self.db.tasks.running().order_by("executor_id", "queue_name", "pk")[:RUNNING_READ]
+        return [(*key, number) for key, number in Counter(rows.values_list("queue_name", "executor_id")).items()]
 
-    def _depths(self) -> Iterable[tuple[str, Status, int]]:
+    def _depths(self) -> Iterable[Depth]:
         """Count the waiting tasks of each queue and status, up to MAX_COUNTED + 1."""
         for status in (Status.READY, *WAITING):
             rows = self.db.tasks.filter(status=status)
             for name in rows.order_by("queue_name").values_list("queue_name", flat=True).distinct()[:QUEUES_READ]:
-                yield name, status, rows.filter(queue_name=name)[: MAX_COUNTED + 1].count()
+                yield Depth(name, status, rows.filter(queue_name=name)[: MAX_COUNTED + 1].count())
 
     def _estimated(self, depth: Depth) -> Depth:
-        if depth.status is Status.RUNNING:
-            return depth
         number = self._estimate(self.db.tasks.filter(queue_name=depth.queue_name, status=depth.status))
-        return Depth(
-            queue_name=depth.queue_name, status=depth.status, number=max(number, depth.number), is_estimate=True
-        )
+        return Depth(depth.queue_name, depth.status, max(number, depth.number), is_estimate=True)
 
     def _estimate(self, rows: TaskQuerySet) -> int:
         """Return the database's estimate of a number of rows; 0 if it has none."""
@@ -109,16 +97,9 @@ class Queues(Part):
         served = list(alive.values_list("queues", flat=True))
         paused = self.paused()
         return [
-            QueueLatency(
-                queue_name=name,
-                latency_seconds=max(
-                    (now - rank).total_seconds() - priority * self.db.options.aging for rank, priority in following
-                ),
-                is_paused=name in paused,
-                is_served=any(not names or name in names for names in served),
-            )
+            QueueLatency(name, waited, name in paused, any(not names or name in names for names in served))
             for name in self.queues_in_use()[:QUEUES_READ]
-            if (following := self._next(name))
+            if (waited := self._waited(name, now)) is not None
         ]
 
     def _stranded(self, known: Collection[str]) -> list[QueueLatency]:
@@ -133,7 +114,7 @@ class Queues(Part):
         waited |= {name: waited.get(name, 0.0) for name in running.values_list("queue_name", flat=True)[:TASKS_READ]}
         paused = self.paused() if waited else set()
         return [
-            QueueLatency(queue_name=name, latency_seconds=seconds, is_paused=name in paused, is_served=False)
+            QueueLatency(name, seconds, name in paused, is_served=False)
             for name, seconds in waited.items()
             if name not in known
         ]
@@ -142,9 +123,11 @@ class Queues(Part):
         recent = self.db.executors.filter(heartbeat__gt=now_plus(-self.db.options.heartbeat_timeout))
         return recent.exclude(state=Executor.State.STOPPED)
 
-    def _next(self, queue_name: str) -> list[tuple[datetime, int]]:
+    def _waited(self, queue_name: str, now: datetime) -> float | None:
         rows = self.db.tasks.ready().filter(queue_name=queue_name).order_by("rank", "pk")
-        return list(rows.values_list("rank", "priority")[:TASKS_READ])
+        following = rows.values_list("rank", "priority")[:TASKS_READ]
+        aging = self.db.options.aging
+        return max(((now - rank).total_seconds() - priority * aging for rank, priority in following), default=None)
 
     def queues_in_use(self) -> list[str]:
         """Name the queues that hold READY tasks, for an executor that serves every queue."""

@@ -14,6 +14,7 @@ from django.db import OperationalError
 from jobqueue.engine.portable.counters import Counters, Summed
 from jobqueue.engine.portable.queues import MAX_COUNTED, QUEUES_READ, RUNNING_READ, TASKS_READ, Queues
 from jobqueue.engine.postgres.connection import CHANNEL, PostgresDatabase
+from jobqueue.metrics import Depth
 from jobqueue.models import TaskQuerySet
 from jobqueue.records import QueueLatency, Status
 
@@ -33,14 +34,14 @@ class PostgresQueues(Queues):
         rows = self.db.query("count_running_by_executor", running_limit=RUNNING_READ)
         return [(queue_name, executor_id, number) for queue_name, executor_id, number in rows]
 
-    def _depths(self) -> Iterable[tuple[str, Status, int]]:
+    def _depths(self) -> Iterable[Depth]:
         rows = self.db.query(
             "queue_depths",
             queues=self.queues_in_use()[:QUEUES_READ],
             depth_limit=MAX_COUNTED + 1,
             queue_limit=QUEUES_READ,
         )
-        return [(name, Status(status), number) for name, status, number in rows]
+        return [Depth(name, Status(status), number) for name, status, number in rows]
 
     def _estimate(self, rows: TaskQuerySet) -> int:
         (plan,) = json.loads(rows.order_by().explain(format="json"))
