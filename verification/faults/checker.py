@@ -310,10 +310,3 @@ def restarts(history: History) -> list[float]:
         elif change.is_claim and (since := pending.pop(change.task_id, None)):
             found.append((change.at - since).total_seconds())
     return found
-
-
-def per_kind(found: list[Violation]) -> dict[str, int]:
-    counts: dict[str, int] = defaultdict(int)
-    for violation in found:
-        counts[violation.rule] += 1
-    return dict(counts)
