@@ -118,7 +118,6 @@ class ExecutorLoop(threading.Thread):
         self._completed: deque[CompletedAttempt] = deque()  # from the pools
         self._announcements: list[tuple[CompletedAttempt, Status]] = []
         self._queues_with_work: set[str] = set()  # of which other executors are to be notified
-        self._misplaced: dict[PoolName, list[UUID]] = {name: [] for name in self.pools}  # ids by their right pool
         self._should_pause = False
         self._has_released_all = False
         self._wakeup = threading.Event()
@@ -164,7 +163,6 @@ class ExecutorLoop(threading.Thread):
         self._confirm(result)
         self._announce()
         self._notify_others(request, claims)
-        self._correct_pools()
         if self.is_abandoned:
             self._release_all()
         else:
@@ -319,13 +317,9 @@ class ExecutorLoop(threading.Thread):
             by_pool[registry.pool_of(task.claimed.task_type) or PoolName(task.claimed.pool)].append(task)
         for name, of_pool in by_pool.items():
             self.pools[name].submit(of_pool)
-            self._misplaced[name] += [task.id for task in of_pool if task.claimed.pool != name]
-
-    def _correct_pools(self) -> None:
-        for name, ids in self._misplaced.items():
-            if ids:
-                self.engine.move_to_pool(ids, name)
-                ids.clear()
+        for name, of_pool in by_pool.items():
+            if misplaced := [task.id for task in of_pool if task.claimed.pool != name]:
+                self.engine.move_to_pool(misplaced, name)
 
     def _evict_waiting(self) -> None:
         """Release tasks that wait too long for a slot, and all of them for a stop or an isolated task."""

@@ -9,7 +9,7 @@ import pytest
 
 from jobqueue import api
 from jobqueue.compat import task_started
-from jobqueue.executor.pools import event_loop, threads
+from jobqueue.executor.pools import event_loop
 from jobqueue.executor.running.async_runner import BodyThread
 from jobqueue.models import Task
 from jobqueue.records import Status
@@ -56,34 +56,6 @@ def test_async_body_blocking_in_its_thread_delays_no_other(start: Start) -> None
     for number in range(3):
         wait_until(tasks.add_later.enqueue(number), Status.SUCCESSFUL)
     gates["blocked"].open()
-
-
-@pytest.mark.parametrize(
-    ("body", "ours"),
-    [
-        (tasks.add, "jobqueue.executor.pools.threads.poll_in_thread"),
-        (tasks.add_later, "jobqueue.executor.pools.event_loop.run_async_task"),
-    ],
-)
-def test_failure_outside_of_a_body_is_no_attempt(
-    burst: Burst, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, body: Any, ours: str
-) -> None:
-    results = body.using(max_attempts=1).enqueue_many([((number,), {}) for number in range(3)])
-    failures = [RuntimeError("a mistake of ours") for _ in range(5)]
-    *_, name = ours.rpartition(".")
-    poll = getattr(event_loop if "event_loop" in ours else threads, name)
-
-    def mistake(*arguments: Any) -> Any:
-        if failures:
-            raise failures.pop()
-        return poll(*arguments)
-
-    monkeypatch.setattr(ours, mistake)
-    burst(threads=1, async_slots=1)
-
-    rows = [row_of(result) for result in results]
-    assert [(row.status, row.errors) for row in rows] == [(Status.SUCCESSFUL, [])] * 3
-    assert caplog.text.count("task.aborted task=") == 5
 
 
 def async_threads() -> set[threading.Thread]:

@@ -1,4 +1,4 @@
-"""A process without memory or threads: a task that it cannot start or finish has not failed."""
+"""A failure outside of a body, as by a lack of memory, uses no attempt: the task starts again."""
 
 from __future__ import annotations
 
@@ -20,24 +20,34 @@ pytestmark = on_postgresql
     [
         (tasks.add, task_runner, "decode", MemoryError()),
         (tasks.add, threads, "poll_in_thread", MemoryError()),
+        (tasks.add, threads, "poll_in_thread", RuntimeError("a mistake of ours")),
         (tasks.add_later, event_loop, "run_async_task", RuntimeError("can't start new thread")),
+        (tasks.add_later, event_loop, "run_async_task", RuntimeError("a mistake of ours")),
     ],
-    ids=["before it begins", "in a thread", "on the loop"],
+    ids=["before it begins", "in a thread", "a mistake in a thread", "on the loop", "a mistake on the loop"],
 )
-def test_task_starts_again_after_a_lack_of_memory_or_threads(
-    burst: Burst, monkeypatch: pytest.MonkeyPatch, body: Any, owner: Any, name: str, error: Exception
+def test_failure_outside_of_a_body_is_no_attempt(
+    burst: Burst,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    body: Any,
+    owner: Any,
+    name: str,
+    error: Exception,
 ) -> None:
-    original, left = getattr(owner, name), [error] * 2
+    original, failures = getattr(owner, name), [error] * 3
 
-    def fail_twice(*args: Any, **parameters: Any) -> Any:
-        if left:
-            raise left.pop()
+    def fail_at_first(*args: Any, **parameters: Any) -> Any:
+        if failures:
+            raise failures.pop()
         return original(*args, **parameters)
 
-    monkeypatch.setattr(owner, name, fail_twice)
-    result = body.using(max_attempts=1).enqueue(1)
+    monkeypatch.setattr(owner, name, fail_at_first)
+    results = body.using(max_attempts=1).enqueue_many([((number,), {}) for number in range(2)])
 
-    burst()
+    burst(threads=1, async_slots=1)
 
-    row = row_of(result)
-    assert (row.status, row.attempts, row.errors, left) == (Status.SUCCESSFUL, 0, [], [])
+    rows = [row_of(result) for result in results]
+    assert [(row.status, row.attempts, row.errors) for row in rows] == [(Status.SUCCESSFUL, 0, [])] * 2
+    assert not failures
+    assert caplog.text.count("task.aborted task=") == (3 if "mistake" in str(error) else 0)

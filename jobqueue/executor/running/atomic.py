@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.transaction import TransactionManagementError
 from msgspec.structs import replace
 
-from jobqueue.exceptions import JobQueueError, Stale
+from jobqueue.exceptions import ClaimLost, Stale
 from jobqueue.executor.running.actor_runner import poll_again
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, Raised, Returned, run_interruptibly
 from jobqueue.executor.running.task_runner import (
@@ -39,10 +39,6 @@ IMPATIENT = ("57014", "55P03")  # statement_timeout or pg_cancel_backend(); lock
 CONFLICTS = ("40001", "40P01")  # serialization failure, deadlock
 # Classes of SQLSTATE: no disk, memory or connections left on the server; the connection is lost.
 EXHAUSTED, CONNECTION_STATES = ("53", "58"), ("08", "57P")
-
-
-class _ClaimLost(JobQueueError):
-    """Another executor holds the task now, or it has ended."""
 
 
 class _RolledBack(Exception):
@@ -94,7 +90,7 @@ def commit_with(attempt: Attempt, function: Callable[[], Any]) -> CompletedAttem
         with stale_if_impatient():
             is_held = engine.lock_claim(attempt.claimed, attempt.identity.executor_id)
         if not is_held:
-            raise _ClaimLost
+            raise ClaimLost
         return success_outcome(attempt, function())
 
     return _run_and_commit(attempt, body, engine.transaction())
