@@ -40,11 +40,11 @@ class Maintenance:
         self,
         engine: Engine,
         executor_id: UUID,
-        heart: Heartbeat,
+        heartbeat: Heartbeat,
         on_ready: Callable[[], None],
         on_command: Callable[[Command], None],
     ) -> None:
-        self._engine, self._executor_id, self._heartbeat = engine, executor_id, heart
+        self._engine, self._executor_id, self._heartbeat = engine, executor_id, heartbeat
         self._on_ready, self._on_command = on_ready, on_command
         now = time.monotonic()
         self._look_at, self._prune_at, self._aggregate_at = now, now + PRUNE_SECONDS, now + AGGREGATE_SECONDS

@@ -72,7 +72,7 @@ class Running:
         return self.process.loop
 
     @property
-    def holds(self) -> dict[Any, Any]:
+    def running_tasks(self) -> dict[Any, Any]:
         return self.process.loop.running_tasks.snapshot()
 
     def start(self) -> Running:
@@ -195,7 +195,7 @@ def in_line(start: Start) -> tuple[Running, Any]:
         tasks.wait_at.using(priority=1).enqueue("long")
         result = tasks.wait_at.enqueue("in line")
     gates["long"].wait_for()
-    assert len(running.holds) == 2
+    assert len(running.running_tasks) == 2
     return running, result
 
 

@@ -130,7 +130,7 @@ def test_a_lost_claim_undoes_the_writes(start: Start, announced: list[Any]) -> N
     assert tasks.written() == []
     assert (row_of(result).status, row_of(result).claim_number) == (Status.RUNNING, 7)
     assert announced == []
-    assert running.holds == {}
+    assert running.running_tasks == {}
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def test_a_task_in_line_is_never_started(start: Start) -> None:
     row = wait_until(result, Status.CANCELLED)
     assert (row.attempts, row.worker_ids, row.errors) == (0, [], [])
     assert gates["in line"].arrived == []
-    wait_for(lambda: len(running.holds) == 1)
+    wait_for(lambda: len(running.running_tasks) == 1)
 
 
 def test_cancelled_body_that_returns_has_succeeded(start: Start) -> None:

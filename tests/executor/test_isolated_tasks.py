@@ -38,7 +38,7 @@ def test_isolated_task_runs_alone_and_others_continue_after_it(start: Start, bod
     others += tasks.add_later.using(backend=backend).enqueue_many([((number,), {}) for number in range(20)])
     some_turns(running)
 
-    assert list(running.holds) == [isolated.pk]
+    assert list(running.running_tasks) == [isolated.pk]
     assert Task.objects.using(backend).ready().count() == 40
     gates["isolated"].open()
     wait_for(lambda: Task.objects.using(backend).successful().count() == 41)
@@ -53,11 +53,11 @@ def test_isolated_task_waits_for_running_tasks(start: Start) -> None:
 
     tasks.add.enqueue_many([((number,), {}) for number in range(20)])
     some_turns(running)
-    assert (len(running.holds), Task.objects.successful().count()) == (1, 0)
+    assert (len(running.running_tasks), Task.objects.successful().count()) == (1, 0)
 
     gates["running"].open()
     gates["isolated"].wait_for()
-    assert list(running.holds) == [isolated.pk]
+    assert list(running.running_tasks) == [isolated.pk]
     gates["isolated"].open()
     wait_for(lambda: Task.objects.successful().count() == 22)
 
@@ -68,7 +68,7 @@ def test_buffered_tasks_are_released_for_an_isolated_task(start: Start) -> None:
 
     wait_for(lambda: Task.objects.filter(pk=result.id, status=Status.READY).exists())
 
-    wait_for(lambda: len(running.holds) == 1)
+    wait_for(lambda: len(running.running_tasks) == 1)
     assert gates["in line"].arrived == []
 
 

@@ -60,7 +60,7 @@ def test_body_that_waits_for_what_it_cancelled_hits_itself_alone(start: Start) -
     gates["beside"].wait_for(5)
     evil = tasks.cancel_all_tasks_and_wait.using(max_attempts=1, timeout=0.2).enqueue()
     gates["cancelled"].wait_for()
-    wait_for(lambda: running.holds[UUID(evil.id)].interrupted_at, "its timeout")
+    wait_for(lambda: running.running_tasks[UUID(evil.id)].interrupted_at, "its timeout")
     gates["beside"].open()
 
     assert wait_until(evil, Status.FAILED).errors[-1]["exception_class_path"].endswith("TaskTimeout")

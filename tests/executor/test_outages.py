@@ -86,7 +86,7 @@ def test_outcomes_are_kept_until_the_database_is_back(start: Start, verb: str, t
         wait_until(result, Status.SUCCESSFUL)
     wait_until(tasks.add.using(backend=backend).enqueue(1), Status.SUCCESSFUL)
     assert {row_of(result).claim_number for result in results} == {1}
-    wait_for(lambda: not running.holds)
+    wait_for(lambda: not running.running_tasks)
     assert running.loop.counts.lost == 0
 
 
@@ -200,7 +200,7 @@ def test_the_outcome_of_a_replaced_claim_is_dropped(
     wait_for(lambda: running.loop.counts.lost == 1)
 
     assert (row_of(result).status, row_of(result).return_value) == (Status.RUNNING, None)
-    assert (announced, running.holds) == ([], {})
+    assert (announced, running.running_tasks) == ([], {})
     (record,) = [record for record in caplog.records if "commit_rejected" in record.getMessage()]
     assert (record.levelno, record.__dict__["task_id"]) == (logging.WARNING, result.id)
 
@@ -225,7 +225,7 @@ def test_outcome_of_an_earlier_claim_of_this_process_is_dropped(
         wait_for(lambda ended=ended: counts.lost + counts.finished == ended)  # type: ignore[misc]
 
     assert wait_until(result, Status.SUCCESSFUL).return_value == 2
-    assert (counts.lost, counts.finished, running.holds) == (1, 1, {})
+    assert (counts.lost, counts.finished, running.running_tasks) == (1, 1, {})
     wait_for(lambda: len(announced) == 1)
 
 

@@ -125,7 +125,7 @@ def test_an_async_body_counts_as_running_until_its_thread_is_free(start: Start) 
     wait_for(lambda: gates["left"].arrived == ["thread", "body"])
 
     assert row_of(result).status == Status.RUNNING
-    (hold,) = running.holds.values()
+    (hold,) = running.running_tasks.values()
     assert hold.is_armed
     gates["left"].open()
     wait_until(result, Status.SUCCESSFUL)

@@ -56,7 +56,7 @@ def running(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     assert {end_of(result.id).status for result in after} == {Status.SUCCESSFUL}
     assert running.loop.failure is None
     assert running.exit_code is None
-    wait_for(lambda: not running.holds, "an executor that holds nothing")
+    wait_for(lambda: not running.running_tasks, "an executor that holds nothing")
     wait_for(lambda: threading.active_count() <= before + 4, "the end of other threads")
     prepared_calls.clear()
     parts.clear()

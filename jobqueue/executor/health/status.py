@@ -67,9 +67,9 @@ class HealthMonitor:
     """Looks at the threads of one executor. A thread that waits for the database has not stalled."""
 
     def __init__(
-        self, name: str, loop: ExecutorLoop, heart: Heartbeat, database_state: DatabaseState, limit_seconds: float
+        self, name: str, loop: ExecutorLoop, heartbeat: Heartbeat, database_state: DatabaseState, limit_seconds: float
     ) -> None:
-        self._name, self._loop, self._heartbeat, self._database_state = name, loop, heart, database_state
+        self._name, self._loop, self._heartbeat, self._database_state = name, loop, heartbeat, database_state
         self._limit = limit_seconds
         self.was_stopped_on_request = False
 
