@@ -10,7 +10,6 @@ from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.signals import connection_created
 from django.db.transaction import TransactionManagementError
 from psycopg.pq import TransactionStatus
 
@@ -43,7 +42,7 @@ class TaskConnections:
 
     def enter(self) -> None:
         _current.connections = self
-        self._wrappers = connections.all()
+        self._watch_all()
 
     def leave(self) -> None:
         self._close_all()
@@ -73,15 +72,18 @@ class TaskConnections:
             if idle.connection is None:
                 del self._idle[alias]
         self._driver_settings.clear()
-        self._wrappers = connections.all() if is_used else wrappers
+        if is_used:
+            self._watch_all()
+
+    def _watch_all(self) -> None:
+        """Let the thread's wrappers connect through us. Django has no hook for this, and its pool is shared."""
+        self._wrappers = connections.all()
+        for wrapper in self._wrappers:
+            if "get_new_connection" not in vars(wrapper):
+                wrapper.get_new_connection = partial(self._open, wrapper, wrapper.get_new_connection)  # type: ignore[method-assign]
 
     def _release(self, wrapper: BaseDatabaseWrapper) -> None:
-        """
-        Keep a connection for the next body, as long as CONN_MAX_AGE allows, or close it.
-
-        Django does not announce every connection with `connection_created`: the first statement after the login may
-        fail, or a receiver before ours may raise. A connection that was not announced is broken, so it is closed, too.
-        """
+        """Keep a connection for the next body, as long as CONN_MAX_AGE allows, or close it."""
         raw = wrapper.connection
         is_sound = wrapper.vendor == "postgresql" and is_as_new(wrapper)
         if not is_sound or self._driver_settings.get(raw) != driver_settings(raw):
@@ -102,23 +104,23 @@ class TaskConnections:
             quietly(older.close)
         self._idle[wrapper.alias] = wrapper
         del connections[wrapper.alias]
-        following = connections[wrapper.alias]
-        # Django has no hook for this. Its pool is shared by threads, and needs another package.
-        following.get_new_connection = partial(self._reopen, following, following.get_new_connection)  # type: ignore[method-assign]
 
-    def _reopen(
+    def _open(
         self, wrapper: BaseDatabaseWrapper, login: Callable[[dict[str, Any]], Any], parameters: dict[str, Any]
     ) -> Any:
         """Return the connection that was kept, or a new one."""
         idle = self._idle.pop(wrapper.alias, None)
-        if idle is None:
-            return login(parameters)
-        if idle.connection.closed or has_news(idle.connection):
-            quietly(idle.close)
-            return login(parameters)
-        wrapper.close_at = idle.close_at
-        wrapper.isolation_level = idle.isolation_level  # type: ignore[attr-defined]  # of PostgreSQL's wrapper
-        return idle.connection
+        if idle is not None and not idle.connection.closed and not has_news(idle.connection):
+            wrapper.close_at = idle.close_at
+            wrapper.isolation_level = idle.isolation_level  # type: ignore[attr-defined]  # of PostgreSQL's wrapper
+            raw = idle.connection
+        else:
+            if idle is not None:
+                quietly(idle.close)
+            raw = login(parameters)
+        if wrapper.vendor == "postgresql":
+            self._driver_settings[raw] = driver_settings(raw)
+        return raw
 
     def check(self, atomic: str | None = None) -> None:
         """
@@ -137,7 +139,7 @@ class TaskConnections:
     def close(self) -> None:
         """Close all connections, in any state. End a copy of the process, as reset() does."""
         self._close_all()
-        self._wrappers = connections.all()
+        self._watch_all()
 
     def _close_all(self) -> None:
         leave_if_forked(self.process)
@@ -168,13 +170,6 @@ class TaskConnections:
         for wrapper in self._wrappers:
             if (raw := wrapper.connection) is not None:
                 quietly(partial(shutdown_socket, raw))
-
-    def opened(self, wrapper: BaseDatabaseWrapper) -> None:
-        """Django has opened a connection in this thread."""
-        if wrapper not in self._wrappers:  # a body has replaced Django's
-            self._wrappers = [*self._wrappers, wrapper]
-        if wrapper.vendor == "postgresql":
-            self._driver_settings[wrapper.connection] = driver_settings(wrapper.connection)
 
 
 class _Current(threading.local):
@@ -221,11 +216,3 @@ def has_news(raw: Any) -> bool:
     poll = select.poll()
     poll.register(raw.fileno(), select.POLLIN)
     return bool(poll.poll(0))
-
-
-def _on_connection(*, connection: BaseDatabaseWrapper, **_: Any) -> None:
-    if _current.connections is not None:
-        _current.connections.opened(connection)
-
-
-connection_created.connect(_on_connection, dispatch_uid="jobqueue.executor.task_connections")
