@@ -169,7 +169,7 @@ class TaskAdmin(TaskPage):
             template="task/confirm",
             title=_("%(action)s tasks?") % {"action": action.label},
             names=[action.forecast % numbers],
-            button=action.button % numbers if preview.matching else "",
+            button=action.label if preview.matching else "",
             preview=preview,
             window=None if ticked else request.task_list.window,  # type: ignore[attr-defined]
             is_across=not ticked,

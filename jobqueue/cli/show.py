@@ -60,8 +60,6 @@ def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
         f"{title:<{WIDTH}}  {value}" for title, value in _details(task, page).items() if value not in (None, "")
     )
     yield from _values("Arguments", page["arguments"])
-    if page["why_masked"]:
-        yield from textwrap.wrap(f"({page['why_masked']})", width, initial_indent=INDENT, subsequent_indent=INDENT)
     for name in ("result", "state", "metadata", "options"):
         yield from _values(name.capitalize(), [page[name]] if page[name] else [])
     for error in page["errors"]:
@@ -149,7 +147,6 @@ def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
         "attempts": page["attempt_number"],
         "executor": page["executor"] and page["executor"].name,
         "arguments": {value.name: _read(value) for value in page["arguments"]},
-        "why_masked": page["why_masked"],
         **{name: _read(page[name]) for name in ("result", "state", "metadata")},
         "errors": page["errors"],
         "messages": [

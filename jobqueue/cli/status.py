@@ -16,7 +16,6 @@ from jobqueue.inspect.queries import Count
 from jobqueue.inspect.stats import BackendStats, ExecutorState, ExecutorStats, QueueStats, read_stats
 from jobqueue.records import FINAL, LIVE, Status
 
-MAX_EXECUTORS = 50  # shown
 QUEUES = (
     Column("QUEUE", is_flexible=True),
     *(Column(title, is_right=True) for title in (*LIVE, Status.FAILED, "LATENCY", "EXECUTORS")),
@@ -67,9 +66,7 @@ def _show(console: Console, stats: BackendStats) -> None:
     console.write()
     executors = [executor for executor in stats.executors if executor.state != ExecutorState.STOPPED]
     if executors:
-        console.table(EXECUTORS, [executor_line(executor) for executor in executors[:MAX_EXECUTORS]])
-        if len(executors) > MAX_EXECUTORS:
-            console.write(f"and {len(executors) - MAX_EXECUTORS:,} more")
+        console.table(EXECUTORS, [executor_line(executor) for executor in executors])
     if not stats.alive and stats.in_state(ExecutorState.PAUSED):
         console.write("All executors are paused: they claim no tasks. Run: manage.py jobqueue executors resume --all")
     elif not stats.alive:

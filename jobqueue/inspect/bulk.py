@@ -40,13 +40,12 @@ class BulkAction:
     One action on many tasks.
 
     statuses: the tasks it can change. perform: returns numbers of tasks by what became of them. sentences: for each of
-    these, in the order in which they are shown. label_many, button, forecast: of the list and its confirmation page.
+    these, in the order in which they are shown. label_many, forecast: of the list and its confirmation page.
     """
 
     name: str
     label: Text
     label_many: Text = ""
-    button: Text = ""
     forecast: Text = ""
     sentences: Mapping[str, Text]
     statuses: tuple[Status, ...]
@@ -82,7 +81,6 @@ REQUEUE = BulkAction(
     name="requeue",
     label=gettext_lazy("Requeue"),
     label_many=gettext_lazy("Requeue selected %(verbose_name_plural)s"),
-    button=ngettext_lazy("Requeue %(number)s task", "Requeue %(number)s tasks", "count"),
     forecast=ngettext_lazy(
         "%(number)s failed or cancelled task will be requeued with a fresh set of attempts.",
         "%(number)s failed or cancelled tasks will be requeued with a fresh set of attempts.",
@@ -109,7 +107,6 @@ CANCEL = BulkAction(
     name="cancel",
     label=gettext_lazy("Cancel"),
     label_many=gettext_lazy("Cancel selected %(verbose_name_plural)s"),
-    button=ngettext_lazy("Cancel %(number)s task", "Cancel %(number)s tasks", "count"),
     forecast=ngettext_lazy(
         "%(number)s unfinished task will be cancelled; if it is running, it is asked to stop.",
         "%(number)s unfinished tasks will be cancelled; running ones are asked to stop.",

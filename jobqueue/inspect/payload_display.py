@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 from jobqueue import registry
 from jobqueue.inspect.backends import options_of
 from jobqueue.models import Task
-from jobqueue.serialization.redaction import MASK, Argument, Secrets, argument_secrets, arguments, redact, redact_texts
+from jobqueue.serialization.redaction import MASK, Secrets, argument_secrets, arguments, redact, redact_texts
 
 SMALL_BYTES = 2000  # stored in the row itself, in PostgreSQL
 SHOWN_CHARACTERS = 20_000
@@ -134,28 +134,21 @@ def show_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[st
     Only the first MAX_ARGUMENTS are returned. Arguments without a name have numbers, which no pattern matches, so they
     are masked if there is any pattern.
     """
-    rest = arguments(registry.parameters(task_type), args, kwargs)
+    parameters = registry.parameters(task_type)
+    if parameters is None:
+        reason = _("Masked, because it has no name: the function of the task is unknown here.")
+    else:
+        reason = _("Masked, because it has no name: the function of the task takes fewer arguments.")
+    rest = arguments(parameters, args, kwargs)
     shown = [
-        show(MASK if is_hidden(one, patterns) else one.value, patterns, one.name) for one in islice(rest, MAX_ARGUMENTS)
+        DisplayedValue(name=one.name, text=json.dumps(MASK), note=reason)
+        if one.value is not UNREADABLE and one.is_hidden(patterns)
+        else show(one.value, patterns, one.name)
+        for one in islice(rest, MAX_ARGUMENTS)
     ]
-    if more := sum(1 for _ in rest):
+    if more := sum(1 for _one in rest):
         shown.append(DisplayedValue(note=_("%(count)d more arguments are not shown.") % {"count": more}))
     return shown
-
-
-def is_hidden(argument: Argument, patterns: Sequence[str]) -> bool:
-    """Whether an argument is masked because it has no name."""
-    return argument.value is not UNREADABLE and argument.is_hidden(patterns)
-
-
-def why_masked(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> str:
-    """Explain why arguments without a name are masked; empty if none is."""
-    parameters = registry.parameters(task_type)
-    if not any(is_hidden(one, patterns) for one in arguments(parameters, args, kwargs)):
-        return ""
-    if parameters is None:
-        return _("Arguments without a name are masked, because the function of the task is unknown here.")
-    return _("Arguments without a name are masked, because the function of the task takes fewer.")
 
 
 def secrets_of(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> Secrets:

@@ -20,7 +20,7 @@ from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.explain import Surroundings, explain
 from jobqueue.inspect.formatting import attempt_number, headline
 from jobqueue.inspect.inbox import actor_of, read_inbox
-from jobqueue.inspect.payload_display import listed, raw, read, secrets_of, show, show_arguments, why_masked
+from jobqueue.inspect.payload_display import listed, raw, read, secrets_of, show, show_arguments
 from jobqueue.inspect.tree import read_ancestors, read_tree
 from jobqueue.models import Executor, Queue, Task
 from jobqueue.serialization.redaction import Secrets, redact, redact_text
@@ -84,7 +84,6 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
         result, state, metadata = (values[column] for column in ("return_value", "inner_state", "metadata"))
         context |= {
             "arguments": show_arguments(task.task_type, values["args"], values["kwargs"], patterns),
-            "why_masked": why_masked(task.task_type, values["args"], values["kwargs"], patterns),
             "result": show(result, patterns, secrets=secrets) if task.status == Task.Status.SUCCESSFUL else None,
             "state": show(state, patterns, secrets=secrets) if state is not None else None,
             "metadata": show(metadata, patterns, secrets=secrets) if metadata else None,
