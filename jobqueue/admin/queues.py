@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Sequence
 from typing import Any
 
 from django import forms
@@ -19,14 +16,8 @@ from jobqueue import api
 from jobqueue.admin.base import ReadOnlyAdmin, permission
 from jobqueue.api.queues import MAX_RUNNING_LIMIT
 from jobqueue.engine import engine_for
-from jobqueue.engine.engine import Engine
 from jobqueue.inspect import audit_log
-from jobqueue.inspect.formatting import describe_pause, duration
-from jobqueue.inspect.queries import CAP, Count, capped, count
-from jobqueue.models import Queue
-from jobqueue.records import QueueLatency
-
-SHOWN = 1000  # queues
+from jobqueue.inspect.stats import read_stats
 
 
 # Each form asks about a change, performs it for a queue (or raises ValueError), and describes it for the history.
@@ -83,38 +74,6 @@ FORMS: dict[str, type[PauseForm | LimitForm | ResumeForm]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueLine:
-    """One queue. latency: how long its oldest READY task has waited. pause: its description; empty if active."""
-
-    row: Queue
-    ready: Count
-    running: Count
-    latency: str
-    pause: str
-    has_executors: bool
-
-
-def read_lines(engine: Engine) -> Iterator[QueueLine]:
-    now = engine.now()
-    rows = {row.name: row for row in engine.queues.order_by("name")[:SHOWN]}
-    latencies = {queue.queue_name: queue for queue in engine.queue_latency()}
-    running = Counter(engine.tasks.running().order_by("executor_id").values_list("queue_name", flat=True)[: CAP + 1])
-    names = api.declared_queues(engine.alias) | rows.keys() | latencies.keys() | running.keys()
-    for name in sorted(names)[:SHOWN]:
-        row = rows.get(name) or Queue(backend=engine.alias, name=name)
-        found: QueueLatency | None = latencies.get(name)
-        ready = engine.tasks.ready().filter(queue_name=name).order_by("pool", "rank", "pk")
-        yield QueueLine(
-            row=row,
-            ready=Count() if found is None else count(ready),
-            running=capped(running[name]),
-            latency=duration(timedelta(seconds=found.latency_seconds)) if found and found.latency_seconds else "–",
-            pause=describe_pause(row) if row.is_paused_at(now) else "",
-            has_executors=found is None or found.is_served is not False,
-        )
-
-
 class QueueAdmin(ReadOnlyAdmin):
     actions = None
     fields = ("name", "backend", "paused_at", "paused_by", "pause_reason", "resume_at", "max_running")
@@ -134,7 +93,7 @@ class QueueAdmin(ReadOnlyAdmin):
             request,
             "queue/change_list",
             title=_("Queues"),
-            lines=list(read_lines(engine_for(backend))) if backend else [],
+            lines=read_stats(engine_for(backend)).queues if backend else [],
             backend=backend,
             backends=aliases if len(aliases) > 1 else [],
             now=engine_for(backend).now() if backend else None,

@@ -11,7 +11,7 @@ from django.core.management.base import CommandError
 from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Column, Console, many
 from jobqueue.cli.queues import as_json as queue_as_json
-from jobqueue.inspect.formatting import describe_pause, duration, served
+from jobqueue.inspect.formatting import duration, served
 from jobqueue.inspect.queries import Count
 from jobqueue.inspect.stats import BackendStats, ExecutorState, ExecutorStats, QueueStats, read_stats
 from jobqueue.records import FINAL, LIVE, Status
@@ -52,7 +52,7 @@ def _problems(
     if max_latency is not None:
         for queue in (queue for stats in backends for queue in stats.queues):
             if (queue.latency or 0.0) > max_latency.total_seconds():
-                yield f"Queue {queue.name} has a latency of {_latency(queue)}, more than {duration(max_latency)}."
+                yield f"Queue {queue.name} has a latency of {queue.latency_text}, more than {duration(max_latency)}."
     alive = sum(len(stats.alive) for stats in backends)
     if min_executors is not None and alive < min_executors:
         yield f"{many(alive, 'executor')} active, fewer than {min_executors}."
@@ -61,8 +61,8 @@ def _problems(
 def _show(console: Console, stats: BackendStats) -> None:
     console.table(QUEUES, [_queue_line(queue) for queue in stats.queues])
     for queue in stats.queues:
-        if queue.is_paused:
-            console.write(describe_pause(queue.row))
+        if queue.pause:
+            console.write(queue.pause)
     console.write()
     executors = [executor for executor in stats.executors if executor.state != ExecutorState.STOPPED]
     if executors:
@@ -84,11 +84,7 @@ def _queue_line(queue: QueueStats) -> list[object]:
     counts = {status: str(count) for status, count in queue.counts.items()}
     if queue.row.max_running is not None:
         counts[Status.RUNNING] += f"/{queue.row.max_running:,}"
-    return [queue.name, *counts.values(), _latency(queue), "paused" if queue.is_paused else queue.executors]
-
-
-def _latency(queue: QueueStats) -> str:
-    return "–" if queue.latency is None else duration(queue.latency)
+    return [queue.name, *counts.values(), queue.latency_text, "paused" if queue.is_paused else queue.executors]
 
 
 def executor_line(executor: ExecutorStats) -> list[object]:

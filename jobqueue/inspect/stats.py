@@ -13,11 +13,13 @@ from django.db.models import Max
 from jobqueue.api import declared_queues
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
+from jobqueue.inspect.formatting import describe_pause, duration
 from jobqueue.inspect.queries import CAP, Count, capped, count, of_status
 from jobqueue.models import Executor, FallbackHeartbeat, Queue, TaskQuerySet
 from jobqueue.records import FINAL, Status
 
 MAX_EXECUTORS = 1000
+MAX_QUEUES = 1000
 MINUTE_SECONDS = 60
 BY_QUEUE = (Status.SCHEDULED, Status.RUNNING, Status.SUSPENDED, Status.FAILED)  # READY has an index by queue
 
@@ -42,7 +44,9 @@ class ExecutorState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """latency: seconds, None without READY tasks. executors: those that serve it. row: unsaved if it has none."""
+    """
+    One queue. latency: seconds; None if it is not in use. executors: those that serve it. row: unsaved if it has none.
+    """
 
     name: str
     counts: Mapping[Status, Count]
@@ -50,6 +54,19 @@ class QueueStats:
     executors: int
     row: Queue
     is_paused: bool
+
+    @property
+    def latency_text(self) -> str:
+        return duration(self.latency) if self.latency else "–"
+
+    @property
+    def pause(self) -> str:
+        """The description of the pause; empty if the queue is active."""
+        return describe_pause(self.row) if self.is_paused else ""
+
+    @property
+    def lacks_executors(self) -> bool:
+        return self.latency is not None and not self.executors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +109,14 @@ def read_stats(engine: Engine) -> BackendStats:
     names = declared_queues(engine.alias) | rows.keys() | set(engine.queues_in_use())
     names = names.union(*by_queue.values(), *(executor.queues for executor in alive))
     queues = []
-    for name in sorted(names or {"default"}):
-        ready = count(of_status(engine, Status.READY).filter(queue_name=name))
+    for name in sorted(names or {"default"})[:MAX_QUEUES]:
+        ready = count(of_status(engine, Status.READY).filter(queue_name=name)) if name in latencies else Count()
         others = {status: _part(numbers, name) for status, numbers in by_queue.items()}
         queues.append(
             QueueStats(
                 name=name,
                 counts={Status.READY: ready, **others},
-                latency=latencies.get(name) if ready else None,
+                latency=latencies.get(name),
                 executors=sum(not executor.queues or name in executor.queues for executor in alive),
                 row=rows.get(name) or Queue(backend=engine.alias, name=name),
                 is_paused=name in rows and rows[name].is_paused_at(now),
