@@ -80,13 +80,15 @@ class Count(TypedDict, total=False):
     count: int
 
 
-class WithTypedDict(Actor, max_attempts=1):
-    State = Count
-
-    def poll(self, context: PollContext[Count], change: Any = 1) -> Any:
+class WithoutState(Actor, max_attempts=1):
+    def poll(self, context: PollContext[Any], change: Any = 1) -> Any:
         before = context.state.get("count", 0)
         context.state["count"] = before + 1 if before else change
         return Done(context.state["count"]) if context.state["count"] == 3 else None
+
+
+class WithTypedDict(WithoutState):
+    State = Count
 
 
 class WithStruct(Actor, max_attempts=1):
@@ -110,13 +112,6 @@ class WithNumberedState(Actor, max_attempts=1):
         context.state.seen[len(context.state.seen) + 1] = change
         context.state.of[UUID(int=7)] = date(2030, 1, 1)
         return Done(max(context.state.seen)) if len(context.state.seen) == 3 else None
-
-
-class WithoutState(Actor, max_attempts=1):
-    def poll(self, context: PollContext[Any], change: Any = 1) -> Any:
-        before = context.state.get("count", 0)
-        context.state["count"] = before + 1 if before else change
-        return Done(context.state["count"]) if context.state["count"] == 3 else None
 
 
 class Publish(msgspec.Struct, tag="publish", frozen=True):
