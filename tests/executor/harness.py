@@ -171,6 +171,12 @@ class Gates:
 gates = Gates()
 
 
+def wait_for_turns(running: Running) -> None:
+    """Wait for some turns of the loop, in which it could have done what it must not do."""
+    turns = running.loop.counts.turns
+    wait_for(lambda: running.loop.counts.turns > turns + 3)
+
+
 @contextmanager
 def connected(receiver: Callable[..., None], *signals: Any) -> Iterator[None]:
     """Let a function receive signals."""

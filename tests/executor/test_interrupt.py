@@ -56,10 +56,6 @@ class Interrupter(threading.Thread):
         self._tell()
 
 
-def test_a_body_that_ends_by_itself_gives_its_result() -> None:
-    assert run(make_running(), lambda: 7) == Returned(7)
-
-
 def test_busy_body_is_interrupted_although_it_suppresses_exceptions() -> None:
     running = make_running()
     Interrupter(running, lambda: running.interrupt(TaskTimeout))

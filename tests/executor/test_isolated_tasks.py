@@ -10,7 +10,17 @@ from jobqueue.executor import isolation
 from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Options, Running, Start, gates, in_line, on_both_databases, on_postgresql, wait_for
+from tests.executor.harness import (
+    Options,
+    Running,
+    Start,
+    gates,
+    in_line,
+    on_both_databases,
+    on_postgresql,
+    wait_for,
+    wait_for_turns,
+)
 from tests.factories import TaskFactory
 
 pytestmark = on_postgresql
@@ -22,11 +32,6 @@ def add_isolated(body: Any, *args: Any, backend: str = "default") -> Task:
     )
 
 
-def some_turns(running: Running) -> None:
-    turns = running.loop.counts.turns
-    wait_for(lambda: running.loop.counts.turns > turns + 3)
-
-
 @on_both_databases
 @pytest.mark.parametrize("body", [tasks.wait_at, tasks.wait_later])
 def test_isolated_task_runs_alone_and_others_continue_after_it(start: Start, body: Any, backend: str) -> None:
@@ -36,7 +41,7 @@ def test_isolated_task_runs_alone_and_others_continue_after_it(start: Start, bod
 
     others = tasks.add.using(backend=backend).enqueue_many([((number,), {}) for number in range(20)])
     others += tasks.add_later.using(backend=backend).enqueue_many([((number,), {}) for number in range(20)])
-    some_turns(running)
+    wait_for_turns(running)
 
     assert list(running.running_tasks) == [isolated.pk]
     assert Task.objects.using(backend).ready().count() == 40
@@ -52,7 +57,7 @@ def test_isolated_task_waits_for_running_tasks(start: Start) -> None:
     wait_for(lambda: running.loop._isolation.is_waiting)
 
     tasks.add.enqueue_many([((number,), {}) for number in range(20)])
-    some_turns(running)
+    wait_for_turns(running)
     assert (len(running.running_tasks), Task.objects.successful().count()) == (1, 0)
 
     gates["running"].open()
@@ -70,16 +75,6 @@ def test_buffered_tasks_are_released_for_an_isolated_task(start: Start) -> None:
 
     wait_for(lambda: len(running.running_tasks) == 1)
     assert gates["in line"].arrived == []
-
-
-def test_one_after_the_other(start: Start) -> None:
-    for _ in range(3):
-        add_isolated(tasks.add, 1)
-    tasks.add.enqueue_many([((number,), {}) for number in range(20)])
-
-    start()
-
-    wait_for(lambda: Task.objects.successful().count() == 23)
 
 
 def test_many_isolated_tasks_run_in_one_series(start: Start) -> None:

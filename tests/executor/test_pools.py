@@ -12,7 +12,6 @@ from jobqueue.models import Task
 from jobqueue.records import PoolName, Status
 from tests.executor import tasks
 from tests.executor.harness import (
-    Running,
     Start,
     gates,
     in_line,
@@ -21,14 +20,10 @@ from tests.executor.harness import (
     on_postgresql,
     row_of,
     wait_for,
+    wait_for_turns,
     wait_until,
 )
 from tests.factories import TaskFactory
-
-
-def wait_for_turns(running: Running) -> None:
-    turns = running.loop.counts.turns
-    wait_for(lambda: running.loop.counts.turns > turns + 3)
 
 
 class IdlePool(Pool):
