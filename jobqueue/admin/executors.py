@@ -72,7 +72,7 @@ class ExecutorAdmin(ReadOnlyAdmin):
     paginator = CappedPaginator
     actions = ("pause_selected", "resume_selected", "stop_selected")
     fields = (
-        "name", "life", "runs", "busy", "queue_names", "backend", "host", "process", "software", "started", "beat",
+        "name", "life", "runs", "busy", "queue_names", "backend", "host", "pid", "software", "started", "beat",
     )  # fmt: skip
     readonly_fields = fields
     has_command_permission = permission("command_executor")
@@ -168,10 +168,6 @@ class ExecutorAdmin(ReadOnlyAdmin):
     @admin.display(description=gettext_lazy("queues"))
     def queue_names(self, executor: Any) -> str:
         return ", ".join(served(executor)) or _("every")
-
-    @admin.display(description=gettext_lazy("process"))
-    def process(self, executor: Any) -> str:
-        return str(executor.pid)
 
     @admin.display(description=gettext_lazy("versions"))
     def software(self, executor: Any) -> str:
