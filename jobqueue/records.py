@@ -236,8 +236,7 @@ class OwnedTask(Struct, frozen=True):
     is_cancel_requested: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rescued:
+class Rescued(Struct, frozen=True):
     """A task taken from a lost executor. `status` is READY, or FAILED at the limit of losses."""
 
     id: UUID

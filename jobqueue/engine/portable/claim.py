@@ -19,6 +19,10 @@ from jobqueue.failpoints import failpoint
 from jobqueue.models import ISOLATION_LOSSES, Task
 from jobqueue.records import ClaimedBatch, ClaimedTask, ClaimRequest, PoolName, Status
 
+# Fields of a ClaimedTask that are columns of its row.
+SAME_COLUMNS = tuple(
+    name for name in ClaimedTask.__struct_fields__ if name not in (*RAW, "claimed_at", "wait_seconds", "is_expired")
+)
 ISOLATED_READ = 10  # other executors may have locked the first ones
 
 
@@ -153,28 +157,10 @@ class Claims(Part):
         now = self.db.now()
         return [
             ClaimedTask(
-                id=row.pk,
-                task_type=row.task_type,
-                queue_name=row.queue_name,
-                priority=row.priority,
+                **{name: getattr(row, name) for name in SAME_COLUMNS},
                 **{name: getattr(row, f"{name}_text") for name in RAW},
-                parent_id=row.parent_id,
-                key=row.key,
-                claim_number=row.claim_number,
-                attempts=row.attempts,
-                max_attempts=row.max_attempts,
-                polls=row.polls,
-                executor_losses=row.executor_losses,
-                unread_polls=row.unread_polls,
-                stale_polls=row.stale_polls,
-                timed_out=row.timed_out,
-                timeout_at=row.timeout_at,
-                rank=row.rank,
-                enqueued_at=row.enqueued_at,
-                started_at=row.started_at,
                 claimed_at=row.claimed_at or now,
                 wait_seconds=max(0.0, (now - row.rank).total_seconds() - row.priority * self.db.options.aging),
-                pool=row.pool,
                 is_expired=row.expires_at is not None and row.expires_at <= now and row.polls == 0,
             )
             for row in rows

@@ -166,14 +166,9 @@ class Executors(Part):
             errors=[*read_list(row.errors_text), error][-ERRORS_KEPT:],
             worker_ids=[*read_list(row.worker_ids_text), str(row.executor_id)][-WORKERS_KEPT:],
         )
+        silent_seconds = silent[row.executor_id]
         rescued = Rescued(
-            id=row.pk,
-            queue_name=row.queue_name,
-            task_type=row.task_type,
-            status=status,
-            executor_losses=executor_losses,
-            executor_id=row.executor_id,
-            silent_seconds=silent[row.executor_id],
+            row.pk, row.queue_name, row.task_type, status, executor_losses, row.executor_id, silent_seconds
         )
         return rescued, ending_of(row, status, json.dumps(error))
 

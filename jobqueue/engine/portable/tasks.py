@@ -26,6 +26,11 @@ KEY_TRIES = 3  # a task with the key may come and go between the insert and the 
 ONCE_TRIES = 10  # other sessions may insert the same idempotency keys
 PARENTS_PER_QUERY = 1000
 EXECUTORS_KEPT_SECONDS = 86_400
+# Fields of a NewTask that are columns of its row.
+SAME_COLUMNS = (
+    "id", "queue_name", "pool", "task_type", "priority", "key", "idempotency_key", "idempotency_digest", "parent_id",
+    "max_attempts",
+)  # fmt: skip
 # For cancel() and its `may`.
 CANCEL_COLUMNS = (
     "pk", "status", "parent_id", "parent_notified_at", "cancel_requested_at", "backend", "task_type", "queue_name"
@@ -134,25 +139,13 @@ class Tasks(Part):
         wake_at = moment(row.wake_at, row.wake_after_seconds, now)
         is_due = wake_at is None or wake_at <= now
         return Task(
-            id=row.id,
+            **{name: getattr(row, name) for name in SAME_COLUMNS},
+            **{name: json_from(getattr(row, name)) for name in ("args", "kwargs", "options", "metadata")},
             backend=self.db.backend,
-            queue_name=row.queue_name,
-            pool=row.pool,
-            task_type=row.task_type,
-            priority=row.priority,
             rank=now - timedelta(seconds=row.priority * self.db.options.aging),
-            args=json_from(row.args),
-            kwargs=json_from(row.kwargs),
-            options=json_from(row.options),
-            metadata=json_from(row.metadata),
-            key=row.key,
-            idempotency_key=row.idempotency_key,
-            idempotency_digest=row.idempotency_digest,
-            parent_id=row.parent_id,
             status=Status.READY if is_due else Status.SCHEDULED,
             wake_at=None if is_due else wake_at,
             expires_at=moment(row.expires_at, row.expires_after_seconds, now),
-            max_attempts=row.max_attempts,
             enqueued_at=now,
         )
 
