@@ -12,7 +12,7 @@ from uuid import UUID
 from django.core.management.base import CommandError
 
 from jobqueue.cli.backends import check_queue_names, engine_of
-from jobqueue.cli.console import Console, list_ids, log, many
+from jobqueue.cli.console import EXIT_INTERRUPTED, Console, list_ids, log, many
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.bulk import CANCEL_TREE, Bounds, BulkRun
@@ -21,7 +21,6 @@ from jobqueue.inspect.queries import CAP, ORDER, Count, TaskFilter, of_status, w
 from jobqueue.inspect.stats import count_ended
 from jobqueue.records import FINAL, Status
 
-EXIT_INTERRUPTED = 130
 MAX_READ = 100_000  # rows read for a preview
 DEFAULT_STATUSES = {
     "requeue": (Status.FAILED,),

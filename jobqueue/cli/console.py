@@ -25,6 +25,7 @@ from msgspec import to_builtins
 from jobqueue.inspect.queries import Count
 from jobqueue.printable import printable
 
+EXIT_INTERRUPTED = 130
 GAP = "  "  # between columns
 MIN_WIDTH = 8  # of a shortened column
 MAX_IDS = 20  # in one line of the log

@@ -15,7 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from jobqueue.cli import arguments, bulk, doctor, enqueue, executors, queues, show, status, tail
-from jobqueue.cli.console import Console, first_line
+from jobqueue.cli.console import EXIT_INTERRUPTED, Console, first_line
 from jobqueue.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask
 from jobqueue.exceptions import JobQueueError
 from jobqueue.inspect.bulk import CANCEL, REQUEUE
@@ -23,7 +23,6 @@ from jobqueue.records import FINAL, Status
 from jobqueue.records import Command as ExecutorCommand
 
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141  # as a shell reports SIGPIPE
 
 
