@@ -179,9 +179,8 @@ class JobQueueBackend(BaseTaskBackend):
             if errors := self._reused_keys(rows, answers):
                 raise InvalidSubmissions(errors)
             self._notify(engine, rows, answers)
-        for submission, row, answer in zip(submissions, rows, answers, strict=True):
-            if answer.created:
-                self._send_enqueued(_result_of(row, submission.task, answer))
+        new = zip(submissions, rows, answers, strict=True)
+        self._send_enqueued([_result_of(row, one.task, answer) for one, row, answer in new if answer.created])
         return answers
 
     def new_row(
@@ -254,8 +253,7 @@ class JobQueueBackend(BaseTaskBackend):
                 found.append(results.from_row(holder, registry.get(holder.task_type) or task))
             else:
                 found.append(_result_of(row, task, answer))
-            if answer.created:
-                self._send_enqueued(found[-1])
+        self._send_enqueued([result for result, answer in zip(found, answers, strict=True) if answer.created])
         return found
 
     def _notify(self, engine: Engine, rows: Sequence[NewTask], answers: Sequence[Enqueued]) -> None:
@@ -267,9 +265,10 @@ class JobQueueBackend(BaseTaskBackend):
             engine, {row.queue_name for row, answer in new if answer.created and answer.status is Status.READY}
         )
 
-    def _send_enqueued(self, result: AnyResult) -> None:
+    def _send_enqueued(self, created: Sequence[AnyResult]) -> None:
         if is_heard(task_enqueued, logging.DEBUG):
-            task_enqueued.send(sender=type(self), task_result=result)
+            for result in created:
+                task_enqueued.send(sender=type(self), task_result=result)
 
     def _reused_keys(self, rows: Sequence[NewTask], answers: Sequence[Enqueued]) -> dict[int, Exception]:
         """Return an error for each row whose idempotency key belongs to another request."""

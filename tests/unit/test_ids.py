@@ -35,7 +35,7 @@ def test_ids_of_several_threads_are_unique() -> None:
     with ThreadPoolExecutor(4) as threads:
         made = list(threads.map(lambda _: [new_id() for _ in range(2 * BLOCK)], range(8)))
 
-    assert len({pk for some in made for pk in some}) == 8 * 2 * BLOCK
+    assert len({pk for ids in made for pk in ids}) == 8 * 2 * BLOCK
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")

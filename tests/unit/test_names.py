@@ -86,7 +86,6 @@ REMAINING: dict[str, int] = {
     "nobody": 1,
     "notice": 2,
     "said": 1,
-    "some": 1,
     "told": 3,
 }
 
