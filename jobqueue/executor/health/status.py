@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -108,12 +109,8 @@ def waits_for_database(thread: threading.Thread) -> bool:
 
     Only its stack shows that: a connect to a server that is gone can take minutes without an error.
     """
-    frame = sys._current_frames().get(thread.ident or 0)
-    while frame is not None:
-        if str(frame.f_globals.get("__name__")).startswith(DATABASE_MODULES):
-            return True
-        frame = frame.f_back
-    return False
+    stack = traceback.walk_stack(sys._current_frames().get(thread.ident or 0))
+    return any(str(frame.f_globals.get("__name__")).startswith(DATABASE_MODULES) for frame, _ in stack)
 
 
 class HealthReporter(threading.Thread):
