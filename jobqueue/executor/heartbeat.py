@@ -133,7 +133,7 @@ class Heartbeat(threading.Thread):
                     self._connection.drop()
                     wait = backoff.next_seconds()
                 except MemoryError:  # a task has used it up, and fails soon
-                    logger.warning("heartbeat.out_of_memory")
+                    logger.warning("heartbeat.deferred hint=There is no memory for it.")
                     self._connection.drop()
                     wait = backoff.next_seconds()
                 self._woken.wait(max(0.0, wait))

@@ -141,5 +141,5 @@ class Maintenance:
     def _release_unknown(self, known: Collection[UUID]) -> None:
         """Release tasks that the database has as ours and this process does not: the answer to a claim was lost."""
         if count := self._engine.release_unknown_claims(self._executor_id, known):
-            logger.warning("task.strays_released count=%d", count)
+            logger.warning("claims.released count=%d", count)
             self._on_ready()

@@ -249,7 +249,7 @@ class ExecutorProcess:
     def _interrupt_tasks(self) -> None:
         count = sum(running.interrupt(ShuttingDown) for running in self._running_tasks.snapshot().values())
         if count:
-            logger.warning("executor.interrupting tasks=%d", count)
+            logger.warning("executor.tasks_interrupted tasks=%d", count)
 
     def _release_tasks(self) -> None:
         """Release the tasks that ignored the interruption, and close their connections first."""
@@ -290,7 +290,7 @@ class ExecutorProcess:
                     self.stop()
                 case signal.SIGTERM | signal.SIGHUP | signal.SIGINT if not self._is_stop_requested:
                     if number == signal.SIGINT:
-                        logger.warning("executor.stopping hint=%s", CTRL_C_AGAIN)
+                        logger.warning("executor.stop_requested hint=%s", CTRL_C_AGAIN)
                     self.stop()
                 case signal.SIGTERM | signal.SIGHUP | signal.SIGINT:
                     self.abort(codes.EXIT_INTERRUPTED if number == signal.SIGINT else None)

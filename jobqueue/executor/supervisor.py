@@ -174,7 +174,7 @@ class Supervisor:
             else:
                 self._kill_at += self._shutdown_timeout
                 if number == signal.SIGINT:
-                    logger.warning("executor.stopping hint=%s", CTRL_C_AGAIN)
+                    logger.warning("executor.stop_requested hint=%s", CTRL_C_AGAIN)
             self._send(number)
         elif number in (signal.SIGTSTP, signal.SIGCONT, signal.SIGUSR1):
             self._is_paused = number == signal.SIGTSTP or (self._is_paused and number != signal.SIGCONT)

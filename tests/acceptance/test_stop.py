@@ -50,7 +50,7 @@ def test_longer_task_is_released_after_the_shutdown_timeout(fleet: Fleet, number
     process = busy(fleet, "--shutdown-timeout", "0.3")
     assert process.stop(number) == 0
     assert_handed_back()
-    assert process.output.find(r"WARNING .*executor.interrupting tasks=2")
+    assert process.output.find(r"WARNING .*executor.tasks_interrupted tasks=2")
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_full_notification_queue_is_logged_once_and_costs_nothing_else(
             engine_for("default").notify(["default"])
         assert wait_for_end()["SUCCESSFUL"] == Task.objects.count()
 
-    assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["notify.queue_full"]
+    assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["notification.rejected"]
     number.refresh()
     assert number.return_value == 8
     full_notification_queue()
@@ -136,5 +136,5 @@ def test_full_notification_queue_is_logged_once_and_costs_nothing_else(
 
     wait_until(is_heard_again, "room for notifications")
     assert process.stop() == 0
-    assert len(process.output.find("notify.queue_full")) <= 1
+    assert len(process.output.find("notification.rejected")) <= 1
     assert not process.output.find("ERROR|database.unreachable")

@@ -74,7 +74,7 @@ class PostgresQueues(Queues):
             return
         self._logged_full_at = time.monotonic()
         logger.warning(
-            "notify.queue_full backend=%s used_percent=%.0f poll_interval_s=%.1f "
+            "notification.rejected backend=%s used_percent=%.0f poll_interval_s=%.1f "
             "hint=A session that executed LISTEN stays in a transaction. Find it in pg_stat_activity.",
             self.db.backend,
             100 * usage,
