@@ -1,4 +1,9 @@
-"""The queue in Django's admin: pages of tasks, queues and executors, with actions. Rows are read-only."""
+"""
+The queue in Django's admin. Rows are read-only, and actions call the API.
+
+`tasks` is the task list with its bulk actions, on the fast change list of `task_list` and `filters`. `task_page` is one
+task. `queues` and `executors` are the other pages, `base` has what all of them need.
+"""
 
 from __future__ import annotations
 

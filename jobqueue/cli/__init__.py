@@ -1,1 +1,8 @@
-"""`manage.py jobqueue`: each verb is a function of the console, which writes, and the flags, read by `arguments`."""
+"""
+`manage.py jobqueue`. Each verb is a function of the console, which writes, and of the flags.
+
+`status`, `show` and `tail` read. `executors` lists executors and commands them. `queues` pauses and limits, `bulk`
+requeues, cancels and prunes, `enqueue` submits tasks and sends messages. `doctor` checks the site, on PostgreSQL with
+`postgres_checks`. `arguments` reads values, `backends` finds the engines. `management/commands/jobqueue.py` lists the
+verbs and their flags.
+"""

@@ -1,1 +1,1 @@
-"""The connections of the executor and of bodies."""
+"""Connections: `connection` has those of the executor's threads, `task_connections` those of bodies."""

@@ -1,1 +1,1 @@
-"""Pools that run claimed tasks: worker threads, and an event loop for `async def` tasks."""
+"""Pools run claimed tasks: `base` is their interface, `threads` runs functions, `event_loop` runs `async def` tasks."""

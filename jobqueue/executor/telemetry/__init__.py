@@ -1,1 +1,6 @@
-"""What the executor reports: log lines and signals of attempts, errors as text, and the log of `run_executors`."""
+"""
+What the executor reports.
+
+`events` logs attempts and sends their signals. `errors` turns exceptions into text. `logger` masks secrets in records.
+`console_log` is the log of `run_executors` if the site has none.
+"""
