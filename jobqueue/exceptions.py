@@ -35,7 +35,7 @@ class Retry(JobQueueError):
     """
 
     def __init__(self, message: str | None = None, *, after: float | timedelta | None = None) -> None:
-        super().__init__(message or "The task asked to be tried again.")
+        super().__init__(message or "The task asked for a retry.")
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if seconds is not None and not (is_number and seconds < math.inf):
@@ -60,7 +60,7 @@ class MessageAlreadyConsumed(JobQueueError):
 
 
 class InvalidActions(JobQueueError, TypeError):
-    """A poll returned something else than actions."""
+    """A poll returned something other than actions."""
 
 
 class UndecodableMessage(JobQueueError, ValueError):

@@ -82,8 +82,8 @@ def run_until_idle(*, limit: int = 1000, backend: str = "default") -> list[Polle
             queue.engine.release([claimed])
             last = ", ".join(f"{poll.task_type} {poll.id}" for poll in polls[-3:]) or "nothing"
             raise AssertionError(
-                f"Not idle after {limit} polls; the last were of {last}, and next is {claimed.task_type} "
-                f"{claimed.id}. Does a poll return nothing, or two tasks wake each other, without end?"
+                f"Not idle after {limit} polls. The last: {last}. The next: {claimed.task_type} {claimed.id}. "
+                "Does an actor never suspend or end, or do two actors wake each other without end?"
             )
         polls.append(queue.poll(claimed))
     return polls

@@ -48,7 +48,7 @@ def lock_findings(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
             holder = f"session {pid} of role {role} ({name or 'no name'}, {state or 'state unknown'}{since}{last})"
             advice = f"End its transaction, or SELECT pg_terminate_backend({pid});"
         if mode.startswith("Row"):
-            text = f"{holder} keeps rows of {lock} locked. Their executors work, but the admin shows them as silent."
+            text = f"{holder} keeps rows of {lock} locked. The executors work, but the admin shows 'Not responding'."
             yield checks.Warning(text, hint=advice)
         elif lock in names:
             yield checks.Error(f"{holder} keeps the table {lock} locked ({mode}). Executors wait for it.", hint=advice)
@@ -86,13 +86,13 @@ def _tables(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
 
 
 def _snapshots(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
-    """Find long transactions, such as reports: each claim steps over all rows claimed since they began."""
+    """Find long transactions, such as reports: each claim skips all rows claimed since they began."""
     for pid, name, state, seconds in engine.db.query("oldest_snapshot"):
         if seconds > SNAPSHOT_LONG_SECONDS:
             who = f"pid {pid}, {name or 'no name'}, {state}"
             yield checks.Warning(
                 f"a transaction has been open for {duration(seconds)} ({who}): claims get slower.",
-                hint=f"Claims step over rows claimed since. Wait for its end, or SELECT pg_terminate_backend({pid});",
+                hint=f"Claims skip all rows claimed since. Wait for its end, or SELECT pg_terminate_backend({pid});",
             )
 
 
@@ -106,9 +106,11 @@ def _connections(settings: Mapping[str, str], stats: BackendStats) -> Iterator[c
     for_async = CONNECTIONS_FOR_ASYNC_TASKS if has_async else 0
     wanted = sum(executor.row.slots + CONNECTIONS_BESIDE_SLOTS + for_async for executor in stats.alive)
     if wanted > usable:
-        beside = f"{CONNECTIONS_BESIDE_SLOTS} beside slots" + (f" and {for_async} for async tasks" if for_async else "")
+        each = f"one per slot, {CONNECTIONS_BESIDE_SLOTS} more" + (
+            f", {for_async} for async tasks" if for_async else ""
+        )
         yield checks.Warning(
-            f"executors may open {wanted} connections, each {beside}; the server allows {usable}.",
+            f"executors may open {wanted} connections (each executor {each}); the server allows {usable}.",
             hint=f"Raise {tightest}, or give run_executors fewer --threads or --processes.",
         )
     elif used > 0.9 * usable:

@@ -48,10 +48,10 @@ HISTOGRAM_HELP = {
 }
 BACKEND_HELP = {
     "inflight": "Tasks that executors have claimed.",
-    "active_workers": "Slots of active executors that have a task.",
-    "slots": "Slots of active executors.",
+    "active_workers": "Worker threads of active executors that have a task.",
+    "slots": "Worker threads of active executors.",
     "executors": "Active executors.",
-    "oldest_snapshot_seconds": "Age of the oldest transaction that keeps dead rows.",
+    "oldest_snapshot_seconds": "Age of the oldest transaction that keeps PostgreSQL from removing dead rows.",
 }
 
 
@@ -62,7 +62,7 @@ def text(request: HttpRequest, caller: Caller) -> HttpResponse:
         import prometheus_client
     except ImportError:
         raise HttpError(
-            501, "Install the extra: pip install django-jobqueue[metrics]. metrics.json does without."
+            501, "Install the extra: pip install django-jobqueue[metrics]. metrics.json works without it."
         ) from None
     registry = prometheus_client.CollectorRegistry(auto_describe=False)  # the site may use the global one
     registry.register(Collector(read()))
@@ -189,7 +189,7 @@ class Collector:
         labels = ("backend", "queue", "status")
         depth = GaugeMetricFamily("jobqueue_queue_depth", "Tasks that have not ended.", labels=labels)
         estimate = GaugeMetricFamily(
-            "jobqueue_queue_depth_is_estimate", "1 where the depth, above 10,000, is an estimate.", labels=labels
+            "jobqueue_queue_depth_is_estimate", "1 if the depth is above 10,000, and so an estimate.", labels=labels
         )
         oldest = GaugeMetricFamily(
             "jobqueue_oldest_ready_seconds",

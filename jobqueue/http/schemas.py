@@ -33,7 +33,7 @@ class Submission(Request):
     ) = None
     priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
     run_after: (
-        Annotated[datetime, Meta(tz=True, description="Not before this moment.")]
+        Annotated[datetime, Meta(tz=True, description="Start no earlier than this time.")]
         | Annotated[float, Meta(ge=-LONGEST_SECONDS, le=LONGEST_SECONDS, description="Or this many seconds from now.")]
         | None
     ) = None
@@ -59,7 +59,7 @@ class Message(Request):
 
 
 class Cancel(Request):
-    tree: Annotated[bool, Meta(description="Cancel its living descendants too.")] = False
+    tree: Annotated[bool, Meta(description="Cancel its live descendants, too.")] = False
 
 
 class Problem(Struct):
@@ -80,7 +80,7 @@ class BatchItem(TaskLink):
 
 
 class Cancelled(TaskLink):
-    not_allowed: Annotated[Count, Meta(description="Living descendants that the token does not allow. They continue.")]
+    not_allowed: Annotated[Count, Meta(description="Live descendants that the token does not allow. They continue.")]
 
 
 class TaskError(Struct):
@@ -105,7 +105,7 @@ class TaskDetail(TaskLink):
 
 
 class Sent(Struct):
-    id: Annotated[int | None, Meta(description="null for a repeat.")]
+    id: Annotated[int | None, Meta(description="null for a repeated message.")]
 
 
 class Health(Struct):

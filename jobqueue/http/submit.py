@@ -153,7 +153,7 @@ def _option(value: Any) -> Any:
             try:
                 return make_naive(value)
             except OverflowError:
-                raise ValueError("must lie within the calendar") from None
+                raise ValueError("must lie between the years 1970 and 9000") from None
     return value
 
 

@@ -89,8 +89,8 @@ REQUEUE = BulkAction(
     sentences={
         "requeued": ngettext_lazy("Requeued %(number)s task.", "Requeued %(number)s tasks.", "count"),
         "key_taken": ngettext_lazy(
-            "Skipped %(number)s task: an active task has the same key.",
-            "Skipped %(number)s tasks: active tasks have the same keys.",
+            "Skipped %(number)s task: a live task has the same key.",
+            "Skipped %(number)s tasks: live tasks have the same keys.",
             "count",
         ),
         "skipped": ngettext_lazy(

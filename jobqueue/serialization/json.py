@@ -139,7 +139,7 @@ class Normalizer:
             for key, value in values:
                 name = self.key(key)
                 if name in members:
-                    raise Rejected("two keys are the same once they are text")
+                    raise Rejected("two keys become the same text")
                 members[name] = self.normalize(value, depth - 1)
         except Rejected as rejected:
             rejected.path.insert(0, key)

@@ -227,5 +227,5 @@ class TestKeys:
 
         assert len(stage.children(first)) == 1
         assert stage.status(second) == Status.SCHEDULED
-        assert stage.error(second).startswith("InvalidActions: A Spawn that poll() returned was spawned before.")
+        assert stage.error(second).startswith("InvalidActions: poll() returned a Spawn that was spawned before.")
         assert stage.row(second).attempts == 1

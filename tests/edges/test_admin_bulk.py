@@ -90,7 +90,7 @@ def test_requeue_skips_task_whose_key_is_taken(client, staff, make):
     row = make(failed=True, key="order:7")
     make(key="order:7")
 
-    assert messages_of(client.post(task_url(row, "requeue"))) == ["Skipped 1 task: an active task has the same key."]
+    assert messages_of(client.post(task_url(row, "requeue"))) == ["Skipped 1 task: a live task has the same key."]
     assert status_of(row) == "FAILED"
 
 

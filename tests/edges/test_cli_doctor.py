@@ -270,10 +270,10 @@ class TestServer:
         assert system_checks.CONNECTIONS_FOR_ASYNC_TASKS == MAX_BODY_THREADS
         ExecutorFactory.create(slots=10_000)
         (warning,) = [text for text in findings_of("default", "warning") if "may open" in text]
-        assert "may open 10036 connections, each 4 beside slots and 32 for async tasks; the server" in warning
+        assert "may open 10036 connections (each executor one per slot, 4 more, 32 for async tasks); the" in warning
         monkeypatch.setattr(registry, "declared", {"add": tasks.add})
         (warning,) = [text for text in findings_of("default", "warning") if "may open" in text]
-        assert "may open 10004 connections, each 4 beside slots; the server allows" in warning
+        assert "may open 10004 connections (each executor one per slot, 4 more); the server allows" in warning
 
     def test_connection_limit_of_role_counts(self) -> None:
         ExecutorFactory.create(slots=8)

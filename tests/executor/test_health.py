@@ -150,7 +150,7 @@ def test_aggregator_is_ready_when_all_children_are(child: tuple[socket.socket, S
     assert health.status() == HealthStatus(
         unready=(
             Problem("process 7", "It is starting."),
-            Problem("supervisor", "Of 2 processes 1 are to be started."),
+            Problem("supervisor", "1 of 2 processes do not run."),
         )
     )
     sender.sendall(HealthStatus().to_json() + b"\n")

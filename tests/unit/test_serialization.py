@@ -139,7 +139,7 @@ def test_other_types_become_plain_json(value: Any, expected: Any) -> None:
         pytest.param(MAX_INTEGER + 1, "an integer of more than 4300 digits cannot be read back", id="+"),
         pytest.param(MIN_INTEGER - 1, "an integer of more than 4300 digits cannot be read back", id="-"),
         (nested(MAX_DEPTH + 1), "nesting deeper than 64"),
-        ({1: "a", "1": "b"}, "two keys are the same once they are text"),
+        ({1: "a", "1": "b"}, "two keys become the same text"),
         ({(1, 2): 3}, "tuple is not a JSON key"),
         ({"a\x00": 3}, "a NUL character cannot be stored"),
         ({float("nan"): 3}, "NaN is not JSON"),

@@ -82,7 +82,7 @@ def test_row_locked_beyond_timeout_costs_no_attempt(role: Role, setting: str, bo
     assert wait_for_end() == {"SUCCESSFUL": 1}
     assert (Task.objects.get().attempts, Effect.objects.count()) == (0, 1)
     assert process.stop() == 0
-    assert process.output.find(r"counted=no .*error=Stale: The task's row was not to be had in time: canceling")
+    assert process.output.find(r"counted=no .*error=Stale: The task's row could not be locked in time: canceling")
 
 
 def test_deadlock_costs_no_attempt(role: Role) -> None:

@@ -185,6 +185,6 @@ def lost_error(row: Task, executor_losses: int, now: datetime) -> dict[str, Any]
         "at": iso_utc(now),
         "executor": str(row.executor_id),
         "exception_class_path": f"{ExecutorLost.__module__}.{ExecutorLost.__qualname__}",
-        "message": f"The executor stopped beating while it ran this task (loss {executor_losses}).",
+        "message": f"The executor was lost while it ran this task (loss {executor_losses}).",
         "traceback": "",
     }

@@ -208,7 +208,7 @@ class HealthAggregator:
         if is_stopping:
             unready.append(Problem("supervisor", "It is stopping."))
         elif missing := expected - len(children):
-            unready.append(Problem("supervisor", f"Of {expected} processes {missing} are to be started."))
+            unready.append(Problem("supervisor", f"{missing} of {expected} processes do not run."))
         self._status = HealthStatus(tuple(stalled), (*stalled, *unready), is_stopping)
         self._updated_at = time.monotonic()
         if self._report is not None:

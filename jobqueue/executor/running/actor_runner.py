@@ -71,9 +71,7 @@ def message_of(actor: type[Actor[Any]], stored: StoredMessage) -> Message:
     try:
         kind = KINDS[stored.child_status]
     except KeyError:
-        raise UndecodableMessage(
-            f"Message {stored.id} tells of a child's end {stored.child_status!r}, which is none."
-        ) from None
+        raise UndecodableMessage(f"Message {stored.id} has an unknown child status {stored.child_status!r}.") from None
     try:
         body = actor.decode_body(stored.body or "null") if kind is Kind.MESSAGE else decode(stored.body or "null")
     except ValueError as error:
@@ -97,7 +95,7 @@ def actions_of(returned: Any) -> tuple[list[Action], Disposition | None]:
             actions = []
         case Coroutine():
             returned.close()
-            raise InvalidActions("poll() returned a coroutine, which nobody awaits; what it returns must be plain.")
+            raise InvalidActions("poll() returned a coroutine. To await, declare poll() itself with `async def`.")
         case Iterable() if not isinstance(returned, (str, bytes, Mapping, type)):
             actions = list(returned)
         case _:

@@ -162,7 +162,7 @@ def stale_if_impatient() -> Iterator[None]:
         yield
     except django.db.OperationalError as error:
         if getattr(error.__cause__, "sqlstate", None) in IMPATIENT:
-            raise Stale(f"The task's row was not to be had in time: {message_of(error)}") from error
+            raise Stale(f"The task's row could not be locked in time: {message_of(error)}") from error
         raise
 
 

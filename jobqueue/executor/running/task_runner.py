@@ -57,8 +57,8 @@ logger = get_logger(__name__)
 UNKNOWN_TASK_SECONDS = 15.0  # after which a task without code here is READY again, for an executor that has it
 MAX_STALE_POLLS = 10  # attempts in a row that read stale rows. The tenth counts as failed.
 DUPLICATE_SPAWN = (
-    "A Spawn that poll() returned was spawned before. Each is one child, whose id it has from the start: "
-    "build it in the poll that returns it, not once in a module."
+    "poll() returned a Spawn that was spawned before. Each Spawn is one child: "
+    "create it in the poll that returns it, not once in a module."
 )
 QUERY_CANCELED = "57014"
 LONGEST_WAIT_SECONDS = 10 * 365 * 86_400.0  # a retry much later than that could not be read back
@@ -149,7 +149,7 @@ def success_outcome(attempt: Attempt, value: Any) -> Outcome:
     try:
         if inspect.iscoroutine(value):
             value.close()
-            raise InvalidResult("The function returned a coroutine, which nobody awaits: declare the task `async def`.")
+            raise InvalidResult("The function returned a coroutine. Declare the task with `async def`.")
         return_value = encode_result(value, max_bytes=identity.options.max_payload_bytes)
     except InvalidResult as refusal:
         raise refusal.with_traceback(None)  # noqa: B904 - its frames and its context are ours
