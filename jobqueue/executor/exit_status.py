@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -16,7 +17,7 @@ logger = get_logger(__name__)
 EXIT_OK, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_QUIT = 0, 69, 70, 130, 131
 EXIT_REPLACE = 75  # of a child: start another in its place at once
 
-LINGER_SECONDS = 3.0  # for threads that tasks have left, and for functions of atexit
+LINGER_SECONDS = 2.0  # for threads that tasks have left
 FLUSH_SECONDS = 2.0  # for the last log lines; a reader of our output that hangs must not delay the end
 
 
@@ -30,9 +31,10 @@ def exit_now(code: int) -> NoReturn:
 
 def exit_despite_threads(code: int) -> None:
     """
-    End this program in LINGER_SECONDS if it has not ended by then.
+    End this program in LINGER_SECONDS if threads that tasks have started and left keep it alive.
 
-    The main thread is about to end. Python then waits without limit for threads that tasks have started and left.
+    The main thread is about to end. Python then waits for them without limit. Functions of atexit, which run
+    after that, have all the time they need.
     """
 
     def end() -> None:
@@ -44,6 +46,8 @@ def exit_despite_threads(code: int) -> None:
     timer = threading.Timer(LINGER_SECONDS, end)
     timer.daemon = True
     timer.start()
+    # Functions of atexit run when these threads have ended; the one registered last runs first.
+    atexit.register(timer.cancel)
 
 
 def flush() -> None:

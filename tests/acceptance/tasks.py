@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import ctypes
 import gc
 import importlib
@@ -25,6 +26,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue import Backoff, task
 from jobqueue.compat import TaskContext, TaskResult, task_enqueued, task_finished, task_started
+from jobqueue.executor.exit_status import LINGER_SECONDS
 from tests.models import Effect
 
 STEPS = {"loop": "run_once", "heartbeat": "beat", "watchdog": "_check"}  # of the executor's own threads
@@ -204,6 +206,17 @@ def leave_a_thread(kind: str) -> None:
     else:
         threading.Thread(target=work, name="left-behind", daemon=False).start()
     began.wait()
+
+
+@task
+def register_slow_exit(path: str) -> None:
+    """Register a function of atexit that takes longer than the executor waits for threads."""
+
+    def finish() -> None:
+        time.sleep(LINGER_SECONDS + 0.5)
+        Path(path).touch()
+
+    atexit.register(finish)
 
 
 @task

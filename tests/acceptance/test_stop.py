@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 
 from jobqueue.models import Executor, Task
 from tests.acceptance.harness import Fleet, Process, ended, session_of, wait_for_end, wait_for_ended, wait_until
-from tests.acceptance.tasks import hang, leave_a_thread, tiny, work, work_later
+from tests.acceptance.tasks import hang, leave_a_thread, register_slow_exit, tiny, work, work_later
 from tests.models import Effect
 
 pytestmark = pytest.mark.slow
@@ -137,3 +138,13 @@ def test_thread_left_by_a_task_does_not_delay_the_end(fleet: Fleet, flags: tuple
 
     if "--processes" not in flags:  # a child process does not wait for threads
         process.output.wait_for(r"executor\.threads_abandoned threads=.*left-behind")
+
+
+def test_stop_lets_functions_of_atexit_finish(fleet: Fleet, tmp_path: Path) -> None:
+    path = tmp_path / "finished"
+    register_slow_exit.enqueue(str(path))
+    process = fleet.start(checks=True)  # a forked process would run none
+    wait_for_ended(1)
+
+    assert process.stop() == 0
+    assert path.exists()
