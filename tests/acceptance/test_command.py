@@ -135,6 +135,13 @@ def test_two_backends_are_isolated(fleet: Fleet) -> None:
     assert Task.objects.get().status == "READY"
 
 
+def test_executor_serves_only_its_queues(fleet: Fleet) -> None:
+    add.using(queue_name="emails").enqueue(1)
+    add.using(queue_name="other").enqueue(1)
+    assert fleet.launch("-q", "emails", "--burst").wait() == 0
+    assert dict(Task.objects.values_list("queue_name", "status")) == {"emails": "SUCCESSFUL", "other": "READY"}
+
+
 def test_log_lines_have_stable_keys(fleet: Fleet) -> None:
     process = fleet.start("--name", "web", "--log-format", "json")
     succeeds, fails = add.using(queue_name="sums").enqueue(1), fail.enqueue("no luck")

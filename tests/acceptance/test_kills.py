@@ -10,7 +10,7 @@ import pytest
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.models import Task
 from tests.acceptance.harness import Fleet, wait_for_end, wait_until
-from tests.acceptance.tasks import compute, hang, kill_process, segfault, work
+from tests.acceptance.tasks import compute, exit_with, hang, kill_process, segfault, work
 from tests.models import Effect
 
 pytestmark = pytest.mark.slow
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.slow
 @pytest.mark.smoke
 def test_tasks_that_kill_their_process_fail_and_others_succeed(fleet: Fleet) -> None:
     supervisor = fleet.start("--processes", "2", "--threads", "4", heartbeat_timeout=1.0)
-    killers = [kill_process.enqueue(), segfault.enqueue()]
+    killers: list[Any] = [kill_process.enqueue(), segfault.enqueue(), exit_with.enqueue(3)]
     compute.enqueue_many([((0.3,), {}) for _ in range(40)])
-    assert wait_for_end(seconds=120) == {"SUCCESSFUL": 40, "FAILED": 2}
+    assert wait_for_end(seconds=120) == {"SUCCESSFUL": 40, "FAILED": 3}
     for killer in killers:
         row = Task.objects.get(pk=killer.id)
         assert row.executor_losses == 3

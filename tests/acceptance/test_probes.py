@@ -128,6 +128,17 @@ def test_livez_fails_when_a_child_is_frozen(fleet: Fleet) -> None:
     assert supervisor.stop() == 0
 
 
+def test_readyz_fails_until_a_killed_child_is_replaced(fleet: Fleet) -> None:
+    supervisor = fleet.start(*HEALTH, *TWO)
+    wait_for_answer(supervisor, "/readyz", 200)
+    os.kill(supervisor.children()[0], signal.SIGKILL)
+    wait_for_answer(supervisor, "/readyz", 503)
+    wait_for_answer(supervisor, "/readyz", 200)
+    assert Executor.objects.count() == 3
+    assert len(supervisor.children()) == 2
+    assert supervisor.stop() == 0
+
+
 @PROCESSES
 def test_taken_port_is_reported_before_a_claim(fleet: Fleet, processes: tuple[str, ...]) -> None:
     tiny.enqueue()

@@ -107,6 +107,13 @@ def test_sigterm_during_start_stops_executor(fleet: Fleet, line: str, flags: tup
     assert not Task.objects.running().exists()
 
 
+def test_sigterm_without_a_database_stops_executor(fleet: Fleet) -> None:
+    process = fleet.launch(environment={"DATABASE_URL": "postgresql://postgres@/jobqueue?host=/nonexistent"})
+    process.output.wait_for(r"database\.unreachable")
+    assert process.stop() == 0
+    assert not process.output.find("^ready|Traceback")
+
+
 def test_sigusr1_prints_threads_and_running_tasks(fleet: Fleet) -> None:
     process = busy(fleet)
     process.send(signal.SIGUSR1)

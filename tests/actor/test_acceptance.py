@@ -16,6 +16,7 @@ from jobqueue.models import Executor, InboxMessage, Task
 from jobqueue.records import Status
 from tests.actor.conftest import Options
 from tests.actor.programs import FlakyFibonacci
+from tests.actors import Fibonacci
 from tests.executor.harness import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True, databases=["default", "sqlite"]), pytest.mark.slow]
@@ -85,6 +86,16 @@ def test_tree_of_failing_actors_survives_loss_of_executors(launch: Launch) -> No
         "bad luck"
     }
     assert len(failures) > 200
+
+
+def test_tree_of_actors_succeeds_on_sqlite(launch: Launch, options: Options) -> None:
+    options(DATABASE="sqlite")
+    result = Fibonacci.enqueue(10)
+    assert launch("--burst", DATABASE="sqlite").wait(PATIENCE_SECONDS) == 0
+    result.refresh()
+
+    assert result.return_value == 55
+    assert Task.objects.using("sqlite").successful().count() == 109
 
 
 def test_stopped_executor_leaves_its_actors_to_the_other(launch: Launch) -> None:

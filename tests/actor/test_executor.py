@@ -13,7 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 
 import jobqueue
-from jobqueue import Actor, Done, Kind, PollContext, Sleep, Suspend, Yield, api
+from jobqueue import Actor, Backoff, Done, Kind, PollContext, Send, Sleep, Suspend, Yield, api
 from jobqueue.compat import task_enqueued
 from jobqueue.models import InboxMessage, Task
 from jobqueue.records import Status
@@ -128,6 +128,41 @@ def test_task_enqueued_is_sent_after_commit_of_children(stage: Stage, burst: Bur
     assert stored == [pk]
     assert stage.result(pk) == "child"
     assert Group.objects.using(stage.database).count() == 1
+
+
+def test_refused_poll_is_retried(stage: Stage, burst: Burst) -> None:
+    ended = stage.enter(lambda context: Done())
+    burst()
+    attempts: list[int] = []
+
+    def poll(context: PollContext[Any]) -> Any:
+        attempts.append(context.attempt)
+        return (Send(ended), Suspend()) if len(attempts) == 1 else Done("second try")
+
+    pk = stage.enter(poll, backoff=Backoff(base=0.01))
+    burst()
+
+    assert (stage.result(pk), attempts) == ("second try", [1, 2])
+    assert stage.error(pk).startswith("TaskFinished")
+
+
+def test_stop_does_not_change_suspended_actor(stage: Stage, start: Start, actor: type[Actor[Any]]) -> None:
+    pk = stage.enter(lambda context: Suspend(), actor=actor)
+    running = start()
+    wait_until(stage, pk, Status.SUSPENDED)
+    before = vars(stage.row(pk))
+    running.stop()
+
+    assert {**vars(stage.row(pk)), "_state": None} == {**before, "_state": None}
+
+
+def test_read_messages_are_not_counted_as_undelivered(stage: Stage, burst: Burst) -> None:
+    pk = stage.enter(lambda context: Done(len(context.inbox.take())))
+    stage.send(pk)
+    stage.enter(lambda context: (Send(pk), Done()) if not context.polls else None, priority=5)
+
+    assert burst(threads=1).loop.counts.undelivered == 0
+    assert stage.result(pk) == 2
 
 
 def test_timeout_fails_poll(stage: Stage, burst: Burst) -> None:

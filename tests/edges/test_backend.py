@@ -80,6 +80,12 @@ def test_enqueued_task_is_a_row_and_a_ready_result(add: Any, alias: str, signals
     assert UUID(result.id).version == 7
 
 
+def test_backend_supports_all_features_of_the_framework(alias: str) -> None:
+    backend = task_backends[alias]
+    features = ("defer", "async_task", "get_result", "priority")
+    assert [getattr(backend, f"supports_{name}") for name in features] == [True] * 4
+
+
 def test_async_twins_do_the_same(add: Any) -> None:
     async def enqueue() -> Any:
         result = await add.aenqueue(2)

@@ -77,6 +77,17 @@ class TestRequeueAndCancel:
         assert run("requeue", "--failed").out == "Requeued 1 task.\n"
         assert [status_of(one) for one in (row, running, *late)] == ["READY", "FAILED", "FAILED"]
 
+    def test_task_that_fails_again_is_not_requeued_twice(self, make, run, monkeypatch) -> None:
+        row, requeue = make(failed=True), api.requeue
+
+        def fail_again(ids: Any, **options: Any) -> Any:
+            report = requeue(ids, **options)
+            Task.objects.using(row.backend).filter(pk__in=ids).update(status="FAILED", finished_at=ago(-60))
+            return report
+
+        monkeypatch.setattr(api, "requeue", fail_again)
+        assert run("requeue", "--failed", "--yes").out == "Requeued 1 task.\n"
+
     def test_limit_bounds_the_number_of_changes(self, make, run) -> None:
         made = [make() for _ in range(5)]
         assert run("cancel", "--queue", "default", "--limit", 3, "--batch", 2, "--yes").out == "Cancelled 3 tasks.\n"

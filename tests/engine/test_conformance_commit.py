@@ -14,7 +14,7 @@ from psycopg.errors import ProgramLimitExceeded
 
 from jobqueue.engine.portable.commit import is_refusal
 from jobqueue.engine.portable.database import json_from
-from jobqueue.records import FINAL, ClaimedTask, CommitResult, NewMessage, Outcome, Status
+from jobqueue.records import FINAL, ClaimedTask, CommitResult, Effects, NewMessage, Outcome, Status
 from jobqueue.serialization.ids import new_id
 from tests.engine.bench import ERROR, Bench, new, outcome
 
@@ -346,6 +346,16 @@ class TestRefused:
             error = OperationalError()
             error.__cause__ = type("Error", (ProgramLimitExceeded,), {"diag": SimpleNamespace(source_file=place)})()
             assert is_refusal(error) is is_refused, place
+
+    def test_refused_outcome_has_no_effects(self, bench: Bench) -> None:
+        claimed, receiver = bench.running(), bench.suspended()
+        effects = Effects(spawn=[new(key="child")], send=[NewMessage(task_id=receiver, body="1")])
+
+        answer = bench.commit(outcome(claimed, Status.SUSPENDED, inner_state=self.BAD, effects=effects))
+
+        assert list(answer.refused) == [claimed.id]
+        assert bench.inbox(receiver) == []
+        assert not bench.engine.tasks.filter(key="child").exists()
 
     def test_refused_outcome_keeps_transaction_of_caller(self, bench: Bench) -> None:
         """A refused result keeps the other writes of the transaction."""

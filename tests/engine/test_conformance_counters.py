@@ -45,8 +45,11 @@ def test_submitted_counts_created_tasks(bench: Bench) -> None:
     bench.engine.enqueue([new(key="a"), new(key="a"), new(), new()])
     bench.add(key="a")
     bench.add()
-
     assert numbers(bench) == {"submitted": 4}
+
+    (task, *_) = bench.claim()
+    bench.perform(task, spawn=[new(parent_id=task.id), new(parent_id=task.id)])
+    assert counted(bench).submitted == 6
 
 
 def test_batch_adds_one_delta_for_each_queue_and_task_type(bench: Bench) -> None:

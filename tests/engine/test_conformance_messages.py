@@ -344,6 +344,16 @@ class TestParent:
         assert bench.inbox(parent) == []
         assert bench.status(parent) == "SUSPENDED"
 
+    def test_running_child_that_is_cancelled_notifies_parent(self, bench: Bench) -> None:
+        parent = bench.suspended()
+        child = child_of(bench, parent)
+        bench.engine.cancel([child.id])
+        assert bench.inbox(parent) == []
+
+        bench.commit(outcome(child, Status.SCHEDULED, wake_after_seconds=60.0))
+
+        assert [sent.child_status for sent in bench.inbox(parent)] == ["CANCELLED"]
+
     def test_parent_suspending_in_same_batch_is_ready(self, bench: Bench) -> None:
         parent = bench.running()
         child = child_of(bench, parent.id)

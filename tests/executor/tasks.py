@@ -21,7 +21,7 @@ from psycopg.rows import dict_row
 
 from jobqueue import Backoff, GiveUp, Retry, task
 from jobqueue.engine import engine_for
-from jobqueue.exceptions import TaskCancelled, TaskTimeout
+from jobqueue.exceptions import Interrupted, TaskCancelled, TaskTimeout
 from jobqueue.models import InboxMessage, Task
 from tests.executor.harness import gates
 from tests.models import Effect
@@ -252,6 +252,17 @@ def swallow_exceptions(seconds: float) -> None:
     while time.monotonic() < until:
         with suppress(Exception):
             spin.func(seconds)
+
+
+@task
+def swallow_interruptions(gate: str, times: int) -> int:
+    """Arrive at the gate, and once more for each interruption that it swallows."""
+    for _ in range(times):
+        gates[gate].arrive()
+        with suppress(Interrupted):
+            spin.func(60.0)
+    gates[gate].arrive()
+    return times
 
 
 def sleep_on_the_server() -> None:

@@ -198,6 +198,17 @@ def test_failing_receivers_do_not_affect_tasks(burst: Burst, signal: Any, body: 
     assert running.loop.counts.finished == 3
 
 
+def test_receivers_of_other_tasks_wait_for_no_body(start: Start, announced: Announced) -> None:
+    """All worker threads are busy. The end of an async task is announced nevertheless."""
+    tasks.wait_at.enqueue_many([(("long",), {})] * 2)
+    start(threads=2)
+    gates["long"].wait_for(2)
+
+    result = tasks.add_later.enqueue(1)
+
+    wait_for(lambda: [task_result.id for task_result in announced] == [result.id])
+
+
 def test_with_too_many_left_to_tell_nothing_more_is_claimed(
     start: Start, slow_receiver: Announced, monkeypatch: pytest.MonkeyPatch
 ) -> None:

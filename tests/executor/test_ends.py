@@ -21,6 +21,11 @@ pytestmark = on_postgresql
 
 
 @on_both_databases
+def test_a_burst_with_nothing_to_do_ends(burst: Burst, backend: str) -> None:
+    assert burst(backend=backend).exit_code == 0
+
+
+@on_both_databases
 def test_a_burst_runs_what_its_tasks_enqueue(burst: Burst, backend: str) -> None:
     tasks.enqueue_another.using(backend=backend).enqueue(backend, 3)
 

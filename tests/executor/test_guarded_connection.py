@@ -13,7 +13,7 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 
 from jobqueue.engine.postgres.connection import PostgresDatabase
-from jobqueue.executor.database.connection import PREPARE_AT, GuardedConnection, shutdown_socket
+from jobqueue.executor.database.connection import PREPARE_AT, GuardedConnection, ReconnectBackoff, shutdown_socket
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.records import Status
 from tests.engine.bench import outcome
@@ -191,3 +191,13 @@ def test_a_body_on_sqlite_can_write_no_more() -> None:
 
     assert [type(error).__module__ for error in errors] == ["django.db.utils"]
     assert "written" not in connections["sqlite"].introspection.table_names()
+
+
+def test_wait_for_an_unreachable_database_grows_to_two_seconds() -> None:
+    backoff = ReconnectBackoff()
+    waits = [backoff.next_seconds() for _ in range(100)]
+
+    assert 0.0375 <= waits[0] <= 0.05
+    assert 1.5 <= min(waits[10:]) <= max(waits) <= 2.0
+    backoff.reset()
+    assert backoff.next_seconds() <= 0.05

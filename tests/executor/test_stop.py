@@ -9,7 +9,7 @@ import pytest
 from jobqueue.models import Executor, Task
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Start, gates, in_line, on_both_databases, on_postgresql, row_of, wait_for
+from tests.executor.harness import Running, Start, gates, in_line, on_both_databases, on_postgresql, row_of, wait_for
 
 pytestmark = on_postgresql
 
@@ -80,3 +80,23 @@ def test_an_atomic_body_goes_back_with_its_writes_undone(start: Start) -> None:
 
     assert (row_of(result).status, row_of(result).attempts) == (Status.READY, 0)
     assert tasks.written() == []
+
+
+def test_task_that_ignores_a_shutdown_is_not_stuck(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """Another task may block its event loop, and a loss would count against it. It is released instead."""
+
+    def prepare(running: Running) -> None:
+        running.process._watchdog._grace = 0.0  # it looks several times until the release
+
+    result = tasks.wait_at.enqueue("ignored")
+    running = start(shutdown_timeout=0.1, prepare=prepare)
+    gates["ignored"].wait_for()
+
+    running.process.stop()
+
+    wait_for(lambda: row_of(result).status == Status.READY or "executor.stuck" in caplog.text)
+    row = row_of(result)
+    assert (row.status, row.attempts, row.executor_losses, row.errors) == (Status.READY, 0, 0, [])
+    gates["ignored"].open()
+    running.join()
+    assert "executor.stuck" not in caplog.text

@@ -72,10 +72,13 @@ def test_child_that_drained_the_queue_is_not_replaced() -> None:
 
 
 @pytest.mark.parametrize("code", [EXIT_OK, 1, EXIT_UNAVAILABLE])
-def test_child_that_was_stopped_on_request_is_not_replaced(code: int) -> None:
+def test_child_that_was_stopped_on_request_is_not_replaced(code: int, caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig(1, code, HealthStatus(was_stopped_on_request=True), max_starts=2)
-    assert rig.run() == EXIT_OK
+    with caplog.at_level("INFO"):
+        assert rig.run() == EXIT_OK
     assert rig.started == [0]
+    (level,) = [record.levelname for record in caplog.records if "process.not_restarted" in record.getMessage()]
+    assert level == ("INFO" if code == EXIT_OK else "WARNING")
 
 
 def test_supervisor_ends_when_no_first_child_finds_the_database() -> None:

@@ -10,10 +10,13 @@ import pytest
 from django.db import connection
 
 from jobqueue.compat import task_started
+from jobqueue.executor import watchdog
+from jobqueue.executor.running import attempt
 from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import (
+    DEADLINE,
     Burst,
     Options,
     Start,
@@ -104,6 +107,16 @@ def test_a_body_may_have_the_last_word_at_its_timeout(burst: Burst) -> None:
     assert (row_of(saved).status, row_of(saved).return_value) == (Status.SUCCESSFUL, "half of it")
     assert row_of(asked).status == Status.SCHEDULED
     assert row_of(asked).errors[0]["exception_class_path"] == "jobqueue.exceptions.Retry"
+
+
+def test_body_that_swallows_interruptions_gets_more(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "REPEAT_SECONDS", 0.0)
+    monkeypatch.setattr(attempt, "INTERRUPT_GAP_SECONDS", 0.0)
+    result = tasks.swallow_interruptions.using(timeout=0.1).enqueue("swallowed", 3)
+    start(shutdown_timeout=DEADLINE)  # after this time it counts as stuck
+
+    assert len(gates["swallowed"].wait_for(4)) == 4
+    assert wait_until(result, Status.SUCCESSFUL).return_value == 3
 
 
 def test_time_in_receivers_of_the_start_does_not_count(burst: Burst) -> None:

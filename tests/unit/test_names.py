@@ -125,6 +125,22 @@ def names_with_retired_words() -> dict[str, list[str]]:
 NAMES = names_with_retired_words()
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("send_mail", {"mail"}),
+        ("MailTallies", {"mail", "tally"}),
+        ("MOST_ROWS", {"MOST"}),
+        ("at_most", set()),
+        ("Hold", {"Hold"}),
+        ("threshold", set()),
+        ("type_annotation", set()),
+    ],
+)
+def test_retired_words_are_found_in_a_name(name: str, words: set[str]) -> None:
+    assert retired_words(name) == words
+
+
 @pytest.mark.parametrize("word", INSTEAD)
 def test_no_name_has_a_retired_word(word: str) -> None:
     names = NAMES.get(word, [])

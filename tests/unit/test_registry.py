@@ -13,7 +13,7 @@ from django.test import override_settings
 
 from jobqueue import registry, task
 from jobqueue.backend import JobQueueBackend
-from jobqueue.checks import check_task_names
+from jobqueue.checks import check_backends, check_task_names
 from jobqueue.compat import PACKAGE
 from tests import tasks
 
@@ -153,6 +153,19 @@ def test_each_problem_is_reported_once() -> None:
         if check.__module__ in (f"{PACKAGE}.checks", "jobqueue.checks")
     ]
     assert [message.id for check in registered for message in check(app_configs=None)] == ["jobqueue.E004"]
+
+
+@override_settings(TASKS={"default": {"BACKEND": "jobqueue.backend.JobQueueBackend", "OPTIONS": {"POLL": 1}}})
+@pytest.mark.parametrize(
+    ("package", "ids"),
+    [("django.tasks", []), ("tests", []), ("not_installed", ["jobqueue.E004"])],
+    ids=["Django", "backport is an app", "backport is none"],
+)
+def test_backends_are_checked_if_the_framework_does_not(
+    monkeypatch: pytest.MonkeyPatch, package: str, ids: list[str]
+) -> None:
+    monkeypatch.setattr("jobqueue.checks.PACKAGE", package)
+    assert [message.id for message in check_backends()] == ids
 
 
 WITHOUT_FRAMEWORK = """
