@@ -156,6 +156,7 @@ def test_no_room_for_the_log_of_the_server_is_an_outage() -> None:
         made.forget_connection()
         made.wait_for(lambda: has_panicked(cluster), "the server to panic")
         wait_until_all_know(made)
+        made.wait_for(lambda: cluster.pid() is None, "the server to give up its recovery")
         ballast.unlink()
         cluster.start()
         judge(made)
