@@ -26,7 +26,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue import Backoff, task
 from jobqueue.compat import TaskContext, TaskResult, task_enqueued, task_finished, task_started
-from jobqueue.executor.exit_status import LINGER_SECONDS
 from tests.models import Effect
 
 STEPS = {"loop": "run_once", "heartbeat": "beat", "watchdog": "_check"}  # of the executor's own threads
@@ -211,6 +210,7 @@ def leave_a_thread(kind: str) -> None:
 @task
 def register_slow_exit(path: str) -> None:
     """Register a function of atexit that takes longer than the executor waits for threads."""
+    from jobqueue.executor.exit_status import LINGER_SECONDS  # a web process must not load the executor
 
     def finish() -> None:
         time.sleep(LINGER_SECONDS + 0.5)
