@@ -48,7 +48,7 @@ KEYS = {*Token.__struct_fields__} - {"name"}
 
 def parse(raw: Mapping[str, Any]) -> tuple[Token, ...]:
     """Read HTTP_TOKENS for which problems() is empty."""
-    return tuple(msgspec.convert({**given, "name": name}, Token) for name, given in raw.items())
+    return tuple(msgspec.convert({**value, "name": name}, Token) for name, value in raw.items())
 
 
 def problems(raw: Any) -> Iterator[str]:
@@ -57,15 +57,15 @@ def problems(raw: Any) -> Iterator[str]:
         yield "HTTP_TOKENS must be a dict of names and dicts"
         return
     seen: dict[str, str] = {}
-    for name, given in raw.items():
+    for name, value in raw.items():
         here = f"HTTP_TOKENS[{name!r}]"
         if not isinstance(name, str) or not name:
             yield "HTTP_TOKENS must have names for keys"
-        elif not isinstance(given, Mapping) or set(given) - KEYS:
-            yield f"{here} must be {SHAPE}{_misspelt(given)}"
+        elif not isinstance(value, Mapping) or set(value) - KEYS:
+            yield f"{here} must be {SHAPE}{_misspelt(value)}"
         else:
             try:
-                digest = msgspec.convert(given, Token).sha256.lower()
+                digest = msgspec.convert(value, Token).sha256.lower()
             except msgspec.ValidationError as error:  # names the member, not its value
                 yield f"{here} must be {SHAPE}: {error}"
             else:
@@ -73,10 +73,10 @@ def problems(raw: Any) -> Iterator[str]:
                     yield f"{here} has the same token as HTTP_TOKENS[{other!r}]"
 
 
-def _misspelt(given: Any) -> str:
+def _misspelt(value: Any) -> str:
     """Return a hint for a misspelt key. Other keys are not shown: one may be a secret in the wrong place."""
-    for key in given if isinstance(given, Mapping) else ():
+    for key in value if isinstance(value, Mapping) else ():
         for near in get_close_matches(str(key), KEYS, n=1, cutoff=0.6):
-            if near not in given:
+            if near not in value:
                 return f" (did you mean {near!r} instead of {key!r}?)"
     return ""

@@ -129,9 +129,9 @@ class TestActions:
         assert list(entries) == [(staff.pk, "Paused: disk full")]
 
     def test_pause_with_a_past_end_is_refused(self, post, backend):
-        said = post("queue/", action="pause", queue="emails", confirmed=1, until="2020-01-31T09:00")
+        answer = post("queue/", action="pause", queue="emails", confirmed=1, until="2020-01-31T09:00")
 
-        assert "has ended already" in said.content.decode()
+        assert "has ended already" in answer.content.decode()
         assert not Queue.objects.using(backend).exists()
 
     def test_resume(self, post, queue, backend):
@@ -149,9 +149,9 @@ class TestActions:
         post("queue/", action="limit", queue="emails", confirmed=1, max_running="")
         assert queue().max_running is None
 
-    @pytest.mark.parametrize("most", ["0", "-1", "x", "1.5", "9999999999999"])
-    def test_invalid_limits_are_refused(self, post, backend, most):
-        assert b"errorlist" in post("queue/", action="limit", queue="emails", confirmed=1, max_running=most).content
+    @pytest.mark.parametrize("limit", ["0", "-1", "x", "1.5", "9999999999999"])
+    def test_invalid_limits_are_refused(self, post, backend, limit):
+        assert b"errorlist" in post("queue/", action="limit", queue="emails", confirmed=1, max_running=limit).content
         assert not Queue.objects.using(backend).exists()
 
     @pytest.mark.parametrize(
@@ -180,8 +180,8 @@ class TestActions:
 
         assert post("executor/", **data).status_code == 302
 
-        told = dict(Executor.objects.using(backend).values_list("pk", "command"))
-        assert told == {chosen.pk: command, other.pk: "", ended.pk: ""}
+        commands = dict(Executor.objects.using(backend).values_list("pk", "command"))
+        assert commands == {chosen.pk: command, other.pk: "", ended.pk: ""}
         assert LogEntry.objects.get().object_id == str(chosen.pk)
         assert f"command sent: {command.lower()}" in show("executor/")
 

@@ -58,14 +58,14 @@ class TestTwoDatabases:
         assert jobqueue.cancel(parent.pk, tree=True) == CancelReport(cancelled=2)
 
 
-DEEDS: dict[str, tuple[Callable[..., Any], Callable[..., Task], str]] = {
+ACTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Task], str]] = {
     "cancel": (jobqueue.cancel, TaskFactory.create, "CANCELLED"),
     "requeue": (jobqueue.requeue, failed, "READY"),
 }
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize(("do", "make", "status"), DEEDS.values(), ids=DEEDS)
+@pytest.mark.parametrize(("do", "make", "status"), ACTIONS.values(), ids=ACTIONS)
 class TestLockedRow:
     def test_locked_task_is_reported_after_a_second(
         self, do: Callable[..., Any], make: Callable[..., Task], status: str, monkeypatch: pytest.MonkeyPatch

@@ -423,12 +423,12 @@ class TestExecutors:
         result = run("executors", "pause", whom, "--wait", "0s")
         assert (result.code, result.out) == (1, "web-a has not answered the command pause yet.\n")
         assert "1 executor did not answer within 0 s." in result.err
-        told = dict(Executor.objects.using(backend).values_list("pk", "command"))
-        assert told == {row.pk: "PAUSE", lost.pk: ""}
+        commands = dict(Executor.objects.using(backend).values_list("pk", "command"))
+        assert commands == {row.pk: "PAUSE", lost.pk: ""}
 
     @pytest.mark.parametrize(
         "words",
-        [("stop",), ("stop", "web-a", "--all"), ("stop", "web-a", "nobody"), ("dance", "web-a"), ("stop", "--all")],
+        [("stop",), ("stop", "web-a", "--all"), ("stop", "web-a", "web-z"), ("dance", "web-a"), ("stop", "--all")],
     )
     def test_unclear_arguments_send_no_command(self, backend, make_executor, run, words) -> None:
         if words[1:] != ("--all",):

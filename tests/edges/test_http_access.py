@@ -158,7 +158,7 @@ class TestPerson:
 
 class TestSetting:
     @pytest.mark.parametrize(
-        ("given", "words"),
+        ("value", "words"),
         [
             ([], "must be a dict"),
             ({"shop": SECRET}, "must be {'sha256'"),
@@ -174,13 +174,13 @@ class TestSetting:
             ({1: token()}, "names for keys"),
         ],
     )
-    def test_invalid_setting_is_a_check_error_without_its_values(self, given: Any, words: str) -> None:
-        (problem,) = conf.problems({"HTTP_TOKENS": given})
+    def test_invalid_setting_is_a_check_error_without_its_values(self, value: Any, words: str) -> None:
+        (problem,) = conf.problems({"HTTP_TOKENS": value})
 
         assert words in problem
         assert SECRET not in problem
         with pytest.raises(ImproperlyConfigured):
-            conf.parse({"HTTP_TOKENS": given})
+            conf.parse({"HTTP_TOKENS": value})
 
     def test_hash_is_case_insensitive(self, shop: Shop, settings: Any) -> None:
         settings.TASKS = tasks_setting({"shop": token() | {"sha256": token()["sha256"].upper()}})

@@ -238,7 +238,7 @@ class TestMessages:
         ],
         ids=["too large", "ended", "function"],
     )
-    def test_message_that_nobody_reads_is_refused(self, shop: Shop, traits: Any, body: str, status: int) -> None:
+    def test_message_without_reader_is_refused(self, shop: Shop, traits: Any, body: str, status: int) -> None:
         task = TaskFactory(**traits)
 
         assert shop.post(f"tasks/{task.pk}/messages/", {"body": body}).status_code == status

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def no_notice_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def lose_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise OperationalError("server closed the connection unexpectedly")
 

@@ -230,11 +230,13 @@ def test_error_without_a_secret_keeps_its_exception(
     assert (failure.__dict__["task"], failure.__dict__["attempt"]) == (log_in_nowhere.task_type, 1)
 
 
-@pytest.mark.parametrize("told", [task_enqueued, task_started, task_finished], ids=["enqueued", "started", "finished"])
+@pytest.mark.parametrize(
+    "signal", [task_enqueued, task_started, task_finished], ids=["enqueued", "started", "finished"]
+)
 def test_secret_is_not_logged_with_a_failing_receiver(
     caplog: pytest.LogCaptureFixture,
     burst: Burst,  # noqa: F811
-    told: Signal,
+    signal: Signal,
 ) -> None:
     """The executor enqueues the child, so it sends task_enqueued, too."""
 
@@ -243,11 +245,11 @@ def test_secret_is_not_logged_with_a_failing_receiver(
             raise Refusal(f"cannot tell of {task_result.args}")
 
     Porter.enqueue()
-    told.connect(receive)
+    signal.connect(receive)
     try:
         burst()
     finally:
-        told.disconnect(receive)
+        signal.disconnect(receive)
 
     (failure,) = [record for record in caplog.records if record.getMessage().startswith("receiver.failed")]
     text = caplog.handler.format(failure)
@@ -293,8 +295,8 @@ def test_secret_of_a_child_is_not_shown_in_its_parents_inbox(burst: Burst, is_kn
     burst()
     if not is_known:
         Task.objects.filter(parent_id=parent).update(task_type="shop.tasks.gone")
-    letter = InboxMessage.objects.get(task_id=parent, child_status="FAILED")
-    assert SECRET in json.dumps(letter.body)
+    message = InboxMessage.objects.get(task_id=parent, child_status="FAILED")
+    assert SECRET in json.dumps(message.body)
 
     for where, shown in OF_A_TASK.items():
         text = shown(parent)

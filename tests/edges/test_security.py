@@ -98,7 +98,7 @@ def test_pages_of_the_admin_need_login_permission_and_token(client: Client, keys
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class ActionRequest:
     """An action of the admin: its POST request, and the permission that it requires."""
 
     page: str
@@ -114,47 +114,51 @@ class Deed:
 
 
 TASKS, EXECUTORS, QUEUES = (f"admin:jobqueue_{name}_changelist" for name in ("task", "executor", "queue"))
-DEEDS = {
-    "wake": Deed("admin:jobqueue_task_wake", "wake_task"),
-    "cancel": Deed("admin:jobqueue_task_cancel", "cancel_task"),
-    "requeue": Deed("admin:jobqueue_task_requeue", "requeue_task", on="task_id"),
-    "send": Deed("admin:jobqueue_task_send", "send_message", {"body": '"dear diary"'}),
-    "cancel_selected": Deed(TASKS, "cancel_task", {"action": "cancel_selected"}),
-    "requeue_selected": Deed(TASKS, "requeue_task", {"action": "requeue_selected"}, on="task_id"),
+REQUESTS = {
+    "wake": ActionRequest("admin:jobqueue_task_wake", "wake_task"),
+    "cancel": ActionRequest("admin:jobqueue_task_cancel", "cancel_task"),
+    "requeue": ActionRequest("admin:jobqueue_task_requeue", "requeue_task", on="task_id"),
+    "send": ActionRequest("admin:jobqueue_task_send", "send_message", {"body": '"dear diary"'}),
+    "cancel_selected": ActionRequest(TASKS, "cancel_task", {"action": "cancel_selected"}),
+    "requeue_selected": ActionRequest(TASKS, "requeue_task", {"action": "requeue_selected"}, on="task_id"),
     **{
-        name: Deed(EXECUTORS, "command_executor", {"action": name, "confirmed": "1"}, on="executor")
+        name: ActionRequest(EXECUTORS, "command_executor", {"action": name, "confirmed": "1"}, on="executor")
         for name in ("pause_selected", "resume_selected", "stop_selected")
     },
-    "pause": Deed(QUEUES, "pause_queue", {"action": "pause", "queue": "a", "confirmed": "1"}),
-    "limit": Deed(QUEUES, "pause_queue", {"action": "limit", "queue": "a", "max_running": "3", "confirmed": "1"}),
-    "resume": Deed(QUEUES, "pause_queue", {"action": "resume", "queue": "paused"}),
+    "pause": ActionRequest(QUEUES, "pause_queue", {"action": "pause", "queue": "a", "confirmed": "1"}),
+    "limit": ActionRequest(
+        QUEUES, "pause_queue", {"action": "limit", "queue": "a", "max_running": "3", "confirmed": "1"}
+    ),
+    "resume": ActionRequest(QUEUES, "pause_queue", {"action": "resume", "queue": "paused"}),
 }
 SHOWN = ("changelist", "add", "history", "delete", "change")  # pages of Django's own, of which none writes
 
 
-def test_every_deed_of_the_admin_is_tried() -> None:
+def test_every_action_of_the_admin_is_tried() -> None:
     registered: dict[Any, Any] = {model: admin.site._registry[model] for model in (Task, Executor, Queue)}
     actions = {name for one in registered.values() for name in one.actions or ()}
     views = {name.rpartition("_")[2] for name in IN_ADMIN} - {*SHOWN}
-    assert actions | views | {*FORMS} == DEEDS.keys()
+    assert actions | views | {*FORMS} == REQUESTS.keys()
 
 
-@pytest.mark.parametrize("deed", DEEDS.values(), ids=DEEDS)
+@pytest.mark.parametrize("action", REQUESTS.values(), ids=REQUESTS)
 @pytest.mark.django_db(databases=["default", "sqlite"])  # to wake looks at every backend
-def test_deed_needs_its_permission_login_post_and_token(client: Client, keys: dict[str, Any], deed: Deed) -> None:
+def test_action_needs_its_permission_login_post_and_token(
+    client: Client, keys: dict[str, Any], action: ActionRequest
+) -> None:
     QueueFactory.create(paused=True, name="paused")
     ours = Permission.objects.filter(content_type__app_label="jobqueue").values_list("codename", flat=True)
     before = stored()
 
-    deed.done_by(member(*(name for name in ours if name != deed.permission)), keys)
-    deed.done_by(member(is_superuser=True), keys, by_get=True)
-    assert deed.done_by(member(is_superuser=True, checks_csrf=True), keys).status_code == 403
-    assert deed.done_by(client, keys).url.startswith("/admin/login/")
+    action.done_by(member(*(name for name in ours if name != action.permission)), keys)
+    action.done_by(member(is_superuser=True), keys, by_get=True)
+    assert action.done_by(member(is_superuser=True, checks_csrf=True), keys).status_code == 403
+    assert action.done_by(client, keys).url.startswith("/admin/login/")
     assert stored() == before
 
     # Without this, the test would prove nothing.
     looking = ("view_task", "view_executor", "view_queue")
-    assert deed.done_by(member(*looking, deed.permission), keys).status_code == 302
+    assert action.done_by(member(*looking, action.permission), keys).status_code == 302
     assert stored() != before
 
 

@@ -193,7 +193,7 @@ def test_an_interruption_right_behind_the_end_is_taken_back(monkeypatch: pytest.
 
 def test_no_interruption_arrives_once_a_body_is_over() -> None:
     """Interrupt thousands of bodies around their end. A late interruption would fail the test."""
-    strays: list[BaseException] = []
+    interruptions: list[BaseException] = []
     endings: list[tuple[RunningTask, Returned | Raised]] = []
     current: list[RunningTask | None] = [None]
     is_over = threading.Event()
@@ -212,8 +212,8 @@ def test_no_interruption_arrives_once_a_body_is_over() -> None:
             try:
                 endings.append((running, run(running, dawdle)))
                 dawdle()
-            except BaseException as stray:  # noqa: BLE001 - this is what must not be
-                strays.append(stray)
+            except BaseException as interruption:  # noqa: BLE001 - this is what must not be
+                interruptions.append(interruption)
         is_over.set()
 
     threads = [threading.Thread(target=target, daemon=True) for target in (tell, work)]
@@ -222,7 +222,7 @@ def test_no_interruption_arrives_once_a_body_is_over() -> None:
     for thread in threads:
         thread.join(2 * DEADLINE)
 
-    assert strays == []
+    assert interruptions == []
     kinds = {(running.interrupted_at is not None, type(ending)) for running, ending in endings}
     assert kinds >= {(True, Raised), (False, Returned)}
     assert all(not running.is_armed for running, _ in endings)

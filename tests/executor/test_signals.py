@@ -28,7 +28,7 @@ def test_signal_pipe_delivers_events(pipe: SignalPipe) -> None:
 
 
 @pytest.mark.parametrize("end", [0, 1])
-def test_signal_pipe_notices_that_it_was_closed(pipe: SignalPipe, end: int) -> None:
+def test_signal_pipe_reports_that_it_was_closed(pipe: SignalPipe, end: int) -> None:
     os.close(pipe.descriptors[end])
 
     with pytest.raises(SignalPipeClosed, match="A task has closed the pipe"):

@@ -333,32 +333,32 @@ class RescueCountsAnAttempt(PostgresEngine):
     """Counts a lost executor as a failed attempt."""
 
     class executors_class(PostgresExecutors):
-        def _take_back(
+        def _release_lost(
             self, row: Any, silent: Mapping[UUID, float], now: datetime
         ) -> tuple[Rescued, NewMessage | None]:
             self.db.tasks.filter(pk=row.pk).update(attempts=F("attempts") + 1)
-            return super()._take_back(row, silent, now)
+            return super()._release_lost(row, silent, now)
 
 
 class RescueIgnoresCancel(PostgresEngine):
     """Returns a task to its queue although a cancel was requested."""
 
     class executors_class(PostgresExecutors):
-        def _take_back(
+        def _release_lost(
             self, row: Any, silent: Mapping[UUID, float], now: datetime
         ) -> tuple[Rescued, NewMessage | None]:
             row.cancel_requested_at = None
-            return super()._take_back(row, silent, now)
+            return super()._release_lost(row, silent, now)
 
 
 class RescueOmitsParentReport(PostgresEngine):
     """Does not report a child that ends after its last loss, so the parent waits for ever."""
 
     class executors_class(PostgresExecutors):
-        def _take_back(
+        def _release_lost(
             self, row: Any, silent: Mapping[UUID, float], now: datetime
         ) -> tuple[Rescued, NewMessage | None]:
-            rescued, _ = super()._take_back(row, silent, now)
+            rescued, _ = super()._release_lost(row, silent, now)
             return rescued, None
 
 

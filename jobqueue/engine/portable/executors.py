@@ -99,9 +99,9 @@ class Executors(Part):
             rows = self._lock_overdue(ids)
             busy = self.messages.unreachable({row.parent_id for row in rows if row.parent_id is not None})
             now = self.db.now()
-            taken = [self._take_back(row, silent, now) for row in rows if row.parent_id not in busy]
+            taken = [self._release_lost(row, silent, now) for row in rows if row.parent_id not in busy]
             notified = self.messages.report_ends([ending for _, ending in taken if ending is not None])
-            self.counters.add([lost(rescued) for rescued, _ in taken])
+            self.counters.add([count_of_loss(rescued) for rescued, _ in taken])
             failpoint("rescue.before")
         failpoint("rescue.after")
         if notified:
@@ -149,7 +149,7 @@ class Executors(Part):
         rows = self._overdue(self.db.lock(ids)).filter(executor_id__in=silent.values("pk"))
         return with_texts(rows)
 
-    def _take_back(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, NewMessage | None]:
+    def _release_lost(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, NewMessage | None]:
         executor_losses = row.executor_losses + 1
         status = Status.READY
         if row.cancel_requested_at is not None:
@@ -173,7 +173,7 @@ class Executors(Part):
         return rescued, ending_of(row, status, json.dumps(error))
 
 
-def lost(rescued: Rescued) -> CounterDelta:
+def count_of_loss(rescued: Rescued) -> CounterDelta:
     is_dead = rescued.status is Status.FAILED
     return CounterDelta(queue_name=rescued.queue_name, task_type=rescued.task_type, lost=1, dead=int(is_dead))
 

@@ -101,12 +101,12 @@ class Tasks(Part):
         now = self.db.now()
         tasks = [self._new(row, now) for row in rows]
         self.db.tasks.bulk_create([task for task in tasks if task.key is None], batch_size=ENQUEUE_BATCH)
-        answers = {task.pk: created(task) for task in tasks if task.key is None}
+        answers = {task.pk: enqueued_from(task) for task in tasks if task.key is None}
         keyed = sorted((task for task in tasks if task.key is not None), key=lambda task: task.key or "")
         try:
             with transaction.atomic(using=self.db.using):
                 self.db.tasks.bulk_create(keyed, batch_size=ENQUEUE_BATCH)
-            answers |= {task.pk: created(task) for task in keyed}
+            answers |= {task.pk: enqueued_from(task) for task in keyed}
         except IntegrityError:  # a key is taken, or two tasks have the same
             answers |= {task.pk: self._insert_keyed(task) for task in keyed}
         submitted = Counter((row.queue_name, row.task_type) for row in rows if answers[row.id].created)
@@ -124,7 +124,7 @@ class Tasks(Part):
                     self.db.tasks.bulk_create([task])
             except IntegrityError:  # another session took the key; the next round finds it
                 continue
-            return created(task)
+            return enqueued_from(task)
         raise key_taken(task.key)
 
     def _holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
@@ -317,7 +317,7 @@ class Tasks(Part):
         return True
 
 
-def created(task: Task) -> Enqueued:
+def enqueued_from(task: Task) -> Enqueued:
     return Enqueued(task.pk, task.enqueued_at, Status(task.status), True)
 
 

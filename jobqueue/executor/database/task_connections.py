@@ -110,7 +110,7 @@ class TaskConnections:
     ) -> Any:
         """Return the connection that was kept, or a new one."""
         idle = self._idle.pop(wrapper.alias, None)
-        if idle is not None and not idle.connection.closed and not has_news(idle.connection):
+        if idle is not None and not idle.connection.closed and not has_unread_input(idle.connection):
             wrapper.close_at = idle.close_at
             wrapper.isolation_level = idle.isolation_level  # type: ignore[attr-defined]  # of PostgreSQL's wrapper
             raw = idle.connection
@@ -207,11 +207,11 @@ def is_as_new(wrapper: BaseDatabaseWrapper) -> bool:
         and raw.autocommit
         and raw.info.transaction_status == TransactionStatus.IDLE
         and raw.fileno() > LAST_STANDARD_STREAM  # otherwise the body closed a stream before it connected
-        and not has_news(raw)
+        and not has_unread_input(raw)
     )
 
 
-def has_news(raw: Any) -> bool:
+def has_unread_input(raw: Any) -> bool:
     """Return whether the server sent something unasked: most likely that it closed the connection."""
     poll = select.poll()
     poll.register(raw.fileno(), select.POLLIN)
