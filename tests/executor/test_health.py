@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from jobqueue.executor.health.probes import Address, listen, parse_address, serving, systemd_report
+from jobqueue.executor.health.probes import STOP_SECONDS, Address, listen, parse_address, serving, systemd_report
 from jobqueue.executor.health.status import HealthAggregator, HealthStatus, Problem, StatusReader
 
 SECONDS = 120.0
@@ -104,6 +104,19 @@ def test_request_that_is_too_long_loses_its_connection(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), SECONDS) as caller, suppress(ConnectionError):
         caller.sendall(b"G" * 100_000)
         assert caller.recv(1) == b""
+
+
+def test_silent_caller_does_not_delay_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    with listen(Address("127.0.0.1", 0)) as listener, ExitStack() as stack:
+        port = listener.getsockname()[1]
+        with serving(listener, HealthStatus):
+            caller = stack.enter_context(socket.create_connection(("127.0.0.1", port), SECONDS))
+            caller.send(b"GET /li")
+            request(port, "/livez")  # accepted later
+            began = time.monotonic()
+        assert time.monotonic() - began < STOP_SECONDS / 2
+        assert caller.recv(1) == b""
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
 @pytest.fixture

@@ -69,8 +69,9 @@ def serving(listener: socket.socket | None, status: GetStatus) -> Iterator[None]
     stopped = asyncio.Event()
 
     async def serve() -> None:
-        async with await asyncio.start_server(partial(_answer, status), sock=listener, limit=MAX_REQUEST_BYTES):
-            await stopped.wait()
+        server = await asyncio.start_server(partial(_answer, status), sock=listener, limit=MAX_REQUEST_BYTES)
+        await stopped.wait()
+        server.close()  # without wait_closed(), which waits for silent callers
 
     def run() -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:  # cancels the callers that are left at the end
@@ -93,6 +94,8 @@ async def _answer(status: GetStatus, reader: asyncio.StreamReader, writer: async
             logger.debug("health.requested request=%s", printable(request.partition(b"\r\n")[0].decode("latin-1")))
             writer.write(_response(request, status))
             await writer.drain()
+    except asyncio.CancelledError:  # The process ends. asyncio would log the cancellation as an error.
+        pass
     except (OSError, EOFError, asyncio.LimitOverrunError) as error:  # TimeoutError is an OSError
         logger.debug("health.request_failed client=%s error=%r", writer.get_extra_info("peername"), error)
     finally:
