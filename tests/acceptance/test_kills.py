@@ -48,6 +48,7 @@ def test_frozen_executor_cannot_overwrite_a_newer_outcome(fleet: Fleet, body: An
     assert wait_for_end() == {"SUCCESSFUL": 1}
     row = Task.objects.get(pk=result.id)
     assert (row.claim_number, row.executor_losses, row.attempts) == (2, 1, 0)
+    assert row.return_value == (other.pid if body is work else None)
     assert row.worker_ids[-1] == str(other.row.pk)
     assert frozen.stop() == 0
     assert frozen.output.find(r"executor\.stopped .* lost=1")

@@ -130,6 +130,17 @@ def test_task_enqueued_is_sent_after_commit_of_children(stage: Stage, burst: Bur
     assert Group.objects.using(stage.database).count() == 1
 
 
+def test_commit_that_wakes_actor_shows_its_queue_to_executor(
+    stage: Stage, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobqueue.executor.claim_policy.QUEUES_SECONDS", 3600.0)
+    pk = stage.enter(lambda context: Done() if context.inbox.take() else Suspend(), queue_name="quiet")
+    stage.run()
+    stage.enter(lambda context: (Send(pk), Done()), queue_name="busy")
+    start()
+    wait_until(stage, pk, Status.SUCCESSFUL)
+
+
 def test_refused_poll_is_retried(stage: Stage, burst: Burst) -> None:
     ended = stage.enter(lambda context: Done())
     burst()

@@ -191,7 +191,8 @@ def test_pending_maintenance_tells_seconds_to_next_wake_at(bench: Bench, left: f
     bench.time_passes(100.0 - left)
 
     seconds = bench.engine.pending_maintenance(bench.executor_id).next_wake_seconds
-    assert seconds == pytest.approx(left, abs=5)
+    assert seconds is not None
+    assert left - 5 < seconds <= left  # never too late
 
 
 @pytest.mark.parametrize("begin", [running, messages, command, isolated])

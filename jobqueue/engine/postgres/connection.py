@@ -152,9 +152,9 @@ class PostgresDatabase(Database):
         """
         return self.fetch_prepared(statement(name), **parameters)
 
-    def fetch_prepared(self, sql: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+    def fetch_prepared(self, text: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         with self._prepared_cursor() as cursor:
-            cursor.execute(sql, self.common | parameters)
+            cursor.execute(text, self.common | parameters)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
             return rows
 
