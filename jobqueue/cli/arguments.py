@@ -42,7 +42,7 @@ def moment(text: str) -> timedelta | datetime:
     except ValueError:
         parsed = None
     if parsed is None:
-        raise ArgumentTypeError(f"must be a duration (30m) or a moment (2030-01-31T09:00), not {text!r}")
+        raise ArgumentTypeError(f"must be a duration (30m) or a time (2030-01-31T09:00), not {text!r}")
     return make_aware(parsed) if settings.USE_TZ and is_naive(parsed) else parsed
 
 

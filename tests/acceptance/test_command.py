@@ -23,9 +23,9 @@ def test_banner_shows_queues_slots_and_versions(fleet: Fleet) -> None:
     assert "executor web · django " in banner
     assert process.output.lines[0].endswith(" · PostgreSQL (database 'default')")
     assert "queues      emails, reports " in banner
-    assert "tasks registered" in banner
+    assert "registered tasks: " in banner
     assert "slots       1 × (3 threads + 7 async)" in banner
-    assert "shutdown    25 s grace on SIGTERM, Ctrl-C twice to release tasks at once" in banner
+    assert "shutdown    25 s for running tasks after SIGTERM; Ctrl-C twice releases them" in banner
     assert "ready, waiting for work (Ctrl-C to stop)" in banner
     row = Executor.objects.get()
     assert (row.name, row.queues, row.slots, row.pid) == ("web", ["emails", "reports"], 3, process.pid)
@@ -55,7 +55,7 @@ def test_flags_are_read_from_the_environment(fleet: Fleet) -> None:
     assert "queues      other " in banner  # the command line overrides the environment
     assert "slots       2 × (4 threads + 7 async)" in banner
     assert "shutdown    1.5 s" in banner
-    assert "ends when the queue is drained" in banner
+    assert "ends when no task is left to run" in banner
     assert set(Executor.objects.values_list("name", flat=True)) == {"web.1", "web.2"}
 
 

@@ -263,7 +263,7 @@ class Command(BaseCommand):
         self.stdout.flush()
 
     def _print_ready(self, settings: ExecutorSettings) -> None:
-        end = "ends when the queue is drained" if settings.burst else "Ctrl-C to stop"
+        end = "ends when no task is left to run" if settings.burst else "Ctrl-C to stop"
         self.stdout.write(f"ready, waiting for work ({end})")
         self.stdout.flush()
 
@@ -305,6 +305,6 @@ def banner_lines(settings: ExecutorSettings, name: str, processes: int) -> Itera
         f"jobqueue {__version__} · executor {name} · django {django.get_version()} · python "
         f"{platform.python_version()} · {database.display_name} (database {database.alias!r})"
     )
-    yield f"queues      {', '.join(names) or 'every queue':<36} {len(registry.all())} tasks registered"
+    yield f"queues      {', '.join(names) or 'every queue':<36} registered tasks: {len(registry.all())}"
     yield f"slots       {processes} × ({settings.threads} threads + {settings.async_slots} async)"
-    yield f"shutdown    {settings.shutdown_timeout:g} s grace on SIGTERM, Ctrl-C twice to release tasks at once"
+    yield f"shutdown    {settings.shutdown_timeout:g} s for running tasks after SIGTERM; Ctrl-C twice releases them"
