@@ -7,9 +7,10 @@ import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from django.conf import settings
+from django.core.management.base import CommandError, CommandParser
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
 
@@ -17,6 +18,22 @@ from jobqueue.api.queues import MAX_RUNNING_LIMIT
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 MAX_DURATION = timedelta(days=100 * 365)
+EXIT_USAGE = 2
+
+
+class Parser(CommandParser):
+    """Reports wrong usage in one line, with exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        text = f"{self.prog}: {message}"
+        if not self.called_from_command_line:
+            raise CommandError(text, returncode=EXIT_USAGE)
+        self.exit(EXIT_USAGE, f"{text}\nSee: {self.prog} --help\n")
+
+
+def report_usage_in_one_line(parser: CommandParser) -> None:
+    """Make a command's own parser a Parser: Django has no setting for the class."""
+    parser.__class__ = Parser
 
 
 def duration(text: str) -> timedelta:

@@ -7,7 +7,7 @@ import sys
 from argparse import SUPPRESS, Namespace
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 from uuid import UUID
 
 from django.core.exceptions import ImproperlyConfigured
@@ -22,18 +22,7 @@ from jobqueue.inspect.bulk import CANCEL, REQUEUE
 from jobqueue.records import FINAL, Status
 from jobqueue.records import Command as ExecutorCommand
 
-EXIT_USAGE = 2
 EXIT_PIPE = 141  # as a shell reports SIGPIPE
-
-
-class Parser(CommandParser):
-    """Reports wrong usage in one line, with exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        text = f"{self.prog}: {message}"
-        if not self.called_from_command_line:
-            raise CommandError(text, returncode=EXIT_USAGE)
-        self.exit(EXIT_USAGE, f"{text}\nSee: {self.prog} --help\n")
 
 
 class Command(BaseCommand):
@@ -44,13 +33,11 @@ class Command(BaseCommand):
     )
     requires_system_checks = ()  # `doctor` runs ours; a timer that runs each minute needs no warnings each minute
 
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        parser = super().create_parser(prog_name, subcommand, **kwargs)
-        parser.__class__ = Parser  # Django has no setting for the class
-        return parser
-
     def add_arguments(self, parser: CommandParser) -> None:
-        verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", title="verbs", parser_class=Parser)
+        arguments.report_usage_in_one_line(parser)
+        verbs = parser.add_subparsers(
+            dest="verb", required=True, metavar="VERB", title="verbs", parser_class=arguments.Parser
+        )
 
         def add(name: str, run: Callable[[Console, Any], None], text: str, **defaults: Any) -> CommandParser:
             verb: CommandParser = verbs.add_parser(name, help=text, description=text)

@@ -26,6 +26,7 @@ from django.db.backends.signals import connection_created
 
 from jobqueue import __version__, registry
 from jobqueue.api import declared_queues
+from jobqueue.cli.arguments import report_usage_in_one_line
 from jobqueue.cli.backends import engine_of
 from jobqueue.compat import PACKAGE
 from jobqueue.engine import engine_for
@@ -150,6 +151,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the flags. The environment replaces their defaults."""
+        report_usage_in_one_line(parser)
         for names, read, default, text in FLAGS:
             variable = variable_of(names)
             if value := os.environ.get(variable, "").strip():
