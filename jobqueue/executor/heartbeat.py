@@ -97,7 +97,7 @@ class Heartbeat(threading.Thread):
             if ahead <= self._timeout / 3 or self._punctual_since is None:
                 return
             self._punctual_since = ours
-        logger.warning("clock.jumped ahead_s=%.1f hint=Rescues are suspended for a while.", ahead)
+        logger.warning("clock.jumped ahead_s=%.1f hint=Rescues pause for HEARTBEAT_TIMEOUT.", ahead)
 
     @property
     def reaches_database(self) -> bool:
