@@ -176,7 +176,7 @@ class StatusReader:
         try:
             self.status, self.parent_notified_at = HealthStatus.from_json(line), time.monotonic()
         except msgspec.DecodeError as error:  # a task has written to the socket
-            logger.warning("health.report_invalid error=%s", error)
+            logger.warning("health.report_rejected error=%s", error)
 
 
 class HealthAggregator:

@@ -177,7 +177,7 @@ def _in_doubt(success: CompletedAttempt, failure: CompletedAttempt) -> Completed
     claimed, error = success.running.claimed, failure.error
     mask = mask_for(claimed, success.running.identity.options)
     logger.warning(
-        "task.commit_in_doubt task=%s id=%s error=%s",
+        "task.commit_unconfirmed task=%s id=%s error=%s",
         printable(claimed.task_type),
         claimed.id,
         "" if error is None else first_line_of(error, mask),
