@@ -323,7 +323,7 @@ class CancelReport:
     """
     What cancel() did, as numbers and ids of tasks.
 
-    cancelled: ended at once. requested: they run, and their executors read the request at the next heartbeat. skipped:
+    cancelled: ended at once. requested: they run, and were asked to stop. skipped:
     unknown, or ended before. busy: not changed, because another transaction has locked them; cancel them again after
     its end. not_allowed: live tasks that `may` did not allow.
     """
