@@ -274,7 +274,7 @@ class ClaimRequest:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.limits and self.queues)
+        return self.limit <= 0 or not self.queues
 
 
 class ClaimedBatch(list[ClaimedTask]):

@@ -56,6 +56,14 @@ def test_claim_takes_only_requested_queues(bench: Bench) -> None:
     assert bench.claim_ids(queues=["b", "c"]) == wanted
 
 
+@pytest.mark.parametrize("name", ["NULL", "", " a b ", 'a"b', "a\\", "{a,b}", "a'b", "é\n"])
+def test_claim_from_a_queue_with_any_name(bench: Bench, name: str) -> None:
+    bench.add(queue_name="a")
+    wanted = bench.add(queue_name=name)
+
+    assert bench.claim_ids(queues=["other", name]) == [wanted]
+
+
 @pytest.mark.parametrize("limit", [7, 60, 500])
 def test_claim_from_many_queues_returns_best_ranks_in_order(bench: Bench, limit: int) -> None:
     for number in range(120):

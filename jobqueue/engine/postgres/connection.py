@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from typing import Any
 from uuid import UUID
@@ -62,9 +62,15 @@ def as_json(values: Sequence[msgspec.Struct]) -> str:
     return msgspec.json.encode(values).decode()
 
 
-def as_array(ids: Iterable[UUID | float]) -> str:
-    """Write ids or numbers as an array of PostgreSQL. psycopg's own way took a sixth of an actor's commit."""
-    return f"{{{','.join(map(str, ids))}}}"
+def as_array(values: Iterable[UUID | float | str]) -> str:
+    """Write ids, numbers or pools as an array of PostgreSQL. psycopg's own way took a sixth of an actor's commit."""
+    return f"{{{','.join(map(str, values))}}}"
+
+
+@lru_cache
+def as_text_array(texts: tuple[str, ...]) -> str:
+    """Write any texts as an array of PostgreSQL. The claims of an executor name the same queues again and again."""
+    return as_array('"' + re.sub(r'(["\\])', r"\\\1", text) + '"' for text in texts)
 
 
 def notify_from_elsewhere(database: str, payload: str) -> None:

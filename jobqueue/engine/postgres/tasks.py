@@ -16,7 +16,7 @@ import msgspec
 from jobqueue.engine.portable.claim import Claims
 from jobqueue.engine.portable.commit import Commits, locked_rows
 from jobqueue.engine.portable.tasks import ENQUEUE_BATCH, KEY_TRIES, LockedRow, Tasks, key_taken
-from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_json
+from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_json, as_text_array
 from jobqueue.metrics import EDGES
 from jobqueue.records import (
     NO_EFFECTS,
@@ -165,9 +165,9 @@ class PostgresClaims(Claims):
             "claim",
             claim_limit=request.limit,
             executor_id=request.executor_id,
-            pools=list(limits),
-            pool_limits=list(limits.values()),
-            free_slots=[request.free_slots.get(pool) for pool in limits],
+            pools=as_array(limits),
+            pool_limits=as_array(limits.values()),
+            free_slots=as_array(request.free_slots.get(pool, limit) for pool, limit in limits.items()),
             last_rank=last[0],
             last_id=last[1],
             **self._queues_of(request),
@@ -176,10 +176,11 @@ class PostgresClaims(Claims):
         return ClaimedBatch(sorted(starmap(ClaimedTask, rows), key=attrgetter("rank", "id")))
 
     def _queues_of(self, request: ClaimRequest) -> dict[str, Any]:
+        limits = request.max_per_queue
         return {
-            "queues": list(request.queues),
-            "max_tasks": [request.max_per_queue.get(name) for name in request.queues] if request.max_per_queue else [],
-            "limited": list(request.limited),
+            "queues": as_text_array(tuple(request.queues)),
+            "max_tasks": [limits.get(name) for name in request.queues] if limits else "{}",
+            "limited": as_text_array(tuple(request.limited)),
         }
 
     def _isolated(self, queues: Collection[str]) -> list[UUID]:

@@ -7,12 +7,15 @@
 -- Trap: the CTE must stay MATERIALIZED; WHERE id IN (SELECT ... LIMIT 5) claimed 2,000 of 2,000 rows under a nested loop.
 -- Trap: joined to the CTE instead of looked up by an array, 200 rows of 20,000 were found by reading the whole table.
 WITH open_queue AS MATERIALIZED ({open_queue}),
-picked AS MATERIALIZED (
-    SELECT head.id, head.rank, head.pool_limit, row_number() OVER (PARTITION BY head.pool ORDER BY head.rank, head.id) AS place
+pool AS (
+    SELECT name, claim_limit, free_slots
+    FROM unnest(%(pools)s::text[], %(pool_limits)s::int[], %(free_slots)s::int[]) AS pool (name, claim_limit, free_slots)
+),
+head AS MATERIALIZED (
+    SELECT of_queue.id, of_queue.rank, of_queue.pool
     FROM open_queue CROSS JOIN LATERAL (
-        SELECT slice.id, slice.rank, pool.name AS pool, pool.claim_limit AS pool_limit
-        FROM unnest(%(pools)s::text[], %(pool_limits)s::int[], %(free_slots)s::int[]) AS pool (name, claim_limit, free_slots)
-        CROSS JOIN LATERAL (
+        SELECT slice.id, slice.rank, pool.name AS pool
+        FROM pool CROSS JOIN LATERAL (
             SELECT task.id, task.rank
             FROM jobqueue_task AS task
             WHERE task.backend = %(backend)s AND task.queue_name = open_queue.name AND task.pool = pool.name
@@ -24,13 +27,20 @@ picked AS MATERIALIZED (
         ) AS slice
         ORDER BY slice.rank, slice.id
         LIMIT open_queue.max_tasks
-    ) AS head
+    ) AS of_queue
 )
 UPDATE jobqueue_task AS task
 SET status = 'RUNNING', claim_number = task.claim_number + 1, executor_id = %(executor_id)s, wake_at = NULL,
     claimed_at = clock_timestamp(), started_at = COALESCE(task.started_at, clock_timestamp()),
     last_attempted_at = clock_timestamp()
-WHERE task.id = ANY(ARRAY(SELECT id FROM picked WHERE place <= pool_limit ORDER BY rank, id LIMIT %(claim_limit)s))
+WHERE task.id = ANY(ARRAY(
+    SELECT best.id
+    FROM pool CROSS JOIN LATERAL (
+        SELECT head.id, head.rank FROM head WHERE head.pool = pool.name ORDER BY head.rank, head.id LIMIT pool.claim_limit
+    ) AS best
+    ORDER BY best.rank, best.id
+    LIMIT %(claim_limit)s
+))
 RETURNING task.id, task.task_type, task.queue_name, task.priority, task.args::text, task.kwargs::text,
     task.inner_state::text, task.options::text, task.metadata::text, task.errors::text, task.worker_ids::text,
     task.parent_id, task.key, task.claim_number, task.attempts, task.max_attempts, task.polls, task.executor_losses,
