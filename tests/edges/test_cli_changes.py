@@ -78,15 +78,18 @@ class TestRequeueAndCancel:
         assert [status_of(one) for one in (row, running, *late)] == ["READY", "FAILED", "FAILED"]
 
     def test_task_that_fails_again_is_not_requeued_twice(self, make, run, monkeypatch) -> None:
-        row, requeue = make(failed=True), api.requeue
+        row, requeue, ends = make(failed=True, finished_at=ago(60)), api.requeue, [ago(-120), ago(-60)]
 
         def fail_again(ids: Any, **options: Any) -> Any:
             report = requeue(ids, **options)
-            Task.objects.using(row.backend).filter(pk__in=ids).update(status="FAILED", finished_at=ago(-60))
+            if ends:
+                Task.objects.using(row.backend).filter(pk__in=ids).update(status="FAILED", finished_at=ends.pop())
             return report
 
         monkeypatch.setattr(api, "requeue", fail_again)
-        assert run("requeue", "--failed", "--yes").out == "Requeued 1 task.\n"
+        monkeypatch.setattr(bulk, "walk", partial(walk, page=1))
+        assert run("requeue", "--failed", "--yes", "--batch", 1).out == "Requeued 1 task.\n"
+        assert status_of(row) == "FAILED"
 
     def test_limit_bounds_the_number_of_changes(self, make, run) -> None:
         made = [make() for _ in range(5)]
