@@ -9,64 +9,34 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from django.db import OperationalError, connection
-from django.db.models import Count
-
 from jobqueue.models import Executor, Task
 from tests.acceptance.forks import Forked, prepare
+from tests.waiting import DEADLINE_SECONDS, states, wait_until
 
 T = TypeVar("T")
 
 CHECKOUT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 180.0  # deadline of a wait; an idle machine needs a moment
 LOOK_SECONDS = 0.02
-REST = 10  # pause after a check, in durations of the check: checks use at most a tenth of a processor
 OTHERS = ("JOBQUEUE_", "TESTS_", "FORCE_COLOR", "PYTHON_COLORS", "DJANGO_COLORS")  # variables of the developer
 ENDED = ["SUCCESSFUL", "FAILED", "CANCELLED"]
-
-
-def wait_until(condition: Callable[[], T], what: str = "", *, seconds: float = PATIENCE_SECONDS) -> T:
-    """Return the condition's value once it is true. Fail after the given seconds."""
-    deadline = (began := time.monotonic()) + seconds
-    while not (value := _value_of(condition)):
-        if (now := time.monotonic()) > deadline:
-            raise AssertionError(f"{what or 'the condition'}: not within {seconds:g} s; {states()}")
-        time.sleep(max(LOOK_SECONDS, min(REST * (now - began), 0.5)))
-        began = time.monotonic()
-    return value
-
-
-def _value_of(condition: Callable[[], T]) -> T | None:
-    try:
-        return condition()
-    except OperationalError:  # the test has stopped the server
-        connection.close()
-        return None
-
-
-def states() -> dict[str, int]:
-    """Count tasks by status."""
-    rows = Task.objects.order_by().values("status").annotate(count=Count("pk"))
-    return {row["status"]: row["count"] for row in rows}
 
 
 def ended() -> int:
     return Task.objects.filter(status__in=ENDED).count()
 
 
-def wait_for_ended(count: int, *, seconds: float = PATIENCE_SECONDS) -> None:
+def wait_for_ended(count: int, *, seconds: float = DEADLINE_SECONDS) -> None:
     """Wait until this many tasks have finished."""
     wait_until(lambda: ended() >= count, f"the end of {count} tasks", seconds=seconds)
 
 
-def wait_for_end(*, seconds: float = PATIENCE_SECONDS) -> dict[str, int]:
+def wait_for_end(*, seconds: float = DEADLINE_SECONDS) -> dict[str, int]:
     """Wait until every task has finished. Return the counts by status."""
     wait_until(lambda: not Task.objects.exclude(status__in=ENDED).exists(), "the end of all tasks", seconds=seconds)
     return states()
@@ -98,7 +68,7 @@ class Output:
         with self._changed:
             return [match for line in self.lines if (match := re.search(pattern, line))]
 
-    def wait_for(self, pattern: str, *, count: int = 1, seconds: float = PATIENCE_SECONDS) -> re.Match[str]:
+    def wait_for(self, pattern: str, *, count: int = 1, seconds: float = DEADLINE_SECONDS) -> re.Match[str]:
         """Wait for the count-th line that contains a pattern."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_ended or len(self.find(pattern)) >= count, seconds)
@@ -107,7 +77,7 @@ class Output:
             raise AssertionError(f"No line with {pattern!r} within {seconds:g} s; only:\n" + "\n".join(self.lines))
 
     def wait_for_end(self) -> None:
-        self._reader.join(PATIENCE_SECONDS)
+        self._reader.join(DEADLINE_SECONDS)
         self._stream.close()
 
 
@@ -172,9 +142,9 @@ class Process:
     def kill(self) -> None:
         """Send SIGKILL and wait for the end. Its children survive."""
         self.send(signal.SIGKILL)
-        self._process.wait(PATIENCE_SECONDS)
+        self._process.wait(DEADLINE_SECONDS)
 
-    def wait(self, *, seconds: float = PATIENCE_SECONDS) -> int:
+    def wait(self, *, seconds: float = DEADLINE_SECONDS) -> int:
         """Wait for the end. Return the exit code."""
         try:
             code = self._process.wait(seconds)
@@ -183,7 +153,7 @@ class Process:
         self.output.wait_for_end()
         return code
 
-    def stop(self, number: signal.Signals = signal.SIGTERM, *, seconds: float = PATIENCE_SECONDS) -> int:
+    def stop(self, number: signal.Signals = signal.SIGTERM, *, seconds: float = DEADLINE_SECONDS) -> int:
         """Send a signal and wait for the end. Return the exit code."""
         self.send(number)
         return self.wait(seconds=seconds)
@@ -193,7 +163,7 @@ class Process:
         for pid in [*([self.pid] if self.is_alive else []), *session_of(self.pid)]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._process.wait(PATIENCE_SECONDS)
+        self._process.wait(DEADLINE_SECONDS)
         self.output.wait_for_end()
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from jobqueue.models import Task
-from tests.acceptance.harness import Fleet, is_running, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, is_running, wait_for_end
 from tests.acceptance.tasks import (
     fork_after_the_commit,
     fork_child,
@@ -17,6 +17,7 @@ from tests.acceptance.tasks import (
     work_later,
 )
 from tests.models import Effect
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

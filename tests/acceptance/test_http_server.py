@@ -19,8 +19,9 @@ import pytest
 from jobqueue.http.submit import owned_key
 from jobqueue.models import Task
 from tests.acceptance.harness import Output
-from tests.engine.sessions import DEADLINE_SECONDS, session, wait_until, wait_until_blocked
+from tests.engine.sessions import session, wait_until_blocked
 from tests.http import AUTHORIZATION, GREET, TaskFactory, token
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,10 @@ import pytest
 
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.models import Task
-from tests.acceptance.harness import Fleet, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, wait_for_end
 from tests.acceptance.tasks import compute, exit_with, hang, kill_process, segfault, work
 from tests.models import Effect
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

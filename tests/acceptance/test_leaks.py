@@ -11,17 +11,10 @@ import pytest
 from django.db import connection
 
 from jobqueue.models import Task
-from tests.acceptance.harness import (
-    Fleet,
-    Process,
-    cpu_seconds,
-    memory_bytes,
-    threads,
-    wait_for_ended,
-    wait_until,
-)
+from tests.acceptance.harness import Fleet, Process, cpu_seconds, memory_bytes, threads, wait_for_ended
 from tests.acceptance.tasks import book, count_logged_queries, tiny, work
 from tests.tasks import add_later, fail, fail_later
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

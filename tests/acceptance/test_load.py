@@ -15,7 +15,8 @@ import pytest
 
 from scripts.load.caller import Answer
 from scripts.load.verdict import Found, Row, complaints
-from tests.acceptance.harness import CHECKOUT, PATIENCE_SECONDS, is_running, stats, wait_until
+from tests.acceptance.harness import CHECKOUT, is_running, stats
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +37,7 @@ def launch(*flags: str) -> subprocess.Popen[str]:
 
 def test_small_load_loses_no_task() -> None:
     process = launch("-n", "60", "-c", "6", "--executors", "1")
-    out, err = process.communicate(timeout=3 * PATIENCE_SECONDS)
+    out, err = process.communicate(timeout=3 * DEADLINE_SECONDS)
 
     assert process.returncode == 0, out + err
     value = dict(re.findall(r"^(\S.*\S) {2,}(\S.*)$", out, re.MULTILINE))
@@ -56,7 +57,7 @@ def test_interrupted_load_leaves_no_process() -> None:
     children = [pid for pid, fields in stats() if int(fields[1]) == process.pid]
     assert len(children) == 3  # the process that guards the database, the server, the executors
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=PATIENCE_SECONDS)
+    process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 130
     wait_until(lambda: not any(is_running(pid) for pid in children), f"the end of {children}")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jobqueue.models import Task
-from tests.acceptance.harness import Fleet, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, wait_for_end
 from tests.acceptance.tasks import allow_memory, break_thread, compute, eat_memory, work, work_later
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

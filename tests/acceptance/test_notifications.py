@@ -7,9 +7,10 @@ from django.db import connection
 
 from jobqueue.api import cancel
 from jobqueue.models import Task
-from tests.acceptance.harness import Fleet, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, wait_for_end
 from tests.acceptance.tasks import tiny, work
 from tests.models import Effect
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

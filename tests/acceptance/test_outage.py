@@ -12,9 +12,10 @@ from django.db import connection
 
 from jobqueue.models import Executor, Task
 from tests.acceptance.conftest import Site
-from tests.acceptance.harness import Fleet, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, wait_for_end
 from tests.acceptance.tasks import book, compute, tiny, work
 from tests.models import Effect
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -17,9 +17,10 @@ import pytest
 
 from jobqueue.models import Executor
 from tests.acceptance.conftest import Site
-from tests.acceptance.harness import PATIENCE_SECONDS, Fleet, Process, wait_for_ended, wait_until
+from tests.acceptance.harness import Fleet, Process, wait_for_ended
 from tests.acceptance.tasks import break_thread, compute, tiny, work
 from tests.models import Effect
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,7 @@ OK: Answer = (200, "")
 def probe(process: Process, path: str) -> Answer:
     """Send a probe. Return the status and the problems."""
     match = process.output.wait_for(r"^health .*http://(.*):(\d+)/livez, /readyz$")
-    connection = HTTPConnection(match[1].strip("[]"), int(match[2]), timeout=PATIENCE_SECONDS)
+    connection = HTTPConnection(match[1].strip("[]"), int(match[2]), timeout=DEADLINE_SECONDS)
     try:
         connection.request("GET", path)
         response = connection.getresponse()

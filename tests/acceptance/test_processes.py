@@ -10,9 +10,10 @@ import pytest
 from jobqueue import api
 from jobqueue.models import Executor, Task
 from jobqueue.records import Command
-from tests.acceptance.harness import Fleet, Process, is_running, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, Process, is_running, wait_for_end
 from tests.acceptance.tasks import compute, kill_process, tiny, work
 from tests.models import Effect
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from jobqueue.models import Executor, Task
-from tests.acceptance.harness import Fleet, Process, is_running, wait_until
+from tests.acceptance.harness import Fleet, Process, is_running
 from tests.acceptance.tasks import work
 from tests.models import Effect
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

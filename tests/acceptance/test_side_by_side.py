@@ -7,9 +7,10 @@ from collections import Counter
 import pytest
 
 from jobqueue.models import Executor, Task
-from tests.acceptance.harness import Fleet, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, wait_for_end
 from tests.acceptance.tasks import book, work, work_later
 from tests.models import Effect
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from jobqueue.models import Executor, Task
-from tests.acceptance.harness import Fleet, Process, ended, session_of, wait_for_end, wait_for_ended, wait_until
+from tests.acceptance.harness import Fleet, Process, ended, session_of, wait_for_end, wait_for_ended
 from tests.acceptance.tasks import hang, leave_a_thread, register_slow_exit, tiny, work, work_later
 from tests.models import Effect
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -6,9 +6,10 @@ import pytest
 
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.models import Task
-from tests.acceptance.harness import Fleet, wait_for_end, wait_for_ended, wait_until
+from tests.acceptance.harness import Fleet, wait_for_end, wait_for_ended
 from tests.acceptance.tasks import block_loop, break_thread, compute, doze, hang, work_later
 from tests.models import Effect
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -17,12 +17,11 @@ from jobqueue.records import Status
 from tests.actor.conftest import Options
 from tests.actor.programs import FlakyFibonacci
 from tests.actors import Fibonacci
-from tests.executor.harness import wait_for
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True, databases=["default", "sqlite"]), pytest.mark.slow]
 
 CHECKOUT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 240.0  # only a failing test waits this long
 
 Launch = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -60,17 +59,17 @@ def wait_for_end(pk: str, database: str = "default") -> Task:
         row = Task.objects.using(database).get(pk=pk)
         return row if row.is_finished else None
 
-    return wait_for(look, "the end of the program", PATIENCE_SECONDS)
+    return wait_until(look, "the end of the program", DEADLINE_SECONDS)
 
 
 def test_tree_of_failing_actors_survives_loss_of_executors(launch: Launch) -> None:
     options = {"HEARTBEAT_TIMEOUT": 1.5}
     first = launch("--threads", "4", **options)
     launch("--threads", "4", **options)
-    wait_for(lambda: Executor.objects.count() == 2, "both executors", PATIENCE_SECONDS)
+    wait_until(lambda: Executor.objects.count() == 2, "both executors", DEADLINE_SECONDS)
     result = FlakyFibonacci.enqueue(15, seed=7)
     for goal in (60, 300):
-        wait_for(lambda goal=goal: finished() >= goal, f"{goal} finished tasks", PATIENCE_SECONDS)  # type: ignore[misc]
+        wait_until(lambda goal=goal: finished() >= goal, f"{goal} finished tasks", DEADLINE_SECONDS)  # type: ignore[misc]
         first.kill()
         first.wait()
         assert finished() < 1219, "killed too late"
@@ -91,7 +90,7 @@ def test_tree_of_failing_actors_survives_loss_of_executors(launch: Launch) -> No
 def test_tree_of_actors_succeeds_on_sqlite(launch: Launch, options: Options) -> None:
     options(DATABASE="sqlite")
     result = Fibonacci.enqueue(10)
-    assert launch("--burst", DATABASE="sqlite").wait(PATIENCE_SECONDS) == 0
+    assert launch("--burst", DATABASE="sqlite").wait(DEADLINE_SECONDS) == 0
     result.refresh()
 
     assert result.return_value == 55
@@ -100,11 +99,11 @@ def test_tree_of_actors_succeeds_on_sqlite(launch: Launch, options: Options) -> 
 
 def test_stopped_executor_leaves_its_actors_to_the_other(launch: Launch) -> None:
     first, _ = launch("--threads", "2"), launch("--threads", "2")
-    wait_for(lambda: Executor.objects.count() == 2, "both executors", PATIENCE_SECONDS)
+    wait_until(lambda: Executor.objects.count() == 2, "both executors", DEADLINE_SECONDS)
     result = FlakyFibonacci.enqueue(11, seed=3)
-    wait_for(lambda: finished() >= 20, "20 finished tasks", PATIENCE_SECONDS)
+    wait_until(lambda: finished() >= 20, "20 finished tasks", DEADLINE_SECONDS)
     first.send_signal(signal.SIGTERM)
-    assert first.wait(PATIENCE_SECONDS) == 0
+    assert first.wait(DEADLINE_SECONDS) == 0
 
     assert wait_for_end(result.id).return_value == 89
     assert not Task.objects.filter(executor_losses__gt=0).exists()

@@ -15,7 +15,8 @@ from jobqueue.records import Status
 from tests.actor.stage import Stage
 from tests.engine.sessions import session
 from tests.executor.conftest import start as start
-from tests.executor.harness import DEADLINE, Start, wait_for
+from tests.executor.harness import Start
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -31,7 +32,7 @@ def stage(database: str, transactional_db: None) -> Stage:
     return Stage(database)
 
 
-def wait_until(stage: Stage, status: Status, *ids: UUID) -> None:
+def wait_for_state(stage: Stage, status: Status, *ids: UUID) -> None:
     """Wait until these tasks have a state. Raise on a failed attempt."""
 
     def look() -> bool:
@@ -39,7 +40,7 @@ def wait_until(stage: Stage, status: Status, *ids: UUID) -> None:
         assert not any(row.errors for row in rows), [row.errors for row in rows]
         return all(row.status == status for row in rows)
 
-    wait_for(look, str(status))
+    wait_until(look, str(status))
 
 
 def test_commit_functions_send_to_each_other(stage: Stage, start: Start) -> None:
@@ -51,14 +52,14 @@ def test_commit_functions_send_to_each_other(stage: Stage, start: Start) -> None
             return Done([message.body for message in context.inbox.take()])
 
         def commit() -> Any:
-            both_rows_locked.wait(DEADLINE)
+            both_rows_locked.wait(DEADLINE_SECONDS)
             return Send(next(pk for pk in ids if pk != context.id), "hello"), Suspend()
 
         return commit
 
     ids += [stage.enter(poll, max_attempts=1) for _ in range(2)]
     start(threads=2)
-    wait_until(stage, Status.SUCCESSFUL, *ids)
+    wait_for_state(stage, Status.SUCCESSFUL, *ids)
 
     assert [stage.result(pk) for pk in ids] == [["hello"]] * 2
     assert not both_rows_locked.broken
@@ -72,8 +73,8 @@ def test_parent_cancelling_locked_child_retries_without_attempt(stage: Stage, st
 
     def child(context: PollContext[Any]) -> Any:
         def commit() -> Any:
-            both_rows_locked.wait(DEADLINE)
-            assert parent_has_tried.wait(DEADLINE)
+            both_rows_locked.wait(DEADLINE_SECONDS)
+            assert parent_has_tried.wait(DEADLINE_SECONDS)
             return Suspend()
 
         return commit
@@ -89,7 +90,7 @@ def test_parent_cancelling_locked_child_retries_without_attempt(stage: Stage, st
 
         def commit() -> Any:
             if len(polls) == 1:
-                both_rows_locked.wait(DEADLINE)
+                both_rows_locked.wait(DEADLINE_SECONDS)
             Group.objects.create(name=f"try {len(polls)}")
             return Done(len(polls), cancel_children=True)
 
@@ -97,7 +98,7 @@ def test_parent_cancelling_locked_child_retries_without_attempt(stage: Stage, st
 
     pk = stage.enter(parent, max_attempts=1)
     start(threads=2)
-    wait_until(stage, Status.SUCCESSFUL, pk)
+    wait_for_state(stage, Status.SUCCESSFUL, pk)
 
     assert stage.status(spawned.id) == Status.CANCELLED
     assert set(polls) == {1}
@@ -119,15 +120,15 @@ def test_sender_to_locked_receiver_retries_without_attempt(stage: Stage, start: 
         return commit
 
     start(threads=2)
-    wait_until(stage, Status.SUSPENDED, receiver)
+    wait_for_state(stage, Status.SUSPENDED, receiver)
     with session() as blocker:
         blocker.lock(receiver, strength="UPDATE")
         pk = stage.enter(poll, max_attempts=1)
         beside = stage.enter(lambda context: Done("not held up"))
-        wait_until(stage, Status.SUCCESSFUL, beside)
-        wait_for(lambda: len(polls) > 1, "another try")
+        wait_for_state(stage, Status.SUCCESSFUL, beside)
+        wait_until(lambda: len(polls) > 1, "another try")
         assert not Group.objects.exists()
-    wait_until(stage, Status.SUCCESSFUL, pk)
+    wait_for_state(stage, Status.SUCCESSFUL, pk)
 
     assert set(polls) == {1}
     assert Group.objects.count() == 1

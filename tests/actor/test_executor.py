@@ -21,7 +21,8 @@ from tests.actor.conftest import Options
 from tests.actor.stage import Stage
 from tests.executor.conftest import burst as burst
 from tests.executor.conftest import start as start
-from tests.executor.harness import Burst, Start, gates, wait_for
+from tests.executor.harness import Burst, Start, gates
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
 
@@ -30,8 +31,8 @@ pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqli
 def transactional(transactional_db: None) -> None: ...
 
 
-def wait_until(stage: Stage, pk: UUID, status: Status) -> None:
-    wait_for(lambda: stage.status(pk) == status, f"{status} of {pk}")
+def wait_for_state(stage: Stage, pk: UUID, status: Status) -> None:
+    wait_until(lambda: stage.status(pk) == status, f"{status} of {pk}")
 
 
 def test_message_wakes_actor_at_once(stage: Stage, start: Start, actor: type[Actor[Any]]) -> None:
@@ -39,9 +40,9 @@ def test_message_wakes_actor_at_once(stage: Stage, start: Start, actor: type[Act
         actor=actor, poll=lambda context: Done(context.inbox.popleft().body) if context.inbox else Suspend()
     )
     start()
-    wait_until(stage, pk, Status.SUSPENDED)
+    wait_for_state(stage, pk, Status.SUSPENDED)
     stage.send(pk, "hello")
-    wait_until(stage, pk, Status.SUCCESSFUL)
+    wait_for_state(stage, pk, Status.SUCCESSFUL)
 
     assert stage.result(pk) == "hello"
 
@@ -49,7 +50,7 @@ def test_message_wakes_actor_at_once(stage: Stage, start: Start, actor: type[Act
 def test_sleep_ends_after_its_time(stage: Stage, start: Start, actor: type[Actor[Any]]) -> None:
     pk = stage.enter(lambda c: Done(c.timed_out) if c.polls else Sleep(timedelta(seconds=0.2)), actor=actor)
     start()
-    wait_until(stage, pk, Status.SUCCESSFUL)
+    wait_for_state(stage, pk, Status.SUCCESSFUL)
 
     assert stage.result(pk) is True
 
@@ -63,7 +64,7 @@ def test_poll_of_cancelled_actor_runs_to_its_end(
 
     def poll(context: PollContext[Any]) -> Any:
         gates["poll"].arrive()
-        wait_for(lambda: context.cancelled, "the cancellation")
+        wait_until(lambda: context.cancelled, "the cancellation")
         results.append(context.cancelled)
         context.state["poll"] = "through"
 
@@ -77,7 +78,7 @@ def test_poll_of_cancelled_actor_runs_to_its_end(
     start()
     gates["poll"].wait_for()
     assert jobqueue.cancel(pk).requested == 1
-    wait_until(stage, pk, Status.CANCELLED)
+    wait_for_state(stage, pk, Status.CANCELLED)
 
     assert results == [True]
     assert stage.row(pk).inner_state == {"poll": "through"}
@@ -97,7 +98,7 @@ def test_message_sent_during_poll_wakes_actor(stage: Stage, start: Start) -> Non
     gates["poll"].wait_for()
     stage.send(pk, "late")
     gates["poll"].open()
-    wait_until(stage, pk, Status.SUCCESSFUL)
+    wait_for_state(stage, pk, Status.SUCCESSFUL)
 
     assert stage.result(pk) == ["late"]
 
@@ -138,7 +139,7 @@ def test_commit_that_wakes_actor_shows_its_queue_to_executor(
     stage.run()
     stage.enter(lambda context: (Send(pk), Done()), queue_name="busy")
     start()
-    wait_until(stage, pk, Status.SUCCESSFUL)
+    wait_for_state(stage, pk, Status.SUCCESSFUL)
 
 
 def test_refused_poll_is_retried(stage: Stage, burst: Burst) -> None:
@@ -160,7 +161,7 @@ def test_refused_poll_is_retried(stage: Stage, burst: Burst) -> None:
 def test_stop_does_not_change_suspended_actor(stage: Stage, start: Start, actor: type[Actor[Any]]) -> None:
     pk = stage.enter(lambda context: Suspend(), actor=actor)
     running = start()
-    wait_until(stage, pk, Status.SUSPENDED)
+    wait_for_state(stage, pk, Status.SUSPENDED)
     before = vars(stage.row(pk))
     running.stop()
 
@@ -178,7 +179,7 @@ def test_read_messages_are_not_counted_as_undelivered(stage: Stage, burst: Burst
 
 def test_timeout_fails_poll(stage: Stage, burst: Burst) -> None:
     def poll(context: PollContext[Any]) -> Any:
-        wait_for(lambda: context.cancelled, "the timeout")
+        wait_until(lambda: context.cancelled, "the timeout")
         return Suspend()
 
     pk = stage.enter(poll, timeout=0.2, max_attempts=1)
@@ -192,14 +193,14 @@ def test_timeout_fails_poll(stage: Stage, burst: Burst) -> None:
 def test_api_wake_notifies_waiting_executors(stage: Stage, start: Start) -> None:
     pk = stage.enter(lambda context: Done() if context.polls else Sleep(timedelta(hours=1)))
     running = start(poll_interval=3600.0)
-    wait_for(lambda: running.process.listener is not None and running.process.listener.is_listening)
-    wait_until(stage, pk, Status.SUSPENDED)
-    wait_for(lambda: running.loop._policy.wait_seconds(1) > 60, "rest")
+    wait_until(lambda: running.process.listener is not None and running.process.listener.is_listening)
+    wait_for_state(stage, pk, Status.SUSPENDED)
+    wait_until(lambda: running.loop._policy.wait_seconds(1) > 60, "rest")
 
     with transaction.atomic():
         assert api.wake(pk) == 1
         assert stage.status(pk) == Status.READY
-    wait_until(stage, pk, Status.SUCCESSFUL)
+    wait_for_state(stage, pk, Status.SUCCESSFUL)
 
 
 @pytest.mark.parametrize("as_function", [False, True])
@@ -252,8 +253,8 @@ def test_message_inserted_by_sql_wakes_actor_before_wake_at(
     if rests:
         stage.send(pk, 1)
     start(threads=1)
-    wait_until(stage, pk, Status.SUSPENDED)
+    wait_for_state(stage, pk, Status.SUSPENDED)
     if rests:
         stage.change(pk, unread_polls=20, wake_at=stage.row(pk).enqueued_at + timedelta(hours=1))
     InboxMessage.objects.using(database).create(task_id=pk, body="found", sent_at=timezone.now())
-    wait_until(stage, pk, Status.SUCCESSFUL)
+    wait_for_state(stage, pk, Status.SUCCESSFUL)

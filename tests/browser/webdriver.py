@@ -17,12 +17,13 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
+from tests.waiting import DEADLINE_SECONDS
+
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the standard's key of an element reference
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1400,1000",
 )  # fmt: skip
-DEADLINE_SECONDS = 120.0
 
 opener = build_opener(ProxyHandler({}))
 

@@ -16,8 +16,9 @@ from jobqueue.api import tasks
 from jobqueue.models import Queue, Task
 from jobqueue.records import CancelReport, RequeueReport, Status
 from jobqueue.serialization.ids import new_id
-from tests.engine.sessions import DEADLINE_SECONDS, session
+from tests.engine.sessions import session
 from tests.factories import TaskFactory
+from tests.waiting import DEADLINE_SECONDS
 
 BOTH = pytest.mark.django_db(databases=["default", "sqlite"])
 

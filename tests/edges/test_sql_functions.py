@@ -26,8 +26,9 @@ from tests import tasks
 from tests.engine.bench import Bench, outcome
 from tests.engine.sessions import Session, session, wait_until_blocked
 from tests.executor.conftest import burst, start  # noqa: F401 - fixtures
-from tests.executor.harness import DEADLINE, Burst, Start, wait_for
+from tests.executor.harness import Burst, Start
 from tests.factories import TaskFactory
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -430,15 +431,15 @@ class TestSend:
         start: Start,  # noqa: F811
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr("jobqueue.executor.maintenance.SWEEP_SECONDS", 10 * DEADLINE)
+        monkeypatch.setattr("jobqueue.executor.maintenance.SWEEP_SECONDS", 10 * DEADLINE_SECONDS)
         receivers = [bench.suspended() for _ in range(3)]
         Task.objects.update(task_type="tests.tasks.add", args=[2])
         listener = start(threads=1).process.listener
-        wait_for(lambda: listener is not None and listener.is_listening, "LISTEN")
+        wait_until(lambda: listener is not None and listener.is_listening, "LISTEN")
 
         for receiver in receivers:
             send(receiver, notify=True)
-            wait_for(Task.objects.filter(pk=receiver, status="SUCCESSFUL").exists, "the receiver to succeed")
+            wait_until(Task.objects.filter(pk=receiver, status="SUCCESSFUL").exists, "the receiver to succeed")
 
 
 class TestInstallation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,9 +14,9 @@ from django.db.backends.utils import CursorWrapper
 from django.db.migrations.executor import MigrationExecutor
 
 from jobqueue.records import Status
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 Result = TypeVar("Result")
-DEADLINE_SECONDS = 120.0  # far more than any test needs, even on a busy machine
 
 
 class Session:
@@ -102,12 +101,6 @@ def separate_schema(name: str, *tables: str) -> Iterator[CursorWrapper]:
         finally:
             cursor.execute("RESET search_path")
             cursor.execute(f"DROP SCHEMA {name} CASCADE")
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_SECONDS} s"
 
 
 def wait_until_blocked() -> None:

@@ -15,7 +15,8 @@ from jobqueue.models import Executor, FallbackHeartbeat
 from jobqueue.records import Command, CommitResult, Effects, NewMessage, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
-from tests.engine.sessions import DEADLINE_SECONDS, Session, session, threads, wait_until_blocked
+from tests.engine.sessions import Session, session, threads, wait_until_blocked
+from tests.waiting import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

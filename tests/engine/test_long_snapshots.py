@@ -7,10 +7,10 @@ from django.db import connection, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.records import Status
-from tests.acceptance.harness import wait_until
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.test_idle import Pages
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 

@@ -13,7 +13,8 @@ from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.records import NewMessage, NewTask, Outcome, RequeueReport, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
-from tests.engine.sessions import DEADLINE_SECONDS, threads
+from tests.engine.sessions import threads
+from tests.waiting import DEADLINE_SECONDS
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 

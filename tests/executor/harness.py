@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -20,21 +19,7 @@ from jobqueue.executor.running.attempt import ExecutorIdentity, RunningTask
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.models import Task
 from jobqueue.records import FINAL, ClaimedTask, Status
-
-DEADLINE = 120.0  # seconds; generous, since only a failing test waits for so long
-REST = 10  # times as long as a look took
-T = TypeVar("T")
-
-
-def wait_for(condition: Callable[[], T | None], what: str = "it", seconds: float = DEADLINE) -> T:
-    """Repeat the call until its answer is true. Return the answer."""
-    deadline = (began := time.monotonic()) + seconds
-    while not (answer := condition()):
-        if (now := time.monotonic()) > deadline:
-            raise AssertionError(f"{what} did not happen within {seconds} s")
-        time.sleep(max(0.005, min(REST * (now - began), 0.1)))
-        began = time.monotonic()
-    return answer
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 
 def row_of(result: Any) -> Task:
@@ -46,7 +31,7 @@ def database_of(result: Any) -> str:
     return "sqlite" if result.backend == "sqlite" else "default"
 
 
-def wait_until(result: Any, status: Status, seconds: float = DEADLINE) -> Task:
+def wait_for_status(result: Any, status: Status, seconds: float = DEADLINE_SECONDS) -> Task:
     """Wait until the task has entered a state. Fail if it has ended in another one."""
 
     def look() -> Task | None:
@@ -55,7 +40,7 @@ def wait_until(result: Any, status: Status, seconds: float = DEADLINE) -> Task:
             raise AssertionError(f"{row.task_type} ended {row.status}: {row.errors}")
         return row if row.status == status else None
 
-    return wait_for(look, f"{status} of {result.task.name}", seconds)
+    return wait_until(look, f"{status} of {result.task.name}", seconds)
 
 
 class Running:
@@ -77,7 +62,7 @@ class Running:
 
     def start(self) -> Running:
         self._thread.start()
-        assert self.is_ready.wait(DEADLINE)
+        assert self.is_ready.wait(DEADLINE_SECONDS)
         return self
 
     def _run(self) -> None:
@@ -86,7 +71,7 @@ class Running:
         finally:
             connections.close_all()
 
-    def join(self, seconds: float = DEADLINE) -> int:
+    def join(self, seconds: float = DEADLINE_SECONDS) -> int:
         """Wait for the end. Return the exit code."""
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "the executor did not end"
@@ -132,9 +117,9 @@ class Gate:
     def pass_through(self, who: Any = None) -> None:
         """Report the arrival of a body, and wait until the test opens the gate."""
         self.arrive(who)
-        assert self.is_open.wait(DEADLINE)
+        assert self.is_open.wait(DEADLINE_SECONDS)
 
-    def wait_for(self, count: int = 1, seconds: float = DEADLINE) -> list[Any]:
+    def wait_for(self, count: int = 1, seconds: float = DEADLINE_SECONDS) -> list[Any]:
         """Wait for so many arrivals. Return all of them."""
         with self._condition:
             assert self._condition.wait_for(lambda: len(self.arrived) >= count, seconds), (
@@ -174,7 +159,7 @@ gates = Gates()
 def wait_for_turns(running: Running) -> None:
     """Wait for some turns of the loop, in which it could have done what it must not do."""
     turns = running.loop.counts.turns
-    wait_for(lambda: running.loop.counts.turns > turns + 3)
+    wait_until(lambda: running.loop.counts.turns > turns + 3)
 
 
 @contextmanager
@@ -196,7 +181,7 @@ def in_line(start: Start) -> tuple[Running, Any]:
 
     running = start(threads=1)
     tasks.add.enqueue_many([((number,), {}) for number in range(50)])
-    wait_for(lambda: running.loop.counts.finished == 50)  # it expects short tasks now
+    wait_until(lambda: running.loop.counts.finished == 50)  # it expects short tasks now
     with transaction.atomic():
         tasks.wait_at.using(priority=1).enqueue("long")
         result = tasks.wait_at.enqueue("in line")

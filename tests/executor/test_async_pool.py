@@ -14,8 +14,9 @@ from jobqueue.executor.running.async_runner import BodyThread
 from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Burst, Start, connected, gates, on_postgresql, row_of, wait_for, wait_until
+from tests.executor.harness import Burst, Start, connected, gates, on_postgresql, row_of, wait_for_status
 from tests.executor.test_connections import OF_THE_EXECUTOR, sessions
+from tests.waiting import wait_until
 
 pytestmark = on_postgresql
 
@@ -30,18 +31,18 @@ def test_bodies_run_at_once(start: Start) -> None:
 
 def test_async_body_leaving_callbacks_does_not_end_the_loop(start: Start) -> None:
     running = start()
-    wait_until(tasks.leave_a_child.enqueue("exit", "left"), Status.SUCCESSFUL)
+    wait_for_status(tasks.leave_a_child.enqueue("exit", "left"), Status.SUCCESSFUL)
     gates["left"].open()
     gates["left"].wait_for(2)
 
     for number in range(3):
-        wait_until(tasks.add_later.enqueue(number), Status.SUCCESSFUL)
+        wait_for_status(tasks.add_later.enqueue(number), Status.SUCCESSFUL)
     assert running.loop.failure is None
 
 
 def test_async_body_leaving_tasks_does_not_delay_the_end(start: Start) -> None:
     running = start(shutdown_timeout=0.5)
-    wait_until(tasks.leave_a_child.enqueue("plain", "left"), Status.SUCCESSFUL)
+    wait_for_status(tasks.leave_a_child.enqueue("plain", "left"), Status.SUCCESSFUL)
 
     assert running.stop() == 0
     assert not running.process.has_live_threads
@@ -54,7 +55,7 @@ def test_async_body_blocking_in_its_thread_delays_no_other(start: Start) -> None
     gates["blocked"].wait_for(2)
 
     for number in range(3):
-        wait_until(tasks.add_later.enqueue(number), Status.SUCCESSFUL)
+        wait_for_status(tasks.add_later.enqueue(number), Status.SUCCESSFUL)
     gates["blocked"].open()
 
 
@@ -95,7 +96,7 @@ def test_two_bodies_at_once_share_no_thread(start: Start) -> None:
     gates["both"].wait_for(2)
     gates["both"].open()
 
-    first, second = (wait_until(result, Status.SUCCESSFUL).return_value for result in results)
+    first, second = (wait_for_status(result, Status.SUCCESSFUL).return_value for result in results)
     assert first != second
 
 
@@ -105,22 +106,22 @@ def test_async_body_with_a_busy_thread_counts_as_running(start: Start) -> None:
     gates["at work"].wait_for(2)
 
     for _ in range(3):
-        wait_until(tasks.thread_of_calls.enqueue(), Status.SUCCESSFUL)
+        wait_for_status(tasks.thread_of_calls.enqueue(), Status.SUCCESSFUL)
 
     assert row_of(stuck).status == Status.RUNNING
     gates["at work"].open()
-    wait_until(stuck, Status.SUCCESSFUL)
+    wait_for_status(stuck, Status.SUCCESSFUL)
 
 
 def test_async_body_leaving_a_task_lets_it_call_the_orm(start: Start) -> None:
     start(async_slots=1)
-    wait_until(tasks.call_after_the_end.enqueue("late"), Status.SUCCESSFUL)
+    wait_for_status(tasks.call_after_the_end.enqueue("late"), Status.SUCCESSFUL)
 
     gates["late"].open()
 
     (body, _), (child, _) = gates["late"].wait_for(2)
     assert body != child
-    wait_for(lambda: sessions() <= OF_THE_EXECUTOR, "the end of its connection")
+    wait_until(lambda: sessions() <= OF_THE_EXECUTOR, "the end of its connection")
 
 
 def test_more_bodies_than_connections_wait_for_their_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,14 +130,14 @@ def test_more_bodies_than_connections_wait_for_their_turn(start: Start, monkeypa
     results = tasks.session_for_a_while.enqueue_many([(("few",), {})] * 5)
     start(async_slots=5)
     gates["few"].wait_for(2)
-    wait_for(lambda: len(async_threads() - before) == 5, "a thread for each body")
+    wait_until(lambda: len(async_threads() - before) == 5, "a thread for each body")
     assert len(gates["few"].arrived) == 2
     assert sessions() <= OF_THE_EXECUTOR + 2
 
     gates["few"].open()
 
     for result in results:
-        wait_until(result, Status.SUCCESSFUL)
+        wait_for_status(result, Status.SUCCESSFUL)
 
 
 def test_body_that_is_cancelled_while_it_waits_for_a_connection_ends(
@@ -148,15 +149,15 @@ def test_body_that_is_cancelled_while_it_waits_for_a_connection_ends(
     start(async_slots=2)
     gates["alone"].wait_for()
     second = tasks.session_for_a_while.enqueue("alone")
-    wait_until(second, Status.RUNNING)
-    wait_for(lambda: len(async_threads() - before) == 2)
+    wait_for_status(second, Status.RUNNING)
+    wait_until(lambda: len(async_threads() - before) == 2)
 
     api.cancel(second.id, backend="default")
     gates["alone"].open()
 
-    wait_until(second, Status.CANCELLED)
-    wait_until(first, Status.SUCCESSFUL)
-    wait_until(tasks.session_for_a_while.enqueue("alone"), Status.SUCCESSFUL)
+    wait_for_status(second, Status.CANCELLED)
+    wait_for_status(first, Status.SUCCESSFUL)
+    wait_for_status(tasks.session_for_a_while.enqueue("alone"), Status.SUCCESSFUL)
 
 
 def test_threads_do_not_grow_with_the_number_of_bodies(start: Start) -> None:
@@ -164,17 +165,17 @@ def test_threads_do_not_grow_with_the_number_of_bodies(start: Start) -> None:
     running = start(async_slots=3)
     tasks.thread_of_calls.enqueue_many([((), {})] * 200)
 
-    wait_for(lambda: running.loop.counts.finished == 200)
+    wait_until(lambda: running.loop.counts.finished == 200)
 
-    wait_for(lambda: len(async_threads() - before) <= 3)
+    wait_until(lambda: len(async_threads() - before) <= 3)
 
 
 def test_the_threads_of_an_executor_end_with_it(start: Start) -> None:
     before = threading.active_count()
     running = start(threads=4)
     tasks.thread_of_calls.enqueue_many([((), {})] * 20)
-    wait_for(lambda: Task.objects.successful().count() == 20)
+    wait_until(lambda: Task.objects.successful().count() == 20)
 
     running.stop()
 
-    wait_for(lambda: threading.active_count() <= before)
+    wait_until(lambda: threading.active_count() <= before)

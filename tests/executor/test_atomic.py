@@ -24,10 +24,10 @@ from tests.executor.harness import (
     on_both_databases,
     on_postgresql,
     row_of,
-    wait_for,
-    wait_until,
+    wait_for_status,
 )
 from tests.models import Effect
+from tests.waiting import wait_until
 
 pytestmark = on_postgresql
 
@@ -51,7 +51,7 @@ def test_neither_is_seen_before_the_other(start: Start) -> None:
     assert (tasks.written(), row_of(result).status) == ([], Status.RUNNING)
 
     gates["writing"].open()
-    wait_until(result, Status.SUCCESSFUL)
+    wait_for_status(result, Status.SUCCESSFUL)
 
     assert tasks.written() == ["both"]
 
@@ -125,7 +125,7 @@ def test_a_lost_claim_undoes_the_writes(start: Start, announced: list[Any]) -> N
     Task.objects.filter(pk=result.id).update(claim_number=7)
 
     gates["writing"].open()
-    wait_for(lambda: running.loop.counts.lost == 1)
+    wait_until(lambda: running.loop.counts.lost == 1)
 
     assert tasks.written() == []
     assert (row_of(result).status, row_of(result).claim_number) == (Status.RUNNING, 7)

@@ -18,9 +18,9 @@ from tests.executor.harness import (
     on_both_databases,
     on_postgresql,
     row_of,
-    wait_for,
-    wait_until,
+    wait_for_status,
 )
+from tests.waiting import wait_until
 
 pytestmark = on_postgresql
 
@@ -28,7 +28,7 @@ CANCELLED = "jobqueue.exceptions.TaskCancelled"
 
 
 def wait_for_listener(running: Running) -> None:
-    wait_for(lambda: running.process.listener is not None and running.process.listener.is_listening)
+    wait_until(lambda: running.process.listener is not None and running.process.listener.is_listening)
 
 
 @on_both_databases
@@ -42,8 +42,8 @@ def test_a_queued_task_is_never_started(start: Start, backend: str) -> None:
     gates["first"].open()
 
     assert report.cancelled + report.requested == 1
-    wait_until(first, Status.SUCCESSFUL)
-    wait_until(queued, Status.CANCELLED)
+    wait_for_status(first, Status.SUCCESSFUL)
+    wait_for_status(queued, Status.CANCELLED)
     assert gates["queued"].arrived == []
 
 
@@ -57,7 +57,7 @@ def test_a_running_body_is_stopped(start: Start, options: Any, body: Any, backen
 
     assert api.cancel(result.id, backend=backend).requested == 1
 
-    row = wait_until(result, Status.CANCELLED)
+    row = wait_for_status(result, Status.CANCELLED)
     assert row.errors[-1]["exception_class_path"] == CANCELLED
     assert row.errors[-1]["message"] == "The task was cancelled while it ran."
 
@@ -71,7 +71,7 @@ def test_notification_brings_a_cancel_at_once(start: Start, options: Any, body: 
 
     api.cancel(result.id, backend="default")
 
-    wait_until(result, Status.CANCELLED)
+    wait_for_status(result, Status.CANCELLED)
 
 
 def test_a_task_in_line_is_never_started(start: Start) -> None:
@@ -80,10 +80,10 @@ def test_a_task_in_line_is_never_started(start: Start) -> None:
 
     assert api.cancel(result.id, backend="default").requested == 1
 
-    row = wait_until(result, Status.CANCELLED)
+    row = wait_for_status(result, Status.CANCELLED)
     assert (row.attempts, row.worker_ids, row.errors) == (0, [], [])
     assert gates["in line"].arrived == []
-    wait_for(lambda: len(running.running_tasks) == 1)
+    wait_until(lambda: len(running.running_tasks) == 1)
 
 
 def test_cancelled_body_that_returns_has_succeeded(start: Start) -> None:
@@ -93,7 +93,7 @@ def test_cancelled_body_that_returns_has_succeeded(start: Start) -> None:
 
     api.cancel(result.id, backend="default")
 
-    assert wait_until(result, Status.SUCCESSFUL).return_value == "done anyway"
+    assert wait_for_status(result, Status.SUCCESSFUL).return_value == "done anyway"
 
 
 @pytest.mark.parametrize("attempts", [1, 5])
@@ -104,7 +104,7 @@ def test_a_body_that_fails_on_its_way_out_ends_cancelled(start: Start, attempts:
 
     api.cancel(result.id, backend="default")
 
-    row = wait_until(result, Status.CANCELLED)
+    row = wait_for_status(result, Status.CANCELLED)
     assert row.errors[-1]["message"] == "half written"
 
 
@@ -117,14 +117,14 @@ def test_a_body_that_would_be_retried_ends_cancelled(start: Start) -> None:
 
     gates["retried"].open()
 
-    row = wait_until(result, Status.CANCELLED)
+    row = wait_for_status(result, Status.CANCELLED)
     assert (row.attempts, row.errors[-1]["message"]) == (1, "as asked")
 
 
 def test_a_cancelled_retry_does_not_come_back(start: Start) -> None:
     result = tasks.retry_much_later.enqueue()
     start()
-    wait_until(result, Status.SCHEDULED)
+    wait_for_status(result, Status.SCHEDULED)
 
     assert api.cancel(result.id, backend="default").cancelled == 1
 
@@ -138,5 +138,5 @@ def test_the_next_task_of_the_thread_is_unharmed(start: Start) -> None:
         result, after = tasks.spin_at.enqueue(f"cancelled {number}"), tasks.add.enqueue(number)
         gates[f"cancelled {number}"].wait_for()
         api.cancel(result.id, backend="default")
-        wait_until(result, Status.CANCELLED)
-        wait_until(after, Status.SUCCESSFUL)
+        wait_for_status(result, Status.CANCELLED)
+        wait_for_status(after, Status.SUCCESSFUL)

@@ -11,8 +11,9 @@ from django.db import connection
 from jobqueue.models import Executor, Task
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Options, Start, gates, on_postgresql, wait_for, wait_until
+from tests.executor.harness import Options, Start, gates, on_postgresql, wait_for_status
 from tests.factories import ExecutorFactory, TaskFactory
+from tests.waiting import wait_until
 
 TIMEOUT = 1.5
 # Found before PostgreSQL's own by sessions that begin after it.
@@ -54,7 +55,7 @@ def test_clock_jump_rescues_only_from_lost_executors(start: Start, options: Opti
     alive = list(Executor.objects.values_list("pk", flat=True))
     kept = [tasks.wait_at.enqueue("kept") for _ in range(3)]
     gates["kept"].wait_for(3)
-    wait_for(lambda: all(one.process._heartbeat.may_rescue for one in running), "executors that may rescue")
+    wait_until(lambda: all(one.process._heartbeat.may_rescue for one in running), "executors that may rescue")
     dead = ExecutorFactory.create(heartbeat=running[0].process.engine.now())
     orphan = TaskFactory.create(running=True, task_type=tasks.add.task_type, args=[1], executor_id=dead.pk)
 
@@ -62,12 +63,12 @@ def test_clock_jump_rescues_only_from_lost_executors(start: Start, options: Opti
 
     later = running[0].process.engine.now() + timedelta(seconds=TIMEOUT)
     rows = Executor.objects.filter(pk__in=alive, heartbeat__gt=later)
-    wait_for(lambda: rows.count() == 2, "beats for a timeout")
+    wait_until(lambda: rows.count() == 2, "beats for a timeout")
     assert not Task.objects.exclude(pk=orphan.pk).filter(executor_losses__gt=0).exists()
-    wait_for(Task.objects.filter(pk=orphan.pk, status=Status.SUCCESSFUL, executor_losses=1).exists, "the orphan's end")
+    wait_until(Task.objects.filter(pk=orphan.pk, status=Status.SUCCESSFUL, executor_losses=1).exists, "its end")
     gates.open_all()
     for result in kept:
-        assert wait_until(result, Status.SUCCESSFUL).executor_losses == 0
+        assert wait_for_status(result, Status.SUCCESSFUL).executor_losses == 0
 
 
 @on_postgresql
@@ -78,11 +79,11 @@ def test_clock_jump_suspends_rescues_for_a_timeout(start: Start, options: Option
     def may_rescue() -> bool:
         return heart.may_rescue
 
-    wait_for(may_rescue, "an executor that may rescue")
+    wait_until(may_rescue, "an executor that may rescue")
     assert heart.may_still_rescue()
 
     set_clock(timedelta(seconds=TIMEOUT))
 
     assert not heart.may_still_rescue()
     assert heart.reaches_database
-    wait_for(may_rescue, "an executor that may rescue again")
+    wait_until(may_rescue, "an executor that may rescue again")

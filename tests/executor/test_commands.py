@@ -11,7 +11,8 @@ from jobqueue import api
 from jobqueue.models import Executor
 from jobqueue.records import Command, Status
 from tests.executor import tasks
-from tests.executor.harness import Running, Start, gates, on_both_databases, wait_for, wait_until
+from tests.executor.harness import Running, Start, gates, on_both_databases, wait_for_status
+from tests.waiting import wait_until
 
 
 def row_of(running: Running, backend: str) -> Executor:
@@ -34,16 +35,16 @@ def test_paused_executor_claims_nothing_until_it_is_resumed(start: Start, backen
     gates["gate"].wait_for()
 
     tell(running, Command.PAUSE, backend)
-    wait_for(lambda: is_in(running, "PAUSED", backend))
+    wait_until(lambda: is_in(running, "PAUSED", backend))
     after = tasks.add.using(backend=backend).enqueue(1)
     gates["gate"].open()
-    wait_until(before, Status.SUCCESSFUL)
+    wait_for_status(before, Status.SUCCESSFUL)
     assert running.loop._claim_budget() == 0
     assert not running.loop.engine.queue_latency()[0].is_served
 
     tell(running, Command.RESUME, backend)
-    wait_until(after, Status.SUCCESSFUL)
-    wait_for(lambda: is_in(running, "RUNNING", backend))
+    wait_for_status(after, Status.SUCCESSFUL)
+    wait_until(lambda: is_in(running, "RUNNING", backend))
 
 
 @on_both_databases
@@ -56,11 +57,11 @@ def test_executor_after_a_stop_command_ends_as_after_sigterm(
 
     with caplog.at_level(logging.INFO, "jobqueue.executor"):
         tell(running, Command.STOP, backend)
-        wait_for(lambda: is_in(running, "DRAINING", backend))
+        wait_until(lambda: is_in(running, "DRAINING", backend))
         gates["gate"].open()
         assert running.join() == 0
 
-    wait_until(result, Status.SUCCESSFUL)
+    wait_for_status(result, Status.SUCCESSFUL)
     assert row_of(running, backend).state == "STOPPED"
     assert running.process.health.status().was_stopped_on_request
     assert next(line for line in caplog.messages if line.startswith("executor.command_received")).endswith(
@@ -74,8 +75,8 @@ def test_unknown_command_is_ignored(start: Start, backend: str) -> None:
     running = start(backend=backend)
     Executor.objects.using(backend).update(command="DANCE")
 
-    wait_for(lambda: is_in(running, "RUNNING", backend))
-    wait_until(tasks.add.using(backend=backend).enqueue(1), Status.SUCCESSFUL)
+    wait_until(lambda: is_in(running, "RUNNING", backend))
+    wait_for_status(tasks.add.using(backend=backend).enqueue(1), Status.SUCCESSFUL)
 
 
 @pytest.mark.django_db

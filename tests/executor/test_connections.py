@@ -23,9 +23,9 @@ from tests.executor.harness import (
     on_both_databases,
     on_postgresql,
     row_of,
-    wait_for,
-    wait_until,
+    wait_for_status,
 )
+from tests.waiting import wait_until
 
 pytestmark = [on_postgresql, pytest.mark.slow]
 
@@ -59,20 +59,20 @@ def test_tasks_without_a_database_open_no_connection(start: Start, persistent: N
     tasks.add.enqueue_many([((number,), {}) for number in range(50)])
     tasks.add_later.enqueue_many([((number,), {}) for number in range(50)])
 
-    wait_for(lambda: running.loop.counts.finished == 100)
+    wait_until(lambda: running.loop.counts.finished == 100)
 
     # One that a task had opened would stay; that in which the listener asks for a notice does not.
-    wait_for(lambda: sessions() <= OF_THE_EXECUTOR, "no other connection")
+    wait_until(lambda: sessions() <= OF_THE_EXECUTOR, "no other connection")
 
 
 def test_connections_do_not_outlive_their_age(start: Start, max_age: int | None) -> None:
     running = start(threads=2)
     tasks.session_of_database.enqueue_many([((), {})] * 50)
 
-    wait_for(lambda: running.loop.counts.finished == 50)
+    wait_until(lambda: running.loop.counts.finished == 50)
 
     kept = 0 if max_age == 0 else 2
-    wait_for(lambda: sessions() <= OF_THE_EXECUTOR + kept, "the end of the others")
+    wait_until(lambda: sessions() <= OF_THE_EXECUTOR + kept, "the end of the others")
     assert len(set(Task.objects.values_list("return_value", flat=True))) <= (50 if max_age == 0 else 2)
 
 
@@ -122,11 +122,11 @@ def test_next_task_finds_a_clean_session(burst: Burst, max_age: int | None, mess
 
 def test_a_connection_that_died_while_it_was_idle_costs_no_attempt(start: Start, persistent: None) -> None:
     start(threads=1)
-    first = wait_until(tasks.session_of_database.enqueue(), Status.SUCCESSFUL).return_value
+    first = wait_for_status(tasks.session_of_database.enqueue(), Status.SUCCESSFUL).return_value
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [first])
 
-    second = wait_until(tasks.session_of_database.using(max_attempts=1).enqueue(), Status.SUCCESSFUL)
+    second = wait_for_status(tasks.session_of_database.using(max_attempts=1).enqueue(), Status.SUCCESSFUL)
 
     assert second.return_value != first
 
@@ -136,19 +136,19 @@ def test_async_bodies_share_no_connection(start: Start, persistent: None) -> Non
     tasks.session_for_a_while.enqueue_many([(("at once",), {})] * 10)
     gates["at once"].wait_for(10)
     gates["at once"].open()
-    wait_for(lambda: running.loop.counts.finished == 10)
+    wait_until(lambda: running.loop.counts.finished == 10)
 
     assert len(set(Task.objects.values_list("return_value", flat=True))) == 10
-    wait_for(lambda: sessions() <= OF_THE_EXECUTOR, "the end of the others")
+    wait_until(lambda: sessions() <= OF_THE_EXECUTOR, "the end of the others")
 
 
 def test_threads_that_an_async_body_borrows_keep_no_connection(start: Start, persistent: None) -> None:
     running = start()
     tasks.session_in_borrowed_threads.enqueue_many([((), {})] * 5)
 
-    wait_for(lambda: running.loop.counts.finished == 5)
+    wait_until(lambda: running.loop.counts.finished == 5)
 
-    wait_for(lambda: sessions() <= OF_THE_EXECUTOR, "the end of the others")
+    wait_until(lambda: sessions() <= OF_THE_EXECUTOR, "the end of the others")
 
 
 @on_both_databases
@@ -172,7 +172,7 @@ def test_nothing_grows_with_the_number_of_tasks(
         finished = running.loop.counts.finished
         tasks.query.using(backend=backend).enqueue_many([((backend,), {})] * count)
         tasks.query_later.using(backend=backend).enqueue_many([((backend,), {})] * (count // 10))
-        wait_for(lambda: running.loop.counts.finished == finished + count + count // 10, seconds=120.0)
+        wait_until(lambda: running.loop.counts.finished == finished + count + count // 10, seconds=120.0)
 
     work_off(100)
     threads = threading.active_count()
@@ -182,7 +182,7 @@ def test_nothing_grows_with_the_number_of_tasks(
     assert set(Task.objects.using(backend).values_list("return_value", flat=True)) <= {1, 2}
     assert max(logged) < 100
     if backend == "default":
-        wait_for(lambda: sessions() <= OF_THE_EXECUTOR + 2, "the end of the others")
+        wait_until(lambda: sessions() <= OF_THE_EXECUTOR + 2, "the end of the others")
 
 
 def in_worker_threads(monkeypatch: pytest.MonkeyPatch, fail: Callable[[BaseDatabaseWrapper], None]) -> None:

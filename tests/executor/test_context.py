@@ -22,9 +22,9 @@ from tests.executor.harness import (
     on_both_databases,
     on_postgresql,
     row_of,
-    wait_for,
-    wait_until,
+    wait_for_status,
 )
+from tests.waiting import wait_until
 
 pytestmark = on_postgresql
 
@@ -59,7 +59,7 @@ def test_body_can_ask_whether_it_should_stop(start: Start, body: Any) -> None:
 
     api.cancel(result.id, backend="default")
 
-    assert wait_until(result, Status.SUCCESSFUL).return_value == "stopped in order"
+    assert wait_for_status(result, Status.SUCCESSFUL).return_value == "stopped in order"
 
 
 def test_the_context_shows_the_task_as_it_is(burst: Burst) -> None:
@@ -148,8 +148,8 @@ def test_a_cancelled_task_ends_failed_for_receivers(start: Start, heard: Announc
     running = start()
     gates["cancelled"].wait_for()
     api.cancel(result.id, backend="default")
-    wait_until(result, Status.CANCELLED)
-    wait_for(lambda: len(heard) == 2)
+    wait_for_status(result, Status.CANCELLED)
+    wait_until(lambda: len(heard) == 2)
 
     ended = heard[-1][2]
     assert ended.status == TaskResultStatus.FAILED
@@ -206,7 +206,7 @@ def test_receivers_of_other_tasks_wait_for_no_body(start: Start, announced: Anno
 
     result = tasks.add_later.enqueue(1)
 
-    wait_for(lambda: [task_result.id for task_result in announced] == [result.id])
+    wait_until(lambda: [task_result.id for task_result in announced] == [result.id])
 
 
 def test_with_too_many_left_to_tell_nothing_more_is_claimed(

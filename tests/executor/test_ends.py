@@ -11,8 +11,9 @@ from jobqueue import api
 from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql, row_of, wait_for
+from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql, row_of
 from tests.factories import ExecutorFactory, TaskFactory
+from tests.waiting import wait_until
 
 pytestmark = on_postgresql
 
@@ -88,7 +89,7 @@ def test_a_burst_waits_for_what_runs_elsewhere(start: Start) -> None:
     elsewhere = ExecutorFactory.create()
     row = TaskFactory.create(running=True, executor_id=elsewhere.pk)
     running = start(burst=True)
-    wait_for(lambda: running.loop.counts.turns > 5)
+    wait_until(lambda: running.loop.counts.turns > 5)
     assert running.exit_code is None
 
     Task.objects.filter(pk=row.pk).update(status=Status.READY, executor_id=None, claimed_at=None, task_type="gone")

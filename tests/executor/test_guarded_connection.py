@@ -18,8 +18,8 @@ from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.records import Status
 from tests.engine.bench import outcome
 from tests.engine.conftest import make_bench
-from tests.executor.harness import DEADLINE, wait_for
 from tests.executor.tasks import backend_pid
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -117,9 +117,9 @@ def waiting(around: Callable[[], AbstractContextManager[Any]] = nullcontext) -> 
     waiter = Waiter(around)
     waiter.start()
     try:
-        wait_for(lambda: is_asleep(waiter.pid), "a call that waits")
+        wait_until(lambda: is_asleep(waiter.pid), "a call that waits")
         yield waiter
-        waiter.join(DEADLINE)
+        waiter.join(DEADLINE_SECONDS)
     finally:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_terminate_backend(%s)", [waiter.pid])
@@ -175,7 +175,7 @@ def test_a_body_on_sqlite_can_write_no_more() -> None:
         try:
             with transaction.atomic(using="sqlite"), connections["sqlite"].cursor() as cursor:
                 is_open.set()
-                assert is_truncated.wait(DEADLINE)
+                assert is_truncated.wait(DEADLINE_SECONDS)
                 cursor.execute("CREATE TABLE written (by_whom text)")
         except Exception as error:  # noqa: BLE001 - the driver may raise anything
             errors.append(error)
@@ -184,10 +184,10 @@ def test_a_body_on_sqlite_can_write_no_more() -> None:
 
     thread = threading.Thread(target=body)
     thread.start()
-    assert is_open.wait(DEADLINE)
+    assert is_open.wait(DEADLINE_SECONDS)
     session.cut()
     is_truncated.set()
-    thread.join(DEADLINE)
+    thread.join(DEADLINE_SECONDS)
 
     assert [type(error).__module__ for error in errors] == ["django.db.utils"]
     assert "written" not in connections["sqlite"].introspection.table_names()

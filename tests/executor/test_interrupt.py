@@ -25,7 +25,8 @@ from jobqueue.executor.running.attempt import (
 )
 from jobqueue.task_options import Limits
 from tests.executor import tasks
-from tests.executor.harness import DEADLINE, make_running, wait_for
+from tests.executor.harness import make_running
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 
 def run(running: RunningTask, body: Callable[[], Any]) -> Returned | Raised:
@@ -35,7 +36,7 @@ def run(running: RunningTask, body: Callable[[], Any]) -> Returned | Raised:
 
 
 def spin(until: Callable[[], bool] = lambda: False) -> str:
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while not until():
         if time.monotonic() > deadline:
             return "not interrupted"
@@ -103,7 +104,7 @@ def test_body_that_swallowed_an_interruption_gets_another(monkeypatch: pytest.Mo
 
     def tell_twice() -> None:
         running.interrupt(TaskTimeout)
-        swallowed.wait(DEADLINE)
+        swallowed.wait(DEADLINE_SECONDS)
         running.interrupt(TaskTimeout)
 
     def body() -> None:
@@ -167,8 +168,8 @@ def test_an_interruption_right_behind_the_end_is_taken_back(monkeypatch: pytest.
     is_over, ours = threading.Event(), threading.get_ident()
 
     def stop_late(*arguments: Any) -> None:
-        assert is_over.wait(DEADLINE)
-        wait_for(lambda: sys._current_frames()[ours].f_code.co_name == "disarm")
+        assert is_over.wait(DEADLINE_SECONDS)
+        wait_until(lambda: sys._current_frames()[ours].f_code.co_name == "disarm")
         time.sleep(0.05)  # by now it waits for the lock
         stop_thread(*arguments)
 
@@ -184,10 +185,10 @@ def test_an_interruption_right_behind_the_end_is_taken_back(monkeypatch: pytest.
 
     assert run(running, body) == Returned(7)
     assert sum(range(1000)) == 499_500  # byte codes between which a stray would arrive
-    teller.join(DEADLINE)
+    teller.join(DEADLINE_SECONDS)
     others = threading.Thread(target=running.interrupt, args=(TaskCancelled,), daemon=True)
     others.start()
-    others.join(DEADLINE)
+    others.join(DEADLINE_SECONDS)
     assert not others.is_alive()  # the lock is free
 
 
@@ -206,7 +207,7 @@ def test_no_interruption_arrives_once_a_body_is_over() -> None:
                 running.interrupt(TaskTimeout)
 
     def work() -> None:
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while len(endings) < 2500 and time.monotonic() < deadline:
             running = current[0] = make_running()
             try:
@@ -220,7 +221,7 @@ def test_no_interruption_arrives_once_a_body_is_over() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(2 * DEADLINE)
+        thread.join(2 * DEADLINE_SECONDS)
 
     assert interruptions == []
     kinds = {(running.interrupted_at is not None, type(ending)) for running, ending in endings}

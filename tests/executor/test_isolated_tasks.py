@@ -18,10 +18,10 @@ from tests.executor.harness import (
     in_line,
     on_both_databases,
     on_postgresql,
-    wait_for,
     wait_for_turns,
 )
 from tests.factories import TaskFactory
+from tests.waiting import wait_until
 
 pytestmark = on_postgresql
 
@@ -46,7 +46,7 @@ def test_isolated_task_runs_alone_and_others_continue_after_it(start: Start, bod
     assert list(running.running_tasks) == [isolated.pk]
     assert Task.objects.using(backend).ready().count() == 40
     gates["isolated"].open()
-    wait_for(lambda: Task.objects.using(backend).successful().count() == 41)
+    wait_until(lambda: Task.objects.using(backend).successful().count() == 41)
 
 
 def test_isolated_task_waits_for_running_tasks(start: Start) -> None:
@@ -54,7 +54,7 @@ def test_isolated_task_waits_for_running_tasks(start: Start) -> None:
     running = start(threads=4, poll_interval=0.05)
     gates["running"].wait_for()
     isolated = add_isolated(tasks.wait_at, "isolated")
-    wait_for(lambda: running.loop._isolation.is_waiting)
+    wait_until(lambda: running.loop._isolation.is_waiting)
 
     tasks.add.enqueue_many([((number,), {}) for number in range(20)])
     wait_for_turns(running)
@@ -64,16 +64,16 @@ def test_isolated_task_waits_for_running_tasks(start: Start) -> None:
     gates["isolated"].wait_for()
     assert list(running.running_tasks) == [isolated.pk]
     gates["isolated"].open()
-    wait_for(lambda: Task.objects.successful().count() == 22)
+    wait_until(lambda: Task.objects.successful().count() == 22)
 
 
 def test_buffered_tasks_are_released_for_an_isolated_task(start: Start) -> None:
     running, result = in_line(start)
     add_isolated(tasks.add, 1)
 
-    wait_for(lambda: Task.objects.filter(pk=result.id, status=Status.READY).exists())
+    wait_until(lambda: Task.objects.filter(pk=result.id, status=Status.READY).exists())
 
-    wait_for(lambda: len(running.running_tasks) == 1)
+    wait_until(lambda: len(running.running_tasks) == 1)
     assert gates["in line"].arrived == []
 
 
@@ -83,7 +83,7 @@ def test_many_isolated_tasks_run_in_one_series(start: Start) -> None:
 
     start(poll_interval=3600.0)  # the end of one brings the next
 
-    wait_for(lambda: Task.objects.successful().count() == 60)
+    wait_until(lambda: Task.objects.successful().count() == 60)
 
 
 def beside_a_long_task(start: Start) -> tuple[Running, Task]:
@@ -92,7 +92,7 @@ def beside_a_long_task(start: Start) -> tuple[Running, Task]:
     running = start(threads=4)
     gates["long"].wait_for()
     isolated = add_isolated(tasks.add, 1)
-    wait_for(lambda: running.loop._isolation.is_waiting)
+    wait_until(lambda: running.loop._isolation.is_waiting)
     return running, isolated
 
 
@@ -102,7 +102,7 @@ def test_patience_with_long_tasks_has_an_end(start: Start, options: Options) -> 
 
     tasks.add.enqueue_many([((number,), {}) for number in range(20)])
 
-    wait_for(lambda: Task.objects.successful().count() == 20)
+    wait_until(lambda: Task.objects.successful().count() == 20)
     assert Task.objects.get(pk=isolated.pk).status == Status.READY
 
 
@@ -112,12 +112,12 @@ def test_process_that_gave_up_claims_the_isolated_task_when_idle(
     monkeypatch.setattr(isolation, "GIVE_UP_TIMEOUTS", 1000)
     options(HEARTBEAT_TIMEOUT=0.6)
     running, isolated = beside_a_long_task(start)
-    wait_for(lambda: not running.loop._isolation.is_waiting, "the end of its patience")
+    wait_until(lambda: not running.loop._isolation.is_waiting, "the end of its patience")
     assert Task.objects.get(pk=isolated.pk).status == Status.READY
 
     gates["long"].open()
 
-    wait_for(lambda: Task.objects.successful().count() == 2)
+    wait_until(lambda: Task.objects.successful().count() == 2)
 
 
 def test_long_isolated_task_has_company_after_the_timeout(start: Start, options: Options) -> None:
@@ -128,7 +128,7 @@ def test_long_isolated_task_has_company_after_the_timeout(start: Start, options:
 
     tasks.add.enqueue_many([((number,), {}) for number in range(20)])
 
-    wait_for(lambda: Task.objects.successful().count() == 20)
+    wait_until(lambda: Task.objects.successful().count() == 20)
     assert Task.objects.running().count() == 1
 
 
@@ -138,7 +138,7 @@ def test_isolated_task_claimed_elsewhere_is_not_waited_for(start: Start) -> None
 
     tasks.add.enqueue_many([((number,), {}) for number in range(20)])
 
-    wait_for(lambda: Task.objects.successful().count() == 21)
+    wait_until(lambda: Task.objects.successful().count() == 21)
 
 
 def test_task_that_lost_one_executor_is_not_isolated(start: Start) -> None:

@@ -13,15 +13,8 @@ from jobqueue import api
 from jobqueue.models import Executor, Queue, Task
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import (
-    DEADLINE,
-    Start,
-    gates,
-    on_both_databases,
-    on_postgresql,
-    wait_for,
-    wait_until,
-)
+from tests.executor.harness import Start, gates, on_both_databases, on_postgresql, wait_for_status
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 
 def running(queue: str, backend: str) -> int:
@@ -36,13 +29,13 @@ def test_two_executors_together_run_no_more_than_the_limit(start: Start, backend
     executors = [start(threads=8, backend=backend) for _ in range(2 if backend == "default" else 1)]
     gates["gate"].wait_for(3)
     other = tasks.add.using(queue_name="other", backend=backend).enqueue(1)
-    wait_until(other, Status.SUCCESSFUL)
+    wait_for_status(other, Status.SUCCESSFUL)
 
     assert running("limited", backend) == len(gates["gate"].arrived) == 3
 
     gates["gate"].open()
-    wait_for(lambda: Task.objects.using(backend).successful().count() == 9)
-    assert wait_for(lambda: sum(executor.loop.counts.finished for executor in executors) == 9)
+    wait_until(lambda: Task.objects.using(backend).successful().count() == 9)
+    assert wait_until(lambda: sum(executor.loop.counts.finished for executor in executors) == 9)
 
 
 @on_both_databases
@@ -52,13 +45,13 @@ def test_process_respects_its_own_queue_limit(start: Start, backend: str) -> Non
     start(threads=8, backend=backend, queues=("limited", "other"), queue_limits={"limited": 2})
     gates["gate"].wait_for(2)
     other = tasks.add.using(queue_name="other", backend=backend).enqueue(1)
-    wait_until(other, Status.SUCCESSFUL)
+    wait_for_status(other, Status.SUCCESSFUL)
 
     assert running("limited", backend) == 2
     assert Executor.objects.using(backend).get().queue_limits == {"limited": 2}
 
     gates["gate"].open()
-    wait_for(lambda: Task.objects.using(backend).successful().count() == 9)
+    wait_until(lambda: Task.objects.using(backend).successful().count() == 9)
 
 
 @on_postgresql
@@ -81,10 +74,10 @@ def test_short_tasks_of_a_limited_queue_are_not_claimed_ahead(start: Start) -> N
     thread.start()
     try:
         start(threads=8, poll_interval=600.0)
-        wait_for(lambda: Task.objects.successful().count() == 400, "the end of all")
+        wait_until(lambda: Task.objects.successful().count() == 400, "the end of all")
     finally:
         is_over.set()
-        thread.join(DEADLINE)
+        thread.join(DEADLINE_SECONDS)
 
     assert 0 < largest["running"] <= 2
 
@@ -96,16 +89,16 @@ def test_slot_that_one_executor_cannot_use_is_used_by_another(start: Start) -> N
     busy = start(threads=1, poll_interval=600.0)
     gates["first"].wait_for()
     idle = start(threads=1, poll_interval=600.0)
-    wait_for(lambda: idle.process.listener is not None and idle.process.listener.is_listening)
+    wait_until(lambda: idle.process.listener is not None and idle.process.listener.is_listening)
     second = tasks.add.using(queue_name="limited").enqueue(1)
     busy.loop.set_paused(True)
-    wait_for(lambda: busy.process.loop.is_paused, "a pause")
+    wait_until(lambda: busy.process.loop.is_paused, "a pause")
 
     gates["first"].open()
 
-    wait_until(first, Status.SUCCESSFUL)
-    assert wait_until(second, Status.SUCCESSFUL).executor_id is None
-    wait_for(lambda: idle.loop.counts.finished == 1)  # counted after the commit
+    wait_for_status(first, Status.SUCCESSFUL)
+    assert wait_for_status(second, Status.SUCCESSFUL).executor_id is None
+    wait_until(lambda: idle.loop.counts.finished == 1)  # counted after the commit
 
 
 @on_postgresql
@@ -115,7 +108,7 @@ def test_atomic_task_frees_its_slot_at_its_end(start: Start) -> None:
 
     start(threads=4, poll_interval=600.0)
 
-    wait_for(lambda: Task.objects.successful().count() == 20, "the end of all")
+    wait_until(lambda: Task.objects.successful().count() == 20, "the end of all")
 
 
 @on_both_databases

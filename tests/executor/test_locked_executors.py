@@ -10,8 +10,9 @@ from django.db import connection, transaction
 from jobqueue.models import Executor, Task
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Options, Running, Start, gates, on_postgresql, wait_for, wait_until
+from tests.executor.harness import Options, Running, Start, gates, on_postgresql, wait_for_status
 from tests.factories import ExecutorFactory, TaskFactory
+from tests.waiting import wait_until
 
 pytestmark = [on_postgresql, pytest.mark.slow]
 
@@ -29,14 +30,14 @@ def executors(start: Start) -> tuple[Running, Running]:
     victim = start(threads=1)
     gates["held"].wait_for()
     rescuer = start(threads=1, poll_interval=0.1)
-    wait_for(lambda: rescuer.process._heartbeat.may_rescue, "an executor that may rescue")
+    wait_until(lambda: rescuer.process._heartbeat.may_rescue, "an executor that may rescue")
     return victim, rescuer
 
 
 def let_pass(seconds: float, running: Running) -> None:
     engine = running.process.engine
     until = engine.now() + timedelta(seconds=seconds)
-    wait_for(lambda: engine.now() > until, f"the end of {seconds} s")
+    wait_until(lambda: engine.now() > until, f"the end of {seconds} s")
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -54,10 +55,10 @@ def test_a_lock_on_its_row_costs_an_executor_nothing(
     let_pass(TIMEOUT, rescuer)
 
     assert rescuer.process._heartbeat.may_rescue
-    wait_until(worked, Status.SUCCESSFUL)
+    wait_for_status(worked, Status.SUCCESSFUL)
     held = Task.objects.get(task_type=tasks.wait_at.task_type)
     assert (held.status, held.executor_losses, held.claim_number) == (Status.RUNNING, 0, 1)
-    wait_for(Executor.objects.filter(pk=victim.process.executor_id, heartbeat__gt=held.started_at).exists)
+    wait_until(Executor.objects.filter(pk=victim.process.executor_id, heartbeat__gt=held.started_at).exists)
     assert not [line for line in caplog.messages if line.startswith(("executor.fenced", "task.", "database."))]
 
 
@@ -69,7 +70,7 @@ def test_a_dead_executor_s_tasks_are_rescued_though_its_row_is_locked(start: Sta
 
     with transaction.atomic():
         Executor.objects.select_for_update().get(pk=dead.pk)
-        wait_for(Task.objects.filter(status=Status.SUCCESSFUL, executor_losses=1).exists, "the end of its task")
+        wait_until(Task.objects.filter(status=Status.SUCCESSFUL, executor_losses=1).exists, "the end of its task")
 
 
 @pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
@@ -81,11 +82,11 @@ def test_a_lock_on_the_table_costs_no_executor_a_task(start: Start, options: Opt
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(f"LOCK TABLE jobqueue_executor IN {mode} MODE")
         let_pass(2 * TIMEOUT, rescuer)
-    wait_for(
+    wait_until(
         lambda: victim.process._heartbeat.reaches_database and rescuer.process._heartbeat.may_rescue,
         "all is well again",
     )
     gates.open_all()
 
-    wait_for(Task.objects.filter(status=Status.SUCCESSFUL).exists, "the end of the task")
+    wait_until(Task.objects.filter(status=Status.SUCCESSFUL).exists, "the end of the task")
     assert Task.objects.get().executor_losses == 0

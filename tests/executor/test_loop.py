@@ -12,7 +12,6 @@ from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import (
-    DEADLINE,
     Burst,
     Running,
     Start,
@@ -20,10 +19,10 @@ from tests.executor.harness import (
     on_both_databases,
     on_postgresql,
     row_of,
-    wait_for,
-    wait_until,
+    wait_for_status,
 )
 from tests.factories import TaskFactory
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = on_postgresql
 
@@ -43,7 +42,7 @@ def test_idle_loop_rests(start: Start) -> None:
 
     assert turns_of(running) < MAX_TURNS
     tasks.add.enqueue(1)
-    wait_for(lambda: running.loop.counts.finished == 1)
+    wait_until(lambda: running.loop.counts.finished == 1)
     assert turns_of(running) < MAX_TURNS
 
 
@@ -61,7 +60,7 @@ def test_loop_rests_while_an_isolated_task_waits(start: Start) -> None:
     gates["long"].wait_for()
     TaskFactory.create(task_type=tasks.add.task_type, args=[1], executor_losses=2)
     tasks.add.enqueue_many([((number,), {}) for number in range(10)])
-    wait_for(lambda: running.loop._isolation.is_waiting)
+    wait_until(lambda: running.loop._isolation.is_waiting)
 
     assert turns_of(running) < MAX_TURNS
 
@@ -74,13 +73,13 @@ def test_loop_rests_while_a_due_row_is_locked(start: Start) -> None:
         threading.Event().wait(0.5)
 
         assert turns_of(running) < 3 * MAX_TURNS  # it looks again every 50 ms
-    wait_until(result, Status.SUCCESSFUL)
+    wait_for_status(result, Status.SUCCESSFUL)
 
 
 def test_loop_rests_while_it_is_paused(start: Start) -> None:
     running = start()
     running.loop.set_paused(True)
-    wait_for(lambda: running.loop.is_paused, "the end of a claim that is under way")
+    wait_until(lambda: running.loop.is_paused, "the end of a claim that is under way")
     tasks.add.enqueue_many([((number,), {}) for number in range(10)])
 
     assert turns_of(running) < MAX_TURNS
@@ -99,17 +98,17 @@ def test_a_thousand_tasks_of_different_lengths_all_end(burst: Burst) -> None:
 
 def test_notification_is_followed_at_once(start: Start) -> None:
     running = start(poll_interval=3600.0)
-    wait_for(lambda: running.process.listener is not None and running.process.listener.is_listening)
+    wait_until(lambda: running.process.listener is not None and running.process.listener.is_listening)
 
     for number in range(20):
         result = tasks.add.enqueue(number)
-        wait_until(result, Status.SUCCESSFUL)
+        wait_for_status(result, Status.SUCCESSFUL)
 
 
 def test_no_notification_is_lost_under_load(start: Start) -> None:
     """Threads enqueue while the loop claims. No task waits for the next poll."""
     running = start(poll_interval=3600.0, threads=4)
-    wait_for(lambda: running.process.listener is not None and running.process.listener.is_listening)
+    wait_until(lambda: running.process.listener is not None and running.process.listener.is_listening)
 
     def enqueue() -> None:
         try:
@@ -122,9 +121,9 @@ def test_no_notification_is_lost_under_load(start: Start) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(DEADLINE)
+        thread.join(DEADLINE_SECONDS)
 
-    wait_for(lambda: Task.objects.successful().count() == 200, "the end of all")
+    wait_until(lambda: Task.objects.successful().count() == 200, "the end of all")
 
 
 @on_both_databases
@@ -132,7 +131,7 @@ def test_polling_finds_tasks_without_notifications(start: Start, backend: str) -
     start(backend=backend, poll_interval=0.05)
     TaskFactory.create(using=backend, backend=backend, task_type=tasks.add.task_type, args=[1])
 
-    wait_for(lambda: Task.objects.using(backend).successful().exists())
+    wait_until(lambda: Task.objects.using(backend).successful().exists())
 
 
 def test_only_the_queues_asked_for_are_served(burst: Burst) -> None:
@@ -148,7 +147,7 @@ def test_only_the_queues_asked_for_are_served(burst: Burst) -> None:
 def test_a_queue_that_is_new_is_served(start: Start) -> None:
     start(poll_interval=3600.0)
 
-    wait_until(tasks.add.using(queue_name="brand new").enqueue(1), Status.SUCCESSFUL)
+    wait_for_status(tasks.add.using(queue_name="brand new").enqueue(1), Status.SUCCESSFUL)
 
 
 def test_better_ranks_run_first(burst: Burst) -> None:

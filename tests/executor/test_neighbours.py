@@ -10,7 +10,8 @@ import pytest
 from jobqueue.compat import task_finished, task_started
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Burst, Start, connected, gates, on_postgresql, row_of, wait_for, wait_until
+from tests.executor.harness import Burst, Start, connected, gates, on_postgresql, row_of, wait_for_status
+from tests.waiting import wait_until
 
 pytestmark = on_postgresql
 
@@ -33,9 +34,9 @@ def test_context_of_a_receiver_is_not_seen_by_the_next_task(start: Start, body: 
 
     start(threads=1, async_slots=1)
     with connected(receiver, task_started, task_finished):
-        wait_until(body.enqueue("ada"), Status.SUCCESSFUL)
+        wait_for_status(body.enqueue("ada"), Status.SUCCESSFUL)
 
-    assert wait_until(body.enqueue("ada"), Status.SUCCESSFUL).return_value == CLEAN
+    assert wait_for_status(body.enqueue("ada"), Status.SUCCESSFUL).return_value == CLEAN
 
 
 @pytest.mark.parametrize("neighbour", [tasks.wait_later, tasks.wait_in_a_child_later])
@@ -45,11 +46,11 @@ def test_body_that_cancels_all_asyncio_tasks_hits_itself_alone(start: Start, nei
     gates["beside"].wait_for(5)
 
     evil = tasks.cancel_all_tasks.using(max_attempts=1).enqueue()
-    assert "CancelledError" in str(wait_until(evil, Status.FAILED).errors)
+    assert "CancelledError" in str(wait_for_status(evil, Status.FAILED).errors)
 
     gates["beside"].open()
     for number, result in enumerate(good):
-        row = wait_until(result, Status.SUCCESSFUL)
+        row = wait_for_status(result, Status.SUCCESSFUL)
         assert (row.return_value, row.polls) == (number, 1)
 
 
@@ -60,12 +61,12 @@ def test_body_that_waits_for_what_it_cancelled_hits_itself_alone(start: Start) -
     gates["beside"].wait_for(5)
     evil = tasks.cancel_all_tasks_and_wait.using(max_attempts=1, timeout=0.2).enqueue()
     gates["cancelled"].wait_for()
-    wait_for(lambda: running.running_tasks[UUID(evil.id)].interrupted_at, "its timeout")
+    wait_until(lambda: running.running_tasks[UUID(evil.id)].interrupted_at, "its timeout")
     gates["beside"].open()
 
-    assert wait_until(evil, Status.FAILED).errors[-1]["exception_class_path"].endswith("TaskTimeout")
+    assert wait_for_status(evil, Status.FAILED).errors[-1]["exception_class_path"].endswith("TaskTimeout")
     for number, result in enumerate(good):
-        row = wait_until(result, Status.SUCCESSFUL)
+        row = wait_for_status(result, Status.SUCCESSFUL)
         assert (row.return_value, row.polls, row.claim_number) == (number, 1, 1)
 
 
@@ -79,7 +80,7 @@ def test_context_of_a_thread_of_the_loop_is_not_seen_by_the_next(burst: Burst) -
 
 def test_task_factory_of_a_body_does_not_stop_its_neighbours(start: Start) -> None:
     start(async_slots=4)
-    wait_until(tasks.set_a_failing_task_factory.enqueue(), Status.SUCCESSFUL)
+    wait_for_status(tasks.set_a_failing_task_factory.enqueue(), Status.SUCCESSFUL)
 
     for number in range(3):
-        wait_until(tasks.add_later.using(max_attempts=1).enqueue(number), Status.SUCCESSFUL)
+        wait_for_status(tasks.add_later.using(max_attempts=1).enqueue(number), Status.SUCCESSFUL)

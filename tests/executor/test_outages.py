@@ -22,10 +22,10 @@ from tests.executor.harness import (
     on_both_databases,
     on_postgresql,
     row_of,
-    wait_for,
-    wait_until,
+    wait_for_status,
 )
 from tests.factories import TaskFactory
+from tests.waiting import wait_until
 
 pytestmark = [on_postgresql, pytest.mark.slow]
 
@@ -81,12 +81,12 @@ def test_outcomes_are_kept_until_the_database_is_back(start: Start, verb: str, t
     gates["before"].open()
     running.loop.wake()
 
-    wait_for(lambda: trouble.is_over)
+    wait_until(lambda: trouble.is_over)
     for result in results:
-        wait_until(result, Status.SUCCESSFUL)
-    wait_until(tasks.add.using(backend=backend).enqueue(1), Status.SUCCESSFUL)
+        wait_for_status(result, Status.SUCCESSFUL)
+    wait_for_status(tasks.add.using(backend=backend).enqueue(1), Status.SUCCESSFUL)
     assert {row_of(result).claim_number for result in results} == {1}
-    wait_for(lambda: not running.running_tasks)
+    wait_until(lambda: not running.running_tasks)
     assert running.loop.counts.lost == 0
 
 
@@ -95,7 +95,7 @@ def test_outage_is_logged_once(start: Start, caplog: pytest.LogCaptureFixture) -
     trouble = Trouble(running)
     trouble.before("commit_and_claim", 3)
 
-    wait_until(tasks.add.enqueue(1), Status.SUCCESSFUL)
+    wait_for_status(tasks.add.enqueue(1), Status.SUCCESSFUL)
 
     assert trouble.is_over
     words = [record.getMessage() for record in caplog.records if "database." in record.getMessage()]
@@ -109,7 +109,7 @@ def test_claim_without_an_answer_is_released(start: Start, backend: str) -> None
     trouble.after("commit_and_claim", when=lambda answer, *_: bool(answer[1]))
     results = tasks.add.using(backend=backend).enqueue_many([((number,), {}) for number in range(5)])
 
-    rows = [wait_until(result, Status.SUCCESSFUL) for result in results]
+    rows = [wait_for_status(result, Status.SUCCESSFUL) for result in results]
 
     assert trouble.is_over
     assert max(row.claim_number for row in rows) == 2
@@ -145,12 +145,12 @@ def test_unknown_claim_is_released_when_it_appears(start: Start, options: Option
     running = start()
     if has_failed:
         Trouble(running).before("commit_and_claim", 1)
-        wait_until(tasks.add.enqueue(1), Status.SUCCESSFUL)
+        wait_for_status(tasks.add.enqueue(1), Status.SUCCESSFUL)
     row = TaskFactory.create(
         running=True, executor_id=running.process.executor_id, task_type=tasks.add.task_type, args=[1]
     )
 
-    wait_for(Task.objects.filter(pk=row.pk, status=Status.SUCCESSFUL, attempts=0, executor_losses=0).exists)
+    wait_until(Task.objects.filter(pk=row.pk, status=Status.SUCCESSFUL, attempts=0, executor_losses=0).exists)
 
 
 @on_both_databases
@@ -163,7 +163,7 @@ def test_commit_without_an_answer_is_announced_once(
     trouble.after("commit_and_claim", when=lambda answer, *_: bool(answer[0].done))
     results = body.using(backend=backend).enqueue_many([((number,), {}) for number in range(20)])
 
-    wait_for(lambda: len(announced) == 20)
+    wait_until(lambda: len(announced) == 20)
 
     assert sorted(task_result.id for task_result in announced) == sorted(result.id for result in results)
     assert {row_of(result).status for result in results} == {Status.SUCCESSFUL}
@@ -180,7 +180,7 @@ def test_retry_without_an_answer_counts_once(start: Start, announced: list[Any],
     trouble.after("commit_and_claim", 5, when=lambda answer, *_: bool(answer[0].done))
     results = body.enqueue_many([((), {})] * 10)
 
-    wait_for(lambda: len(announced) == 10)
+    wait_until(lambda: len(announced) == 10)
 
     assert {(row_of(result).status, row_of(result).attempts) for result in results} == {(Status.FAILED, 2)}
     assert {len(row_of(result).errors) for result in results} == {2}
@@ -197,7 +197,7 @@ def test_the_outcome_of_a_replaced_claim_is_dropped(
     Task.objects.filter(pk=result.id).update(claim_number=7)
 
     gates["stale"].open()
-    wait_for(lambda: running.loop.counts.lost == 1)
+    wait_until(lambda: running.loop.counts.lost == 1)
 
     assert (row_of(result).status, row_of(result).return_value) == (Status.RUNNING, None)
     assert (announced, running.running_tasks) == ([], {})
@@ -222,11 +222,11 @@ def test_outcome_of_an_earlier_claim_of_this_process_is_dropped(
 
     for ended, name in enumerate(order, 1):
         gates[name].open()
-        wait_for(lambda ended=ended: counts.lost + counts.finished == ended)  # type: ignore[misc]
+        wait_until(lambda ended=ended: counts.lost + counts.finished == ended)  # type: ignore[misc]
 
-    assert wait_until(result, Status.SUCCESSFUL).return_value == 2
+    assert wait_for_status(result, Status.SUCCESSFUL).return_value == 2
     assert (counts.lost, counts.finished, running.running_tasks) == (1, 1, {})
-    wait_for(lambda: len(announced) == 1)
+    wait_until(lambda: len(announced) == 1)
 
 
 def test_sessions_terminated_repeatedly_lose_nothing(start: Start, announced: list[Any]) -> None:
@@ -241,9 +241,9 @@ def test_sessions_terminated_repeatedly_lose_nothing(start: Start, announced: li
                 "WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1"
             )
         finished = running.loop.counts.finished
-        wait_for(lambda finished=finished: running.loop.counts.finished > finished or finished == 500)  # type: ignore[misc]
+        wait_until(lambda finished=finished: running.loop.counts.finished > finished or finished == 500)  # type: ignore[misc]
 
-    wait_for(lambda: len(announced) >= 500)
+    wait_until(lambda: len(announced) >= 500)
     assert {row_of(result).status for result in results} == {Status.SUCCESSFUL}
     assert len({task_result.id for task_result in announced}) == len(announced) == 500
     assert {row_of(result).attempts for result in results} == {0}
@@ -256,7 +256,7 @@ def test_process_with_a_crashed_loop_logs_it(start: Start, caplog: pytest.LogCap
         raise RuntimeError("a mistake of ours")
 
     running.process.engine.pending_maintenance = die  # type: ignore[assignment]
-    wait_for(lambda: running.exit_code is not None)
+    wait_until(lambda: running.exit_code is not None)
 
     assert running.exit_code == 70
     assert "executor.loop_crashed" in caplog.text
@@ -274,10 +274,10 @@ def test_locked_row_delays_only_its_own_task(start: Start) -> None:
         gates["held"].open()
         gates["others"].open()
         for result in others:
-            wait_until(result, Status.SUCCESSFUL)
-        wait_for(lambda: running.loop.counts.finished == 3)
+            wait_for_status(result, Status.SUCCESSFUL)
+        wait_until(lambda: running.loop.counts.finished == 3)
 
-    wait_until(held, Status.SUCCESSFUL)
+    wait_for_status(held, Status.SUCCESSFUL)
 
 
 def test_pooler_that_loses_prepared_statements_turns_them_off(start: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -291,9 +291,9 @@ def test_pooler_that_loses_prepared_statements_turns_them_off(start: Start, capl
         return take(demand)
 
     for number in range(3):
-        wait_until(tasks.add.enqueue(number), Status.SUCCESSFUL)
+        wait_for_status(tasks.add.enqueue(number), Status.SUCCESSFUL)
     with patch.object(engine.claims, "take", after_another_client):
         for number in range(5):
-            wait_until(tasks.add.enqueue(number), Status.SUCCESSFUL)
+            wait_for_status(tasks.add.enqueue(number), Status.SUCCESSFUL)
 
     assert caplog.text.count("database.pooler_detected") == 1

@@ -12,18 +12,9 @@ from django.db import connection
 from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import (
-    Burst,
-    Options,
-    Start,
-    database_of,
-    gates,
-    on_both_databases,
-    on_postgresql,
-    row_of,
-    wait_for,
-)
+from tests.executor.harness import Burst, Options, Start, database_of, gates, on_both_databases, on_postgresql, row_of
 from tests.factories import TaskFactory
+from tests.waiting import wait_until
 
 pytestmark = on_postgresql
 
@@ -225,7 +216,7 @@ def test_a_retry_is_taken_up_when_it_is_due_and_not_at_the_next_poll(
         ("long", "an integer of more than 4300 digits cannot be read back"),
         ("large", "more than 1,048,576 bytes"),
         ("unreadable", "RuntimeError('not readable')"),
-        ("coroutine", "declare the task `async def`"),
+        ("coroutine", "Declare the task with `async def`"),
     ],
 )
 def test_a_result_that_cannot_be_stored_fails_the_task_with_the_reason(
@@ -301,7 +292,7 @@ def test_released_task_is_logged_as_released(
     task = TaskFactory.create(task_type="shop.tasks.not_deployed_yet", max_attempts=4)
     with caplog.at_level("INFO", "jobqueue.executor"):
         start()
-        wait_for(lambda: len(lines_about(caplog, task.pk)) >= 2, "two lines")
+        wait_until(lambda: len(lines_about(caplog, task.pk)) >= 2, "two lines")
 
     for line in lines_about(caplog, task.pk):
         assert line.startswith("task.released task=shop.tasks.not_deployed_yet ")
@@ -316,8 +307,8 @@ def test_names_and_errors_cannot_forge_a_line_of_the_log(start: Start, caplog: p
 
     with caplog.at_level("INFO", "jobqueue.executor"):
         start()
-        wait_for(lambda: len(lines_about(caplog, failing.pk)) == 2, "the lines of two attempts")
-        (other, *_) = wait_for(lambda: lines_about(caplog, unknown.pk), "the line about an unknown task")
+        wait_until(lambda: len(lines_about(caplog, failing.pk)) == 2, "the lines of two attempts")
+        (other, *_) = wait_until(lambda: lines_about(caplog, unknown.pk), "the line about an unknown task")
     (failure,) = [record for record in caplog.records if record.exc_info and record.name.startswith("jobqueue")]
     line = failure.getMessage()
 
@@ -340,7 +331,7 @@ def test_an_unknown_task_is_handed_back_and_marked_once(start: Start, backend: s
 
     start(backend=backend)
 
-    row = wait_for(lambda: Task.objects.using(backend).filter(claim_number__gte=4).first(), "four claims")
+    row = wait_until(lambda: Task.objects.using(backend).filter(claim_number__gte=4).first(), "four claims")
     assert row is not None
     assert row.status in (Status.SCHEDULED, Status.READY, Status.RUNNING)
     assert (row.attempts, row.worker_ids) == (0, [])

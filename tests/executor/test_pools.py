@@ -19,11 +19,11 @@ from tests.executor.harness import (
     on_both_databases,
     on_postgresql,
     row_of,
-    wait_for,
+    wait_for_status,
     wait_for_turns,
-    wait_until,
 )
 from tests.factories import TaskFactory
+from tests.waiting import wait_until
 
 
 class IdlePool(Pool):
@@ -73,7 +73,7 @@ def test_pool_full_of_long_tasks_delays_no_task_of_the_other(start: Start, long:
     gates["long"].wait_for(2)
 
     for number in range(5):
-        wait_until(short.using(backend=backend).enqueue(number), Status.SUCCESSFUL)
+        wait_for_status(short.using(backend=backend).enqueue(number), Status.SUCCESSFUL)
 
 
 @on_postgresql
@@ -83,7 +83,7 @@ def test_backlog_of_the_other_pool_delays_no_task(start: Start) -> None:
 
     start(threads=2, poll_interval=600.0)
 
-    wait_for(lambda: Task.objects.successful().count() == 200, "the end of all async tasks")
+    wait_until(lambda: Task.objects.successful().count() == 200, "the end of all async tasks")
 
 
 @on_postgresql
@@ -96,7 +96,7 @@ def test_backlog_is_worked_off_without_polls(start: Start) -> None:
 
     gates["first"].open()
 
-    wait_for(lambda: running.loop.counts.finished == 502)
+    wait_until(lambda: running.loop.counts.finished == 502)
 
 
 @on_postgresql
@@ -116,28 +116,28 @@ def test_task_that_waits_too_long_for_a_slot_is_released(start: Start) -> None:
     running, result = in_line(start)
     rank = row_of(result).rank
 
-    row = wait_until(result, Status.READY)
+    row = wait_for_status(result, Status.READY)
 
     assert (row.rank, row.attempts, row.worker_ids, row.executor_id) == (rank, 0, [], None)
     wait_for_turns(running)  # its slot is known to be busy now: this executor does not claim it again
     assert row_of(result).claim_number == 1
     gates["in line"].open()
     gates["long"].open()
-    assert wait_until(result, Status.SUCCESSFUL).claim_number == 2
+    assert wait_for_status(result, Status.SUCCESSFUL).claim_number == 2
 
 
 @on_postgresql
 def test_short_task_with_an_idle_thread_skips_a_long_one(start: Start) -> None:
     tasks.add.enqueue_many([((number,), {}) for number in range(400)])
     running = start(threads=3)
-    wait_for(lambda: running.loop.counts.finished == 400)
+    wait_until(lambda: running.loop.counts.finished == 400)
 
     tasks.wait_at.using(priority=1).enqueue_many([(("long",), {})] * 2)
     short = tasks.add.enqueue_many([((number,), {}) for number in range(50)])
     gates["long"].wait_for(2)
 
     for result in short:
-        wait_until(result, Status.SUCCESSFUL)
+        wait_for_status(result, Status.SUCCESSFUL)
 
 
 # --- the stored pool
@@ -163,7 +163,7 @@ def test_tasks_stored_with_the_wrong_pool_run_in_the_right_one(
     start(threads=2, async_slots=2, backend=backend)
 
     rows = Task.objects.using(backend)
-    wait_for(lambda: rows.successful().count() == 20)
+    wait_until(lambda: rows.successful().count() == 20)
     assert set(rows.values_list("pool", flat=True)) == {right}
 
 
@@ -175,9 +175,9 @@ def test_wrongly_stored_tasks_are_claimed_once_beyond_the_room(start: Start) -> 
 
     running = start(threads=4, async_slots=2, poll_interval=0.05)
     gates["long"].wait_for(2)
-    wait_for(lambda: not Task.objects.filter(pool=PoolName.THREADS).exists())
+    wait_until(lambda: not Task.objects.filter(pool=PoolName.THREADS).exists())
 
-    wait_for(lambda: Task.objects.running().count() == 2, "the release of those that do not fit")
+    wait_until(lambda: Task.objects.running().count() == 2, "the release of those that do not fit")
     wait_for_turns(running)
     assert Task.objects.running().count() == 2
     assert max(Task.objects.values_list("claim_number", flat=True)) == 1
@@ -190,4 +190,4 @@ def test_async_task_created_by_sql_runs(start: Start) -> None:
 
     start()
 
-    wait_for(lambda: Task.objects.successful().exists())
+    wait_until(lambda: Task.objects.successful().exists())

@@ -9,7 +9,8 @@ import pytest
 from jobqueue.models import Executor, Task
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Running, Start, gates, in_line, on_both_databases, on_postgresql, row_of, wait_for
+from tests.executor.harness import Running, Start, gates, in_line, on_both_databases, on_postgresql, row_of
+from tests.waiting import wait_until
 
 pytestmark = on_postgresql
 
@@ -24,7 +25,7 @@ def test_stop_lets_running_tasks_end_and_claims_no_others(start: Start, body: An
     running.process.stop()
     turns = running.loop.counts.turns
     # The turn that was under way may have asked for work before.
-    wait_for(lambda: running.loop.is_draining and running.loop.counts.turns > turns)
+    wait_until(lambda: running.loop.is_draining and running.loop.counts.turns > turns)
     after = tasks.add.using(backend=backend).enqueue(1)
     gates["running"].open()
     running.join()
@@ -40,7 +41,7 @@ def test_stop_releases_buffered_tasks_at_once(start: Start) -> None:
 
     running.process.stop()
 
-    row = wait_for(lambda: Task.objects.filter(pk=result.id, status=Status.READY).first())
+    row = wait_until(lambda: Task.objects.filter(pk=result.id, status=Status.READY).first())
     assert (row.rank, row.attempts, row.worker_ids, row.executor_id) == (rank, 0, [], None)
     gates["long"].open()
     running.join()
@@ -94,7 +95,7 @@ def test_task_that_ignores_a_shutdown_is_not_stuck(start: Start, caplog: pytest.
 
     running.process.stop()
 
-    wait_for(lambda: row_of(result).status == Status.READY or "executor.stuck" in caplog.text)
+    wait_until(lambda: row_of(result).status == Status.READY or "executor.stuck" in caplog.text)
     row = row_of(result)
     assert (row.status, row.attempts, row.executor_losses, row.errors) == (Status.READY, 0, 0, [])
     gates["ignored"].open()

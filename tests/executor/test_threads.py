@@ -13,7 +13,8 @@ from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.exit_status import EXIT_INTERNAL
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Running, Start, connected, gates, on_postgresql, wait_for, wait_until
+from tests.executor.harness import Running, Start, connected, gates, on_postgresql, wait_for_status
+from tests.waiting import wait_until
 
 pytestmark = on_postgresql
 
@@ -49,7 +50,7 @@ def test_process_ends_with_any_of_its_threads(
         patch.setattr(asyncio, "set_event_loop", fail_in_one(asyncio.set_event_loop))
         running = start(threads=1)
 
-    wait_for(lambda: exits == [EXIT_INTERNAL], "the end of the process")
+    wait_until(lambda: exits == [EXIT_INTERNAL], "the end of the process")
     stalled, unready = problems(running)
     assert f"The thread {name} has ended." in stalled & unready
 
@@ -68,7 +69,7 @@ def test_process_ends_where_an_async_task_cannot_be_finished(
     start(shutdown_timeout=0.1)
     tasks.add_later.enqueue(1)
 
-    wait_for(lambda: exits == [EXIT_INTERNAL], "the end of the process")
+    wait_until(lambda: exits == [EXIT_INTERNAL], "the end of the process")
 
 
 def test_readyz_reports_a_blocked_event_loop(start: Start) -> None:
@@ -76,13 +77,13 @@ def test_readyz_reports_a_blocked_event_loop(start: Start) -> None:
     blocked = tasks.block_the_loop.enqueue("blocked")
     gates["blocked"].wait_for()
 
-    (what,) = wait_for(lambda: [*running.loop.blocked(0.05)])
+    (what,) = wait_until(lambda: [*running.loop.blocked(0.05)])
     assert what.startswith("The event loop has not moved for")
     assert not problems(running)[0]
 
     gates["blocked"].open()
-    wait_until(blocked, Status.SUCCESSFUL)
-    wait_for(lambda: not [*running.loop.blocked(0.05)], "an answer of the loop")
+    wait_for_status(blocked, Status.SUCCESSFUL)
+    wait_until(lambda: not [*running.loop.blocked(0.05)], "an answer of the loop")
 
 
 def test_readyz_reports_a_hanging_receiver(start: Start) -> None:
@@ -94,6 +95,6 @@ def test_readyz_reports_a_hanging_receiver(start: Start) -> None:
         tasks.add_later.enqueue(1)
         gates["receiver"].wait_for()
 
-        (what,) = wait_for(lambda: [*running.loop.blocked(0.05)])
+        (what,) = wait_until(lambda: [*running.loop.blocked(0.05)])
         assert what.startswith("A receiver of task signals has been running for")
         gates.open_all()

@@ -16,7 +16,6 @@ from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import (
-    DEADLINE,
     Burst,
     Options,
     Start,
@@ -25,9 +24,9 @@ from tests.executor.harness import (
     on_both_databases,
     on_postgresql,
     row_of,
-    wait_for,
-    wait_until,
+    wait_for_status,
 )
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = on_postgresql
 
@@ -86,7 +85,7 @@ def test_the_servers_part_of_a_body_is_cancelled_too(burst: Burst, body: Any) ->
     burst()
 
     assert row_of(result).errors[0]["exception_class_path"] == TIMED_OUT
-    wait_for(lambda: not statements("pg_sleep(3600)"), "the end of the statement")
+    wait_until(lambda: not statements("pg_sleep(3600)"), "the end of the statement")
 
 
 def test_body_that_sees_a_cancelled_statement_has_timed_out(burst: Burst) -> None:
@@ -113,10 +112,10 @@ def test_body_that_swallows_interruptions_gets_more(start: Start, monkeypatch: p
     monkeypatch.setattr(watchdog, "REPEAT_SECONDS", 0.0)
     monkeypatch.setattr(attempt, "INTERRUPT_GAP_SECONDS", 0.0)
     result = tasks.swallow_interruptions.using(timeout=0.1).enqueue("swallowed", 3)
-    start(shutdown_timeout=DEADLINE)  # after this time it counts as stuck
+    start(shutdown_timeout=DEADLINE_SECONDS)  # after this time it counts as stuck
 
     assert len(gates["swallowed"].wait_for(4)) == 4
-    assert wait_until(result, Status.SUCCESSFUL).return_value == 3
+    assert wait_for_status(result, Status.SUCCESSFUL).return_value == 3
 
 
 def test_time_in_receivers_of_the_start_does_not_count(burst: Burst) -> None:
@@ -135,13 +134,13 @@ def test_an_async_body_counts_as_running_until_its_thread_is_free(start: Start) 
     result = tasks.leave_a_thread_at_work.enqueue("left")
     running = start()
     gates["left"].wait_for(1)
-    wait_for(lambda: gates["left"].arrived == ["thread", "body"])
+    wait_until(lambda: gates["left"].arrived == ["thread", "body"])
 
     assert row_of(result).status == Status.RUNNING
     (hold,) = running.running_tasks.values()
     assert hold.is_armed
     gates["left"].open()
-    wait_until(result, Status.SUCCESSFUL)
+    wait_for_status(result, Status.SUCCESSFUL)
 
 
 def test_a_thread_outlives_any_number_of_timeouts(start: Start) -> None:
@@ -181,7 +180,7 @@ def statements(text: str) -> int:
 def test_result_is_read_within_the_timeout(start: Start, body: Any) -> None:
     start()
 
-    row = wait_until(body.enqueue(), Status.FAILED)
+    row = wait_for_status(body.enqueue(), Status.FAILED)
 
     assert row.errors[-1]["exception_class_path"] == "jobqueue.exceptions.TaskTimeout"
 
@@ -191,6 +190,6 @@ def test_sequence_is_not_read_beyond_the_limit(start: Start, options: Options) -
     options(MAX_PAYLOAD_BYTES=100)
     start()
 
-    row = wait_until(tasks.give_without_end.using(timeout=None).enqueue(), Status.FAILED)
+    row = wait_for_status(tasks.give_without_end.using(timeout=None).enqueue(), Status.FAILED)
 
     assert "The return value is too large" in row.errors[-1]["message"]

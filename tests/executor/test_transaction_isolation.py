@@ -14,7 +14,7 @@ from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.actor.stage import Puppet, parts
 from tests.executor import tasks
-from tests.executor.harness import Start, gates, on_postgresql, row_of, wait_until
+from tests.executor.harness import Start, gates, on_postgresql, row_of, wait_for_status
 from tests.models import Effect
 
 pytestmark = on_postgresql
@@ -40,7 +40,7 @@ def test_an_atomic_body_runs_at_the_sites_level(start: Start, isolation: Callabl
     result = tasks.look_then_write.enqueue("look", "adds a row")
     start()
 
-    row = wait_until(result, Status.SUCCESSFUL)
+    row = wait_for_status(result, Status.SUCCESSFUL)
 
     assert (row.return_value, row.claim_number, tasks.written()) == (level, 1, ["saw 0"])
 
@@ -54,7 +54,7 @@ def test_a_body_that_meets_a_newer_row_runs_again_uncounted(start: Start, isolat
     Effect.objects.update(pid=2)
 
     gates["look"].open()
-    row = wait_until(result, Status.SUCCESSFUL)
+    row = wait_for_status(result, Status.SUCCESSFUL)
 
     assert (row.attempts, row.errors, row.claim_number) == (0, [], 2)
     assert Effect.objects.get(pk=shared.pk).pid == 0
@@ -68,7 +68,7 @@ def test_an_outcome_that_meets_a_newer_row_runs_again_uncounted(start: Start, is
     Task.objects.filter(pk=result.id).update(metadata={"by": "somebody"})
 
     gates["look"].open()
-    row = wait_until(result, Status.SUCCESSFUL)
+    row = wait_for_status(result, Status.SUCCESSFUL)
 
     assert (row.attempts, row.errors, row.claim_number) == (0, [], 2)
     assert tasks.written() == ["saw 0"]
@@ -86,7 +86,7 @@ def test_a_body_that_the_database_cannot_serialize_runs_again_uncounted(
         tasks.write(f"test saw {seen}")
 
     gates["look"].open()
-    row = wait_until(result, Status.SUCCESSFUL)
+    row = wait_for_status(result, Status.SUCCESSFUL)
 
     assert (row.attempts, row.errors, row.claim_number) == (0, [], 2)
     assert tasks.written() == ["test saw 0", "saw 1"]
@@ -117,7 +117,7 @@ def test_commit_with_a_serialization_failure_runs_again_uncounted(start: Start, 
     result = tasks.look_then_write.enqueue("look", "adds a row")
     running = start()
 
-    row = wait_until(result, Status.SUCCESSFUL)
+    row = wait_for_status(result, Status.SUCCESSFUL)
 
     assert (row.attempts, row.errors, row.claim_number) == (0, [], 2)
     assert tasks.written() == ["saw 0"]
@@ -133,7 +133,7 @@ def test_body_with_endless_conflicts_fails(
     result = tasks.look_then_write.enqueue("look", "conflict")
     start()
 
-    row = wait_until(result, Status.FAILED)
+    row = wait_for_status(result, Status.FAILED)
 
     assert (row.attempts, row.claim_number) == (1, 2)
     assert "could not serialize access" in row.errors[0]["message"]
@@ -148,8 +148,8 @@ def test_the_function_that_a_poll_returns_sees_what_others_have_committed(
     start(threads=1)
 
     polled = Puppet.enqueue("isolation")
-    assert wait_until(polled, Status.SUCCESSFUL).return_value == "read committed"
+    assert wait_for_status(polled, Status.SUCCESSFUL).return_value == "read committed"
 
     gates["look"].open()
     after = tasks.look_then_write.enqueue("look", "adds a row")
-    assert wait_until(after, Status.SUCCESSFUL).return_value == "repeatable read"
+    assert wait_for_status(after, Status.SUCCESSFUL).return_value == "repeatable read"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.alone import room_for
-from tests.executor.harness import DEADLINE
+from tests.waiting import DEADLINE_SECONDS
 
 MOMENT_SECONDS = 0.3  # enough for a test that nothing blocks
 
@@ -32,11 +32,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
             def run() -> None:
                 with room_for(item):
                     is_running.set()
-                    may_end.wait(DEADLINE)
+                    may_end.wait(DEADLINE_SECONDS)
 
             thread = threading.Thread(target=run, daemon=True)
             thread.start()
-            ends.callback(thread.join, DEADLINE)
+            ends.callback(thread.join, DEADLINE_SECONDS)
             ends.callback(may_end.set)
             return is_running, may_end
 
@@ -46,31 +46,31 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def test_alone_test_excludes_other_tests(start: Start) -> None:
     first, may_end = start(False)
     second, second_may_end = start(False)
-    assert first.wait(DEADLINE)
-    assert second.wait(DEADLINE)
+    assert first.wait(DEADLINE_SECONDS)
+    assert second.wait(DEADLINE_SECONDS)
 
     alone, alone_may_end = start(True)
     assert not alone.wait(MOMENT_SECONDS)
     may_end.set()
     second_may_end.set()
-    assert alone.wait(DEADLINE)
+    assert alone.wait(DEADLINE_SECONDS)
 
     later, _ = start(False)
     assert not later.wait(MOMENT_SECONDS)
     alone_may_end.set()
-    assert later.wait(DEADLINE)
+    assert later.wait(DEADLINE_SECONDS)
 
 
 def test_waiting_alone_test_lets_no_other_start(start: Start) -> None:
     first, may_end = start(False)
-    assert first.wait(DEADLINE)
+    assert first.wait(DEADLINE_SECONDS)
     alone, alone_may_end = start(True)
     assert not alone.wait(MOMENT_SECONDS)  # it holds the gate now
     later, _ = start(False)
     assert not later.wait(MOMENT_SECONDS)
 
     may_end.set()
-    assert alone.wait(DEADLINE)
+    assert alone.wait(DEADLINE_SECONDS)
     assert not later.is_set()
     alone_may_end.set()
-    assert later.wait(DEADLINE)
+    assert later.wait(DEADLINE_SECONDS)

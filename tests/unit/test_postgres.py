@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -13,6 +11,7 @@ import pytest
 
 from demo_project.postgres import CHECKOUT, Cluster
 from demo_project.postgres_programs import ClusterError, server_account, short_temporary_folder
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -23,13 +22,6 @@ HOLD = """if True:
         print(cluster.data, cluster.pid(), flush=True)
         time.sleep(600)
 """
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "gave up waiting"
-        time.sleep(0.02)
 
 
 def test_killed_server_restarts_with_its_data(private_cluster: Cluster) -> None:
@@ -53,7 +45,7 @@ def test_ended_process_leaves_no_server_or_files(number: signal.Signals) -> None
         assert process.stdout is not None
         data, pid = process.stdout.readline().split()
         process.send_signal(number)
-    wait_for(lambda: not Path(f"/proc/{int(pid)}").exists() and not Path(os.fsdecode(data)).parent.exists())
+    wait_until(lambda: not Path(f"/proc/{int(pid)}").exists() and not Path(os.fsdecode(data)).parent.exists())
 
 
 @pytest.mark.skipif(server_account() is None, reason="the server runs as this user")

@@ -15,10 +15,11 @@ from django.utils import timezone
 from jobqueue.engine.clock import iso_utc, read_clock
 from jobqueue.inspect.task_detail import read_moment
 from jobqueue.models import Executor, Task
-from tests.acceptance.harness import Fleet, Process, wait_until
+from tests.acceptance.harness import Fleet, Process
 from tests.acceptance.tasks import book, compute, fail, hang, tiny
 from tests.actors import Fibonacci
 from tests.factories import TaskFactory, make_user
+from tests.waiting import wait_until
 
 HOUR = 3600
 WRONG_CLOCK = Path(__file__).parent / "wrong_clock"

@@ -27,9 +27,10 @@ from jobqueue.records import FINAL, Status
 from jobqueue.serialization import json as payload
 from tests.actor.stage import AsyncPuppet, Puppet, parts
 from tests.executor.conftest import start  # noqa: F401 - a fixture
-from tests.executor.harness import Running, Start, gates, on_postgresql, wait_for
+from tests.executor.harness import Running, Start, gates, on_postgresql
 from tests.executor.tasks import add, count_tasks, fail
 from tests.factories import TaskFactory
+from tests.waiting import wait_until
 from verification.faults import hostile
 from verification.faults.hostile import echo, perform, perform_later, prepared_calls
 
@@ -56,8 +57,8 @@ def running(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     assert {end_of(result.id).status for result in after} == {Status.SUCCESSFUL}
     assert running.loop.failure is None
     assert running.exit_code is None
-    wait_for(lambda: not running.running_tasks, "an executor that holds nothing")
-    wait_for(lambda: threading.active_count() <= before + 4, "the end of other threads")
+    wait_until(lambda: not running.running_tasks, "an executor that holds nothing")
+    wait_until(lambda: threading.active_count() <= before + 4, "the end of other threads")
     prepared_calls.clear()
     parts.clear()
 
@@ -65,7 +66,7 @@ def running(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
 def end_of(pk: Any) -> Task:
     """Wait for the end of a task without reading its payload."""
     rows = Task.objects.filter(pk=pk).only("status", "claim_number", "polls")
-    return wait_for(lambda: rows.filter(status__in=FINAL).first(), f"the end of {pk}")
+    return wait_until(lambda: rows.filter(status__in=FINAL).first(), f"the end of {pk}")
 
 
 def stored(pk: Any, column: str) -> Any:
@@ -240,7 +241,7 @@ def test_what_a_poll_returns_is_performed_or_fails_it(running: Running, actor: A
 def rested(pk: Any) -> str:
     """Wait until a task has ended, or waits."""
     rows = Task.objects.filter(pk=pk, claim_number__gt=0).exclude(status__in=[Status.READY, Status.RUNNING])
-    return wait_for(lambda: rows.values_list("status", flat=True).first(), f"a rest of {pk}")
+    return wait_until(lambda: rows.values_list("status", flat=True).first(), f"a rest of {pk}")
 
 
 @EXAMPLES
@@ -351,7 +352,7 @@ def test_any_text_as_a_name_in_a_row_harms_no_other_task(running: Running, names
         if row.task_type == add.task_type:
             assert end_of(row.pk).status == Status.SUCCESSFUL
         else:
-            wait_for(Task.objects.filter(pk=row.pk, status=Status.SCHEDULED).first, "an unknown task handed back")
+            wait_until(Task.objects.filter(pk=row.pk, status=Status.SCHEDULED).first, "an unknown task handed back")
             jobqueue.cancel(row.pk)
 
 
@@ -376,7 +377,7 @@ def test_any_text_as_a_name_in_sql_is_refused_or_harmless(
         assert end_of(pk).status == Status.SUCCESSFUL
         assert (stored(pk, "queue_name"), stored(pk, "key")) == (queue, key)
     else:
-        wait_for(Task.objects.filter(pk=pk, status=Status.SCHEDULED).first, "an unknown task handed back")
+        wait_until(Task.objects.filter(pk=pk, status=Status.SCHEDULED).first, "an unknown task handed back")
         jobqueue.cancel(pk)
 
 

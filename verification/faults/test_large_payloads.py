@@ -16,7 +16,7 @@ from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS
 from jobqueue.models import InboxMessage, Task
 from jobqueue.records import Status
 from tests.executor.conftest import options, start  # noqa: F401 - fixtures
-from tests.executor.harness import Options, Start, on_postgresql, wait_until
+from tests.executor.harness import Options, Start, on_postgresql, wait_for_status
 
 pytestmark = on_postgresql
 
@@ -82,11 +82,11 @@ def test_too_much_is_refused_before_anything_is_written() -> None:
 def test_too_much_from_a_body_fails_its_task_with_a_reason(start: Start, body: Any) -> None:  # noqa: F811
     start(threads=1)
 
-    row = wait_until(body.enqueue(HUGE), Status.FAILED)
+    row = wait_for_status(body.enqueue(HUGE), Status.FAILED)
 
     assert "MAX_PAYLOAD_BYTES" in row.errors[-1]["message"]
     assert len(str(row.errors)) < 2 * TRACEBACK_CHARACTERS
-    wait_until(mirror.enqueue("and now?"), Status.SUCCESSFUL)
+    wait_for_status(mirror.enqueue("and now?"), Status.SUCCESSFUL)
 
 
 def test_megabytes_go_there_and_back_where_a_site_wants_them(start: Start, options: Options) -> None:  # noqa: F811
@@ -94,10 +94,10 @@ def test_megabytes_go_there_and_back_where_a_site_wants_them(start: Start, optio
     start(threads=1)
     text = "x" * WANTED
 
-    assert wait_until(mirror.enqueue(text), Status.SUCCESSFUL, PATIENCE_SECONDS).return_value == text
+    assert wait_for_status(mirror.enqueue(text), Status.SUCCESSFUL, PATIENCE_SECONDS).return_value == text
     reader = Reader.enqueue()
     jobqueue.send_many([jobqueue.Send(UUID(reader.id), body) for body in (text, "end")])
-    assert wait_until(reader, Status.SUCCESSFUL, PATIENCE_SECONDS).return_value == [1, WANTED]
+    assert wait_for_status(reader, Status.SUCCESSFUL, PATIENCE_SECONDS).return_value == [1, WANTED]
 
 
 def test_a_full_inbox_is_read_in_order_and_to_its_end(start: Start) -> None:  # noqa: F811
@@ -112,6 +112,6 @@ def test_a_full_inbox_is_read_in_order_and_to_its_end(start: Start) -> None:  # 
     jobqueue.send(reader.id, "end")
     start(threads=1)
 
-    row = wait_until(reader, Status.SUCCESSFUL, PATIENCE_SECONDS)
+    row = wait_for_status(reader, Status.SUCCESSFUL, PATIENCE_SECONDS)
 
     assert row.return_value == [MESSAGES, MESSAGES * (MESSAGES + 1) // 2]

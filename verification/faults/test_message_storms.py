@@ -16,7 +16,8 @@ from jobqueue.engine import engine_for
 from jobqueue.models import InboxMessage, Task
 from jobqueue.records import Status
 from tests.executor.conftest import start  # noqa: F401 - a fixture
-from tests.executor.harness import Start, on_postgresql, wait_for
+from tests.executor.harness import Start, on_postgresql
+from tests.waiting import wait_until
 
 pytestmark = on_postgresql
 BACKOFF_SECONDS = 0.3
@@ -89,7 +90,7 @@ def test_storm_of_messages_makes_no_failing_task_fail_faster(start: Start) -> No
     sender = threading.Thread(target=storm)
     sender.start()
     try:
-        wait_for(lambda: Task.objects.filter(pk=pk, status=Status.FAILED).exists(), "the last try")
+        wait_until(lambda: Task.objects.filter(pk=pk, status=Status.FAILED).exists(), "the last try")
     finally:
         is_done.set()
         sender.join()
@@ -112,7 +113,7 @@ def test_all_write_to_all_and_themselves_in_opposite_orders(start: Start) -> Non
             jobqueue.send(peer, [number, 1])
 
     rows = Task.objects.filter(pk__in=pks)
-    wait_for(lambda: rows.filter(status=Status.SUCCESSFUL).count() == PEERS, "the end of all peers", 60.0)
+    wait_until(lambda: rows.filter(status=Status.SUCCESSFUL).count() == PEERS, "the end of all peers", 60.0)
 
     assert set(rows.values_list("return_value", flat=True)) == {PEERS * ROUNDS}
     assert deadlocks() == before
@@ -123,7 +124,7 @@ def test_one_poll_writes_to_ten_thousand(start: Start) -> None:  # noqa: F811
     crier = Crier.enqueue([*listeners[1::2], *reversed(listeners[::2])])
     start(queues=("default",))
 
-    wait_for(lambda: Task.objects.filter(pk=crier.id, status=Status.SUCCESSFUL).exists(), "the end of the crier", 60.0)
+    wait_until(lambda: Task.objects.filter(pk=crier.id, status=Status.SUCCESSFUL).exists(), "the crier's end", 60.0)
 
     receivers = InboxMessage.objects.filter(body="news", sender_id=crier.id).values_list("task_id", flat=True)
     assert sorted(receivers) == sorted(map(UUID, listeners))

@@ -18,7 +18,8 @@ from jobqueue.models import Queue, Task
 from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.conftest import start  # noqa: F401 - a fixture
-from tests.executor.harness import Start, on_postgresql, row_of, wait_for, wait_until
+from tests.executor.harness import Start, on_postgresql, row_of, wait_for_status
+from tests.waiting import wait_until
 
 pytestmark = on_postgresql
 
@@ -46,10 +47,10 @@ FAR_SECONDS = 600.0
 def test_queue_of_any_name_is_announced_and_served(start: Start) -> None:  # noqa: F811
     """The next poll is far away, so a task that starts proves that its notification arrived."""
     start(poll_interval=FAR_SECONDS)
-    wait_until(tasks.add.enqueue(0), Status.SUCCESSFUL)  # the executor listens now, or has missed no notification yet
+    wait_for_status(tasks.add.enqueue(0), Status.SUCCESSFUL)  # the executor listens now, or missed none
     for name in NAMES.values():
         for number in range(2):
-            wait_until(tasks.add.using(queue_name=name).enqueue(number), Status.SUCCESSFUL)
+            wait_for_status(tasks.add.using(queue_name=name).enqueue(number), Status.SUCCESSFUL)
 
     assert set(Task.objects.values_list("queue_name", flat=True)) == {"default", *NAMES.values()}
 
@@ -61,7 +62,7 @@ def test_pause_and_limit_of_any_name_are_shown_and_of_that_queue_alone(start: St
     kept = [tasks.add.using(queue_name=name).enqueue(1) for name in NAMES.values()]
     start(queues=("default", *NAMES.values()), poll_interval=0.05)
 
-    wait_until(tasks.add.enqueue(2), Status.SUCCESSFUL)
+    wait_for_status(tasks.add.enqueue(2), Status.SUCCESSFUL)
     assert {row_of(result).status for result in kept} == {Status.READY}
     out = io.StringIO()
     call_command("jobqueue", "status", "--json", "--backend", "default", stdout=out)
@@ -70,7 +71,7 @@ def test_pause_and_limit_of_any_name_are_shown_and_of_that_queue_alone(start: St
 
     for name, result in zip(NAMES.values(), kept, strict=True):
         api.resume(name)
-        wait_until(result, Status.SUCCESSFUL)
+        wait_for_status(result, Status.SUCCESSFUL)
         assert Queue.objects.filter(paused_at=None).count() == Task.objects.successful().count() - 1
 
 
@@ -83,7 +84,7 @@ def test_key_of_any_name_is_one_tasks_own(start: Start) -> None:  # noqa: F811
 
     start()
 
-    wait_for(lambda: Task.objects.successful().count() == len(NAMES), "the end of all")
+    wait_until(lambda: Task.objects.successful().count() == len(NAMES), "the end of all")
 
 
 def test_task_of_any_unknown_type_is_released(start: Start) -> None:  # noqa: F811
@@ -91,10 +92,10 @@ def test_task_of_any_unknown_type_is_released(start: Start) -> None:  # noqa: F8
         for name in NAMES.values():
             cursor.execute("SELECT jobqueue_create_task(NULL, %s)", [name])
     start()
-    wait_until(tasks.add.enqueue(1), Status.SUCCESSFUL)
+    wait_for_status(tasks.add.enqueue(1), Status.SUCCESSFUL)
 
     rows = Task.objects.scheduled()
-    wait_for(lambda: rows.count() == len(NAMES), "all to be handed back")
+    wait_until(lambda: rows.count() == len(NAMES), "all to be handed back")
 
     assert {row.task_type for row in rows} == set(NAMES.values())
     unknown = {error["exception_class_path"] for row in rows for error in row.errors}

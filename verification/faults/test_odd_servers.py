@@ -14,11 +14,12 @@ import jobqueue
 from jobqueue.engine import engine_for
 from jobqueue.engine.postgres.connection import notify_from_elsewhere
 from jobqueue.models import Executor, Task
-from tests.acceptance.harness import Fleet, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, wait_for_end
 from tests.acceptance.tasks import book, tiny, work
 from tests.actors import Diary, Fibonacci
 from tests.fixtures import FEW_PAGES
 from tests.models import Effect
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests"])
 FAR = 2**40

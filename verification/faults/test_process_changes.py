@@ -8,9 +8,10 @@ import signal
 import pytest
 
 from jobqueue.models import Executor, Task
-from tests.acceptance.harness import Fleet, session_of, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, session_of, wait_for_end
 from tests.acceptance.tasks import book, tiny, work_later
 from tests.actors import Fibonacci
+from tests.waiting import wait_until
 from verification.faults import process_changes
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests"])

@@ -10,11 +10,12 @@ import pytest
 from django.db import connection, transaction
 
 from jobqueue.models import Task
-from tests.acceptance.harness import Fleet, Process, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, Process, wait_for_end
 from tests.acceptance.tasks import book, tiny, work
 from tests.acceptance.test_probes import HEALTH, OK, probe, wait_for_answer
 from tests.actors import ByHand, Fibonacci
 from tests.models import Effect
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests"])
 ROLE = "jobqueue_role"

@@ -16,10 +16,11 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
 from jobqueue.models import Task
-from tests.acceptance.harness import Fleet, wait_for_end, wait_until
+from tests.acceptance.harness import Fleet, wait_for_end
 from tests.acceptance.tasks import book, tiny, work, work_later
 from tests.actors import Fibonacci
 from tests.models import Effect
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests"])
 NEWER_MIGRATION = "9999_newer"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.executor.harness import wait_for
+from tests.waiting import wait_until
 from verification.interleavings.process import pool_of
 
 MAX_SECONDS = 600.0
@@ -29,7 +29,7 @@ def test_pool_left_by_exception_ends_its_processes_cleanly(process_environment: 
     def leave_pool_by_exception() -> None:
         with pool_of(process_environment, 1) as pool:
             futures.extend(pool.submit(wait_until_interrupted, marker) for _ in range(4))
-            wait_for(marker.exists, "the first to run")
+            wait_until(marker.exists, "the first to run")
             raise SystemExit
 
     with pytest.raises(SystemExit):
