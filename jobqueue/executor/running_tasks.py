@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
@@ -26,29 +27,34 @@ class _Row(NamedTuple):
 
 class RunningTasks:
     """
-    The claimed tasks of this process, by id, and the outcomes of those that have ended.
+    The claimed tasks of this process, by id and behind one lock, and the outcomes of those that have ended.
 
-    Only the loop's thread changes it. Other threads may ask for a task and take a snapshot; both are atomic.
+    Any thread may ask for a task or take a snapshot. Only the loop's thread calls the other methods.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._tasks: dict[UUID, RunningTask] = {}
+        self._lock = threading.Lock()  # of _tasks
         self._completed: dict[UUID, CompletedAttempt] = {}
         self._in_doubt: set[UUID] = set()
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        with self._lock:
+            return len(self._tasks)
 
     def __contains__(self, pk: UUID) -> bool:
-        return pk in self._tasks
+        with self._lock:
+            return pk in self._tasks
 
     def snapshot(self) -> dict[UUID, RunningTask]:
-        return self._tasks.copy()
+        """Return a copy, to be read without the lock."""
+        with self._lock:
+            return self._tasks.copy()
 
     def uncompleted(self) -> list[RunningTask]:
         """Return the tasks that wait for a slot or run."""
-        return [task for pk, task in self._tasks.items() if pk not in self._completed]
+        return [task for pk, task in self.snapshot().items() if pk not in self._completed]
 
     @property
     def has_completed(self) -> bool:
@@ -61,10 +67,11 @@ class RunningTasks:
 
     def add(self, tasks: Sequence[RunningTask]) -> None:
         """Add claimed tasks. Interrupt the bodies of earlier claims of the same tasks, which are lost."""
-        for task in tasks:
-            if (earlier := self._tasks.get(task.id)) is not None:
-                earlier.interrupt(ClaimLost)
-            self._tasks[task.id] = task
+        with self._lock:
+            earlier = [self._tasks[task.id] for task in tasks if task.id in self._tasks]
+            self._tasks.update((task.id, task) for task in tasks)
+        for task in earlier:
+            task.interrupt(ClaimLost)
 
     def complete(self, completed: CompletedAttempt) -> CompletedAttempt | None:
         """
@@ -106,11 +113,13 @@ class RunningTasks:
 
     def remove(self, task: RunningTask) -> None:
         """Forget this claim; a later claim of the same task stays."""
-        if self._tasks.get(task.id) is task:
-            del self._tasks[task.id]
+        with self._lock:
+            if self._tasks.get(task.id) is task:
+                del self._tasks[task.id]
 
     def clear(self) -> None:
-        self._tasks.clear()
+        with self._lock:
+            self._tasks.clear()
 
     def _is_doubtful(self, pk: UUID) -> bool:
         return pk in self._in_doubt or self._completed[pk].if_lost is not None
