@@ -398,8 +398,8 @@ def test_cancel_includes_descendants_only_if_ticked(make, post, show, child_of):
     child, spared = child_of(root), child_of(other)
     grandchild = child_of(child, "running")
     child_of(lonely, "successful")
-    assert "and its descendants" in show(root)
-    assert "and its descendants" not in show(lonely)
+    assert "Cancel its descendants, too" in show(root)
+    assert "Cancel its descendants, too" not in show(lonely)
 
     assert messages_of(post(root, "cancel", tree="1")) == ["Cancelled 2 tasks. Asked 1 running task to stop."]
     post(other, "cancel")
