@@ -159,7 +159,7 @@ class ExecutorAdmin(ReadOnlyAdmin):
         )
         named = format_html_join(", ", '<a href="{}" title="{}">{}</a> <span class="jq-quiet">{}</span>', links)
         more = len(executor.tasks) - SHOWN
-        return named if more <= 0 else format_html(_("{names} and {count} more"), names=named, count=more)
+        return named if more <= 0 else format_html("{}, +{}", named, more)
 
     @admin.display(description=gettext_lazy("tasks/threads"))  # async tasks use no thread
     def busy(self, executor: Any) -> str:
