@@ -1,0 +1,6 @@
+"""Periodic tasks.
+
+| file | content |
+|---|---|
+| `expressions.py` | `Cron` and `Every`: the moments at which a schedule is due |
+"""

@@ -1,0 +1,218 @@
+"""When a schedule is due: `Cron` and `Every`.
+
+cronsim matches the fields of a cron expression. The rules for changes of the clock are Debian cron's (cron(8)):
+
+* A job at a fixed time inside a skipped hour runs right after it. One inside a repeated hour runs once, the first time.
+* A job whose minute or hour begins with `*` runs in every real hour.
+
+cronsim knows these rules too, but misses ticks where the clock changes by half an hour (Lord Howe), and does not apply
+them to expressions with seconds. So it works on the clock on the wall here, and this file finds the real moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from itertools import islice
+from typing import Final, Protocol
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+from django.conf import settings
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MIN_INTERVAL: Final = timedelta(seconds=1)
+MAX_INTERVAL: Final = timedelta(days=366 * 10)
+ALIASES: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+FIELDS: Final = "minute hour day-of-month month day-of-week, with an optional field for seconds in front"
+UNITS: Final = ((86400, "day"), (3600, "hour"), (60, "minute"))
+SECOND: Final = timedelta(seconds=1)
+# Two changes of a clock lie further apart than this.
+MAX_STEP: Final = timedelta(days=7)
+
+
+class Expression(Protocol):
+    """What `Cron` and `Every` have in common."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with it, as sentences. Nothing where it can be used."""
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        """Return the first tick after an aware moment, in UTC. None if there is none within 50 years."""
+
+    def describe(self) -> str:
+        """Return it in words."""
+
+
+def upcoming(expression: Expression, after: datetime, count: int) -> list[datetime]:
+    """Return the next ticks after a moment, in UTC. Fewer than `count` where the expression has no more."""
+    return list(islice(ticks_after(expression, after), count))
+
+
+def ticks_after(expression: Expression, moment: datetime) -> Iterator[datetime]:
+    """Yield the ticks after a moment, in UTC."""
+    tick: datetime | None = moment
+    while tick and (tick := expression.next_after(tick)):
+        yield tick
+
+
+@dataclass(frozen=True)
+class Cron:
+    """A cron expression in a time zone.
+
+    `expression` has five fields, six with seconds in front, or is a name such as `@daily`. Fields take numbers, names
+    (`mon`, `jan`), `*`, lists, ranges, steps, `L`, `LW` and `#`. If either the day of the month or the day of the week
+    begins with `*`, both must match; otherwise one of them is enough. `timezone` is a name such as "Europe/Berlin";
+    by default the TIME_ZONE of the settings.
+    """
+
+    expression: str
+    timezone: str = field(default_factory=lambda: settings.TIME_ZONE)
+
+    def problems(self) -> Iterator[str]:
+        if self.expression.startswith("@") and self.expression.lower() not in ALIASES:
+            yield f"{self.expression!r:.100} is not one of {', '.join(ALIASES)}"
+        elif len(self._fields) not in (5, 6):
+            yield f"{self.expression!r:.100} has {len(self._fields)} fields; expected {FIELDS}"
+        else:
+            try:
+                CronSim(" ".join(self._fields), EPOCH.replace(tzinfo=None))
+            except CronSimError as error:
+                name = str(error).removeprefix("Bad ").lower()
+                yield f"the {name} of {self.expression!r:.100} is not valid; expected {FIELDS}"
+        if not _is_zone(self.timezone):
+            yield f"{self.timezone!r:.100} is not the name of a time zone, such as 'Europe/Berlin'"
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        """Return the first tick after an aware moment, in UTC. None if there is none within 50 years."""
+        return self._next_real(moment) if self._runs_in_every_hour else self._next_fixed(moment)
+
+    def describe(self) -> str:
+        """Return it in words: "At 08:00, Monday through Friday, Europe/Berlin"."""
+        # Imported here: executors do not need it.
+        from cron_descriptor import ExpressionDescriptor, Options
+
+        options = Options()
+        options.use_24hour_time_format = True
+        options.locale_code = "en_US"
+        return f"{ExpressionDescriptor(' '.join(self._fields), options).get_description()}, {self.timezone}"
+
+    @property
+    def _fields(self) -> list[str]:
+        return ALIASES.get(self.expression.lower(), self.expression).split()
+
+    @property
+    def _runs_in_every_hour(self) -> bool:
+        minute, hour = self._fields[-5:-3]
+        return minute.startswith("*") or hour.startswith("*")
+
+    def _next_fixed(self, moment: datetime) -> datetime | None:
+        """Take each time on the wall once: the first of two, or the end of the gap that skips it."""
+        zone = ZoneInfo(self.timezone)
+        for wall in self._walls_after(moment.astimezone(zone)):
+            tick = _first_real(wall, zone)
+            if tick > moment:
+                return tick
+        return None
+
+    def _next_real(self, moment: datetime) -> datetime | None:
+        """Take every moment at which the wall matches. Between two changes of the clock, the offset is constant."""
+        zone = ZoneInfo(self.timezone)
+        start = searched = moment.astimezone(UTC).replace(microsecond=0)
+        while True:
+            offset = _offset(searched, zone)
+            wall = next(self._walls_after(start + offset), None)
+            if wall is None:
+                return None
+            tick = wall.replace(tzinfo=UTC) - offset
+            change = _first_change(searched, tick, zone)
+            if change is None:
+                return tick
+            # The change itself may be a tick.
+            start, searched = change - timedelta(seconds=1), change
+
+    def _walls_after(self, wall: datetime) -> Iterator[datetime]:
+        return CronSim(" ".join(self._fields), wall.replace(tzinfo=None))
+
+
+@dataclass(frozen=True, init=False)
+class Every:
+    """A fixed interval: `Every(minutes=5)`, `Every(timedelta(hours=1))`.
+
+    Ticks are counted from `anchor`, by default the start of 1970 in UTC. So restarts and deploys do not move them, and
+    `Every(hours=1)` runs on the hour. The interval is between a second and ten years.
+    """
+
+    interval: timedelta
+    anchor: datetime
+
+    def __init__(self, interval: timedelta | None = None, *, anchor: datetime = EPOCH, **units: float) -> None:
+        object.__setattr__(self, "interval", timedelta(**units) if interval is None else interval)
+        object.__setattr__(self, "anchor", anchor)
+
+    def problems(self) -> Iterator[str]:
+        if not MIN_INTERVAL <= self.interval <= MAX_INTERVAL:
+            yield f"an interval must be between a second and ten years, not {self.interval}"
+        if self.anchor.tzinfo is None:
+            yield f"anchor must have a time zone, not {self.anchor!r}"
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        """Return the first tick after an aware moment, in UTC."""
+        passed = (moment - self.anchor) // self.interval
+        return (self.anchor + (passed + 1) * self.interval).astimezone(UTC)
+
+    def describe(self) -> str:
+        """Return it in words: "Every 5 minutes"."""
+        return f"Every {_in_words(self.interval)}"
+
+
+def _in_words(interval: timedelta) -> str:
+    seconds = interval.total_seconds()
+    length, name = next((unit for unit in UNITS if seconds % unit[0] == 0), (1, "second"))
+    count = seconds / length
+    return name if count == 1 else f"{count:g} {name}s"
+
+
+def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta(0)
+
+
+def _first_real(wall: datetime, zone: ZoneInfo) -> datetime:
+    """Return the first moment, in UTC, at which the wall shows this time, or the end of the gap that skips it."""
+    first, second = (wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+    if first.astimezone(zone).replace(tzinfo=None) == wall:
+        return first
+    # In a gap, fold=1 means a moment before the change, fold=0 one after it (PEP 495).
+    return _first_change(second, first, zone) or first
+
+
+def _first_change(since: datetime, until: datetime, zone: ZoneInfo) -> datetime | None:
+    """Return the first moment after `since`, up to `until`, with another offset. Both are whole seconds."""
+    before = _offset(since, zone)
+    while since < until:
+        step = min(since + MAX_STEP, until)
+        if _offset(step, zone) != before:
+            while (middle := since + (step - since) // 2 // SECOND * SECOND) != since:
+                since, step = (since, middle) if _offset(middle, zone) != before else (middle, step)
+            return step
+        since = step
+    return None
+
+
+@lru_cache
+def _is_zone(name: object) -> bool:
+    try:
+        ZoneInfo(name)  # type: ignore[arg-type]
+    except (KeyError, ValueError, TypeError, OSError):
+        return False
+    return True

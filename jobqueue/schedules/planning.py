@@ -1,0 +1,172 @@
+"""Which ticks of a schedule become tasks, which wait, and which are skipped: a function of the row and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import groupby
+from typing import Final
+
+from jobqueue.schedules.expressions import Expression
+
+# A tick is missed when it is later than this: executors were down, or could not reach the database.
+MISSED_AFTER: Final = timedelta(seconds=30)
+# One plan accounts for this many ticks at most. If more are due, the next plan continues.
+MAX_TICKS: Final = 1_000
+
+
+class Overlap(StrEnum):
+    """What happens to a tick while the task of an earlier tick is not finished."""
+
+    SKIP = "skip"
+    QUEUE_ONE = "queue_one"
+    ALLOW = "allow"
+    CANCEL_RUNNING = "cancel_running"
+
+
+class CatchUp(StrEnum):
+    """What happens to ticks that were missed while no executor was running."""
+
+    LATEST = "latest"
+    ALL = "all"
+    NONE = "none"
+
+
+class SkipReason(StrEnum):
+    """Why a tick became no task."""
+
+    OVERLAP = "overlap"
+    PAUSED = "paused"
+    MISSED = "missed"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a schedule treats its ticks.
+
+    `CatchUp.ALL` makes up for at most `max_catch_up` ticks. Neither it nor `LATEST` goes back further than
+    `catch_up_window` (None: no bound). A task is enqueued `delay` after its tick. No tick lies after `ends_at`.
+    """
+
+    overlap: Overlap = Overlap.SKIP
+    catch_up: CatchUp = CatchUp.LATEST
+    max_catch_up: int = 100
+    catch_up_window: timedelta | None = None
+    delay: timedelta = timedelta(0)
+    ends_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Consecutive ticks that became no task, for one reason."""
+
+    first_at: datetime
+    last_at: datetime
+    count: int
+    reason: SkipReason
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do with the ticks that are due.
+
+    `runs` become tasks now. `waiting_at` becomes a task when the running one has ended. `next_at` is the first tick
+    that this plan does not account for; None if there is none.
+    """
+
+    runs: tuple[datetime, ...] = ()
+    waiting_at: datetime | None = None
+    skipped: tuple[Skipped, ...] = ()
+    next_at: datetime | None = None
+
+
+def make_plan(
+    expression: Expression,
+    policy: Policy,
+    now: datetime,
+    *,
+    next_at: datetime | None,
+    waiting_at: datetime | None = None,
+    is_paused: bool = False,
+    is_running: bool = False,
+) -> Plan:
+    """Return what to do with the ticks from `next_at` on that are due `now`.
+
+    `waiting_at` is the tick that waits for the running task (`Overlap.QUEUE_ONE`). `is_running` says whether a task of
+    this schedule has not ended. Every due tick is in exactly one of `runs`, `waiting_at` and `skipped`.
+    """
+    due, next_at = _due_ticks(expression, policy, next_at, now)
+    has_more = next_at is not None and next_at + policy.delay <= now
+    if is_paused:
+        return Plan((), waiting_at, _ranges(dict.fromkeys(due, SkipReason.PAUSED)), next_at)
+    if has_more and policy.catch_up == CatchUp.ALL:
+        # The newest of these may be among the last `max_catch_up` of all: leave them to the next plan.
+        due, next_at = due[: -policy.max_catch_up], due[-policy.max_catch_up]
+    kept = [] if has_more else _caught_up(due, policy, now)
+    reasons = dict.fromkeys(set(due).difference(kept), SkipReason.MISSED)
+    runs, waiting_at, overlapping = _without_overlap(kept, policy.overlap, waiting_at, is_running)
+    reasons |= dict.fromkeys(overlapping, SkipReason.OVERLAP)
+    return Plan(tuple(runs), waiting_at, _ranges(dict(sorted(reasons.items()))), next_at)
+
+
+def first_tick(expression: Expression, policy: Policy, after: datetime) -> datetime | None:
+    """Return the first tick after a moment, None if there is none before `ends_at`."""
+    tick = expression.next_after(after)
+    return tick if tick and (policy.ends_at is None or tick <= policy.ends_at) else None
+
+
+def _due_ticks(
+    expression: Expression, policy: Policy, tick: datetime | None, now: datetime
+) -> tuple[list[datetime], datetime | None]:
+    due: list[datetime] = []
+    while tick is not None and tick + policy.delay <= now and len(due) < MAX_TICKS:
+        due.append(tick)
+        tick = first_tick(expression, policy, tick)
+    return due, tick
+
+
+def _caught_up(due: Sequence[datetime], policy: Policy, now: datetime) -> list[datetime]:
+    """Return the ticks that `catch_up` does not drop."""
+    missed_before = now - policy.delay - MISSED_AFTER
+    on_time = [tick for tick in due if tick >= missed_before]
+    window = policy.catch_up_window
+    missed = [tick for tick in due if tick < missed_before and (window is None or tick >= now - window)]
+    match policy.catch_up:
+        case CatchUp.ALL:
+            return missed[-policy.max_catch_up :] + on_time
+        case CatchUp.LATEST:
+            return on_time or missed[-1:]
+        case CatchUp.NONE:
+            return on_time
+
+
+def _without_overlap(
+    ticks: Sequence[datetime], overlap: Overlap, waiting_at: datetime | None, is_running: bool
+) -> tuple[Sequence[datetime], datetime | None, Sequence[datetime]]:
+    """Return the ticks that run, the one that waits, and those that overlap with a running task."""
+    match overlap:
+        case Overlap.ALLOW:
+            return ticks, None, ()
+        case Overlap.CANCEL_RUNNING:
+            return ticks[-1:], None, ticks[:-1]
+        case Overlap.SKIP:
+            room = 0 if is_running else 1
+            return ticks[:room], None, ticks[room:]
+        case Overlap.QUEUE_ONE:
+            queue = [waiting_at, *ticks] if waiting_at else list(ticks)
+            room = 0 if is_running else 1
+            waiting = queue[room : room + 1]
+            return queue[:room], waiting[0] if waiting else None, queue[room + 1 :]
+
+
+def _ranges(reasons: dict[datetime, SkipReason]) -> tuple[Skipped, ...]:
+    """Return runs of ticks with the same reason as ranges."""
+
+    def ranges() -> Iterator[Skipped]:
+        for reason, group in groupby(reasons.items(), key=lambda item: item[1]):
+            ticks = [tick for tick, _ in group]
+            yield Skipped(ticks[0], ticks[-1], len(ticks), reason)
+
+    return tuple(ranges())

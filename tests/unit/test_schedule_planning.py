@@ -1,0 +1,176 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobqueue.schedules.expressions import Cron, Every
+from jobqueue.schedules.planning import MAX_TICKS, CatchUp, Overlap, Plan, Policy, SkipReason, first_tick, make_plan
+
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+EACH_MINUTE = Every(minutes=1)
+EACH_HOUR = Cron("0 * * * *", "UTC")
+
+
+def seconds(count: float) -> timedelta:
+    return timedelta(seconds=count)
+
+
+def plan(policy: Policy, late: timedelta, *, waiting_at: datetime | None = None, **state: bool) -> Plan:
+    """Plan the minute ticks from noon on, so much later than noon."""
+    return make_plan(EACH_MINUTE, policy, NOON + late, next_at=NOON, waiting_at=waiting_at, **state)
+
+
+def skips(found: Plan) -> list[tuple[int, SkipReason]]:
+    return [(skipped.count, skipped.reason) for skipped in found.skipped]
+
+
+def test_tick_in_the_future_is_left_alone() -> None:
+    assert plan(Policy(), -seconds(1)) == Plan((), None, (), NOON)
+
+
+def test_due_tick_runs_and_the_next_one_follows() -> None:
+    assert plan(Policy(), seconds(0)) == Plan((NOON,), None, (), NOON + MINUTE)
+
+
+def test_delayed_schedule_runs_after_its_delay() -> None:
+    policy = Policy(delay=seconds(20))
+
+    assert plan(policy, seconds(19)).runs == ()
+    assert plan(policy, seconds(20)).runs == (NOON,)
+
+
+def test_schedule_ends_with_its_last_tick() -> None:
+    policy = Policy(ends_at=NOON + MINUTE / 2)
+
+    assert plan(policy, seconds(1)) == Plan((NOON,), None, (), None)
+    assert make_plan(EACH_MINUTE, policy, NOON + MINUTE, next_at=None) == Plan()
+
+
+@pytest.mark.parametrize(
+    ("policy", "runs", "missed"),
+    [
+        (Policy(), 1, 10),
+        (Policy(catch_up=CatchUp.NONE), 0, 11),
+        (Policy(catch_up=CatchUp.ALL, overlap=Overlap.ALLOW), 11, 0),
+        (Policy(catch_up=CatchUp.ALL, overlap=Overlap.ALLOW, max_catch_up=4), 4, 7),
+        (Policy(catch_up=CatchUp.ALL, overlap=Overlap.ALLOW, catch_up_window=timedelta(minutes=3)), 3, 8),
+        (Policy(catch_up_window=seconds(30)), 0, 11),
+    ],
+)
+def test_missed_ticks_are_made_up_for_as_the_policy_says(policy: Policy, runs: int, missed: int) -> None:
+    found = plan(policy, 10 * MINUTE + seconds(45))
+
+    assert len(found.runs) == runs
+    assert sum(skipped.count for skipped in found.skipped) == missed
+    assert found.runs in ((), tuple(NOON + MINUTE * minute for minute in range(11 - runs, 11)))
+    assert found.next_at == NOON + 11 * MINUTE
+
+
+def test_tick_on_time_runs_alone_after_a_downtime() -> None:
+    found = plan(Policy(), 10 * MINUTE + seconds(1))
+
+    assert found.runs == (NOON + 10 * MINUTE,)
+    assert skips(found) == [(10, SkipReason.MISSED)]
+
+
+def test_paused_schedule_skips_all_ticks_as_paused() -> None:
+    found = plan(Policy(), 2 * MINUTE, is_paused=True)
+
+    assert (found.runs, skips(found)) == ((), [(3, SkipReason.PAUSED)])
+
+
+@pytest.mark.parametrize(
+    ("overlap", "runs", "waiting_at", "skipped"),
+    [
+        (Overlap.SKIP, (), None, [(1, SkipReason.OVERLAP)]),
+        (Overlap.QUEUE_ONE, (), NOON, []),
+        (Overlap.ALLOW, (NOON,), None, []),
+        (Overlap.CANCEL_RUNNING, (NOON,), None, []),
+    ],
+)
+def test_tick_meets_a_running_task(overlap, runs, waiting_at, skipped) -> None:
+    found = plan(Policy(overlap), seconds(0), is_running=True)
+
+    assert (found.runs, found.waiting_at, skips(found)) == (runs, waiting_at, skipped)
+
+
+def test_only_one_tick_waits_for_the_running_task() -> None:
+    policy, earlier = Policy(Overlap.QUEUE_ONE), NOON - MINUTE
+
+    found = plan(policy, seconds(0), is_running=True, waiting_at=earlier)
+    assert (found.runs, found.waiting_at, skips(found)) == ((), earlier, [(1, SkipReason.OVERLAP)])
+    ended = plan(policy, -seconds(1), waiting_at=earlier)
+    assert (ended.runs, ended.waiting_at, ended.skipped) == ((earlier,), None, ())
+    both = plan(policy, seconds(0), waiting_at=earlier)
+    assert (both.runs, both.waiting_at, both.skipped) == ((earlier,), NOON, ())
+
+
+def test_waiting_tick_survives_a_pause() -> None:
+    earlier = NOON - MINUTE
+
+    assert plan(Policy(Overlap.QUEUE_ONE), seconds(0), is_paused=True, waiting_at=earlier).waiting_at == earlier
+
+
+policies = st.builds(
+    Policy,
+    overlap=st.sampled_from(Overlap),
+    catch_up=st.sampled_from(CatchUp),
+    max_catch_up=st.integers(1, 200),
+    catch_up_window=st.none() | st.timedeltas(timedelta(0), timedelta(days=3)),
+    delay=st.sampled_from([timedelta(0), seconds(90)]),
+    ends_at=st.none() | st.just(NOON + timedelta(hours=30)),
+)
+
+
+@given(
+    policy=policies,
+    expression=st.sampled_from([EACH_MINUTE, EACH_HOUR, Cron("30 2 * * *", "Europe/Berlin"), Every(seconds=7)]),
+    steps=st.lists(
+        st.tuples(st.timedeltas(timedelta(0), timedelta(days=2)), st.booleans(), st.booleans()), min_size=1, max_size=8
+    ),
+)
+def test_each_due_tick_is_accounted_for_exactly_once(policy, expression, steps) -> None:
+    now, waiting_at = NOON, None
+    start = next_at = first_tick(expression, policy, NOON)
+    runs, skipped = [], 0
+    for step, is_paused, is_running in steps:
+        now += step
+        state = {"is_paused": is_paused, "is_running": is_running}
+        while True:
+            found = make_plan(expression, policy, now, next_at=next_at, waiting_at=waiting_at, **state)
+            runs += found.runs
+            skipped += sum(each.count for each in found.skipped)
+            if (next_at, waiting_at) == (found.next_at, found.waiting_at):
+                break
+            next_at, waiting_at = found.next_at, found.waiting_at
+
+    due, tick = [], start
+    while tick is not None and tick + policy.delay <= now:
+        due.append(tick)
+        tick = first_tick(expression, policy, tick)
+    assert len(runs) == len(set(runs))
+    assert set(runs) <= set(due)
+    assert len(runs) + skipped + (waiting_at is not None) == len(due)
+    assert next_at == tick
+
+
+def test_long_downtime_is_accounted_for_in_several_plans() -> None:
+    policy = Policy()
+    first = plan(policy, 2_500 * MINUTE)
+
+    assert first.runs == ()
+    assert skips(first) == [(MAX_TICKS, SkipReason.MISSED)]
+    assert first.next_at == NOON + MAX_TICKS * MINUTE
+
+
+def test_last_missed_ticks_of_a_long_downtime_are_made_up_for() -> None:
+    policy, now = Policy(Overlap.ALLOW, CatchUp.ALL, max_catch_up=100), NOON + 1_010 * MINUTE + seconds(45)
+    next_at: datetime | None = NOON
+    runs: list[datetime] = []
+    while next_at and next_at <= now:
+        found = make_plan(EACH_MINUTE, policy, now, next_at=next_at)
+        runs, next_at = [*runs, *found.runs], found.next_at
+
+    assert runs == [NOON + MINUTE * minute for minute in range(911, 1_011)]
