@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from jobqueue.actor import Actor, PollContext
     from jobqueue.api import acancel, arequeue, asend, asend_many, cancel, requeue, send, send_many
     from jobqueue.backoff import Backoff
+    from jobqueue.declared_schedules import schedule
     from jobqueue.exceptions import GiveUp, InvalidArguments, Retry, Stale, TaskFinished, TaskNotFound
     from jobqueue.function import FunctionTask, task
     from jobqueue.records import CancelReport, RequeueReport, Status
+    from jobqueue.schedules.expressions import Cron, Every
 
 __version__ = "0.1.0"
 
@@ -25,9 +27,11 @@ _NAMES = {
     "jobqueue.actor": ("Actor", "PollContext"),
     "jobqueue.api": ("acancel", "arequeue", "asend", "asend_many", "cancel", "requeue", "send", "send_many"),
     "jobqueue.backoff": ("Backoff",),
+    "jobqueue.declared_schedules": ("schedule",),
     "jobqueue.exceptions": ("GiveUp", "InvalidArguments", "Retry", "Stale", "TaskFinished", "TaskNotFound"),
     "jobqueue.function": ("FunctionTask", "task"),
     "jobqueue.records": ("CancelReport", "RequeueReport", "Status"),
+    "jobqueue.schedules.expressions": ("Cron", "Every"),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -37,9 +41,11 @@ __all__ = [  # noqa: RUF022 - by module
     "Actor", "PollContext",
     "acancel", "arequeue", "asend", "asend_many", "cancel", "requeue", "send", "send_many",
     "Backoff",
+    "schedule",
     "GiveUp", "InvalidArguments", "Retry", "Stale", "TaskFinished", "TaskNotFound",
     "FunctionTask", "task",
     "CancelReport", "RequeueReport", "Status",
+    "Cron", "Every",
 ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from traceback import format_exception_only
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Unpack
@@ -94,7 +95,8 @@ class PollContext(Generic[S]):
 
     state: change it in place, or replace it. It is written when the poll's actions commit. timed_out: whether a Sleep
     or a Suspend(timeout=...) ended before a message came. idempotency_key: the same for each attempt of this poll.
-    cancelled: whether the body should stop.
+    cancelled: whether the body should stop. schedule: the name of the schedule that enqueued the task, and scheduled_at
+    the tick that it stands for; None for other tasks.
     """
 
     state: S
@@ -105,6 +107,8 @@ class PollContext(Generic[S]):
     attempt: int = 1
     polls: int = 0
     timed_out: bool = False
+    schedule: str | None = None
+    scheduled_at: datetime | None = None
     should_stop: Callable[[], bool] = bool
     make_result: Callable[[], Any] = lambda: None  # takes 7 us, so only on demand
 

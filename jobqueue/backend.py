@@ -195,6 +195,10 @@ class JobQueueBackend(BaseTaskBackend):
         """Return the row of a child without inserting it. Raises as enqueue()."""
         return self._row(self._accepted(task), args, kwargs, id=id, parent_id=parent_id)
 
+    def template(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewTask:
+        """Return the row of each task of a schedule, with the id 0. Raises as enqueue()."""
+        return self._row(self._accepted(task), args, kwargs, id=UUID(int=0))
+
     def _accepted(self, task: Task[..., Any]) -> AnyTask:
         if not isinstance(task, FunctionTask):
             # The alias had another backend when the task was declared.

@@ -22,7 +22,7 @@ CONNECTIONS_OF_AN_EXECUTOR = 8 + CONNECTIONS_BESIDE_SLOTS  # with the default nu
 
 def register() -> None:
     """Register the checks that are not part of a backend's check()."""
-    for check in (check_backends, check_task_names, check_actors, check_time_zones):
+    for check in (check_backends, check_task_names, check_actors, check_schedules, check_time_zones):
         checks.register(check)
     checks.register(check_encodings, checks.Tags.database)
 
@@ -39,6 +39,22 @@ def messages_of_backends() -> list[Any]:
 
 def our_backends() -> list[Any]:
     return [backend for backend in task_backends.all() if issubclass(backend.task_class, function.FunctionTask)]
+
+
+def check_schedules(**_: Any) -> list[checks.CheckMessage]:
+    """Check the schedules that code declares."""
+    from jobqueue import declared_schedules as declarations
+
+    problems = [
+        f"The schedule {each.name!r} cannot be used: {problem}. It is declared in {each.location}."
+        for each in declarations.declared
+        for problem in each.problems()
+    ]
+    problems += [
+        f"The schedule {one.name!r} is declared twice: in {one.location} and in {other.location}."
+        for one, other in declarations.duplicates()
+    ]
+    return [checks.Error(problem, id="jobqueue.E011") for problem in problems]
 
 
 def check_time_zones(**_: Any) -> list[checks.CheckMessage]:

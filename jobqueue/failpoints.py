@@ -37,6 +37,8 @@ POINTS: Final = (
     "heartbeat.after",
     "rescue.before",
     "rescue.after",  # parents are not woken yet
+    "schedule.before",
+    "schedule.after",
     "release.before",
     "release.after",
     "prune.before",

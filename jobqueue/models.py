@@ -15,6 +15,9 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import records
+from jobqueue.schedule_models import Schedule as Schedule
+from jobqueue.schedule_models import ScheduleDeployment as ScheduleDeployment
+from jobqueue.schedule_models import ScheduleTick as ScheduleTick
 from jobqueue.serialization.ids import new_id
 
 LIVE = [str(status) for status in records.LIVE]
@@ -101,6 +104,11 @@ class Task(models.Model):
         "self", models.DO_NOTHING, null=True, related_name="children", db_constraint=False, db_index=False
     )
 
+    # No foreign key in the database: a check of it would lock the schedule's row.
+    schedule = models.ForeignKey(
+        "Schedule", models.DO_NOTHING, null=True, related_name="tasks", db_constraint=False, db_index=False
+    )
+
     # Where executors run it. One that finds the function in the other pool corrects it.
     pool = models.CharField(
         _("pool"), max_length=8, default=records.PoolName.THREADS.value, db_default=records.PoolName.THREADS.value
@@ -166,6 +174,7 @@ class Task(models.Model):
             # A repeated message to a key is recognized after the task has ended.
             index("task_ended_key", "backend", "key", finished_at__isnull=False, key__isnull=False),
             index("task_children", "parent", parent__isnull=False),
+            index("task_schedule", "schedule", schedule__isnull=False, finished_at__isnull=True),
             # Counts waiting tasks. READY and RUNNING ones are counted by the indexes above.
             index("task_waiting", "backend", "queue_name", "status", status__in=["SCHEDULED", "SUSPENDED"]),
         ]

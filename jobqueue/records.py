@@ -68,6 +68,7 @@ class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     idempotency_key: str | None = None
     idempotency_digest: str | None = None
     parent_id: UUID | None = None
+    schedule_id: int | None = None
 
 
 class Enqueued(Struct, frozen=True, gc=False):
@@ -291,14 +292,17 @@ class ClaimedBatch(list[ClaimedTask]):
 
 class PendingWork(Struct, frozen=True):
     """
-    The work that maintenance may find. The portable engine searches for the next wake_at only.
+    The work that maintenance may find. The portable engine searches for the next wake_at and the next tick only.
 
-    next_wake_seconds: until the next wake_at, or None. has_running: RUNNING tasks, perhaps of a lost executor.
-    has_messages: unread messages, perhaps of SUSPENDED tasks. has_command: for this executor. has_isolated: READY
-    tasks that must run alone.
+    next_wake_seconds: until the next wake_at, or None. next_tick_seconds: until the next tick of a schedule is due, or
+    None. has_waiting_tick: a tick waits for a task of its schedule. has_running: RUNNING tasks, perhaps of a lost
+    executor. has_messages: unread messages, perhaps of SUSPENDED tasks. has_command: for this executor. has_isolated:
+    READY tasks that must run alone.
     """
 
     next_wake_seconds: float | None
+    next_tick_seconds: float | None = None
+    has_waiting_tick: bool = True
     has_running: bool = True
     has_messages: bool = True
     has_command: bool = True
@@ -372,6 +376,31 @@ class ExecutorInfo:
     slots: int
     state: str = "RUNNING"
     queue_limits: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiredSchedules:
+    """
+    What happened to due ticks of schedules.
+
+    count: schedules with due ticks. enqueued, skipped: ticks. queues: those with new READY tasks. has_cancelled:
+    whether running tasks are to be cancelled.
+    """
+
+    count: int = 0
+    enqueued: int = 0
+    skipped: int = 0
+    queues: frozenset[str] = frozenset()
+    has_cancelled: bool = False
+
+    def __add__(self, other: FiredSchedules) -> FiredSchedules:
+        return FiredSchedules(
+            count=self.count + other.count,
+            enqueued=self.enqueued + other.enqueued,
+            skipped=self.skipped + other.skipped,
+            queues=self.queues | other.queues,
+            has_cancelled=self.has_cancelled or other.has_cancelled,
+        )
 
 
 def release_outcome(claimed: ClaimedTask) -> Outcome:

@@ -33,11 +33,14 @@ class Context(TaskContext):  # type: ignore[misc,type-arg]
     """
     Django's TaskContext with an idempotency key and a cancel flag.
 
-    idempotency_key: the same for each attempt. Pass it to systems that accept such keys.
+    idempotency_key: the same for each attempt. Pass it to systems that accept such keys. schedule: the name of the
+    schedule that enqueued the task, and scheduled_at the tick that it stands for; None for other tasks.
     """
 
     idempotency_key: str
     should_stop: Callable[[], bool]
+    schedule: str | None = None
+    scheduled_at: datetime | None = None
 
     @property
     def cancelled(self) -> bool:

@@ -113,6 +113,21 @@ class StoredLimits(Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout: Timeout | UnsetType = UNSET
 
 
+class StoredTick(msgspec.Struct, frozen=True):
+    """The schedule and the tick that a row's `options` name, None for a task that people enqueued."""
+
+    schedule: str | None = None
+    scheduled_at: datetime | None = None
+
+
+NO_TICK = StoredTick()
+
+
+def tick_of(stored: str) -> StoredTick:
+    """Return the schedule and the tick of a row. stored: the row's `options`, which limits() has accepted."""
+    return NO_TICK if stored == "{}" else msgspec.json.decode(stored, type=StoredTick)
+
+
 def stored_options(task: HasLimits, declared: HasLimits | None) -> str:
     """Return the row's `options`: the limits that using() changed. declared: the task's declaration."""
     if declared is None or declared is task:

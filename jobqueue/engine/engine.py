@@ -15,6 +15,7 @@ from jobqueue.engine.portable.database import Database
 from jobqueue.engine.portable.executors import Executors
 from jobqueue.engine.portable.messages import Messages
 from jobqueue.engine.portable.queues import Queues
+from jobqueue.engine.portable.schedules import Schedules
 from jobqueue.engine.portable.tasks import Tasks
 from jobqueue.failpoints import failpoint
 from jobqueue.models import Executor, InboxMessage, Queue, TaskQuerySet
@@ -64,6 +65,8 @@ class Engine:
         self.enqueue, self.enqueue_once = tasks.enqueue, tasks.enqueue_once
         self.cancel, self.descendants, self.requeue = tasks.cancel, tasks.descendants, tasks.requeue
         self.prune, self.prune_status = tasks.prune, tasks.prune_status
+
+        self.schedules = Schedules(db, tasks)
 
         self.claims = claims = self.claims_class(db, queues)
         self.claim, self.claim_one, self.lock_claim = claims.claim, claims.claim_one, claims.lock_claim

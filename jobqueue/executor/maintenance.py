@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Collection
 from uuid import UUID
 
+from jobqueue.api.notifications import CANCEL_NOTIFICATION
+from jobqueue.api.schedules import DeclaredSchedules
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.portable.counters import AGGREGATE_BATCH
 from jobqueue.executor.heartbeat import Heartbeat
@@ -21,6 +23,8 @@ LOOK_SECONDS = 0.5  # between two queries for pending work: wake-ups that others
 AGAIN_SECONDS = 0.05  # another session has locked a row that we want to write
 SWEEP_SECONDS = 1.0
 SWEEP_GAP_SECONDS = 0.02  # from a notification of a message to its sweep, which then serves many
+DECLARE_SECONDS = 30.0  # between two looks whether other code has written its schedules
+FIRE_SECONDS = 0.5  # between two looks at ticks that wait for a running task
 PRUNE_SECONDS = 30.0
 PRUNE_BATCH = 1000  # of each status
 PRUNE_GAP_SECONDS = 0.1  # after a full batch: one executor deletes what all executors have ended
@@ -48,7 +52,8 @@ class Maintenance:
         self._on_ready, self._on_command = on_ready, on_command
         now = time.monotonic()
         self._look_at, self._prune_at, self._aggregate_at = now, now + PRUNE_SECONDS, now + AGGREGATE_SECONDS
-        self._sweep_at, self._swept_at = NEVER, -NEVER
+        self._sweep_at, self._swept_at, self._fired_at = NEVER, -NEVER, -NEVER
+        self._declared, self._declare_at = DeclaredSchedules.of(engine.alias), now
         self._unknown_until = now  # while a claim whose answer was lost may still be committed
         self.may_have_isolated = True
 
@@ -82,6 +87,9 @@ class Maintenance:
             self._release_unknown(known)
             # The time starts with the first answer, because the database may have been unreachable for long.
             self._unknown_until = min(self._unknown_until, now + self._engine.options.heartbeat_timeout)
+        if now >= self._declare_at:
+            self._declare_at = now + DECLARE_SECONDS
+            self._look_at = now if self._declared.synchronize(self._engine) else self._look_at
         changed = self._look(now) if now >= self._look_at else 0
         if now >= self._sweep_at:
             self._sweep_at, self._swept_at = NEVER, now
@@ -89,6 +97,7 @@ class Maintenance:
         if now >= self._prune_at:
             is_full = self._engine.prune(PRUNE_BATCH) >= PRUNE_BATCH
             self._prune_at = now + (PRUNE_GAP_SECONDS if is_full else PRUNE_SECONDS)
+            self._engine.schedules.prune()
         if now >= self._aggregate_at:
             is_full = self._engine.aggregate_counters() >= AGGREGATE_BATCH
             self._aggregate_at = now + (0.0 if is_full else AGGREGATE_SECONDS)
@@ -105,7 +114,28 @@ class Maintenance:
             self._sweep_at = min(self._sweep_at, self._swept_at + SWEEP_SECONDS)
         if due.has_command and (command := self._engine.take_command(self._executor_id)):
             self._on_command(command)
-        return self._wake(now, due.next_wake_seconds) + (self._rescue(now) if due.has_running else 0)
+        changed = self._fire(now, due.next_tick_seconds, has_waiting=due.has_waiting_tick)
+        changed += self._wake(now, due.next_wake_seconds)
+        return changed + (self._rescue(now) if due.has_running else 0)
+
+    def _fire(self, now: float, due_in_seconds: float | None, *, has_waiting: bool) -> int:
+        """Enqueue the tasks of due ticks. Return how many."""
+        is_due = due_in_seconds is not None and due_in_seconds <= 0.0
+        if not is_due and not (has_waiting and now >= self._fired_at + FIRE_SECONDS):
+            self._look_at = min(self._look_at, now + (NEVER if due_in_seconds is None else due_in_seconds))
+            return 0
+        self._fired_at = now
+        fired = self._engine.schedules.fire()
+        # Look for more. If none was due after all, another session has locked the schedules.
+        self._look_at = min(self._look_at, now + (0.0 if fired.count else AGAIN_SECONDS))
+        if fired.count:
+            logger.info(
+                "schedule.fired schedules=%d enqueued=%d skipped=%d", fired.count, fired.enqueued, fired.skipped
+            )
+            queues = fired.queues | ({CANCEL_NOTIFICATION} if fired.has_cancelled else set())
+            if queues and self._engine.options.notify:
+                self._engine.notify(sorted(queues))
+        return fired.enqueued
 
     def _wake(self, now: float, due_in_seconds: float | None) -> int:
         if due_in_seconds is None or due_in_seconds > 0.0:

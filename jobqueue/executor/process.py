@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import NoReturn
 from uuid import UUID, uuid4
 
@@ -19,6 +20,7 @@ import django
 from django.db import connections
 
 from jobqueue import __version__
+from jobqueue.api.schedules import VERSION, DeclaredSchedules
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import ShuttingDown
 from jobqueue.executor import exit_status as codes
@@ -111,13 +113,22 @@ class ExecutorProcess:
         self.health = HealthMonitor(self.name, self.loop, self._heartbeat, self._database_state, stall_limit(options))
         self._reporter = HealthReporter(self.health.status, report_health)
 
+    @cached_property
+    def _versions(self) -> dict[str, str]:
+        return {
+            "django": django.get_version(),
+            "python": platform.python_version(),
+            "jobqueue": __version__,
+            VERSION: DeclaredSchedules.of(self.settings.backend).digest,
+        }
+
     def executor_info(self) -> ExecutorInfo:
         return ExecutorInfo(
             executor_id=self.executor_id,
             name=self.name,
             host=socket.gethostname()[:255],
             pid=os.getpid(),
-            versions={"django": django.get_version(), "python": platform.python_version(), "jobqueue": __version__},
+            versions=self._versions,
             queues=list(self.settings.queues or ()),
             queue_limits=self.settings.queue_limits,
             slots=self.settings.threads,

@@ -33,6 +33,7 @@ TASK_INDEXES = [
     index("task_finished", "backend", "status", "finished_at", finished_at__isnull=False),
     index("task_ended_key", "backend", "key", finished_at__isnull=False, key__isnull=False),
     index("task_children", "parent", parent__isnull=False),
+    index("task_schedule", "schedule", schedule__isnull=False, finished_at__isnull=True),
     index("task_waiting", "backend", "queue_name", "status", status__in=WAITING),
 ]
 TASK_CONSTRAINTS = [
@@ -48,6 +49,31 @@ QUEUE_CONSTRAINTS = [
     unique("queue_name", "backend", "name"),
     CheckConstraint(condition=Q(max_running__isnull=True) | Q(max_running__gt=0), name="jobqueue_queue_max_running"),
 ]
+OVERLAPS = [
+    ("skip", "Skip the tick"),
+    ("queue_one", "Let one tick wait"),
+    ("allow", "Run both"),
+    ("cancel_running", "Cancel the running task"),
+]
+CATCH_UPS = [("latest", "Run the last missed tick"), ("all", "Run each missed tick"), ("none", "Run none")]
+TRIGGERS = [("schedule", "Schedule"), ("manual", "Run now"), ("backfill", "Backfill")]
+SKIP_REASONS = [
+    ("overlap", "The previous task had not ended"),
+    ("paused", "The schedule was paused"),
+    ("missed", "No executor was running"),
+    ("key", "Another task had the key"),
+]
+SCHEDULE_INDEXES = [
+    index("schedule_due", "backend", "due_at", due_at__isnull=False),
+    index("schedule_waiting", "backend", "id", waiting_at__isnull=False),
+]
+TICK_CONSTRAINTS = [
+    unique("scheduletick_once", "schedule", "trigger", "tick_at"),
+    CheckConstraint(
+        condition=Q(task_id__isnull=False, reason="") | Q(task_id__isnull=True) & ~Q(reason=""),
+        name="jobqueue_scheduletick_outcome",
+    ),
+]
 COUNTER_CONSTRAINTS = [
     unique("counter_total", "backend", "queue_name", "task_type", minute__isnull=True),
     unique("counter_minute", "minute", "backend", "queue_name", "task_type", minute__isnull=False),
@@ -60,6 +86,109 @@ class Migration(migrations.Migration):
     dependencies = []
 
     operations = [
+        migrations.CreateModel(
+            name="Schedule",
+            fields=[
+                ("id", ID),
+                ("backend", models.CharField(default="default", max_length=64, verbose_name="backend")),
+                ("name", models.CharField(max_length=200, verbose_name="name")),
+                ("task_type", models.CharField(max_length=500, verbose_name="task")),
+                ("new_task", models.JSONField(default=dict, verbose_name="new task")),
+                ("expression", models.CharField(max_length=255, verbose_name="expression")),
+                ("timezone", models.CharField(blank=True, default="", max_length=64, verbose_name="time zone")),
+                ("anchor_at", models.DateTimeField(blank=True, null=True, verbose_name="counted from")),
+                ("starts_at", models.DateTimeField(blank=True, null=True, verbose_name="starts at")),
+                ("ends_at", models.DateTimeField(blank=True, null=True, verbose_name="ends at")),
+                ("jitter_seconds", models.FloatField(default=0.0, verbose_name="jitter in seconds")),
+                (
+                    "overlap",
+                    models.CharField(choices=OVERLAPS, default="skip", max_length=16, verbose_name="overlap"),
+                ),
+                (
+                    "catch_up",
+                    models.CharField(choices=CATCH_UPS, default="latest", max_length=16, verbose_name="catch up"),
+                ),
+                ("max_catch_up", models.PositiveIntegerField(default=100, verbose_name="most ticks to catch up")),
+                (
+                    "catch_up_window_seconds",
+                    models.FloatField(blank=True, null=True, verbose_name="catch up within seconds"),
+                ),
+                ("declared_at", models.CharField(blank=True, default="", max_length=500, verbose_name="declared at")),
+                ("retired_at", models.DateTimeField(blank=True, null=True, verbose_name="removed at")),
+                ("paused_at", models.DateTimeField(blank=True, null=True, verbose_name="paused at")),
+                ("paused_by", models.CharField(blank=True, default="", max_length=150, verbose_name="paused by")),
+                ("pause_reason", models.CharField(blank=True, default="", max_length=255, verbose_name="reason")),
+                ("resume_at", models.DateTimeField(blank=True, null=True, verbose_name="resumes at")),
+                ("next_at", models.DateTimeField(null=True, verbose_name="next tick")),
+                ("due_at", models.DateTimeField(null=True, verbose_name="due at")),
+                ("waiting_at", models.DateTimeField(null=True, verbose_name="waiting tick")),
+                ("created_at", models.DateTimeField(verbose_name="created at")),
+                ("updated_at", models.DateTimeField(verbose_name="updated at")),
+            ],
+            options={
+                "constraints": [unique("schedule_name", "backend", "name")],
+                "db_table": "jobqueue_schedule",
+                "indexes": SCHEDULE_INDEXES,
+                "permissions": [
+                    ("pause_schedule", "Can pause and resume schedules"),
+                    ("run_schedule", "Can run schedules now and backfill them"),
+                ],
+                "verbose_name": "schedule",
+                "verbose_name_plural": "schedules",
+            },
+        ),
+        migrations.CreateModel(
+            name="ScheduleDeployment",
+            fields=[
+                ("id", ID),
+                ("backend", models.CharField(max_length=64)),
+                ("digest", models.CharField(max_length=32)),
+                ("applied_at", models.DateTimeField(null=True)),
+            ],
+            options={
+                "constraints": [unique("scheduledeployment_once", "backend", "digest")],
+                "db_table": "jobqueue_scheduledeployment",
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="ScheduleTick",
+            fields=[
+                ("id", ID),
+                (
+                    "schedule",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=models.deletion.CASCADE,
+                        related_name="ticks",
+                        to="jobqueue.schedule",
+                    ),
+                ),
+                (
+                    "trigger",
+                    models.CharField(choices=TRIGGERS, default="schedule", max_length=16, verbose_name="trigger"),
+                ),
+                ("tick_at", models.DateTimeField(verbose_name="tick")),
+                ("last_at", models.DateTimeField(verbose_name="last tick")),
+                ("count", models.IntegerField(default=1, verbose_name="ticks")),
+                ("task_id", models.UUIDField(null=True, verbose_name="task")),
+                (
+                    "reason",
+                    models.CharField(
+                        blank=True, choices=SKIP_REASONS, default="", max_length=16, verbose_name="reason"
+                    ),
+                ),
+                ("recorded_at", models.DateTimeField(verbose_name="recorded at")),
+            ],
+            options={
+                "constraints": TICK_CONSTRAINTS,
+                "db_table": "jobqueue_scheduletick",
+                "default_permissions": ("view",),
+                "indexes": [index("scheduletick_age", "recorded_at")],
+                "verbose_name": "tick",
+                "verbose_name_plural": "ticks",
+            },
+        ),
         migrations.CreateModel(
             name="Task",
             fields=[
@@ -92,6 +221,17 @@ class Migration(migrations.Migration):
                         db_constraint=False,
                         db_index=False,
                         related_name="children",
+                    ),
+                ),
+                (
+                    "schedule",
+                    models.ForeignKey(
+                        "jobqueue.schedule",
+                        models.DO_NOTHING,
+                        null=True,
+                        db_constraint=False,
+                        db_index=False,
+                        related_name="tasks",
                     ),
                 ),
                 ("pool", models.CharField(db_default="threads", default="threads", max_length=8, verbose_name="pool")),

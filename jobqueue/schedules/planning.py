@@ -40,6 +40,7 @@ class SkipReason(StrEnum):
     OVERLAP = "overlap"
     PAUSED = "paused"
     MISSED = "missed"
+    KEY = "key"
 
 
 @dataclass(frozen=True)
@@ -89,24 +90,27 @@ def make_plan(
     *,
     next_at: datetime | None,
     waiting_at: datetime | None = None,
-    is_paused: bool = False,
+    paused_until: datetime | None = None,
     is_running: bool = False,
 ) -> Plan:
     """Return what to do with the ticks from `next_at` on that are due `now`.
 
-    `waiting_at` is the tick that waits for the running task (`Overlap.QUEUE_ONE`). `is_running` says whether a task of
-    this schedule has not ended. Every due tick is in exactly one of `runs`, `waiting_at` and `skipped`.
+    `waiting_at` is the tick that waits for the running task (`Overlap.QUEUE_ONE`). Ticks before `paused_until` are
+    skipped. `is_running` says whether a task of this schedule has not ended. Every due tick is in exactly one of
+    `runs`, `waiting_at` and `skipped`.
     """
     due, next_at = _due_ticks(expression, policy, next_at, now)
     has_more = next_at is not None and next_at + policy.delay <= now
-    if is_paused:
-        return Plan((), waiting_at, _ranges(dict.fromkeys(due, SkipReason.PAUSED)), next_at)
     if has_more and policy.catch_up == CatchUp.ALL:
         # The newest of these may be among the last `max_catch_up` of all: leave them to the next plan.
         due, next_at = due[: -policy.max_catch_up], due[-policy.max_catch_up]
-    kept = [] if has_more else _caught_up(due, policy, now)
-    reasons = dict.fromkeys(set(due).difference(kept), SkipReason.MISSED)
-    runs, waiting_at, overlapping = _without_overlap(kept, policy.overlap, waiting_at, is_running)
+    paused = [tick for tick in due if paused_until and tick < paused_until]
+    kept = [] if has_more else _caught_up(due[len(paused) :], policy, now)
+    reasons = dict.fromkeys(due, SkipReason.MISSED) | dict.fromkeys(paused, SkipReason.PAUSED)
+    for tick in kept:
+        del reasons[tick]
+    is_blocked = is_running or (paused_until is not None and now < paused_until)
+    runs, waiting_at, overlapping = _without_overlap(kept, policy.overlap, waiting_at, is_blocked)
     reasons |= dict.fromkeys(overlapping, SkipReason.OVERLAP)
     return Plan(tuple(runs), waiting_at, _ranges(dict(sorted(reasons.items()))), next_at)
 
@@ -143,7 +147,7 @@ def _caught_up(due: Sequence[datetime], policy: Policy, now: datetime) -> list[d
 
 
 def _without_overlap(
-    ticks: Sequence[datetime], overlap: Overlap, waiting_at: datetime | None, is_running: bool
+    ticks: Sequence[datetime], overlap: Overlap, waiting_at: datetime | None, is_blocked: bool
 ) -> tuple[Sequence[datetime], datetime | None, Sequence[datetime]]:
     """Return the ticks that run, the one that waits, and those that overlap with a running task."""
     match overlap:
@@ -152,11 +156,11 @@ def _without_overlap(
         case Overlap.CANCEL_RUNNING:
             return ticks[-1:], None, ticks[:-1]
         case Overlap.SKIP:
-            room = 0 if is_running else 1
+            room = 0 if is_blocked else 1
             return ticks[:room], None, ticks[room:]
         case Overlap.QUEUE_ONE:
             queue = [waiting_at, *ticks] if waiting_at else list(ticks)
-            room = 0 if is_running else 1
+            room = 0 if is_blocked else 1
             waiting = queue[room : room + 1]
             return queue[:room], waiting[0] if waiting else None, queue[room + 1 :]
 

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Value
 
 from jobqueue.engine.engine import Engine
-from jobqueue.models import Executor, FallbackHeartbeat, InboxMessage, Queue, Task
+from jobqueue.models import Executor, FallbackHeartbeat, InboxMessage, Queue, Schedule, ScheduleTick, Task
 from jobqueue.records import (
     ClaimedBatch,
     ClaimedTask,
@@ -156,7 +156,7 @@ class Bench:
 
     def time_passes(self, seconds: float, *, but: Sequence[type] = ()) -> None:
         """Make all stored times older by these seconds."""
-        for model in (Task, Executor, FallbackHeartbeat, InboxMessage, Queue):
+        for model in (Task, Executor, FallbackHeartbeat, InboxMessage, Queue, Schedule, ScheduleTick):
             if model not in but:
                 model._default_manager.using(self.engine.database).update(
                     **{

@@ -156,7 +156,7 @@ def test_clock_works_while_django_logs_queries(bench: Bench, monkeypatch: pytest
 
 # --- pending_maintenance
 
-NOTHING = PendingWork(None, has_running=False, has_messages=False, has_command=False, has_isolated=False)
+NOTHING = PendingWork(None, None, *[False] * 5)
 
 
 def running(bench: Bench) -> None:

@@ -175,6 +175,11 @@ async def fail_with_context_later(context: Any, gate: str) -> None:
     raise_one("plain")
 
 
+@task(takes_context=True)
+def note_tick(context: Any, gate: str) -> None:
+    gates[gate].arrive((context.schedule, context.scheduled_at))
+
+
 def seen_in(context: Any) -> dict[str, Any]:
     return {
         "attempt": context.attempt,

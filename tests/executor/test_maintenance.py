@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from jobqueue.api.schedules import DeclaredSchedules
 from jobqueue.engine import engine_for
 from jobqueue.executor.database.connection import DatabaseState
 from jobqueue.executor.heartbeat import Heartbeat
@@ -18,7 +19,9 @@ from jobqueue.records import PendingWork
 from jobqueue.serialization.ids import new_id
 
 MORE_THAN_ALL = 1000.0
-NOTHING = PendingWork(None, has_running=False, has_messages=False, has_command=False, has_isolated=False)
+NOTHING = PendingWork(
+    None, None, has_waiting_tick=False, has_running=False, has_messages=False, has_command=False, has_isolated=False
+)
 
 
 @pytest.fixture
@@ -35,7 +38,9 @@ class Clock:
 @pytest.mark.parametrize(
     ("pruned", "gap_seconds"), [(PRUNE_BATCH, PRUNE_GAP_SECONDS), (PRUNE_BATCH - 1, PRUNE_SECONDS)]
 )
-def test_prune_continues_soon_after_a_full_batch(clock: Clock, pruned: int, gap_seconds: float) -> None:
+def test_prune_continues_soon_after_a_full_batch(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, pruned: int, gap_seconds: float
+) -> None:
     pruned_at: list[float] = []
 
     def prune(limit: int) -> int:
@@ -44,8 +49,13 @@ def test_prune_continues_soon_after_a_full_batch(clock: Clock, pruned: int, gap_
         return pruned
 
     engine: Any = SimpleNamespace(
-        prune=prune, aggregate_counters=lambda: 0, pending_maintenance=lambda executor_id: NOTHING
+        alias="default",
+        prune=prune,
+        aggregate_counters=lambda: 0,
+        pending_maintenance=lambda executor_id: NOTHING,
+        schedules=SimpleNamespace(prune=lambda: 0),
     )
+    monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
     heart: Any = SimpleNamespace(has_unknown_claims=False)
     maintenance = Maintenance(engine, new_id(), heart, lambda: None, lambda command: None)
     deadline = clock.now + 3 * PRUNE_SECONDS

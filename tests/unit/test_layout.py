@@ -25,9 +25,17 @@ VALUES = [
     "serialization",
     "metrics",
     "http_tokens",
+    "schedules",
 ]
-BODIES = ["actor", "function", "registry", "results", "task_options"]
-LAYERS = [VALUES, ["models"], ["engine"], ["api", *BODIES], ["executor"], ["inspect"]]  # all other modules are edges
+BODIES = ["actor", "function", "registry", "results", "declared_schedules", "task_options"]
+LAYERS = [
+    VALUES,
+    ["models", "schedule_models"],
+    ["engine"],
+    ["api", *BODIES],
+    ["executor"],
+    ["inspect"],
+]  # all other modules are edges
 EDGES = {"admin", "cli", "http"}
 RUNS_TASKS = ["executor", "management", "testing"]
 

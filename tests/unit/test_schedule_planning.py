@@ -1,4 +1,5 @@
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from jobqueue.schedules.expressions import Cron, Every
 from jobqueue.schedules.planning import MAX_TICKS, CatchUp, Overlap, Plan, Policy, SkipReason, first_tick, make_plan
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+FOREVER = datetime.max.replace(tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 EACH_MINUTE = Every(minutes=1)
 EACH_HOUR = Cron("0 * * * *", "UTC")
@@ -17,7 +19,7 @@ def seconds(count: float) -> timedelta:
     return timedelta(seconds=count)
 
 
-def plan(policy: Policy, late: timedelta, *, waiting_at: datetime | None = None, **state: bool) -> Plan:
+def plan(policy: Policy, late: timedelta, *, waiting_at: datetime | None = None, **state: Any) -> Plan:
     """Plan the minute ticks from noon on, so much later than noon."""
     return make_plan(EACH_MINUTE, policy, NOON + late, next_at=NOON, waiting_at=waiting_at, **state)
 
@@ -76,9 +78,15 @@ def test_tick_on_time_runs_alone_after_a_downtime() -> None:
 
 
 def test_paused_schedule_skips_all_ticks_as_paused() -> None:
-    found = plan(Policy(), 2 * MINUTE, is_paused=True)
+    found = plan(Policy(), 2 * MINUTE, paused_until=FOREVER)
 
     assert (found.runs, skips(found)) == ((), [(3, SkipReason.PAUSED)])
+
+
+def test_ticks_after_the_end_of_a_pause_run() -> None:
+    found = plan(Policy(), 2 * MINUTE, paused_until=NOON + 2 * MINUTE)
+
+    assert (found.runs, skips(found)) == ((NOON + 2 * MINUTE,), [(2, SkipReason.PAUSED)])
 
 
 @pytest.mark.parametrize(
@@ -110,7 +118,7 @@ def test_only_one_tick_waits_for_the_running_task() -> None:
 def test_waiting_tick_survives_a_pause() -> None:
     earlier = NOON - MINUTE
 
-    assert plan(Policy(Overlap.QUEUE_ONE), seconds(0), is_paused=True, waiting_at=earlier).waiting_at == earlier
+    assert plan(Policy(Overlap.QUEUE_ONE), seconds(0), paused_until=FOREVER, waiting_at=earlier).waiting_at == earlier
 
 
 policies = st.builds(
@@ -134,10 +142,11 @@ policies = st.builds(
 def test_each_due_tick_is_accounted_for_exactly_once(policy, expression, steps) -> None:
     now, waiting_at = NOON, None
     start = next_at = first_tick(expression, policy, NOON)
-    runs, skipped = [], 0
+    runs: list[datetime] = []
+    skipped = 0
     for step, is_paused, is_running in steps:
         now += step
-        state = {"is_paused": is_paused, "is_running": is_running}
+        state = {"paused_until": FOREVER if is_paused else None, "is_running": is_running}
         while True:
             found = make_plan(expression, policy, now, next_at=next_at, waiting_at=waiting_at, **state)
             runs += found.runs

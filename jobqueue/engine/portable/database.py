@@ -15,7 +15,8 @@ from django.db.models.functions import Cast
 
 from jobqueue.conf import Options
 from jobqueue.engine.clock import read_clock
-from jobqueue.models import Executor, InboxMessage, Queue, Task, TaskQuerySet
+from jobqueue.models import Executor, InboxMessage, Queue, Schedule, ScheduleTick, Task, TaskQuerySet
+from jobqueue.schedule_models import ScheduleQuerySet
 from jobqueue.serialization.json import decode
 
 ERRORS_KEPT = 20  # newest, per task
@@ -50,6 +51,14 @@ class Database:
     @property
     def queues(self) -> QuerySet[Queue]:
         return Queue.objects.using(self.using).filter(backend=self.backend)
+
+    @property
+    def schedules(self) -> ScheduleQuerySet:
+        return Schedule.objects.using(self.using).filter(backend=self.backend)
+
+    @property
+    def ticks(self) -> QuerySet[ScheduleTick]:
+        return ScheduleTick.objects.using(self.using)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

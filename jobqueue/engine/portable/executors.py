@@ -76,8 +76,11 @@ class Executors(Part):
 
     def pending_maintenance(self, executor_id: UUID) -> PendingWork:
         """Return the work that maintenance may find. Locks: none."""
-        next_at = self.db.tasks.filter(status__in=WAITING).aggregate(at=Min("wake_at"))["at"]
-        return PendingWork(None if next_at is None else (next_at - self.db.now()).total_seconds())
+        wake_at = self.db.tasks.filter(status__in=WAITING).aggregate(at=Min("wake_at"))["at"]
+        due_at = self.db.schedules.aggregate(at=Min("due_at"))["at"]
+        now = self.db.now()
+        next_wake, next_tick = (None if at is None else (at - now).total_seconds() for at in (wake_at, due_at))
+        return PendingWork(next_wake, next_tick)
 
     def rescue(self, limit: int = 100, may: Callable[[], bool] = lambda: True) -> list[Rescued]:
         """

@@ -29,7 +29,7 @@ EXECUTORS_KEPT_SECONDS = 86_400
 # Fields of a NewTask that are columns of its row.
 SAME_COLUMNS = (
     "id", "queue_name", "pool", "task_type", "priority", "key", "idempotency_key", "idempotency_digest", "parent_id",
-    "max_attempts",
+    "max_attempts", "schedule_id",
 )  # fmt: skip
 # For cancel() and its `may`.
 CANCEL_COLUMNS = (

@@ -30,7 +30,7 @@ from jobqueue.records import (
     release_outcome,
 )
 from jobqueue.serialization.json import check_dedupe_key, decode, encode, encode_message, encode_result, plain
-from jobqueue.task_options import time_problems
+from jobqueue.task_options import tick_of, time_problems
 
 FIRST_WAIT_SECONDS = 0.1  # of an actor that leaves messages unread; doubles up to POLL_INTERVAL
 KINDS: dict[str | None, Kind] = {
@@ -53,6 +53,7 @@ def context_of(attempt: Attempt) -> PollContext[Any]:
         state = actor.decode_state(claimed.inner_state)
     except ValueError as error:
         raise ValueError(f"The stored state is not what {actor.__name__}.State allows: {error}") from error
+    tick = tick_of(claimed.options)
     return PollContext(
         state=state,
         inbox=Inbox(message_of(actor, stored) for stored in messages),
@@ -63,6 +64,8 @@ def context_of(attempt: Attempt) -> PollContext[Any]:
         polls=claimed.polls,
         timed_out=claimed.timed_out and (not messages or claimed.timeout_at is not None),
         should_stop=attempt.running.should_stop,
+        schedule=tick.schedule,
+        scheduled_at=tick.scheduled_at,
         make_result=lambda: attempt.result,
     )
 

@@ -50,7 +50,7 @@ from jobqueue.records import FINAL, CommitResult, Outcome, Status, release_outco
 from jobqueue.results import Context
 from jobqueue.serialization.json import decode, encode_result
 from jobqueue.serialization.text import clean_text
-from jobqueue.task_options import limits
+from jobqueue.task_options import limits, tick_of
 
 logger = get_logger(__name__)
 
@@ -119,7 +119,14 @@ def call(attempt: Attempt) -> Any:
     if not task.takes_context:
         return task.func(*attempt.args, **attempt.kwargs)
     key = f"{running.id}:{running.claimed.polls}"
-    context = Context(task_result=attempt.result, idempotency_key=key, should_stop=running.should_stop)
+    tick = tick_of(running.claimed.options)
+    context = Context(
+        task_result=attempt.result,
+        idempotency_key=key,
+        should_stop=running.should_stop,
+        schedule=tick.schedule,
+        scheduled_at=tick.scheduled_at,
+    )
     return task.func(context, *attempt.args, **attempt.kwargs)
 
 

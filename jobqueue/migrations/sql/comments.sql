@@ -108,3 +108,11 @@ from_id: any id, or NULL. notify: wake executors at the commit; NOTIFY takes a d
 Raises P0002 if there is no such task, 55000 if it has ended.$$;
 COMMENT ON FUNCTION {schema}.jobqueue_enqueue IS
     'Insert tasks that django-jobqueue''s Python has validated. From SQL, call jobqueue_create_task.';
+COMMENT ON TABLE jobqueue_schedule IS
+$$A periodic task. When due_at has come, an executor locks the row, enqueues the task of next_at, adds a row to
+jobqueue_scheduletick and moves next_at, in one transaction. Do not change rows by hand.$$;
+COMMENT ON COLUMN jobqueue_task.schedule_id IS 'Schedule that enqueued the task. Not a foreign key: no lock of its row.';
+COMMENT ON TABLE jobqueue_scheduletick IS
+'A tick that became a task (task_id), or count consecutive ticks that were skipped for a reason.';
+COMMENT ON TABLE jobqueue_scheduledeployment IS
+'A set of schedules that some code declared. The one applied last is in force.';

@@ -22,14 +22,14 @@ BEGIN
             COALESCE(given.wake_at, clock.now + make_interval(secs => given.wake_after_seconds)) AS timeout_at
         FROM clock, json_to_recordset(jobqueue_enqueue.rows) AS given (
             id uuid, queue_name text, pool text, task_type text, priority int, args text, kwargs text, options text, metadata text,
-            key text, idempotency_key text, idempotency_digest text, parent_id uuid, wake_at timestamptz,
+            key text, idempotency_key text, idempotency_digest text, parent_id uuid, schedule_id bigint, wake_at timestamptz,
             wake_after_seconds float8, expires_at timestamptz, expires_after_seconds float8, max_attempts int
         )
     ),
     inserted AS (
         INSERT INTO {schema}.jobqueue_task (
             id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, key, idempotency_key,
-            idempotency_digest, parent_id, status, wake_at, expires_at, claim_number, worker_ids, attempts,
+            idempotency_digest, parent_id, schedule_id, status, wake_at, expires_at, claim_number, worker_ids, attempts,
             max_attempts, polls, executor_losses, errors, enqueued_at, pool
         )
         SELECT
@@ -37,7 +37,7 @@ BEGIN
             now - make_interval(secs => COALESCE(priority, 0)::float8 * jobqueue_enqueue.aging),
             COALESCE(args::jsonb, '[]'), COALESCE(kwargs::jsonb, '{}'), COALESCE(options::jsonb, '{}'),
             COALESCE(metadata::jsonb, '{}'), key, idempotency_key, idempotency_digest, parent_id,
-            CASE WHEN timeout_at > now THEN 'SCHEDULED' ELSE 'READY' END,
+            schedule_id, CASE WHEN timeout_at > now THEN 'SCHEDULED' ELSE 'READY' END,
             CASE WHEN timeout_at > now THEN timeout_at END,
             COALESCE(expires_at, now + make_interval(secs => expires_after_seconds)),
             0, '[]', 0, COALESCE(max_attempts, 1), 0, 0, '[]', now, COALESCE(pool, 'threads')

@@ -1,9 +1,9 @@
 -- Return in one row what maintenance may find to do. Idle executors ask twice a second.
 -- Parameters: backend, executor_id.
--- Answer: seconds until the next wake_at, or NULL; whether there are RUNNING tasks, SUSPENDED tasks and unread messages,
+-- Answer: seconds until the next wake_at, or NULL; the same of the next tick of a schedule; whether there are waiting ticks, RUNNING tasks, SUSPENDED tasks and unread messages,
 --   a command for this executor, READY tasks in isolation.
 -- Index: jobqueue_task_wake_at, jobqueue_task_running, jobqueue_inbox_unread, jobqueue_task_suspended,
---   jobqueue_task_isolated, the executors' primary key; one entry of each. Locks: none.
+--   jobqueue_task_isolated, jobqueue_schedule_due, jobqueue_schedule_waiting, the executors' primary key; one entry of each. Locks: none.
 -- Trap: EXISTS drops the ORDER BY that leads the planner to the index. It then reads the whole table.
 SELECT
     (
@@ -11,6 +11,14 @@ SELECT
         WHERE backend = %(backend)s AND wake_at IS NOT NULL AND status IN ('SCHEDULED', 'SUSPENDED')
         ORDER BY backend, wake_at LIMIT 1
     ),
+    (
+        SELECT EXTRACT(EPOCH FROM due_at - clock_timestamp())::float8 FROM jobqueue_schedule
+        WHERE backend = %(backend)s AND due_at IS NOT NULL ORDER BY backend, due_at LIMIT 1
+    ),
+    (
+        SELECT TRUE FROM jobqueue_schedule
+        WHERE backend = %(backend)s AND waiting_at IS NOT NULL ORDER BY backend, id LIMIT 1
+    ) IS NOT NULL,
     (SELECT TRUE FROM jobqueue_task WHERE status = 'RUNNING' ORDER BY executor_id LIMIT 1) IS NOT NULL,
     (SELECT TRUE FROM jobqueue_inboxmessage WHERE consumed_at IS NULL ORDER BY task_id LIMIT 1) IS NOT NULL
     AND (

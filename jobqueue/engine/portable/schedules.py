@@ -1,0 +1,279 @@
+"""Schedules: make tasks of the ticks that are due, and record the ticks that become none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import DatabaseError
+from django.db.models import Exists, OuterRef, Q, Subquery
+
+from jobqueue.engine.portable.commit import REFUSALS, is_refusal
+from jobqueue.engine.portable.database import Database, Part
+from jobqueue.engine.portable.tasks import Tasks
+from jobqueue.failpoints import failpoint
+from jobqueue.models import TaskQuerySet
+from jobqueue.printable import printable
+from jobqueue.records import Enqueued, FiredSchedules, Status
+from jobqueue.schedule_models import Schedule, ScheduleQuerySet, ScheduleTick
+from jobqueue.schedules.planning import Overlap, Plan, Skipped, SkipReason, first_tick, make_plan
+from jobqueue.schedules.rows import aware, expression_of, paused_until, policy_of, stored, task_of
+
+logger = logging.getLogger(__name__)
+
+FIRE_BATCH = 500  # schedules in one transaction
+PRUNE_BATCH = 1000
+TICKS_KEPT = timedelta(days=90)
+RESOLUTION = timedelta(microseconds=1)  # of the database's times
+# A change of one of these moves the next tick.
+TIMING_COLUMNS = ("expression", "timezone", "anchor_at", "starts_at", "ends_at", "retired_at")
+NO_PAUSE: Mapping[str, Any] = {"paused_at": None, "paused_by": "", "pause_reason": "", "resume_at": None}
+# A change of these moves the next tick.
+TIMING_COLUMNS = ("expression", "timezone", "anchor_at", "starts_at", "ends_at", "retired_at")
+
+
+class Schedules(Part):
+    def __init__(self, db: Database, tasks: Tasks) -> None:
+        super().__init__(db)
+        self._tasks = tasks
+
+    # --- ticks
+
+    def fire(self, limit: int = FIRE_BATCH) -> FiredSchedules:
+        """
+        Enqueue the tasks of due ticks and record the ticks that are skipped, in one transaction.
+
+        A schedule whose row cannot be used is paused, and the reason is stored and logged.
+        Locks: the due schedules, without those that others have locked. Only the holder of the lock moves the next
+        tick, and a unique constraint admits each tick once.
+        """
+        try:
+            return self._fire_due(limit)
+        except (DatabaseError, *REFUSALS) as error:
+            if not is_refusal(error):
+                raise
+        # The database refused the values of one schedule: find it, so that the others continue.
+        fired = last = self._fire_due(1, stop_if_refused=True)
+        while last.count and fired.count < limit:
+            last = self._fire_due(1, stop_if_refused=True)
+            fired += last
+        return fired
+
+    def _fire_due(self, limit: int, *, stop_if_refused: bool = False) -> FiredSchedules:
+        with self.db.transaction():
+            now = self.db.now()
+            rows = list(self.db.with_lock(self.db.schedules.filter(due_at__lte=now).order_by("due_at"))[:limit])
+            if len(rows) < limit:
+                rows += self.db.with_lock(self._can_run_waiting_tick(now))[: limit - len(rows)]
+            try:
+                with self.db.transaction():
+                    fired = self._account_for(rows)
+            except (DatabaseError, *REFUSALS) as error:
+                if not (stop_if_refused and is_refusal(error)):
+                    raise
+                self._stop(rows[0], error)
+                fired = FiredSchedules(count=1)
+            if rows:
+                failpoint("schedule.before")
+        if rows:
+            failpoint("schedule.after")
+        return fired
+
+    def _can_run_waiting_tick(self, now: datetime) -> ScheduleQuerySet:
+        is_running = Exists(self.db.tasks.live().filter(schedule_id=OuterRef("pk")))
+        is_paused = Q(paused_at__isnull=False) & (Q(resume_at__isnull=True) | Q(resume_at__gt=now))
+        is_due = Q(due_at__isnull=False, due_at__lte=now)
+        return self.db.schedules.filter(~is_due, ~is_paused, ~is_running, waiting_at__isnull=False).order_by("pk")
+
+    def _account_for(self, rows: Sequence[Schedule]) -> FiredSchedules:
+        """For locked schedules: enqueue, keep waiting, or record as skipped each due tick."""
+        if not rows:
+            return FiredSchedules()
+        now = aware(self.db.now())
+        running = set(self._live_tasks(rows).values_list("schedule_id", flat=True))
+        plans: dict[Schedule, Plan] = {}
+        for row in rows:
+            try:
+                plans[row] = plan_of(row, now, is_running=row.pk in running)
+            except (ValueError, LookupError, ArithmeticError) as error:
+                self._stop(row, error)
+        replaced = [row for row, plan in plans.items() if plan.runs and row.overlap == Overlap.CANCEL_RUNNING]
+        cancelled = self._tasks.cancel(self._live_tasks(replaced).values_list("pk", flat=True), wait=False)
+        runs = [(row, tick) for row, plan in plans.items() for tick in plan.runs]
+        answers = self._enqueue(runs, ScheduleTick.Trigger.SCHEDULE)
+        skipped = [(row, ticks) for row, plan in plans.items() for ticks in plan.skipped]
+        skipped += [
+            (row, Skipped(tick, tick, 1, SkipReason.KEY))
+            for (row, tick), answer in zip(runs, answers, strict=True)
+            if not answer.created
+        ]
+        self._record_skipped(skipped)
+        for row, plan in plans.items():
+            set_next(row, plan.next_at, plan.waiting_at)
+        self.db.schedules.bulk_update(plans, ["next_at", "due_at", "waiting_at"])
+        return FiredSchedules(
+            count=len(rows),
+            enqueued=sum(answer.created for answer in answers),
+            skipped=sum(ticks.count for _, ticks in skipped),
+            queues=frozenset(
+                task_of(row, tick).queue_name
+                for (row, tick), answer in zip(runs, answers, strict=True)
+                if answer.created and answer.status is Status.READY
+            ),
+            has_cancelled=cancelled.requested > 0,
+        )
+
+    def _live_tasks(self, rows: Iterable[Schedule]) -> TaskQuerySet:
+        return self.db.tasks.live().filter(schedule_id__in=[row.pk for row in rows])
+
+    def _enqueue(self, runs: Sequence[tuple[Schedule, datetime]], trigger: str) -> list[Enqueued]:
+        """Insert one task and one ScheduleTick per tick. A tick whose key another task has gets no ScheduleTick."""
+        tasks = [task_of(row, tick) for row, tick in runs]
+        answers = self._tasks.insert(tasks)
+        now = self.db.now()
+        self.db.ticks.bulk_create(
+            [
+                ScheduleTick(
+                    schedule=row,
+                    trigger=trigger,
+                    tick_at=stored(tick),
+                    last_at=stored(tick),
+                    task_id=answer.id,
+                    recorded_at=now,
+                )
+                for (row, tick), answer in zip(runs, answers, strict=True)
+                if answer.created
+            ]
+        )
+        return answers
+
+    def _record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
+        """Insert a ScheduleTick per range. A range with the reason of the newest one extends it."""
+        now, ticks = self.db.now(), self.db.ticks
+        newest = self._newest_ticks({row.pk for row, _ in skipped})
+        added: list[ScheduleTick] = []
+        extended: list[ScheduleTick] = []
+        for row, skip in sorted(skipped, key=lambda item: item[1].first_at):
+            last = newest.get(row.pk)
+            if last is None or last.reason != skip.reason:
+                last = ScheduleTick(schedule=row, tick_at=stored(skip.first_at), count=0, reason=skip.reason)
+                newest[row.pk] = last
+                added.append(last)
+            elif last not in added:
+                extended.append(last)
+            last.last_at, last.recorded_at = stored(skip.last_at), now
+            last.count += skip.count
+        ticks.bulk_create(added)
+        ticks.bulk_update(extended, ["last_at", "count", "recorded_at"])
+
+    def _newest_ticks(self, schedule_ids: Collection[int]) -> dict[int, ScheduleTick]:
+        """Return the newest tick of each schedule that was not started by people."""
+        ticks = self.db.ticks.filter(trigger=ScheduleTick.Trigger.SCHEDULE)
+        of_schedule = ticks.filter(schedule_id=OuterRef("pk")).order_by("-tick_at").values("pk")[:1]
+        newest = self.db.schedules.filter(pk__in=schedule_ids).annotate(newest=Subquery(of_schedule)).values("newest")
+        return {tick.schedule_id: tick for tick in ticks.filter(pk__in=newest)}
+
+    def _stop(self, row: Schedule, error: Exception) -> None:
+        """Pause a schedule that cannot be used, and take it out of the due ones."""
+        logger.error(
+            "schedule.stopped schedule=%s reason=%s", printable(row.name), printable(str(error)), exc_info=error
+        )
+        self.db.schedules.filter(pk=row.pk).update(
+            paused_at=self.db.now(),
+            paused_by="django-jobqueue",
+            pause_reason=str(error)[:255],
+            due_at=None,
+            next_at=None,
+        )
+
+    def prune(self) -> int:
+        """Delete ticks recorded more than TICKS_KEPT ago. Return how many. The newest of each schedule stays."""
+        newest = self.db.ticks.filter(schedule_id=OuterRef("schedule_id")).order_by("-tick_at").values("pk")[:1]
+        old = self.db.ticks.filter(schedule__backend=self.db.backend, recorded_at__lt=self.db.now() - TICKS_KEPT)
+        ids = old.exclude(pk=Subquery(newest)).order_by("recorded_at").values_list("pk", flat=True)[:PRUNE_BATCH]
+        return self.db.ticks.filter(pk__in=list(ids)).delete()[0]
+
+    # --- changes by people and by code
+
+    def save(self, name: str, columns: Mapping[str, Any]) -> Schedule:
+        """
+        Create a schedule or change one. The due ticks of the earlier timing are accounted for first.
+
+        A change of its timing moves the next tick: to the first one from now on, and not before `starts_at`.
+        Raises ValueError if the columns cannot be used. Locks: the schedule's row; waits for it.
+        """
+        with self.db.transaction():
+            now = self.db.now()
+            new = Schedule(backend=self.db.backend, name=name, created_at=now, updated_at=now, **columns)
+            self.db.schedules.bulk_create([new], ignore_conflicts=True)
+            row = self._lock_and_account(self.db.schedules.values_list("pk", flat=True).get(name=name))
+            is_new = row.created_at == now
+            before = [getattr(row, column) for column in TIMING_COLUMNS]
+            for column, value in columns.items():
+                setattr(row, column, value)
+            expression, policy, next_at = expression_of(row), policy_of(row), aware(row.next_at)
+            if is_new or before != [getattr(row, column) for column in TIMING_COLUMNS]:
+                starts_at = aware(row.starts_at)
+                after = max(aware(now), starts_at - RESOLUTION) if starts_at else aware(now)
+                next_at = None if row.retired_at else first_tick(expression, policy, after)
+            set_next(row, next_at, None if row.retired_at else aware(row.waiting_at))
+            row.updated_at = now
+            self.db.schedules.bulk_update([row], [*columns, "next_at", "due_at", "waiting_at", "updated_at"])
+        return row
+
+    def set_pause(self, ids: Collection[int], **columns: Any) -> int:
+        """Pause or resume schedules. Return how many. Ticks that are due before are accounted for first."""
+        with self.db.transaction():
+            rows = [self._lock_and_account(pk) for pk in sorted(ids)]
+            return self.db.schedules.filter(pk__in=[row.pk for row in rows]).update(**columns, updated_at=self.db.now())
+
+    def retire(self, ids: Collection[int]) -> int:
+        """Stop schedules that code no longer declares. Their history stays. Return how many."""
+        with self.db.transaction():
+            for pk in sorted(ids):
+                self._lock_and_account(pk)
+            now = self.db.now()
+            return self.db.schedules.filter(pk__in=ids, retired_at__isnull=True).update(
+                retired_at=now, updated_at=now, next_at=None, due_at=None, waiting_at=None
+            )
+
+    def run(self, pk: int, ticks: Sequence[datetime], trigger: str) -> list[Enqueued]:
+        """
+        Enqueue tasks for these ticks now, whatever the overlap and a pause say. Ticks that `trigger` ran are left out.
+
+        Locks: the schedule's row; waits for it.
+        """
+        with self.db.transaction():
+            row = self._lock_and_account(pk)
+            known = self.db.ticks.filter(schedule=row, trigger=trigger)
+            done = {aware(tick) for tick in known.values_list("tick_at", flat=True)} if ticks else set()
+            return self._enqueue([(row, tick) for tick in ticks if tick not in done], trigger)
+
+    def _lock_and_account(self, pk: int) -> Schedule:
+        """Lock a schedule and account for its due ticks. Raises Schedule.DoesNotExist."""
+        row = self.db.with_lock(self.db.schedules.filter(pk=pk), wait=True).get()
+        now = self.db.now()
+        while row.due_at is not None and row.due_at <= now:
+            self._account_for([row])
+            row.refresh_from_db(using=self.db.using)
+        return row
+
+
+def plan_of(row: Schedule, now: datetime, *, is_running: bool) -> Plan:
+    """Return what to do with the due ticks of a row. Raises ValueError if the row cannot be used."""
+    return make_plan(
+        expression_of(row),
+        policy_of(row),
+        now,
+        next_at=aware(row.next_at),
+        waiting_at=aware(row.waiting_at),
+        paused_until=paused_until(row),
+        is_running=is_running,
+    )
+
+
+def set_next(row: Schedule, next_at: datetime | None, waiting_at: datetime | None) -> None:
+    row.next_at, row.waiting_at = stored(next_at), stored(waiting_at)
+    row.due_at = None if next_at is None else stored(next_at + policy_of(row).delay)

@@ -1,0 +1,107 @@
+"""Between a row and its values: the expression, the policy, and the template of its tasks."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from typing import Any, Protocol, overload
+
+import msgspec
+from django.conf import settings
+from django.utils.timezone import get_default_timezone, is_naive, make_aware, make_naive
+from msgspec.structs import replace
+
+from jobqueue.records import NewTask
+from jobqueue.schedules.expressions import EPOCH, Cron, Every, Expression
+from jobqueue.schedules.planning import CatchUp, Overlap, Policy
+from jobqueue.serialization.ids import new_id
+
+EVERY = "@every "
+
+
+class ScheduleRow(Protocol):
+    """The columns of a schedule that its values come from."""
+
+    pk: int
+    backend: str
+    name: str
+    new_task: dict[str, Any]
+    expression: str
+    timezone: str
+    anchor_at: datetime | None
+    ends_at: datetime | None
+    jitter_seconds: float
+    overlap: str
+    catch_up: str
+    max_catch_up: int
+    catch_up_window_seconds: float | None
+    paused_at: datetime | None
+    resume_at: datetime | None
+
+
+def expression_of(row: ScheduleRow) -> Expression:
+    """Return the expression of a row. Raises ValueError if it is not valid."""
+    expression: Cron | Every
+    if row.expression.startswith(EVERY):
+        expression = Every(seconds=float(row.expression.removeprefix(EVERY)), anchor=aware(row.anchor_at) or EPOCH)
+    else:
+        expression = Cron(row.expression, row.timezone)
+    for problem in expression.problems():
+        raise ValueError(f"{problem}.")
+    return expression
+
+
+def expression_columns(expression: Cron | Every) -> dict[str, Any]:
+    """Return the columns that store an expression."""
+    match expression:
+        case Cron():
+            return {"expression": expression.expression, "timezone": expression.timezone, "anchor_at": None}
+        case Every():
+            seconds = f"{expression.interval.total_seconds():.6f}".rstrip("0").rstrip(".")
+            return {"expression": f"{EVERY}{seconds}", "timezone": "", "anchor_at": stored(expression.anchor)}
+
+
+def policy_of(row: ScheduleRow) -> Policy:
+    """Return the policy of a row. The delay is a fixed part of the jitter, which depends on the name only."""
+    window = row.catch_up_window_seconds
+    digest = blake2b(f"{row.backend} {row.name}".encode(), digest_size=4).digest()
+    return Policy(
+        overlap=Overlap(row.overlap),
+        catch_up=CatchUp(row.catch_up),
+        max_catch_up=row.max_catch_up,
+        catch_up_window=None if window is None else timedelta(seconds=window),
+        delay=timedelta(seconds=row.jitter_seconds) * int.from_bytes(digest) / 2**32,
+        ends_at=aware(row.ends_at),
+    )
+
+
+def task_of(row: ScheduleRow, tick: datetime) -> NewTask:
+    """Return the task of a tick, with a new id. Its options name the schedule and the tick."""
+    new_task = msgspec.convert({**row.new_task, "id": new_id()}, NewTask)
+    options = {**msgspec.json.decode(new_task.options), "schedule": row.name, "scheduled_at": tick.isoformat()}
+    return replace(new_task, schedule_id=row.pk, options=msgspec.json.encode(options).decode())
+
+
+def paused_until(row: ScheduleRow) -> datetime | None:
+    """Return the end of a pause, datetime.max if only people end it, None without one."""
+    if row.paused_at is None:
+        return None
+    return aware(row.resume_at) or datetime.max.replace(tzinfo=UTC)
+
+
+@overload
+def aware(moment: datetime) -> datetime: ...
+@overload
+def aware(moment: datetime | None) -> datetime | None: ...
+def aware(moment: datetime | None) -> datetime | None:
+    """Return a time of a row with a time zone. Without USE_TZ, rows have local times."""
+    return make_aware(moment, get_default_timezone()) if moment is not None and is_naive(moment) else moment
+
+
+@overload
+def stored(moment: datetime) -> datetime: ...
+@overload
+def stored(moment: datetime | None) -> datetime | None: ...
+def stored(moment: datetime | None) -> datetime | None:
+    """Return an aware time as rows store it."""
+    return moment if moment is None or settings.USE_TZ else make_naive(moment, get_default_timezone())

@@ -1,0 +1,363 @@
+"""Schedules, on every engine."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from jobqueue.models import Schedule, ScheduleTick
+from jobqueue.records import FiredSchedules, Status
+from jobqueue.schedules.planning import MAX_TICKS, CatchUp, Overlap, SkipReason
+from tests.engine.bench import Bench, new
+
+NO_PAUSE: dict[str, Any] = {"paused_at": None, "paused_by": "", "pause_reason": "", "resume_at": None}
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+MINUTE = timedelta(minutes=1)
+OVERLAP, PAUSED, MISSED, KEY = SkipReason
+
+
+class ScheduleBench:
+    """Schedules of an engine with a tick every minute, and a clock that moves from tick to tick."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.verbs = bench.engine.schedules
+
+    def add(self, name: str = "warm-cache", *, task: dict[str, Any] | None = None, **columns: Any) -> Schedule:
+        """Add a schedule. Its first tick is due when a minute has passed."""
+        template = msgspec.to_builtins(new(**{"queue_name": "cache"} | (task or {})))
+        anchor_at = self.bench.engine.now() + MINUTE - timedelta(seconds=1)
+        values = {"task_type": "tests.noop", "new_task": template, "expression": "@every 60", "anchor_at": anchor_at}
+        return self.verbs.save(name, values | columns)
+
+    def pass_ticks(self, count: int = 1) -> None:
+        self.bench.time_passes(60 * count)
+
+    def fire(self) -> tuple[int, int]:
+        """Return the number of enqueued and of skipped ticks."""
+        fired = self.verbs.fire()
+        return fired.enqueued, fired.skipped
+
+    def row(self, row: Schedule) -> Schedule:
+        return self.bench.engine.db.schedules.get(pk=row.pk)
+
+    def next_at(self, row: Schedule) -> datetime:
+        at = self.row(row).next_at
+        assert at is not None
+        return at
+
+    def ticks(self, row: Schedule) -> list[ScheduleTick]:
+        return list(ScheduleTick.objects.using(self.bench.engine.database).filter(schedule=row).order_by("tick_at"))
+
+    def history(self, row: Schedule) -> list[tuple[int, str]]:
+        return [(tick.count, tick.reason) for tick in self.ticks(row)]
+
+    def live(self, row: Schedule) -> list[UUID]:
+        return list(self.bench.engine.tasks.live().filter(schedule=row).order_by("pk").values_list("pk", flat=True))
+
+    def end_tasks(self, row: Schedule) -> None:
+        self.bench.engine.cancel(self.live(row))
+
+
+@pytest.fixture
+def schedules(bench: Bench) -> ScheduleBench:
+    return ScheduleBench(bench)
+
+
+def test_schedule_is_not_due_before_its_first_tick(schedules: ScheduleBench) -> None:
+    now = schedules.bench.engine.now()
+    row = schedules.add()
+
+    assert now < schedules.next_at(row) < now + MINUTE
+    assert row.due_at == row.next_at
+    assert schedules.fire() == (0, 0)
+
+
+def test_due_tick_becomes_one_task(schedules: ScheduleBench) -> None:
+    row = schedules.add(task={"priority": 3, "max_attempts": 7, "options": '{"timeout": 5}'})
+    schedules.pass_ticks()
+    tick_at = schedules.next_at(row)
+
+    fired = schedules.verbs.fire()
+
+    assert fired == FiredSchedules(count=1, enqueued=1, queues=frozenset({"cache"}))
+    (task_id,) = schedules.live(row)
+    task = schedules.bench.row(task_id)
+    assert (task.priority, task.max_attempts, task.status, task.queue_name) == (3, 7, Status.READY, "cache")
+    assert task.options == {"timeout": 5, "schedule": "warm-cache", "scheduled_at": tick_at.astimezone(UTC).isoformat()}
+    (tick,) = schedules.ticks(row)
+    assert (tick.tick_at, tick.last_at, tick.count, tick.task_id) == (tick_at, tick_at, 1, task_id)
+    assert schedules.row(row).next_at == tick_at + MINUTE
+    assert schedules.fire() == (0, 0)
+
+
+def test_tick_is_skipped_while_the_last_task_is_live(schedules: ScheduleBench) -> None:
+    row = schedules.add()
+    for expected in ((1, 0), (0, 1), (0, 1)):
+        schedules.pass_ticks()
+        assert schedules.fire() == expected
+    schedules.end_tasks(row)
+    schedules.pass_ticks()
+
+    assert schedules.fire() == (1, 0)
+    assert schedules.history(row) == [(1, ""), (2, OVERLAP), (1, "")]
+
+
+def test_one_tick_waits_for_the_running_task(schedules: ScheduleBench) -> None:
+    row = schedules.add(overlap=Overlap.QUEUE_ONE)
+    for expected in ((1, 0), (0, 0), (0, 1)):
+        schedules.pass_ticks()
+        assert schedules.fire() == expected
+    waiting_at = schedules.row(row).waiting_at
+    assert schedules.fire() == (0, 0)
+    schedules.end_tasks(row)
+
+    assert schedules.fire() == (1, 0)
+    assert schedules.fire() == (0, 0)
+    assert schedules.row(row).waiting_at is None
+    assert [tick.tick_at for tick in schedules.ticks(row) if tick.task_id][-1] == waiting_at
+
+
+def test_paused_schedule_keeps_its_waiting_tick(schedules: ScheduleBench) -> None:
+    row = schedules.add(overlap=Overlap.QUEUE_ONE)
+    for _ in range(2):
+        schedules.pass_ticks()
+        schedules.fire()
+    schedules.verbs.set_pause([row.pk], paused_at=schedules.bench.engine.now())
+    schedules.end_tasks(row)
+    assert schedules.fire() == (0, 0)
+    schedules.verbs.set_pause([row.pk], **NO_PAUSE)
+
+    assert schedules.fire() == (1, 0)
+
+
+def test_overlapping_tasks_run_if_allowed(schedules: ScheduleBench) -> None:
+    row = schedules.add(overlap=Overlap.ALLOW)
+    for _ in range(3):
+        schedules.pass_ticks()
+        assert schedules.fire() == (1, 0)
+
+    assert len(schedules.live(row)) == 3
+
+
+def test_running_task_is_cancelled_by_the_next_tick(schedules: ScheduleBench) -> None:
+    row = schedules.add(overlap=Overlap.CANCEL_RUNNING)
+    schedules.pass_ticks()
+    schedules.fire()
+    (claimed,) = schedules.bench.claim(queues=["cache"])
+    schedules.pass_ticks()
+
+    fired = schedules.verbs.fire()
+
+    assert (fired.enqueued, fired.has_cancelled) == (1, True)
+    assert schedules.bench.row(claimed.id).cancel_requested_at is not None
+    assert len(schedules.live(row)) == 2
+
+
+def test_waiting_task_is_cancelled_by_the_next_tick(schedules: ScheduleBench) -> None:
+    row = schedules.add(overlap=Overlap.CANCEL_RUNNING)
+    schedules.pass_ticks()
+    schedules.fire()
+    (first,) = schedules.live(row)
+    schedules.pass_ticks()
+    schedules.fire()
+
+    assert schedules.bench.status(first) == Status.CANCELLED
+    assert len(schedules.live(row)) == 1
+
+
+def test_last_missed_tick_runs_after_a_downtime(schedules: ScheduleBench) -> None:
+    row = schedules.add()
+    schedules.pass_ticks(5)
+    schedules.bench.time_passes(45)
+    next_at = schedules.next_at(row)
+
+    assert schedules.fire() == (1, 4)
+    assert schedules.history(row) == [(4, MISSED), (1, "")]
+    missed, last = schedules.ticks(row)
+    assert (missed.tick_at, missed.last_at) == (next_at, next_at + 3 * MINUTE)
+    assert last.tick_at == next_at + 4 * MINUTE
+
+
+def test_each_missed_tick_runs_if_asked_for(schedules: ScheduleBench) -> None:
+    row = schedules.add(overlap=Overlap.ALLOW, catch_up=CatchUp.ALL, max_catch_up=3)
+    schedules.pass_ticks(5)
+    schedules.bench.time_passes(45)
+
+    assert schedules.fire() == (3, 2)
+    assert schedules.history(row) == [(2, MISSED), (1, ""), (1, ""), (1, "")]
+
+
+def test_long_downtime_is_one_record(schedules: ScheduleBench) -> None:
+    row = schedules.add()
+    schedules.pass_ticks(MAX_TICKS * 2 + 10)
+    counts = [schedules.fire() for _ in range(4)]
+
+    assert counts == [(0, MAX_TICKS), (0, MAX_TICKS), (1, 9), (0, 0)]
+    assert schedules.history(row) == [(2 * MAX_TICKS, MISSED), (9, MISSED), (1, "")]
+
+
+def test_paused_schedule_records_its_ticks(schedules: ScheduleBench) -> None:
+    row = schedules.add()
+    schedules.verbs.set_pause([row.pk], paused_at=schedules.bench.engine.now(), paused_by="ada")
+    for _ in range(3):
+        schedules.pass_ticks()
+        assert schedules.fire() == (0, 1)
+    schedules.verbs.set_pause([row.pk], **NO_PAUSE)
+    schedules.pass_ticks()
+
+    assert schedules.fire() == (1, 0)
+    assert schedules.history(row) == [(3, PAUSED), (1, "")]
+
+
+def test_pause_ends_at_its_time(schedules: ScheduleBench) -> None:
+    row = schedules.add()
+    now = schedules.bench.engine.now()
+    schedules.verbs.set_pause([row.pk], paused_at=now, resume_at=now + 2 * MINUTE)
+    schedules.pass_ticks(3)
+
+    assert schedules.fire() == (1, 2)
+    assert schedules.history(row) == [(2, PAUSED), (1, "")]
+
+
+def test_due_tick_is_accounted_for_before_a_pause(schedules: ScheduleBench) -> None:
+    row = schedules.add()
+    schedules.pass_ticks()
+    schedules.verbs.set_pause([row.pk], paused_at=schedules.bench.engine.now())
+
+    assert schedules.history(row) == [(1, "")]
+
+
+def test_tick_whose_key_another_task_has_is_recorded(schedules: ScheduleBench) -> None:
+    schedules.bench.add(key="digest")
+    row = schedules.add(task={"key": "digest"})
+    schedules.pass_ticks()
+
+    assert schedules.fire() == (0, 1)
+    assert schedules.history(row) == [(1, KEY)]
+
+
+def test_change_of_the_expression_moves_the_next_tick(schedules: ScheduleBench) -> None:
+    row = schedules.add()
+    schedules.pass_ticks()
+    now = schedules.bench.engine.now()
+    changed = schedules.verbs.save("warm-cache", {"expression": "0 0 1 1 *", "timezone": "UTC", "anchor_at": None})
+
+    assert schedules.history(row) == [(1, "")]
+    next_at = schedules.next_at(changed).astimezone(UTC)
+    assert (changed.pk, next_at) == (row.pk, datetime(now.astimezone(UTC).year + 1, 1, 1, tzinfo=UTC))
+
+
+def test_change_of_the_task_does_not_move_the_next_tick(schedules: ScheduleBench) -> None:
+    row = schedules.add()
+    changed = schedules.verbs.save("warm-cache", {"overlap": Overlap.ALLOW})
+
+    assert (changed.next_at, changed.overlap) == (row.next_at, Overlap.ALLOW)
+
+
+def test_schedule_starts_and_ends(schedules: ScheduleBench) -> None:
+    now = schedules.bench.engine.now()
+    row = schedules.add(starts_at=now + 3 * MINUTE, ends_at=now + 5 * MINUTE, overlap=Overlap.ALLOW)
+    fired = []
+    for _ in range(7):
+        schedules.pass_ticks()
+        fired.append(schedules.fire())
+
+    assert fired == [(0, 0)] * 3 + [(1, 0)] * 2 + [(0, 0)] * 2
+    assert (schedules.row(row).next_at, schedules.row(row).due_at) == (None, None)
+
+
+def test_retired_schedule_never_fires_and_keeps_its_history(schedules: ScheduleBench) -> None:
+    row = schedules.add()
+    schedules.pass_ticks()
+    assert schedules.verbs.retire([row.pk]) == 1
+    schedules.pass_ticks(3)
+
+    assert schedules.fire() == (0, 0)
+    assert schedules.history(row) == [(1, "")]
+    revived = schedules.verbs.save("warm-cache", {"retired_at": None})
+    assert schedules.next_at(revived) > schedules.bench.engine.now()
+
+
+def test_run_now_and_backfill_enqueue_whatever_the_state(schedules: ScheduleBench) -> None:
+    row = schedules.add()
+    schedules.verbs.set_pause([row.pk], paused_at=schedules.bench.engine.now())
+    days = [datetime(2026, 3, day, tzinfo=UTC) for day in (1, 2)]
+
+    for _ in range(2):  # a repeated backfill adds nothing
+        schedules.verbs.run(row.pk, days, ScheduleTick.Trigger.BACKFILL)
+    schedules.verbs.run(row.pk, [schedules.bench.engine.now()], ScheduleTick.Trigger.MANUAL)
+
+    assert len(schedules.live(row)) == 3
+    assert [tick.trigger for tick in schedules.ticks(row)] == ["backfill", "backfill", "manual"]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"expression": "61 * * * *", "timezone": "UTC"},
+        {"expression": "0 0 * * *", "timezone": "Atlantis/Poseidonis"},
+        {"new_task": {"task_type": 5}},
+        {"new_task": {}},
+        {"overlap": "sometimes"},
+    ],
+)
+def test_schedule_that_cannot_be_used_stops_alone(schedules: ScheduleBench, columns: dict[str, Any]) -> None:
+    broken, sound = schedules.add("broken"), schedules.add("sound")
+    schedules.bench.engine.db.schedules.filter(pk=broken.pk).update(**columns)
+    schedules.pass_ticks()
+
+    assert schedules.fire() == (1, 0)
+    assert schedules.history(sound) == [(1, "")]
+    row = schedules.row(broken)
+    assert (row.due_at, row.paused_by) == (None, "django-jobqueue")
+    assert row.pause_reason
+    assert schedules.fire() == (0, 0)
+
+
+def test_schedule_whose_values_the_database_refuses_stops_alone(schedules: ScheduleBench) -> None:
+    broken, sound = schedules.add("broken", task={"queue_name": "q" * 5000}), schedules.add("sound")
+    schedules.pass_ticks()
+    schedules.fire()
+
+    if schedules.bench.engine.database == "sqlite":  # it stores texts of any length
+        return
+    assert schedules.history(sound) == [(1, "")]
+    assert schedules.row(broken).paused_by == "django-jobqueue"
+    assert schedules.history(broken) == []
+
+
+def test_many_due_schedules_are_enqueued_in_batches(schedules: ScheduleBench) -> None:
+    for number in range(5):
+        schedules.add(f"schedule-{number}")
+    schedules.pass_ticks()
+
+    assert [schedules.verbs.fire(limit=2).enqueued for _ in range(4)] == [2, 2, 1, 0]
+
+
+def test_jitter_delays_by_a_fixed_part(schedules: ScheduleBench) -> None:
+    first, second = (schedules.add(name, jitter_seconds=20.0) for name in ("a", "b"))
+    delays = [row.due_at - row.next_at for row in (first, second) if row.due_at and row.next_at]
+
+    assert len({*delays}) == 2
+    assert all(timedelta(0) <= delay < timedelta(seconds=20) for delay in delays)
+    assert schedules.verbs.save("a", {"jitter_seconds": 20.0}).due_at == first.due_at
+
+
+def test_old_ticks_are_deleted_but_for_the_newest(schedules: ScheduleBench) -> None:
+    row = schedules.add(overlap=Overlap.ALLOW)
+    for _ in range(3):
+        schedules.pass_ticks()
+        schedules.fire()
+    assert schedules.verbs.prune() == 0
+    newest = schedules.ticks(row)[-1]
+    schedules.bench.time_passes(91 * 86_400)
+
+    assert schedules.verbs.prune() == 2
+    assert [tick.pk for tick in schedules.ticks(row)] == [newest.pk]
