@@ -14,7 +14,7 @@ import factory
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 
-from jobqueue.models import Executor, InboxMessage, Queue, Task
+from jobqueue.models import Executor, InboxMessage, Queue, Schedule, ScheduleTick, Task
 from jobqueue.serialization.ids import new_id
 
 Row = TypeVar("Row")
@@ -139,6 +139,49 @@ class MessageFactory(UsingFactory[InboxMessage]):
 
     sent_at = factory.LazyFunction(lambda: ago(5))
     body = factory.LazyFunction(lambda: {"text": "hello"})
+
+
+class ScheduleFactory(UsingFactory[Schedule]):
+    """A schedule that people created. `declared` makes it one of the code, `retired` one that code no longer has."""
+
+    class Meta:
+        model = Schedule
+
+    class Params:
+        declared = factory.Trait(declared_at="shop/tasks.py:42")
+        paused = factory.Trait(paused_at=factory.LazyFunction(lambda: ago(600)), paused_by="anna")
+        retired = factory.Trait(
+            declared=True, retired_at=factory.LazyFunction(lambda: ago(600)), due_at=None, next_at=None
+        )
+
+    backend = "default"
+    name = factory.Sequence(lambda n: f"report-{n + 1}")
+    task_type = "tests.tasks.add"
+    new_task = factory.LazyAttribute(lambda row: template_of(row.task_type))
+    expression = "0 8 * * 1-5"
+    timezone = "Europe/Berlin"
+    next_at = factory.LazyFunction(lambda: now() + timedelta(hours=2))
+    due_at = factory.SelfAttribute("next_at")
+    created_at = updated_at = factory.LazyFunction(lambda: ago(86_400))
+
+
+class TickFactory(UsingFactory[ScheduleTick]):
+    """A tick that became a task; with a `reason`, one that was skipped."""
+
+    class Meta:
+        model = ScheduleTick
+
+    tick_at = factory.LazyFunction(lambda: ago(60))
+    last_at = recorded_at = factory.SelfAttribute("tick_at")
+    task_id = factory.LazyAttribute(lambda tick: None if tick.reason else new_id())
+
+
+def template_of(task_type: str, **columns: Any) -> dict[str, Any]:
+    """Return a NewTask as the column `new_task` of a schedule."""
+    values = {
+        "task_type": task_type, "queue_name": "default", "priority": 0, "args": "[1]", "kwargs": "{}", "options": "{}",
+    }  # fmt: skip
+    return values | columns
 
 
 def make_user(*permissions: str, is_superuser: bool = False) -> Any:

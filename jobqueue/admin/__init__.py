@@ -2,7 +2,7 @@
 The queue in Django's admin. Rows are read-only, and actions call the API.
 
 `tasks` is the task list with its bulk actions, on the fast change list of `task_list` and `filters`. `task_page` is one
-task. `queues` and `executors` are the other pages, `base` has what all of them need.
+task. `schedules`, `queues` and `executors` are the other pages, `base` has what all of them need.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ def register() -> None:
 
     from jobqueue.admin.executors import ExecutorAdmin
     from jobqueue.admin.queues import QueueAdmin
+    from jobqueue.admin.schedules import ScheduleAdmin
     from jobqueue.admin.tasks import TaskAdmin
-    from jobqueue.models import Executor, Queue, Task
+    from jobqueue.models import Executor, Queue, Schedule, Task
 
     admin.site.register(Task, TaskAdmin)
     admin.site.register(Executor, ExecutorAdmin)
     admin.site.register(Queue, QueueAdmin)
+    admin.site.register(Schedule, ScheduleAdmin)
 
 
 try:

@@ -19,8 +19,8 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from jobqueue import registry
 from jobqueue.admin.queues import FORMS
-from jobqueue.models import Executor, InboxMessage, Queue, Task
-from tests.factories import ExecutorFactory, MessageFactory, QueueFactory, TaskFactory
+from jobqueue.models import Executor, InboxMessage, Queue, Schedule, Task
+from tests.factories import ExecutorFactory, MessageFactory, QueueFactory, ScheduleFactory, TaskFactory
 from tests.http import person
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,8 @@ pytestmark = pytest.mark.slow
 PACKAGE = Path(__file__).parents[2] / "jobqueue"
 FILES = sorted(PACKAGE.rglob("*.py"))
 OPEN_TO_ALL = {"jobqueue:health", "jobqueue:live", "jobqueue:ready", "jobqueue:openapi"}  # to be read, by anybody
-ROWS = (Task, InboxMessage, Executor, Queue)
+ROWS = (Task, InboxMessage, Executor, Queue, Schedule)
+VIEWING = ("view_task", "view_executor", "view_queue", "view_schedule")
 PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>")
 
 
@@ -60,6 +61,7 @@ def keys(db: None) -> dict[str, Any]:
         "task_id": task.pk,
         "executor": ExecutorFactory.create().pk,
         "queue": QueueFactory.create(paused=True).pk,
+        "schedule": ScheduleFactory.create().pk,
     }
 
 
@@ -80,7 +82,7 @@ def member(*permissions: str, **options: bool) -> Client:
 def test_addresses_are_found() -> None:
     assert {"admin:jobqueue_task_cancel", "admin:jobqueue_task_requeue", "admin:jobqueue_task_send"} <= set(IN_ADMIN)
     assert {"jobqueue:submit", "jobqueue:cancel", "jobqueue:messages"} <= set(OVER_HTTP)
-    assert {model for model in ROWS if admin.site.is_registered(model)} == {Task, Executor, Queue}
+    assert {model for model in ROWS if admin.site.is_registered(model)} == {Task, Executor, Queue, Schedule}
 
 
 @pytest.mark.parametrize("name", IN_ADMIN)
@@ -91,7 +93,7 @@ def test_pages_of_the_admin_need_login_permission_and_token(client: Client, keys
         assert (response.status_code, response.url.partition("?")[0]) == (302, "/admin/login/")
         refusals = (403,) if method == "post" else (403, 405)
         assert getattr(member(), method)(path).status_code in refusals
-        getattr(member("view_task", "view_executor", "view_queue", "view_payload"), method)(path, {"body": "1"})
+        getattr(member(*VIEWING, "view_payload"), method)(path, {"body": "1"})
         response = getattr(member(is_superuser=True, checks_csrf=True), method)(path, {"body": "1"})
         assert method == "get" or response.status_code == 403
     assert stored() == before
@@ -135,7 +137,7 @@ SHOWN = ("changelist", "add", "history", "delete", "change")  # pages of Django'
 
 
 def test_every_action_of_the_admin_is_tried() -> None:
-    registered: dict[Any, Any] = {model: admin.site._registry[model] for model in (Task, Executor, Queue)}
+    registered: dict[Any, Any] = {model: admin.site._registry[model] for model in (Task, Executor, Queue, Schedule)}
     actions = {name for one in registered.values() for name in one.actions or ()}
     views = {name.rpartition("_")[2] for name in IN_ADMIN} - {*SHOWN}
     assert actions | views | {*FORMS} == REQUESTS.keys()
@@ -157,8 +159,7 @@ def test_action_needs_its_permission_login_post_and_token(
     assert stored() == before
 
     # Without this, the test would prove nothing.
-    looking = ("view_task", "view_executor", "view_queue")
-    assert action.done_by(member(*looking, action.permission), keys).status_code == 302
+    assert action.done_by(member(*VIEWING, action.permission), keys).status_code == 302
     assert stored() != before
 
 
