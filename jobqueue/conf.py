@@ -43,6 +43,7 @@ Retention = Annotated[
     dict[Final, KeepFor | None],
     described("a dict of SUCCESSFUL, CANCELLED or FAILED and seconds or a timedelta, a century at most, or None"),
 ]
+TickRetention = Annotated[KeepFor | None, described("seconds or a timedelta, a century at most, or None")]
 SECRETS = (
     "*password* *passwd* *secret* *token* *api_key* *apikey* *authorization* *cookie* *credential* *private_key* *pwd* "
     "*signature*"
@@ -69,6 +70,7 @@ class Options:
     max_executor_losses: MaxAttempts = 3  # lost executors after which a task is FAILED
     max_payload_bytes: Annotated[int, between(64, 256 * 1_048_576, "a whole number")] = 1_048_576
     retention: Retention = field(default_factory=default_retention)  # None keeps, 0 deletes at once
+    tick_retention: TickRetention = 90 * DAY_SECONDS  # of schedules; None keeps
     notify: Flag = True  # LISTEN/NOTIFY saves waiting for the next poll
     redact: Annotated[tuple[str, ...], described("a list of argument paths")] = tuple(SECRETS.split())  # shown masked
     http_tokens: tuple[Token, ...] = ()  # programs that may submit tasks over HTTP

@@ -26,7 +26,7 @@ SWEEP_GAP_SECONDS = 0.02  # from a notification of a message to its sweep, which
 DECLARE_SECONDS = 30.0  # between two looks whether other code has written its schedules
 FIRE_SECONDS = 0.5  # between two looks at ticks that wait for a running task
 PRUNE_SECONDS = 30.0
-PRUNE_BATCH = 1000  # of each status
+PRUNE_BATCH = 1000  # of each status, and of ticks
 PRUNE_GAP_SECONDS = 0.1  # after a full batch: one executor deletes what all executors have ended
 AGGREGATE_SECONDS = 5.0
 RESCUE_BATCH = 100
@@ -95,9 +95,8 @@ class Maintenance:
             self._sweep_at, self._swept_at = NEVER, now
             changed += self._engine.sweep()
         if now >= self._prune_at:
-            is_full = self._engine.prune(PRUNE_BATCH) >= PRUNE_BATCH
-            self._prune_at = now + (PRUNE_GAP_SECONDS if is_full else PRUNE_SECONDS)
-            self._engine.schedules.prune()
+            counts = self._engine.prune(PRUNE_BATCH), self._engine.schedules.prune(PRUNE_BATCH)
+            self._prune_at = now + (PRUNE_GAP_SECONDS if max(counts) >= PRUNE_BATCH else PRUNE_SECONDS)
         if now >= self._aggregate_at:
             is_full = self._engine.aggregate_counters() >= AGGREGATE_BATCH
             self._aggregate_at = now + (0.0 if is_full else AGGREGATE_SECONDS)

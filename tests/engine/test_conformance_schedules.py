@@ -352,12 +352,26 @@ def test_jitter_delays_by_a_fixed_part(schedules: ScheduleBench) -> None:
 
 def test_old_ticks_are_deleted_but_for_the_newest(schedules: ScheduleBench) -> None:
     row = schedules.add(overlap=Overlap.ALLOW)
-    for _ in range(3):
+    schedules.verbs.run(row.pk, [schedules.bench.engine.now()], ScheduleTick.Trigger.MANUAL)
+    for _ in range(4):
         schedules.pass_ticks()
         schedules.fire()
     assert schedules.verbs.prune() == 0
-    newest = schedules.ticks(row)[-1]
+    manual, *_, newest = schedules.ticks(row)
     schedules.bench.time_passes(91 * 86_400)
 
-    assert schedules.verbs.prune() == 2
-    assert [tick.pk for tick in schedules.ticks(row)] == [newest.pk]
+    assert [schedules.verbs.prune(limit=2) for _ in range(3)] == [2, 1, 0]
+    assert [tick.pk for tick in schedules.ticks(row)] == [manual.pk, newest.pk]
+
+
+def test_retention_of_ticks_is_an_option(schedules: ScheduleBench) -> None:
+    row = schedules.add(overlap=Overlap.ALLOW)
+    for _ in range(2):
+        schedules.pass_ticks()
+        schedules.fire()
+    schedules.bench.time_passes(1000 * 86_400)
+
+    assert ScheduleBench(schedules.bench.with_options(tick_retention=None)).verbs.prune() == 0
+    assert ScheduleBench(schedules.bench.with_options(tick_retention=1001 * 86_400.0)).verbs.prune() == 0
+    assert ScheduleBench(schedules.bench.with_options(tick_retention=0.0)).verbs.prune() == 1
+    assert len(schedules.ticks(row)) == 1

@@ -36,24 +36,29 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("pruned", "gap_seconds"), [(PRUNE_BATCH, PRUNE_GAP_SECONDS), (PRUNE_BATCH - 1, PRUNE_SECONDS)]
+    ("tasks", "ticks", "gap_seconds"),
+    [
+        (PRUNE_BATCH, 0, PRUNE_GAP_SECONDS),
+        (0, PRUNE_BATCH, PRUNE_GAP_SECONDS),
+        (PRUNE_BATCH - 1, PRUNE_BATCH - 1, PRUNE_SECONDS),
+    ],
 )
 def test_prune_continues_soon_after_a_full_batch(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, pruned: int, gap_seconds: float
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, tasks: int, ticks: int, gap_seconds: float
 ) -> None:
     pruned_at: list[float] = []
 
     def prune(limit: int) -> int:
         assert limit == PRUNE_BATCH
         pruned_at.append(clock.now)
-        return pruned
+        return tasks
 
     engine: Any = SimpleNamespace(
         alias="default",
         prune=prune,
         aggregate_counters=lambda: 0,
         pending_maintenance=lambda executor_id: NOTHING,
-        schedules=SimpleNamespace(prune=lambda: 0),
+        schedules=SimpleNamespace(prune=lambda limit: ticks),
     )
     monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
     heart: Any = SimpleNamespace(has_unknown_claims=False)

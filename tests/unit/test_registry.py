@@ -83,6 +83,7 @@ def test_valid_settings_have_no_problems() -> None:
         ({"RETENTION": {"FAILED": float("nan")}}, ["jobqueue.E004"]),
         ({"RETENTION": {"FAILED": 10**12}}, ["jobqueue.E004"]),
         ({"RETENTION": {"FAILED": -1}}, ["jobqueue.E004"]),
+        ({"TICK_RETENTION": -1}, ["jobqueue.E004"]),
     ],
 )
 def test_wrong_options_are_check_errors(options: dict[str, Any], ids: list[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from django.db import DatabaseError
 from django.db.models import Exists, OuterRef, Q, Subquery
 
+from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable.commit import REFUSALS, is_refusal
 from jobqueue.engine.portable.database import Database, Part
 from jobqueue.engine.portable.tasks import Tasks
@@ -24,14 +25,10 @@ from jobqueue.schedules.rows import aware, expression_of, paused_until, policy_o
 logger = logging.getLogger(__name__)
 
 FIRE_BATCH = 500  # schedules in one transaction
-PRUNE_BATCH = 1000
-TICKS_KEPT = timedelta(days=90)
 RESOLUTION = timedelta(microseconds=1)  # of the database's times
 # A change of one of these moves the next tick.
 TIMING_COLUMNS = ("expression", "timezone", "anchor_at", "starts_at", "ends_at", "retired_at")
 NO_PAUSE: Mapping[str, Any] = {"paused_at": None, "paused_by": "", "pause_reason": "", "resume_at": None}
-# A change of these moves the next tick.
-TIMING_COLUMNS = ("expression", "timezone", "anchor_at", "starts_at", "ends_at", "retired_at")
 
 
 class Schedules(Part):
@@ -188,12 +185,23 @@ class Schedules(Part):
             next_at=None,
         )
 
-    def prune(self) -> int:
-        """Delete ticks recorded more than TICKS_KEPT ago. Return how many. The newest of each schedule stays."""
-        newest = self.db.ticks.filter(schedule_id=OuterRef("schedule_id")).order_by("-tick_at").values("pk")[:1]
-        old = self.db.ticks.filter(schedule__backend=self.db.backend, recorded_at__lt=self.db.now() - TICKS_KEPT)
-        ids = old.exclude(pk=Subquery(newest)).order_by("recorded_at").values_list("pk", flat=True)[:PRUNE_BATCH]
-        return self.db.ticks.filter(pk__in=list(ids)).delete()[0]
+    def prune(self, limit: int = 1000) -> int:
+        """
+        Delete ticks that were recorded before TICK_RETENTION, the oldest first. Return how many.
+
+        The newest of each schedule and trigger stays. Locks: the rows FOR UPDATE, skipping locked ones.
+        """
+        kept_seconds = self.db.options.tick_retention
+        if kept_seconds is None:
+            return 0
+        newer = self.db.ticks.filter(
+            schedule_id=OuterRef("schedule_id"), trigger=OuterRef("trigger"), tick_at__gt=OuterRef("tick_at")
+        )
+        old = self.db.ticks.filter(schedule__backend=self.db.backend, recorded_at__lte=now_plus(-kept_seconds))
+        rows = old.filter(Exists(newer)).order_by("recorded_at").only("pk")
+        with self.db.transaction():
+            ids = [row.pk for row in self.db.with_lock(rows, no_key=False)[:limit]]
+            return self.db.ticks.filter(pk__in=ids)._raw_delete(self.db.using) if ids else 0
 
     # --- changes by people and by code
 
