@@ -12,8 +12,10 @@ from typing import Any, ParamSpec, cast
 import msgspec
 
 from jobqueue.conf import seconds
+from jobqueue.exceptions import InvalidArguments
 from jobqueue.function import FunctionTask
-from jobqueue.schedules.expressions import Cron, Every
+from jobqueue.records import NewTask
+from jobqueue.schedules.expressions import MAX_INTERVAL, Cron, Every, Problem, moment_problems
 from jobqueue.schedules.planning import MAX_TICKS, CatchUp, Overlap
 from jobqueue.schedules.rows import expression_columns, stored
 from jobqueue.serialization.text import is_text
@@ -52,15 +54,9 @@ class Declaration:
 
     def columns(self) -> dict[str, Any]:
         """Return the columns of the row. Raises ValueError, TypeError, InvalidTask or InvalidArguments."""
-        task = self.task.using(**self.task_options)
-        backend = task.get_backend()
-        template = getattr(backend, "template", None)
-        if template is None:
-            raise ValueError(f"the backend {task.backend!r} of its task is not a JobQueueBackend")
-        new_task = template(task, self.args, self.kwargs)
         return {
             "task_type": self.task.task_type,
-            "new_task": msgspec.json.decode(msgspec.json.encode(new_task)),
+            "new_task": msgspec.json.decode(msgspec.json.encode(self._template(self.task_options))),
             **expression_columns(self.expression),
             "starts_at": stored(self.starts_at),
             "ends_at": stored(self.ends_at),
@@ -73,56 +69,80 @@ class Declaration:
             "retired_at": None,
         }
 
-    def problems(self) -> Iterator[str]:
-        """Yield what is wrong with it, as sentences."""
+    def _template(self, task_options: Mapping[str, Any]) -> NewTask:
+        task = self.task.using(**task_options)
+        template = getattr(task.get_backend(), "template", None)
+        if template is None:
+            raise ValueError(f"the backend {task.backend!r} of its task is not a JobQueueBackend")
+        return cast(NewTask, template(task, self.args, self.kwargs))
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with it. A problem's field is a field of this class, its expression or its task."""
         # Any: a type checker may not have checked the caller.
         task, expression = cast("tuple[Any, Any]", (self.task, self.expression))
         if not is_text(self.name, MAX_NAME):
-            yield f"its name must be a text of 1 to {MAX_NAME} characters, not {self.name!r:.300}"
-        if not isinstance(task, FunctionTask):
-            yield f"its task must be declared with jobqueue.task or as an actor, not {task!r:.200}"
-            return
+            yield Problem("name", f"its name must be a text of 1 to {MAX_NAME} characters, not {self.name!r:.300}")
         if not isinstance(expression, Cron | Every):
-            yield f"it needs a Cron or an Every, not {expression!r:.200}"
-            return
-        if found := [*expression.problems(), *self._option_problems()]:
-            yield from found
-            return
-        try:
-            self.columns()
-        except Exception as error:  # noqa: BLE001 - whatever a wrong value raises is the problem
-            yield str(error).removesuffix(".")
+            yield Problem("expression", f"it needs a Cron or an Every, not {expression!r:.200}")
+        else:
+            yield from expression.problems()
+        yield from self._option_problems()
+        if isinstance(task, FunctionTask):
+            yield from self._task_problems()
+        else:
+            yield Problem("task", f"its task must be declared with jobqueue.task or as an actor, not {task!r:.200}")
 
-    def _option_problems(self) -> Iterator[str]:
+    def _option_problems(self) -> Iterator[Problem]:
         yield from _choice_problems("overlap", self.overlap, Overlap)
         yield from _choice_problems("catch_up", self.catch_up, CatchUp)
         if self.catch_up == CatchUp.ALL and self.overlap != Overlap.ALLOW:
-            yield "catch_up='all' needs overlap='allow': the missed ticks run side by side"
+            yield Problem("catch_up", "catch_up='all' needs overlap='allow': the missed ticks run side by side")
         if not isinstance(self.max_catch_up, int) or not 1 <= self.max_catch_up <= MAX_CATCH_UP:
-            yield f"max_catch_up must be a whole number from 1 to {MAX_CATCH_UP}, not {self.max_catch_up!r:.100}"
+            text = f"max_catch_up must be a whole number from 1 to {MAX_CATCH_UP}, not {self.max_catch_up!r:.100}"
+            yield Problem("max_catch_up", text)
         yield from _duration_problems("jitter", self.jitter, MAX_JITTER)
-        yield from _duration_problems("catch_up_window", self.catch_up_window, timedelta.max)
-        for name in ("starts_at", "ends_at"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
-                yield f"{name} must be a datetime with a time zone, not {value!r:.100}"
+        yield from _duration_problems("catch_up_window", self.catch_up_window, MAX_INTERVAL)
+        wrong = [*moment_problems("starts_at", self.starts_at), *moment_problems("ends_at", self.ends_at)]
+        yield from wrong
+        if not wrong and self.starts_at and self.ends_at and self.ends_at < self.starts_at:
+            yield Problem("ends_at", f"ends_at must not be earlier than starts_at, {self.starts_at}")
+
+    def _task_problems(self) -> Iterator[Problem]:
+        """Try each option of the task alone, and the arguments without the options that are wrong."""
         if self.task.run_after is not None or "run_after" in self.task_options:
-            yield "its task must have no run_after: the expression says when it runs"
+            yield Problem("run_after", "its task must have no run_after: the expression says when it runs")
         if isinstance(self.task_options.get("expires", self.task.expires), datetime):
-            yield "expires of its task must be a timedelta: a datetime would expire all later tasks"
+            yield Problem("expires", "expires of its task must be a timedelta: a datetime would expire all later tasks")
+        usable: dict[str, Any] = {}
+        for option, value in self.task_options.items():
+            try:
+                self.task.using(**{option: value})
+            except Exception as error:  # noqa: BLE001 - whatever a wrong value raises is the problem
+                yield Problem(option, str(error).removesuffix("."))
+            else:
+                usable[option] = value
+        try:
+            self._template(usable)
+        except InvalidArguments as error:
+            yield Problem("args", str(error).removesuffix("."))
+        except Exception as error:  # noqa: BLE001
+            yield Problem("task", str(error).removesuffix("."))
 
 
-def _choice_problems(name: str, value: Any, choices: type[Overlap] | type[CatchUp]) -> Iterator[str]:
+def _choice_problems(name: str, value: Any, choices: type[Overlap] | type[CatchUp]) -> Iterator[Problem]:
     if value not in [*choices]:
-        yield f"{name} must be one of {', '.join(repr(str(choice)) for choice in choices)}, not {value!r:.100}"
+        known = ", ".join(repr(str(choice)) for choice in choices)
+        yield Problem(name, f"{name} must be one of {known}, not {value!r:.100}")
 
 
-def _duration_problems(name: str, value: Any, at_most: timedelta) -> Iterator[str]:
+def _duration_problems(name: str, value: Any, at_most: timedelta) -> Iterator[Problem]:
     if value is None:
         return
     is_number = isinstance(value, int | float | timedelta) and not isinstance(value, bool)
-    if not is_number or not 0 <= (seconds(value) or 0.0) <= at_most.total_seconds():
-        yield f"{name} must be seconds or a timedelta from 0 to {at_most}, not {value!r:.100}"
+    most = at_most.total_seconds()
+    if not is_number or not 0 <= (seconds(value) or 0.0) <= most:
+        text = f"{name} must be seconds or a timedelta, from 0 to {most:,.0f} seconds, not {value!r:.100}"
+        yield Problem(name, text)
 
 
 declared: list[Declaration] = []

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -37,21 +37,45 @@ ALIASES: Final = {
 FIELDS: Final = "minute hour day-of-month month day-of-week, with an optional field for seconds in front"
 UNITS: Final = ((86400, "day"), (3600, "hour"), (60, "minute"))
 SECOND: Final = timedelta(seconds=1)
+MAX_EXPRESSION: Final = 255  # characters
+EARLIEST_YEAR: Final = 1970
+LATEST_YEAR: Final = 9000  # later times, in another time zone, could be outside of Python's calendar
 # Two changes of a clock lie further apart than this.
 MAX_STEP: Final = timedelta(days=7)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with a value, as a sentence without a period. field: the name of the value."""
+
+    field: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class Expression(Protocol):
     """What `Cron` and `Every` have in common."""
 
-    def problems(self) -> Iterator[str]:
-        """Yield what is wrong with it, as sentences. Nothing where it can be used."""
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with it. Nothing where it can be used."""
 
     def next_after(self, moment: datetime) -> datetime | None:
         """Return the first tick after an aware moment, in UTC. None if there is none within 50 years."""
 
     def describe(self) -> str:
         """Return it in words."""
+
+
+def moment_problems(name: str, value: Any) -> Iterator[Problem]:
+    """Yield what is wrong with a time of a schedule. None is valid."""
+    if value is None:
+        return
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        yield Problem(name, f"{name} must be a datetime with a time zone, not {value!r:.100}")
+    elif not EARLIEST_YEAR <= value.year <= LATEST_YEAR:
+        yield Problem(name, f"{name} must lie between the years {EARLIEST_YEAR} and {LATEST_YEAR}, not {value!s:.100}")
 
 
 def upcoming(expression: Expression, after: datetime, count: int) -> list[datetime]:
@@ -79,19 +103,26 @@ class Cron:
     expression: str
     timezone: str = field(default_factory=lambda: settings.TIME_ZONE)
 
-    def problems(self) -> Iterator[str]:
-        if self.expression.startswith("@") and self.expression.lower() not in ALIASES:
-            yield f"{self.expression!r:.100} is not one of {', '.join(ALIASES)}"
-        elif len(self._fields) not in (5, 6):
-            yield f"{self.expression!r:.100} has {len(self._fields)} fields; expected {FIELDS}"
-        else:
-            try:
-                CronSim(" ".join(self._fields), EPOCH.replace(tzinfo=None))
-            except CronSimError as error:
-                name = str(error).removeprefix("Bad ").lower()
-                yield f"the {name} of {self.expression!r:.100} is not valid; expected {FIELDS}"
+    def problems(self) -> Iterator[Problem]:
+        if problem := self._expression_problem():
+            yield Problem("expression", problem)
         if not _is_zone(self.timezone):
-            yield f"{self.timezone!r:.100} is not the name of a time zone, such as 'Europe/Berlin'"
+            yield Problem("timezone", f"{self.timezone!r:.100} is not the name of a time zone, such as 'Europe/Berlin'")
+
+    def _expression_problem(self) -> str | None:
+        shown = f"{self.expression!r:.100}"
+        if len(self.expression) > MAX_EXPRESSION:
+            return f"{shown} has more than {MAX_EXPRESSION} characters"
+        if self.expression.startswith("@") and self.expression.lower() not in ALIASES:
+            return f"{shown} is not one of {', '.join(ALIASES)}"
+        if len(self._fields) not in (5, 6):
+            return f"{shown} has {len(self._fields)} fields; expected {FIELDS}"
+        try:
+            CronSim(" ".join(self._fields), EPOCH.replace(tzinfo=None))
+        except CronSimError as error:
+            name = str(error).removeprefix("Bad ").lower()
+            return f"the {name} of {shown} is not valid; expected {FIELDS}"
+        return None
 
     def next_after(self, moment: datetime) -> datetime | None:
         """Return the first tick after an aware moment, in UTC. None if there is none within 50 years."""
@@ -160,11 +191,10 @@ class Every:
         object.__setattr__(self, "interval", timedelta(**units) if interval is None else interval)
         object.__setattr__(self, "anchor", anchor)
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[Problem]:
         if not MIN_INTERVAL <= self.interval <= MAX_INTERVAL:
-            yield f"an interval must be between a second and ten years, not {self.interval}"
-        if self.anchor.tzinfo is None:
-            yield f"anchor must have a time zone, not {self.anchor!r}"
+            yield Problem("interval", f"an interval must be between a second and ten years, not {self.interval}")
+        yield from moment_problems("anchor", self.anchor)
 
     def next_after(self, moment: datetime) -> datetime | None:
         """Return the first tick after an aware moment, in UTC."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
@@ -134,6 +134,26 @@ def test_mistake_in_a_declaration_is_a_check_with_file_and_line(declare: Callabl
     assert "tests/executor/test_schedules.py:" in message.msg
     synchronize()
     assert names() == []
+
+
+def test_all_mistakes_of_a_declaration_are_found_at_once() -> None:
+    schedule(
+        "",
+        tasks.add,
+        Cron("61 * * * *", timezone="Mars"),
+        overlap="maybe",
+        max_catch_up=0,
+        catch_up_window=timedelta(days=9999),
+        starts_at=datetime(2026, 1, 2, tzinfo=UTC),
+        ends_at=datetime(2026, 1, 1, tzinfo=UTC),
+        priority=1000,
+        timeout=-1,
+    )
+
+    assert [problem.field for problem in declarations.declared[0].problems()] == [
+        "name", "expression", "timezone", "overlap", "max_catch_up", "catch_up_window", "ends_at", "priority",
+        "timeout", "args",
+    ]  # fmt: skip
 
 
 def test_two_schedules_of_one_name_are_an_error_and_the_first_one_runs() -> None:

@@ -169,25 +169,28 @@ def test_interval_is_anchored_whatever_moment_is_asked_from() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "problem"),
+    ("expression", "field", "problem"),
     [
-        (Cron("61 * * * *", "UTC"), "the minute of '61 * * * *' is not valid"),
-        (Cron("0 25 * * *", "UTC"), "the hour of '0 25 * * *' is not valid"),
-        (Cron("0 0 30 2 *", "UTC"), "the day-of-month of '0 0 30 2 *' is not valid"),
-        (Cron("0 0 * * someday", "UTC"), "the day-of-week of '0 0 * * someday' is not valid"),
-        (Cron("0 0 * *", "UTC"), "'0 0 * *' has 4 fields"),
-        (Cron("", "UTC"), "'' has 0 fields"),
-        (Cron("@reboot", "UTC"), "'@reboot' is not one of @yearly"),
-        (Cron("0 0 * * *", "Berlin"), "'Berlin' is not the name of a time zone"),
-        (Cron("0 0 * * *", "../etc/passwd"), "'../etc/passwd' is not the name of a time zone"),
-        (Every(seconds=0.5), "an interval must be between a second and ten years"),
-        (Every(minutes=1, anchor=datetime(2024, 1, 1)), "anchor must have a time zone"),
+        (Cron("61 * * * *", "UTC"), "expression", "the minute of '61 * * * *' is not valid"),
+        (Cron("0 25 * * *", "UTC"), "expression", "the hour of '0 25 * * *' is not valid"),
+        (Cron("0 0 30 2 *", "UTC"), "expression", "the day-of-month of '0 0 30 2 *' is not valid"),
+        (Cron("0 0 * * someday", "UTC"), "expression", "the day-of-week of '0 0 * * someday' is not valid"),
+        (Cron("0 0 * *", "UTC"), "expression", "'0 0 * *' has 4 fields"),
+        (Cron("", "UTC"), "expression", "'' has 0 fields"),
+        (Cron("@reboot", "UTC"), "expression", "'@reboot' is not one of @yearly"),
+        (Cron("0 0 * * *", "Berlin"), "timezone", "'Berlin' is not the name of a time zone"),
+        (Cron("0 0 * * *", "../etc/passwd"), "timezone", "'../etc/passwd' is not the name of a time zone"),
+        (Cron(f"{'0,' * 130} * * * *", "UTC"), "expression", "'0,0,0,"),
+        (Cron("0 0 * * *", "A" * 5000), "timezone", "'AAAA"),
+        (Every(seconds=0.5), "interval", "an interval must be between a second and ten years"),
+        (Every(minutes=1, anchor=datetime(2024, 1, 1)), "anchor", "anchor must be a datetime with a time zone"),
+        (Every(minutes=1, anchor=datetime(1, 1, 1, tzinfo=UTC)), "anchor", "anchor must lie between the years 1970"),
     ],
 )
-def test_mistake_is_described(expression: Cron | Every, problem: str) -> None:
+def test_mistake_is_described(expression: Cron | Every, field: str, problem: str) -> None:
     (found,) = expression.problems()
 
-    assert found.startswith(problem)
+    assert (found.field, str(found).startswith(problem)) == (field, True), found
 
 
 @pytest.mark.parametrize(
