@@ -70,7 +70,7 @@ def policy_of(row: ScheduleRow) -> Policy:
         catch_up=CatchUp(row.catch_up),
         max_catch_up=row.max_catch_up,
         catch_up_window=None if window is None else timedelta(seconds=window),
-        delay=timedelta(seconds=row.jitter_seconds) * int.from_bytes(digest) / 2**32,
+        delay=timedelta(seconds=row.jitter_seconds * int.from_bytes(digest) / 2**32),
         ends_at=aware(row.ends_at),
     )
 
