@@ -101,17 +101,20 @@ def make_plan(
     """
     due, next_at = _due_ticks(expression, policy, next_at, now)
     has_more = next_at is not None and next_at + policy.delay <= now
-    if has_more and policy.catch_up == CatchUp.ALL:
-        # The newest of these may be among the last `max_catch_up` of all: leave them to the next plan.
-        due, next_at = due[: -policy.max_catch_up], due[-policy.max_catch_up]
+    if has_more:
+        # Leave to the next plan the ticks that are on time, and those that may be among the last `max_catch_up` of all.
+        left = sum(tick >= _missed_before(policy, now) for tick in due)
+        left = max(left, policy.max_catch_up if policy.catch_up == CatchUp.ALL else 0)
+        due, next_at = due[: len(due) - left], due[-left] if left else next_at
     paused = [tick for tick in due if paused_until and tick < paused_until]
     kept = [] if has_more else _caught_up(due[len(paused) :], policy, now)
     reasons = dict.fromkeys(due, SkipReason.MISSED) | dict.fromkeys(paused, SkipReason.PAUSED)
     for tick in kept:
         del reasons[tick]
-    is_blocked = is_running or (paused_until is not None and now < paused_until)
-    runs, waiting_at, overlapping = _without_overlap(kept, policy.overlap, waiting_at, is_blocked)
-    reasons |= dict.fromkeys(overlapping, SkipReason.OVERLAP)
+    runs: Sequence[datetime] = ()
+    if paused_until is None or paused_until <= now:
+        runs, waiting_at, overlapping = _without_overlap(kept, policy.overlap, waiting_at, is_running)
+        reasons |= dict.fromkeys(overlapping, SkipReason.OVERLAP)
     return Plan(tuple(runs), waiting_at, _ranges(dict(sorted(reasons.items()))), next_at)
 
 
@@ -133,7 +136,7 @@ def _due_ticks(
 
 def _caught_up(due: Sequence[datetime], policy: Policy, now: datetime) -> list[datetime]:
     """Return the ticks that `catch_up` does not drop."""
-    missed_before = now - policy.delay - MISSED_AFTER
+    missed_before = _missed_before(policy, now)
     on_time = [tick for tick in due if tick >= missed_before]
     window = policy.catch_up_window
     missed = [tick for tick in due if tick < missed_before and (window is None or tick >= now - window)]
@@ -146,21 +149,25 @@ def _caught_up(due: Sequence[datetime], policy: Policy, now: datetime) -> list[d
             return on_time
 
 
+def _missed_before(policy: Policy, now: datetime) -> datetime:
+    return now - policy.delay - MISSED_AFTER
+
+
 def _without_overlap(
-    ticks: Sequence[datetime], overlap: Overlap, waiting_at: datetime | None, is_blocked: bool
+    ticks: Sequence[datetime], overlap: Overlap, waiting_at: datetime | None, is_running: bool
 ) -> tuple[Sequence[datetime], datetime | None, Sequence[datetime]]:
     """Return the ticks that run, the one that waits, and those that overlap with a running task."""
+    # A tick that waits under another overlap has waited since before the schedule was changed.
+    queue = [waiting_at, *ticks] if waiting_at else ticks
+    room = 0 if is_running else 1
     match overlap:
         case Overlap.ALLOW:
-            return ticks, None, ()
+            return queue, None, ()
         case Overlap.CANCEL_RUNNING:
-            return ticks[-1:], None, ticks[:-1]
+            return queue[-1:], None, queue[:-1]
         case Overlap.SKIP:
-            room = 0 if is_blocked else 1
-            return ticks[:room], None, ticks[room:]
+            return queue[:room], None, queue[room:]
         case Overlap.QUEUE_ONE:
-            queue = [waiting_at, *ticks] if waiting_at else list(ticks)
-            room = 0 if is_blocked else 1
             waiting = queue[room : room + 1]
             return queue[:room], waiting[0] if waiting else None, queue[room + 1 :]
 

@@ -137,6 +137,59 @@ def test_paused_schedule_keeps_its_waiting_tick(schedules: ScheduleBench) -> Non
     assert schedules.fire() == (1, 0)
 
 
+def test_tick_beside_the_waiting_one_starts_a_record_of_its_own(schedules: ScheduleBench) -> None:
+    row = schedules.add()
+    for _ in range(2):
+        schedules.pass_ticks()
+        schedules.fire()
+    schedules.verbs.save("warm-cache", {"overlap": Overlap.QUEUE_ONE})
+    for _ in range(3):
+        schedules.pass_ticks()
+        schedules.fire()
+
+    assert schedules.history(row) == [(1, ""), (1, OVERLAP), (2, OVERLAP)]
+
+
+def test_retired_schedule_records_its_waiting_tick(schedules: ScheduleBench) -> None:
+    row = schedules.add(overlap=Overlap.QUEUE_ONE)
+    for _ in range(2):
+        schedules.pass_ticks()
+        schedules.fire()
+    schedules.verbs.retire([row.pk])
+
+    assert schedules.history(row) == [(1, ""), (1, OVERLAP)]
+
+
+@pytest.mark.parametrize("is_retired", [True, False])
+def test_jitter_of_a_tick_is_cut_short_by_a_change(schedules: ScheduleBench, *, is_retired: bool) -> None:
+    row = schedules.add(name="b", jitter_seconds=86_400.0)
+    assert row.due_at is not None
+    assert row.next_at is not None
+    assert row.due_at > row.next_at + MINUTE
+    schedules.pass_ticks()
+    assert schedules.fire() == (0, 0)
+    if is_retired:
+        schedules.verbs.retire([row.pk])
+    else:
+        schedules.verbs.save("b", {"expression": "@every 3600"})
+
+    assert schedules.history(row) == [(1, "")]
+
+
+def test_new_timing_repeats_no_tick_if_the_clock_is_set_back(
+    schedules: ScheduleBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = schedules.add(overlap=Overlap.ALLOW)
+    for _ in range(3):
+        schedules.pass_ticks()
+        schedules.fire()
+    next_at, now = schedules.next_at(row), schedules.bench.engine.now() - 3 * MINUTE
+    monkeypatch.setattr(schedules.bench.engine.db, "now", lambda: now)
+    changed = schedules.verbs.save("warm-cache", {"ends_at": now + 60 * MINUTE})
+
+    assert changed.next_at == next_at
+
+
 def test_overlapping_tasks_run_if_allowed(schedules: ScheduleBench) -> None:
     row = schedules.add(overlap=Overlap.ALLOW)
     for _ in range(3):

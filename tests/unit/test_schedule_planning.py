@@ -118,7 +118,23 @@ def test_only_one_tick_waits_for_the_running_task() -> None:
 def test_waiting_tick_survives_a_pause() -> None:
     earlier = NOON - MINUTE
 
-    assert plan(Policy(Overlap.QUEUE_ONE), seconds(0), paused_until=FOREVER, waiting_at=earlier).waiting_at == earlier
+    for overlap in Overlap:
+        found = plan(Policy(overlap), seconds(0), paused_until=FOREVER, waiting_at=earlier)
+        assert (found.runs, found.waiting_at, skips(found)) == ((), earlier, [(1, SkipReason.PAUSED)])
+
+
+@pytest.mark.parametrize(
+    ("overlap", "runs", "skipped"),
+    [
+        (Overlap.SKIP, 1, [(1, SkipReason.OVERLAP)]),
+        (Overlap.ALLOW, 2, []),
+        (Overlap.CANCEL_RUNNING, 1, [(1, SkipReason.OVERLAP)]),
+    ],
+)
+def test_waiting_tick_is_not_lost_when_overlap_changes(overlap, runs, skipped) -> None:
+    found = plan(Policy(overlap), seconds(0), waiting_at=NOON - MINUTE)
+
+    assert (len(found.runs), found.waiting_at, skips(found)) == (runs, None, skipped)
 
 
 policies = st.builds(
@@ -172,6 +188,18 @@ def test_long_downtime_is_accounted_for_in_several_plans() -> None:
     assert first.runs == ()
     assert skips(first) == [(MAX_TICKS, SkipReason.MISSED)]
     assert first.next_at == NOON + MAX_TICKS * MINUTE
+
+
+def test_tick_on_time_after_a_long_downtime_is_not_missed() -> None:
+    late = seconds(MAX_TICKS + 5)
+    policy = Policy(Overlap.ALLOW, CatchUp.NONE)
+    first = make_plan(Every(seconds=1), policy, NOON + late, next_at=NOON)
+    second = make_plan(Every(seconds=1), policy, NOON + late, next_at=first.next_at)
+
+    assert [(skipped.last_at, skipped.reason) for skipped in first.skipped] == [
+        (NOON + late - seconds(31), SkipReason.MISSED)
+    ]
+    assert second.runs == tuple(NOON + late - seconds(30 - number) for number in range(31))
 
 
 def test_last_missed_ticks_of_a_long_downtime_are_made_up_for() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,9 +27,9 @@ logger = logging.getLogger(__name__)
 
 FIRE_BATCH = 500  # schedules in one transaction
 RESOLUTION = timedelta(microseconds=1)  # of the database's times
+NO_PAUSE: Mapping[str, Any] = {"paused_at": None, "paused_by": "", "pause_reason": "", "resume_at": None}
 # A change of one of these moves the next tick.
 TIMING_COLUMNS = ("expression", "timezone", "anchor_at", "starts_at", "ends_at", "retired_at")
-NO_PAUSE: Mapping[str, Any] = {"paused_at": None, "paused_by": "", "pause_reason": "", "resume_at": None}
 
 
 class Schedules(Part):
@@ -66,7 +67,7 @@ class Schedules(Part):
                 rows += self.db.with_lock(self._can_run_waiting_tick(now))[: limit - len(rows)]
             try:
                 with self.db.transaction():
-                    fired = self._account_for(rows)
+                    fired = self._account_for(rows, now)
             except (DatabaseError, *REFUSALS) as error:
                 if not (stop_if_refused and is_refusal(error)):
                     raise
@@ -84,22 +85,23 @@ class Schedules(Part):
         is_due = Q(due_at__isnull=False, due_at__lte=now)
         return self.db.schedules.filter(~is_due, ~is_paused, ~is_running, waiting_at__isnull=False).order_by("pk")
 
-    def _account_for(self, rows: Sequence[Schedule]) -> FiredSchedules:
-        """For locked schedules: enqueue, keep waiting, or record as skipped each due tick."""
+    def _account_for(self, rows: Sequence[Schedule], now: datetime, *, with_jitter: bool = True) -> FiredSchedules:
+        """For locked schedules: enqueue, keep waiting, or record as skipped each tick that is due `now`."""
         if not rows:
             return FiredSchedules()
-        now = aware(self.db.now())
         running = set(self._live_tasks(rows).values_list("schedule_id", flat=True))
         plans: dict[Schedule, Plan] = {}
         for row in rows:
             try:
-                plans[row] = plan_of(row, now, is_running=row.pk in running)
+                plans[row] = plan_of(row, aware(now), is_running=row.pk in running, with_jitter=with_jitter)
             except (ValueError, LookupError, ArithmeticError) as error:
                 self._stop(row, error)
         replaced = [row for row, plan in plans.items() if plan.runs and row.overlap == Overlap.CANCEL_RUNNING]
         cancelled = self._tasks.cancel(self._live_tasks(replaced).values_list("pk", flat=True), wait=False)
         runs = [(row, tick) for row, plan in plans.items() for tick in plan.runs]
         answers = self._enqueue(runs, ScheduleTick.Trigger.SCHEDULE)
+        for row, plan in plans.items():
+            set_next(row, plan.next_at, plan.waiting_at)
         skipped = [(row, ticks) for row, plan in plans.items() for ticks in plan.skipped]
         skipped += [
             (row, Skipped(tick, tick, 1, SkipReason.KEY))
@@ -107,8 +109,6 @@ class Schedules(Part):
             if not answer.created
         ]
         self._record_skipped(skipped)
-        for row, plan in plans.items():
-            set_next(row, plan.next_at, plan.waiting_at)
         self.db.schedules.bulk_update(plans, ["next_at", "due_at", "waiting_at"])
         return FiredSchedules(
             count=len(rows),
@@ -147,14 +147,14 @@ class Schedules(Part):
         return answers
 
     def _record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
-        """Insert a ScheduleTick per range. A range with the reason of the newest one extends it."""
+        """Insert a ScheduleTick per range. A range that follows the newest one, for the same reason, extends it."""
         now, ticks = self.db.now(), self.db.ticks
         newest = self._newest_ticks({row.pk for row, _ in skipped})
         added: list[ScheduleTick] = []
         extended: list[ScheduleTick] = []
         for row, skip in sorted(skipped, key=lambda item: item[1].first_at):
             last = newest.get(row.pk)
-            if last is None or last.reason != skip.reason:
+            if last is None or not follows(row, last, skip):
                 last = ScheduleTick(schedule=row, tick_at=stored(skip.first_at), count=0, reason=skip.reason)
                 newest[row.pk] = last
                 added.append(last)
@@ -213,35 +213,41 @@ class Schedules(Part):
         Raises ValueError if the columns cannot be used. Locks: the schedule's row; waits for it.
         """
         with self.db.transaction():
-            now = self.db.now()
-            new = Schedule(backend=self.db.backend, name=name, created_at=now, updated_at=now, **columns)
+            created_at = self.db.now()
+            new = Schedule(backend=self.db.backend, name=name, created_at=created_at, updated_at=created_at, **columns)
             self.db.schedules.bulk_create([new], ignore_conflicts=True)
-            row = self._lock_and_account(self.db.schedules.values_list("pk", flat=True).get(name=name))
-            is_new = row.created_at == now
+            pk = self.db.schedules.values_list("pk", flat=True).get(name=name)
+            row, now = self._lock_and_account(pk, with_jitter=False)
+            is_new = row.created_at == created_at
             before = [getattr(row, column) for column in TIMING_COLUMNS]
             for column, value in columns.items():
                 setattr(row, column, value)
-            expression, policy, next_at = expression_of(row), policy_of(row), aware(row.next_at)
+            next_at = aware(row.next_at)
             if is_new or before != [getattr(row, column) for column in TIMING_COLUMNS]:
-                starts_at = aware(row.starts_at)
-                after = max(aware(now), starts_at - RESOLUTION) if starts_at else aware(now)
-                next_at = None if row.retired_at else first_tick(expression, policy, after)
-            set_next(row, next_at, None if row.retired_at else aware(row.waiting_at))
+                next_at = None if row.retired_at else self._first_tick(row, now)
+            set_next(row, next_at, aware(row.waiting_at))
             row.updated_at = now
-            self.db.schedules.bulk_update([row], [*columns, "next_at", "due_at", "waiting_at", "updated_at"])
+            self.db.schedules.bulk_update([row], [*columns, "next_at", "due_at", "updated_at"])
         return row
+
+    def _first_tick(self, row: Schedule, now: datetime) -> datetime | None:
+        """Return the first tick of a new timing, later than any tick so far: a clock may have been set back."""
+        newest = self._newest_ticks([row.pk]).get(row.pk)
+        after = [now, row.waiting_at, newest and newest.last_at, row.starts_at and row.starts_at - RESOLUTION]
+        return first_tick(expression_of(row), policy_of(row), aware(max(moment for moment in after if moment)))
 
     def set_pause(self, ids: Collection[int], **columns: Any) -> int:
         """Pause or resume schedules. Return how many. Ticks that are due before are accounted for first."""
         with self.db.transaction():
-            rows = [self._lock_and_account(pk) for pk in sorted(ids)]
+            rows = [self._lock_and_account(pk)[0] for pk in sorted(ids)]
             return self.db.schedules.filter(pk__in=[row.pk for row in rows]).update(**columns, updated_at=self.db.now())
 
     def retire(self, ids: Collection[int]) -> int:
         """Stop schedules that code no longer declares. Their history stays. Return how many."""
         with self.db.transaction():
-            for pk in sorted(ids):
-                self._lock_and_account(pk)
+            rows = [self._lock_and_account(pk, with_jitter=False)[0] for pk in sorted(ids)]
+            waiting = [(row, aware(row.waiting_at)) for row in rows if row.waiting_at]
+            self._record_skipped([(row, Skipped(tick, tick, 1, SkipReason.OVERLAP)) for row, tick in waiting])
             now = self.db.now()
             return self.db.schedules.filter(pk__in=ids, retired_at__isnull=True).update(
                 retired_at=now, updated_at=now, next_at=None, due_at=None, waiting_at=None
@@ -254,32 +260,44 @@ class Schedules(Part):
         Locks: the schedule's row; waits for it.
         """
         with self.db.transaction():
-            row = self._lock_and_account(pk)
+            row, _ = self._lock_and_account(pk)
             known = self.db.ticks.filter(schedule=row, trigger=trigger)
             done = {aware(tick) for tick in known.values_list("tick_at", flat=True)} if ticks else set()
             return self._enqueue([(row, tick) for tick in ticks if tick not in done], trigger)
 
-    def _lock_and_account(self, pk: int) -> Schedule:
-        """Lock a schedule and account for its due ticks. Raises Schedule.DoesNotExist."""
+    def _lock_and_account(self, pk: int, *, with_jitter: bool = True) -> tuple[Schedule, datetime]:
+        """
+        Lock a schedule and account for its due ticks. Return it, and the time up to which they were due.
+
+        Without jitter, each tick is due at its moment. Raises Schedule.DoesNotExist.
+        """
         row = self.db.with_lock(self.db.schedules.filter(pk=pk), wait=True).get()
-        now = self.db.now()
-        while row.due_at is not None and row.due_at <= now:
-            self._account_for([row])
+        now = self.db.now()  # read after the lock, which may have been waited for
+        while (due_at := row.due_at if with_jitter else row.next_at) is not None and due_at <= now:
+            self._account_for([row], now, with_jitter=with_jitter)
             row.refresh_from_db(using=self.db.using)
-        return row
+        return row, now
 
 
-def plan_of(row: Schedule, now: datetime, *, is_running: bool) -> Plan:
+def plan_of(row: Schedule, now: datetime, *, is_running: bool, with_jitter: bool = True) -> Plan:
     """Return what to do with the due ticks of a row. Raises ValueError if the row cannot be used."""
+    policy = policy_of(row)
     return make_plan(
         expression_of(row),
-        policy_of(row),
+        policy if with_jitter else replace(policy, delay=timedelta(0)),
         now,
         next_at=aware(row.next_at),
         waiting_at=aware(row.waiting_at),
         paused_until=paused_until(row),
         is_running=is_running,
     )
+
+
+def follows(row: Schedule, last: ScheduleTick, skip: Skipped) -> bool:
+    """Return whether skipped ticks extend a range: same reason, later, and without the waiting tick between them."""
+    last_at, waiting_at = aware(last.last_at), aware(row.waiting_at)
+    has_gap = waiting_at is not None and last_at < waiting_at < skip.first_at
+    return last.reason == skip.reason and last_at < skip.first_at and not has_gap
 
 
 def set_next(row: Schedule, next_at: datetime | None, waiting_at: datetime | None) -> None:
