@@ -383,22 +383,29 @@ class FiredSchedules:
     """
     What happened to due ticks of schedules.
 
-    count: schedules with due ticks. enqueued, skipped: ticks. queues: those with new READY tasks. has_cancelled:
-    whether running tasks are to be cancelled.
+    count: schedules with due ticks. tasks: the new tasks, with the moment when each was enqueued. skipped: ticks.
+    has_cancelled: whether running tasks are to be cancelled.
     """
 
     count: int = 0
-    enqueued: int = 0
+    tasks: Sequence[tuple[NewTask, datetime]] = ()
     skipped: int = 0
-    queues: frozenset[str] = frozenset()
     has_cancelled: bool = False
+
+    @property
+    def enqueued(self) -> int:
+        return len(self.tasks)
+
+    @property
+    def queues(self) -> frozenset[str]:
+        """The queues with new READY tasks."""
+        return frozenset(task.queue_name for task, _ in self.tasks)
 
     def __add__(self, other: FiredSchedules) -> FiredSchedules:
         return FiredSchedules(
             count=self.count + other.count,
-            enqueued=self.enqueued + other.enqueued,
+            tasks=[*self.tasks, *other.tasks],
             skipped=self.skipped + other.skipped,
-            queues=self.queues | other.queues,
             has_cancelled=self.has_cancelled or other.has_cancelled,
         )
 

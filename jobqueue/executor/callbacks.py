@@ -1,18 +1,21 @@
-"""Log lines and task_finished signals of committed results, in a thread of their own."""
+"""Log lines and signals of committed results, and signals of scheduled tasks, in a thread of their own."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from datetime import datetime
+from functools import partial
 from queue import SimpleQueue
 
+from jobqueue.engine.engine import Engine
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.pools.base import SiteThreads
 from jobqueue.executor.running.attempt import CompletedAttempt
 from jobqueue.executor.telemetry import events
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.records import Status
+from jobqueue.records import NewTask, Status
 
 logger = get_logger(__name__)
 
@@ -23,7 +26,7 @@ Result = tuple[CompletedAttempt, Status]
 
 class ResultCallbacks(SiteThreads):
     """
-    Announces results one after the other, in the order of their commits.
+    Announces results and new tasks one after the other, in the order of their commits.
 
     on_progress: called in that thread when the backlog is empty, or is no longer full.
     """
@@ -31,7 +34,7 @@ class ResultCallbacks(SiteThreads):
     def __init__(self, on_progress: Callable[[], None], on_failure: Callable[[BaseException], object]) -> None:
         super().__init__(on_failure)
         self._on_progress = on_progress
-        self._queue: SimpleQueue[Sequence[Result] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Sequence[Callable[[], None]] | None] = SimpleQueue()
         self._submitted = self._announced = 0  # each is written by one thread
         self._started_at: float | None = None  # monotonic, of the current announcement
         self._connections = TaskConnections()
@@ -46,16 +49,23 @@ class ResultCallbacks(SiteThreads):
         return self.backlog >= MAX_BACKLOG
 
     def submit(self, results: Sequence[Result]) -> None:
-        self._submitted += len(results)
-        self._queue.put(results)
+        self._put([partial(events.report_end, completed, status) for completed, status in results])
+
+    def submit_enqueued(self, engine: Engine, tasks: Sequence[tuple[NewTask, datetime]]) -> None:
+        """Announce tasks that the executor has enqueued, each with its moment."""
+        self._put([partial(events.send_enqueued, engine, task, at) for task, at in tasks])
+
+    def _put(self, calls: Sequence[Callable[[], None]]) -> None:
+        self._submitted += len(calls)
+        self._queue.put(calls)
 
     def _work(self) -> None:
         self._connections.enter()
-        while (results := self._queue.get()) is not None:
-            for completed, status in results:
+        while (calls := self._queue.get()) is not None:
+            for call in calls:
                 self._started_at = time.monotonic()
                 try:  # in a context of its own
-                    copy_context().run(events.report_end, completed, status)
+                    copy_context().run(call)
                 except BaseException:
                     logger.exception("thread.failed")
                 self._connections.reset()

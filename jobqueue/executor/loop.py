@@ -7,6 +7,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 import django.db
@@ -27,7 +28,7 @@ from jobqueue.executor.running.attempt import CompletedAttempt, ExecutorIdentity
 from jobqueue.executor.running.task_runner import release_unstarted
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
-from jobqueue.executor.telemetry.events import has_observers, task_fields
+from jobqueue.executor.telemetry.events import has_observers, is_enqueued_heard, task_fields
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import failpoint
 from jobqueue.printable import printable
@@ -39,6 +40,7 @@ from jobqueue.records import (
     ClaimRequest,
     Command,
     CommitResult,
+    NewTask,
     Outcome,
     PoolName,
     Status,
@@ -113,7 +115,9 @@ class ExecutorLoop(threading.Thread):
         self._threads = (*self.pools.values(), self.callbacks)
         self._policy = ClaimPolicy(engine, settings, executor_id, self.pools, running_tasks.uncompleted)
         self._isolation = Isolation(engine.options.heartbeat_timeout)
-        self._maintenance = Maintenance(engine, executor_id, heartbeat, self._policy.wake, on_command)
+        self._maintenance = Maintenance(
+            engine, executor_id, heartbeat, self._policy.wake, on_command, self._announce_fired
+        )
         self._backoff = ReconnectBackoff()
         self._completed: deque[CompletedAttempt] = deque()  # from the pools
         self._announcements: list[tuple[CompletedAttempt, Status]] = []
@@ -389,6 +393,10 @@ class ExecutorLoop(threading.Thread):
         if self._announcements:
             announcements, self._announcements = self._announcements, []
             self.callbacks.submit(announcements)
+
+    def _announce_fired(self, tasks: Sequence[tuple[NewTask, datetime]]) -> None:
+        if tasks and is_enqueued_heard():
+            self.callbacks.submit_enqueued(self.engine, tasks)
 
     def _notify_others(self, request: ClaimRequest, claims: ClaimedBatch) -> None:
         self._queues_with_work |= self._policy.queues_with_free_slots(request, claims)

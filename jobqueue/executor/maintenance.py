@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
 from uuid import UUID
 
 from jobqueue.api.notifications import CANCEL_NOTIFICATION
@@ -15,7 +16,7 @@ from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import failpoint
 from jobqueue.printable import printable
-from jobqueue.records import Command, Outcome, Status
+from jobqueue.records import Command, NewTask, Outcome, Status
 
 logger = get_logger(__name__)
 
@@ -37,7 +38,8 @@ class Maintenance:
     """
     Decides what is due, and does it in the loop's thread. sweep_soon() may be called from any thread.
 
-    on_ready: called when tasks may have become READY. on_command: called with a command for this executor.
+    on_ready: called when tasks may have become READY. on_command: called with a command for this executor. on_fired:
+    called with the tasks of schedules that were enqueued.
     """
 
     def __init__(
@@ -47,9 +49,10 @@ class Maintenance:
         heartbeat: Heartbeat,
         on_ready: Callable[[], None],
         on_command: Callable[[Command], None],
+        on_fired: Callable[[Sequence[tuple[NewTask, datetime]]], None],
     ) -> None:
         self._engine, self._executor_id, self._heartbeat = engine, executor_id, heartbeat
-        self._on_ready, self._on_command = on_ready, on_command
+        self._on_ready, self._on_command, self._on_fired = on_ready, on_command, on_fired
         now = time.monotonic()
         self._look_at, self._prune_at, self._aggregate_at = now, now + PRUNE_SECONDS, now + AGGREGATE_SECONDS
         self._sweep_at, self._swept_at, self._fired_at = NEVER, -NEVER, -NEVER
@@ -134,6 +137,7 @@ class Maintenance:
             queues = fired.queues | ({CANCEL_NOTIFICATION} if fired.has_cancelled else set())
             if queues and self._engine.options.notify:
                 self._engine.notify(sorted(queues))
+            self._on_fired(fired.tasks)
         return fired.enqueued
 
     def _wake(self, now: float, due_in_seconds: float | None) -> int:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from jobqueue.models import Schedule, ScheduleTick
-from jobqueue.records import FiredSchedules, Status
+from jobqueue.records import Status
 from jobqueue.schedules.planning import MAX_TICKS, CatchUp, Overlap, SkipReason
 from tests.engine.bench import Bench, new
 
@@ -86,9 +86,11 @@ def test_due_tick_becomes_one_task(schedules: ScheduleBench) -> None:
 
     fired = schedules.verbs.fire()
 
-    assert fired == FiredSchedules(count=1, enqueued=1, queues=frozenset({"cache"}))
     (task_id,) = schedules.live(row)
     task = schedules.bench.row(task_id)
+    ((new_task, enqueued_at),) = fired.tasks
+    assert (fired.count, fired.skipped, fired.queues) == (1, 0, frozenset({"cache"}))
+    assert (new_task.id, enqueued_at) == (task_id, task.enqueued_at)
     assert (task.priority, task.max_attempts, task.status, task.queue_name) == (3, 7, Status.READY, "cache")
     assert task.options == {"timeout": 5, "schedule": "warm-cache", "scheduled_at": tick_at.astimezone(UTC).isoformat()}
     (tick,) = schedules.ticks(row)

@@ -62,7 +62,7 @@ def test_prune_continues_soon_after_a_full_batch(
     )
     monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
     heart: Any = SimpleNamespace(has_unknown_claims=False)
-    maintenance = Maintenance(engine, new_id(), heart, lambda: None, lambda command: None)
+    maintenance = Maintenance(engine, new_id(), heart, lambda: None, lambda command: None, lambda tasks: None)
     deadline = clock.now + 3 * PRUNE_SECONDS
     while len(pruned_at) < 2 and clock.now < deadline:
         clock.now += maintenance.due_in_seconds + 0.001

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from jobqueue import declared_schedules as declarations
 from jobqueue.api.schedules import DeclaredSchedules
 from jobqueue.checks import check_schedules
+from jobqueue.compat import task_enqueued
 from jobqueue.declared_schedules import schedule
 from jobqueue.engine import engine_for
 from jobqueue.models import Executor, Schedule, ScheduleTick
@@ -60,6 +62,26 @@ def test_tick_starts_within_a_second_of_its_moment(start: Start) -> None:
 
     late = [tick.recorded_at - tick.tick_at for tick in ScheduleTick.objects.order_by("tick_at")[:3]]
     assert max(late) < timedelta(seconds=1)
+
+
+def test_task_enqueued_is_sent_after_the_commit_of_ticks(start: Start) -> None:
+    sent: list[tuple[UUID | None, str, bool]] = []
+
+    def receiver(task_result: Any, **_: Any) -> None:
+        tick = ScheduleTick.objects.get(task_id=task_result.id)
+        is_after = tick.tick_at < task_result.enqueued_at < tick.recorded_at
+        sent.append((tick.task_id, task_result.task.name, is_after and task_result.args == ["ticks"]))
+
+    schedule("each-second", tasks.note_tick, Every(seconds=1), args=["ticks"], overlap="allow")
+    task_enqueued.connect(receiver)
+    try:
+        start()
+        wait_until(lambda: sent, "a signal")
+    finally:
+        task_enqueued.disconnect(receiver)
+
+    assert {(name, is_right) for _, name, is_right in sent} == {("note_tick", True)}
+    assert len({pk for pk, _, _ in sent}) == len(sent)
 
 
 def test_declared_schedule_becomes_a_row_and_a_removed_one_is_retired(

@@ -18,7 +18,7 @@ from jobqueue.engine.portable.tasks import Tasks
 from jobqueue.failpoints import failpoint
 from jobqueue.models import TaskQuerySet
 from jobqueue.printable import printable
-from jobqueue.records import Enqueued, FiredSchedules, Status
+from jobqueue.records import Enqueued, FiredSchedules, NewTask
 from jobqueue.schedule_models import Schedule, ScheduleQuerySet, ScheduleTick
 from jobqueue.schedules.planning import Overlap, Plan, Skipped, SkipReason, first_tick, make_plan
 from jobqueue.schedules.rows import aware, expression_of, paused_until, policy_of, stored, task_of
@@ -99,34 +99,33 @@ class Schedules(Part):
         replaced = [row for row, plan in plans.items() if plan.runs and row.overlap == Overlap.CANCEL_RUNNING]
         cancelled = self._tasks.cancel(self._live_tasks(replaced).values_list("pk", flat=True), wait=False)
         runs = [(row, tick) for row, plan in plans.items() for tick in plan.runs]
-        answers = self._enqueue(runs, ScheduleTick.Trigger.SCHEDULE)
+        tasks = self._enqueue(runs, ScheduleTick.Trigger.SCHEDULE)
         for row, plan in plans.items():
             set_next(row, plan.next_at, plan.waiting_at)
         skipped = [(row, ticks) for row, plan in plans.items() for ticks in plan.skipped]
         skipped += [
             (row, Skipped(tick, tick, 1, SkipReason.KEY))
-            for (row, tick), answer in zip(runs, answers, strict=True)
+            for (row, tick), (_, answer) in zip(runs, tasks, strict=True)
             if not answer.created
         ]
         self._record_skipped(skipped)
         self.db.schedules.bulk_update(plans, ["next_at", "due_at", "waiting_at"])
         return FiredSchedules(
             count=len(rows),
-            enqueued=sum(answer.created for answer in answers),
+            tasks=[(task, answer.enqueued_at) for task, answer in tasks if answer.created],
             skipped=sum(ticks.count for _, ticks in skipped),
-            queues=frozenset(
-                task_of(row, tick).queue_name
-                for (row, tick), answer in zip(runs, answers, strict=True)
-                if answer.created and answer.status is Status.READY
-            ),
             has_cancelled=cancelled.requested > 0,
         )
 
     def _live_tasks(self, rows: Iterable[Schedule]) -> TaskQuerySet:
         return self.db.tasks.live().filter(schedule_id__in=[row.pk for row in rows])
 
-    def _enqueue(self, runs: Sequence[tuple[Schedule, datetime]], trigger: str) -> list[Enqueued]:
-        """Insert one task and one ScheduleTick per tick. A tick whose key another task has gets no ScheduleTick."""
+    def _enqueue(self, runs: Sequence[tuple[Schedule, datetime]], trigger: str) -> list[tuple[NewTask, Enqueued]]:
+        """
+        Insert one task and one ScheduleTick per tick. Return each task with its answer.
+
+        A tick whose key another task has gets no ScheduleTick.
+        """
         tasks = [task_of(row, tick) for row, tick in runs]
         answers = self._tasks.insert(tasks)
         now = self.db.now()
@@ -144,7 +143,7 @@ class Schedules(Part):
                 if answer.created
             ]
         )
-        return answers
+        return list(zip(tasks, answers, strict=True))
 
     def _record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
         """Insert a ScheduleTick per range. A range that follows the newest one, for the same reason, extends it."""
@@ -263,7 +262,8 @@ class Schedules(Part):
             row, _ = self._lock_and_account(pk)
             known = self.db.ticks.filter(schedule=row, trigger=trigger)
             done = {aware(tick) for tick in known.values_list("tick_at", flat=True)} if ticks else set()
-            return self._enqueue([(row, tick) for tick in ticks if tick not in done], trigger)
+            tasks = self._enqueue([(row, tick) for tick in ticks if tick not in done], trigger)
+            return [answer for _, answer in tasks]
 
     def _lock_and_account(self, pk: int, *, with_jitter: bool = True) -> tuple[Schedule, datetime]:
         """

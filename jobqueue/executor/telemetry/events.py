@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+from datetime import datetime
 from typing import Any
 
 from jobqueue import registry, results
 from jobqueue.compat import is_heard, is_received, task_backends, task_enqueued, task_finished, task_started
+from jobqueue.engine.engine import Engine
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, RunningTask
 from jobqueue.executor.telemetry.errors import Mask, first_line_of
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.function import changed
 from jobqueue.printable import printable
-from jobqueue.records import FINAL, ClaimedTask, Status
+from jobqueue.records import FINAL, ClaimedTask, NewTask, Status
 from jobqueue.results import Result
 from jobqueue.serialization.json import decode
 
@@ -51,7 +53,7 @@ def report_end(completed: CompletedAttempt, status: Status) -> None:
     event, level = _event_of(completed, status)
     if logger.isEnabledFor(level):
         _log_end(completed, status, event, level)
-    if completed.outcome.effects.spawn and status is not Status.CANCELLED and is_heard(task_enqueued, logging.DEBUG):
+    if completed.outcome.effects.spawn and status is not Status.CANCELLED and is_enqueued_heard():
         _send_children(completed)
     if completed.attempt is not None and _is_end_received(completed, status):
         _send_end(completed, completed.attempt.result, status)
@@ -63,7 +65,12 @@ def has_observers(completed: CompletedAttempt, status: Status) -> bool:
         return False  # released unchanged
     if logger.isEnabledFor(_event_of(completed, status)[1]) or _is_end_received(completed, status):
         return True
-    return bool(completed.outcome.effects.spawn) and is_heard(task_enqueued, logging.DEBUG)
+    return bool(completed.outcome.effects.spawn) and is_enqueued_heard()
+
+
+def is_enqueued_heard() -> bool:
+    """Whether send_enqueued() would reach a receiver or a log."""
+    return is_heard(task_enqueued, logging.DEBUG)
 
 
 def task_fields(running: RunningTask) -> dict[str, Any]:
@@ -133,11 +140,16 @@ def _is_end_received(completed: CompletedAttempt, status: Status) -> bool:
 def _send_children(completed: CompletedAttempt) -> None:
     now, engine = completed.running.now(), completed.running.identity.engine
     for child in completed.outcome.effects.spawn:
-        if (task := registry.get(child.task_type)) is not None:
-            options = {"queue_name": child.queue_name, "priority": child.priority, "key": child.key}
-            task = changed(task, backend=engine.alias, run_after=child.wake_at, **options)
-            result = results.enqueued(child, task, id=child.id, enqueued_at=now)
-            _send(task_enqueued, result, mask_for(child, engine.options))
+        send_enqueued(engine, child, now)
+
+
+def send_enqueued(engine: Engine, new: NewTask, enqueued_at: datetime) -> None:
+    """Send task_enqueued for a task that an executor has enqueued: of an actor's child or of a schedule."""
+    if (task := registry.get(new.task_type)) is not None:
+        options = {"queue_name": new.queue_name, "priority": new.priority, "key": new.key}
+        task = changed(task, backend=engine.alias, run_after=new.wake_at, **options)
+        result = results.enqueued(new, task, id=new.id, enqueued_at=enqueued_at)
+        _send(task_enqueued, result, mask_for(new, engine.options))
 
 
 def _send_end(completed: CompletedAttempt, started: Result, status: Status) -> None:
