@@ -86,7 +86,7 @@ def answers(port: int) -> bool:
 
 @contextmanager
 def executors(count: int, environment: Mapping[str, str], logs: Path) -> Iterator[Callable[[], None]]:
-    flags = ["--processes", str(count), "--shutdown-timeout", "5", "-v", "0"]
+    flags = ["--processes", str(count), "--shutdown-timeout", "5s", "-v", "0"]
     with process("executors", "manage.py", "run_executors", *flags, environment=environment, logs=logs) as check:
         yield check
 

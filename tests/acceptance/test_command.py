@@ -29,7 +29,7 @@ def test_banner_shows_queues_slots_and_versions(fleet: Fleet) -> None:
     assert "ready, waiting for work (Ctrl-C to stop)" in banner
     row = Executor.objects.get()
     assert (row.name, row.queues, row.slots, row.pid) == ("web", ["emails", "reports"], 3, process.pid)
-    assert set(row.versions) == {"django", "python", "jobqueue"}
+    assert set(row.versions) == {"django", "python", "jobqueue", "schedules"}
 
 
 def test_flags_are_read_from_the_environment(fleet: Fleet) -> None:
@@ -38,7 +38,7 @@ def test_flags_are_read_from_the_environment(fleet: Fleet) -> None:
         "JOBQUEUE_THREADS": "3",
         "JOBQUEUE_ASYNC_SLOTS": "7",
         "JOBQUEUE_PROCESSES": "2",
-        "JOBQUEUE_SHUTDOWN_TIMEOUT": "1.5",
+        "JOBQUEUE_SHUTDOWN_TIMEOUT": "1.5s",
         "JOBQUEUE_NAME": "web",
         "JOBQUEUE_BURST": "yes",
     }
@@ -62,9 +62,10 @@ def test_flags_are_read_from_the_environment(fleet: Fleet) -> None:
 @pytest.mark.parametrize(
     ("flags", "environment", "code", "message"),
     [
-        (["--threads", "0"], {}, 2, "argument -t/--threads: must be 1 or more, not 0"),
-        (["--threads", "many"], {}, 2, "argument -t/--threads: must be a whole number, not 'many'"),
-        (["--shutdown-timeout", "nan"], {}, 2, "argument --shutdown-timeout: must be 0 or more, not nan"),
+        (["--threads", "0"], {}, 2, "argument -t/--threads: must be a whole number, 1 or more, not '0'"),
+        (["--threads", "many"], {}, 2, "argument -t/--threads: must be a whole number, 1 or more, not 'many'"),
+        (["--shutdown-timeout", "25"], {}, 2, "--shutdown-timeout: must be a number with a unit, such as 90s"),
+        (["--poll-interval", "0s"], {}, 2, "argument --poll-interval: must be 0.01s or more, not '0s'"),
         (["--no-such-flag"], {}, 2, "unrecognized arguments: --no-such-flag"),
         (["-q", "emails:0"], {}, 2, "must be NAME or NAME:LIMIT with a limit of 1 or more, not 'emails:0'"),
         (["-q", "emails:high:4"], {}, 2, "start executors without --queue"),
@@ -76,7 +77,8 @@ def test_flags_are_read_from_the_environment(fleet: Fleet) -> None:
         ),
         (["-q", "emails:1", "-q", "emails"], {}, 1, "Queue 'emails' is named twice, with different limits."),
         ([], {"JOBQUEUE_THREADS": "many"}, 2, "JOBQUEUE_THREADS='many' in the environment: must be a whole number"),
-        ([], {"JOBQUEUE_MAX_TASKS": "0"}, 2, "JOBQUEUE_MAX_TASKS='0' in the environment: must be 1 or more, not 0"),
+        ([], {"JOBQUEUE_MAX_TASKS": "0"}, 2, "JOBQUEUE_MAX_TASKS='0' in the environment: must be a whole number"),
+        ([], {"JOBQUEUE_CONNECT_TIMEOUT": "60"}, 2, "JOBQUEUE_CONNECT_TIMEOUT='60' in the environment: must be a nu"),
         ([], {"JOBQUEUE_BURST": "maybe"}, 2, "JOBQUEUE_BURST='maybe' in the environment: must be 1 or 0"),
         (
             ["--backend", "sqlite", "-q", "mails"],
@@ -103,7 +105,7 @@ def test_wrong_usage_fails_with_a_reason(
 
 def test_start_without_tables_reports_missing_migrations(fleet: Fleet, tmp_path: Path) -> None:
     environment = {"SQLITE_PATH": str(tmp_path / "empty.sqlite3")}
-    process = fleet.launch("--backend", "sqlite", "--connect-timeout", "3", environment=environment)
+    process = fleet.launch("--backend", "sqlite", "--connect-timeout", "3s", environment=environment)
     assert process.wait() == 69
     assert process.output.find(r" · SQLite \(database 'sqlite'\)$")
     lines = [line for line in process.output.lines if "WARNING" in line or "ERROR" in line]

@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-NEVER = ("--poll-interval", "3600")  # longer than any of these tests waits
+NEVER = ("--poll-interval", "1h")  # longer than any of these tests waits
 
 
 def listeners() -> list[int]:
@@ -43,7 +43,7 @@ def test_new_task_starts_at_once(fleet: Fleet) -> None:
 
 
 def test_new_task_without_notification_is_found_by_polling(fleet: Fleet) -> None:
-    process = fleet.start("--poll-interval", "0.2", notify=False)
+    process = fleet.start("--poll-interval", "0.2s", notify=False)
     run(3)
     assert not listeners()
     assert process.stop() == 0

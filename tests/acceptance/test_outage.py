@@ -127,7 +127,7 @@ def test_hung_connections_are_replaced(site: Site) -> None:
 
 def test_stop_does_not_wait_for_hung_connections(site: Site) -> None:
     process = site.fleet.start(
-        "--shutdown-timeout", "0.5", heartbeat_timeout=3600
+        "--shutdown-timeout", "0.5s", heartbeat_timeout=3600
     )  # the timeout that closes hung connections
     compute.enqueue(LONG_SECONDS)
     wait_until(lambda: running() == 1, "a running task")
@@ -144,7 +144,7 @@ def test_stop_does_not_wait_for_hung_connections(site: Site) -> None:
 
 def test_sigterm_while_database_is_unreachable_stops_executor(site: Site) -> None:
     idle = site.fleet.start("--queue", "none", heartbeat_timeout=2)
-    process = site.fleet.start("--shutdown-timeout", "1", heartbeat_timeout=2)
+    process = site.fleet.start("--shutdown-timeout", "1s", heartbeat_timeout=2)
     work.enqueue(LONG_SECONDS)
     wait_until(Effect.objects.exists, "a running task")
     site.kill()
@@ -172,8 +172,8 @@ def test_start_waits_for_the_database(site: Site) -> None:
 
 def test_start_without_database_ends_with_exit_code_69(fleet: Fleet) -> None:
     nowhere = {"DATABASE_URL": "postgresql://postgres@/jobqueue?host=/nonexistent"}
-    single = fleet.launch("--connect-timeout", "1", environment=nowhere)
-    supervisor = fleet.launch("--connect-timeout", "1", "--processes", "2", environment=nowhere)
+    single = fleet.launch("--connect-timeout", "1s", environment=nowhere)
+    supervisor = fleet.launch("--connect-timeout", "1s", "--processes", "2", environment=nowhere)
     assert (single.wait(), supervisor.wait()) == (69, 69)
     single.output.wait_for(r"ERROR .*database.connect_timed_out after_s=1 error=.*connection")
     assert len(single.output.find(r"database\.unreachable")) == 1

@@ -139,7 +139,7 @@ def test_children_stopped_by_command_are_not_replaced(fleet: Fleet) -> None:
 
 
 def test_children_of_a_killed_supervisor_end_by_themselves(fleet: Fleet) -> None:
-    supervisor, children = busy(fleet, "--shutdown-timeout", "0.5")
+    supervisor, children = busy(fleet, "--shutdown-timeout", "0.5s")
     supervisor.kill()
     wait_until(lambda: not any(is_running(pid) for pid in children), "the end of the children")
     assert_both_released()

@@ -49,7 +49,7 @@ def test_sigterm_lets_running_tasks_end_and_releases_others(fleet: Fleet) -> Non
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_longer_task_is_released_after_the_shutdown_timeout(fleet: Fleet, number: signal.Signals) -> None:
-    process = busy(fleet, "--shutdown-timeout", "0.3")
+    process = busy(fleet, "--shutdown-timeout", "0.3s")
     assert process.stop(number) == 0
     assert_handed_back()
     assert process.output.find(r"WARNING .*executor.tasks_interrupted tasks=2")
@@ -77,7 +77,7 @@ def test_second_signal_releases_tasks_at_once(
 
 def test_task_that_ignores_interruptions_is_released(fleet: Fleet) -> None:
     hang.enqueue(NOT_SOON)
-    process = fleet.start("--shutdown-timeout", "0")
+    process = fleet.start("--shutdown-timeout", "0s")
     wait_until(started, "a running task")
     assert process.stop() == 0
     assert_handed_back(1)

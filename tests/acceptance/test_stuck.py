@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 STUCK_SECONDS = 600.0
-GRACE = ("--shutdown-timeout", "2")
+GRACE = ("--shutdown-timeout", "2s")
 
 
 def test_stuck_task_replaces_its_process_and_harms_no_other_task(fleet: Fleet) -> None:
@@ -42,7 +42,7 @@ def test_stuck_task_replaces_its_process_and_harms_no_other_task(fleet: Fleet) -
 
 def test_stuck_task_fails_after_three_losses(fleet: Fleet) -> None:
     result = doze.using(timeout=0.2).enqueue(STUCK_SECONDS)
-    supervisor = fleet.start("--shutdown-timeout", "0", "--processes", "2", heartbeat_timeout=1)
+    supervisor = fleet.start("--shutdown-timeout", "0s", "--processes", "2", heartbeat_timeout=1)
     compute.enqueue_many([((0.05,), {}) for _ in range(40)])
     assert wait_for_end() == {"SUCCESSFUL": 40, "FAILED": 1}
     row = Task.objects.get(pk=result.id)
@@ -56,7 +56,7 @@ def test_stuck_task_fails_after_three_losses(fleet: Fleet) -> None:
 
 def test_blocked_event_loop_harms_no_other_task(fleet: Fleet) -> None:
     neighbours = work_later.enqueue_many([((1.0,), {}) for _ in range(5)])
-    process = fleet.start("--shutdown-timeout", "0.5", heartbeat_timeout=30)
+    process = fleet.start("--shutdown-timeout", "0.5s", heartbeat_timeout=30)
     wait_until(lambda: Effect.objects.count() == 5, "running neighbours")
     guilty = block_loop.using(timeout=0.2).enqueue(STUCK_SECONDS)
     process.output.wait_for(r"executor\.stuck task=\S+ id=" + guilty.id)
@@ -72,7 +72,7 @@ def test_stop_between_two_stuck_tasks_ends_the_process(fleet: Fleet) -> None:
     for timeout in (0.2, 0.4):
         doze.using(timeout=timeout).enqueue(STUCK_SECONDS)
     compute.enqueue(STUCK_SECONDS)
-    process = fleet.start("--shutdown-timeout", "5")
+    process = fleet.start("--shutdown-timeout", "5s")
     process.output.wait_for(r"executor\.stuck", count=2)
     assert process.stop() == 0
     assert len(process.output.find("^ready")) == 1

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 def test_backlog_is_processed_without_polling_delays(fleet: Fleet, body: Any) -> None:
     """The same holds while the pools are full in turns, and one of them finds no task."""
     body.enqueue_many([((0.01,), {}) for _ in range(60)])
-    process = fleet.start("--threads", "2", "--async-slots", "2", "--poll-interval", "600", notify=False)
+    process = fleet.start("--threads", "2", "--async-slots", "2", "--poll-interval", "10m", notify=False)
     assert wait_for_end() == {"SUCCESSFUL": 60}
     assert process.stop() == 0
 

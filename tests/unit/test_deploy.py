@@ -104,7 +104,7 @@ def test_command_and_its_flags_exist(command: list[str]) -> None:
 def test_commands_are_found_in_all_files() -> None:
     text = [shlex.join(command) for command in commands()]
     assert len(text) > 12
-    for word in ("set_up_demo", "--health", "--shutdown-timeout 20", "--processes 4", "--worker-tmp-dir", "doctor"):
+    for word in ("set_up_demo", "--health", "--shutdown-timeout 20s", "--processes 4", "--worker-tmp-dir", "doctor"):
         assert any(word in line for line in text), word
 
 

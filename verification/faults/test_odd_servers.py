@@ -115,7 +115,7 @@ def full_notification_queue(transactional_db: None) -> Iterator[Callable[[], Non
 def test_full_notification_queue_is_logged_once_and_costs_nothing_else(
     fleet: Fleet, full_notification_queue: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    process = fleet.start("--poll-interval", "0.2")
+    process = fleet.start("--poll-interval", "0.2s")
     with caplog.at_level("WARNING"):
         tiny.enqueue_many([((number,), {}) for number in range(3)])
         with transaction.atomic():

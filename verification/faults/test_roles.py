@@ -153,7 +153,7 @@ def test_executor_without_free_connection_waits_for_one(role: Role) -> None:
 
 def test_executor_does_not_start_on_the_heartbeats_connection_alone(role: Role) -> None:
     role.alter("CONNECTION LIMIT 1")
-    process = role.launch("--connect-timeout", "5")
+    process = role.launch("--connect-timeout", "5s")
 
     assert process.wait() == 69
     process.output.wait_for(
@@ -173,7 +173,7 @@ def test_executor_does_with_three_connections(role: Role) -> None:
 
 def test_listener_leaves_last_connections_to_loop_and_heartbeat(role: Role) -> None:
     """Two connections are enough, regardless of the order in which the threads connect."""
-    process = role.start(*HEALTH, "--threads", "4", "--poll-interval", "0.2", heartbeat_timeout=3)
+    process = role.start(*HEALTH, "--threads", "4", "--poll-interval", "0.2s", heartbeat_timeout=3)
     for _ in range(3):
         role.alter("CONNECTION LIMIT 2")
         seen = process.row.heartbeat

@@ -86,9 +86,9 @@ def test_executor_claims_nothing_before_its_migrations_are_applied(fleet: Fleet)
     call_command("migrate", "jobqueue", "0001", verbosity=0)
     connection.close()
     try:
-        process = fleet.launch("--connect-timeout", "60")
+        process = fleet.launch("--connect-timeout", "60s")
         first_error = process.output.wait_for("ERROR").string
-        hasty = fleet.launch("--connect-timeout", "0.5")
+        hasty = fleet.launch("--connect-timeout", "0.5s")
         assert hasty.wait() == 69
     finally:
         call_command("migrate", "jobqueue", verbosity=0)

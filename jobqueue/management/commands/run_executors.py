@@ -26,7 +26,7 @@ from django.db.backends.signals import connection_created
 
 from jobqueue import __version__, registry
 from jobqueue.api import declared_queues
-from jobqueue.cli.arguments import report_usage_in_one_line
+from jobqueue.cli.arguments import duration, report_usage_in_one_line
 from jobqueue.cli.backends import engine_of
 from jobqueue.compat import PACKAGE
 from jobqueue.engine import engine_for
@@ -42,16 +42,27 @@ from jobqueue.executor.telemetry.console_log import ConsoleHandler, JsonFormatte
 PREFIX = "JOBQUEUE_"  # of the environment's variables
 LONGEST_WAIT_SECONDS = 30.0  # before a child is replaced that failed again and again
 RELOAD_WAIT_SECONDS = 5.0  # with --reload: the code may be half saved
+MIN_POLL_SECONDS = 0.01
 LEVELS = {0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG, 3: logging.DEBUG}
 
 
-def number(kind: Callable[[str], float], at_least: float, text: str) -> float:
+def count(text: str) -> int:
     try:
-        value = kind(text)
+        value = int(text)
     except ValueError:
-        raise ValueError(f"must be a {'whole number' if kind is int else 'number'}, not {text!r}") from None
-    if not at_least <= value < float("inf"):
-        raise ValueError(f"must be {at_least:g} or more, not {text}")
+        value = 0
+    if value < 1:
+        raise ValueError(f"must be a whole number, 1 or more, not {text!r}")
+    return value
+
+
+def seconds(text: str) -> float:
+    return duration(text).total_seconds()
+
+
+def poll_interval(text: str) -> float:
+    if (value := seconds(text)) < MIN_POLL_SECONDS:
+        raise ValueError(f"must be {MIN_POLL_SECONDS:g}s or more, not {text!r}")
     return value
 
 
@@ -98,27 +109,29 @@ class Append(argparse.Action):
         setattr(namespace, self.dest, [values] if items is self.default else [*items, values])
 
 
-COUNT = partial(number, int, 1)
-SECONDS = partial(number, float, 0)
-INTERVAL = partial(number, float, 0.01)
 # Names, how to read a value, default, help.
 FLAGS: list[tuple[tuple[str, ...], Callable[[str], Any], Any, str]] = [
     (("-q", "--queue"), queue, None, "serve this queue only, LIMIT of its tasks at once in each process; repeatable"),
-    (("-t", "--threads"), COUNT, 8, "number of worker threads (8)"),
-    (("--async-slots",), COUNT, 100, "how many async tasks run at once (100)"),
-    (("-p", "--processes"), COUNT, 1, "number of processes (1)"),
+    (("-t", "--threads"), count, 8, "number of worker threads (8)"),
+    (("--async-slots",), count, 100, "how many async tasks run at once (100)"),
+    (("-p", "--processes"), count, 1, "number of processes (1)"),
     (("--burst",), switch, False, "exit when no task is ready, running, or due within a second"),
-    (("--max-tasks",), COUNT, None, "stop each process after this number of tasks"),
-    (("--shutdown-timeout",), SECONDS, 25.0, "seconds in which running tasks may end at a stop (25)"),
-    (("--connect-timeout",), SECONDS, 60.0, "seconds to wait for the database at the start (60)"),
-    (("--poll-interval",), INTERVAL, None, "longest sleep without a notification, in seconds (POLL_INTERVAL)"),
+    (("--max-tasks",), count, None, "stop each process after this number of tasks"),
+    (("--shutdown-timeout",), seconds, "25s", "time for running tasks to end at a stop (25s)"),
+    (("--connect-timeout",), seconds, "60s", "time to wait for the database at the start (60s)"),
+    (("--poll-interval",), poll_interval, None, "longest sleep without a notification (POLL_INTERVAL)"),
     (("--backend",), str, "default", "alias in TASKS (default)"),
     (("--name",), str, None, "name of the executor in logs and in the admin (host.pid)"),
     (("--health",), parse_address, None, "answer /livez and /readyz there, for all processes; PORT: on 127.0.0.1"),
     (("--log-format",), log_format, "text", "text or json, if LOGGING has no handler for jobqueue (text)"),
     (("--reload",), switch, False, "restart when code changes, for development"),
 ]
-METAVARS = {"--queue": "NAME[:LIMIT]", "--health": "HOST:PORT"}
+METAVARS: dict[Callable[[str], Any], str] = {
+    queue: "NAME[:LIMIT]",
+    parse_address: "HOST:PORT",
+    seconds: "TIME",
+    poll_interval: "TIME",
+}
 
 
 def variable_of(names: tuple[str, ...]) -> str:
@@ -157,12 +170,12 @@ class Command(BaseCommand):
             if value := os.environ.get(variable, "").strip():
                 try:
                     default = [read(item) for item in value.replace(",", " ").split()] if read is queue else read(value)
-                except ValueError as error:
+                except (ValueError, argparse.ArgumentTypeError) as error:
                     parser.error(f"{variable}={value!r} in the environment: {error}")
             more: dict[str, Any] = {"action": "store_true"}
             if read is not switch:
                 more = {"action": Append if read is queue else "store", "type": argument(read)}
-                more["metavar"] = METAVARS.get(names[-1])
+                more["metavar"] = METAVARS.get(read)
             parser.add_argument(*names, default=default, help=f"{text} [{variable}]", **more)
 
     def check(self, *args: Any, **options: Any) -> None:

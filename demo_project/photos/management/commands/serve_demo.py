@@ -33,7 +33,7 @@ class Command(BaseCommand):
             password = admin_password()
             processes.start_site()
             self.greet(processes, password)
-            processes.start_executors("--shutdown-timeout", "5", output=sys.stdout.buffer)
+            processes.start_executors("--shutdown-timeout", "5s", output=sys.stdout.buffer)
             while True:
                 processes.check()
                 time.sleep(0.5)
