@@ -11,7 +11,7 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from jobqueue import conf, function, registry
+from jobqueue import conf, declared_schedules, function, registry
 from jobqueue.actor import ActorTask, unreadable
 from jobqueue.compat import PACKAGE, task_backends
 
@@ -43,18 +43,27 @@ def our_backends() -> list[Any]:
 
 def check_schedules(**_: Any) -> list[checks.CheckMessage]:
     """Check the schedules that code declares."""
-    from jobqueue import declared_schedules as declarations
-
-    problems = [
-        f"The schedule {each.name!r} cannot be used: {problem}. It is declared in {each.location}."
-        for each in declarations.declared
+    declared = declared_schedules.declarations()
+    errors = [
+        f"The schedule {each.name!r:.300} cannot be used: {problem}. It is declared in {each.location}."
+        for each in declared
+        if not each.is_ignored
         for problem in each.problems()
     ]
-    problems += [
-        f"The schedule {one.name!r} is declared twice: in {one.location} and in {other.location}."
-        for one, other in declarations.duplicates()
+    errors += [
+        f"The schedule {one.name!r:.300} is declared twice: in {one.location} and in {other.location}."
+        for one, other in declared_schedules.duplicates()
     ]
-    return [checks.Error(problem, id="jobqueue.E011") for problem in problems]
+    ignored = [
+        f"The schedule {each.name!r:.300} never fires: the backend {each.backend!r} is not a JobQueueBackend. It is "
+        f"declared in {each.location}."
+        for each in declared
+        if each.is_ignored
+    ]
+    return [
+        *(checks.Error(error, id="jobqueue.E011") for error in errors),
+        *(checks.Warning(warning, id="jobqueue.W005") for warning in ignored),
+    ]
 
 
 def check_time_zones(**_: Any) -> list[checks.CheckMessage]:

@@ -1,19 +1,25 @@
-"""Schedules that code declares: `schedule()` and `@task(schedule=...)`."""
+"""Schedules that code declares: `schedule()`, `@task(schedule=...)` and `class Reminder(Actor, schedule=...)`."""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
+import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, ParamSpec, cast
+from types import CodeType
+from typing import Any, Literal, TypedDict, Unpack, cast
 
 import msgspec
 
+from jobqueue import registry
+from jobqueue.actor import Actor, ActorTask
+from jobqueue.compat import BaseTaskBackend, InvalidTaskBackend, Task
 from jobqueue.conf import seconds
 from jobqueue.exceptions import InvalidArguments
-from jobqueue.function import FunctionTask
+from jobqueue.function import ChangedOptions, CopyOptions, FunctionTask, backend_named
 from jobqueue.records import NewTask
 from jobqueue.schedules.expressions import MAX_INTERVAL, Cron, Every, Problem, moment_problems
 from jobqueue.schedules.planning import MAX_TICKS, CatchUp, Overlap
@@ -23,15 +29,35 @@ from jobqueue.serialization.text import is_text
 MAX_NAME = 200
 MAX_JITTER = timedelta(days=1)
 MAX_CATCH_UP = MAX_TICKS // 2
-SCHEDULE_OPTIONS = frozenset(
-    ("args", "kwargs", "overlap", "catch_up", "max_catch_up", "catch_up_window", "jitter", "starts_at", "ends_at")
-)
-P = ParamSpec("P")
+
+
+class OwnOptions(TypedDict, total=False):
+    """Options of `schedule()` that tasks do not have."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    overlap: Literal["skip", "queue_one", "allow", "cancel_running"]
+    catch_up: Literal["latest", "all", "none"]
+    max_catch_up: int
+    catch_up_window: float | timedelta | None
+    jitter: float | timedelta
+    starts_at: datetime | None
+    ends_at: datetime | None
+
+
+class ScheduleOptions(OwnOptions, CopyOptions, total=False):
+    """Options of `schedule()`."""
+
+    expires: timedelta | None
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """A schedule in code. location: its file and line. The values may be of any type until problems() has passed."""
+    """
+    A schedule in code. location: its file and line. The values may be of any type until problems() has passed.
+
+    code: the code that called schedule(), or None.
+    """
 
     name: str
     task: FunctionTask[..., Any]
@@ -47,10 +73,20 @@ class Declaration:
     starts_at: datetime | None = None
     ends_at: datetime | None = None
     task_options: Mapping[str, Any] = field(default_factory=dict)
+    code: CodeType | None = None
 
     @property
     def backend(self) -> str:
         return str(self.task_options.get("backend") or getattr(self.task, "backend", "default"))
+
+    @property
+    def is_ignored(self) -> bool:
+        """Whether the backend has no schedules. Settings for tests often choose such a backend."""
+        try:
+            backend = backend_named(self.backend)
+        except InvalidTaskBackend:
+            return False
+        return isinstance(self.task, Task) and not has_schedules(backend)
 
     def columns(self) -> dict[str, Any]:
         """Return the columns of the row. Raises ValueError, TypeError, InvalidTask or InvalidArguments."""
@@ -115,14 +151,26 @@ class Declaration:
             yield Problem("expires", "expires of its task must be a timedelta: a datetime would expire all later tasks")
         usable: dict[str, Any] = {}
         for option, value in self.task_options.items():
+            if option not in ChangedOptions.__annotations__:
+                yield Problem(option, _unknown_option(option))
+                continue
             try:
                 self.task.using(**{option: value})
             except Exception as error:  # noqa: BLE001 - whatever a wrong value raises is the problem
                 yield Problem(option, str(error).removesuffix("."))
             else:
                 usable[option] = value
+        args, kwargs = cast("tuple[Any, Any]", (self.args, self.kwargs))
+        if isinstance(args, str | bytes) or not isinstance(args, Sequence):
+            yield Problem("args", f"args must be a list or a tuple, not {args!r:.100}")
+        elif not isinstance(kwargs, Mapping):
+            yield Problem("kwargs", f"kwargs must be a dict, not {kwargs!r:.100}")
+        else:
+            yield from self._template_problems(usable)
+
+    def _template_problems(self, task_options: Mapping[str, Any]) -> Iterator[Problem]:
         try:
-            self._template(usable)
+            self._template(task_options)
         except InvalidArguments as error:
             yield Problem("args", str(error).removesuffix("."))
         except Exception as error:  # noqa: BLE001
@@ -145,10 +193,27 @@ def _duration_problems(name: str, value: Any, at_most: timedelta) -> Iterator[Pr
         yield Problem(name, text)
 
 
-declared: list[Declaration] = []
+def _unknown_option(option: str) -> str:
+    known = ScheduleOptions.__annotations__
+    near = difflib.get_close_matches(option, known, n=1)
+    meant = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"schedule() takes no option {option!r:.100}{meant}; options are {', '.join(known)}"
 
 
-def schedule(name: str, task: FunctionTask[P, Any], expression: Cron | Every, **options: Any) -> None:
+def has_schedules(backend: BaseTaskBackend) -> bool:
+    """Return whether a backend of TASKS is a JobQueueBackend."""
+    return hasattr(backend, "template")
+
+
+declared: list[Declaration] = []  # by schedule()
+
+
+def schedule(
+    name: str,
+    task: FunctionTask[..., Any] | type[Actor[Any]],
+    expression: Cron | Every,
+    **options: Unpack[ScheduleOptions],
+) -> None:
     """
     Declare that executors enqueue a task at the ticks of an expression. Call it in an app's tasks.py or actors.py.
 
@@ -160,21 +225,30 @@ def schedule(name: str, task: FunctionTask[P, Any], expression: Cron | Every, **
     `task.using()`. A mistake is a system check with the file and line of this call.
     """
     frame = sys._getframe(1)
-    declare(name, task, expression, f"{frame.f_code.co_filename}:{frame.f_lineno}", **options)
-
-
-def declare(name: str, task: FunctionTask[P, Any], expression: Cron | Every, location: str, **options: Any) -> None:
-    own = {key: options.pop(key) for key in [*options] if key in SCHEDULE_OPTIONS}
-    new = Declaration(name, task, expression, _relative(location), task_options=options, **own)
-    # A module that is loaded again declares again.
-    declared[:] = [each for each in declared if each.location != new.location or each.name != new.name]
+    location = _relative(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+    own = {key: value for key, value in options.items() if key in OwnOptions.__annotations__}
+    others = {key: value for key, value in options.items() if key not in own}
+    is_actor = isinstance(task, type) and issubclass(task, Actor)
+    chosen = cast("FunctionTask[..., Any]", getattr(task, "task", task) if is_actor else task)
+    new = Declaration(name, chosen, expression, location, task_options=others, code=frame.f_code, **own)  # type: ignore[arg-type]
+    # A module that is loaded again has new code, and declares again. A loop repeats the same code.
+    declared[:] = [each for each in declared if each.location != location or each.code is frame.f_code]
     declared.append(new)
+
+
+def declarations() -> list[Declaration]:
+    """Return the schedules that code declares. The one of a task's own `schedule` has the task's type as its name."""
+    own = [task for task in registry.all().values() if task.schedule is not None]
+    return declared + [
+        Declaration(task.task_type, task, task.schedule, _location_of(task))  # type: ignore[arg-type]
+        for task in own
+    ]
 
 
 def duplicates() -> list[tuple[Declaration, Declaration]]:
     """Return the pairs of declarations with one name in one backend."""
     first: dict[tuple[str, str], Declaration] = {}
-    pairs = [(first.setdefault((each.backend, each.name), each), each) for each in declared]
+    pairs = [(first.setdefault((each.backend, str(each.name)), each), each) for each in declarations()]
     return [(one, other) for one, other in pairs if one is not other]
 
 
@@ -182,6 +256,18 @@ def digest_of(declarations: Iterable[Declaration]) -> str:
     """Return what tells one set of declarations from another."""
     columns = sorted((each.name, msgspec.json.encode(each.columns(), enc_hook=str)) for each in declarations)
     return hashlib.blake2b(repr(columns).encode(), digest_size=8).hexdigest()
+
+
+def _location_of(task: FunctionTask[..., Any]) -> str:
+    """Return the file and line of a declared task."""
+    if not isinstance(task, ActorTask):
+        code = inspect.unwrap(task.func).__code__
+        return _relative(f"{code.co_filename}:{code.co_firstlineno}")
+    file = sys.modules[task.actor.__module__].__file__
+    try:
+        return _relative(f"{file}:{inspect.getsourcelines(task.actor)[1]}")
+    except OSError:  # installed without its source
+        return _relative(f"{file}")
 
 
 def _relative(location: str) -> str:

@@ -38,6 +38,7 @@ from jobqueue.compat import (
     task_backends,
 )
 from jobqueue.conf import seconds
+from jobqueue.schedules.expressions import Cron, Every
 from jobqueue.task_options import as_classes, problems
 
 P = ParamSpec("P")
@@ -69,6 +70,7 @@ class CommonOptions(TypedDict, total=False):
     give_up_on: ExceptionClasses
     timeout: float | timedelta | None
     allow_http: bool
+    schedule: Cron | Every | None
 
 
 class TaskOptions(CommonOptions, total=False):
@@ -78,19 +80,24 @@ class TaskOptions(CommonOptions, total=False):
     expires: datetime | timedelta | None
 
 
-class ChangedOptions(TypedDict, total=False):
-    """Options of `using()`."""
+class CopyOptions(TypedDict, total=False):
+    """Options of `using()` and of `schedule()`."""
 
     priority: int | None
     queue_name: str | None
-    run_after: datetime | timedelta | None
     backend: str | None
     max_attempts: int | None
     backoff: Backoff | None
     timeout: float | timedelta | None
-    expires: datetime | timedelta | None
     key: str | None
     metadata: Mapping[str, Any] | None
+
+
+class ChangedOptions(CopyOptions, total=False):
+    """Options of `using()`."""
+
+    run_after: datetime | timedelta | None
+    expires: datetime | timedelta | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +109,8 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     start, a datetime or a timedelta from the enqueue. name: the name in rows instead of the dotted path, so that the
     function can move. retry_on: exceptions that are retried; None for all. give_up_on: exceptions that are not retried,
     even if retry_on has them. atomic: the function and its outcome are one transaction. allow_http: whether programs
-    may submit the task over HTTP. key: a name that at most one live task of the backend has.
+    may submit the task over HTTP. schedule: when executors enqueue it without arguments; the schedule has the name
+    that rows contain. key: a name that at most one live task of the backend has.
     """
 
     # Django 6.0's own fields have no defaults.
@@ -118,6 +126,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     timeout: float | None = None
     atomic: bool = False
     allow_http: bool = False
+    schedule: Cron | Every | None = field(default=None, hash=False)
     expires: datetime | timedelta | None = None
     key: str | None = None
     metadata: Mapping[str, Any] | None = field(default=None, hash=False)

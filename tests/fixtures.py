@@ -21,7 +21,7 @@ from django.conf import settings
 
 from demo_project.postgres import Cluster, throwaway_cluster
 from demo_project.postgres_programs import major_version
-from jobqueue import function
+from jobqueue import declared_schedules, function
 from tests.alone import is_alone, room_for
 from tests.emptying import patch_flush
 
@@ -45,6 +45,13 @@ def own_registry() -> Iterator[None]:
     with patch.dict(function.declared):
         yield
     function.duplicates.clear()
+
+
+@pytest.fixture
+def own_schedules(own_registry: None) -> Iterator[list[declared_schedules.Declaration]]:
+    """Start without schedules, and forget those that a test declares at its end."""
+    with patch.object(declared_schedules, "declared", list[declared_schedules.Declaration]()) as declared:
+        yield declared
 
 
 @pytest.fixture(scope="session")

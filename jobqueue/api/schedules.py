@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from jobqueue.declared_schedules import Declaration, declared, digest_of
+from jobqueue.declared_schedules import Declaration, declarations, digest_of
 from jobqueue.engine.engine import Engine
 from jobqueue.models import Executor, Schedule, ScheduleDeployment
 
@@ -23,7 +23,7 @@ class DeclaredSchedules:
 
     @classmethod
     def of(cls, backend: str) -> DeclaredSchedules:
-        found = [each for each in declared if each.backend == backend and not [*each.problems()]]
+        found = [each for each in declarations() if each.backend == backend and not [*each.problems()]]
         by_name = {each.name: each for each in reversed(found)}  # of two with one name, the first
         return cls(by_name, digest_of(by_name.values()))
 

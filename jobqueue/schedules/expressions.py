@@ -11,12 +11,13 @@ them to expressions with seconds. So it works on the clock on the wall here, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final, Never, Protocol, TypedDict, Unpack
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -90,7 +91,20 @@ def ticks_after(expression: Expression, moment: datetime) -> Iterator[datetime]:
         yield tick
 
 
-@dataclass(frozen=True)
+class Units(TypedDict, total=False):
+    """The units of an `Every`."""
+
+    weeks: float
+    days: float
+    hours: float
+    minutes: float
+    seconds: float
+
+
+# The constructors accept every value: they run at the import of an app, where an error would end each command.
+
+
+@dataclass(frozen=True, init=False)
 class Cron:
     """A cron expression in a time zone.
 
@@ -101,16 +115,26 @@ class Cron:
     """
 
     expression: str
-    timezone: str = field(default_factory=lambda: settings.TIME_ZONE)
+    timezone: str
+    unknown: tuple[str, ...] = field(repr=False)  # names of arguments that Cron does not have
+
+    def __init__(self, expression: str = "", timezone: str | None = None, **unknown: Never) -> None:
+        object.__setattr__(self, "expression", expression)
+        object.__setattr__(self, "timezone", settings.TIME_ZONE if timezone is None else timezone)
+        object.__setattr__(self, "unknown", tuple(unknown))
 
     def problems(self) -> Iterator[Problem]:
+        for name in self.unknown:
+            yield Problem("expression", f"Cron() takes no argument {name!r:.100}; it takes an expression and timezone")
         if problem := self._expression_problem():
             yield Problem("expression", problem)
-        if not _is_zone(self.timezone):
+        if not (isinstance(self.timezone, str) and _is_zone(self.timezone)):
             yield Problem("timezone", f"{self.timezone!r:.100} is not the name of a time zone, such as 'Europe/Berlin'")
 
     def _expression_problem(self) -> str | None:
         shown = f"{self.expression!r:.100}"
+        if not _is_a(str, self.expression):
+            return f"a cron expression must be a text such as '0 8 * * *', not {shown}"
         if len(self.expression) > MAX_EXPRESSION:
             return f"{shown} has more than {MAX_EXPRESSION} characters"
         if self.expression.startswith("@") and self.expression.lower() not in ALIASES:
@@ -187,13 +211,19 @@ class Every:
     interval: timedelta
     anchor: datetime
 
-    def __init__(self, interval: timedelta | None = None, *, anchor: datetime = EPOCH, **units: float) -> None:
-        object.__setattr__(self, "interval", timedelta(**units) if interval is None else interval)
+    def __init__(self, interval: timedelta | None = None, *, anchor: datetime = EPOCH, **units: Unpack[Units]) -> None:
+        object.__setattr__(self, "interval", _interval_of(interval, units))
         object.__setattr__(self, "anchor", anchor)
 
     def problems(self) -> Iterator[Problem]:
-        if not MIN_INTERVAL <= self.interval <= MAX_INTERVAL:
+        if not _is_a(timedelta, self.interval):
+            text = f"an interval must be a timedelta or units such as minutes=5, not {self.interval!r:.100}"
+            yield Problem("interval", text)
+        elif not MIN_INTERVAL <= self.interval <= MAX_INTERVAL:
             yield Problem("interval", f"an interval must be between a second and ten years, not {self.interval}")
+        if not _is_a(datetime, self.anchor):
+            yield Problem("anchor", f"anchor must be a datetime with a time zone, not {self.anchor!r:.100}")
+            return
         yield from moment_problems("anchor", self.anchor)
 
     def next_after(self, moment: datetime) -> datetime | None:
@@ -204,6 +234,20 @@ class Every:
     def describe(self) -> str:
         """Return it in words: "Every 5 minutes"."""
         return f"Every {_in_words(self.interval)}"
+
+
+def _is_a(kind: type, value: object) -> bool:
+    """Return isinstance(), for values whose types only a type checker has checked."""
+    return isinstance(value, kind)
+
+
+def _interval_of(interval: Any, units: Mapping[str, Any]) -> Any:
+    """Return the interval. Values that make none are returned as they are, and problems() describes them."""
+    if interval is not None:
+        return {"interval": interval, **units} if units else interval
+    with suppress(TypeError, ValueError, OverflowError):
+        return timedelta(**units)
+    return units
 
 
 def _in_words(interval: timedelta) -> str:
@@ -240,9 +284,9 @@ def _first_change(since: datetime, until: datetime, zone: ZoneInfo) -> datetime 
 
 
 @lru_cache
-def _is_zone(name: object) -> bool:
+def _is_zone(name: str) -> bool:
     try:
-        ZoneInfo(name)  # type: ignore[arg-type]
-    except (KeyError, ValueError, TypeError, OSError):
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
         return False
     return True

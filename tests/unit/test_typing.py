@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from jobqueue import Backoff, FunctionTask, task
+from jobqueue import Actor, Backoff, Cron, Done, Every, FunctionTask, schedule, task
 from jobqueue.compat import TaskContext
 
 
@@ -37,6 +37,24 @@ async def later(order_id: int) -> list[int]:
 @task(takes_context=True)
 async def contextual_later(context: Any, order_id: int) -> float:
     return 1.0
+
+@task(schedule=Cron("0 8 * * 1-5", timezone="Europe/Berlin"))
+def morning_report() -> None: ...
+
+class Cleanup(Actor, schedule=Every(minutes=5)):
+    def poll(self, context: Any) -> Done:
+        return Done()
+
+schedule("a", bare, Every(minutes=5), args=["home"], queue_name="cache", overlap="skip", catch_up="latest", jitter=30)
+schedule("b", Cleanup, Every(timedelta(hours=1)), kwargs={"a": 1}, expires=timedelta(hours=1))
+schedule("c", later, Cron("@daily"), args=(1,), catch_up_window=3600, jitter=timedelta(minutes=1))
+schedule("d", bare, "0 8 * * *")  # error
+schedule("d", print, Every(minutes=5))  # error
+schedule("d", bare, Every(minute=5))  # error
+schedule("d", bare, Cron("@daily", tz="UTC"))  # error
+schedule("d", bare, Every(minutes=5), overlap="sometimes")  # error
+schedule("d", bare, Every(minutes=5), catchup="all")  # error
+schedule("d", bare, Every(minutes=5), run_after=timedelta(hours=1))  # error
 
 async def right() -> None:
     text: str = bare.enqueue(1, note="a").return_value
@@ -71,6 +89,9 @@ async def wrong() -> None:
 
 @task(retries=3)  # error
 def unknown_option() -> None: ...
+
+@task(schedule="0 8 * * *")  # error
+def wrong_schedule() -> None: ...
 
 @task(max_attempts="three")  # error
 def wrong_option() -> None: ...
