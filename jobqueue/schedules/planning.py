@@ -92,22 +92,22 @@ def make_plan(
     waiting_at: datetime | None = None,
     paused_until: datetime | None = None,
     is_running: bool = False,
+    with_jitter: bool = True,
 ) -> Plan:
     """Return what to do with the ticks from `next_at` on that are due `now`.
 
     `waiting_at` is the tick that waits for the running task (`Overlap.QUEUE_ONE`). Ticks before `paused_until` are
-    skipped. `is_running` says whether a task of this schedule has not ended. Every due tick is in exactly one of
-    `runs`, `waiting_at` and `skipped`.
+    skipped. `is_running` says whether a task of this schedule has not ended. Without jitter, ticks are
+    due at their moment. Every due tick is in exactly one of `runs`, `waiting_at` and `skipped`.
     """
-    due, next_at = _due_ticks(expression, policy, next_at, now)
-    has_more = next_at is not None and next_at + policy.delay <= now
-    if has_more:
-        # Leave to the next plan the ticks that are on time, and those that may be among the last `max_catch_up` of all.
-        left = sum(tick >= _missed_before(policy, now) for tick in due)
-        left = max(left, policy.max_catch_up if policy.catch_up == CatchUp.ALL else 0)
-        due, next_at = due[: len(due) - left], due[-left] if left else next_at
+    due_until = now - policy.delay if with_jitter else now
+    due, next_at = _due_ticks(expression, policy, next_at, due_until)
+    has_more = next_at is not None and next_at <= due_until
+    if has_more and policy.catch_up == CatchUp.ALL:
+        # The newest of these may be among the last `max_catch_up` of all: leave them to the next plan.
+        due, next_at = due[: -policy.max_catch_up], due[-policy.max_catch_up]
     paused = [tick for tick in due if paused_until and tick < paused_until]
-    kept = [] if has_more else _caught_up(due[len(paused) :], policy, now)
+    kept = _caught_up(due[len(paused) :], policy, now, has_more=has_more)
     reasons = dict.fromkeys(due, SkipReason.MISSED) | dict.fromkeys(paused, SkipReason.PAUSED)
     for tick in kept:
         del reasons[tick]
@@ -125,21 +125,23 @@ def first_tick(expression: Expression, policy: Policy, after: datetime) -> datet
 
 
 def _due_ticks(
-    expression: Expression, policy: Policy, tick: datetime | None, now: datetime
+    expression: Expression, policy: Policy, tick: datetime | None, until: datetime
 ) -> tuple[list[datetime], datetime | None]:
     due: list[datetime] = []
-    while tick is not None and tick + policy.delay <= now and len(due) < MAX_TICKS:
+    while tick is not None and tick <= until and len(due) < MAX_TICKS:
         due.append(tick)
         tick = first_tick(expression, policy, tick)
     return due, tick
 
 
-def _caught_up(due: Sequence[datetime], policy: Policy, now: datetime) -> list[datetime]:
-    """Return the ticks that `catch_up` does not drop."""
-    missed_before = _missed_before(policy, now)
+def _caught_up(due: Sequence[datetime], policy: Policy, now: datetime, *, has_more: bool) -> list[datetime]:
+    """Return the ticks that `catch_up` does not drop. It makes up for the last missed ones: not if more are due."""
+    missed_before = now - policy.delay - MISSED_AFTER
     on_time = [tick for tick in due if tick >= missed_before]
     window = policy.catch_up_window
     missed = [tick for tick in due if tick < missed_before and (window is None or tick >= now - window)]
+    if has_more:
+        return on_time
     match policy.catch_up:
         case CatchUp.ALL:
             return missed[-policy.max_catch_up :] + on_time
@@ -147,10 +149,6 @@ def _caught_up(due: Sequence[datetime], policy: Policy, now: datetime) -> list[d
             return on_time or missed[-1:]
         case CatchUp.NONE:
             return on_time
-
-
-def _missed_before(policy: Policy, now: datetime) -> datetime:
-    return now - policy.delay - MISSED_AFTER
 
 
 def _without_overlap(

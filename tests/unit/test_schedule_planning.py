@@ -43,6 +43,13 @@ def test_delayed_schedule_runs_after_its_delay() -> None:
     assert plan(policy, seconds(20)).runs == (NOON,)
 
 
+def test_tick_whose_jitter_is_cut_short_is_not_missed() -> None:
+    policy = Policy(catch_up=CatchUp.NONE, delay=seconds(600))
+
+    assert plan(policy, seconds(59)).runs == ()
+    assert plan(policy, seconds(59), with_jitter=False) == Plan((NOON,), None, (), NOON + MINUTE)
+
+
 def test_schedule_ends_with_its_last_tick() -> None:
     policy = Policy(ends_at=NOON + MINUTE / 2)
 
@@ -191,15 +198,21 @@ def test_long_downtime_is_accounted_for_in_several_plans() -> None:
 
 
 def test_tick_on_time_after_a_long_downtime_is_not_missed() -> None:
-    late = seconds(MAX_TICKS + 5)
+    now = NOON + seconds(MAX_TICKS + 5)
     policy = Policy(Overlap.ALLOW, CatchUp.NONE)
-    first = make_plan(Every(seconds=1), policy, NOON + late, next_at=NOON)
-    second = make_plan(Every(seconds=1), policy, NOON + late, next_at=first.next_at)
+    first = make_plan(Every(seconds=1), policy, now, next_at=NOON)
+    second = make_plan(Every(seconds=1), policy, now, next_at=first.next_at)
 
-    assert [(skipped.last_at, skipped.reason) for skipped in first.skipped] == [
-        (NOON + late - seconds(31), SkipReason.MISSED)
-    ]
-    assert second.runs == tuple(NOON + late - seconds(30 - number) for number in range(31))
+    assert skips(first) == [(MAX_TICKS + 5 - 30, SkipReason.MISSED)]
+    assert first.runs + second.runs == tuple(now - seconds(30 - number) for number in range(31))
+
+
+def test_long_jitter_that_is_cut_short_is_planned_in_parts() -> None:
+    now = NOON + seconds(2 * MAX_TICKS)
+    policy = Policy(Overlap.ALLOW, CatchUp.NONE, delay=timedelta(days=1))
+    found = make_plan(Every(seconds=1), policy, now, next_at=NOON, with_jitter=False)
+
+    assert (len(found.runs), found.skipped, found.next_at) == (MAX_TICKS, (), NOON + seconds(MAX_TICKS))
 
 
 def test_last_missed_ticks_of_a_long_downtime_are_made_up_for() -> None:

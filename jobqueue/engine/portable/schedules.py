@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -281,15 +280,15 @@ class Schedules(Part):
 
 def plan_of(row: Schedule, now: datetime, *, is_running: bool, with_jitter: bool = True) -> Plan:
     """Return what to do with the due ticks of a row. Raises ValueError if the row cannot be used."""
-    policy = policy_of(row)
     return make_plan(
         expression_of(row),
-        policy if with_jitter else replace(policy, delay=timedelta(0)),
+        policy_of(row),
         now,
         next_at=aware(row.next_at),
         waiting_at=aware(row.waiting_at),
         paused_until=paused_until(row),
         is_running=is_running,
+        with_jitter=with_jitter,
     )
 
 
