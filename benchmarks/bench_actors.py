@@ -21,7 +21,7 @@ from demo_project.postgres import Cluster
 
 PROCESSES = 2
 AIM = 4.0
-LOOK_SECONDS = 0.02
+CHECK_SECONDS = 0.02
 LONGEST_SECONDS = 600
 NAIVE = "naive protocol"
 
@@ -75,7 +75,7 @@ def measure(
         while (value := scalar(result, root)) is None:
             if time.monotonic() - began_at > LONGEST_SECONDS:
                 raise RuntimeError(f"No result within {LONGEST_SECONDS} s")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(CHECK_SECONDS)
         seconds = time.monotonic() - began_at
         after = [used(pids), cluster.cpu_seconds(server)]
     assert value == expected, (value, expected)

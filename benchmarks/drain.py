@@ -23,7 +23,7 @@ from benchmarks.rounds import Sample
 SETTLE_SECONDS = 0.3
 START_SECONDS = 1.0  # longest time from the first job to the start of the clock
 FIRST_SECONDS = 30.0  # longest wait for the first job
-LOOK_SECONDS = 0.1
+CHECK_SECONDS = 0.1
 FEWEST_JOBS = 20_000  # with fewer rows, PostgreSQL sorts the table for each claim of some peers
 
 Used = tuple[float, float, float]  # CPU seconds: workers, PostgreSQL, broker
@@ -120,7 +120,7 @@ class Drain:
             while not is_begun():
                 if time.monotonic() > deadline:
                     raise NotMeasured(f"{self.contestant.name}: no job was done in {FIRST_SECONDS:g} s")
-                time.sleep(LOOK_SECONDS / 2)
+                time.sleep(CHECK_SECONDS / 2)
 
     def _watch(self) -> Watched:
         watch = watch_redis if self.database.is_in_redis else watch_rows
@@ -173,7 +173,7 @@ def watch_rows(database: Database, is_over: Callable[[int], bool]) -> Watched:
     since, left = database.now(), 1
     with database.connected() as connection:
         while not is_over(left):
-            time.sleep(LOOK_SECONDS)
+            time.sleep(CHECK_SECONDS)
             left = int(scalar(connection, f"SELECT EXISTS (SELECT {database.store.left})::int"))
     return Window(since, database.now(), is_drained=not left)
 
@@ -196,7 +196,7 @@ def watch_redis(database: Database, is_over: Callable[[int], bool]) -> Watched:
     began_at, first = time.monotonic(), broker.left(database.peer)
     left = first
     while not is_over(left):
-        time.sleep(LOOK_SECONDS / 10)
+        time.sleep(CHECK_SECONDS / 10)
         left = broker.left(database.peer)
     return Found(first - left, time.monotonic() - began_at)
 

@@ -14,7 +14,7 @@ from benchmarks.contestants import Contestant
 
 SETTLE_SECONDS = 0.5
 LONGEST_SECONDS = 30.0
-LOOK_SECONDS = 0.05
+CHECK_SECONDS = 0.05
 MAX_PER_SECOND = 400.0  # each peer can enqueue as many from one process while its workers run
 
 
@@ -47,7 +47,7 @@ def measure(arena: Arena, contestant: Contestant, count: int, rate: float | None
         database.produce("note", count, {} if rate is None else {produce.RATE: str(rate)})
         deadline = time.monotonic() + LONGEST_SECONDS
         while len(notes.read(file)) < count and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(CHECK_SECONDS)
     found = notes.read(file)
     if not found:
         raise NotMeasured(f"no job began within {LONGEST_SECONDS:g} s")

@@ -11,7 +11,7 @@ from benchmarks.contestants import Contestant
 from benchmarks.idle import resident
 
 LOOKS = 5
-LOOK_SECONDS = 2.0
+CHECK_SECONDS = 2.0
 LONGEST_SECONDS = 1_200.0
 
 
@@ -21,7 +21,7 @@ def measure(arena: Arena, contestant: Contestant, jobs: int) -> Iterator[tuple[i
     database.clear()
     database.settle()
     with database.at_work(contestant) as pids:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(CHECK_SECONDS)
         yield 0, megabytes(pids)
         database.fill(jobs, contestant.rows, quietly=False)
         deadline = time.monotonic() + LONGEST_SECONDS
@@ -29,7 +29,7 @@ def measure(arena: Arena, contestant: Contestant, jobs: int) -> Iterator[tuple[i
         while wanted:
             if time.monotonic() > deadline:
                 raise NotMeasured(f"{contestant.name}: {done:,} jobs in {LONGEST_SECONDS:g} s")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(CHECK_SECONDS)
             done = jobs - database.takeable()
             if done >= wanted[0]:
                 yield done, megabytes(pids)

@@ -18,7 +18,7 @@ from benchmarks import cluster, workers
 
 AIM_SECONDS = 0.050
 LONGEST_SECONDS = 60.0
-LOOK_SECONDS = 0.1
+CHECK_SECONDS = 0.1
 
 FILL = """
     INSERT INTO jobqueue_task (
@@ -60,7 +60,7 @@ def waits_of(chosen: Sequence[object]) -> list[float]:
             waits = [wait for (wait,) in cursor.fetchall()]
         if len(waits) == len(chosen):
             return sorted(waits)
-        time.sleep(LOOK_SECONDS)
+        time.sleep(CHECK_SECONDS)
     raise RuntimeError(f"{len(waits)} of {len(chosen)} actors were polled within {LONGEST_SECONDS} s")
 
 

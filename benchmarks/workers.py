@@ -18,7 +18,7 @@ from demo_project.children import end_with_parent
 CHECKOUT = Path(__file__).resolve().parent.parent
 STOP_SECONDS = 30
 READY_SECONDS = 60
-LOOK_SECONDS = 0.02
+CHECK_SECONDS = 0.02
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def _wait_for_line(process: subprocess.Popen[bytes], log: Path, ready: str) -> N
     while not re.search(ready, text := log.read_text(errors="replace"), re.MULTILINE):
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"A worker was not ready: {process.args!r}\n{text[-2000:]}")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(CHECK_SECONDS)
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[str]:

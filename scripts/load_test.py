@@ -28,7 +28,7 @@ from scripts.load.caller import Answer, Callers, plan
 from scripts.load.verdict import ENDED, Found, Row, complaints, report
 
 STALLED_SECONDS = 60.0  # without an ended task
-LOOK_SECONDS = 0.2
+CHECK_SECONDS = 0.2
 
 
 def positive(text: str) -> int:
@@ -108,7 +108,7 @@ def wait_for_end(progress: Progress, check: Callable[[], None]) -> None:
             progress.finish(f"{ended} of {total} tasks have ended.")
             return
         progress.show(ended, total, "ended")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(CHECK_SECONDS)
 
 
 def rows() -> list[Row]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-CHECK_SECONDS = 1.0  # between two looks for tasks that have to run alone
+CHECK_SECONDS = 1.0  # between two checks for tasks that have to run alone
 GIVE_UP_TIMEOUTS = 10  # after waiting too long, the process does not wait again for so many timeouts
 SERIES_SECONDS = 1.0  # run such tasks one after the other for so long, then let others run
 

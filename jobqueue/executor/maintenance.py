@@ -20,12 +20,12 @@ from jobqueue.records import Command, NewTask, Outcome, Status
 
 logger = get_logger(__name__)
 
-LOOK_SECONDS = 0.5  # between two queries for pending work: wake-ups that others set, commands, lost executors
+CHECK_SECONDS = 0.5  # between two queries for pending work: wake-ups that others set, commands, lost executors
 AGAIN_SECONDS = 0.05  # another session has locked a row that we want to write
 SWEEP_SECONDS = 1.0
 SWEEP_GAP_SECONDS = 0.02  # from a notification of a message to its sweep, which then serves many
-DECLARE_SECONDS = 30.0  # between two looks whether other code has written its schedules
-FIRE_SECONDS = 0.5  # between two looks at ticks that wait for a running task
+DECLARE_SECONDS = 30.0  # between two checks whether other code has written its schedules
+FIRE_SECONDS = 0.5  # between two checks of ticks that wait for a running task
 PRUNE_SECONDS = 30.0
 PRUNE_BATCH = 1000  # of each status, and of ticks
 PRUNE_GAP_SECONDS = 0.1  # after a full batch: one executor deletes what all executors have ended
@@ -54,7 +54,7 @@ class Maintenance:
         self._engine, self._executor_id, self._heartbeat = engine, executor_id, heartbeat
         self._on_ready, self._on_command, self._on_fired = on_ready, on_command, on_fired
         now = time.monotonic()
-        self._look_at, self._prune_at, self._aggregate_at = now, now + PRUNE_SECONDS, now + AGGREGATE_SECONDS
+        self._check_at, self._prune_at, self._aggregate_at = now, now + PRUNE_SECONDS, now + AGGREGATE_SECONDS
         self._sweep_at, self._swept_at, self._fired_at = NEVER, -NEVER, -NEVER
         self._declared, self._declare_at = DeclaredSchedules.of(engine.alias), now
         self._unknown_until = now  # while a claim whose answer was lost may still be committed
@@ -62,21 +62,21 @@ class Maintenance:
 
     @property
     def due_in_seconds(self) -> float:
-        return max(0.0, min(self._look_at, self._sweep_at, self._prune_at) - time.monotonic())
+        return max(0.0, min(self._check_at, self._sweep_at, self._prune_at) - time.monotonic())
 
     def sweep_soon(self) -> None:
-        """Look for tasks with messages, from any thread."""
+        """Sweep soon, for a message that has come. Any thread may call this."""
         self._sweep_at = min(self._sweep_at, time.monotonic() + SWEEP_GAP_SECONDS)
 
     def expect_wake(self, outcome: Outcome) -> None:
         """Note when a task of this executor wants to run again. Only the database can tell how far off wake_at is."""
         now, unknown = time.monotonic(), None if outcome.wake_at is None else 0.0
         waits = (outcome.wake_after_seconds, outcome.recheck_seconds, unknown)
-        self._look_at = min([self._look_at, *(now + wait for wait in waits if wait is not None)])
+        self._check_at = min([self._check_at, *(now + wait for wait in waits if wait is not None)])
 
     def expect_unknown_claims(self) -> None:
         """Note that the connection was lost: the server may still commit a claim, and its answer is lost."""
-        self._look_at, self._unknown_until = time.monotonic(), NEVER
+        self._check_at, self._unknown_until = time.monotonic(), NEVER
 
     @property
     def may_have_unknown_claims(self) -> bool:
@@ -92,8 +92,8 @@ class Maintenance:
             self._unknown_until = min(self._unknown_until, now + self._engine.options.heartbeat_timeout)
         if now >= self._declare_at:
             self._declare_at = now + DECLARE_SECONDS
-            self._look_at = now if self._declared.synchronize(self._engine) else self._look_at
-        changed = self._look(now) if now >= self._look_at else 0
+            self._check_at = now if self._declared.synchronize(self._engine) else self._check_at
+        changed = self._check_pending(now) if now >= self._check_at else 0
         if now >= self._sweep_at:
             self._sweep_at, self._swept_at = NEVER, now
             changed += self._engine.sweep()
@@ -107,10 +107,10 @@ class Maintenance:
             self._on_ready()
             self.may_have_isolated = True
 
-    def _look(self, now: float) -> int:
+    def _check_pending(self, now: float) -> int:
         """Ask the database what is due. Wake and rescue tasks, and return how many."""
         due = self._engine.pending_maintenance(self._executor_id)
-        self._look_at = now + LOOK_SECONDS
+        self._check_at = now + CHECK_SECONDS
         self.may_have_isolated = due.has_isolated
         if due.has_messages:
             self._sweep_at = min(self._sweep_at, self._swept_at + SWEEP_SECONDS)
@@ -124,12 +124,12 @@ class Maintenance:
         """Enqueue the tasks of due ticks. Return how many."""
         is_due = due_in_seconds is not None and due_in_seconds <= 0.0
         if not is_due and not (has_waiting and now >= self._fired_at + FIRE_SECONDS):
-            self._look_at = min(self._look_at, now + (NEVER if due_in_seconds is None else due_in_seconds))
+            self._check_at = min(self._check_at, now + (NEVER if due_in_seconds is None else due_in_seconds))
             return 0
         self._fired_at = now
         fired = self._engine.schedules.fire()
-        # Look for more. If none was due after all, another session has locked the schedules.
-        self._look_at = min(self._look_at, now + (0.0 if fired.count else AGAIN_SECONDS))
+        # Check for more. If none was due after all, another session has locked the schedules.
+        self._check_at = min(self._check_at, now + (0.0 if fired.count else AGAIN_SECONDS))
         if fired.count:
             logger.info(
                 "schedule.fired schedules=%d enqueued=%d skipped=%d", fired.count, fired.enqueued, fired.skipped
@@ -142,13 +142,13 @@ class Maintenance:
 
     def _wake(self, now: float, due_in_seconds: float | None) -> int:
         if due_in_seconds is None or due_in_seconds > 0.0:
-            self._look_at = min(self._look_at, now + (NEVER if due_in_seconds is None else due_in_seconds))
+            self._check_at = min(self._check_at, now + (NEVER if due_in_seconds is None else due_in_seconds))
             return 0
         count = self._engine.wake_due()
         if count:
             failpoint("due.after")
-        # Look for the next task. Without a count, another session has locked the rows.
-        self._look_at = now + (0.0 if count else AGAIN_SECONDS)
+        # Check for the next task. Without a count, another session has locked the rows.
+        self._check_at = now + (0.0 if count else AGAIN_SECONDS)
         return count
 
     def _rescue(self, now: float) -> int:
@@ -156,7 +156,7 @@ class Maintenance:
             return 0
         rescued = self._engine.rescue(RESCUE_BATCH, self._heartbeat.may_still_rescue)
         if len(rescued) >= RESCUE_BATCH:  # there are more, and rescued tasks are promised a start within two seconds
-            self._look_at = now
+            self._check_at = now
         for task in rescued:
             logger.log(
                 logging.ERROR if task.status is Status.FAILED else logging.WARNING,

@@ -15,7 +15,7 @@ from jobqueue.executor.telemetry.logger import get_logger
 
 logger = get_logger(__name__)
 
-LOOK_SECONDS = 0.5  # between two checks, if no deadline is nearer
+CHECK_SECONDS = 0.5  # between two checks, if no deadline is nearer
 REPEAT_SECONDS = 10.0  # until a task that swallowed the interruption is interrupted again
 
 
@@ -49,7 +49,7 @@ class Watchdog(threading.Thread):
                 try:
                     wait = self._check()
                 except MemoryError:  # a task has used it up; the next check finds what this one did not
-                    wait = LOOK_SECONDS
+                    wait = CHECK_SECONDS
                 self._woken.wait(wait)
                 self._woken.clear()
         except BaseException as failure:  # without a watchdog, timeouts have no effect and connections hang for ever
@@ -59,7 +59,7 @@ class Watchdog(threading.Thread):
     def _check(self) -> float:
         """Check once. Return the seconds until the next check."""
         now = time.monotonic()
-        wait = LOOK_SECONDS
+        wait = CHECK_SECONDS
         for running in self._running_tasks.snapshot().values():
             if not running.is_armed:
                 continue

@@ -22,7 +22,6 @@ from tests.waiting import DEADLINE_SECONDS, states, wait_until
 T = TypeVar("T")
 
 CHECKOUT = Path(__file__).parents[2]
-LOOK_SECONDS = 0.02
 OTHERS = ("JOBQUEUE_", "TESTS_", "FORCE_COLOR", "PYTHON_COLORS", "DJANGO_COLORS")  # variables of the developer
 ENDED = ["SUCCESSFUL", "FAILED", "CANCELLED"]
 

@@ -55,11 +55,11 @@ def finished(database: str = "default") -> int:
 
 
 def wait_for_end(pk: str, database: str = "default") -> Task:
-    def look() -> Task | None:
+    def finished_row() -> Task | None:
         row = Task.objects.using(database).get(pk=pk)
         return row if row.is_finished else None
 
-    return wait_until(look, "the end of the program", DEADLINE_SECONDS)
+    return wait_until(finished_row, "the end of the program", DEADLINE_SECONDS)
 
 
 def test_tree_of_failing_actors_survives_loss_of_executors(launch: Launch) -> None:

@@ -35,12 +35,12 @@ def stage(database: str, transactional_db: None) -> Stage:
 def wait_for_state(stage: Stage, status: Status, *ids: UUID) -> None:
     """Wait until these tasks have a state. Raise on a failed attempt."""
 
-    def look() -> bool:
+    def have_state() -> bool:
         rows = [stage.row(pk) for pk in ids]
         assert not any(row.errors for row in rows), [row.errors for row in rows]
         return all(row.status == status for row in rows)
 
-    wait_until(look, str(status))
+    wait_until(have_state, str(status))
 
 
 def test_commit_functions_send_to_each_other(stage: Stage, start: Start) -> None:

@@ -204,11 +204,11 @@ def test_views_are_exempt_from_atomic_requests(shop: Shop, monkeypatch: pytest.M
     engine = engine_for("default")
     enqueue, seen = engine.enqueue_once, []
 
-    def enqueue_and_look(*args: Any) -> Any:
+    def enqueue_and_record(*args: Any) -> Any:
         seen.append(len(connection.savepoint_ids))
         return enqueue(*args)
 
-    monkeypatch.setattr(engine, "enqueue_once", enqueue_and_look)
+    monkeypatch.setattr(engine, "enqueue_once", enqueue_and_record)
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
 
     assert shop.submit().status_code == 201

@@ -131,7 +131,7 @@ class Reader:
             self.statements += 1
             execute("SAVEPOINT reader", None, False, context)
             for node in explain(execute, sql, params, context, "ANALYZE, TIMING OFF, "):
-                self.look_at(node, sql)
+                self.check_node(node, sql)
             execute("ROLLBACK TO SAVEPOINT reader", None, False, context)
         before = self.counts()
         answer = execute(sql, params, many, context)
@@ -147,7 +147,7 @@ class Reader:
         rows = connection.connection.execute(READ, [list(BIG)])
         return {table: (sequential, by_index) for table, sequential, by_index in rows}
 
-    def look_at(self, node: dict[str, Any], sql: str) -> None:
+    def check_node(self, node: dict[str, Any], sql: str) -> None:
         dropped = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
         read = (node["Actual Rows"] + dropped) * node["Actual Loops"]
         if node["Node Type"] == "Seq Scan" or read > self.most_rows:

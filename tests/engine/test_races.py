@@ -277,7 +277,7 @@ class TestLimits:
                 done, outcomes = done + len(outcomes), [outcome(claimed) for claimed in claims]
             return done
 
-        def look() -> int:
+        def watch() -> int:
             highest = 0
             barrier.wait(DEADLINE_SECONDS)
             while not is_over.is_set():
@@ -285,12 +285,12 @@ class TestLimits:
             return highest
 
         with threads(5) as start:
-            looking, working = start(look), [start(work) for _ in range(4)]
+            watching, working = start(watch), [start(work) for _ in range(4)]
             try:
                 done = [one.result(2 * DEADLINE_SECONDS) for one in working]
             finally:
                 is_over.set()
-            seen = looking.result(DEADLINE_SECONDS)
+            seen = watching.result(DEADLINE_SECONDS)
 
         assert sum(done) == count
         assert sum(1 for one in done if one) > 1, "one did it all"

@@ -34,13 +34,13 @@ def database_of(result: Any) -> str:
 def wait_for_status(result: Any, status: Status, seconds: float = DEADLINE_SECONDS) -> Task:
     """Wait until the task has entered a state. Fail if it has ended in another one."""
 
-    def look() -> Task | None:
+    def row_with_status() -> Task | None:
         row = row_of(result)
         if row.status != status and row.status in FINAL:
             raise AssertionError(f"{row.task_type} ended {row.status}: {row.errors}")
         return row if row.status == status else None
 
-    return wait_until(look, f"{status} of {result.task.name}", seconds)
+    return wait_until(row_with_status, f"{status} of {result.task.name}", seconds)
 
 
 class Running:

@@ -61,7 +61,7 @@ def test_short_tasks_of_a_limited_queue_are_not_claimed_ahead(start: Start) -> N
     largest: Counter[str] = Counter()
     is_over = threading.Event()
 
-    def look() -> None:
+    def watch() -> None:
         try:
             while not is_over.is_set():
                 largest["running"] = max(largest["running"], running("limited", "default"))
@@ -70,7 +70,7 @@ def test_short_tasks_of_a_limited_queue_are_not_claimed_ahead(start: Start) -> N
 
     tasks.add.using(queue_name="limited").enqueue_many([((number,), {}) for number in range(200)])
     tasks.add.enqueue_many([((number,), {}) for number in range(200)])
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=watch)
     thread.start()
     try:
         start(threads=8, poll_interval=600.0)

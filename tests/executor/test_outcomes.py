@@ -195,7 +195,7 @@ def test_a_body_may_say_when_to_retry(start: Start, as_timedelta: bool) -> None:
 def test_a_retry_is_taken_up_when_it_is_due_and_not_at_the_next_poll(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobqueue.executor.maintenance.LOOK_SECONDS", 600.0)
+    monkeypatch.setattr("jobqueue.executor.maintenance.CHECK_SECONDS", 600.0)
     tasks.retry_after.enqueue(0.05, "retry")
 
     start(poll_interval=600.0)

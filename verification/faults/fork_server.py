@@ -24,7 +24,7 @@ from django.db import connections
 
 from jobqueue import failpoints
 
-LOOK_SECONDS = 0.02
+CHECK_SECONDS = 0.02
 
 
 def report(**fields: Any) -> None:
@@ -43,7 +43,7 @@ def main() -> None:
     report(ready=True)
     buffer = b""
     while True:
-        if select.select([0], [], [], LOOK_SECONDS)[0]:
+        if select.select([0], [], [], CHECK_SECONDS)[0]:
             if not (data := os.read(0, 65536)):
                 return
             *lines, buffer = (buffer + data).split(b"\n")

@@ -16,7 +16,7 @@ from verification.faults.proxy import Proxy
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 180.0  # reached by failures only
-LOOK_SECONDS = 0.01
+CHECK_SECONDS = 0.01
 REST = 10  # pause after a check, in durations of the check
 QUERY_SECONDS = 120.0  # a killed server may need a minute to recover on a busy machine
 
@@ -48,7 +48,7 @@ class ServerAccess:
                 self.forget_connection()
                 if time.monotonic() > deadline:
                     raise WaitTimeout(f"The server does not answer: {error}") from error
-                time.sleep(LOOK_SECONDS)
+                time.sleep(CHECK_SECONDS)
 
     def forget_connection(self) -> None:
         if self._connection is not None:
@@ -64,7 +64,7 @@ class ServerAccess:
         while not (value := condition()):
             if (now := time.monotonic()) > deadline:
                 raise WaitTimeout(f"{what}: not within {PATIENCE_SECONDS:g} s; {self.states()}; see {self.folder}")
-            self.wait(max(LOOK_SECONDS, min(REST * (now - began), 0.1)))
+            self.wait(max(CHECK_SECONDS, min(REST * (now - began), 0.1)))
             began = time.monotonic()
         return value
 

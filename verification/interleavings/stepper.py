@@ -25,7 +25,7 @@ from jobqueue.engine.postgres.connection import statement
 
 DEADLINE_SECONDS = 120.0
 # Time before asking the server whether a statement waits. It doubles each time, to keep a busy machine free.
-FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.001, 0.032
+FIRST_CHECK_SECONDS, LONGEST_CHECK_SECONDS = 0.001, 0.032
 LABELS = "ABC"
 MAX_STEPS = 500  # of one order: an order with more makes no progress
 # They read no rows and lock none, so they commute with all other steps under READ COMMITTED.
@@ -245,14 +245,14 @@ class Stepper:
     def _wait_until_stopped(self, clients: Sequence[Client]) -> None:
         """Return when each client has stopped or waits for another. Ask the server only about slow statements."""
         deadline = time.monotonic() + DEADLINE_SECONDS
-        waiting, look_seconds = self._waiting, FIRST_LOOK_SECONDS
+        waiting, check_seconds = self._waiting, FIRST_CHECK_SECONDS
         while out := [client for client in clients if client.state is ClientState.RUNNING]:
             if not waiting.issuperset(out):
                 can_wait = len(out) > 1 or any(client.may_hold_locks for client in clients if client is not out[0])
                 with suppress(Empty):
-                    self._note(self._reports.get(timeout=look_seconds if can_wait else DEADLINE_SECONDS))
+                    self._note(self._reports.get(timeout=check_seconds if can_wait else DEADLINE_SECONDS))
                     continue
-                look_seconds = min(2 * look_seconds, LONGEST_LOOK_SECONDS)
+                check_seconds = min(2 * check_seconds, LONGEST_CHECK_SECONDS)
             waiting = self._blocked_clients(out)
             if waiting.issuperset(out) and self._reports.empty():
                 break

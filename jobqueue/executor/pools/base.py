@@ -15,7 +15,7 @@ from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, Running
 from jobqueue.executor.telemetry import events
 from jobqueue.executor.telemetry.errors import is_starved
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
-from jobqueue.executor.watchdog import LOOK_SECONDS
+from jobqueue.executor.watchdog import CHECK_SECONDS
 from jobqueue.printable import printable
 
 logger = get_logger(__name__)
@@ -91,7 +91,7 @@ class PoolContext:
         task_connections.reset()  # a connection may have died since the last body
         timeout = attempt.limits.timeout
         attempt.running.start(timeout)
-        if timeout is not None and timeout < LOOK_SECONDS:  # the watchdog sees a longer timeout in time by itself
+        if timeout is not None and timeout < CHECK_SECONDS:  # the watchdog sees a longer timeout in time by itself
             self.on_deadline()
 
 
