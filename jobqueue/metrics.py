@@ -1,4 +1,4 @@
-"""The values behind the metrics: counters of tasks, and gauges of the current state."""
+"""The values behind the metrics: counters of tasks and ticks, and gauges of the current state."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from jobqueue.records import Status
+from jobqueue.schedules.planning import SkipReason
 
 # Seconds. Rows of jobqueue_counter hold one count per bucket, and one for longer times. Another list would change the
 # meaning of stored counts.
@@ -16,6 +17,9 @@ EDGES = (
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0
 )  # fmt: skip
 COUNTERS = ("submitted", "completed", "failed", "retries", "dead", "lost")
+# A tick of a schedule became a task, or it was skipped for a reason.
+TICK_OUTCOMES = ("enqueued", *(str(reason) for reason in SkipReason))
+TICK_COUNTERS = tuple(f"ticks_{outcome}" for outcome in TICK_OUTCOMES)
 
 
 def bucket(seconds: float) -> int:
@@ -30,7 +34,9 @@ class Counted:
 
     submitted: tasks created. completed: ended SUCCESSFUL. failed: failed attempts. retries: failed attempts
     that another attempt follows. dead: ended FAILED. lost: rescued from a lost executor. waits, runs: started attempts
-    by the bucket of their seconds from READY to the claim, and of their body.
+    by the bucket of their seconds from READY to the claim, and of their body. ticks_enqueued: ticks of schedules that
+    became a task; ticks_overlap and the others: skipped ticks. lateness: enqueued ticks by the bucket of their seconds
+    from the time when they were due; those that waited for a running task are left out.
     """
 
     queue_name: str
@@ -41,10 +47,17 @@ class Counted:
     retries: int
     dead: int
     lost: int
+    ticks_enqueued: int
+    ticks_overlap: int
+    ticks_paused: int
+    ticks_missed: int
+    ticks_key: int
     wait_seconds: float
     run_seconds: float
+    lateness_seconds: float
     waits: Sequence[int]
     runs: Sequence[int]
+    lateness: Sequence[int]
 
 
 class Depth(Struct, frozen=True):
@@ -73,3 +86,17 @@ class Gauges:
     executors: int
     oldest_ready_seconds: dict[str, float]
     oldest_snapshot_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleGauges:
+    """
+    The schedules of a backend. active: those with a next tick. stopped: those that an error has stopped.
+
+    overdue_seconds: by how much the most overdue schedule is late; 0 if none is.
+    """
+
+    active: int
+    paused: int
+    stopped: int
+    overdue_seconds: float

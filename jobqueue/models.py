@@ -323,10 +323,17 @@ class Counter(models.Model):
     retries = models.BigIntegerField(_("retries"), default=0)
     dead = models.BigIntegerField(_("tasks failed"), default=0)
     lost = models.BigIntegerField(_("executor losses"), default=0)
+    ticks_enqueued = models.BigIntegerField(_("ticks enqueued"), default=0)
+    ticks_overlap = models.BigIntegerField(_("ticks skipped: overlap"), default=0)
+    ticks_paused = models.BigIntegerField(_("ticks skipped: paused"), default=0)
+    ticks_missed = models.BigIntegerField(_("ticks skipped: missed"), default=0)
+    ticks_key = models.BigIntegerField(_("ticks skipped: key"), default=0)
     wait_seconds = models.FloatField(_("seconds waited"), default=0.0)
     run_seconds = models.FloatField(_("seconds run"), default=0.0)
+    lateness_seconds = models.FloatField(_("seconds late"), default=0.0)
     waits = models.JSONField(_("waits"), default=list)
     runs = models.JSONField(_("runs"), default=list)
+    lateness = models.JSONField(_("lateness"), default=list)
 
     class Meta:
         db_table = "jobqueue_counter"
@@ -347,7 +354,8 @@ class CounterDelta(models.Model):
     """
     What a transaction adds to the counters. Rows are only inserted, so that no transaction waits for another.
 
-    Executors add them up every few seconds. attempts: how many fell into these buckets. NULL means 0.
+    Executors add them up every few seconds. attempts: how many fell into wait_bucket and run_bucket. ticks_enqueued:
+    how many fell into lateness_bucket. NULL means 0.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -361,11 +369,18 @@ class CounterDelta(models.Model):
     retries = models.IntegerField(null=True)
     dead = models.IntegerField(null=True)
     lost = models.IntegerField(null=True)
+    ticks_enqueued = models.IntegerField(null=True)
+    ticks_overlap = models.IntegerField(null=True)
+    ticks_paused = models.IntegerField(null=True)
+    ticks_missed = models.IntegerField(null=True)
+    ticks_key = models.IntegerField(null=True)
     attempts = models.IntegerField(null=True)
     wait_bucket = models.SmallIntegerField(null=True)
     run_bucket = models.SmallIntegerField(null=True)
+    lateness_bucket = models.SmallIntegerField(null=True)
     wait_seconds = models.FloatField(null=True)
     run_seconds = models.FloatField(null=True)
+    lateness_seconds = models.FloatField(null=True)
 
     class Meta:
         db_table = "jobqueue_counterdelta"

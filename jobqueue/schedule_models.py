@@ -10,6 +10,8 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.schedules.planning import CatchUp, Overlap, SkipReason
 
+STOPPED_BY = "django-jobqueue"  # paused_by of a schedule that an error has stopped
+
 
 class ScheduleQuerySet(models.QuerySet["Schedule"]):
     """Filter schedules."""

@@ -1,5 +1,5 @@
 """
-GET metrics/ and metrics.json: counters and gauges of all executors and queues.
+GET metrics/ and metrics.json: counters and gauges of all executors, queues and schedules.
 
 Labels are limited, because callers may invent queue names, and Prometheus keeps every label that it has seen.
 """
@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from django.http import HttpRequest, HttpResponse
+from msgspec.structs import asdict
 
 from jobqueue import api
 from jobqueue.engine import engine_for
@@ -21,8 +22,8 @@ from jobqueue.engine.portable.counters import AGGREGATE_BATCH
 from jobqueue.http.auth import Caller
 from jobqueue.http.endpoint import endpoint
 from jobqueue.http.responses import HttpError, respond
-from jobqueue.http.schemas import BackendMetrics, Histogram, Metrics, QueueMetrics, TaskMetrics
-from jobqueue.metrics import COUNTERS, EDGES, Counted, Gauges
+from jobqueue.http.schemas import BackendMetrics, Histogram, Metrics, QueueMetrics, TaskMetrics, TickMetrics
+from jobqueue.metrics import COUNTERS, EDGES, TICK_OUTCOMES, Counted, Gauges
 from jobqueue.records import LIVE
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ COUNTER_HELP = {
 HISTOGRAM_HELP = {
     "wait": "Time from READY to the claim, of each attempt.",
     "run": "Run time of the body, of each attempt.",
+    "tick_lateness": "Time from the moment when a tick was due to its task, of each tick that became one.",
 }
 BACKEND_HELP = {
     "inflight": "Tasks that executors have claimed.",
@@ -52,6 +54,7 @@ BACKEND_HELP = {
     "slots": "Worker threads of active executors.",
     "executors": "Active executors.",
     "oldest_snapshot_seconds": "Age of the oldest transaction that keeps PostgreSQL from removing dead rows.",
+    "schedule_overdue_seconds": "By how much the most overdue schedule is late.",
 }
 
 
@@ -85,7 +88,7 @@ def read() -> Metrics:
     for alias in api.aliases():
         engine = engine_for(alias)
         _aggregate(engine)
-        counted, gauges = engine.counter_totals(), engine.gauges()
+        counted, gauges, schedules = engine.counter_totals(), engine.gauges(), engine.schedules.gauges()
         declared = api.declared_queues(alias)
         metrics.queues += _queues(alias, gauges, declared | {one.queue_name for one in counted}, declared)
         metrics.tasks += _tasks(alias, counted, declared)
@@ -97,6 +100,10 @@ def read() -> Metrics:
                 slots=gauges.slots,
                 executors=gauges.executors,
                 oldest_snapshot_seconds=gauges.oldest_snapshot_seconds,
+                schedules_active=schedules.active,
+                schedules_paused=schedules.paused,
+                schedules_stopped=schedules.stopped,
+                schedule_overdue_seconds=schedules.overdue_seconds,
             )
         )
     return metrics
@@ -144,6 +151,8 @@ def _tasks(alias: str, counted: Sequence[Counted], declared: Collection[str]) ->
             **{name: sum(getattr(one, name) for one in group) for name in COUNTERS},
             wait=_histogram([one.waits for one in group], sum(one.wait_seconds for one in group)),
             run=_histogram([one.runs for one in group], sum(one.run_seconds for one in group)),
+            ticks=TickMetrics(**{name: sum(getattr(one, f"ticks_{name}") for one in group) for name in TICK_OUTCOMES}),
+            tick_lateness=_histogram([one.lateness for one in group], sum(one.lateness_seconds for one in group)),
         )
 
 
@@ -178,9 +187,16 @@ class Collector:
             for task in self._metrics.tasks:
                 counter.add_metric((task.backend, task.queue, task.task_type), getattr(task, name))
             yield counter
+        # Without schedules, the series of ticks would all be 0.
+        scheduled = [task for task in self._metrics.tasks if any(asdict(task.ticks).values())]
+        ticks = CounterMetricFamily("jobqueue_ticks", "Ticks of schedules.", labels=(*labels, "outcome"))
+        for task in scheduled:
+            for outcome, number in asdict(task.ticks).items():
+                ticks.add_metric((task.backend, task.queue, task.task_type, outcome), number)
+        yield ticks
         for name, what in HISTOGRAM_HELP.items():
             family = HistogramMetricFamily(f"jobqueue_{name}_seconds", what, labels=labels)
-            for task in self._metrics.tasks:
+            for task in scheduled if name == "tick_lateness" else self._metrics.tasks:
                 counted: Histogram = getattr(task, name)
                 buckets = [*counted.at_most.items(), ("+Inf", counted.count)]
                 family.add_metric((task.backend, task.queue, task.task_type), buckets, counted.seconds)
@@ -202,6 +218,12 @@ class Collector:
                 depth.add_metric((queue.backend, queue.queue, state.upper()), getattr(queue, state))
                 estimate.add_metric((queue.backend, queue.queue, state.upper()), state in queue.estimated)
         yield from (depth, estimate, oldest)
+
+        states = GaugeMetricFamily("jobqueue_schedules", "Schedules.", labels=("backend", "state"))
+        for backend in self._metrics.backends:
+            for state in ("active", "paused", "stopped"):
+                states.add_metric((backend.backend, state), getattr(backend, f"schedules_{state}"))
+        yield states
 
         for name, what in BACKEND_HELP.items():
             label = "worker_slots" if name == "slots" else name

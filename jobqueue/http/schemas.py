@@ -140,6 +140,16 @@ class Histogram(Struct):
     at_most: dict[str, Count]
 
 
+class TickMetrics(Struct):
+    """Ticks of schedules: those that became a task, and those that were skipped, by reason."""
+
+    enqueued: Count
+    overlap: Count
+    paused: Count
+    missed: Count
+    key: Count
+
+
 class TaskMetrics(Struct):
     """Counted since the installation."""
 
@@ -154,6 +164,8 @@ class TaskMetrics(Struct):
     lost: Count
     wait: Histogram
     run: Histogram
+    ticks: TickMetrics
+    tick_lateness: Histogram
 
 
 class BackendMetrics(Struct):
@@ -163,6 +175,10 @@ class BackendMetrics(Struct):
     slots: Count
     executors: Count
     oldest_snapshot_seconds: float
+    schedules_active: Count
+    schedules_paused: Count
+    schedules_stopped: Count
+    schedule_overdue_seconds: float
 
 
 class Metrics(Struct):

@@ -25,6 +25,7 @@ class ScheduleRow(Protocol):
     pk: int
     backend: str
     name: str
+    task_type: str
     new_task: dict[str, Any]
     expression: str
     timezone: str
@@ -75,9 +76,16 @@ def policy_of(row: ScheduleRow) -> Policy:
     )
 
 
+def queue_name_of(row: ScheduleRow) -> str:
+    """Return the queue of the tasks of a row, whatever else its template has."""
+    is_object = isinstance(row.new_task, dict)
+    return str(row.new_task.get("queue_name", "default")) if is_object else "default"
+
+
 def task_of(row: ScheduleRow, tick: datetime) -> NewTask:
     """Return the task of a tick, with a new id. Its options name the schedule and the tick."""
-    new_task = msgspec.convert({**row.new_task, "id": new_id()}, NewTask)
+    template = msgspec.convert(row.new_task, dict[str, Any])
+    new_task = msgspec.convert({**template, "id": new_id()}, NewTask)
     options = {**msgspec.json.decode(new_task.options), "schedule": row.name, "scheduled_at": tick.isoformat()}
     return replace(new_task, schedule_id=row.pk, options=msgspec.json.encode(options).decode())
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 from django.db import OperationalError
 from django.test import Client
@@ -121,6 +123,47 @@ def test_text_has_counters_histograms_and_gauges(scraper: Shop, bench: Bench) ->
     assert found[("jobqueue_oldest_snapshot_seconds", alias)] >= 0
 
 
+def scheduled_work(bench: Bench) -> None:
+    """One tick is enqueued 30 s late, two are skipped, another schedule is paused, and one tick is overdue."""
+    schedules, template = bench.engine.schedules, msgspec.to_builtins(new(queue_name="mail"))
+    columns = {"task_type": "tests.noop", "new_task": template, "expression": "@every 60"}
+    now = bench.engine.now()
+    schedules.save("report", columns | {"anchor_at": now + timedelta(seconds=30)})
+    paused = schedules.save("paused", columns | {"expression": "@every 86400", "anchor_at": now + timedelta(days=1)})
+    schedules.set_pause([paused.pk], paused_at=bench.engine.now())
+    for _ in range(3):
+        bench.time_passes(60)
+        schedules.fire()
+    bench.time_passes(60)
+
+
+def test_text_has_ticks_and_schedules(scraper: Shop, bench: Bench) -> None:
+    scheduled_work(bench)
+
+    found = scraped(scraper)
+
+    alias = bench.engine.alias
+    ticks = {key[2]: value for key, value in found.items() if key[:2] == ("jobqueue_ticks_total", alias)}
+    assert ticks == {"enqueued": 1, "overlap": 2, "paused": 0, "missed": 0, "key": 0}
+    labels = (alias, "mail", "tests.noop")
+    buckets = [found[("jobqueue_tick_lateness_seconds_bucket", alias, edge, *labels[1:])] for edge in ("10.0", "60.0")]
+    assert buckets == [0, 1]
+    assert 30 <= found[("jobqueue_tick_lateness_seconds_sum", *labels)] < 60
+    assert {key[2]: value for key, value in found.items() if key[:2] == ("jobqueue_schedules", alias)} == {
+        "active": 1, "paused": 1, "stopped": 0
+    }  # fmt: skip
+    assert 30 <= found[("jobqueue_schedule_overdue_seconds", alias)] < 60
+
+
+def test_task_types_without_schedules_have_no_ticks(scraper: Shop, bench: Bench) -> None:
+    work(bench)
+
+    names = {name for name, *_ in scraped(scraper)}
+
+    assert "jobqueue_run_seconds_bucket" in names
+    assert not {name for name in names if name.startswith("jobqueue_tick")}
+
+
 def test_empty_queue_shows_zeros(scraper: Shop) -> None:
     found = scraped(scraper)
 
@@ -185,9 +228,11 @@ def test_json_has_the_same_numbers_as_text(scraper: Shop, bench: Bench) -> None:
     }  # fmt: skip
     assert (task["submitted"], task["completed"], task["dead"]) == (5, 2, 1)
     assert (task["run"]["count"], task["run"]["at_most"]["0.5"]) == (4, 3)
+    assert (set(task["ticks"].values()), task["tick_lateness"]["count"]) == ({0}, 0)
     assert backend == {
         "backend": bench.engine.alias, "inflight": 1, "active_workers": 1, "slots": 2, "executors": 1,
-        "oldest_snapshot_seconds": 0.0,
+        "oldest_snapshot_seconds": 0.0, "schedules_active": 0, "schedules_paused": 0, "schedules_stopped": 0,
+        "schedule_overdue_seconds": 0.0,
     }  # fmt: skip
 
 

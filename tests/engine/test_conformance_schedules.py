@@ -8,7 +8,9 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from django.db import transaction
 
+from jobqueue.metrics import TICK_COUNTERS, ScheduleGauges, bucket
 from jobqueue.models import Schedule, ScheduleTick
 from jobqueue.records import Status
 from jobqueue.schedules.planning import MAX_TICKS, CatchUp, Overlap, SkipReason
@@ -360,6 +362,7 @@ def test_run_now_and_backfill_enqueue_whatever_the_state(schedules: ScheduleBenc
         {"expression": "0 0 * * *", "timezone": "Atlantis/Poseidonis"},
         {"new_task": {"task_type": 5}},
         {"new_task": {}},
+        {"new_task": []},
         {"overlap": "sometimes"},
     ],
 )
@@ -430,3 +433,100 @@ def test_retention_of_ticks_is_an_option(schedules: ScheduleBench) -> None:
     assert ScheduleBench(schedules.bench.with_options(tick_retention=1001 * 86_400.0)).verbs.prune() == 0
     assert ScheduleBench(schedules.bench.with_options(tick_retention=0.0)).verbs.prune() == 1
     assert len(schedules.ticks(row)) == 1
+
+
+def counted(schedules: ScheduleBench) -> dict[str, int]:
+    """Return the counters of ticks that are not 0."""
+    while schedules.bench.engine.aggregate_counters():
+        pass
+    totals = schedules.bench.engine.counter_totals()
+    assert {(one.queue_name, one.task_type) for one in totals} <= {("cache", "tests.noop"), ("default", "tests.noop")}
+    sums = {name: sum(getattr(one, name) for one in totals) for name in TICK_COUNTERS}
+    return {name: number for name, number in sums.items() if number}
+
+
+def test_ticks_are_counted_by_outcome(schedules: ScheduleBench) -> None:
+    row = schedules.add()
+    for _ in range(3):
+        schedules.pass_ticks()
+        schedules.fire()
+    schedules.verbs.set_pause([row.pk], paused_at=schedules.bench.engine.now())
+    schedules.pass_ticks()
+    schedules.fire()
+    schedules.verbs.set_pause([row.pk], **NO_PAUSE)
+    schedules.end_tasks(row)
+    schedules.pass_ticks(4)
+    schedules.bench.time_passes(45)
+    schedules.fire()
+    schedules.bench.add(key="taken")
+    schedules.add("with-key", task={"key": "taken"})
+    schedules.pass_ticks()
+    schedules.fire()
+
+    assert counted(schedules) == {
+        "ticks_enqueued": 2, "ticks_overlap": 3, "ticks_paused": 1, "ticks_missed": 3, "ticks_key": 1
+    }  # fmt: skip
+
+
+def test_run_now_is_not_counted_as_a_tick(schedules: ScheduleBench) -> None:
+    row = schedules.add()
+    schedules.verbs.run(row.pk, [schedules.bench.engine.now()], ScheduleTick.Trigger.MANUAL)
+
+    assert counted(schedules) == {}
+
+
+def test_ticks_that_are_rolled_back_are_not_counted(schedules: ScheduleBench) -> None:
+    schedules.add(overlap=Overlap.ALLOW)
+    for _ in range(2):
+        schedules.pass_ticks()
+        with transaction.atomic(using=schedules.bench.engine.database):
+            assert schedules.fire()[0] == 1
+            transaction.set_rollback(True, using=schedules.bench.engine.database)
+
+    assert schedules.bench.engine.aggregate_counters() == 0
+
+
+def test_lateness_is_counted_from_the_due_moment(schedules: ScheduleBench) -> None:
+    row = schedules.add(jitter_seconds=20.0)
+    schedules.bench.time_passes(85)
+    due_at, now = schedules.row(row).due_at, schedules.bench.engine.now
+    assert due_at is not None
+    at_least, _, at_most = (now() - due_at).total_seconds(), schedules.fire(), (now() - due_at).total_seconds()
+
+    assert counted(schedules) == {"ticks_enqueued": 1}
+    (found,) = schedules.bench.engine.counter_totals()
+    assert 5 < at_least < found.lateness_seconds < at_most
+    assert found.lateness[bucket(found.lateness_seconds)] == sum(found.lateness) == 1
+
+
+def test_tick_that_waited_for_a_task_is_not_late(schedules: ScheduleBench) -> None:
+    row = schedules.add(overlap=Overlap.QUEUE_ONE)
+    for _ in range(2):
+        schedules.pass_ticks()
+        schedules.fire()
+    schedules.bench.time_passes(20)
+    schedules.end_tasks(row)
+    schedules.fire()
+
+    assert counted(schedules) == {"ticks_enqueued": 2}
+    (found,) = schedules.bench.engine.counter_totals()
+    assert sum(found.lateness) == 1
+
+
+def test_gauges_count_schedules_and_the_most_overdue(schedules: ScheduleBench) -> None:
+    bench = schedules.bench
+    assert schedules.verbs.gauges() == ScheduleGauges(active=0, paused=0, stopped=0, overdue_seconds=0.0)
+    rows = [schedules.add(f"schedule-{number}") for number in range(6)]
+    now = bench.engine.now()
+    schedules.verbs.set_pause([rows[0].pk], paused_at=now)
+    schedules.verbs.set_pause([rows[1].pk], paused_at=now - MINUTE, resume_at=now)
+    schedules.verbs.retire([rows[2].pk])
+    bench.engine.db.schedules.filter(pk=rows[3].pk).update(expression="61 * * * *", timezone="UTC")
+    bench.time_passes(90)
+    schedules.fire()
+
+    assert schedules.verbs.gauges() == ScheduleGauges(active=3, paused=1, stopped=1, overdue_seconds=0.0)
+    bench.time_passes(90)
+    found = schedules.verbs.gauges()
+    assert (found.active, found.paused, found.stopped) == (3, 1, 1)
+    assert 45 < found.overdue_seconds < 75

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -14,14 +14,18 @@ from django.db.models import Q
 
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable.database import Part
-from jobqueue.metrics import COUNTERS, EDGES, Counted, bucket
+from jobqueue.metrics import COUNTERS, EDGES, TICK_COUNTERS, Counted, bucket
 from jobqueue.models import Counter, CounterDelta, Task
-from jobqueue.records import Outcome, Status
+from jobqueue.records import NewTask, Outcome, Status
+from jobqueue.schedules.planning import Skipped
+from jobqueue.schedules.rows import ScheduleRow, queue_name_of
 
 logger = logging.getLogger(__name__)
 
 AGGREGATE_BATCH = 10_000  # deltas
 MINUTES_KEPT_SECONDS = 86_400.0
+SUMS = (*COUNTERS, *TICK_COUNTERS, "wait_seconds", "run_seconds", "lateness_seconds")
+HISTOGRAMS = ("waits", "runs", "lateness")
 
 
 class Summed(NamedTuple):
@@ -38,11 +42,18 @@ class Summed(NamedTuple):
     retries: int
     dead: int
     lost: int
+    ticks_enqueued: int
+    ticks_overlap: int
+    ticks_paused: int
+    ticks_missed: int
+    ticks_key: int
     attempts: int
     wait_bucket: int | None
     run_bucket: int | None
+    lateness_bucket: int | None
     wait_seconds: float
     run_seconds: float
+    lateness_seconds: float
 
 
 class Counters(Part):
@@ -85,6 +96,38 @@ class Counters(Part):
             ]
         )
 
+    def add_enqueued_ticks(self, ticks: Iterable[tuple[NewTask, float | None]]) -> None:
+        """Insert the deltas of new tasks with their lateness in seconds, None for a tick that waited."""
+        sums: dict[tuple[Any, ...], list[float]] = {}
+        for task, late in ticks:
+            place = (task.queue_name, task.task_type, None if late is None else bucket(late))
+            sums.setdefault(place, []).append(late or 0.0)
+        self.add(
+            [
+                CounterDelta(
+                    queue_name=queue_name,
+                    task_type=task_type,
+                    lateness_bucket=at,
+                    ticks_enqueued=len(seconds),
+                    lateness_seconds=sum(seconds),
+                )
+                for (queue_name, task_type, at), seconds in sums.items()
+            ]
+        )
+
+    def add_skipped_ticks(self, ticks: Iterable[tuple[ScheduleRow, Skipped]]) -> None:
+        """Insert the deltas of skipped ticks."""
+        sums: dict[tuple[str, str], collections.Counter[str]] = {}
+        for row, skipped in ticks:
+            place = (queue_name_of(row), row.task_type)
+            sums.setdefault(place, collections.Counter())[f"ticks_{skipped.reason}"] += skipped.count
+        self.add(
+            [
+                CounterDelta(queue_name=queue_name, task_type=task_type, **numbers)
+                for (queue_name, task_type), numbers in sums.items()
+            ]
+        )
+
     def aggregate_counters(self, limit: int = AGGREGATE_BATCH) -> int:
         """
         Add the oldest deltas of all backends to the counters: of their minute, and of all time. Return how many.
@@ -114,9 +157,10 @@ class Counters(Part):
                 backend=delta.backend,
                 queue_name=delta.queue_name,
                 task_type=delta.task_type,
-                **{name: getattr(delta, name) or 0 for name in (*COUNTERS, "attempts", "wait_seconds", "run_seconds")},
+                **{name: getattr(delta, name) or 0 for name in (*SUMS, "attempts")},
                 wait_bucket=delta.wait_bucket,
                 run_bucket=delta.run_bucket,
+                lateness_bucket=delta.lateness_bucket,
             )
             for delta in deltas
         ]
@@ -134,7 +178,7 @@ class Counters(Part):
         new = {key_of(counter): counter for counter in counters}
         stored = [row for row in candidates.select_for_update().order_by("pk") if key_of(row) in new]
         for row in stored:
-            add_row(new[key_of(row)], row, row.waits, row.runs)
+            add_row(new[key_of(row)], row, {name: getattr(row, name) for name in HISTOGRAMS})
         rows.filter(pk__in=[row.pk for row in stored])._raw_delete(self.db.using)
         rows.bulk_create(counters)
 
@@ -145,7 +189,7 @@ class Counters(Part):
             Counted(
                 queue_name=row.queue_name,
                 task_type=row.task_type,
-                **{name: getattr(row, name) for name in (*COUNTERS, "wait_seconds", "run_seconds", "waits", "runs")},
+                **{name: getattr(row, name) for name in (*SUMS, *HISTOGRAMS)},
             )
             for row in rows.order_by("queue_name", "task_type")
         ]
@@ -165,21 +209,26 @@ def counters_of(taken: Iterable[Summed]) -> list[Counter]:
             counter = Counter(
                 backend=summed.backend, queue_name=summed.queue_name, task_type=summed.task_type, minute=minute
             )
-            waits, runs = (histogram(at, summed.attempts) for at in (summed.wait_bucket, summed.run_bucket))
-            add_row(counters.setdefault(key_of(counter), counter), summed, waits, runs)
+            histograms = {
+                "waits": histogram(summed.wait_bucket, summed.attempts),
+                "runs": histogram(summed.run_bucket, summed.attempts),
+                "lateness": histogram(summed.lateness_bucket, summed.ticks_enqueued),
+            }
+            add_row(counters.setdefault(key_of(counter), counter), summed, histograms)
     return list(counters.values())
 
 
 def histogram(at: int | None, number: int) -> list[int]:
-    """Return the counts of all buckets for attempts of one bucket."""
+    """Return the counts of all buckets for a number in one bucket."""
     return [number if place == at else 0 for place in range(len(EDGES) + 1)]
 
 
-def add_row(counter: Counter, row: Counter | Summed, waits: Sequence[int], runs: Sequence[int]) -> None:
-    for name in (*COUNTERS, "wait_seconds", "run_seconds"):
+def add_row(counter: Counter, row: Counter | Summed, histograms: Mapping[str, Sequence[int]]) -> None:
+    for name in SUMS:
         setattr(counter, name, getattr(counter, name) + getattr(row, name))
-    counter.waits = [sum(counts) for counts in zip_longest(counter.waits, waits, fillvalue=0)]
-    counter.runs = [sum(counts) for counts in zip_longest(counter.runs, runs, fillvalue=0)]
+    for name, counts in histograms.items():
+        pairs = zip_longest(getattr(counter, name), counts, fillvalue=0)
+        setattr(counter, name, [sum(pair) for pair in pairs])
 
 
 def key_of(counter: Counter) -> tuple[object, ...]:

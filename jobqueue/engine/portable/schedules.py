@@ -8,17 +8,18 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import DatabaseError
-from django.db.models import Exists, OuterRef, Q, Subquery
+from django.db.models import Count, Exists, Min, OuterRef, Q, Subquery
 
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable.commit import REFUSALS, is_refusal
 from jobqueue.engine.portable.database import Database, Part
 from jobqueue.engine.portable.tasks import Tasks
 from jobqueue.failpoints import failpoint
+from jobqueue.metrics import ScheduleGauges
 from jobqueue.models import TaskQuerySet
 from jobqueue.printable import printable
 from jobqueue.records import Enqueued, FiredSchedules, NewTask
-from jobqueue.schedule_models import Schedule, ScheduleQuerySet, ScheduleTick
+from jobqueue.schedule_models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick
 from jobqueue.schedules.planning import Overlap, Plan, Skipped, SkipReason, first_tick, make_plan
 from jobqueue.schedules.rows import aware, expression_of, paused_until, policy_of, stored, task_of
 
@@ -80,9 +81,9 @@ class Schedules(Part):
 
     def _can_run_waiting_tick(self, now: datetime) -> ScheduleQuerySet:
         is_running = Exists(self.db.tasks.live().filter(schedule_id=OuterRef("pk")))
-        is_paused = Q(paused_at__isnull=False) & (Q(resume_at__isnull=True) | Q(resume_at__gt=now))
         is_due = Q(due_at__isnull=False, due_at__lte=now)
-        return self.db.schedules.filter(~is_due, ~is_paused, ~is_running, waiting_at__isnull=False).order_by("pk")
+        can_run = ~is_due & ~is_paused_at(now) & ~is_running
+        return self.db.schedules.filter(can_run, waiting_at__isnull=False).order_by("pk")
 
     def _account_for(self, rows: Sequence[Schedule], now: datetime, *, with_jitter: bool = True) -> FiredSchedules:
         """For locked schedules: enqueue, keep waiting, or record as skipped each tick that is due `now`."""
@@ -99,6 +100,11 @@ class Schedules(Part):
         cancelled = self._tasks.cancel(self._live_tasks(replaced).values_list("pk", flat=True), wait=False)
         runs = [(row, tick) for row, plan in plans.items() for tick in plan.runs]
         tasks = self._enqueue(runs, ScheduleTick.Trigger.SCHEDULE)
+        self._tasks.counters.add_enqueued_ticks(
+            (task, lateness_of(row, tick, answer.enqueued_at))
+            for (row, tick), (task, answer) in zip(runs, tasks, strict=True)
+            if answer.created
+        )
         for row, plan in plans.items():
             set_next(row, plan.next_at, plan.waiting_at)
         skipped = [(row, ticks) for row, plan in plans.items() for ticks in plan.skipped]
@@ -162,6 +168,7 @@ class Schedules(Part):
             last.count += skip.count
         ticks.bulk_create(added)
         ticks.bulk_update(extended, ["last_at", "count", "recorded_at"])
+        self._tasks.counters.add_skipped_ticks(skipped)
 
     def _newest_ticks(self, schedule_ids: Collection[int]) -> dict[int, ScheduleTick]:
         """Return the newest tick of each schedule that was not started by people."""
@@ -177,7 +184,7 @@ class Schedules(Part):
         )
         self.db.schedules.filter(pk=row.pk).update(
             paused_at=self.db.now(),
-            paused_by="django-jobqueue",
+            paused_by=STOPPED_BY,
             pause_reason=str(error)[:255],
             due_at=None,
             next_at=None,
@@ -200,6 +207,19 @@ class Schedules(Part):
         with self.db.transaction():
             ids = [row.pk for row in self.db.with_lock(rows, no_key=False)[:limit]]
             return self.db.ticks.filter(pk__in=ids)._raw_delete(self.db.using) if ids else 0
+
+    def gauges(self) -> ScheduleGauges:
+        """Return the current figures of the schedules. Locks: none."""
+        now = self.db.now()
+        is_stopped = Q(paused_at__isnull=False, paused_by=STOPPED_BY)
+        found = self.db.schedules.active().aggregate(
+            active=Count("pk", filter=Q(next_at__isnull=False) & ~is_paused_at(now)),
+            paused=Count("pk", filter=is_paused_at(now) & ~is_stopped),
+            stopped=Count("pk", filter=is_stopped),
+            due_at=Min("due_at"),
+        )
+        due_at = found.pop("due_at")
+        return ScheduleGauges(**found, overdue_seconds=max(0.0, (now - due_at).total_seconds()) if due_at else 0.0)
 
     # --- changes by people and by code
 
@@ -278,6 +298,10 @@ class Schedules(Part):
         return row, now
 
 
+def is_paused_at(now: datetime) -> Q:
+    return Q(paused_at__isnull=False) & (Q(resume_at__isnull=True) | Q(resume_at__gt=now))
+
+
 def plan_of(row: Schedule, now: datetime, *, is_running: bool, with_jitter: bool = True) -> Plan:
     """Return what to do with the due ticks of a row. Raises ValueError if the row cannot be used."""
     return make_plan(
@@ -290,6 +314,13 @@ def plan_of(row: Schedule, now: datetime, *, is_running: bool, with_jitter: bool
         is_running=is_running,
         with_jitter=with_jitter,
     )
+
+
+def lateness_of(row: Schedule, tick: datetime, enqueued_at: datetime) -> float | None:
+    """Return by how many seconds the task of a tick was late; None for a tick that waited for a running task."""
+    if tick == aware(row.waiting_at):
+        return None
+    return max(0.0, (aware(enqueued_at) - tick - policy_of(row).delay).total_seconds())
 
 
 def follows(row: Schedule, last: ScheduleTick, skip: Skipped) -> bool:

@@ -14,7 +14,9 @@ taken AS (
 SELECT
     count(*), backend, queue_name, task_type, date_trunc('minute', at) AS minute,
     COALESCE(sum(submitted), 0), COALESCE(sum(completed), 0), COALESCE(sum(failed), 0), COALESCE(sum(retries), 0),
-    COALESCE(sum(dead), 0), COALESCE(sum(lost), 0), COALESCE(sum(attempts), 0), wait_bucket, run_bucket,
-    COALESCE(sum(wait_seconds), 0), COALESCE(sum(run_seconds), 0)
+    COALESCE(sum(dead), 0), COALESCE(sum(lost), 0), COALESCE(sum(ticks_enqueued), 0), COALESCE(sum(ticks_overlap), 0),
+    COALESCE(sum(ticks_paused), 0), COALESCE(sum(ticks_missed), 0), COALESCE(sum(ticks_key), 0),
+    COALESCE(sum(attempts), 0), wait_bucket, run_bucket, lateness_bucket,
+    COALESCE(sum(wait_seconds), 0), COALESCE(sum(run_seconds), 0), COALESCE(sum(lateness_seconds), 0)
 FROM taken
-GROUP BY backend, queue_name, task_type, minute, wait_bucket, run_bucket
+GROUP BY backend, queue_name, task_type, minute, wait_bucket, run_bucket, lateness_bucket
