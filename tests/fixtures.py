@@ -9,7 +9,7 @@ The databases of the tests.
 import gc
 import os
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -34,9 +34,24 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("unhurried")
 
+Options = Callable[..., None]  # the fixture `options`
+
 FEW_PAGES = "64"  # of 8 kB
 # Folders with the longest waits first. `unit` is last: mypy takes half a minute without a cache.
 LONGEST = ("faults", "acceptance", "simulation", "interleavings", "unit")
+
+
+@pytest.fixture
+def options(settings: Any) -> Options:
+    """Change OPTIONS of the backends."""
+
+    def options(**changes: Any) -> None:
+        settings.TASKS = {
+            alias: {**backend, "OPTIONS": {**backend["OPTIONS"], **changes}}
+            for alias, backend in settings.TASKS.items()
+        }
+
+    return options
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,21 +12,7 @@ from jobqueue.engine import engine_for
 from jobqueue.engine.portable.commit import Commits
 from jobqueue.records import CommitResult, Outcome
 from tests.actor.stage import AsyncPuppet, Puppet, Stage, parts
-
-Options = Callable[..., None]
-
-
-@pytest.fixture
-def options(settings: Any) -> Options:
-    """Change OPTIONS of the backends."""
-
-    def options(**changes: Any) -> None:
-        settings.TASKS = {
-            alias: {**backend, "OPTIONS": {**backend["OPTIONS"], **changes}}
-            for alias, backend in settings.TASKS.items()
-        }
-
-    return options
+from tests.fixtures import Options
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])

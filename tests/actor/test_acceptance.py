@@ -14,9 +14,9 @@ import pytest
 
 from jobqueue.models import Executor, InboxMessage, Task
 from jobqueue.records import Status
-from tests.actor.conftest import Options
 from tests.actor.programs import FlakyFibonacci
 from tests.actors import Fibonacci
+from tests.fixtures import Options
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True, databases=["default", "sqlite"]), pytest.mark.slow]

@@ -17,11 +17,11 @@ from jobqueue import Actor, Backoff, Done, Kind, PollContext, Send, Sleep, Suspe
 from jobqueue.compat import task_enqueued
 from jobqueue.models import InboxMessage, Task
 from jobqueue.records import Status
-from tests.actor.conftest import Options
 from tests.actor.stage import Stage
 from tests.executor.conftest import burst as burst
 from tests.executor.conftest import start as start
 from tests.executor.harness import Burst, Start, gates
+from tests.fixtures import Options
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])

@@ -16,8 +16,8 @@ from jobqueue.exceptions import InvalidArguments
 from jobqueue.records import Status
 from jobqueue.serialization.ids import new_id
 from tests.actor import actors
-from tests.actor.conftest import Options
 from tests.actor.stage import Stage
+from tests.fixtures import Options
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 

@@ -23,8 +23,8 @@ from jobqueue.serialization.ids import new_id
 from tests import actors as trees
 from tests import tasks
 from tests.actor import actors
-from tests.actor.conftest import Options
 from tests.actor.stage import AsyncPuppet, Stage
+from tests.fixtures import Options
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 

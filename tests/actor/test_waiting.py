@@ -11,8 +11,8 @@ from django.utils import timezone
 
 from jobqueue import Done, PollContext, Sleep, Suspend, api, testing
 from jobqueue.records import Status
-from tests.actor.conftest import Options
 from tests.actor.stage import Stage
+from tests.fixtures import Options
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 

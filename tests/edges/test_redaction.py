@@ -20,9 +20,10 @@ from jobqueue.compat import task_enqueued, task_finished, task_started
 from jobqueue.models import InboxMessage, Task
 from jobqueue.serialization.redaction import MASK
 from tests.edges.cli import jobqueue
-from tests.executor.conftest import burst, options, start  # noqa: F401 - fixtures
-from tests.executor.harness import Burst, Options
+from tests.executor.conftest import burst, start  # noqa: F401 - fixtures
+from tests.executor.harness import Burst
 from tests.factories import TaskFactory
+from tests.fixtures import Options
 from tests.http import person
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -346,7 +347,7 @@ def test_reason_for_masking_is_shown(where: str) -> None:
     assert not any("4711" in text for text in texts)
 
 
-def test_without_redact_nothing_is_masked(options: Options) -> None:  # noqa: F811
+def test_without_redact_nothing_is_masked(options: Options) -> None:
     options(REDACT=[])
     row = TaskFactory.create(task_type="shop.tasks.gone", args=["anna", SECRET])
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jobqueue.compat import task_finished
-from tests.executor.harness import Burst, Options, Running, Start, connected, gates
+from tests.executor.harness import Burst, Running, Start, connected, gates
 
 
 @pytest.fixture
@@ -42,19 +42,6 @@ def burst(start: Start) -> Burst:
         return running
 
     return burst
-
-
-@pytest.fixture
-def options(settings: Any) -> Options:
-    """Change OPTIONS of the backends."""
-
-    def options(**changes: Any) -> None:
-        settings.TASKS = {
-            alias: {**backend, "OPTIONS": {**backend["OPTIONS"], **changes}}
-            for alias, backend in settings.TASKS.items()
-        }
-
-    return options
 
 
 @pytest.fixture

@@ -98,7 +98,6 @@ def on_both_databases(test: Callable[..., None]) -> Callable[..., None]:
 
 Start = Callable[..., Running]
 Burst = Callable[..., Running]
-Options = Callable[..., None]
 
 
 class Gate:

@@ -11,8 +11,9 @@ from django.db import connection
 from jobqueue.models import Executor, Task
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Options, Start, gates, on_postgresql, wait_for_status
+from tests.executor.harness import Start, gates, on_postgresql, wait_for_status
 from tests.factories import ExecutorFactory, TaskFactory
+from tests.fixtures import Options
 from tests.waiting import wait_until
 
 TIMEOUT = 1.5

@@ -10,8 +10,9 @@ from django.db import connection, transaction
 from jobqueue.models import Executor, Task
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Options, Running, Start, gates, on_postgresql, wait_for_status
+from tests.executor.harness import Running, Start, gates, on_postgresql, wait_for_status
 from tests.factories import ExecutorFactory, TaskFactory
+from tests.fixtures import Options
 from tests.waiting import wait_until
 
 pytestmark = [on_postgresql, pytest.mark.slow]

@@ -15,7 +15,6 @@ from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import (
-    Options,
     Running,
     Start,
     gates,
@@ -25,6 +24,7 @@ from tests.executor.harness import (
     wait_for_status,
 )
 from tests.factories import TaskFactory
+from tests.fixtures import Options
 from tests.waiting import wait_until
 
 pytestmark = [on_postgresql, pytest.mark.slow]

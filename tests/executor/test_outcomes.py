@@ -12,8 +12,9 @@ from django.db import connection
 from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Burst, Options, Start, database_of, gates, on_both_databases, on_postgresql, row_of
+from tests.executor.harness import Burst, Start, database_of, gates, on_both_databases, on_postgresql, row_of
 from tests.factories import TaskFactory
+from tests.fixtures import Options
 from tests.waiting import wait_until
 
 pytestmark = on_postgresql

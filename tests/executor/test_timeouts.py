@@ -17,7 +17,6 @@ from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import (
     Burst,
-    Options,
     Start,
     connected,
     gates,
@@ -26,6 +25,7 @@ from tests.executor.harness import (
     row_of,
     wait_for_status,
 )
+from tests.fixtures import Options
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = on_postgresql

@@ -15,8 +15,9 @@ from jobqueue import Actor, Done, InvalidArguments, PollContext, Suspend, task
 from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS
 from jobqueue.models import InboxMessage, Task
 from jobqueue.records import Status
-from tests.executor.conftest import options, start  # noqa: F401 - fixtures
-from tests.executor.harness import Options, Start, on_postgresql, wait_for_status
+from tests.executor.conftest import start  # noqa: F401 - fixtures
+from tests.executor.harness import Start, on_postgresql, wait_for_status
+from tests.fixtures import Options
 
 pytestmark = on_postgresql
 
