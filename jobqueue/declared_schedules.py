@@ -156,7 +156,7 @@ class Declaration:
                 continue
             try:
                 self.task.using(**{option: value})
-            except Exception as error:  # noqa: BLE001 - whatever a wrong value raises is the problem
+            except Exception as error:  # noqa: BLE001 - any error of a wrong value is the problem
                 yield Problem(option, str(error).removesuffix("."))
             else:
                 usable[option] = value

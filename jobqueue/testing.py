@@ -157,7 +157,7 @@ def _delivered(actor: type[Actor[Any]], message: Message) -> Message:
 
 
 class _TestConnections(TaskConnections):
-    """The connections of a test, whose open transaction no body has left open."""
+    """The connections of a test. A transaction that is open there belongs to the test, not to a body."""
 
     def check(self, atomic: str | None = None) -> None:
         """Accept an open transaction."""

@@ -57,7 +57,7 @@ class Maintenance:
         self._check_at, self._prune_at, self._aggregate_at = now, now + PRUNE_SECONDS, now + AGGREGATE_SECONDS
         self._sweep_at, self._swept_at, self._fired_at = NEVER, -NEVER, -NEVER
         self._declared, self._declare_at = DeclaredSchedules.of(engine.alias), now
-        self._unknown_until = now  # while a claim whose answer was lost may still be committed
+        self._unknown_until = now  # while the server may still commit a claim that got no answer
         self.may_have_isolated = True
 
     @property

@@ -75,7 +75,7 @@ class RunningTasks:
 
     def complete(self, completed: CompletedAttempt) -> CompletedAttempt | None:
         """
-        Keep a completed attempt until its commit is confirmed. Return an attempt whose claim is lost, if there is one.
+        Keep a completed attempt until its commit is confirmed. Return an attempt that lost its claim, if there is one.
 
         In an outage, or after the restore of a backup, a claim may be lost while its body runs, and this process may
         claim the task again. Claim numbers can repeat after a restore. So the earlier outcome must not be committed.

@@ -1,4 +1,4 @@
-"""Who sends a request, and what they may do: a program with a token of HTTP_TOKENS, or a logged-in user."""
+"""The caller of a request, a program with a token of HTTP_TOKENS or a logged-in user, and its permissions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ SAFE = ("GET", "HEAD")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """
-    A program with a token, which may use the tasks that it may submit and no others, or a user, for whom it is None.
+    A program with a token, or a logged-in user. A program may use only the tasks that it may submit.
 
     name: for log lines. owner: of idempotency keys; it stays when the secret of a token changes. may: by permission.
+    token: None for a user.
     """
 
     name: str

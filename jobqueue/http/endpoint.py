@@ -27,8 +27,8 @@ class endpoint:
     """
     Make a view of a function that returns a response or raises HttpError. With a permission, it gets the `caller`.
 
-    answers: description and type by status. errors: other statuses, whose responses list problems; those of every
-    caller and body are added. permission: empty if anybody may call the view. body: its type; None if there is none.
+    answers: description and type by status. errors: other statuses; their responses list problems. Those of every
+    caller and body are added. permission: empty if the view is public. body: its type; None if there is none.
 
     The view is exempt from Django's checks that answer in HTML or need a database: CSRF (auth.py checks it),
     ATOMIC_REQUESTS and LoginRequiredMiddleware.

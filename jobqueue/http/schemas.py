@@ -120,7 +120,7 @@ class NotReady(Struct):
 
 
 class QueueMetrics(Struct):
-    """estimated: the states whose numbers are estimates."""
+    """estimated: the states with an estimated number of tasks."""
 
     backend: str
     queue: str

@@ -99,7 +99,7 @@ def _submit(caller: Caller, values: Sequence[Any], places: Sequence[str]) -> lis
 
 
 def _parse(value: Any, caller: Caller) -> Submission:
-    """Return a submission, whose arguments the backend checks. Raises HttpError: 400, 403."""
+    """Return a submission. The backend checks its arguments later. Raises HttpError: 400, 403."""
     try:
         request = msgspec.convert(value, schemas.Submission)
     except msgspec.ValidationError as error:

@@ -149,7 +149,7 @@ def _not_found() -> HttpError:
 
 
 def _result(row: Task) -> Any:
-    """Read the result, whatever its size; None if Python cannot read it, as the request must not fail for it."""
+    """Return the result. If Python cannot read it, return None, so that the request does not fail."""
     try:
         return row.return_value
     except (ValueError, RecursionError):

@@ -273,7 +273,7 @@ class Schedules(Part):
 
     def run(self, pk: int, ticks: Sequence[datetime], trigger: str) -> list[Enqueued]:
         """
-        Enqueue tasks for these ticks now, whatever the overlap and a pause say. Ticks that `trigger` ran are left out.
+        Enqueue tasks for these ticks now, in spite of overlaps and a pause. Ticks that `trigger` ran are left out.
 
         Locks: the schedule's row; waits for it.
         """

@@ -33,7 +33,7 @@ from jobqueue.executor.telemetry.errors import from_the_body
 PLAIN_TYPES = (type(None), bool, int, float, str)
 MAX_PLAIN_VALUES = 20
 
-_owner: ContextVar[RunningTask | None] = ContextVar("jobqueue.owner", default=None)  # the claim whose body runs here
+_owner: ContextVar[RunningTask | None] = ContextVar("jobqueue.owner", default=None)  # the claim of this body
 
 
 class BodyTask(asyncio.Task[Any]):
@@ -41,7 +41,7 @@ class BodyTask(asyncio.Task[Any]):
     An asyncio task that no other body can cancel.
 
     `for task in asyncio.all_tasks(): task.cancel()` in one body then cancels no task of another body.
-    owner: the claim whose body has created the task, while that body runs.
+    owner: the claim of the body that has created the task, while that body runs.
     """
 
     owner: RunningTask | None = None

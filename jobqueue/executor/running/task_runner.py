@@ -324,7 +324,7 @@ def count_undelivered(
     """
     Count the messages that no task will read: left by an actor that has ended, or sent to a parent that had ended.
 
-    Counts after the commit. It misses a message whose transaction commits later; the admin shows that message, too.
+    Counts after the commit. It misses messages that commit later. The admin shows these, too.
     """
     ended = [completed[pk].attempt for pk, status in result.done.items() if status in FINAL]
     actors = [attempt.running.id for attempt in ended if attempt is not None and attempt.context is not None]

@@ -3,7 +3,7 @@
 --   sample_size: tasks of each queue to read first; free_slots: the maximum for a limited queue.
 -- Answer: for each position the rank (as text, which is exact) and id of its task, NULL behind the end.
 -- Index: jobqueue_task_ready, one slice for each queue, in order of rank. Locks: none; rows that others lock are counted.
--- A queue whose whole sample lies above the last position is read again, down to that rank.
+-- If the whole sample of a queue ranks before the last position, the queue is read again, down to that rank.
 WITH open_queue AS MATERIALIZED ({open_queue}),
 wanted_queue AS (
     SELECT name, LEAST(%(wanted)s::int, max_tasks, CASE WHEN is_limited THEN %(free_slots)s::int END) AS max_tasks FROM open_queue
