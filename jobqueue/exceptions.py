@@ -23,6 +23,10 @@ class TaskNotFound(JobQueueError, LookupError):
     """There is no such task."""
 
 
+class ScheduleNotFound(JobQueueError, LookupError):
+    """There is no such schedule."""
+
+
 class TaskFinished(JobQueueError):
     """The task has ended and takes no messages."""
 

@@ -90,7 +90,7 @@ class Schedule(models.Model):
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Raise TypeError: saving values that were read earlier could move the next tick back."""
-        raise TypeError("Schedule.save() is not allowed. Use the functions of jobqueue.schedules.")
+        raise TypeError("Schedule.save() is not allowed. Use the functions of jobqueue.api.schedules.")
 
 
 class ScheduleDeployment(models.Model):
@@ -150,7 +150,7 @@ class ScheduleTick(models.Model):
         default_permissions = ("view",)
         indexes = [models.Index(fields=["recorded_at"], name="jobqueue_scheduletick_age")]
         constraints = [
-            models.UniqueConstraint(fields=["schedule", "trigger", "tick_at"], name="jobqueue_scheduletick_once"),
+            models.UniqueConstraint(fields=["schedule", "tick_at", "trigger"], name="jobqueue_scheduletick_once"),
             models.CheckConstraint(
                 condition=Q(task_id__isnull=False, reason="") | Q(task_id__isnull=True) & ~Q(reason=""),
                 name="jobqueue_scheduletick_outcome",

@@ -1,80 +1,180 @@
-"""Make the rows of schedules agree with the declarations of this code."""
+"""What people do with schedules: pause, resume, run now, backfill, and create or change their own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from itertools import islice, takewhile
+from uuid import UUID
 
-from jobqueue.declared_schedules import Declaration, declarations, digest_of
+from jobqueue.api.notifications import notify_after_commit
+from jobqueue.api.queues import pause_columns
+from jobqueue.declared_schedules import Declaration
+from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
-from jobqueue.models import Executor, Schedule, ScheduleDeployment
+from jobqueue.exceptions import DuplicateKey, ScheduleNotFound
+from jobqueue.records import Enqueued, Status
+from jobqueue.schedule_models import Schedule
+from jobqueue.schedules.expressions import ticks_after
+from jobqueue.schedules.rows import aware, expression_of, queue_name_of
 
-VERSION = "schedules"  # name of the digest among the versions of an executor
+MAX_BACKFILL = 10_000  # ticks
+RESOLUTION = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
-class DeclaredSchedules:
-    """The usable declarations of this code for one backend. The others are errors of `manage.py check`."""
+class Backfill:
+    """The ticks of a range. ticks: those that become tasks. existing: how many others became tasks already."""
 
-    declarations: Mapping[str, Declaration]
-    digest: str
-
-    @classmethod
-    def of(cls, backend: str) -> DeclaredSchedules:
-        found = [each for each in declarations() if each.backend == backend and not [*each.problems()]]
-        by_name = {each.name: each for each in reversed(found)}  # of two with one name, the first
-        return cls(by_name, digest_of(by_name.values()))
-
-    def synchronize(self, engine: Engine) -> bool:
-        """
-        Write the declarations, unless newer code has written its own. Return whether rows may have changed.
-
-        A set that was never seen is newer than all others. A set that was seen takes over only when no living executor
-        has the current one. So old and new code can run side by side during a deploy, and one can go back to old code.
-        Locks: the sets of the backend, so that sessions decide one after the other.
-        """
-        if self._is_current(engine):
-            return False
-        with engine.transaction():
-            sets = ScheduleDeployment.objects.using(engine.database).filter(backend=engine.alias)
-            is_known = sets.filter(digest=self.digest).exists()
-            sets.bulk_create([ScheduleDeployment(backend=engine.alias, digest=self.digest)], ignore_conflicts=True)
-            known = list(engine.db.with_lock(sets.order_by("pk"), wait=True))
-            if self._is_current(engine) or (is_known and has_executor(engine, newest(known).digest)):
-                return False
-            self._write(engine)
-            sets.filter(digest=self.digest).update(applied_at=engine.now())
-        return True
-
-    def _is_current(self, engine: Engine) -> bool:
-        sets = ScheduleDeployment.objects.using(engine.database).filter(backend=engine.alias, applied_at__isnull=False)
-        last = sets.order_by("-applied_at", "-pk").values_list("digest", flat=True).first()
-        return last == self.digest
-
-    def _write(self, engine: Engine) -> None:
-        rows = {row.name: row for row in engine.db.schedules}
-        gone = [row.pk for row in rows.values() if row.declared_at and row.name not in self.declarations]
-        engine.schedules.retire(gone)
-        for name, declaration in self.declarations.items():
-            columns = declaration.columns()
-            if name not in rows or differs(rows[name], columns):
-                engine.schedules.save(name, columns)
+    ticks: tuple[datetime, ...]
+    existing: int
 
 
-def newest(sets: list[ScheduleDeployment]) -> ScheduleDeployment:
-    """Return the set that was applied last."""
-    applied = [(each.applied_at, each.pk, each) for each in sets if each.applied_at is not None]
-    return max(applied)[2] if applied else sets[0]
+def pause(
+    name: str,
+    *,
+    by: str = "",
+    reason: str = "",
+    until: datetime | timedelta | None = None,
+    backend: str = "default",
+) -> None:
+    """
+    Skip the ticks of a schedule from now on, and record them as paused. Tasks that exist already run.
+
+    until: when the pause ends, a datetime or a timedelta from now. Raises ValueError if this time is past, or if a text
+    is too long; ScheduleNotFound.
+    """
+    engine = engine_for(backend)
+    row = _find(engine, name)
+    engine.schedules.pause([row.pk], **pause_columns(engine, f"the schedule {name!r}", by, reason, until))
 
 
-def has_executor(engine: Engine, digest: str) -> bool:
-    """Return whether an executor with these declarations is alive."""
-    since = engine.now() - timedelta(seconds=engine.options.heartbeat_timeout)
-    alive = engine.executors.filter(heartbeat__gt=since).exclude(state=Executor.State.STOPPED)
-    return any(versions.get(VERSION) == digest for versions in alive.values_list("versions", flat=True))
+def resume(name: str, *, backend: str = "default") -> None:
+    """End the pause of a schedule. Its next tick is the first one after now. Raises ScheduleNotFound."""
+    engine = engine_for(backend)
+    engine.schedules.resume([_find(engine, name).pk])
 
 
-def differs(row: Schedule, columns: Mapping[str, Any]) -> bool:
-    return any(getattr(row, name) != value for name, value in columns.items())
+def run(name: str, *, backend: str = "default") -> UUID:
+    """
+    Enqueue a task of a schedule now, in spite of overlaps and a pause. Return the task's id.
+
+    Its `context.scheduled_at` is the current time. Raises ScheduleNotFound, and DuplicateKey if another live task has
+    the task's key.
+    """
+    engine = engine_for(backend)
+    row = _find(engine, name)
+    answer = engine.schedules.run_now(row.pk)
+    if not answer.created:
+        raise DuplicateKey(f"The task {answer.id} has not ended and has the key of the schedule {name!r}.")
+    _notify(engine, row, [answer])
+    return answer.id
+
+
+def preview_backfill(name: str, start: datetime, end: datetime, *, backend: str = "default") -> Backfill:
+    """
+    Return what `backfill()` would do.
+
+    start, end: aware datetimes; ticks at both belong to the range. Raises ScheduleNotFound, and ValueError if the range
+    ends after now or before it starts, or has more than MAX_BACKFILL ticks.
+    """
+    engine = engine_for(backend)
+    return _backfill_of(engine, _find(engine, name), start, end)
+
+
+def backfill(name: str, start: datetime, end: datetime, *, backend: str = "default") -> int:
+    """
+    Enqueue tasks for the ticks of a range that have none, in one transaction. Return how many.
+
+    The tasks become READY at once, in spite of overlaps. Raises as `preview_backfill()` does.
+    """
+    engine = engine_for(backend)
+    row = _find(engine, name)
+    ticks = _backfill_of(engine, row, start, end).ticks
+    answers = engine.schedules.backfill(row.pk, ticks)
+    _notify(engine, row, answers)
+    return sum(answer.created for answer in answers)
+
+
+def create(declaration: Declaration) -> Schedule:
+    """
+    Create a schedule that people can change. Its `location` must be empty.
+
+    Raises ValueError with all problems of the declaration, or if there is a schedule of this name.
+    """
+    engine, columns = _checked(declaration)
+    with engine.transaction():
+        others = engine.db.schedules.filter(name=declaration.name)
+        known = engine.db.with_lock(others, wait=True).first()
+        row, is_new = engine.schedules.save(declaration.name, columns)
+        if not is_new and (known is None or known.retired_at is None):
+            raise ValueError(f"There is a schedule {declaration.name!r} already. Choose another name, or change it.")
+    return row
+
+
+def change(declaration: Declaration) -> Schedule:
+    """
+    Change a schedule that people created. A change of its times moves the next tick.
+
+    Raises ValueError with all problems of the declaration, or if code declares the schedule; ScheduleNotFound.
+    """
+    engine, columns = _checked(declaration)
+    with engine.transaction():
+        _refuse_declared(_find(engine, declaration.name, lock=True))
+        return engine.schedules.save(declaration.name, columns)[0]
+
+
+def delete(name: str, *, backend: str = "default") -> None:
+    """
+    Delete a schedule and its records. Tasks that exist already stay.
+
+    Raises ScheduleNotFound, and ValueError if code declares the schedule.
+    """
+    engine = engine_for(backend)
+    with engine.transaction():
+        row = engine.db.with_lock(engine.db.schedules.filter(name=name), wait=True).first() or _find(engine, name)
+        if row.retired_at is None:
+            _refuse_declared(row)
+        row.delete()
+
+
+def _checked(declaration: Declaration) -> tuple[Engine, dict[str, object]]:
+    if problems := [*declaration.problems()]:
+        raise ValueError(f"The schedule {declaration.name!r:.200} cannot be used: {'; '.join(map(str, problems))}.")
+    return engine_for(declaration.backend), declaration.columns()
+
+
+def _find(engine: Engine, name: str, *, lock: bool = False) -> Schedule:
+    rows = engine.db.schedules.active().filter(name=name)
+    row = (engine.db.with_lock(rows, wait=True) if lock else rows).first()
+    if row is None:
+        raise ScheduleNotFound(f"The backend {engine.alias!r} has no schedule {name!r:.300}.")
+    return row
+
+
+def _refuse_declared(row: Schedule) -> None:
+    if row.declared_at:
+        raise ValueError(f"{row.declared_at} declares the schedule {row.name!r}. Change it there.")
+
+
+def _backfill_of(engine: Engine, row: Schedule, start: datetime, end: datetime) -> Backfill:
+    for name, moment in (("start", start), ("end", end)):
+        if moment.tzinfo is None:
+            raise ValueError(f"{name} must have a time zone, not {moment!r}.")
+    if start > end:
+        raise ValueError(f"The range ends ({end.isoformat()}) before it starts ({start.isoformat()}).")
+    if end > aware(engine.now()):
+        raise ValueError(f"The range must not end after now, but ends at {end.isoformat()}.")
+    ticks = takewhile(lambda tick: tick <= end, ticks_after(expression_of(row), start - RESOLUTION))
+    found = list(islice(ticks, MAX_BACKFILL + 1))
+    if len(found) > MAX_BACKFILL:
+        raise ValueError(f"The range has more than {MAX_BACKFILL:,} ticks. Choose a shorter one.")
+    done = engine.schedules.ticks_with_task(row, found)
+    missing = tuple(tick for tick in found if tick not in done)
+    return Backfill(missing, len(found) - len(missing))
+
+
+def _notify(engine: Engine, row: Schedule, answers: Collection[Enqueued]) -> None:
+    if any(answer.created and answer.status is Status.READY for answer in answers):
+        notify_after_commit(engine, {queue_name_of(row)})

@@ -9,7 +9,7 @@ from datetime import datetime
 from uuid import UUID
 
 from jobqueue.api.notifications import CANCEL_NOTIFICATION
-from jobqueue.api.schedules import DeclaredSchedules
+from jobqueue.api.schedule_deployments import DeclaredSchedules
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.portable.counters import AGGREGATE_BATCH
 from jobqueue.executor.heartbeat import Heartbeat

@@ -20,7 +20,7 @@ import django
 from django.db import connections
 
 from jobqueue import __version__
-from jobqueue.api.schedules import VERSION, DeclaredSchedules
+from jobqueue.api.schedule_deployments import VERSION, DeclaredSchedules
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import ShuttingDown
 from jobqueue.executor import exit_status as codes

@@ -68,7 +68,7 @@ SCHEDULE_INDEXES = [
     index("schedule_waiting", "backend", "id", waiting_at__isnull=False),
 ]
 TICK_CONSTRAINTS = [
-    unique("scheduletick_once", "schedule", "trigger", "tick_at"),
+    unique("scheduletick_once", "schedule", "tick_at", "trigger"),
     CheckConstraint(
         condition=Q(task_id__isnull=False, reason="") | Q(task_id__isnull=True) & ~Q(reason=""),
         name="jobqueue_scheduletick_outcome",

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, Never, Protocol, TypedDict, Unpack
@@ -54,6 +55,13 @@ class Problem:
 
     def __str__(self) -> str:
         return self.text
+
+
+class ClockChange(Enum):
+    """How daylight saving affects a tick: its time is skipped on that day, or occurs twice."""
+
+    SKIPPED = auto()
+    REPEATED = auto()
 
 
 class Expression(Protocol):
@@ -161,6 +169,16 @@ class Cron:
         options.use_24hour_time_format = True
         options.locale_code = "en_US"
         return f"{ExpressionDescriptor(' '.join(self._fields), options).get_description()}, {self.timezone}"
+
+    def clock_change(self, tick: datetime) -> ClockChange | None:
+        """Return why a tick is not simply at its time of the day. None for most, and if it runs in every real hour."""
+        local = tick.astimezone(ZoneInfo(self.timezone))
+        if self._runs_in_every_hour:
+            return None
+        if next(self._walls_after(local - SECOND), None) != local.replace(tzinfo=None):
+            return ClockChange.SKIPPED
+        is_repeated = local.utcoffset() != local.replace(fold=1 - local.fold).utcoffset()
+        return ClockChange.REPEATED if is_repeated else None
 
     @property
     def _fields(self) -> list[str]:

@@ -129,8 +129,8 @@ def scheduled_work(bench: Bench) -> None:
     columns = {"task_type": "tests.noop", "new_task": template, "expression": "@every 60"}
     now = bench.engine.now()
     schedules.save("report", columns | {"anchor_at": now + timedelta(seconds=30)})
-    paused = schedules.save("paused", columns | {"expression": "@every 86400", "anchor_at": now + timedelta(days=1)})
-    schedules.set_pause([paused.pk], paused_at=bench.engine.now())
+    paused = schedules.save("paused", columns | {"expression": "@every 86400", "anchor_at": now + timedelta(days=1)})[0]
+    schedules.pause([paused.pk], paused_at=bench.engine.now())
     for _ in range(3):
         bench.time_passes(60)
         schedules.fire()

@@ -36,7 +36,7 @@ class ScheduleBench:
         template = msgspec.to_builtins(new(**{"queue_name": "cache"} | (task or {})))
         anchor_at = self.bench.engine.now() + MINUTE - timedelta(seconds=1)
         values = {"task_type": "tests.noop", "new_task": template, "expression": "@every 60", "anchor_at": anchor_at}
-        return self.verbs.save(name, values | columns)
+        return self.verbs.save(name, values | columns)[0]
 
     def pass_ticks(self, count: int = 1) -> None:
         self.bench.time_passes(60 * count)
@@ -133,10 +133,10 @@ def test_paused_schedule_keeps_its_waiting_tick(schedules: ScheduleBench) -> Non
     for _ in range(2):
         schedules.pass_ticks()
         schedules.fire()
-    schedules.verbs.set_pause([row.pk], paused_at=schedules.bench.engine.now())
+    schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.now())
     schedules.end_tasks(row)
     assert schedules.fire() == (0, 0)
-    schedules.verbs.set_pause([row.pk], **NO_PAUSE)
+    schedules.verbs.resume([row.pk])
 
     assert schedules.fire() == (1, 0)
 
@@ -189,7 +189,7 @@ def test_new_timing_repeats_no_tick_if_the_clock_is_set_back(
         schedules.fire()
     next_at, now = schedules.next_at(row), schedules.bench.engine.now() - 3 * MINUTE
     monkeypatch.setattr(schedules.bench.engine.db, "now", lambda: now)
-    changed = schedules.verbs.save("warm-cache", {"ends_at": now + 60 * MINUTE})
+    changed = schedules.verbs.save("warm-cache", {"ends_at": now + 60 * MINUTE})[0]
 
     assert changed.next_at == next_at
 
@@ -262,11 +262,11 @@ def test_long_downtime_is_one_record(schedules: ScheduleBench) -> None:
 
 def test_paused_schedule_records_its_ticks(schedules: ScheduleBench) -> None:
     row = schedules.add()
-    schedules.verbs.set_pause([row.pk], paused_at=schedules.bench.engine.now(), paused_by="ada")
+    schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.now(), paused_by="ada")
     for _ in range(3):
         schedules.pass_ticks()
         assert schedules.fire() == (0, 1)
-    schedules.verbs.set_pause([row.pk], **NO_PAUSE)
+    schedules.verbs.resume([row.pk])
     schedules.pass_ticks()
 
     assert schedules.fire() == (1, 0)
@@ -276,7 +276,7 @@ def test_paused_schedule_records_its_ticks(schedules: ScheduleBench) -> None:
 def test_pause_ends_at_its_time(schedules: ScheduleBench) -> None:
     row = schedules.add()
     now = schedules.bench.engine.now()
-    schedules.verbs.set_pause([row.pk], paused_at=now, resume_at=now + 2 * MINUTE)
+    schedules.verbs.pause([row.pk], paused_at=now, resume_at=now + 2 * MINUTE)
     schedules.pass_ticks(3)
 
     assert schedules.fire() == (1, 2)
@@ -286,7 +286,7 @@ def test_pause_ends_at_its_time(schedules: ScheduleBench) -> None:
 def test_due_tick_is_accounted_for_before_a_pause(schedules: ScheduleBench) -> None:
     row = schedules.add()
     schedules.pass_ticks()
-    schedules.verbs.set_pause([row.pk], paused_at=schedules.bench.engine.now())
+    schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.now())
 
     assert schedules.history(row) == [(1, "")]
 
@@ -304,7 +304,7 @@ def test_change_of_the_expression_moves_the_next_tick(schedules: ScheduleBench) 
     row = schedules.add()
     schedules.pass_ticks()
     now = schedules.bench.engine.now()
-    changed = schedules.verbs.save("warm-cache", {"expression": "0 0 1 1 *", "timezone": "UTC", "anchor_at": None})
+    changed = schedules.verbs.save("warm-cache", {"expression": "0 0 1 1 *", "timezone": "UTC", "anchor_at": None})[0]
 
     assert schedules.history(row) == [(1, "")]
     next_at = schedules.next_at(changed).astimezone(UTC)
@@ -313,7 +313,7 @@ def test_change_of_the_expression_moves_the_next_tick(schedules: ScheduleBench) 
 
 def test_change_of_the_task_does_not_move_the_next_tick(schedules: ScheduleBench) -> None:
     row = schedules.add()
-    changed = schedules.verbs.save("warm-cache", {"overlap": Overlap.ALLOW})
+    changed = schedules.verbs.save("warm-cache", {"overlap": Overlap.ALLOW})[0]
 
     assert (changed.next_at, changed.overlap) == (row.next_at, Overlap.ALLOW)
 
@@ -338,18 +338,18 @@ def test_retired_schedule_never_fires_and_keeps_its_history(schedules: ScheduleB
 
     assert schedules.fire() == (0, 0)
     assert schedules.history(row) == [(1, "")]
-    revived = schedules.verbs.save("warm-cache", {"retired_at": None})
+    revived = schedules.verbs.save("warm-cache", {"retired_at": None})[0]
     assert schedules.next_at(revived) > schedules.bench.engine.now()
 
 
 def test_run_now_and_backfill_enqueue_whatever_the_state(schedules: ScheduleBench) -> None:
     row = schedules.add()
-    schedules.verbs.set_pause([row.pk], paused_at=schedules.bench.engine.now())
+    schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.now())
     days = [datetime(2026, 3, day, tzinfo=UTC) for day in (1, 2)]
 
     for _ in range(2):  # a repeated backfill adds nothing
-        schedules.verbs.run(row.pk, days, ScheduleTick.Trigger.BACKFILL)
-    schedules.verbs.run(row.pk, [schedules.bench.engine.now()], ScheduleTick.Trigger.MANUAL)
+        schedules.verbs.backfill(row.pk, days)
+    schedules.verbs.run_now(row.pk)
 
     assert len(schedules.live(row)) == 3
     assert [tick.trigger for tick in schedules.ticks(row)] == ["backfill", "backfill", "manual"]
@@ -405,12 +405,12 @@ def test_jitter_delays_by_a_fixed_part(schedules: ScheduleBench) -> None:
 
     assert len({*delays}) == 2
     assert all(timedelta(0) <= delay < timedelta(seconds=20) for delay in delays)
-    assert schedules.verbs.save("a", {"jitter_seconds": 20.0}).due_at == first.due_at
+    assert schedules.verbs.save("a", {"jitter_seconds": 20.0})[0].due_at == first.due_at
 
 
 def test_old_ticks_are_deleted_but_for_the_newest(schedules: ScheduleBench) -> None:
     row = schedules.add(overlap=Overlap.ALLOW)
-    schedules.verbs.run(row.pk, [schedules.bench.engine.now()], ScheduleTick.Trigger.MANUAL)
+    schedules.verbs.run_now(row.pk)
     for _ in range(4):
         schedules.pass_ticks()
         schedules.fire()
@@ -450,10 +450,10 @@ def test_ticks_are_counted_by_outcome(schedules: ScheduleBench) -> None:
     for _ in range(3):
         schedules.pass_ticks()
         schedules.fire()
-    schedules.verbs.set_pause([row.pk], paused_at=schedules.bench.engine.now())
+    schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.now())
     schedules.pass_ticks()
     schedules.fire()
-    schedules.verbs.set_pause([row.pk], **NO_PAUSE)
+    schedules.verbs.resume([row.pk])
     schedules.end_tasks(row)
     schedules.pass_ticks(4)
     schedules.bench.time_passes(45)
@@ -470,7 +470,7 @@ def test_ticks_are_counted_by_outcome(schedules: ScheduleBench) -> None:
 
 def test_run_now_is_not_counted_as_a_tick(schedules: ScheduleBench) -> None:
     row = schedules.add()
-    schedules.verbs.run(row.pk, [schedules.bench.engine.now()], ScheduleTick.Trigger.MANUAL)
+    schedules.verbs.run_now(row.pk)
 
     assert counted(schedules) == {}
 
@@ -518,8 +518,8 @@ def test_gauges_count_schedules_and_the_most_overdue(schedules: ScheduleBench) -
     assert schedules.verbs.gauges() == ScheduleGauges(active=0, paused=0, stopped=0, overdue_seconds=0.0)
     rows = [schedules.add(f"schedule-{number}") for number in range(6)]
     now = bench.engine.now()
-    schedules.verbs.set_pause([rows[0].pk], paused_at=now)
-    schedules.verbs.set_pause([rows[1].pk], paused_at=now - MINUTE, resume_at=now)
+    schedules.verbs.pause([rows[0].pk], paused_at=now)
+    schedules.verbs.pause([rows[1].pk], paused_at=now - MINUTE, resume_at=now)
     schedules.verbs.retire([rows[2].pk])
     bench.engine.db.schedules.filter(pk=rows[3].pk).update(expression="61 * * * *", timezone="UTC")
     bench.time_passes(90)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobqueue.api.schedules import DeclaredSchedules
+from jobqueue.api.schedule_deployments import DeclaredSchedules
 from jobqueue.engine import engine_for
 from jobqueue.executor.database.connection import DatabaseState
 from jobqueue.executor.heartbeat import Heartbeat

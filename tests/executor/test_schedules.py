@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from jobqueue.api.schedules import DeclaredSchedules
+from jobqueue.api.schedule_deployments import DeclaredSchedules
 from jobqueue.compat import task_enqueued
 from jobqueue.declared_schedules import Declaration, schedule
 from jobqueue.engine import engine_for

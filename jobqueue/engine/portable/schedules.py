@@ -223,12 +223,13 @@ class Schedules(Part):
 
     # --- changes by people and by code
 
-    def save(self, name: str, columns: Mapping[str, Any]) -> Schedule:
+    def save(self, name: str, columns: Mapping[str, Any]) -> tuple[Schedule, bool]:
         """
-        Create a schedule or change one. The due ticks of the earlier timing are accounted for first.
+        Create a schedule or change one. Return it, and whether it is new.
 
-        A change of its timing moves the next tick: to the first one from now on, and not before `starts_at`.
-        Raises ValueError if the columns cannot be used. Locks: the schedule's row; waits for it.
+        The due ticks of the earlier timing are accounted for first. A change of its timing moves the next tick: to the
+        first one from now on, and not before `starts_at`. Raises ValueError if the columns cannot be used. Locks: the
+        schedule's row; waits for it.
         """
         with self.db.transaction():
             created_at = self.db.now()
@@ -246,7 +247,7 @@ class Schedules(Part):
             set_next(row, next_at, aware(row.waiting_at))
             row.updated_at = now
             self.db.schedules.bulk_update([row], [*columns, "next_at", "due_at", "updated_at"])
-        return row
+        return row, is_new
 
     def _first_tick(self, row: Schedule, now: datetime) -> datetime | None:
         """Return the first tick of a new timing, later than any tick so far: a clock may have been set back."""
@@ -254,11 +255,26 @@ class Schedules(Part):
         after = [now, row.waiting_at, newest and newest.last_at, row.starts_at and row.starts_at - RESOLUTION]
         return first_tick(expression_of(row), policy_of(row), aware(max(moment for moment in after if moment)))
 
-    def set_pause(self, ids: Collection[int], **columns: Any) -> int:
-        """Pause or resume schedules. Return how many. Ticks that are due before are accounted for first."""
+    def pause(self, ids: Collection[int], **columns: Any) -> None:
+        """Pause schedules. Ticks that are due before are accounted for first. Locks: the rows; waits for them."""
         with self.db.transaction():
-            rows = [self._lock_and_account(pk)[0] for pk in sorted(ids)]
-            return self.db.schedules.filter(pk__in=[row.pk for row in rows]).update(**columns, updated_at=self.db.now())
+            for pk in sorted(ids):
+                self._lock_and_account(pk)
+            self.db.schedules.filter(pk__in=ids).update(**columns, updated_at=self.db.now())
+
+    def resume(self, ids: Collection[int]) -> None:
+        """
+        End the pause of schedules. One that an error had stopped continues with its first tick from now on.
+
+        Raises ValueError if a row cannot be used. Locks: the rows; waits for them.
+        """
+        with self.db.transaction():
+            for pk in sorted(ids):
+                row, now = self._lock_and_account(pk)
+                if row.next_at is None and row.retired_at is None:
+                    set_next(row, self._first_tick(row, now), aware(row.waiting_at))
+                    self.db.schedules.bulk_update([row], ["next_at", "due_at"])
+            self.db.schedules.filter(pk__in=ids).update(**NO_PAUSE, updated_at=self.db.now())
 
     def retire(self, ids: Collection[int]) -> int:
         """Stop schedules that code no longer declares. Their history stays. Return how many."""
@@ -271,18 +287,36 @@ class Schedules(Part):
                 retired_at=now, updated_at=now, next_at=None, due_at=None, waiting_at=None
             )
 
-    def run(self, pk: int, ticks: Sequence[datetime], trigger: str) -> list[Enqueued]:
+    def run_now(self, pk: int) -> Enqueued:
         """
-        Enqueue tasks for these ticks now, in spite of overlaps and a pause. Ticks that `trigger` ran are left out.
+        Enqueue a task of a schedule for the current time, in spite of overlaps and a pause.
+
+        Locks: the schedule's row; waits for it.
+        """
+        with self.db.transaction():
+            row, now = self._lock_and_account(pk)
+            return self._enqueue([(row, aware(now))], ScheduleTick.Trigger.MANUAL)[0][1]
+
+    def backfill(self, pk: int, ticks: Sequence[datetime]) -> list[Enqueued]:
+        """
+        Enqueue tasks for those of these ticks that have none, in spite of overlaps and a pause.
 
         Locks: the schedule's row; waits for it.
         """
         with self.db.transaction():
             row, _ = self._lock_and_account(pk)
-            known = self.db.ticks.filter(schedule=row, trigger=trigger)
-            done = {aware(tick) for tick in known.values_list("tick_at", flat=True)} if ticks else set()
-            tasks = self._enqueue([(row, tick) for tick in ticks if tick not in done], trigger)
-            return [answer for _, answer in tasks]
+            done = self.ticks_with_task(row, ticks)
+            runs = [(row, tick) for tick in ticks if tick not in done]
+            return [answer for _, answer in self._enqueue(runs, ScheduleTick.Trigger.BACKFILL)]
+
+    def ticks_with_task(self, row: Schedule, ticks: Sequence[datetime]) -> set[datetime]:
+        """Return those of these ticks, in order, that have a task, or wait for the running one to end."""
+        if not ticks:
+            return set()
+        found = self.db.ticks.filter(schedule=row, tick_at__range=(stored(ticks[0]), stored(ticks[-1])))
+        done = found.filter(task_id__isnull=False).exclude(trigger=ScheduleTick.Trigger.MANUAL)
+        known = {*done.values_list("tick_at", flat=True), row.waiting_at}
+        return {tick for tick in ticks if stored(tick) in known}
 
     def _lock_and_account(self, pk: int, *, with_jitter: bool = True) -> tuple[Schedule, datetime]:
         """

@@ -1,0 +1,118 @@
+"""Schedules as people see them: in words, their next ticks, and what became of the last ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import reduce
+from itertools import takewhile
+from operator import or_
+from zoneinfo import ZoneInfo
+
+from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.utils.timezone import get_default_timezone
+from django.utils.translation import gettext as _
+
+from jobqueue.models import Schedule, ScheduleTick, Task
+from jobqueue.schedules.expressions import ClockChange, Cron, Expression, upcoming
+from jobqueue.schedules.rows import aware, expression_of
+
+RECENT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class UpcomingTick:
+    """A tick to come. tick_at: UTC. local: in the schedule's time zone. note: how daylight saving affects it."""
+
+    tick_at: datetime
+    local: datetime
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A tick, or a range of skipped ticks. task: None if it was skipped, or if its task was deleted."""
+
+    tick: ScheduleTick
+    task: Task | None
+
+    @property
+    def status(self) -> str:
+        """The status of its task, "SKIPPED", or "DELETED"."""
+        if self.tick.task_id is None:
+            return "SKIPPED"
+        return self.task.status if self.task else "DELETED"
+
+    @property
+    def duration(self) -> timedelta | None:
+        """How long its task took from its first start to its end. None if it has not ended."""
+        if self.task is None or self.task.started_at is None or self.task.finished_at is None:
+            return None
+        return self.task.finished_at - self.task.started_at
+
+
+def describe(row: Schedule) -> str:
+    """Return when a schedule runs, in words: "At 08:00, Monday through Friday, Europe/Berlin"."""
+    try:
+        return expression_of(row).describe()
+    except ValueError as error:
+        return str(error)
+
+
+def next_ticks(row: Schedule, count: int) -> list[UpcomingTick]:
+    """Return the next ticks of a schedule, as if it were not paused. Empty if it has ended or cannot be used."""
+    if row.next_at is None:
+        return []
+    first, ends_at = aware(row.next_at), aware(row.ends_at)
+    expression = expression_of(row)
+    ticks = [first, *upcoming(expression, first, count - 1)][:count]
+    return [upcoming_tick(expression, tick) for tick in takewhile(lambda tick: not ends_at or tick <= ends_at, ticks)]
+
+
+def upcoming_tick(expression: Expression, tick: datetime) -> UpcomingTick:
+    """Return a tick with its local time, and a note if daylight saving affects it."""
+    if not isinstance(expression, Cron):
+        return UpcomingTick(tick, tick.astimezone(get_default_timezone()))
+    local = tick.astimezone(ZoneInfo(expression.timezone))
+    match expression.clock_change(tick):
+        case ClockChange.SKIPPED:
+            note = _("The clock skips the time of this tick, so it runs right after the change.")
+        case ClockChange.REPEATED:
+            note = _("The clock shows this time twice. The tick runs the first time only.")
+        case None:
+            note = ""
+    return UpcomingTick(tick, local, note)
+
+
+def recent_runs(rows: Collection[Schedule], count: int = RECENT) -> dict[int, list[Run]]:
+    """Return the last ticks of each schedule, newest first, by the schedule's id. Three queries."""
+    if not rows:
+        return {}
+    using = next(iter(rows))._state.db
+    ticks = ScheduleTick.objects.using(using)
+    of_schedule = ticks.filter(schedule_id=OuterRef("pk")).order_by("-tick_at").values("tick_at")
+    # The oldest tick that is wanted of each, so that no others are read.
+    schedules = Schedule.objects.using(using).filter(pk__in=[row.pk for row in rows])
+    oldest = schedules.annotate(oldest=Subquery(of_schedule[count - 1 : count])).values_list("pk", "oldest")
+    wanted = (Q(schedule_id=pk) if at is None else Q(schedule_id=pk, tick_at__gte=at) for pk, at in oldest)
+    found = ticks.filter(reduce(or_, wanted, Q(pk__in=[]))).order_by("schedule_id", "-tick_at", "-pk")
+    runs: dict[int, list[Run]] = {row.pk: [] for row in rows}
+    for run in with_tasks(list(found)):
+        runs[run.tick.schedule_id].append(run)
+    return {pk: newest[:count] for pk, newest in runs.items()}
+
+
+def history(row: Schedule) -> QuerySet[ScheduleTick]:
+    """Return the recorded ticks of a schedule, newest first. `with_tasks()` adds the tasks of a page of them."""
+    return ScheduleTick.objects.using(row._state.db).filter(schedule=row).order_by("-tick_at", "-pk")
+
+
+def with_tasks(ticks: Sequence[ScheduleTick]) -> list[Run]:
+    """Return ticks with their tasks, read in one query."""
+    ids = [tick.task_id for tick in ticks if tick.task_id is not None]
+    if not ids:
+        return [Run(tick, None) for tick in ticks]
+    columns = ("status", "task_type", "started_at", "finished_at", "attempts", "max_attempts")
+    tasks = Task.objects.using(ticks[0]._state.db).only(*columns).in_bulk(ids)
+    return [Run(tick, None if tick.task_id is None else tasks.get(tick.task_id)) for tick in ticks]
