@@ -253,7 +253,12 @@ def huey(kind: str, *, processes: int = 2) -> Contestant:
 OURS_BEST = ours("best", "", "--threads=1", rate=12_000)
 OURS_QUIET = ours("best, task logger off", "", "--threads=1", "--verbosity=0", rate=16_000)
 OURS_THREADS = ours("8 threads", " (8 threads)", rate=7_000)
-OURS_ASYNC = ours("async", ", `async def`", rate=4_000, rows={"task_type": "'benchmarks.tasks.noop_async'"})
+OURS_ASYNC = ours(
+    "async",
+    ", `async def`",
+    rate=4_000,
+    rows={"task_type": "'benchmarks.tasks.noop_async'", "pool": "'async'"},
+)
 OURS_DEFAULT = ours("defaults", " (8 threads)", rate=7_000, processes=1)
 PGQUEUER_DEFAULT = pgqueuer(10, rate=5_000, processes=1)
 PGQUEUER_BEST = pgqueuer(500, rate=16_000)
