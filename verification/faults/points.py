@@ -19,12 +19,24 @@ IN_RESCUE = ("rescue.before", "rescue.after")
 IN_SENDERS = ("wake.before", "wake.after")
 RETENTION = {"SUCCESSFUL": 2.0, "CANCELLED": 2.0, "FAILED": None}
 PRUNE_SECONDS = 1.0
+# A tick a second. The schedule is paused, so that its ticks add no tasks to the history.
+ADD_SCHEDULE = """
+INSERT INTO jobqueue_schedule (
+    backend, name, task_type, new_task, expression, timezone, jitter_seconds, overlap, catch_up, max_catch_up,
+    declared_at, paused_at, paused_by, pause_reason, next_at, due_at, created_at, updated_at)
+SELECT 'default', 'each second', 'none', '{}', '@every 1', '', 0, 'skip', 'latest', 1,
+    '', now, 'a test', '', date_trunc('second', now), date_trunc('second', now), now, now FROM now()
+"""
+COUNT_TICKS = """
+SELECT sum(count), extract(epoch FROM max(last_at) - min(tick_at)) + 1 FROM jobqueue_scheduletick
+"""
 MIN_CLAIMED = 3  # tasks: some may finish before their executor dies
 
 
 def run_at_points(env: FaultEnvironment, seed: int, fault: str, points: Iterable[str] = POINTS) -> Figures:
     """Run one fault of a failpoint or of the server at each of the points, while other executors work."""
     began, runner, wanted = time.monotonic(), FaultRunner(env, seed), list(points)
+    env.query(ADD_SCHEDULE)
     runner.begin()
     env.note("fault", fault=fault)
     ordinary = [point for point in wanted if point not in IN_RESCUE]
@@ -38,6 +50,8 @@ def run_at_points(env: FaultEnvironment, seed: int, fault: str, points: Iterable
         before = armed.values()
         runner.start_missing_executors()
     env.finish()
+    ((ticks, expected),) = env.query(COUNT_TICKS)
+    assert ticks == expected, f"{ticks} ticks are recorded, not {expected}"
     return check_run(env, len(wanted), began)
 
 
