@@ -3,6 +3,6 @@
 
 `status`, `show` and `tail` read. `executors` lists executors and commands them. `queues` pauses and limits, `bulk`
 requeues, cancels and prunes, `enqueue` submits tasks and sends messages. `doctor` checks the site, on PostgreSQL with
-`postgres_checks`. `arguments` reads values, `backends` finds the engines. `management/commands/jobqueue.py` lists the
-verbs and their flags.
+`postgres_checks`. `import_celery_beat` creates schedules from what `celery_entries` reads. `arguments` reads values,
+`backends` finds the engines. `management/commands/jobqueue.py` lists the verbs and their flags.
 """

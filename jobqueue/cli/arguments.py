@@ -7,6 +7,7 @@ import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, NoReturn
 
 from django.conf import settings
@@ -94,4 +95,23 @@ def json_value(text: str, kind: type = object) -> Any:
         raise ArgumentTypeError(f"must be JSON (strings need quotes): {error}") from None
     if not isinstance(value, kind):
         raise ArgumentTypeError(f"must be a JSON {'list' if kind is list else 'object'}, not {text!r}")
+    return value
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Read OLD=NEW."""
+    old, _, new = (part.strip() for part in text.partition("="))
+    if not old or not new:
+        raise ArgumentTypeError(f"must be OLD=NEW, not {text!r}")
+    return old, new
+
+
+def names_in_file(path: str) -> dict[str, str]:
+    """Read a JSON file with an object of texts."""
+    try:
+        value: dict[str, str] = json_value(Path(path).read_text(encoding="utf-8"), dict)
+    except (OSError, ValueError) as error:
+        raise ArgumentTypeError(f"cannot be read: {error}") from None
+    if not all(isinstance(name, str) for name in value.values()):
+        raise ArgumentTypeError(f'must have a text for each name, such as {{"old": "new"}}, not {value!r:.100}')
     return value

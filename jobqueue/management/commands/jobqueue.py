@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, no_translations
 from django.db import DatabaseError
 
-from jobqueue.cli import arguments, bulk, doctor, enqueue, executors, queues, show, status, tail
+from jobqueue.cli import arguments, bulk, doctor, enqueue, executors, import_celery_beat, queues, show, status, tail
 from jobqueue.cli.console import EXIT_INTERRUPTED, Console, first_line
 from jobqueue.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask
 from jobqueue.exceptions import JobQueueError
@@ -51,6 +51,7 @@ class Command(BaseCommand):
         add_changing_verbs(add)
         add_queue_and_executor_verbs(add)
         add_sending_verbs(add)
+        add_import_verbs(add)
 
     @no_translations
     def handle(self, *args: Any, **options: Any) -> None:
@@ -152,6 +153,17 @@ def add_sending_verbs(add: Add) -> None:
     verb.add_argument("to", help="id or key of a live actor")
     verb.add_argument("body", type=arguments.json_value, nargs="?", metavar="JSON", help="the message (default: null)")
     verb.add_argument("--dedupe-key", help="the actor gets only one message with this text")
+
+
+def add_import_verbs(add: Add) -> None:
+    text = "Create schedules from the tables of django-celery-beat and from CELERY_BEAT_SCHEDULE."
+    verb = add("import_celery_beat", import_celery_beat.import_celery_beat, text)
+    verb.add_argument("--dry-run", action="store_true", help="only show what would become what")
+    verb.add_argument("--update", action="store_true", help="also replace schedules that exist")
+    name = "the task that runs in place of a task of Celery, such as send-report=shop.tasks.send_report; repeatable"
+    verb.add_argument("--map", type=arguments.pair, action="append", default=[], metavar="OLD=NEW", help=name)
+    file = "a JSON file with an object of such names"
+    verb.add_argument("--map-file", type=arguments.names_in_file, default={}, metavar="FILE", help=file)
 
 
 def _add_django_options(verb: CommandParser) -> None:

@@ -1,0 +1,244 @@
+"""The periodic tasks of Celery beat: from the tables of django-celery-beat and from CELERY_BEAT_SCHEDULE."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings
+
+from jobqueue.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
+from jobqueue.declared_schedules import Declaration
+from jobqueue.function import FunctionTask
+from jobqueue.schedules.celery_schedules import ONCE, expression_from_celery
+from jobqueue.schedules.expressions import EPOCH, Cron, Every, Problem
+from jobqueue.schedules.planning import Overlap
+from jobqueue.schedules.rows import aware
+
+MODEL = ("django_celery_beat", "PeriodicTask")
+KINDS = ("interval", "crontab", "solar", "clocked")
+RESOLUTION = timedelta(microseconds=1)  # of the database's times
+CLEANUP = "celery.backend_cleanup"
+# Options that say how Celery sends a message. They do not change what runs.
+TRANSPORT_OPTIONS = {
+    "exchange", "routing_key", "headers", "serializer", "compression", "delivery_mode", "retry", "retry_policy",
+    "ignore_result", "immediate", "mandatory",
+}  # fmt: skip
+# With these brokers, 0 is the highest priority.
+REVERSED_BROKERS = ("redis", "rediss", "sentinel")
+
+
+class NotNeeded(Exception):
+    """A periodic task that would never run again. The message says why."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """
+    A periodic task of Celery beat.
+
+    schedule: Celery's object, None if `problem` says why there is none. clocked_at: the only moment at which it is
+    due. args, kwargs: JSON in a table, values in the settings. ends_at: beat does not send it from then on.
+    """
+
+    name: str
+    source: str
+    task: str = ""
+    schedule: Any = None
+    timezone: str = "UTC"
+    problem: str = ""
+    args: Any = ()
+    kwargs: Any = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    clocked_at: datetime | None = None
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    last_run_at: datetime | None = None
+    is_one_off: bool = False
+    has_run: bool = False
+    is_enabled: bool = True
+
+
+def read_entries() -> list[Entry]:
+    """
+    Return the periodic tasks of this site, by name.
+
+    Beat's database scheduler copies CELERY_BEAT_SCHEDULE to the table when it starts, so a row of the table wins over
+    an entry with its name.
+    """
+    found = {entry.name: entry for entry in [*_read_settings(), *_read_tables()]}
+    return [found[name] for name in sorted(found)]
+
+
+def _read_tables() -> Iterator[Entry]:
+    """Yield the rows of PeriodicTask. Nothing if django_celery_beat is not in INSTALLED_APPS."""
+    if apps.is_installed(MODEL[0]):
+        for row in apps.get_model(*MODEL).objects.select_related(*KINDS):
+            yield _from_row(row)
+
+
+def _from_row(row: Any) -> Entry:
+    options = {name: getattr(row, name) for name in ("queue", "exchange", "routing_key", "priority")}
+    entry = Entry(
+        row.name,
+        "table",
+        row.task,
+        args=row.args or "[]",
+        kwargs=row.kwargs or "{}",
+        options=options | {"headers": (row.headers or "{}") != "{}", "expires": row.expire_seconds},
+        clocked_at=aware(row.clocked.clocked_time) if row.clocked else None,
+        starts_at=aware(row.start_time),
+        ends_at=aware(row.expires),
+        last_run_at=row.last_run_at and aware(row.last_run_at).replace(microsecond=0),
+        is_one_off=row.one_off,
+        has_run=row.total_run_count > 0,
+        is_enabled=row.enabled,
+    )
+    kinds = [kind for kind in KINDS if getattr(row, kind)]
+    if len(kinds) != 1:
+        return replace(entry, problem=f"it must have one schedule, but has {' and '.join(kinds) or 'none'}")
+    if row.solar:
+        return replace(entry, problem=f"its schedule is solar, which has no counterpart: {row.solar}")
+    try:
+        schedule = row.schedule
+    except (ValueError, TypeError, ArithmeticError) as error:
+        return replace(entry, problem=f"Celery cannot read its schedule {getattr(row, kinds[0])}: {error}")
+    return replace(entry, schedule=schedule, timezone=_timezone_of(schedule))
+
+
+def _read_settings() -> Iterator[Entry]:
+    """Yield the entries of CELERY_BEAT_SCHEDULE."""
+    for name, found in (getattr(settings, "CELERY_BEAT_SCHEDULE", None) or {}).items():
+        entry = Entry(str(name), "settings")
+        if not isinstance(found, Mapping) or not {"task", "schedule"} <= found.keys():
+            yield replace(entry, problem=f"it must be a dict with 'task' and 'schedule', not {found!r:.100}")
+            continue
+        schedule, options = found["schedule"], found.get("options") or {}
+        expires = options.get("expires")
+        yield replace(
+            entry,
+            task=str(found["task"]),
+            schedule=schedule,
+            timezone=_timezone_of(schedule),
+            problem=f"its schedule is solar, which has no counterpart: {schedule!r}" if _is_solar(schedule) else "",
+            args=found.get("args") or (),
+            kwargs=found.get("kwargs") or {},
+            options={**options, "expires": None} if isinstance(expires, datetime) else options,
+            ends_at=aware(expires) if isinstance(expires, datetime) else None,
+        )
+
+
+def _is_solar(schedule: Any) -> bool:
+    return any(each.__name__ == "solar" for each in type(schedule).__mro__)
+
+
+def _timezone_of(schedule: Any) -> str:
+    """Return the time zone of a crontab: its own, else that of the settings, else that of Celery's app."""
+    zone = vars(schedule).get("tz") if hasattr(schedule, "__dict__") else None
+    zone = zone or getattr(settings, "CELERY_TIMEZONE", None) or getattr(schedule, "tz", None) or "UTC"
+    # The zone of the computer has no name. Django sets it to TIME_ZONE.
+    return settings.TIME_ZONE if type(zone).__name__ == "LocalTimezone" else str(zone)
+
+
+def declaration_of(
+    entry: Entry, find_task: Callable[[str], FunctionTask[..., Any]], now: datetime, backend: str | None = None
+) -> Declaration:
+    """
+    Return the schedule that does what a periodic task does in Celery.
+
+    find_task: returns the task for a name of Celery, or raises ValueError. backend: if not that of the task.
+    Raises NotNeeded if it would never run again, ValueError if it has no counterpart.
+    """
+    if CLEANUP in (entry.name, entry.task):
+        raise NotNeeded("Celery deletes its old results with it. Executors prune tasks by themselves")
+    if entry.problem:
+        raise ValueError(entry.problem)
+    expression, starts_at, ends_at = _timing(entry, now)
+    declaration = Declaration(
+        entry.name,
+        find_task(entry.task),
+        expression,
+        location="",
+        args=_arguments(entry.args, list | tuple, "args"),
+        kwargs=_arguments(entry.kwargs, dict, "kwargs"),
+        # Celery sends a task whether or not the last one has ended.
+        overlap=Overlap.ALLOW,
+        starts_at=starts_at,
+        ends_at=ends_at,
+        task_options=task_options(entry.options) | ({"backend": backend} if backend else {}),
+    )
+    _refuse(declaration.problems())
+    return declaration
+
+
+def _refuse(problems: Iterable[Problem]) -> None:
+    if found := [problem.text for problem in problems]:
+        raise ValueError("; ".join(found))
+
+
+def _timing(entry: Entry, now: datetime) -> tuple[Cron | Every, datetime | None, datetime | None]:
+    """Return the expression, the first and the last moment."""
+    if (moment := entry.clocked_at) is not None:
+        if moment <= now and (entry.has_run or not entry.is_enabled):
+            raise NotNeeded(f"it was due once, at {moment}")
+        if moment <= now:
+            raise ValueError(f"it was due once, at {moment}, and beat has not sent it. Enqueue its task")
+        return Every(ONCE, anchor=moment), moment, moment
+    if entry.is_one_off and (entry.has_run or not entry.is_enabled):
+        raise NotNeeded("it was due once, and has run or was disabled")
+    anchors = [moment for moment in (entry.last_run_at, entry.starts_at) if moment]
+    expression = expression_from_celery(entry.schedule, entry.timezone, max(anchors, default=EPOCH))
+    _refuse(expression.problems())
+    first = expression.next_after(max(now, (entry.starts_at or now) - RESOLUTION))
+    if first is None or (entry.ends_at and first >= entry.ends_at):
+        raise NotNeeded(f"its next run would be at {first}, and it expires at {entry.ends_at}")
+    return expression, entry.starts_at, first if entry.is_one_off else entry.ends_at and entry.ends_at - RESOLUTION
+
+
+def task_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the task. Raises ValueError that names those without a counterpart."""
+    used = {name: value for name, value in options.items() if value is not None and name not in TRANSPORT_OPTIONS}
+    queue, priority = used.pop("queue", None), used.pop("priority", None)
+    expires = used.pop("expires", None) or used.pop("expire_seconds", None)
+    if used:
+        raise ValueError(f"there is no counterpart of the option {', '.join(sorted(used))}")
+    found: dict[str, Any] = {}
+    if queue:
+        found["queue_name"] = str(getattr(queue, "name", queue))
+    if expires:
+        found["expires"] = expires if isinstance(expires, timedelta) else timedelta(seconds=expires)
+    if priority is not None:
+        found["priority"] = priority_of(priority)
+    return found
+
+
+def ignored_options(options: Mapping[str, Any]) -> list[str]:
+    """Return the names of the given options that are of no use here."""
+    return sorted(name for name in TRANSPORT_OPTIONS & options.keys() if options[name] not in (None, "", False, {}))
+
+
+def priority_of(priority: int) -> int:
+    """Return a priority of Celery as ours. Celery's tasks without one have 0, which Redis takes for the highest."""
+    broker = str(getattr(settings, "CELERY_BROKER_URL", ""))
+    sign = -1 if broker.partition(":")[0].partition("+")[0] in REVERSED_BROKERS else 1
+    return max(TASK_MIN_PRIORITY, min(TASK_MAX_PRIORITY, sign * int(priority)))
+
+
+def _arguments(value: Any, kind: Any, name: str) -> Any:
+    try:
+        read = json.loads(value, object_hook=_refuse_typed) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError(f"its {name} cannot be read: {error}") from error
+    if not isinstance(read, kind):
+        raise ValueError(f"its {name} must be a {'dict' if kind is dict else 'list'}, not {value!r:.100}")
+    return read
+
+
+def _refuse_typed(value: dict[str, Any]) -> dict[str, Any]:
+    if "__type__" in value:
+        raise ValueError(f"only Celery reads the value {value!r:.100}")
+    return value

@@ -1,0 +1,160 @@
+"""`import_celery_beat`: create schedules that do what Celery beat does. A schedule that exists is left alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from jobqueue import registry
+from jobqueue.api import schedules
+from jobqueue.cli.backends import engine_of, engines
+from jobqueue.cli.celery_entries import Entry, NotNeeded, declaration_of, ignored_options, read_entries
+from jobqueue.cli.console import Column, Console, log, many, shell_user
+from jobqueue.cli.enqueue import task_named
+from jobqueue.declared_schedules import Declaration
+from jobqueue.exceptions import JobQueueError
+from jobqueue.function import FunctionTask
+from jobqueue.inspect.schedules import describe
+from jobqueue.models import Schedule
+from jobqueue.schedules.rows import aware
+
+COLUMNS = (
+    Column("NAME", is_flexible=True),
+    Column("CELERY TASK", is_flexible=True),
+    Column("TASK", is_flexible=True),
+    Column("SCHEDULE", is_flexible=True),
+    Column("RESULT"),
+)
+DISABLED = "Disabled in Celery beat"
+NOTHING = (
+    "Found no periodic tasks: django_celery_beat is not in INSTALLED_APPS or has none, and CELERY_BEAT_SCHEDULE is not "
+    "set. If code fills app.conf.beat_schedule, move the entries to CELERY_BEAT_SCHEDULE."
+)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """
+    What becomes of a periodic task.
+
+    result: created, updated, exists, not needed or refused. task: of the schedule, which runs at `times`. notes:
+    sentences.
+    """
+
+    entry: Entry
+    result: str
+    task: str = ""
+    times: str = ""
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        columns = {"name": self.entry.name, "source": self.entry.source, "celery_task": self.entry.task}
+        return columns | {"task": self.task, "times": self.times, "result": self.result, "notes": self.notes}
+
+
+@dataclass(frozen=True)
+class Importer:
+    """
+    Converts one periodic task after another, and saves the schedules.
+
+    names: tasks by Celery's names. backend: if not those of the tasks. rows: the schedules that exist, by backend and
+    name. They are changed only with `is_update`.
+    """
+
+    names: Mapping[str, str]
+    backend: str | None
+    rows: Mapping[tuple[str, str], Schedule]
+    now: datetime
+    is_update: bool
+    is_dry_run: bool
+
+    def convert(self, entry: Entry) -> Conversion:
+        """Convert a periodic task, and save its schedule unless this is a dry run."""
+        row = next((row for (_, name), row in self.rows.items() if name == entry.name), None)
+        if row is not None and not self.is_update:
+            return Conversion(entry, "exists", row.task_type, in_words(row))
+        try:
+            declaration = declaration_of(entry, self._task_for, self.now, self.backend)
+            row = self.rows.get((declaration.backend, entry.name))
+            if row is not None and row.declared_at:
+                raise ValueError(f"code declares a schedule with this name at {row.declared_at}")
+            if not self.is_dry_run:
+                self._save(declaration, row, is_enabled=entry.is_enabled)
+        except NotNeeded as reason:
+            return Conversion(entry, "not needed", notes=(f"{reason}.",))
+        except (ValueError, TypeError, ArithmeticError, LookupError, JobQueueError, CommandError) as error:
+            text = str(error)
+            return Conversion(entry, "refused", notes=(text if text.endswith((".", "?")) else f"{text}.",))
+        words = in_words(Schedule(**declaration.columns()))
+        result = "created" if row is None else "updated"
+        return Conversion(entry, result, declaration.task.task_type, words, tuple(_notes(entry)))
+
+    def _task_for(self, name: str) -> FunctionTask[..., Any]:
+        """Return the task for a name of Celery: a mapped one, else the one with this name or at this dotted path."""
+        if name in self.names:
+            return task_named(self.names[name])
+        known = registry.all()
+        at_path = (task for task in known.values() if task.module_path == name)
+        if (task := known.get(name) or next(at_path, None)) is not None:
+            return task
+        raise ValueError(f"no task has the name or the dotted path {name!r}. Declare it, or pass --map {name}=TASK")
+
+    def _save(self, declaration: Declaration, row: Schedule | None, *, is_enabled: bool) -> None:
+        """Write a schedule. One that is disabled in Celery is paused before its first tick."""
+        with engine_of(declaration.backend).transaction():
+            (schedules.create if row is None else schedules.change)(declaration)
+            if not is_enabled and (row is None or row.paused_at is None):
+                schedules.pause(declaration.name, by=shell_user(), reason=DISABLED, backend=declaration.backend)
+
+
+def import_celery_beat(console: Console, flags: Any) -> None:
+    """Create the schedules that do not exist yet. Exit with 1 if some have no counterpart; the others are created."""
+    entries = read_entries()
+    if not entries:
+        raise CommandError(NOTHING)
+    names = {**flags.map_file, **dict(flags.map)}
+    for unused in sorted(names.keys() - {entry.task for entry in entries}):
+        console.say(f"No periodic task has the name {unused!r} of --map.")
+    known = engines(flags.backend)
+    rows = {(row.backend, row.name): row for engine in known for row in engine.db.schedules.active()}
+    now = aware(known[0].now())
+    importer = Importer(names, flags.backend, rows, now, is_update=flags.update, is_dry_run=flags.dry_run)
+    conversions = [importer.convert(entry) for entry in entries]
+    counts = Counter(each.result for each in conversions)
+    if not flags.dry_run:
+        log("import_celery_beat", **{result.replace(" ", "_"): count for result, count in counts.items()})
+    _report(console, conversions, counts, is_dry_run=flags.dry_run)
+    if counts["refused"]:
+        raise CommandError(f"{many(counts['refused'], 'periodic task')} of Celery beat cannot be imported.")
+
+
+def _notes(entry: Entry) -> list[str]:
+    ignored = ignored_options(entry.options)
+    notes = [f"Celery's {', '.join(ignored)} will be ignored."] if ignored else []
+    return notes if entry.is_enabled else [*notes, "It is disabled in Celery, so the schedule is paused."]
+
+
+def in_words(row: Schedule) -> str:
+    """Return when a schedule runs: "Every 5 minutes, from 2030-01-01 00:00:00+00:00"."""
+    bounds = {"from": aware(row.starts_at), "until": aware(row.ends_at)}
+    shown = [f", {word} {moment:%Y-%m-%d %H:%M:%S %Z}" for word, moment in bounds.items() if moment]
+    return describe(row) + ("" if row.starts_at and row.starts_at == row.ends_at else "".join(shown))
+
+
+def _report(console: Console, conversions: list[Conversion], counts: Counter[str], *, is_dry_run: bool) -> None:
+    if console.is_json:
+        console.write_json([each.as_json() for each in conversions])
+        return
+    console.table(
+        COLUMNS, [(each.entry.name, each.entry.task, each.task, each.times, each.result) for each in conversions]
+    )
+    for each in conversions:
+        for note in each.notes:
+            console.write(f"{each.entry.name}: {note}")
+    results = ", ".join(f"{count:,} {result}" for result, count in counts.items())
+    console.write(f"{'Dry run, nothing was written: ' if is_dry_run else ''}{results}.")
