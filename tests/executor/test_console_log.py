@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -27,6 +28,8 @@ class Stream(io.StringIO):
 
     def write(self, text: str) -> int:
         self.ready.wait()
+        if "refused" in text:
+            raise ValueError("I/O operation on closed file")
         self.writers.add(threading.current_thread())
         return super().write(text)
 
@@ -63,9 +66,21 @@ def test_another_thread_writes_records_in_order(logger: logging.Logger, stream: 
 
     assert stream.lines == [*map(str, range(1000)), "flush"]
     assert threading.current_thread() not in stream.writers
-    stream.close()
-    logger.warning("A closed stream raises nothing.")
+
+
+def test_closed_streams_do_not_end_the_writing_thread(
+    logger: logging.Logger, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", errors.append)
+    monkeypatch.setattr(sys, "stderr", closed := io.StringIO())
+    closed.close()
+
+    logger.info("refused")
+    logger.info("accepted")
     logger.handlers[0].flush()
+
+    assert (stream.lines, errors) == (["accepted"], [])
 
 
 def test_traceback_does_not_control_the_terminal(logger: logging.Logger, stream: Stream) -> None:
