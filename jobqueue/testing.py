@@ -21,7 +21,7 @@ from uuid import UUID, uuid4
 import msgspec
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, connections
-from django.db.models import DateTimeField, Exists, F, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
 from jobqueue.actions import Kind, Message
@@ -48,8 +48,9 @@ from jobqueue.models import Executor, InboxMessage, Queue, Task
 from jobqueue.records import ClaimedTask, ClaimRequest, Status
 from jobqueue.serialization.ids import new_id
 from jobqueue.serialization.json import plain
+from jobqueue.virtual_time import ScheduleTime, move_back
 
-__all__ = ["Polled", "advance", "context", "message", "poll_once", "run_until_idle"]
+__all__ = ["Polled", "advance", "context", "message", "poll_once", "run_until_idle", "set_time"]
 
 _numbers = count(1)  # of messages made by hand
 
@@ -105,19 +106,34 @@ def poll_once(task: TaskResult[..., Any] | Task | UUID | str, *, backend: str | 
     return queue.poll(queue.claim_one(UUID(str(pk))))
 
 
-def advance(time: timedelta, *, backend: str = "default") -> None:
+def advance(time: timedelta, *, schedules: bool = True, downtime: bool = False, backend: str = "default") -> None:
     """
-    Let time pass for all times that the queue has stored: timeouts, backoffs, expiries, heartbeats, retention.
+    Let time pass for the queue: timeouts, backoffs, expiries, heartbeats, retention and schedules.
 
     The stored times move back, because the queue uses the database's clock. Times in the state of actors and in your
-    models do not move.
+    models do not move. Schedules have a clock that stands still between two calls. Their ticks become tasks or are
+    skipped as in production, and run_until_idle() runs the tasks. schedules: whether they take part. downtime: no
+    executor was running until the end of the time, so `catch_up` decides.
     """
     if not isinstance(time, timedelta):
         raise TypeError(f"advance() takes a timedelta, such as timedelta(minutes=5), not {time!r}.")
+    engine = engine_for(backend)
     for model, where in (Task, "backend"), (InboxMessage, "task__backend"), (Executor, "backend"), (Queue, "backend"):
-        rows = model._default_manager.using(engine_for(backend).database).filter(**{where: backend})
-        times = [field.name for field in model._meta.fields if isinstance(field, DateTimeField)]
-        rows.update(**{name: F(name) - time for name in times})
+        move_back(model._default_manager.using(engine.database).filter(**{where: backend}), time)
+    if schedules:
+        ScheduleTime(engine).advance(time, downtime=downtime)
+
+
+def set_time(moment: datetime, *, backend: str = "default") -> None:
+    """
+    Set the clock of schedules: `set_time(datetime(2026, 2, 27, tzinfo=UTC))`. Ticks up to this moment do not fire.
+
+    Without it, their clock starts at the current time. Other times of the queue do not change, and `timezone.now()`
+    does not either. Raises ValueError for a naive datetime, and if a schedule has fired a later tick.
+    """
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise ValueError(f"set_time() takes a datetime with a time zone, not {moment!r:.100}.")
+    ScheduleTime(engine_for(backend)).set(moment)
 
 
 def context(
@@ -202,7 +218,8 @@ class _Queue:
         newer = unread.filter(sent_at__gt=OuterRef("last_attempted_at"))
         # Messages that a poll has left unread wake an actor at its wake_at only.
         sleepers = self.engine.tasks.suspended().filter(Q(Exists(unread), unread_polls=0) | Exists(newer))
-        return count + self.engine.wake(list(sleepers.values_list("pk", flat=True)))
+        count += self.engine.wake(list(sleepers.values_list("pk", flat=True)))
+        return count + ScheduleTime(self.engine).fire_waiting()
 
     def poll(self, claimed: ClaimedTask) -> Polled:
         messages = self.engine.read_messages([claimed.id]).get(claimed.id, ())

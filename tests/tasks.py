@@ -51,3 +51,8 @@ def named(*parts: str, flag: bool = False, **rest: Any) -> None: ...
 
 
 from tests.acceptance import tasks as acceptance_tasks  # noqa: E402, F401 - registered with the others
+
+
+@task(takes_context=True)
+def echo_tick(context: Any) -> list[str]:
+    return [context.schedule, context.scheduled_at.isoformat()]

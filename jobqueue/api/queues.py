@@ -36,19 +36,16 @@ def pause(
     year 9000, or if a text is too long.
     """
     engine = engine_for(backend)
-    _write_queue(engine, queue_name, **pause_columns(engine, repr(queue_name), by, reason, until))
+    _write_queue(engine, queue_name, **pause_columns(repr(queue_name), by, reason, until, engine.now()))
 
 
-def pause_columns(
-    engine: Engine, what: str, by: str, reason: str, until: datetime | timedelta | None
-) -> dict[str, Any]:
+def pause_columns(what: str, by: str, reason: str, until: datetime | timedelta | None, now: datetime) -> dict[str, Any]:
     """Return the columns of a pause. Raises ValueError if they cannot be used. what: a name for the message."""
     for problem in time_problems("until", until):
         raise ValueError(f"{problem}.")
     for name, value, size in (("by", by, 150), ("reason", reason, 255)):
         if value != "" and not is_text(value, size):
             raise ValueError(f"{name} must be a text of at most {size} characters, not {value!r:.200}.")
-    now = engine.now()
     resume_at = now + until if isinstance(until, timedelta) else until
     if resume_at is not None and resume_at <= now:
         raise ValueError(f"A pause of {what} until {resume_at:%Y-%m-%d %H:%M:%S} has ended already.")

@@ -47,7 +47,8 @@ def pause(
     """
     engine = engine_for(backend)
     row = _find(engine, name)
-    engine.schedules.pause([row.pk], **pause_columns(engine, f"the schedule {name!r}", by, reason, until))
+    columns = pause_columns(f"the schedule {name!r}", by, reason, until, engine.schedules.now())
+    engine.schedules.pause([row.pk], **columns)
 
 
 def resume(name: str, *, backend: str = "default") -> None:
@@ -164,7 +165,7 @@ def _backfill_of(engine: Engine, row: Schedule, start: datetime, end: datetime) 
             raise ValueError(f"{name} must have a time zone, not {moment!r}.")
     if start > end:
         raise ValueError(f"The range ends ({end.isoformat()}) before it starts ({start.isoformat()}).")
-    if end > aware(engine.now()):
+    if end > aware(engine.schedules.now()):
         raise ValueError(f"The range must not end after now, but ends at {end.isoformat()}.")
     ticks = takewhile(lambda tick: tick <= end, ticks_after(expression_of(row), start - RESOLUTION))
     found = list(islice(ticks, MAX_BACKFILL + 1))

@@ -37,7 +37,7 @@ LAYERS = [
     ["inspect"],
 ]  # all other modules are edges
 EDGES = {"admin", "cli", "http"}
-RUNS_TASKS = ["executor", "management", "testing"]
+RUNS_TASKS = ["executor", "management", "testing", "virtual_time"]
 
 
 def layer(part: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,7 +20,7 @@ from jobqueue.models import TaskQuerySet
 from jobqueue.printable import printable
 from jobqueue.records import Enqueued, FiredSchedules, NewTask
 from jobqueue.schedule_models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick
-from jobqueue.schedules.planning import Overlap, Plan, Skipped, SkipReason, first_tick, make_plan
+from jobqueue.schedules.planning import Overlap, Plan, Policy, Skipped, SkipReason, first_tick, make_plan
 from jobqueue.schedules.rows import aware, expression_of, paused_until, policy_of, stored, task_of
 
 logger = logging.getLogger(__name__)
@@ -36,6 +36,9 @@ class Schedules(Part):
     def __init__(self, db: Database, tasks: Tasks) -> None:
         super().__init__(db)
         self._tasks = tasks
+        # Tests replace these two (jobqueue.virtual_time).
+        self.now: Callable[[], datetime] = db.now
+        self.policy_of: Callable[[Schedule], Policy] = policy_of
 
     # --- ticks
 
@@ -61,7 +64,7 @@ class Schedules(Part):
 
     def _fire_due(self, limit: int, *, stop_if_refused: bool = False) -> FiredSchedules:
         with self.db.transaction():
-            now = self.db.now()
+            now = self.now()
             rows = list(self.db.with_lock(self.db.schedules.filter(due_at__lte=now).order_by("due_at"))[:limit])
             if len(rows) < limit:
                 rows += self.db.with_lock(self._can_run_waiting_tick(now))[: limit - len(rows)]
@@ -93,7 +96,8 @@ class Schedules(Part):
         plans: dict[Schedule, Plan] = {}
         for row in rows:
             try:
-                plans[row] = plan_of(row, aware(now), is_running=row.pk in running, with_jitter=with_jitter)
+                policy, is_running = self.policy_of(row), row.pk in running
+                plans[row] = plan_of(row, policy, aware(now), is_running=is_running, with_jitter=with_jitter)
             except (ValueError, LookupError, ArithmeticError) as error:
                 self._stop(row, error)
         replaced = [row for row, plan in plans.items() if plan.runs and row.overlap == Overlap.CANCEL_RUNNING]
@@ -133,7 +137,7 @@ class Schedules(Part):
         """
         tasks = [task_of(row, tick) for row, tick in runs]
         answers = self._tasks.insert(tasks)
-        now = self.db.now()
+        now = self.now()
         self.db.ticks.bulk_create(
             [
                 ScheduleTick(
@@ -152,7 +156,7 @@ class Schedules(Part):
 
     def _record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
         """Insert a ScheduleTick per range. A range that follows the newest one, for the same reason, extends it."""
-        now, ticks = self.db.now(), self.db.ticks
+        now, ticks = self.now(), self.db.ticks
         newest = self._newest_ticks({row.pk for row, _ in skipped})
         added: list[ScheduleTick] = []
         extended: list[ScheduleTick] = []
@@ -183,7 +187,7 @@ class Schedules(Part):
             "schedule.stopped schedule=%s reason=%s", printable(row.name), printable(str(error)), exc_info=error
         )
         self.db.schedules.filter(pk=row.pk).update(
-            paused_at=self.db.now(),
+            paused_at=self.now(),
             paused_by=STOPPED_BY,
             pause_reason=str(error)[:255],
             due_at=None,
@@ -210,7 +214,7 @@ class Schedules(Part):
 
     def gauges(self) -> ScheduleGauges:
         """Return the current figures of the schedules. Locks: none."""
-        now = self.db.now()
+        now = self.now()
         is_stopped = Q(paused_at__isnull=False, paused_by=STOPPED_BY)
         found = self.db.schedules.active().aggregate(
             active=Count("pk", filter=Q(next_at__isnull=False) & ~is_paused_at(now)),
@@ -260,7 +264,7 @@ class Schedules(Part):
         with self.db.transaction():
             for pk in sorted(ids):
                 self._lock_and_account(pk)
-            self.db.schedules.filter(pk__in=ids).update(**columns, updated_at=self.db.now())
+            self.db.schedules.filter(pk__in=ids).update(**columns, updated_at=self.now())
 
     def resume(self, ids: Collection[int]) -> None:
         """
@@ -274,7 +278,7 @@ class Schedules(Part):
                 if row.next_at is None and row.retired_at is None:
                     set_next(row, self._first_tick(row, now), aware(row.waiting_at))
                     self.db.schedules.bulk_update([row], ["next_at", "due_at"])
-            self.db.schedules.filter(pk__in=ids).update(**NO_PAUSE, updated_at=self.db.now())
+            self.db.schedules.filter(pk__in=ids).update(**NO_PAUSE, updated_at=self.now())
 
     def retire(self, ids: Collection[int]) -> int:
         """Stop schedules that code no longer declares. Their history stays. Return how many."""
@@ -282,7 +286,7 @@ class Schedules(Part):
             rows = [self._lock_and_account(pk, with_jitter=False)[0] for pk in sorted(ids)]
             waiting = [(row, aware(row.waiting_at)) for row in rows if row.waiting_at]
             self._record_skipped([(row, Skipped(tick, tick, 1, SkipReason.OVERLAP)) for row, tick in waiting])
-            now = self.db.now()
+            now = self.now()
             return self.db.schedules.filter(pk__in=ids, retired_at__isnull=True).update(
                 retired_at=now, updated_at=now, next_at=None, due_at=None, waiting_at=None
             )
@@ -325,7 +329,7 @@ class Schedules(Part):
         Without jitter, each tick is due at its moment. Raises Schedule.DoesNotExist.
         """
         row = self.db.with_lock(self.db.schedules.filter(pk=pk), wait=True).get()
-        now = self.db.now()  # read after the lock, which may have been waited for
+        now = self.now()  # read after the lock, which may have been waited for
         while (due_at := row.due_at if with_jitter else row.next_at) is not None and due_at <= now:
             self._account_for([row], now, with_jitter=with_jitter)
             row.refresh_from_db(using=self.db.using)
@@ -336,11 +340,11 @@ def is_paused_at(now: datetime) -> Q:
     return Q(paused_at__isnull=False) & (Q(resume_at__isnull=True) | Q(resume_at__gt=now))
 
 
-def plan_of(row: Schedule, now: datetime, *, is_running: bool, with_jitter: bool = True) -> Plan:
+def plan_of(row: Schedule, policy: Policy, now: datetime, *, is_running: bool, with_jitter: bool = True) -> Plan:
     """Return what to do with the due ticks of a row. Raises ValueError if the row cannot be used."""
     return make_plan(
         expression_of(row),
-        policy_of(row),
+        policy,
         now,
         next_at=aware(row.next_at),
         waiting_at=aware(row.waiting_at),
