@@ -187,9 +187,9 @@ def _duration_problems(name: str, value: Any, at_most: timedelta) -> Iterator[Pr
     if value is None:
         return
     is_number = isinstance(value, int | float | timedelta) and not isinstance(value, bool)
-    most = at_most.total_seconds()
-    if not is_number or not 0 <= (seconds(value) or 0.0) <= most:
-        text = f"{name} must be seconds or a timedelta, from 0 to {most:,.0f} seconds, not {value!r:.100}"
+    longest = at_most.total_seconds()
+    if not is_number or not 0 <= (seconds(value) or 0.0) <= longest:
+        text = f"{name} must be seconds or a timedelta, from 0 to {longest:,.0f} seconds, not {value!r:.100}"
         yield Problem(name, text)
 
 

@@ -58,11 +58,11 @@ def test_all_problems_of_a_schedule_are_named_and_nothing_is_written() -> None:
     assert not Schedule.objects.exists()
 
 
-@pytest.mark.parametrize("deed", [lambda: api.change(declaration()), lambda: api.delete("report")])
-def test_schedule_that_code_declares_cannot_be_changed(deed: Callable[[], object]) -> None:
+@pytest.mark.parametrize("action", [lambda: api.change(declaration()), lambda: api.delete("report")])
+def test_schedule_that_code_declares_cannot_be_changed(action: Callable[[], object]) -> None:
     declared_in_code()
     with pytest.raises(ValueError, match=r"shop/tasks\.py:42 declares the schedule 'report'"):
-        deed()
+        action()
 
 
 def test_people_may_use_the_name_of_a_removed_schedule() -> None:
@@ -143,10 +143,10 @@ def test_wrong_range_of_a_backfill_is_refused(start: datetime, end: datetime, se
     assert not Task.objects.exists()
 
 
-@pytest.mark.parametrize("deed", [api.pause, api.resume, api.run, api.delete])
-def test_unknown_schedule_is_named(deed: Callable[[str], object]) -> None:
+@pytest.mark.parametrize("action", [api.pause, api.resume, api.run, api.delete])
+def test_unknown_schedule_is_named(action: Callable[[str], object]) -> None:
     with pytest.raises(ScheduleNotFound, match="no schedule 'report'"):
-        deed("report")
+        action("report")
 
 
 @pytest.mark.parametrize(
