@@ -105,7 +105,9 @@ async def run_async_task(
     Run one claimed task to its outcome.
 
     The body's ORM calls run in its thread. So does our own code that may block: signal receivers, and user code that
-    reads states and results. A body that needs none of that starts no thread, which would cost more than all the rest.
+    reads states and results. A body that needs none of that starts no thread: with a thread for each body, an executor
+    ran 1,500 empty tasks a second instead of 6,600, and had 117 threads instead of 16. asgiref's own executor has no
+    hook for that, nor one that resets and limits connections, so this function gives asgiref ours.
     later_threads: for what the body leaves behind on the loop and calls the ORM when the body is over.
     """
 
