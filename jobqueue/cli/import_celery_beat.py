@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError
+from django.utils.timezone import localtime
 
 from jobqueue import registry
 from jobqueue.api import schedules
@@ -92,7 +93,7 @@ class Importer:
             return Conversion(entry, "refused", notes=(text if text.endswith((".", "?")) else f"{text}.",))
         words = in_words(Schedule(**declaration.columns()))
         result = "created" if row is None else "updated"
-        return Conversion(entry, result, declaration.task.task_type, words, tuple(_notes(entry)))
+        return Conversion(entry, result, declaration.task.task_type, words, tuple(_notes(entry, declaration)))
 
     def _task_for(self, name: str) -> FunctionTask[..., Any]:
         """Return the task for a name of Celery: a mapped one, else the one with this name or at this dotted path."""
@@ -133,16 +134,20 @@ def import_celery_beat(console: Console, flags: Any) -> None:
         raise CommandError(f"{many(counts['refused'], 'periodic task')} of Celery beat cannot be imported.")
 
 
-def _notes(entry: Entry) -> list[str]:
-    ignored = ignored_options(entry.options)
-    notes = [f"Celery's {', '.join(ignored)} will be ignored."] if ignored else []
-    return notes if entry.is_enabled else [*notes, "It is disabled in Celery, so the schedule is paused."]
+def _notes(entry: Entry, declaration: Declaration) -> Iterator[str]:
+    if ignored := ignored_options(entry.options):
+        yield f"Celery's {', '.join(ignored)} will be ignored."
+    priority = declaration.task_options.get("priority")
+    if priority != entry.options.get("priority"):
+        yield f"Its priority becomes {priority}."
+    if not entry.is_enabled:
+        yield "It is disabled in Celery, so the schedule is paused."
 
 
 def in_words(row: Schedule) -> str:
-    """Return when a schedule runs: "Every 5 minutes, from 2030-01-01 00:00:00+00:00"."""
-    bounds = {"from": aware(row.starts_at), "until": aware(row.ends_at)}
-    shown = [f", {word} {moment:%Y-%m-%d %H:%M:%S %Z}" for word, moment in bounds.items() if moment]
+    """Return when a schedule runs: "Every 5 minutes, from 2030-01-01 00:00:00 UTC"."""
+    bounds = {"from": row.starts_at, "until": row.ends_at}
+    shown = [f", {word} {localtime(aware(at)):%Y-%m-%d %H:%M:%S %Z}" for word, at in bounds.items() if at]
     return describe(row) + ("" if row.starts_at and row.starts_at == row.ends_at else "".join(shown))
 
 

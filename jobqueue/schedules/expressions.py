@@ -162,6 +162,8 @@ class Cron:
 
     def describe(self) -> str:
         """Return it in words: "At 08:00, Monday through Friday, Europe/Berlin"."""
+        if "#" in (weekday := self._fields[-1]) and "," in weekday:  # cron-descriptor leaves out which one is meant
+            return f"{self.expression}, {self.timezone}"
         # Imported here: executors do not need it.
         from cron_descriptor import ExpressionDescriptor, Options
 

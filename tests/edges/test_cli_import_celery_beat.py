@@ -290,7 +290,9 @@ class TestTables:
     def test_priority_is_reversed_with_redis(self, beat: Beat, broker: str, priority: int, expected: int) -> None:
         beat.add(priority=priority)
         with override_settings(CELERY_BROKER_URL=broker):
+            notes = only(run("--dry-run", "--json"))["notes"]
             assert task_of(imported(), now()).priority == expected
+        assert notes == ([] if priority == expected else [f"Its priority becomes {expected}."])
 
     def test_options_of_the_transport_are_ignored_by_name(self, beat: Beat) -> None:
         beat.add(exchange="e", routing_key="r", headers='{"a": 1}')

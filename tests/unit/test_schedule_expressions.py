@@ -199,6 +199,7 @@ def test_mistake_is_described(expression: Cron | Every, field: str, problem: str
         (Cron("0 8 * * 1-5", "Europe/Berlin"), "At 08:00, Monday through Friday, Europe/Berlin"),
         (Cron("@daily", "UTC"), "At 00:00, UTC"),
         (Cron("0 9 * * 1#1", "UTC"), "At 09:00, on the first Monday of the month, UTC"),
+        (Cron("0 9 * * 1#1,1#3", "UTC"), "0 9 * * 1#1,1#3, UTC"),
         (Every(minutes=5), "Every 5 minutes"),
         (Every(hours=1), "Every hour"),
         (Every(minutes=90), "Every 90 minutes"),
