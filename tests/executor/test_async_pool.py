@@ -13,7 +13,7 @@ from jobqueue.executor.pools import event_loop
 from jobqueue.executor.running.async_runner import BodyThread
 from jobqueue.models import Task
 from jobqueue.records import Status
-from tests.executor import tasks
+from tests.executor import connection_tasks, tasks
 from tests.executor.harness import Burst, Start, connected, gates, on_postgresql, row_of, wait_for_status
 from tests.executor.test_connections import OF_THE_EXECUTOR, sessions
 from tests.waiting import wait_until
@@ -127,7 +127,7 @@ def test_async_body_leaving_a_task_lets_it_call_the_orm(start: Start) -> None:
 def test_more_bodies_than_connections_wait_for_their_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_loop, "MAX_BODY_THREADS", 2)
     before = async_threads()
-    results = tasks.session_for_a_while.enqueue_many([(("few",), {})] * 5)
+    results = connection_tasks.session_for_a_while.enqueue_many([(("few",), {})] * 5)
     start(async_slots=5)
     gates["few"].wait_for(2)
     wait_until(lambda: len(async_threads() - before) == 5, "a thread for each body")
@@ -145,10 +145,10 @@ def test_body_that_is_cancelled_while_it_waits_for_a_connection_ends(
 ) -> None:
     monkeypatch.setattr(event_loop, "MAX_BODY_THREADS", 1)
     before = async_threads()
-    first = tasks.session_for_a_while.enqueue("alone")
+    first = connection_tasks.session_for_a_while.enqueue("alone")
     start(async_slots=2)
     gates["alone"].wait_for()
-    second = tasks.session_for_a_while.enqueue("alone")
+    second = connection_tasks.session_for_a_while.enqueue("alone")
     wait_for_status(second, Status.RUNNING)
     wait_until(lambda: len(async_threads() - before) == 2)
 
@@ -157,7 +157,7 @@ def test_body_that_is_cancelled_while_it_waits_for_a_connection_ends(
 
     wait_for_status(second, Status.CANCELLED)
     wait_for_status(first, Status.SUCCESSFUL)
-    wait_for_status(tasks.session_for_a_while.enqueue("alone"), Status.SUCCESSFUL)
+    wait_for_status(connection_tasks.session_for_a_while.enqueue("alone"), Status.SUCCESSFUL)
 
 
 def test_threads_do_not_grow_with_the_number_of_bodies(start: Start) -> None:

@@ -15,7 +15,7 @@ from jobqueue.compat import task_finished
 from jobqueue.engine import engine_for
 from jobqueue.models import Task
 from jobqueue.records import Status
-from tests.executor import tasks
+from tests.executor import atomic_tasks
 from tests.executor.harness import (
     Burst,
     Start,
@@ -34,26 +34,26 @@ pytestmark = on_postgresql
 
 @on_both_databases
 def test_both_are_committed(burst: Burst, backend: str) -> None:
-    result = tasks.write_atomically.using(backend=backend).enqueue("fine", backend)
+    result = atomic_tasks.write_atomically.using(backend=backend).enqueue("fine", backend)
 
     burst(backend=backend)
 
     row = row_of(result)
     assert (row.status, row.return_value, row.attempts, row.polls) == (Status.SUCCESSFUL, 7, 0, 1)
     assert len(row.worker_ids) == 1
-    assert tasks.written(backend) == ["fine"]
+    assert atomic_tasks.written(backend) == ["fine"]
 
 
 def test_neither_is_seen_before_the_other(start: Start) -> None:
-    result = tasks.write_and_wait.enqueue("writing", "both")
+    result = atomic_tasks.write_and_wait.enqueue("writing", "both")
     start()
     gates["writing"].wait_for()
-    assert (tasks.written(), row_of(result).status) == ([], Status.RUNNING)
+    assert (atomic_tasks.written(), row_of(result).status) == ([], Status.RUNNING)
 
     gates["writing"].open()
     wait_for_status(result, Status.SUCCESSFUL)
 
-    assert tasks.written() == ["both"]
+    assert atomic_tasks.written() == ["both"]
 
 
 @on_both_databases
@@ -70,7 +70,9 @@ def test_neither_is_seen_before_the_other(start: Start) -> None:
     ],
 )
 def test_a_failure_undoes_the_writes_and_counts(burst: Burst, ending: str, error: str, backend: str) -> None:
-    result, after = (tasks.write_atomically.using(backend=backend).enqueue(name, backend) for name in (ending, "fine"))
+    result, after = (
+        atomic_tasks.write_atomically.using(backend=backend).enqueue(name, backend) for name in (ending, "fine")
+    )
 
     running = burst(backend=backend, threads=1)
 
@@ -79,47 +81,47 @@ def test_a_failure_undoes_the_writes_and_counts(burst: Burst, ending: str, error
     assert (row.status, row.attempts) == (Status.FAILED, attempts)
     assert [entry["exception_class_path"] for entry in row.errors] == [error] * attempts
     assert row_of(after).status == Status.SUCCESSFUL
-    assert tasks.written(backend) == ["fine"]
+    assert atomic_tasks.written(backend) == ["fine"]
     assert running.loop.counts.lost == 0
 
 
 @pytest.mark.parametrize("ending", ["swallowed", "terminated", "closed"])
 def test_a_broken_connection_or_transaction_is_a_failure(burst: Burst, ending: str) -> None:
-    result, after = (tasks.write_atomically.enqueue(name) for name in (ending, "fine"))
+    result, after = (atomic_tasks.write_atomically.enqueue(name) for name in (ending, "fine"))
 
     burst(threads=1)
 
     row = row_of(result)
     assert (row.status, row.attempts, len(row.errors)) == (Status.FAILED, 2, 2)
     assert row_of(after).status == Status.SUCCESSFUL
-    assert tasks.written() == ["fine"]
+    assert atomic_tasks.written() == ["fine"]
 
 
 def test_a_result_that_the_database_refuses_undoes_the_writes(burst: Burst, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobqueue.executor.running.task_runner.encode_result", lambda value, **_: "1" + "0" * 200_000)
-    result = tasks.write_atomically.enqueue("fine")
+    result = atomic_tasks.write_atomically.enqueue("fine")
 
     burst()
 
     assert row_of(result).status == Status.FAILED
     assert "The database refused the outcome" in row_of(result).errors[0]["message"]
-    assert tasks.written() == []
+    assert atomic_tasks.written() == []
 
 
 @pytest.mark.parametrize("ending", ["hook", "database hook"])
 def test_failure_after_the_commit_undoes_nothing(burst: Burst, announced: list[Any], ending: str) -> None:
-    result = tasks.write_atomically.enqueue(ending)
+    result = atomic_tasks.write_atomically.enqueue(ending)
 
     running = burst()
 
     assert (row_of(result).status, row_of(result).errors) == (Status.SUCCESSFUL, [])
-    assert tasks.written() == [ending]
+    assert atomic_tasks.written() == [ending]
     assert [task_result.id for task_result in announced] == [result.id]
     assert (running.loop.counts.finished, running.loop.counts.lost) == (1, 0)
 
 
 def test_a_lost_claim_undoes_the_writes(start: Start, announced: list[Any]) -> None:
-    result = tasks.write_and_wait.enqueue("writing", "stale")
+    result = atomic_tasks.write_and_wait.enqueue("writing", "stale")
     running = start()
     gates["writing"].wait_for()
     Task.objects.filter(pk=result.id).update(claim_number=7)
@@ -127,7 +129,7 @@ def test_a_lost_claim_undoes_the_writes(start: Start, announced: list[Any]) -> N
     gates["writing"].open()
     wait_until(lambda: running.loop.counts.lost == 1)
 
-    assert tasks.written() == []
+    assert atomic_tasks.written() == []
     assert (row_of(result).status, row_of(result).claim_number) == (Status.RUNNING, 7)
     assert announced == []
     assert running.running_tasks == {}
@@ -157,12 +159,12 @@ def test_atomic_commit_without_an_answer_is_a_success(
     burst: Burst, announced: list[Any], cut_at_commit: Callable[[bool], None]
 ) -> None:
     cut_at_commit(True)
-    result = tasks.write_atomically.enqueue("fine")
+    result = atomic_tasks.write_atomically.enqueue("fine")
 
     running = burst()
 
     assert (row_of(result).status, row_of(result).claim_number) == (Status.SUCCESSFUL, 1)
-    assert tasks.written() == ["fine"]
+    assert atomic_tasks.written() == ["fine"]
     assert [task_result.id for task_result in announced] == [result.id]
     assert (running.loop.counts.finished, running.loop.counts.lost) == (1, 0)
 
@@ -171,13 +173,13 @@ def test_a_commit_that_did_not_take_place_is_made_up_for(
     burst: Burst, announced: list[Any], cut_at_commit: Callable[[bool], None]
 ) -> None:
     cut_at_commit(False)
-    result = tasks.write_atomically.using(max_attempts=1).enqueue("fine")
+    result = atomic_tasks.write_atomically.using(max_attempts=1).enqueue("fine")
 
     running = burst()
 
     row = row_of(result)
     assert (row.status, row.claim_number, row.attempts, row.errors) == (Status.SUCCESSFUL, 2, 0, [])
-    assert tasks.written() == ["fine"]
+    assert atomic_tasks.written() == ["fine"]
     assert [task_result.id for task_result in announced] == [result.id]
     assert running.loop.counts.finished == 1
 
@@ -201,13 +203,13 @@ def test_server_without_disk_space_spends_no_attempt(burst: Burst, monkeypatch: 
         return (left.pop() if is_workers and left else original)(*args, **parameters)
 
     monkeypatch.setattr(owner, name, fail_twice)
-    result = tasks.write_atomically.using(max_attempts=1).enqueue("fine")
+    result = atomic_tasks.write_atomically.using(max_attempts=1).enqueue("fine")
 
     burst()
 
     row = row_of(result)
     assert (row.status, row.claim_number, row.attempts, row.errors) == (Status.SUCCESSFUL, 3, 0, [])
-    assert tasks.written() == ["fine"]
+    assert atomic_tasks.written() == ["fine"]
     assert not left
 
 
@@ -217,7 +219,7 @@ def test_receivers_see_what_was_committed(burst: Burst) -> None:
     def receiver(**_: Any) -> None:
         seen.append(Effect.objects.count())
 
-    tasks.write_atomically.enqueue("fine")
+    atomic_tasks.write_atomically.enqueue("fine")
     with connected(receiver, task_finished):
         burst()
 

@@ -14,7 +14,7 @@ from django.db.backends.signals import connection_created
 
 from jobqueue.models import Task
 from jobqueue.records import Status
-from tests.executor import tasks
+from tests.executor import atomic_tasks, connection_tasks, tasks
 from tests.executor.harness import (
     Burst,
     Start,
@@ -67,7 +67,7 @@ def test_tasks_without_a_database_open_no_connection(start: Start, persistent: N
 
 def test_connections_do_not_outlive_their_age(start: Start, max_age: int | None) -> None:
     running = start(threads=2)
-    tasks.session_of_database.enqueue_many([((), {})] * 50)
+    connection_tasks.session_of_database.enqueue_many([((), {})] * 50)
 
     wait_until(lambda: running.loop.counts.finished == 50)
 
@@ -77,7 +77,7 @@ def test_connections_do_not_outlive_their_age(start: Start, max_age: int | None)
 
 
 def test_the_session_of_a_thread_is_kept_for_the_next_task(burst: Burst, persistent: None) -> None:
-    tasks.session_of_database.enqueue_many([((), {})] * 10)
+    connection_tasks.session_of_database.enqueue_many([((), {})] * 10)
 
     burst(threads=1)
 
@@ -89,7 +89,7 @@ def test_receivers_of_connections_set_up_the_session_of_each_task(burst: Burst, 
         with connection.cursor() as cursor:
             cursor.execute("SET statement_timeout = 4321")
 
-    results = tasks.look_at_session.enqueue_many([((), {})] * 3)
+    results = connection_tasks.look_at_session.enqueue_many([((), {})] * 3)
     with connected(set_up, connection_created):
         burst(threads=1)
 
@@ -99,12 +99,12 @@ def test_receivers_of_connections_set_up_the_session_of_each_task(burst: Burst, 
 FAILING = ["leaves a block", "begins", "breaks its transaction"]
 
 
-@pytest.mark.parametrize("body", [tasks.make_a_mess, tasks.make_a_mess_later])
-@pytest.mark.parametrize("mess", tasks.MESSES)
+@pytest.mark.parametrize("body", [connection_tasks.make_a_mess, connection_tasks.make_a_mess_later])
+@pytest.mark.parametrize("mess", connection_tasks.MESSES)
 def test_next_task_finds_a_clean_session(burst: Burst, max_age: int | None, mess: str, body: Any) -> None:
-    tasks.look_at_session.enqueue()
+    connection_tasks.look_at_session.enqueue()
     messy = body.using(max_attempts=1).enqueue(mess)
-    after = tasks.look_at_session.enqueue()
+    after = connection_tasks.look_at_session.enqueue()
 
     burst(threads=1, async_slots=1)
 
@@ -122,18 +122,18 @@ def test_next_task_finds_a_clean_session(burst: Burst, max_age: int | None, mess
 
 def test_a_connection_that_died_while_it_was_idle_costs_no_attempt(start: Start, persistent: None) -> None:
     start(threads=1)
-    first = wait_for_status(tasks.session_of_database.enqueue(), Status.SUCCESSFUL).return_value
+    first = wait_for_status(connection_tasks.session_of_database.enqueue(), Status.SUCCESSFUL).return_value
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [first])
 
-    second = wait_for_status(tasks.session_of_database.using(max_attempts=1).enqueue(), Status.SUCCESSFUL)
+    second = wait_for_status(connection_tasks.session_of_database.using(max_attempts=1).enqueue(), Status.SUCCESSFUL)
 
     assert second.return_value != first
 
 
 def test_async_bodies_share_no_connection(start: Start, persistent: None) -> None:
     running = start(async_slots=10)
-    tasks.session_for_a_while.enqueue_many([(("at once",), {})] * 10)
+    connection_tasks.session_for_a_while.enqueue_many([(("at once",), {})] * 10)
     gates["at once"].wait_for(10)
     gates["at once"].open()
     wait_until(lambda: running.loop.counts.finished == 10)
@@ -144,7 +144,7 @@ def test_async_bodies_share_no_connection(start: Start, persistent: None) -> Non
 
 def test_threads_that_an_async_body_borrows_keep_no_connection(start: Start, persistent: None) -> None:
     running = start()
-    tasks.session_in_borrowed_threads.enqueue_many([((), {})] * 5)
+    connection_tasks.session_in_borrowed_threads.enqueue_many([((), {})] * 5)
 
     wait_until(lambda: running.loop.counts.finished == 5)
 
@@ -170,8 +170,8 @@ def test_nothing_grows_with_the_number_of_tasks(
 
     def work_off(count: int) -> None:
         finished = running.loop.counts.finished
-        tasks.query.using(backend=backend).enqueue_many([((backend,), {})] * count)
-        tasks.query_later.using(backend=backend).enqueue_many([((backend,), {})] * (count // 10))
+        connection_tasks.query.using(backend=backend).enqueue_many([((backend,), {})] * count)
+        connection_tasks.query_later.using(backend=backend).enqueue_many([((backend,), {})] * (count // 10))
         wait_until(lambda: running.loop.counts.finished == finished + count + count // 10, seconds=120.0)
 
     work_off(100)
@@ -204,14 +204,19 @@ def cut(wrapper: BaseDatabaseWrapper) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [tasks.session_of_database, tasks.session_of_database_atomically, tasks.session_of_another_wrapper]
+    "body",
+    [
+        connection_tasks.session_of_database,
+        connection_tasks.session_of_database_atomically,
+        connection_tasks.session_of_another_wrapper,
+    ],
 )
 def test_a_connection_cut_after_its_login_is_not_used_again(
     burst: Burst, monkeypatch: pytest.MonkeyPatch, persistent: None, body: Any
 ) -> None:
     in_worker_threads(monkeypatch, cut)
     hit = body.using(max_attempts=2, backoff=tasks.AT_ONCE).enqueue()
-    good = tasks.session_of_database if body is tasks.session_of_another_wrapper else body
+    good = connection_tasks.session_of_database if body is connection_tasks.session_of_another_wrapper else body
     later = good.using(max_attempts=1).enqueue_many([((), {})] * 3)
 
     burst(threads=1)
@@ -234,13 +239,13 @@ def test_no_write_is_lost_after_a_receiver_of_connections_failed(
     monkeypatch.setattr(connection_created, "receivers", list(connection_created.receivers))
     connection_created.connect(receiver)
     connection_created.receivers.insert(0, connection_created.receivers.pop())
-    tasks.session_of_database.using(max_attempts=1).enqueue()
-    begun = tasks.make_a_mess.using(max_attempts=1).enqueue("begins")
-    written = tasks.write_one.using(max_attempts=1).enqueue("after")
+    connection_tasks.session_of_database.using(max_attempts=1).enqueue()
+    begun = connection_tasks.make_a_mess.using(max_attempts=1).enqueue("begins")
+    written = atomic_tasks.write_one.using(max_attempts=1).enqueue("after")
 
     burst(threads=1)
 
     assert failed
     assert row_of(begun).status == Status.FAILED
     assert row_of(written).status == Status.SUCCESSFUL
-    assert tasks.written() == ["after"]
+    assert atomic_tasks.written() == ["after"]

@@ -18,7 +18,7 @@ from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.records import Status
 from tests.engine.bench import outcome
 from tests.engine.conftest import make_bench
-from tests.executor.tasks import backend_pid
+from tests.executor.connection_tasks import backend_pid
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)

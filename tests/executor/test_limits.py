@@ -12,7 +12,7 @@ from django.db import connection
 from jobqueue import api
 from jobqueue.models import Executor, Queue, Task
 from jobqueue.records import Status
-from tests.executor import tasks
+from tests.executor import atomic_tasks, tasks
 from tests.executor.harness import Start, gates, on_both_databases, on_postgresql, wait_for_status
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
@@ -104,7 +104,7 @@ def test_slot_that_one_executor_cannot_use_is_used_by_another(start: Start) -> N
 @on_postgresql
 def test_atomic_task_frees_its_slot_at_its_end(start: Start) -> None:
     api.limit("limited", 1)
-    tasks.add_atomically.using(queue_name="limited").enqueue_many([((number,), {}) for number in range(20)])
+    atomic_tasks.add_atomically.using(queue_name="limited").enqueue_many([((number,), {}) for number in range(20)])
 
     start(threads=4, poll_interval=600.0)
 

@@ -8,7 +8,7 @@ import pytest
 
 from jobqueue.models import Executor, Task
 from jobqueue.records import Status
-from tests.executor import tasks
+from tests.executor import atomic_tasks, tasks
 from tests.executor.harness import Running, Start, gates, in_line, on_both_databases, on_postgresql, row_of
 from tests.waiting import wait_until
 
@@ -73,14 +73,14 @@ def test_an_error_on_the_way_out_burns_no_attempt_either(start: Start) -> None:
 
 
 def test_an_atomic_body_goes_back_with_its_writes_undone(start: Start) -> None:
-    result = tasks.write_and_spin.enqueue("writing")
+    result = atomic_tasks.write_and_spin.enqueue("writing")
     running = start(shutdown_timeout=0.1)
     gates["writing"].wait_for()
 
     running.stop()
 
     assert (row_of(result).status, row_of(result).attempts) == (Status.READY, 0)
-    assert tasks.written() == []
+    assert atomic_tasks.written() == []
 
 
 def test_task_that_ignores_a_shutdown_is_not_stuck(start: Start, caplog: pytest.LogCaptureFixture) -> None:

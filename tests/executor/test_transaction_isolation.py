@@ -13,7 +13,7 @@ from jobqueue import Done
 from jobqueue.models import Task
 from jobqueue.records import Status
 from tests.actor.stage import Puppet, parts
-from tests.executor import tasks
+from tests.executor import atomic_tasks
 from tests.executor.harness import Start, gates, on_postgresql, row_of, wait_for_status
 from tests.models import Effect
 
@@ -37,18 +37,18 @@ def isolation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]
 def test_an_atomic_body_runs_at_the_sites_level(start: Start, isolation: Callable[[str], None], level: str) -> None:
     isolation(level)
     gates["look"].open()
-    result = tasks.look_then_write.enqueue("look", "adds a row")
+    result = atomic_tasks.look_then_write.enqueue("look", "adds a row")
     start()
 
     row = wait_for_status(result, Status.SUCCESSFUL)
 
-    assert (row.return_value, row.claim_number, tasks.written()) == (level, 1, ["saw 0"])
+    assert (row.return_value, row.claim_number, atomic_tasks.written()) == (level, 1, ["saw 0"])
 
 
 def test_a_body_that_meets_a_newer_row_runs_again_uncounted(start: Start, isolation: Callable[[str], None]) -> None:
     isolation("repeatable read")
     shared = Effect.objects.create(task_id=uuid4(), kind="shared", pid=1)
-    result = tasks.look_then_write.enqueue("look", "changes a row")
+    result = atomic_tasks.look_then_write.enqueue("look", "changes a row")
     start()
     gates["look"].wait_for()
     Effect.objects.update(pid=2)
@@ -62,7 +62,7 @@ def test_a_body_that_meets_a_newer_row_runs_again_uncounted(start: Start, isolat
 
 def test_an_outcome_that_meets_a_newer_row_runs_again_uncounted(start: Start, isolation: Callable[[str], None]) -> None:
     isolation("repeatable read")
-    result = tasks.look_then_write.enqueue("look", "adds a row")
+    result = atomic_tasks.look_then_write.enqueue("look", "adds a row")
     start()
     gates["look"].wait_for()
     Task.objects.filter(pk=result.id).update(metadata={"by": "somebody"})
@@ -71,25 +71,25 @@ def test_an_outcome_that_meets_a_newer_row_runs_again_uncounted(start: Start, is
     row = wait_for_status(result, Status.SUCCESSFUL)
 
     assert (row.attempts, row.errors, row.claim_number) == (0, [], 2)
-    assert tasks.written() == ["saw 0"]
+    assert atomic_tasks.written() == ["saw 0"]
 
 
 def test_a_body_that_the_database_cannot_serialize_runs_again_uncounted(
     start: Start, isolation: Callable[[str], None]
 ) -> None:
     isolation("serializable")
-    result = tasks.look_then_write.enqueue("look", "adds a row")
+    result = atomic_tasks.look_then_write.enqueue("look", "adds a row")
     start()
     with transaction.atomic():
         seen = Effect.objects.count()
         gates["look"].wait_for()
-        tasks.write(f"test saw {seen}")
+        atomic_tasks.write(f"test saw {seen}")
 
     gates["look"].open()
     row = wait_for_status(result, Status.SUCCESSFUL)
 
     assert (row.attempts, row.errors, row.claim_number) == (0, [], 2)
-    assert tasks.written() == ["test saw 0", "saw 1"]
+    assert atomic_tasks.written() == ["test saw 0", "saw 1"]
 
 
 @pytest.fixture
@@ -114,13 +114,13 @@ def conflict_at_commit(transactional_db: None) -> Iterator[None]:
 
 def test_commit_with_a_serialization_failure_runs_again_uncounted(start: Start, conflict_at_commit: None) -> None:
     gates["look"].open()
-    result = tasks.look_then_write.enqueue("look", "adds a row")
+    result = atomic_tasks.look_then_write.enqueue("look", "adds a row")
     running = start()
 
     row = wait_for_status(result, Status.SUCCESSFUL)
 
     assert (row.attempts, row.errors, row.claim_number) == (0, [], 2)
-    assert tasks.written() == ["saw 0"]
+    assert atomic_tasks.written() == ["saw 0"]
     assert running.loop.counts.lost == 0
 
 
@@ -130,7 +130,7 @@ def test_body_with_endless_conflicts_fails(
     isolation("repeatable read")
     monkeypatch.setattr("jobqueue.executor.running.task_runner.MAX_STALE_POLLS", 2)
     gates["look"].open()
-    result = tasks.look_then_write.enqueue("look", "conflict")
+    result = atomic_tasks.look_then_write.enqueue("look", "conflict")
     start()
 
     row = wait_for_status(result, Status.FAILED)
@@ -144,12 +144,12 @@ def test_the_function_that_a_poll_returns_sees_what_others_have_committed(
     start: Start, isolation: Callable[[str], None]
 ) -> None:
     isolation("repeatable read")
-    parts["isolation"] = lambda context: lambda: Done(tasks.isolation_level())
+    parts["isolation"] = lambda context: lambda: Done(atomic_tasks.isolation_level())
     start(threads=1)
 
     polled = Puppet.enqueue("isolation")
     assert wait_for_status(polled, Status.SUCCESSFUL).return_value == "read committed"
 
     gates["look"].open()
-    after = tasks.look_then_write.enqueue("look", "adds a row")
+    after = atomic_tasks.look_then_write.enqueue("look", "adds a row")
     assert wait_for_status(after, Status.SUCCESSFUL).return_value == "repeatable read"
