@@ -112,7 +112,7 @@ class TestCommand:
         beat.add("gone", "shop.tasks.gone")
         assert run().code == 1
         row = Schedule.objects.get()
-        assert (row.name, row.declared_at, row.task_type) == ("report", "", ADD)
+        assert (row.name, row.declared_at, row.task_type, row.overlap) == ("report", "", ADD, "allow")
         assert (row.expression, row.timezone) == ("0 8 * * mon-fri", "Europe/Berlin")
         assert row.next_at is not None
 
@@ -208,6 +208,7 @@ class TestTables:
         row = imported()
         assert (row.starts_at, row.next_at) == (starts_at, starts_at)
 
+    @override_settings(CELERY_TIMEZONE="Asia/Tokyo")
     def test_crontab_keeps_its_time_zone(self, beat: Beat) -> None:
         beat.add(**beat.crontab("30", "2", "America/New_York"))
         expression = expression_of(imported())
@@ -249,10 +250,10 @@ class TestTables:
         assert only(run("--json"))["result"] == "not needed"
 
     def test_one_off_ends_at_its_first_tick(self, beat: Beat) -> None:
-        periodic = beat.add(**beat.crontab(), one_off=True, start_time=now() + 3 * DAY)
+        starts_at = now().replace(microsecond=0) + DAY
+        periodic = beat.add(**beat.interval(1, "hours"), one_off=True, start_time=starts_at)
         row = imported()
-        assert row.next_at == row.ends_at
-        assert row.ends_at == expression_of(row).next_after(periodic.start_time)
+        assert (row.starts_at, row.next_at, row.ends_at) == (starts_at, starts_at, starts_at)
         Schedule.objects.all().delete()
         for changed in ({"total_run_count": 1}, {"total_run_count": 0, "enabled": False}):
             beat.models.PeriodicTask.objects.filter(pk=periodic.pk).update(**changed)
