@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 from django.apps import AppConfig
-from django.core import checks
+from django.core import checks, mail
 from django.core.exceptions import ImproperlyConfigured
+from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy as _
 
 
@@ -21,3 +24,22 @@ class JobQueueConfig(AppConfig):
         else:
             our_checks.register()
             registry.autodiscover()
+            post_migrate.connect(write_schedules, sender=self)
+
+
+def write_schedules(*, using: str, **_: Any) -> None:
+    """
+    Write the schedules that code declares to a database after `migrate`, as executors do when they start.
+
+    Writes nothing in tests, so that they find empty tables, and nothing after `migrate jobqueue zero`.
+    """
+    from jobqueue import checks as our_checks
+    from jobqueue.api.schedule_deployments import DeclaredSchedules
+    from jobqueue.engine import engine_for
+    from jobqueue.engine.schema import missing_migrations, missing_tables
+
+    is_test = hasattr(mail, "outbox")  # made by django.test.utils.setup_test_environment()
+    backends = [backend.alias for backend in our_checks.sound_backends() if backend.settings.database == using]
+    if not is_test and backends and not missing_tables(using) and not missing_migrations(using):
+        for alias in backends:
+            DeclaredSchedules.of(alias).synchronize(engine_for(alias))

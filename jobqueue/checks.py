@@ -41,6 +41,11 @@ def our_backends() -> list[Any]:
     return [backend for backend in task_backends.all() if issubclass(backend.task_class, function.FunctionTask)]
 
 
+def sound_backends() -> list[Any]:
+    """Return the jobqueue backends with valid OPTIONS."""
+    return [backend for backend in our_backends() if not list(conf.problems(backend.options))]
+
+
 def check_schedules(**_: Any) -> list[checks.CheckMessage]:
     """Check the schedules that code declares."""
     declared = declared_schedules.declarations()
@@ -82,8 +87,7 @@ def check_encodings(databases: Collection[str] | None = None, **_: Any) -> list[
     """Check that databases store every character. Runs only where checks may connect, such as in `migrate`."""
     if not databases:
         return []
-    sound = [backend for backend in our_backends() if not list(conf.problems(backend.options))]
-    ours = {backend.settings.database for backend in sound}
+    ours = {backend.settings.database for backend in sound_backends()}
     return [message for database in sorted(ours & {*databases}) for message in encoding_problems(database)]
 
 
