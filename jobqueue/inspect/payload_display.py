@@ -141,7 +141,7 @@ def show_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[st
         reason = _("Masked, because it has no name: the function of the task takes fewer arguments.")
     rest = arguments(parameters, args, kwargs)
     shown = [
-        DisplayedValue(name=one.name, text=json.dumps(MASK), note=reason)
+        DisplayedValue(name=one.name, text=json.dumps(MASK, ensure_ascii=False), note=reason)
         if one.value is not UNREADABLE and one.is_hidden(patterns)
         else show(one.value, patterns, one.name)
         for one in islice(rest, MAX_ARGUMENTS)
