@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.db import models
@@ -91,6 +92,10 @@ class Schedule(models.Model):
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Raise TypeError: saving values that were read earlier could move the next tick back."""
         raise TypeError("Schedule.save() is not allowed. Use the functions of jobqueue.api.schedules.")
+
+    def is_paused_at(self, now: datetime) -> bool:
+        """Whether it is paused and the pause has not ended."""
+        return self.paused_at is not None and (self.resume_at is None or self.resume_at > now)
 
 
 class ScheduleDeployment(models.Model):

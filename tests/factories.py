@@ -171,6 +171,7 @@ class TickFactory(UsingFactory[ScheduleTick]):
     class Meta:
         model = ScheduleTick
 
+    reason = ""
     tick_at = factory.LazyFunction(lambda: ago(60))
     last_at = recorded_at = factory.SelfAttribute("tick_at")
     task_id = factory.LazyAttribute(lambda tick: None if tick.reason else new_id())

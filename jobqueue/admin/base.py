@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from django import forms
 from django.contrib import admin
 from django.contrib.admin import ShowFacets
 from django.core.exceptions import BadRequest, ObjectDoesNotExist, ValidationError
@@ -13,6 +14,8 @@ from django.forms import Script
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from jobqueue import api
 from jobqueue.inspect.backends import databases, options_of
@@ -38,13 +41,30 @@ def permission(codename: str) -> Callable[[Any, HttpRequest], bool]:
     return has_permission
 
 
+class PauseFields(forms.Form):
+    """The reason and the end of a pause."""
+
+    reason = forms.CharField(label=gettext_lazy("Reason"), max_length=255, required=False)
+    until = forms.DateTimeField(
+        label=gettext_lazy("Resume at"),
+        required=False,
+        help_text=gettext_lazy("The pause ends automatically then. Leave empty to resume by hand."),
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
+    )
+
+    def describe(self) -> str:
+        """Return it for the log."""
+        reason = self.cleaned_data["reason"]
+        return _("Paused: %(reason)s") % {"reason": reason} if reason else _("Paused.")
+
+
 class ReadOnlyAdmin(ModelAdmin):
     """Rows that only the engine changes."""
 
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
     list_max_show_all = 0
-    sortable_by = ()
+    sortable_by: ClassVar[tuple[str, ...]] = ()
 
     class Media:
         css = {"all": ["jobqueue/admin.css"]}

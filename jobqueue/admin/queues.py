@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import api
-from jobqueue.admin.base import ReadOnlyAdmin, permission
+from jobqueue.admin.base import PauseFields, ReadOnlyAdmin, permission
 from jobqueue.api.queues import MAX_RUNNING_LIMIT
 from jobqueue.engine import engine_for
 from jobqueue.inspect import audit_log
@@ -21,22 +21,11 @@ from jobqueue.inspect.stats import read_stats
 
 
 # Each form asks about a change, performs it for a queue (or raises ValueError), and describes it for the history.
-class PauseForm(forms.Form):
+class PauseForm(PauseFields):
     title = gettext_lazy("Pause queues")
-    reason = forms.CharField(label=gettext_lazy("Reason"), max_length=255, required=False)
-    until = forms.DateTimeField(
-        label=gettext_lazy("Resume at"),
-        required=False,
-        help_text=gettext_lazy("The queue resumes automatically then. Leave empty to resume it by hand."),
-        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
-    )
 
     def perform(self, name: str, backend: str, user: str) -> None:
         api.pause(name, by=user[:150], **self.cleaned_data, backend=backend)
-
-    def describe(self) -> str:
-        reason = self.cleaned_data["reason"]
-        return _("Paused: %(reason)s") % {"reason": reason} if reason else _("Paused.")
 
 
 class LimitForm(forms.Form):

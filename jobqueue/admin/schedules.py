@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin import ModelAdmin
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
-from django.http import HttpRequest
-from django.utils.html import format_html
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
-from jobqueue.admin.base import ReadOnlyAdmin, database_for
+from jobqueue.admin.base import PauseFields, permission
 from jobqueue.admin.filters import BackendFilter, Choices, ColumnFilter
-from jobqueue.inspect.backends import backends_on
-from jobqueue.inspect.formatting import short_type
+from jobqueue.admin.schedule_page import SchedulePage, pause_with, resume, run
+from jobqueue.inspect.formatting import describe_schedule_pause, short_type
+from jobqueue.inspect.schedules import describe, recent_runs
 from jobqueue.models import Schedule
-from jobqueue.templatetags.jobqueue_admin import breakable, moment
+from jobqueue.templatetags.jobqueue_admin import badge, breakable, moment, run_mark, schedule_badge, took
+
+MAX_SELECTED = 500  # schedules of one bulk action; Django accepts 1,000 fields
 
 IS_PAUSED = Q(paused_at__isnull=False) & (Q(resume_at__isnull=True) | Q(resume_at__gt=Now()))
 
@@ -65,33 +71,111 @@ class OriginFilter(ColumnFilter):
         return queryset.filter(self.conditions.get(chosen, Q(pk__in=[]))) if chosen else queryset
 
 
-class ScheduleAdmin(ReadOnlyAdmin):
-    """`now` is an attribute that the query adds to a schedule."""
+class ScheduleChangeList(ChangeList):
+    """One page of schedules, each with its last runs."""
 
-    list_display = ("title", "words", "next_run")
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.full_result_count = self.result_count  # or the search box shows it again
+        self.result_list = list(self.result_list)
+        runs = recent_runs(self.result_list)
+        for row in self.result_list:
+            row.runs = runs[row.pk]
+
+
+class ScheduleAdmin(SchedulePage):
+    """`now` and `runs` are attributes that the queries of the list add to a schedule."""
+
+    list_display = ("title", "words", "next_run", "last_run", "last_runs")
     list_display_links = ("title",)
     list_filter = (StateFilter, OriginFilter, BackendFilter)
-    list_per_page = 100
+    list_per_page = 50
     search_fields = ("name", "task_type")
     search_help_text = gettext_lazy("Name or task")
     ordering = ("name", "pk")
-    actions = None
+    sortable_by: ClassVar[tuple[str, ...]] = ("title", "next_run")
+    actions = ("run_schedules", "pause_schedules", "resume_schedules")
     change_list_template = "admin/jobqueue/schedule/change_list.html"
+    has_pause_permission, has_run_permission = permission("pause_schedule"), permission("run_schedule")
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request).annotate(now=Now())
-        return rows.filter(backend__in=backends_on(database_for(request)))
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return ScheduleChangeList
 
-    @admin.display(description=gettext_lazy("schedule"))
+    @admin.display(description=gettext_lazy("schedule"), ordering="name")
     def title(self, schedule: Any) -> SafeString:
         short = breakable(short_type(schedule.task_type))
-        task = format_html('<span class="jq-key" title="{}">{}</span>', schedule.task_type, short)
-        return format_html('<span class="jq-name">{}</span>{}', breakable(schedule.name), task)
+        name = format_html('<span class="jq-name">{}</span>', breakable(schedule.name))
+        return format_html('{}<span class="jq-key" title="{}">{}</span>', name, schedule.task_type, short)
 
     @admin.display(description=gettext_lazy("expression"))
     def words(self, schedule: Schedule) -> str:
-        return schedule.expression
+        return describe(schedule)
 
-    @admin.display(description=gettext_lazy("next run"))
+    @admin.display(description=gettext_lazy("next run"), ordering="due_at")
     def next_run(self, schedule: Any) -> SafeString:
+        if schedule.retired_at is None and schedule.is_paused_at(schedule.now):
+            why = describe_schedule_pause(schedule)
+            return format_html('{} <span class="jq-quiet">{}</span>', schedule_badge(schedule), why)
+        if schedule.retired_at is not None or schedule.due_at is None:
+            return schedule_badge(schedule)
         return moment(schedule.due_at, schedule.now)
+
+    @admin.display(description=gettext_lazy("last run"), empty_value="")
+    def last_run(self, schedule: Any) -> SafeString | None:
+        if not schedule.runs:
+            return None
+        run = next((run for run in schedule.runs if run.task is not None), schedule.runs[0])
+        at = moment(run.tick.last_at, schedule.now)
+        return format_html('{} {} <span class="jq-quiet">{}</span>', badge(run.status), at, took(run))
+
+    @admin.display(description=gettext_lazy("last 20 runs"), empty_value="")
+    def last_runs(self, schedule: Any) -> SafeString | None:
+        # reverse() for each of a thousand marks would take 30 ms.
+        tasks = reverse(f"{self.admin_site.name}:jobqueue_task_changelist")
+        runs = reversed(schedule.runs)
+        marks = [(run_mark(run, schedule.timezone, f"{tasks}{run.tick.task_id}/change/"),) for run in runs]
+        return format_html('<span class="jq-strip">{}</span>', format_html_join("", "{}", marks)) if marks else None
+
+    # --- actions
+
+    @admin.action(description=gettext_lazy("Run selected schedules now…"), permissions=["run"])
+    def run_schedules(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> HttpResponse | None:
+        if (rows := self._selected(request, queryset)) is None:
+            return None
+        if "confirmed" in request.POST:
+            self.perform(request, rows, run, _("Enqueued a task."))
+            return None
+        button = ngettext("Enqueue %(count)d task", "Enqueue %(count)d tasks", len(rows)) % {"count": len(rows)}
+        return self._ask_about(request, "run_schedules", rows, title=_("Run schedules now?"), button=button)
+
+    @admin.action(description=gettext_lazy("Pause selected schedules…"), permissions=["pause"])
+    def pause_schedules(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> HttpResponse | None:
+        if (rows := self._selected(request, queryset)) is None:
+            return None
+        form = PauseFields(request.POST if "confirmed" in request.POST else None)
+        if form.is_valid():
+            self.perform(request, rows, pause_with(request, form), form.describe())
+            return None
+        button = ngettext("Pause %(count)d schedule", "Pause %(count)d schedules", len(rows)) % {"count": len(rows)}
+        return self._ask_about(request, "pause_schedules", rows, title=_("Pause schedules?"), form=form, button=button)
+
+    @admin.action(description=gettext_lazy("Resume selected schedules"), permissions=["pause"])
+    def resume_schedules(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
+        if rows := self._selected(request, queryset):
+            self.perform(request, rows, resume, _("Resumed."))
+
+    def _selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Schedule] | None:
+        """Return the selected schedules; None if there are none, or too many for one request. The user is told."""
+        rows = list(queryset.filter(retired_at__isnull=True)[: MAX_SELECTED + 1])
+        if len(rows) > MAX_SELECTED:
+            text = _("Select at most %(count)d schedules at a time.") % {"count": MAX_SELECTED}
+        elif not rows:
+            text = _("The selected schedules were removed from code.")
+        else:
+            return rows
+        self.message_user(request, text, messages.WARNING)
+        return None
+
+    def _ask_about(self, request: HttpRequest, action: str, rows: Sequence[Schedule], **context: Any) -> HttpResponse:
+        hidden = [("action", action), ("confirmed", 1), *((ACTION_CHECKBOX_NAME, row.pk) for row in rows)]
+        return self.confirm(request, hidden, names=[row.name for row in rows], **context)

@@ -19,7 +19,7 @@ from jobqueue.models import Task
 if TYPE_CHECKING:
     from django.contrib.admin.models import LogEntry
 
-SHOWN = 100  # entries of a task
+SHOWN = 100  # entries of a row
 
 
 def write(request: HttpRequest, rows: Iterable[Model], message: str) -> None:
@@ -69,13 +69,13 @@ def write_run(request: HttpRequest, run: BulkRun, database: str, chosen_by: str 
     _write(request, ((Task, pk, str(rows.get(pk, pk)), message % values) for pk in run.changed_ids))
 
 
-def entries_of(task: Task) -> list[LogEntry]:
-    """Return the manual actions on a task, newest first; none on a site without the admin."""
+def entries_of(row: Model) -> list[LogEntry]:
+    """Return the manual actions on a row, newest first; none on a site without the admin."""
     if not apps.is_installed("django.contrib.admin"):
         return []
     from django.contrib.admin.models import LogEntry
     from django.contrib.contenttypes.models import ContentType
 
-    content_type = ContentType.objects.get_for_model(Task)
-    entries = LogEntry.objects.filter(content_type=content_type, object_id=str(task.pk)).select_related("user")
+    content_type = ContentType.objects.get_for_model(type(row))
+    entries = LogEntry.objects.filter(content_type=content_type, object_id=str(row.pk)).select_related("user")
     return list(entries.order_by("-action_time")[:SHOWN])

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
+from django.utils.dates import WEEKDAYS_ABBR
 from django.utils.formats import date_format
 from django.utils.functional import Promise
-from django.utils.timezone import is_aware, localtime
+from django.utils.timezone import get_default_timezone, is_aware, localtime
 from django.utils.translation import gettext as _
 
-from jobqueue.models import Executor, Queue, Task
+from jobqueue.models import Executor, Queue, Schedule, Task
+from jobqueue.schedules.rows import aware
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -45,6 +48,16 @@ def moment_in_words(moment: datetime) -> str:
 def local(moment: datetime) -> datetime:
     """Return a moment in the site's time zone."""
     return localtime(moment) if is_aware(moment) else moment
+
+
+def wall_time(at: datetime, zone: str = "") -> str:
+    """Return a moment on the clock of a time zone, by default the site's: Tue 2026-11-24 08:00 CET."""
+    try:
+        local = aware(at).astimezone(ZoneInfo(zone) if zone else get_default_timezone())
+    except (KeyError, ValueError, OSError):  # not the name of a zone
+        local = aware(at)
+    clock = f"{local:%H:%M:%S}" if local.second else f"{local:%H:%M}"
+    return f"{WEEKDAYS_ABBR[local.weekday()]} {local:%Y-%m-%d} {clock} {local:%Z}"
 
 
 def ready_since(task: Task, aging_seconds: float) -> datetime:
@@ -132,15 +145,25 @@ def served(executor: Executor) -> list[str]:
 
 
 def describe_pause(queue: Queue) -> str:
-    """Describe a pause: user, reason and end."""
+    """Describe the pause of a queue: user, reason and end."""
+    subject = _("Queue %(name)s is paused by %(user)s.") if queue.paused_by else _("Queue %(name)s is paused.")
+    return _describe_pause(queue, subject)
+
+
+def describe_schedule_pause(schedule: Schedule) -> str:
+    """Describe the pause of a schedule, which a badge has named: user, reason and end."""
+    return _describe_pause(schedule, _("By %(user)s.") if schedule.paused_by else "")
+
+
+def _describe_pause(row: Queue | Schedule, subject: str) -> str:
     sentences = [
-        _("Queue %(queue)s is paused by %(user)s.") if queue.paused_by else _("Queue %(queue)s is paused."),
-        _("Reason: %(reason)s.") if queue.pause_reason else "",
-        _("It resumes automatically (%(moment)s).") if queue.resume_at is not None else "",
+        subject,
+        _("Reason: %(reason)s.") if row.pause_reason else "",
+        _("It resumes automatically (%(moment)s).") if row.resume_at is not None else "",
     ]
     return " ".join(filter(None, sentences)) % {
-        "queue": queue.name,
-        "user": queue.paused_by,
-        "reason": queue.pause_reason,
-        "moment": moment_in_words(queue.resume_at) if queue.resume_at is not None else "",
+        "name": row.name,
+        "user": row.paused_by,
+        "reason": row.pause_reason.removesuffix("."),
+        "moment": moment_in_words(row.resume_at) if row.resume_at is not None else "",
     }

@@ -64,10 +64,13 @@ def describe(row: Schedule) -> str:
 
 def next_ticks(row: Schedule, count: int) -> list[UpcomingTick]:
     """Return the next ticks of a schedule, as if it were not paused. Empty if it has ended or cannot be used."""
+    try:
+        expression = expression_of(row)
+    except ValueError:
+        return []
     if row.next_at is None:
         return []
     first, ends_at = aware(row.next_at), aware(row.ends_at)
-    expression = expression_of(row)
     ticks = [first, *upcoming(expression, first, count - 1)][:count]
     return [upcoming_tick(expression, tick) for tick in takewhile(lambda tick: not ends_at or tick <= ends_at, ticks)]
 

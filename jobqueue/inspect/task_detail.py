@@ -22,7 +22,7 @@ from jobqueue.inspect.formatting import attempt_number, headline
 from jobqueue.inspect.inbox import actor_of, read_inbox
 from jobqueue.inspect.payload_display import listed, raw, read, secrets_of, show, show_arguments
 from jobqueue.inspect.tree import read_ancestors, read_tree
-from jobqueue.models import Executor, Queue, Task
+from jobqueue.models import Executor, Queue, Schedule, Task
 from jobqueue.serialization.redaction import Secrets, redact, redact_text
 
 RAW = ("args", "kwargs", "options", "metadata", "inner_state", "worker_ids", "errors", "return_value")
@@ -71,6 +71,8 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
         ],
         "ancestors": ancestors,
         "parent": ancestors.parent,
+        "schedule": schedule_of(task, database),
+        "tick_at": read_moment(options.get("scheduled_at")) if isinstance(options := values["options"], dict) else None,
         "children": children,
         "inbox": inbox,
         "is_actor": actor_of(task) is not None,
@@ -136,6 +138,13 @@ def surroundings(task: Task, database: str, **known: Any) -> Surroundings:
         executor=executors.filter(pk=task.executor_id).first() if task.executor_id else None,
         **known,
     )
+
+
+def schedule_of(task: Task, database: str) -> Schedule | None:
+    """Return the schedule of a task; None for tasks without one, and if it was deleted."""
+    if task.schedule_id is None:
+        return None
+    return Schedule.objects.using(database).defer("new_task").filter(pk=task.schedule_id).first()
 
 
 def read_moment(text: Any) -> datetime | None:

@@ -13,39 +13,90 @@ from django import template
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from jobqueue.inspect import formatting
-from jobqueue.inspect.formatting import Text, duration, moment_in_words
-from jobqueue.models import Task
+from jobqueue.inspect.formatting import Text, duration, moment_in_words, wall_time
+from jobqueue.inspect.schedules import Run
+from jobqueue.models import Schedule, ScheduleTick, Task
 
 register = template.Library()
 register.filter("short_type", formatting.short_type)
 register.filter("short_id", formatting.short_id)
+register.filter("duration", formatting.duration)
+register.filter("wall_time", formatting.wall_time)
 
-# Shapes, because not all readers see the colours.
+# Shapes, because not all readers see the colours. The last two are of ticks without a task.
 SHAPES = {
-    Task.Status.READY: "○",
-    Task.Status.SCHEDULED: "◷",
-    Task.Status.RUNNING: "▶",
-    Task.Status.SUSPENDED: "❚❚",
-    Task.Status.SUCCESSFUL: "✓",
-    Task.Status.FAILED: "✗",
-    Task.Status.CANCELLED: "⊘",
+    "READY": "○",
+    "SCHEDULED": "◷",
+    "RUNNING": "▶",
+    "SUSPENDED": "❚❚",
+    "SUCCESSFUL": "✓",
+    "FAILED": "✗",
+    "CANCELLED": "⊘",
+    "SKIPPED": "↷",
+    "DELETED": "□",
 }
+WORDS = {**dict(Task.Status.choices), "SKIPPED": gettext_lazy("Skipped"), "DELETED": gettext_lazy("Task deleted")}
 
 
 @register.filter
 def badge(status: str) -> SafeString:
     """A status as word, shape and colour."""
-    if status not in Task.Status.values:
+    if status not in SHAPES:
         return shaped("unknown", "?", status)
-    return shaped(status.lower(), SHAPES[Task.Status(status)], Task.Status(status).label)
+    return shaped(status.lower(), SHAPES[status], WORDS[status])
 
 
 def shaped(kind: str, shape: str, word: Text) -> SafeString:
     return format_html(
         '<span class="jq-badge jq-{}"><span class="jq-shape" aria-hidden="true">{}</span>{}</span>', kind, shape, word
     )
+
+
+@register.filter
+def schedule_badge(schedule: Schedule) -> SafeString:
+    """The state of a schedule as word, shape and colour. `now` is an attribute of the row."""
+    now: datetime = schedule.now  # type: ignore[attr-defined]
+    if schedule.retired_at is not None:
+        return shaped("cancelled", "⊘", _("Removed from code"))
+    if schedule.is_paused_at(now):
+        return shaped("suspended", SHAPES["SUSPENDED"], _("Paused"))
+    if schedule.next_at is None:
+        return shaped("cancelled", "■", _("No more ticks"))
+    return shaped("alive", "●", _("Active"))
+
+
+@register.filter
+def tick_words(tick: ScheduleTick, zone: str) -> str:
+    """When a tick was, or the number and the range of skipped ticks, on the clock of a time zone."""
+    if tick.count == 1:
+        return wall_time(tick.tick_at, zone)
+    values = {"count": tick.count, "first": wall_time(tick.tick_at, zone), "last": wall_time(tick.last_at, zone)}
+    return _("%(count)d ticks, from %(first)s to %(last)s") % values
+
+
+@register.filter
+def took(run: Run) -> str:
+    """How long the task of a run took, in words; nothing if it has not ended."""
+    return "" if run.duration is None else _("took %(length)s") % {"length": duration(run.duration)}
+
+
+def run_mark(run: Run, zone: str, address: str) -> SafeString:
+    """A run as shape and colour, with a text alternative and a link to its task."""
+    kind, shape = run.status.lower(), SHAPES.get(run.status, "?")
+    reason = run.tick.get_reason_display() if run.tick.reason else ""
+    facts = (WORDS.get(run.status), reason, took(run), tick_words(run.tick, zone))
+    words = ", ".join(str(fact) for fact in facts if fact)
+    if run.task is None:
+        return format_html(
+            '<span class="jq-mark jq-{0}" role="img" aria-label="{1}" title="{1}">{2}</span>', kind, words, shape
+        )
+    return format_html(
+        '<a class="jq-mark jq-{}" href="{}" title="{}"><span aria-hidden="true">{}</span></a>',
+        kind, address, words, shape,
+    )  # fmt: skip
 
 
 @register.filter

@@ -115,12 +115,15 @@ class ActionRequest:
             return client.get(path, data) if by_get else client.post(path, data)
 
 
-TASKS, EXECUTORS, QUEUES = (f"admin:jobqueue_{name}_changelist" for name in ("task", "executor", "queue"))
+TASKS, EXECUTORS, QUEUES, SCHEDULES = (
+    f"admin:jobqueue_{name}_changelist" for name in ("task", "executor", "queue", "schedule")
+)
+RANGE = {"start": "2026-03-02T00:00", "end": "2026-03-03T00:00", "confirmed": "1"}
 REQUESTS = {
-    "wake": ActionRequest("admin:jobqueue_task_wake", "wake_task"),
-    "cancel": ActionRequest("admin:jobqueue_task_cancel", "cancel_task"),
-    "requeue": ActionRequest("admin:jobqueue_task_requeue", "requeue_task", on="task_id"),
-    "send": ActionRequest("admin:jobqueue_task_send", "send_message", {"body": '"dear diary"'}),
+    "task_wake": ActionRequest("admin:jobqueue_task_wake", "wake_task"),
+    "task_cancel": ActionRequest("admin:jobqueue_task_cancel", "cancel_task"),
+    "task_requeue": ActionRequest("admin:jobqueue_task_requeue", "requeue_task", on="task_id"),
+    "task_send": ActionRequest("admin:jobqueue_task_send", "send_message", {"body": '"dear diary"'}),
     "cancel_selected": ActionRequest(TASKS, "cancel_task", {"action": "cancel_selected"}),
     "requeue_selected": ActionRequest(TASKS, "requeue_task", {"action": "requeue_selected"}, on="task_id"),
     **{
@@ -132,15 +135,27 @@ REQUESTS = {
         QUEUES, "pause_queue", {"action": "limit", "queue": "a", "max_running": "3", "confirmed": "1"}
     ),
     "resume": ActionRequest(QUEUES, "pause_queue", {"action": "resume", "queue": "paused"}),
+    "schedule_run": ActionRequest("admin:jobqueue_schedule_run", "run_schedule", on="schedule"),
+    "schedule_pause": ActionRequest("admin:jobqueue_schedule_pause", "pause_schedule", {"reason": "a"}, on="schedule"),
+    "schedule_resume": ActionRequest("admin:jobqueue_schedule_resume", "pause_schedule", on="schedule"),
+    "schedule_backfill": ActionRequest("admin:jobqueue_schedule_backfill", "run_schedule", RANGE, on="schedule"),
+    "schedule_delete": ActionRequest("admin:jobqueue_schedule_delete", "delete_schedule", on="schedule"),
+    **{
+        f"{name}_schedules": ActionRequest(
+            SCHEDULES, f"{permission}_schedule", {"action": f"{name}_schedules", "confirmed": "1"}, on="schedule"
+        )
+        for name, permission in {"run": "run", "pause": "pause", "resume": "pause"}.items()
+    },
 }
-SHOWN = ("changelist", "add", "history", "delete", "change")  # pages of Django's own, of which none writes
+# Pages of Django's own, of which none writes but the one that deletes schedules.
+SHOWN = ("changelist", "add", "history", "delete", "change")
 
 
 def test_every_action_of_the_admin_is_tried() -> None:
     registered: dict[Any, Any] = {model: admin.site._registry[model] for model in (Task, Executor, Queue, Schedule)}
     actions = {name for one in registered.values() for name in one.actions or ()}
-    views = {name.rpartition("_")[2] for name in IN_ADMIN} - {*SHOWN}
-    assert actions | views | {*FORMS} == REQUESTS.keys()
+    views = {name.removeprefix("admin:jobqueue_") for name in IN_ADMIN if not name.endswith(SHOWN)}
+    assert actions | views | {*FORMS, "schedule_delete"} == REQUESTS.keys()
 
 
 @pytest.mark.parametrize("action", REQUESTS.values(), ids=REQUESTS)
@@ -294,10 +309,16 @@ NASTY = """'; DROP TABLE jobqueue_task; -- %s %(x)s "\\ \u0391"""
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("parameter", ["q", "o", "status", "queue", "task", "p", "parent", "all", "e"])
-def test_lists_take_any_text_for_a_parameter(parameter: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [
+        *(("task", name) for name in ("q", "o", "status", "queue", "task", "p", "parent", "schedule", "all", "e")),
+        *(("schedule", name) for name in ("q", "o", "state", "origin", "backend", "p", "all", "e")),
+    ],
+)
+def test_lists_take_any_text_for_a_parameter(name: str, parameter: str) -> None:
     TaskFactory.create(queue_name=NASTY, task_type="tests.tasks.greet")
-    response = member(is_superuser=True).get("/admin/jobqueue/task/", {parameter: NASTY})
+    response = member(is_superuser=True).get(f"/admin/jobqueue/{name}/", {parameter: NASTY})
     assert response.status_code in (200, 302)
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM jobqueue_task")
