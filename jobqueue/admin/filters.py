@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib.admin import ModelAdmin, SimpleListFilter
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
@@ -19,8 +19,8 @@ from jobqueue.api import aliases, declared_queues
 from jobqueue.engine import engine_for
 from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.formatting import short_id, short_type
-from jobqueue.inspect.queries import status_condition
-from jobqueue.models import Queue, Task
+from jobqueue.inspect.queries import CAP, status_condition
+from jobqueue.models import Queue, Schedule, ScheduleTick, Task
 from jobqueue.templatetags.jobqueue_admin import breakable
 
 CHOICES = 200  # per filter; the address may contain others
@@ -101,6 +101,35 @@ class ParentFilter(ColumnFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
         parent = to_uuid(self.value())
         return queryset.filter(parent_id=parent) if parent else queryset.none()
+
+
+class ScheduleFilter(ColumnFilter):
+    """Set by a link on a schedule's page; shown only while it is set. The newest CAP tasks of a schedule."""
+
+    title = _("schedule")
+    parameter_name = "schedule"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
+        chosen = self.value()
+        if not chosen:
+            return []
+        rows = Schedule.objects.using(database_for(request)).filter(pk=to_id(chosen))
+        return [(chosen, rows.values_list("name", flat=True).first() or chosen)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
+        return queryset.filter(of_schedule(self.value(), queryset.db)) if self.value() else queryset
+
+
+def of_schedule(text: str | None, database: str) -> Q:
+    """Return the condition for the tasks of a schedule. The ticks have an index of all of them, newest first."""
+    ticks = ScheduleTick.objects.using(database).filter(schedule_id=to_id(text), task_id__isnull=False)
+    return Q(pk__in=ticks.order_by("-tick_at").values("task_id")[: CAP + 1])
+
+
+def to_id(text: str | None) -> int:
+    """Return the number of a row; 0, which no row has, for other texts."""
+    is_number = text and text.isascii() and text.isdigit() and len(text) < 19  # fits the column
+    return int(text) if text and is_number else 0
 
 
 def to_uuid(text: str | None) -> UUID | None:

@@ -4,7 +4,7 @@ The task list, fast at millions of rows. It first finds the keys of a page, then
 | strategy | used if | what is read |
 |---|---|---|
 | index order | one index has all filters and the order of the list | the keys up to the page |
-| all keys | an index has the filter in another order: READY, RUNNING, parent, key | at most CAP keys, sorted here |
+| all keys | an index has the filter in another order: READY, RUNNING, parent, schedule, key | CAP keys, sorted here |
 | window | a filter has no index | the newest WINDOW tasks, or WINDOW_OF_STATUS of the status; the page says so |
 
 A list with more than CAP keys falls back from the second strategy to the others. At 3 million rows, walking the primary
@@ -30,7 +30,7 @@ from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
-from jobqueue.admin.filters import to_uuid
+from jobqueue.admin.filters import of_schedule, to_uuid
 from jobqueue.inspect.backends import backends_on, options_of
 from jobqueue.inspect.bulk import Bounds
 from jobqueue.inspect.payload_display import row_annotations, secrets_of_tasks
@@ -48,6 +48,8 @@ COLUMNS = (
     "attempts", "max_attempts", "polls", "enqueued_at", "last_attempted_at", "finished_at",
 )  # fmt: skip
 
+# Filters by the row that tasks belong to, the first one first.
+GROUPS = ("parent", "schedule")
 HEX = re.compile(r"[0-9a-f]{1,32}")
 ENDED = (Task.Status.SUCCESSFUL, Task.Status.FAILED, Task.Status.CANCELLED)
 # By status: the other filters that its index contains, with their columns.
@@ -161,6 +163,8 @@ class TaskChangeList(ChangeList):
         filters, ids = self.active_filters, self.search.ids
         if "parent" in filters:
             return ids & (Q(parent_id=filters["parent"]) if to_uuid(filters["parent"]) else Q(pk__in=[]))
+        if "schedule" in filters:
+            return ids & of_schedule(filters["schedule"], self.root_queryset.db)
         if not self.status:
             return ids
         condition = ids & status_condition(self.status)
@@ -171,7 +175,8 @@ class TaskChangeList(ChangeList):
     @property
     def has_unindexed_filter(self) -> bool:
         """Whether a filter is set that `_index_condition` does not contain."""
-        indexed = {"parent"} if "parent" in self.active_filters else {"status", *ALSO_INDEXED.get(self.status, {})}
+        group = next((name for name in GROUPS if name in self.active_filters), None)
+        indexed = {group} if group else {"status", *ALSO_INDEXED.get(self.status, {})}
         if len(backends_on(self.root_queryset.db)) == 1:
             indexed.add("backend")
         return bool(self.active_filters.keys() - indexed)
@@ -179,7 +184,7 @@ class TaskChangeList(ChangeList):
     @property
     def needs_all_keys(self) -> bool:
         """Whether no index has the filter in the order of the list."""
-        if "parent" in self.active_filters or self.status in (Task.Status.READY, Task.Status.RUNNING):
+        if self.active_filters.keys() & {*GROUPS} or self.status in (Task.Status.READY, Task.Status.RUNNING):
             return True
         return self.status == Task.Status.SUSPENDED and not self.has_one_backend
 

@@ -17,7 +17,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue.admin.base import database_for, permission
-from jobqueue.admin.filters import BackendFilter, ParentFilter, QueueFilter, StatusFilter, TaskFilter, to_uuid
+from jobqueue.admin.filters import (
+    BackendFilter,
+    ParentFilter,
+    QueueFilter,
+    ScheduleFilter,
+    StatusFilter,
+    TaskFilter,
+    to_uuid,
+)
 from jobqueue.admin.task_list import ORDER, Search, TaskChangeList
 from jobqueue.admin.task_page import TaskPage, level_of
 from jobqueue.inspect import audit_log
@@ -41,7 +49,7 @@ from jobqueue.templatetags.jobqueue_admin import badge, breakable, moment
 class TaskAdmin(TaskPage):
     list_display = ("state", "name", "queue_name", "priority", "tries", "time", "error")
     list_display_links = ("name",)
-    list_filter = (StatusFilter, QueueFilter, TaskFilter, BackendFilter, ParentFilter)
+    list_filter = (StatusFilter, QueueFilter, TaskFilter, BackendFilter, ParentFilter, ScheduleFilter)
     list_per_page = 100
     search_fields = ("pk",)
     search_help_text = gettext_lazy("Task id (or its first characters), or key:<key>")
