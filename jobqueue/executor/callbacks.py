@@ -21,8 +21,6 @@ logger = get_logger(__name__)
 
 MAX_BACKLOG = 1000  # the executor claims nothing while receivers of signals are so far behind
 
-Result = tuple[CompletedAttempt, Status]
-
 
 class ResultCallbacks(SiteThreads):
     """
@@ -31,9 +29,12 @@ class ResultCallbacks(SiteThreads):
     on_progress: called in that thread when the backlog is empty, or is no longer full.
     """
 
-    def __init__(self, on_progress: Callable[[], None], on_failure: Callable[[BaseException], object]) -> None:
+    def __init__(
+        self, engine: Engine, on_progress: Callable[[], None], on_failure: Callable[[BaseException], object]
+    ) -> None:
         super().__init__(on_failure)
-        self._on_progress = on_progress
+        self._engine, self._on_progress = engine, on_progress
+        self._next: list[Callable[[], None]] = []  # for the next submit()
         self._queue: SimpleQueue[Sequence[Callable[[], None]] | None] = SimpleQueue()
         self._submitted = self._announced = 0  # each is written by one thread
         self._started_at: float | None = None  # monotonic, of the current announcement
@@ -48,16 +49,23 @@ class ResultCallbacks(SiteThreads):
     def is_full(self) -> bool:
         return self.backlog >= MAX_BACKLOG
 
-    def submit(self, results: Sequence[Result]) -> None:
-        self._put([partial(events.report_end, completed, status) for completed, status in results])
+    def add(self, completed: CompletedAttempt, status: Status) -> None:
+        """Keep a committed result for the next submit(), if a log line or a receiver is to get it."""
+        if events.has_observers(completed, status):
+            self._next.append(partial(events.report_end, completed, status))
 
-    def submit_enqueued(self, engine: Engine, tasks: Sequence[tuple[NewTask, datetime]]) -> None:
+    def submit_enqueued(self, tasks: Sequence[tuple[NewTask, datetime]]) -> None:
         """Announce tasks that the executor has enqueued, each with its moment."""
-        self._put([partial(events.send_enqueued, engine, task, at) for task, at in tasks])
+        if events.is_enqueued_heard():
+            self._next += [partial(events.send_enqueued, self._engine, task, at) for task, at in tasks]
+            self.submit()
 
-    def _put(self, calls: Sequence[Callable[[], None]]) -> None:
-        self._submitted += len(calls)
-        self._queue.put(calls)
+    def submit(self) -> None:
+        """Announce the results that were added. To wake the thread once for all takes less time."""
+        if self._next:
+            self._submitted += len(self._next)
+            self._queue.put(self._next)
+            self._next = []
 
     def _work(self) -> None:
         self._connections.enter()

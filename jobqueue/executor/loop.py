@@ -7,7 +7,6 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from uuid import UUID
 
 import django.db
@@ -28,7 +27,7 @@ from jobqueue.executor.running.attempt import CompletedAttempt, ExecutorIdentity
 from jobqueue.executor.running.task_runner import release_unstarted
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
-from jobqueue.executor.telemetry.events import has_observers, is_enqueued_heard, task_fields
+from jobqueue.executor.telemetry.events import task_fields
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import failpoint
 from jobqueue.printable import printable
@@ -40,7 +39,6 @@ from jobqueue.records import (
     ClaimRequest,
     Command,
     CommitResult,
-    NewTask,
     Outcome,
     PoolName,
     Status,
@@ -111,16 +109,15 @@ class ExecutorLoop(threading.Thread):
             PoolName.THREADS: ThreadPool(settings.threads, context),
             PoolName.ASYNC: AsyncPool(settings.async_slots, context),
         }
-        self.callbacks = ResultCallbacks(self._on_callbacks_progress, on_failure)
+        self.callbacks = ResultCallbacks(engine, self._on_callbacks_progress, on_failure)
         self._threads = (*self.pools.values(), self.callbacks)
         self._policy = ClaimPolicy(engine, settings, executor_id, self.pools, running_tasks.uncompleted)
         self._isolation = Isolation(engine.options.heartbeat_timeout)
         self._maintenance = Maintenance(
-            engine, executor_id, heartbeat, self._policy.wake, on_command, self._announce_fired
+            engine, executor_id, heartbeat, self._policy.wake, on_command, self.callbacks.submit_enqueued
         )
         self._backoff = ReconnectBackoff()
         self._completed: deque[CompletedAttempt] = deque()  # from the pools
-        self._announcements: list[tuple[CompletedAttempt, Status]] = []
         self._queues_with_work: set[str] = set()  # of which other executors are to be notified
         self._should_pause = False
         self._has_released_all = False
@@ -165,7 +162,7 @@ class ExecutorLoop(threading.Thread):
         result, claims = self._commit_and_claim(outcomes, request)
         self._submit(claims)
         self._confirm(result)
-        self._announce()
+        self.callbacks.submit()
         self._notify_others(request, claims)
         if self.is_abandoned:
             self._release_all()
@@ -386,17 +383,7 @@ class ExecutorLoop(threading.Thread):
         if has_made_ready(completed.outcome, status):
             self._queues_with_work |= {child.queue_name for child in completed.outcome.effects.spawn}
             self._policy.wake()
-        if has_observers(completed, status):
-            self._announcements.append((completed, status))
-
-    def _announce(self) -> None:
-        if self._announcements:
-            announcements, self._announcements = self._announcements, []
-            self.callbacks.submit(announcements)
-
-    def _announce_fired(self, tasks: Sequence[tuple[NewTask, datetime]]) -> None:
-        if tasks and is_enqueued_heard():
-            self.callbacks.submit_enqueued(self.engine, tasks)
+        self.callbacks.add(completed, status)
 
     def _notify_others(self, request: ClaimRequest, claims: ClaimedBatch) -> None:
         self._queues_with_work |= self._policy.queues_with_free_slots(request, claims)
