@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-import psycopg
 import pytest
-from django.apps import apps
-from django.db import connection, transaction
-from django.db.migrations import Migration
-from django.db.migrations.loader import MigrationLoader
-from django.db.migrations.state import ProjectState
+from django.db import transaction
 
 from jobqueue.engine import engine_for
 from jobqueue.models import CounterDelta, InboxMessage, Task
@@ -23,6 +16,7 @@ from jobqueue.records import FINAL, Status
 from jobqueue.serialization.ids import new_id
 from jobqueue.serialization.json import decode
 from tests import tasks
+from tests.edges.sql import BEGIN_AGAIN, FINISHED, NOT_FOUND, REFUSED, TAKEN, create, refused, send, sql
 from tests.engine.bench import Bench, outcome
 from tests.engine.sessions import Session, session, wait_until_blocked
 from tests.executor.conftest import burst, start  # noqa: F401 - fixtures
@@ -32,7 +26,6 @@ from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.django_db
 
-REFUSED, NOT_FOUND, FINISHED, TAKEN, BEGIN_AGAIN = "22023", "P0002", "55000", "23505", "40001"
 ANY_ID = UUID("01900000-0000-7000-8000-000000000000")
 
 # What jsonb stores and Python does not read.
@@ -42,35 +35,6 @@ UNREADABLE = {"digits": "9" * 4301}  # Python 3.13 reads JSON of 2,000 levels, 3
 @pytest.fixture
 def bench() -> Bench:
     return Bench(engine_for("default"))
-
-
-def sql(text: str, *parameters: Any) -> Any:
-    """Run SQL on Django's connection. Return the first value of the first row, if any."""
-    with connection.cursor() as cursor:
-        cursor.execute(text, parameters or None)
-        row = cursor.fetchone() if cursor.description else None
-        return row[0] if row else None
-
-
-def create(more: str = "", *parameters: Any, task_type: str = "tests.tasks.add", task_id: UUID | None = None) -> UUID:
-    pk = sql(f"SELECT jobqueue_create_task(%s, %s{more})", task_id, task_type, *parameters)
-    assert isinstance(pk, UUID)
-    return pk
-
-
-def send(receiver: UUID | None, message: str | None = "1", *, sender: UUID | None = None, notify: bool = False) -> None:
-    sql("SELECT jobqueue_send_to_task(%s, %s, %s, %s)", receiver, sender, message, notify)
-
-
-@contextmanager
-def refused(sqlstate: str, message: str = "") -> Iterator[None]:
-    """Expect an error with this SQLSTATE. The transaction continues."""
-    with pytest.raises(Exception) as caught, transaction.atomic():  # noqa: PT011 - the SQLSTATE is checked below
-        yield
-    error = caught.value.__cause__
-    assert isinstance(error, psycopg.Error), caught.value
-    assert error.sqlstate == sqlstate, error
-    assert message in str(error)
 
 
 def create_in(other: Session, key: str) -> UUID:
@@ -440,100 +404,3 @@ class TestSend:
         for receiver in receivers:
             send(receiver, notify=True)
             wait_until(Task.objects.filter(pk=receiver, status="SUCCESSFUL").exists, "the receiver to succeed")
-
-
-class TestInstallation:
-    """What the migrations install."""
-
-    def test_functions_use_the_schema_of_the_tables(self) -> None:
-        ours = """"O'Reilly's ""queue\""""
-        sql(f"CREATE SCHEMA {ours}; CREATE SCHEMA theirs; SET LOCAL search_path = {ours}, theirs")
-        migrate_here()
-        sql(
-            """
-            SET LOCAL search_path = theirs, pg_catalog;
-            CREATE TEMPORARY TABLE jobqueue_task (id uuid);
-            CREATE FUNCTION theirs.jsonb_typeof(jsonb) RETURNS text LANGUAGE sql AS $$SELECT 'none'$$;
-            """
-        )
-
-        pk = sql(f"SELECT {ours}.jobqueue_create_task(NULL, 't', key => 'k')")
-        sql(f"SELECT {ours}.jobqueue_send_to_task(%s, NULL, '1')", pk)
-        with refused(REFUSED):
-            sql(f"SELECT {ours}.jobqueue_create_task(NULL, 't', args => '{{}}')")
-
-        assert sql(f"SELECT count(*) FROM {ours}.jobqueue_task") == 1
-        assert sql(f"SELECT count(*) FROM {ours}.jobqueue_inboxmessage") == 1
-        assert sql("SELECT count(*) FROM public.jobqueue_task") == 0
-
-    def test_migrating_back_leaves_nothing(self) -> None:
-        sql("CREATE SCHEMA apart; SET LOCAL search_path = apart")
-
-        steps = migrate_here()
-        names, comments = installed("apart")
-        assert (names, comments) == installed("public")
-        assert ("jobqueue_create_task" in names, "jobqueue_send_to_task" in names, comments > 30) == (True, True, True)
-
-        for migration, state in reversed(steps):
-            with connection.schema_editor() as editor:
-                migration.unapply(state, editor)
-        assert installed("apart") == ([], 0)
-        assert sql("SELECT count(*) FROM pg_statistic_ext WHERE stxnamespace = 'apart'::regnamespace") == 0
-
-    def test_every_table_has_a_comment(self) -> None:
-        tables = [model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()]
-
-        missing = [table for table in tables if not sql("SELECT obj_description(%s::regclass, 'pg_class')", table)]
-
-        assert not missing, "Add the comments to jobqueue/migrations/sql/comments.sql."
-
-    @pytest.mark.parametrize("word", [*Status, "jobqueue_create_task", "jobqueue_send_to_task", "claim_number", "rank"])
-    def test_comment_of_task_table_explains_the_queue(self, word: str) -> None:
-        assert word in sql("SELECT obj_description('jobqueue_task'::regclass, 'pg_class')")
-
-    def test_role_with_documented_grants_can_create_and_send(self) -> None:
-        if not sql("SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = current_user"):
-            pytest.skip("may not create roles here")
-        receiver = create()
-        sql(
-            """
-            CREATE ROLE jobqueue_test_shop;
-            GRANT SELECT, INSERT, UPDATE (id) ON jobqueue_task TO jobqueue_test_shop;
-            GRANT INSERT ON jobqueue_inboxmessage, jobqueue_counterdelta TO jobqueue_test_shop;
-            SET LOCAL ROLE jobqueue_test_shop;
-            """
-        )
-        create(", key => 'k'")
-        send(receiver)
-        sql("SET CONSTRAINTS ALL IMMEDIATE")
-        with refused("42501"):
-            sql("UPDATE jobqueue_task SET status = 'READY'")
-
-
-def installed(schema: str) -> tuple[list[str], int]:
-    """Return the names of our functions in a schema, and the number of our comments."""
-    names = sql(
-        "SELECT array_agg(proname::text ORDER BY proname) FROM pg_proc"
-        " WHERE pronamespace = %s::regnamespace AND proname LIKE %s",
-        schema,
-        "jobqueue%",
-    )
-    comments = sql(
-        "SELECT count(*) FROM pg_description JOIN pg_class ON pg_class.oid = objoid"
-        " WHERE relnamespace = %s::regnamespace AND relname LIKE %s",
-        schema,
-        "jobqueue%",
-    )
-    return names or [], comments
-
-
-def migrate_here() -> list[tuple[Migration, ProjectState]]:
-    """Apply our migrations in the first schema of search_path. Return each with the state before it."""
-    loader, state, steps = MigrationLoader(None), ProjectState(), []
-    (leaf,) = loader.graph.leaf_nodes("jobqueue")
-    for node in loader.graph.forwards_plan(leaf):
-        migration = loader.get_migration(*node)
-        steps.append((migration, state.clone()))
-        with connection.schema_editor() as editor:
-            state = migration.apply(state, editor)
-    return steps
