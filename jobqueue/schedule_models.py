@@ -103,11 +103,13 @@ class ScheduleDeployment(models.Model):
     A set of declarations that some code had. The one applied last determines the schedules.
 
     Code whose set is in this table already does not apply it again while an executor with the current set is alive.
+    A row without a digest is there to be locked: sessions apply their sets one after the other.
     """
 
     id = models.BigAutoField(primary_key=True)
     backend = models.CharField(max_length=64)
     digest = models.CharField(max_length=32)
+    # The row of the last set has the highest id: a clock may be set back.
     applied_at = models.DateTimeField(null=True)
 
     class Meta:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from django.db.models import QuerySet
+
 from jobqueue.declared_schedules import Declaration, declarations, digest_of
 from jobqueue.engine.engine import Engine
-from jobqueue.models import Executor, Schedule, ScheduleDeployment
+from jobqueue.engine.portable.database import LockTimeout
+from jobqueue.models import Schedule, ScheduleDeployment
+from jobqueue.printable import printable
+
+logger = logging.getLogger(__name__)
 
 VERSION = "schedules"  # name of the digest among the versions of an executor
+LOCK_WAIT = "1s"  # executors do nothing else while they wait
+MAX_START_TIME = timedelta(hours=1)  # from `migrate` to the start of executors with the same code
 
 
 @dataclass(frozen=True)
@@ -31,49 +40,66 @@ class DeclaredSchedules:
         """
         Write the declarations, unless newer code has written its own. Return whether rows may have changed.
 
-        A set that was never seen is newer than all others. A set that was seen takes over only when no living executor
-        has the current one. So old and new code can run side by side during a deploy, and one can go back to old code.
-        Locks: the sets of the backend, so that sessions decide one after the other.
+        A set that was never seen is newer than all others. A set that was seen takes over only from one that no
+        executor uses. So old and new code can run side by side during a deploy, and one can go back to old code.
+        Locks: a row of the backend, so that sessions decide one after the other, and the schedules that change. If
+        another session has locked one for longer than LOCK_WAIT, nothing changes, and the caller tries again later.
         """
-        if self._is_current(engine):
+        if self._is(newest_set(engine)):
             return False
-        with engine.transaction():
-            sets = ScheduleDeployment.objects.using(engine.database).filter(backend=engine.alias)
-            is_known = sets.filter(digest=self.digest).exists()
-            sets.bulk_create([ScheduleDeployment(backend=engine.alias, digest=self.digest)], ignore_conflicts=True)
-            known = list(engine.db.with_lock(sets.order_by("pk"), wait=True))
-            if self._is_current(engine) or (is_known and has_executor(engine, newest(known).digest)):
-                return False
-            self._write(engine)
-            sets.filter(digest=self.digest).update(applied_at=engine.now())
+        try:
+            with engine.transaction(), engine.db.lock_timeout(LOCK_WAIT):
+                return self._take_over(engine)
+        except LockTimeout as error:
+            logger.info("schedules.deferred error=%s", printable(str(error)))
+            return False
+
+    def _take_over(self, engine: Engine) -> bool:
+        sets = sets_of(engine)
+        # This row is only there to be locked. The others are read in later statements.
+        sets.bulk_create([ScheduleDeployment(backend=engine.alias, digest="")], ignore_conflicts=True)
+        list(engine.db.with_lock(sets.filter(digest=""), wait=True))
+        current, own = newest_set(engine), sets.filter(digest=self.digest)
+        if self._is(current) or (current and own.exists() and is_in_use(engine, current)):
+            return False
+        self._write(engine)
+        own.delete()  # the new row has the highest id
+        sets.create(backend=engine.alias, digest=self.digest, applied_at=engine.now())
         return True
 
-    def _is_current(self, engine: Engine) -> bool:
-        sets = ScheduleDeployment.objects.using(engine.database).filter(backend=engine.alias, applied_at__isnull=False)
-        last = sets.order_by("-applied_at", "-pk").values_list("digest", flat=True).first()
-        return last == self.digest
+    def _is(self, applied: ScheduleDeployment | None) -> bool:
+        return applied is not None and applied.digest == self.digest
 
     def _write(self, engine: Engine) -> None:
         rows = {row.name: row for row in engine.db.schedules}
-        gone = [row.pk for row in rows.values() if row.declared_at and row.name not in self.declarations]
-        engine.schedules.retire(gone)
+        declared_rows = [row for row in rows.values() if row.declared_at and row.retired_at is None]
+        engine.schedules.retire([row.pk for row in declared_rows if row.name not in self.declarations])
         for name, declaration in self.declarations.items():
             columns = declaration.columns()
             if name not in rows or differs(rows[name], columns):
                 engine.schedules.save(name, columns)
 
 
-def newest(sets: list[ScheduleDeployment]) -> ScheduleDeployment:
+def sets_of(engine: Engine) -> QuerySet[ScheduleDeployment]:
+    return ScheduleDeployment.objects.using(engine.database).filter(backend=engine.alias)
+
+
+def newest_set(engine: Engine) -> ScheduleDeployment | None:
     """Return the set that was applied last."""
-    applied = [(each.applied_at, each.pk, each) for each in sets if each.applied_at is not None]
-    return max(applied)[2] if applied else sets[0]
+    return sets_of(engine).filter(applied_at__isnull=False).order_by("-pk").first()
 
 
-def has_executor(engine: Engine, digest: str) -> bool:
-    """Return whether an executor with these declarations is alive."""
-    since = engine.now() - timedelta(seconds=engine.options.heartbeat_timeout)
-    alive = engine.executors.filter(heartbeat__gt=since).exclude(state=Executor.State.STOPPED)
-    return any(versions.get(VERSION) == digest for versions in alive.values_list("versions", flat=True))
+def is_in_use(engine: Engine, applied: ScheduleDeployment) -> bool:
+    """
+    Return whether an executor with this set is alive, or may be about to start.
+
+    `migrate` applies a set before its executors start.
+    """
+    executors = engine.executors.values_list("versions", "heartbeat")
+    heartbeats = [heartbeat for versions, heartbeat in executors if versions.get(VERSION) == applied.digest]
+    last_used = max(heartbeats, default=applied.applied_at + MAX_START_TIME if applied.applied_at else None)
+    silence = timedelta(seconds=engine.options.heartbeat_timeout)
+    return last_used is not None and last_used > engine.now() - silence
 
 
 def differs(row: Schedule, columns: Mapping[str, Any]) -> bool:

@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from jobqueue.api.schedule_deployments import DeclaredSchedules
+from jobqueue.api.schedule_deployments import MAX_START_TIME, DeclaredSchedules
 from jobqueue.compat import task_enqueued
 from jobqueue.declared_schedules import Declaration, schedule
 from jobqueue.engine import engine_for
-from jobqueue.models import Executor, Schedule, ScheduleTick
+from jobqueue.models import Executor, Schedule, ScheduleDeployment, ScheduleTick
 from jobqueue.schedules.expressions import Cron, Every
 from tests.executor import tasks
 from tests.executor.harness import Start, gates, on_both_databases, on_postgresql
@@ -114,6 +114,20 @@ def test_old_code_changes_nothing_while_new_code_is_alive(own_schedules: list[De
     Executor.objects.filter(pk=executor.pk).update(heartbeat=now - timedelta(hours=1))
     assert old.synchronize(engine_for("default")), "a deploy went back to the old code"
     assert names() == ["old"]
+
+
+def test_old_code_waits_for_executors_of_code_that_migrate_has_applied(own_schedules: list[Declaration]) -> None:
+    engine = engine_for("default")
+    schedule("old", tasks.add, Every(hours=1), args=[1])
+    old = DeclaredSchedules.of("default")
+    assert old.synchronize(engine)
+    own_schedules.clear()
+    schedule("new", tasks.add, Every(hours=1), args=[1])
+    assert DeclaredSchedules.of("default").synchronize(engine)
+
+    assert not old.synchronize(engine)
+    ScheduleDeployment.objects.update(applied_at=engine.now() - 2 * MAX_START_TIME)
+    assert old.synchronize(engine), "the deploy was given up"
 
 
 def test_first_of_two_schedules_of_one_name_runs() -> None:
