@@ -39,6 +39,7 @@ class Engine:
     claims_class: type[Claims] = Claims
     commits_class: type[Commits] = Commits
     executors_class: type[Executors] = Executors
+    schedules_class: type[Schedules] = Schedules
 
     def __init__(self, alias: str, options: Options) -> None:
         self.alias = alias
@@ -66,7 +67,7 @@ class Engine:
         self.cancel, self.descendants, self.requeue = tasks.cancel, tasks.descendants, tasks.requeue
         self.prune, self.prune_status = tasks.prune, tasks.prune_status
 
-        self.schedules = Schedules(db, tasks)
+        self.schedules = self.schedules_class(db, tasks)
 
         self.claims = claims = self.claims_class(db, queues)
         self.claim, self.claim_one, self.lock_claim = claims.claim, claims.claim_one, claims.lock_claim

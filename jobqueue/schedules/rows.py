@@ -17,6 +17,7 @@ from jobqueue.schedules.planning import CatchUp, Overlap, Policy
 from jobqueue.serialization.ids import new_id
 
 EVERY = "@every "
+MAX_QUEUE_NAME = 128  # characters in a column
 
 
 class ScheduleRow(Protocol):
@@ -77,16 +78,17 @@ def policy_of(row: ScheduleRow) -> Policy:
 
 
 def queue_name_of(row: ScheduleRow) -> str:
-    """Return the queue of the tasks of a row, whatever else its template has."""
+    """Return the queue of the tasks of a row, also of a template that cannot be used. At most 128 characters."""
     is_object = isinstance(row.new_task, dict)
-    return str(row.new_task.get("queue_name", "default")) if is_object else "default"
+    return str(row.new_task.get("queue_name", "default"))[:MAX_QUEUE_NAME] if is_object else "default"
 
 
 def task_of(row: ScheduleRow, tick: datetime) -> NewTask:
     """Return the task of a tick, with a new id. Its options name the schedule and the tick."""
     template = msgspec.convert(row.new_task, dict[str, Any])
     new_task = msgspec.convert({**template, "id": new_id()}, NewTask)
-    options = {**msgspec.json.decode(new_task.options), "schedule": row.name, "scheduled_at": tick.isoformat()}
+    task_options = msgspec.json.decode(new_task.options, type=dict[str, Any])
+    options = {**task_options, "schedule": row.name, "scheduled_at": tick.isoformat()}
     return replace(new_task, schedule_id=row.pk, options=msgspec.json.encode(options).decode())
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from django.db import transaction
+from django.db import DataError, transaction
 
 from jobqueue.metrics import TICK_COUNTERS, ScheduleGauges, bucket
 from jobqueue.models import Schedule, ScheduleTick
@@ -360,13 +360,10 @@ def test_run_now_and_backfill_enqueue_whatever_the_state(schedules: ScheduleBenc
     [
         {"expression": "61 * * * *", "timezone": "UTC"},
         {"expression": "0 0 * * *", "timezone": "Atlantis/Poseidonis"},
-        {"new_task": {"task_type": 5}},
-        {"new_task": {}},
-        {"new_task": []},
         {"overlap": "sometimes"},
     ],
 )
-def test_schedule_that_cannot_be_used_stops_alone(schedules: ScheduleBench, columns: dict[str, Any]) -> None:
+def test_schedule_without_usable_ticks_stops_alone(schedules: ScheduleBench, columns: dict[str, Any]) -> None:
     broken, sound = schedules.add("broken"), schedules.add("sound")
     schedules.bench.engine.db.schedules.filter(pk=broken.pk).update(**columns)
     schedules.pass_ticks()
@@ -379,16 +376,76 @@ def test_schedule_that_cannot_be_used_stops_alone(schedules: ScheduleBench, colu
     assert schedules.fire() == (0, 0)
 
 
-def test_schedule_whose_values_the_database_refuses_stops_alone(schedules: ScheduleBench) -> None:
-    broken, sound = schedules.add("broken", task={"queue_name": "q" * 5000}), schedules.add("sound")
+BROKEN_TEMPLATES = [
+    {"task_type": 5},
+    {},
+    [],
+    {"task_type": "tests.noop", "options": "[]"},
+    {"task_type": "tests.noop", "queue_name": "q" * 5000},
+]
+
+
+@pytest.fixture(params=BROKEN_TEMPLATES, ids=lambda template: str(template)[:40])
+def broken(schedules: ScheduleBench, request: pytest.FixtureRequest) -> Schedule:
+    """A schedule whose task a check or the database refuses."""
+    if schedules.bench.engine.database == "sqlite" and "queue_name" in request.param:
+        pytest.skip("SQLite stores texts of any length")
+    row = schedules.add("broken")
+    schedules.bench.engine.db.schedules.filter(pk=row.pk).update(new_task=request.param)
+    return row
+
+
+def test_schedule_with_broken_task_stops_alone_and_keeps_its_ticks(schedules: ScheduleBench, broken: Schedule) -> None:
+    sound = schedules.add("sound")
+    for expected in ((1, 1), (0, 2)):  # the task of the sound schedule is still live
+        schedules.pass_ticks()
+        assert schedules.fire() == expected
+    row = schedules.row(broken)
+
+    assert (row.paused_by, bool(row.pause_reason)) == ("django-jobqueue", True)
+    assert (schedules.history(broken), schedules.history(sound)) == ([(2, PAUSED)], [(1, ""), (1, OVERLAP)])
+    template = msgspec.to_builtins(new(queue_name="cache"))
+    schedules.verbs.save("broken", {"new_task": template})
+    schedules.verbs.resume([broken.pk])
     schedules.pass_ticks()
+    assert schedules.fire() == (1, 1)
+    assert schedules.history(broken) == [(2, PAUSED), (1, "")]
+
+
+@pytest.mark.parametrize("verb", ["save", "pause", "resume", "retire", "run_now"])
+def test_schedule_with_broken_task_can_be_changed(schedules: ScheduleBench, broken: Schedule, verb: str) -> None:
+    schedules.pass_ticks()
+    template = msgspec.to_builtins(new(queue_name="cache"))
+    match verb:
+        case "save":
+            schedules.verbs.save("broken", {"new_task": template})
+        case "pause":
+            schedules.verbs.pause([broken.pk], paused_at=schedules.bench.engine.now())
+        case "run_now":
+            with pytest.raises((ValueError, DataError)):
+                schedules.verbs.run_now(broken.pk)
+            schedules.fire()
+        case _:
+            getattr(schedules.verbs, verb)([broken.pk])
+
+    assert schedules.history(broken) == [(1, PAUSED)]
+
+
+def test_schedule_whose_record_is_refused_is_taken_out(schedules: ScheduleBench) -> None:
+    """A tick that was recorded by hand is refused, as a task and as a skipped one."""
+    row = schedules.add()
+    schedules.pass_ticks()
+    tick_at = schedules.next_at(row)
+    ScheduleTick.objects.using(schedules.bench.engine.database).create(
+        schedule=row, tick_at=tick_at, last_at=tick_at, recorded_at=tick_at, reason=KEY
+    )
+
     schedules.fire()
 
-    if schedules.bench.engine.database == "sqlite":  # it stores texts of any length
-        return
-    assert schedules.history(sound) == [(1, "")]
-    assert schedules.row(broken).paused_by == "django-jobqueue"
-    assert schedules.history(broken) == []
+    assert (schedules.row(row).due_at, schedules.row(row).paused_by) == (None, "django-jobqueue")
+    assert schedules.fire() == (0, 0)
+    schedules.verbs.resume([row.pk])
+    assert schedules.next_at(row) == tick_at + MINUTE
 
 
 def test_many_due_schedules_are_enqueued_in_batches(schedules: ScheduleBench) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 from django.db.models import Expression, JSONField, QuerySet, TextField, Value
 from django.db.models.functions import Cast
 
@@ -26,6 +26,10 @@ WORKERS_KEPT = 100  # newest, per task
 RAW = ("args", "kwargs", "inner_state", "options", "metadata", "errors", "worker_ids")
 
 Rows = TypeVar("Rows", bound=QuerySet[Any])
+
+
+class LockTimeout(OperationalError):
+    """Another transaction has held a lock for too long."""
 
 
 class Database:
@@ -69,6 +73,11 @@ class Database:
         """
         with transaction.atomic(using=self.using):
             yield
+
+    @contextmanager
+    def lock_timeout(self, wait: str) -> Iterator[None]:
+        """Raise LockTimeout if a statement waits longer for a lock, where the database can. wait: "500ms"."""
+        yield
 
     def now(self) -> datetime:
         """Read the database's clock."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,13 +13,14 @@ from django.db.models import Count, Exists, Min, OuterRef, Q, Subquery
 
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable.commit import REFUSALS, is_refusal
-from jobqueue.engine.portable.database import Database, Part
+from jobqueue.engine.portable.database import Database, LockTimeout, Part
 from jobqueue.engine.portable.tasks import Tasks
+from jobqueue.exceptions import DuplicateKey, ScheduleNotFound
 from jobqueue.failpoints import failpoint
 from jobqueue.metrics import ScheduleGauges
 from jobqueue.models import TaskQuerySet
 from jobqueue.printable import printable
-from jobqueue.records import Enqueued, FiredSchedules, NewTask
+from jobqueue.records import CancelReport, Enqueued, FiredSchedules, NewTask, Status
 from jobqueue.schedule_models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick
 from jobqueue.schedules.planning import Overlap, Plan, Policy, Skipped, SkipReason, first_tick, make_plan
 from jobqueue.schedules.rows import aware, expression_of, paused_until, policy_of, stored, task_of
@@ -26,6 +28,7 @@ from jobqueue.schedules.rows import aware, expression_of, paused_until, policy_o
 logger = logging.getLogger(__name__)
 
 FIRE_BATCH = 500  # schedules in one transaction
+KEY_WAIT, NO_WAIT = "500ms", "1ms"  # for a transaction that uses the key of a task; PostgreSQL only
 RESOLUTION = timedelta(microseconds=1)  # of the database's times
 NO_PAUSE: Mapping[str, Any] = {"paused_at": None, "paused_by": "", "pause_reason": "", "resume_at": None}
 # A change of one of these moves the next tick.
@@ -68,14 +71,10 @@ class Schedules(Part):
             rows = list(self.db.with_lock(self.db.schedules.filter(due_at__lte=now).order_by("due_at"))[:limit])
             if len(rows) < limit:
                 rows += self.db.with_lock(self._can_run_waiting_tick(now))[: limit - len(rows)]
-            try:
-                with self.db.transaction():
-                    fired = self._account_for(rows, now)
-            except (DatabaseError, *REFUSALS) as error:
-                if not (stop_if_refused and is_refusal(error)):
-                    raise
-                self._stop(rows[0], error)
-                fired = FiredSchedules(count=1)
+            if rows and stop_if_refused:
+                fired = self._account_or_stop(rows[0], now)
+            else:
+                fired = self._account_for(rows, now, may_defer=True)
             if rows:
                 failpoint("schedule.before")
         if rows:
@@ -88,8 +87,14 @@ class Schedules(Part):
         can_run = ~is_due & ~is_paused_at(now) & ~is_running
         return self.db.schedules.filter(can_run, waiting_at__isnull=False).order_by("pk")
 
-    def _account_for(self, rows: Sequence[Schedule], now: datetime, *, with_jitter: bool = True) -> FiredSchedules:
-        """For locked schedules: enqueue, keep waiting, or record as skipped each tick that is due `now`."""
+    def _account_for(
+        self, rows: Sequence[Schedule], now: datetime, *, with_jitter: bool = True, may_defer: bool = False
+    ) -> FiredSchedules:
+        """
+        For locked schedules: enqueue, keep waiting, or record as skipped each tick that is due `now`.
+
+        may_defer: leave a tick for later while another session has locked the task that it cancels.
+        """
         if not rows:
             return FiredSchedules()
         running = set(self._live_tasks(rows).values_list("schedule_id", flat=True))
@@ -99,9 +104,10 @@ class Schedules(Part):
                 policy, is_running = self.policy_of(row), row.pk in running
                 plans[row] = plan_of(row, policy, aware(now), is_running=is_running, with_jitter=with_jitter)
             except (ValueError, LookupError, ArithmeticError) as error:
-                self._stop(row, error)
-        replaced = [row for row, plan in plans.items() if plan.runs and row.overlap == Overlap.CANCEL_RUNNING]
-        cancelled = self._tasks.cancel(self._live_tasks(replaced).values_list("pk", flat=True), wait=False)
+                self._stop(row, error, has_ticks=False)
+        has_cancelled, locked = self._cancel_replaced(plans)
+        if may_defer:
+            plans = {row: plan for row, plan in plans.items() if row.pk not in locked}
         runs = [(row, tick) for row, plan in plans.items() for tick in plan.runs]
         tasks = self._enqueue(runs, ScheduleTick.Trigger.SCHEDULE)
         self._tasks.counters.add_enqueued_ticks(
@@ -120,11 +126,34 @@ class Schedules(Part):
         self._record_skipped(skipped)
         self.db.schedules.bulk_update(plans, ["next_at", "due_at", "waiting_at"])
         return FiredSchedules(
-            count=len(rows),
+            count=len(rows) - (len(locked) if may_defer else 0),
             tasks=[(task, answer.enqueued_at) for task, answer in tasks if answer.created],
             skipped=sum(ticks.count for _, ticks in skipped),
-            has_cancelled=cancelled.requested > 0,
+            has_cancelled=has_cancelled,
         )
+
+    def _cancel_replaced(self, plans: Mapping[Schedule, Plan]) -> tuple[bool, set[int]]:
+        """
+        Cancel the live tasks that due ticks replace.
+
+        Return whether running ones are to be cancelled, and the schedules whose task another session has locked: an
+        executor claims or commits it, or its body runs in a transaction.
+        """
+        rows = [row for row, plan in plans.items() if plan.runs and row.overlap == Overlap.CANCEL_RUNNING]
+        live = dict(self._live_tasks(rows).values_list("pk", "schedule_id")) if rows else {}
+        report = self._tasks.cancel(live, wait=False) if live else CancelReport()
+        return report.requested > 0, {live[pk] for pk in report.busy}
+
+    def _account_or_stop(self, row: Schedule, now: datetime, *, with_jitter: bool = True) -> FiredSchedules:
+        """Account for the due ticks of a locked schedule. Stop it if the database or a check refuses its values."""
+        try:
+            with self.db.transaction():
+                return self._account_for([row], now, with_jitter=with_jitter)
+        except (DatabaseError, *REFUSALS) as error:
+            if not is_refusal(error):
+                raise
+            self._stop(row, error)
+        return FiredSchedules(count=1)
 
     def _live_tasks(self, rows: Iterable[Schedule]) -> TaskQuerySet:
         return self.db.tasks.live().filter(schedule_id__in=[row.pk for row in rows])
@@ -136,7 +165,7 @@ class Schedules(Part):
         A tick whose key another task has gets no ScheduleTick.
         """
         tasks = [task_of(row, tick) for row, tick in runs]
-        answers = self._tasks.insert(tasks)
+        answers = self._insert(tasks) if trigger == ScheduleTick.Trigger.SCHEDULE else self._tasks.insert(tasks)
         now = self.now()
         self.db.ticks.bulk_create(
             [
@@ -153,6 +182,22 @@ class Schedules(Part):
             ]
         )
         return list(zip(tasks, answers, strict=True))
+
+    def _insert(self, tasks: Sequence[NewTask], key_wait: str | None = None) -> list[Enqueued]:
+        """
+        Insert the tasks of due ticks. A key that an open transaction uses for longer than `key_wait` counts as taken.
+
+        All other schedules and the executor itself would wait for that transaction.
+        """
+        if all(task.key is None for task in tasks):
+            return self._tasks.insert(tasks)
+        try:
+            with self.db.transaction(), self.db.lock_timeout(key_wait or KEY_WAIT):
+                return self._tasks.insert(tasks)
+        except (LockTimeout, DuplicateKey):
+            if len(tasks) > 1:
+                return [answer for task in tasks for answer in self._insert([task], NO_WAIT)]
+            return [Enqueued(tasks[0].id, self.now(), Status.READY, created=False)]
 
     def _record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
         """Insert a ScheduleTick per range. A range that follows the newest one, for the same reason, extends it."""
@@ -181,17 +226,22 @@ class Schedules(Part):
         newest = self.db.schedules.filter(pk__in=schedule_ids).annotate(newest=Subquery(of_schedule)).values("newest")
         return {tick.schedule_id: tick for tick in ticks.filter(pk__in=newest)}
 
-    def _stop(self, row: Schedule, error: Exception) -> None:
-        """Pause a schedule that cannot be used, and take it out of the due ones."""
+    def _stop(self, row: Schedule, error: Exception, *, has_ticks: bool = True) -> None:
+        """
+        Pause a schedule that cannot be used. Its ticks are recorded as paused.
+
+        If it has no ticks, or was stopped before and not even that is possible, it is taken out of the due ones.
+        """
         logger.error(
             "schedule.stopped schedule=%s reason=%s", printable(row.name), printable(str(error)), exc_info=error
         )
+        is_due = has_ticks and row.paused_by != STOPPED_BY
         self.db.schedules.filter(pk=row.pk).update(
             paused_at=self.now(),
             paused_by=STOPPED_BY,
             pause_reason=str(error)[:255],
-            due_at=None,
-            next_at=None,
+            resume_at=None,
+            **({} if is_due else {"next_at": None, "due_at": None}),
         )
 
     def prune(self, limit: int = 1000) -> int:
@@ -238,9 +288,11 @@ class Schedules(Part):
         with self.db.transaction():
             created_at = self.db.now()
             new = Schedule(backend=self.db.backend, name=name, created_at=created_at, updated_at=created_at, **columns)
-            self.db.schedules.bulk_create([new], ignore_conflicts=True)
-            pk = self.db.schedules.values_list("pk", flat=True).get(name=name)
-            row, now = self._lock_and_account(pk, with_jitter=False)
+            while True:
+                self.db.schedules.bulk_create([new], ignore_conflicts=True)
+                with suppress(ScheduleNotFound):  # another session has deleted it since
+                    row, now = self._lock_and_account(name=name, with_jitter=False)
+                    break
             is_new = row.created_at == created_at
             before = [getattr(row, column) for column in TIMING_COLUMNS]
             for column, value in columns.items():
@@ -263,7 +315,7 @@ class Schedules(Part):
         """Pause schedules. Ticks that are due before are accounted for first. Locks: the rows; waits for them."""
         with self.db.transaction():
             for pk in sorted(ids):
-                self._lock_and_account(pk)
+                self._lock_and_account(pk=pk)
             self.db.schedules.filter(pk__in=ids).update(**columns, updated_at=self.now())
 
     def resume(self, ids: Collection[int]) -> None:
@@ -274,7 +326,7 @@ class Schedules(Part):
         """
         with self.db.transaction():
             for pk in sorted(ids):
-                row, now = self._lock_and_account(pk)
+                row, now = self._lock_and_account(pk=pk)
                 if row.next_at is None and row.retired_at is None:
                     set_next(row, self._first_tick(row, now), aware(row.waiting_at))
                     self.db.schedules.bulk_update([row], ["next_at", "due_at"])
@@ -283,7 +335,10 @@ class Schedules(Part):
     def retire(self, ids: Collection[int]) -> int:
         """Stop schedules that code no longer declares. Their history stays. Return how many."""
         with self.db.transaction():
-            rows = [self._lock_and_account(pk, with_jitter=False)[0] for pk in sorted(ids)]
+            rows: list[Schedule] = []
+            for pk in sorted(ids):
+                with suppress(ScheduleNotFound):
+                    rows.append(self._lock_and_account(pk=pk, with_jitter=False)[0])
             waiting = [(row, aware(row.waiting_at)) for row in rows if row.waiting_at]
             self._record_skipped([(row, Skipped(tick, tick, 1, SkipReason.OVERLAP)) for row, tick in waiting])
             now = self.now()
@@ -298,7 +353,7 @@ class Schedules(Part):
         Locks: the schedule's row; waits for it.
         """
         with self.db.transaction():
-            row, now = self._lock_and_account(pk)
+            row, now = self._lock_and_account(pk=pk, retired_at__isnull=True)
             return self._enqueue([(row, aware(now))], ScheduleTick.Trigger.MANUAL)[0][1]
 
     def backfill(self, pk: int, ticks: Sequence[datetime]) -> list[Enqueued]:
@@ -308,7 +363,7 @@ class Schedules(Part):
         Locks: the schedule's row; waits for it.
         """
         with self.db.transaction():
-            row, _ = self._lock_and_account(pk)
+            row, _ = self._lock_and_account(pk=pk, retired_at__isnull=True)
             done = self.ticks_with_task(row, ticks)
             runs = [(row, tick) for tick in ticks if tick not in done]
             return [answer for _, answer in self._enqueue(runs, ScheduleTick.Trigger.BACKFILL)]
@@ -322,16 +377,18 @@ class Schedules(Part):
         known = {*done.values_list("tick_at", flat=True), row.waiting_at}
         return {tick for tick in ticks if stored(tick) in known}
 
-    def _lock_and_account(self, pk: int, *, with_jitter: bool = True) -> tuple[Schedule, datetime]:
+    def _lock_and_account(self, *, with_jitter: bool = True, **where: Any) -> tuple[Schedule, datetime]:
         """
         Lock a schedule and account for its due ticks. Return it, and the time up to which they were due.
 
-        Without jitter, each tick is due at its moment. Raises Schedule.DoesNotExist.
+        Without jitter, each tick is due at its moment. Raises ScheduleNotFound.
         """
-        row = self.db.with_lock(self.db.schedules.filter(pk=pk), wait=True).get()
+        row = self.db.with_lock(self.db.schedules.filter(**where), wait=True).first()
+        if row is None:
+            raise ScheduleNotFound
         now = self.now()  # read after the lock, which may have been waited for
         while (due_at := row.due_at if with_jitter else row.next_at) is not None and due_at <= now:
-            self._account_for([row], now, with_jitter=with_jitter)
+            self._account_or_stop(row, now, with_jitter=with_jitter)
             row.refresh_from_db(using=self.db.using)
         return row, now
 

@@ -13,15 +13,16 @@ from weakref import WeakSet
 
 import msgspec
 from django.conf import settings
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 from django.db.models import BooleanField, F, Func, Value
 from psycopg import Connection, Cursor, IsolationLevel
 from psycopg.pq import Format
 
-from jobqueue.engine.portable.database import Database
+from jobqueue.engine.portable.database import Database, LockTimeout
 from jobqueue.models import ISOLATION_LOSSES, TaskQuerySet
 
 CHANNEL = "jobqueue"
+LOCK_TIMEOUT = "55P03"  # error code
 
 _read_committed: WeakSet[Connection] = WeakSet()  # sessions with this default isolation
 
@@ -128,6 +129,17 @@ class PostgresDatabase(Database):
             if not raw.closed:
                 with connection.wrap_database_errors:
                     raw.isolation_level = site_default
+
+    @contextmanager
+    def lock_timeout(self, wait: str) -> Iterator[None]:
+        ((before,),) = self.query("lock_timeout", wait=wait)
+        try:
+            yield
+        except OperationalError as error:
+            if getattr(error.__cause__, "sqlstate", "") == LOCK_TIMEOUT:
+                raise LockTimeout(*error.args) from error.__cause__
+            raise
+        self.query("lock_timeout", wait=before)  # for the rest of a caller's transaction
 
     def has_caller(self) -> bool:
         """Whether a caller's transaction is open. Its isolation is the caller's choice."""

@@ -64,12 +64,9 @@ class PostgresMessages(Messages):
         return count
 
     def wake(self, ids: Iterable[UUID]) -> int:
-        """As the portable verb, but raise OperationalError after waiting a second for a lock."""
-        with self.db.transaction():
-            ((before,),) = self.db.query("lock_timeout", wait=WAKE_LOCK_TIMEOUT)
-            woken = super().wake(ids)
-            self.db.query("lock_timeout", wait=before)  # for the rest of a caller's transaction
-        return woken
+        """As the portable verb, but raise LockTimeout after waiting a second for a lock."""
+        with self.db.transaction(), self.db.lock_timeout(WAKE_LOCK_TIMEOUT):
+            return super().wake(ids)
 
     def wake_locked(self, ids: Collection[UUID]) -> int:
         return len(self.db.query_prepared("wake", ids=as_array(ids))) if ids else 0
