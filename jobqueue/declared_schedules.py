@@ -157,7 +157,7 @@ class Declaration:
             try:
                 self.task.using(**{option: value})
             except Exception as error:  # noqa: BLE001 - any error of a wrong value is the problem
-                yield Problem(option, str(error).removesuffix("."))
+                yield Problem(option, str(error).removeprefix(f"{self.task.name}: ").removesuffix("."))
             else:
                 usable[option] = value
         args, kwargs = cast("tuple[Any, Any]", (self.args, self.kwargs))
