@@ -5,7 +5,8 @@ from __future__ import annotations
 import collections
 import json
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import chain, count, repeat
@@ -133,6 +134,11 @@ class IsolatedBackend:
         self._execute(CLEAR)
         for model in (Queue, Counter, CounterDelta):
             model.objects.filter(backend=self.engine.alias).delete()
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Prepare this process for the orders."""
+        yield
 
     def _execute(self, sql: str) -> None:
         with connections["default"].cursor() as cursor:

@@ -8,10 +8,11 @@ from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres.engine import PostgresEngine
 from verification.interleavings import process
 from verification.interleavings.orders import Explored, Plan
-from verification.interleavings.scenarios import ON_PORTABLE, SCENARIOS
+from verification.interleavings.schedule_scenarios import SCENARIOS  # it adds its own to those of tasks
 
 Case = tuple[str, type[Engine]]
 
+ON_PORTABLE = [name for name, scenario in SCENARIOS.items() if scenario.on_portable and scenario.clients == 2]
 CASES: list[Case] = [(name, PostgresEngine) for name in SCENARIOS] + [(name, Engine) for name in ON_PORTABLE]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jobqueue.engine.engine import Engine
-from verification.interleavings import mutants
+from verification.interleavings import mutants, schedule_mutants
 from verification.interleavings.invariants import (
     CONSUMED_TWICE,
     ENDED_FIRST,
@@ -17,6 +17,16 @@ from verification.interleavings.invariants import (
     REPORTED_ONCE,
     STALE,
     STOLEN_FROM_LIVING,
+)
+from verification.interleavings.schedule_invariants import (
+    DEPLOYED,
+    NEXT_TICK,
+    NO_OVERLAP,
+    REPLACED,
+    STOPPED,
+    TICK_LOST,
+    TICK_TWICE,
+    WRONG_RUNS,
 )
 from verification.simulation.simulated_backend import (
     ANSWER,
@@ -92,6 +102,29 @@ CAUGHT_BY_RACES = [
     MutantCase("cancel", mutants.CancelOmitsParentReport, "cancel-x-child-suspends", REPORTED_ONCE),
     MutantCase("prune", mutants.PrunesWithoutLocking, "prune-x-requeue", ENDED_FIRST),
     MutantCase("prune", mutants.PrunesWithoutLocking, "send-x-end-and-prune", RAISED),
+    MutantCase("fire", schedule_mutants.FiresWithoutLocking, "fire-x-fire-that-skips", TICK_TWICE),
+    MutantCase("fire", schedule_mutants.PlansFromUnlockedRows, "fire-x-edit", STOPPED),
+    MutantCase("fire", schedule_mutants.PlansFromUnlockedRows, "fire-x-fire-that-skips", TICK_TWICE),
+    MutantCase("fire", schedule_mutants.AdvancesInSecondTransaction, "fire-x-crash-after-commit", STOPPED),
+    MutantCase("fire", schedule_mutants.UsesProcessClock, "fire-x-fire", TICK_LOST),
+    MutantCase("fire", schedule_mutants.ReadsRunningTasksBeforeLocking, "fire-x-time-passes-and-fire", NO_OVERLAP),
+    MutantCase("fire", schedule_mutants.IgnoresRefusedKeys, "fire-x-enqueue-of-its-key", TICK_LOST),
+    MutantCase("fire", schedule_mutants.RecordsTaskAndSkip, "fire-x-crash-before-commit", STOPPED),
+    MutantCase("fire", schedule_mutants.RecordsTaskAndSkip, "fire-x-fire-after-skips", TICK_TWICE),
+    MutantCase("fire", schedule_mutants.ForgetsLockedTasks, "fire-x-claim-of-the-running-task", REPLACED),
+    MutantCase("edit", schedule_mutants.EditIgnoresDueTicks, "fire-x-edit", TICK_LOST),
+    MutantCase("edit", schedule_mutants.EditIgnoresJitter, "fire-x-edit-with-jitter", TICK_LOST),
+    MutantCase("edit", schedule_mutants.EditReadsClockBeforeLocking, "fire-x-edit-while-time-passes", TICK_TWICE),
+    MutantCase("edit", schedule_mutants.SaveExpectsItsRow, "edit-x-delete", "A raised DoesNotExist"),
+    MutantCase("pause", schedule_mutants.PauseIgnoresDueTicks, "fire-x-pause", WRONG_RUNS),
+    MutantCase("run now", schedule_mutants.RunNowIgnoresDueTicks, "fire-x-run-now", WRONG_RUNS),
+    MutantCase("retire", schedule_mutants.RetireIgnoresDueTicks, "fire-x-retire", TICK_LOST),
+    MutantCase("retire", schedule_mutants.RetireForgetsWaitingTick, "fire-x-retire-of-a-waiting-tick", TICK_LOST),
+    MutantCase("retire", schedule_mutants.RetireLeavesDueAt, "fire-x-retire", NEXT_TICK),
+    MutantCase("backfill", schedule_mutants.RepeatsBackfill, "fire-x-backfill", TICK_TWICE),
+    MutantCase("backfill", schedule_mutants.BackfillReadsBeforeLocking, "backfill-x-backfill", RAISED),
+    MutantCase("prune ticks", schedule_mutants.PrunesNewestRecords, "fire-x-prune", TICK_LOST),
+    MutantCase("deploy", schedule_mutants.DeploysWithoutLocking, "old-code-x-new-code", DEPLOYED),
 ]
 CAUGHT_BY_SIMULATION = [
     MutantCase("claim", mutants.ReusesClaimNumber, SIMULATION, COUNTED),

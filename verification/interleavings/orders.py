@@ -15,7 +15,7 @@ from itertools import chain, count, islice
 from random import Random
 from statistics import mean, stdev
 
-from verification.interleavings.stepper import AUTOCOMMIT, LOCKED, Choose, Client, Order
+from verification.interleavings.stepper import AUTOCOMMIT, CLOCK, LOCKED, TIME_PASSES, Choose, Client, Order
 
 SAMPLES = 12  # of each scenario with too many orders, in an ordinary test run
 MANY_SAMPLES = 2_000
@@ -30,6 +30,14 @@ READ_ONLY = {
     "read_messages",
     "count_unread",
     "descendants",
+}
+
+# By their first match.
+TABLES_OF_SCHEDULES = {
+    "deployment": [" scheduledeployment"],
+    "tick": ["INSERT INTO scheduletick", "UPDATE scheduletick", "DELETE FROM scheduletick", " OF scheduletick"],
+    "deletion of a schedule": ["DELETE FROM schedule "],
+    "schedule": ["INSERT INTO schedule ", "UPDATE schedule ", "UPDATE OF schedule"],
 }
 
 RunOne = Callable[[Choose], Order]
@@ -78,7 +86,7 @@ def explore(run: RunOne, clients: int, plan: Plan) -> Explored:
         explored.is_whole = explored.failure is None and explored.count < plan.max_kinds
     if explored.failure is None and not explored.is_whole:
         probes = [run(serially(range(clients))), run(serially(range(clients)[::-1]))]
-        probes += [run(Random(f"{plan.seed}-probe-{number}").choice) for number in range(PROBES)]
+        probes += [run(Random(f"{plan.seed}-probe-{number}").choice) for number in range(min(PROBES, plan.samples))]
         lengths = [max(lengths) for lengths in zip(*(order.lengths(clients) for order in probes), strict=True)]
         until_failure(chain(probes, islice(sampled(run, lengths, plan.seed), plan.samples)), explored)
     return explored
@@ -198,9 +206,9 @@ def commute(one: str, other: str) -> bool:
     Return whether two steps of different connections lead to the same state in both sequences.
 
     Other transactions do not see the writes of an open transaction, and wait for it only to write or lock the same
-    rows. Messages, tasks and executors are separate tables. After a transaction has locked a task, no other
-    transaction writes or locks it. Only a new task can conflict with it, through its key. Inserting a message takes a
-    share lock, which conflicts with FOR UPDATE only.
+    rows. Messages, tasks, executors and the tables of schedules are separate. After a transaction has locked a task,
+    no other transaction writes or locks it. Only a new task can conflict with it, through its key. Inserting a message
+    or a tick takes a share lock of its task or schedule, which conflicts with FOR UPDATE only.
     """
     return frozenset({kind_of(one), kind_of(other)}) not in CLASHES and "end" not in (kind_of(one), kind_of(other))
 
@@ -220,6 +228,14 @@ CLASHES = {
         ("deletion", "new task"),
         ("new task", "new task"),
         ("new task", "own task"),
+        ("schedule", "schedule"),
+        ("schedule", "deletion of a schedule"),
+        ("deletion of a schedule", "deletion of a schedule"),
+        ("tick", "deletion of a schedule"),
+        ("tick", "tick"),
+        ("deployment", "deployment"),
+        (CLOCK, TIME_PASSES),
+        (TIME_PASSES, TIME_PASSES),
     ]
 }
 
@@ -232,6 +248,11 @@ def kind_of(words: str) -> str:
         return "read"
     if name in ("COMMIT", "ROLLBACK", "go on") or words.startswith(AUTOCOMMIT):
         return "end"
+    if name in (CLOCK, TIME_PASSES):
+        return name
+    for kind, words_of_kind in TABLES_OF_SCHEDULES.items():
+        if any(part in name for part in words_of_kind):
+            return kind
     if name == "send" or name.startswith("INSERT INTO inboxmessage"):
         return "send"
     if name in ("consume_messages", "delete_messages") or name.startswith(

@@ -14,12 +14,15 @@ from django.db import connections
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres import messages
 from verification.interleavings.backend import IsolatedBackend
-from verification.interleavings.invariants import Snapshot, problems, run_to_end
 from verification.interleavings.orders import Explored, Plan, RunOne, estimate, explore
-from verification.interleavings.scenarios import SCENARIOS
+from verification.interleavings.schedule_scenarios import SCENARIOS
 from verification.interleavings.stepper import Choose, Order, Stepper
 
 VACUUM_EVERY = 300  # orders: dead rows slow down the later ones
+VACUUM = """
+    VACUUM (TRUNCATE FALSE)
+    jobqueue_inboxmessage, jobqueue_task, jobqueue_executor, jobqueue_schedule, jobqueue_scheduletick
+"""
 
 
 @cache
@@ -30,7 +33,7 @@ def stepper() -> Stepper:
 def run(name: str, kind: type[Engine], plan: Plan) -> Explored:
     """Run a scenario's orders on an engine until one fails or the plan is complete."""
     began = time.monotonic()
-    with isolated_backend(kind) as backend:
+    with isolated_backend(name, kind) as backend:
         explored = run_in(backend, name, plan)
     explored.seconds = time.monotonic() - began
     return explored
@@ -38,16 +41,16 @@ def run(name: str, kind: type[Engine], plan: Plan) -> Explored:
 
 def estimate_kinds(name: str, kind: type[Engine], descents: int) -> tuple[float, float]:
     """Estimate how many kinds of order a scenario has. Return the estimate and its standard error."""
-    with isolated_backend(kind) as backend:
+    with isolated_backend(name, kind) as backend:
         return estimate(orders_of(backend, name, set()), descents, seed=1)
 
 
 @contextmanager
-def isolated_backend(kind: type[Engine]) -> Iterator[IsolatedBackend]:
-    """Yield an IsolatedBackend and delete its rows at the end."""
-    backend = IsolatedBackend(kind)
+def isolated_backend(name: str, kind: type[Engine]) -> Iterator[IsolatedBackend]:
+    """Yield the backend of a scenario, and delete its rows at the end."""
+    backend = SCENARIOS[name].rules.backend(kind)
     # Orders may be slow. Other tests cover the timeout.
-    with patch.object(messages, "WAKE_LOCK_TIMEOUT", "60s"):
+    with patch.object(messages, "WAKE_LOCK_TIMEOUT", "60s"), backend.installed():
         try:
             yield backend
         finally:
@@ -63,7 +66,7 @@ def run_in(backend: IsolatedBackend, name: str, plan: Plan) -> Explored:
 
 def orders_of(backend: IsolatedBackend, name: str, ends: set[object]) -> RunOne:
     """Return the function that runs and checks one order of a scenario. It adds each new final state to `ends`."""
-    scripts = SCENARIOS[name].set_up(backend)
+    rules, scripts = SCENARIOS[name].rules, SCENARIOS[name].set_up(backend)
     backend.save()
     numbers = count(1)
 
@@ -73,11 +76,11 @@ def orders_of(backend: IsolatedBackend, name: str, ends: set[object]) -> RunOne:
         backend.restore()
         order = stepper().run(scripts, choose)
         if not order.problems:
-            snapshot = Snapshot(backend)
-            order.problems += problems(snapshot)
+            snapshot = rules.snapshot(backend)
+            order.problems += rules.problems(snapshot)
             if not order.problems and (shape := snapshot.shape()) not in ends:
                 ends.add(shape)
-                order.problems += run_to_end(backend)
+                order.problems += rules.run_to_end(backend)
         return order
 
     return run_one
@@ -85,4 +88,4 @@ def orders_of(backend: IsolatedBackend, name: str, ends: set[object]) -> RunOne:
 
 def vacuum() -> None:
     with connections["default"].cursor() as cursor:
-        cursor.execute("VACUUM (TRUNCATE FALSE) jobqueue_inboxmessage, jobqueue_task, jobqueue_executor")
+        cursor.execute(VACUUM)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from verification.interleavings import invariants
 from verification.interleavings.backend import (
     Decide,
     IsolatedBackend,
@@ -25,6 +26,19 @@ SetUp = Callable[..., Sequence[Script]]
 
 
 @dataclass(frozen=True)
+class Rules:
+    """The rows that races of one kind have, and what must hold after each order, and after all tasks have ended."""
+
+    backend: type[IsolatedBackend]
+    snapshot: Callable[..., invariants.Snapshot]
+    problems: Callable[..., Iterator[str]]
+    run_to_end: Callable[..., Iterator[str]]
+
+
+RULES_OF_TASKS = Rules(IsolatedBackend, invariants.Snapshot, invariants.problems, invariants.run_to_end)
+
+
+@dataclass(frozen=True)
 class Scenario:
     """A race. set_up creates the rows and returns the scripts of the clients."""
 
@@ -32,13 +46,19 @@ class Scenario:
     set_up: SetUp
     clients: int
     on_portable: bool
+    rules: Rules
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
 def race(
-    name: str, *arguments: Any, clients: int = 2, on_portable: bool = True, **options: Any
+    name: str,
+    *arguments: Any,
+    clients: int = 2,
+    on_portable: bool = True,
+    rules: Rules = RULES_OF_TASKS,
+    **options: Any,
 ) -> Callable[[SetUp], SetUp]:
     """
     Register a race: a function called with these arguments.
@@ -48,7 +68,9 @@ def race(
     """
 
     def register(function: SetUp) -> SetUp:
-        SCENARIOS[name] = Scenario(name, lambda backend: function(backend, *arguments, **options), clients, on_portable)
+        SCENARIOS[name] = Scenario(
+            name, lambda backend: function(backend, *arguments, **options), clients, on_portable, rules
+        )
         return function
 
     return register
@@ -512,6 +534,3 @@ def repeating_beside_a_poll(backend: IsolatedBackend) -> Sequence[Script]:
         lambda: backend.send(task, "m", dedupe_key="k"),
         lambda: backend.poll("task", decide=suspend),
     ]
-
-
-ON_PORTABLE = [scenario.name for scenario in SCENARIOS.values() if scenario.on_portable and scenario.clients == 2]

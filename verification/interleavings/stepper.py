@@ -34,6 +34,8 @@ BLOCKED_SESSIONS = "SELECT pid FROM unnest(%s::int[]) AS pid WHERE pg_blocking_p
 AUTOCOMMIT = "alone: "  # before a statement that is a transaction of its own
 LOCKED = "locked: "  # before a statement of a transaction that has locked its tasks
 
+CLOCK, TIME_PASSES = "clock", "time passes"  # steps of a race whose clock moves
+
 Script = Callable[[], object]
 Choose = Callable[[Sequence["Client"]], "Client"]
 
@@ -153,6 +155,12 @@ def rest(state: ClientState) -> None:
     """Stop the calling client until others have run. Do nothing outside of a client."""
     if _here.client is not None:
         _here.client.stop("go on", state)
+
+
+def step(words: str) -> None:
+    """Stop the calling client before a step that is no statement. Do nothing outside of a client."""
+    if _here.client is not None:
+        _here.client.stop(words)
 
 
 @cache
