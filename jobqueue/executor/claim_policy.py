@@ -19,7 +19,7 @@ CLAIM_AGAIN_SECONDS = 0.01  # after a notification, which may stand for others t
 QUEUES_SECONDS = 0.85  # how long to remember which queues are in use, and which have a limit; each idle poll reads them
 QUEUES_GAP_SECONDS = 0.005  # the same after wake(); less than CLAIM_AGAIN_SECONDS
 LOCKED_QUEUE_SECONDS = 0.05  # another executor claims from a queue with a limit; that takes a moment
-PROBE = 10  # tasks to ask for when a pool's last claim found none: a claim for many costs more in several queues
+PROBE = 10  # tasks to ask for when a pool's last claim found too few: a claim for many costs more in several queues
 AT_ONCE, NEVER = float("-inf"), float("inf")
 
 
@@ -47,9 +47,8 @@ class ClaimPolicy:
         self._nothing = ClaimRequest(executor_id=executor_id, queues=(), limit=0)
         self._notified_at, self._poked_at = time.monotonic(), AT_ONCE
         self._notified: dict[str, float] = {}  # when each queue was last named in a notification
-        self._claimed_at = dict.fromkeys(pools, AT_ONCE)  # when the last claim for a pool began
-        self._has_more = dict.fromkeys(pools, False)  # whether it got all that it asked for
-        self._has_found = dict.fromkeys(pools, False)  # whether it got anything
+        # When the last claim for a pool began; AT_ONCE if it got all that it asked for, and there may be more.
+        self._claimed_at = dict.fromkeys(pools, AT_ONCE)
         self._next_poll_at = AT_ONCE
         self._queues: list[str] = []
         self._queues_read_at = self._limits_read_at = AT_ONCE
@@ -74,7 +73,7 @@ class ClaimPolicy:
         return not any(self._is_due(name) for name in self._pools)
 
     def _is_due(self, name: PoolName) -> bool:
-        return self._has_more[name] or self._notified_at >= self._claimed_at[name]
+        return self._notified_at >= self._claimed_at[name]
 
     # --- when
 
@@ -106,8 +105,10 @@ class ClaimPolicy:
         return self._within_queue_limits(replace(self._nothing, queues=self.queues(), limit=limit, pool_limits=limits))
 
     def _pool_limits(self, budget: int) -> dict[PoolName, int]:
-        wanted = {name: pool.capacity() for name, pool in self._pools.items()}
-        return {name: min(budget, count if self._has_found[name] else PROBE, count) for name, count in wanted.items()}
+        return {
+            name: min(budget, pool.capacity(), PROBE if self._claimed_at[name] > AT_ONCE else budget)
+            for name, pool in self._pools.items()
+        }
 
     def queues(self) -> Sequence[str]:
         """Return the queues to claim from."""
@@ -168,8 +169,7 @@ class ClaimPolicy:
         is_full = claims.is_truncated or len(claims) >= request.limit
         for name, limit in request.pool_limits.items():
             if limit > 0:
-                self._claimed_at[name], self._has_found[name] = began_at, of_pool[name] > 0
-                self._has_more[name] = is_full or of_pool[name] >= limit
+                self._claimed_at[name] = AT_ONCE if is_full or of_pool[name] >= limit else began_at
         interval = self._settings.poll_interval or self._engine.options.poll_interval
         seconds = LOCKED_QUEUE_SECONDS if claims.locked_queues else interval * random.uniform(0.9, 1.1)
         self._next_poll_at = time.monotonic() + seconds
@@ -189,8 +189,8 @@ class ClaimPolicy:
         """
         if not self._freed:
             return set()
-        if request.limit == 0 and not all(self._has_more.values()):
-            self._has_more = dict.fromkeys(self._pools, True)  # the next turn of the loop claims
+        if request.limit == 0 and max(self._claimed_at.values()) > AT_ONCE:
+            self._claimed_at = dict.fromkeys(self._pools, AT_ONCE)  # the next turn of the loop claims
             return set()
         free = {queue for queue, count in self._freed.items() if not _is_filled(queue, count, request, claims)}
         self._freed.clear()
