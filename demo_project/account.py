@@ -12,27 +12,27 @@ from django.core.files.storage import default_storage
 from django.db import connection
 from django.db.models import Count, Q, QuerySet
 from django.template.defaultfilters import pluralize
-from django.utils import timezone
 
 from demo_project.photos import files, gallery, imaging
 from demo_project.photos.actors import Fibonacci
 from demo_project.photos.fibonacci import leaves
 from demo_project.photos.models import Album, ContactSheet, Photo
 from demo_project.tables import seconds, table
-from jobqueue.models import Task
+from jobqueue.inspect.schedules import describe, recent_runs
+from jobqueue.models import Schedule, Task
 
 Status = Task.Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The tasks and photos of one run of the demo: everything created after its start."""
+    """The tasks and photos of one run of the demo: everything created after its start, without tasks of schedules."""
 
     began: datetime
 
     @property
     def tasks(self) -> QuerySet[Task]:
-        return Task.objects.filter(enqueued_at__gte=self.began)
+        return Task.objects.filter(enqueued_at__gte=self.began, schedule=None)
 
     @property
     def photos(self) -> QuerySet[Photo]:
@@ -51,10 +51,9 @@ class Run:
         return self.undecided.filter(photos__thumbnail__gt="").distinct()
 
     def waiting(self) -> QuerySet[Task]:
-        """Return the tasks to wait for: not tonight's report, and no album without a photo to show."""
-        tonight = Q(status=Status.SCHEDULED, wake_at__gt=timezone.now() + gallery.SOON)
+        """Return the tasks to wait for: no album without a photo to show."""
         hopeless = Q(pk__in=self.undecided.exclude(photos__thumbnail__gt="").values("task_id"))
-        return self.tasks.filter(finished_at=None).exclude(tonight | hopeless)
+        return self.tasks.filter(finished_at=None).exclude(hopeless)
 
     def unfinished(self) -> dict[str, int]:
         """Count the tasks of waiting() by the label of their status."""
@@ -85,12 +84,29 @@ def report_lines(run: Run) -> Iterator[str]:
     yield f"Throughput:  {throughput(tasks)}"
     yield f"Albums:      {albums_in_words(run)}"
     yield from (f"Fibonacci:   {line}" for line in trees_in_words(tasks))
+    yield ""
+    yield from table(("schedule", "when", "next run", "last run"), schedules())
     failed = [task for task in tasks if task.status == Status.FAILED]
     if failed:
         names = {str(photo.pk): photo.name for photo in run.photos}
         rows = [(names.get(argument(task), "-"), short(task.task_type), gallery.reason(task)) for task in failed]
         yield ""
         yield from table(("failed", "task", "reason"), sorted(rows))
+
+
+def schedules() -> list[tuple[str, ...]]:
+    rows = list(Schedule.objects.active().order_by("name"))
+    runs = recent_runs(rows, 1)
+    return [
+        (
+            row.name,
+            describe(row),
+            f"{row.next_at:%Y-%m-%d %H:%M:%S}" if row.next_at else "-",
+            ", ".join(Status(run.status).label.lower() if run.task else run.status.lower() for run in runs[row.pk])
+            or "-",
+        )
+        for row in rows
+    ]
 
 
 def albums_in_words(run: Run) -> str:

@@ -26,6 +26,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "jobqueue",
+    "demo_project",
     "demo_project.photos",
 ]
 MIDDLEWARE = [

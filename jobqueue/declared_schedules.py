@@ -157,7 +157,7 @@ class Declaration:
             try:
                 self.task.using(**{option: value})
             except Exception as error:  # noqa: BLE001 - any error of a wrong value is the problem
-                yield Problem(option, str(error).removesuffix("."))
+                yield Problem(option, str(error).removeprefix(f"{self.task.name}: ").removesuffix("."))
             else:
                 usable[option] = value
         args, kwargs = cast("tuple[Any, Any]", (self.args, self.kwargs))
@@ -263,11 +263,10 @@ def _location_of(task: FunctionTask[..., Any]) -> str:
     if not isinstance(task, ActorTask):
         code = inspect.unwrap(task.func).__code__
         return _relative(f"{code.co_filename}:{code.co_firstlineno}")
-    file = sys.modules[task.actor.__module__].__file__
     try:
-        return _relative(f"{file}:{inspect.getsourcelines(task.actor)[1]}")
-    except OSError:  # installed without its source
-        return _relative(f"{file}")
+        return _relative(f"{inspect.getfile(task.actor)}:{inspect.getsourcelines(task.actor)[1]}")
+    except (OSError, TypeError):  # without its source: in a shell, or installed without it
+        return task.actor.__module__
 
 
 def _relative(location: str) -> str:

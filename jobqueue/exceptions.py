@@ -27,6 +27,10 @@ class ScheduleNotFound(JobQueueError, LookupError):
     """There is no such schedule."""
 
 
+class ScheduleChanged(JobQueueError):
+    """The schedule was changed after the caller read it."""
+
+
 class TaskFinished(JobQueueError):
     """The task has ended and takes no messages."""
 

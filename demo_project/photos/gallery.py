@@ -18,7 +18,7 @@ from demo_project.photos.models import Album, Photo, Report
 from jobqueue.models import Executor, Task
 
 Status = Task.Status
-# Tonight's report waits, too, but the page does not count it as busy.
+# A task that is due later waits, too, but the page does not count it as busy.
 SOON = timedelta(minutes=1)
 HEARTBEAT_SECONDS = 30
 THUMBNAIL, FACTS, WEBHOOK = tasks.make_thumbnail.task_type, tasks.extract_facts.task_type, tasks.notify.task_type
@@ -185,7 +185,8 @@ def swatches(colours: Sequence[dict[str, Any]]) -> list[Swatch]:
 def summary() -> Summary:
     now = timezone.now()
     soon = Q(status=Status.SCHEDULED, wake_at__lte=now + SOON)
-    counted = Task.objects.aggregate(
+    # Tasks of schedules are no work of visitors, and there is always another one.
+    counted = Task.objects.filter(schedule=None).aggregate(
         waiting=Count("pk", filter=Q(status=Status.READY) | soon),
         running=Count("pk", filter=Q(status=Status.RUNNING)),
         later=Count("pk", filter=Q(status=Status.SCHEDULED) & ~soon),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import asdict
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -17,6 +17,7 @@ from demo_project.photos.models import Album, Photo, Report, thumbnail_path
 from jobqueue import Backoff, GiveUp, Retry, task
 
 FOLLOWERS = 24
+PROBE_SECONDS = 10
 IMPATIENT = Backoff(base=1.0, cap=10.0)
 
 
@@ -81,16 +82,29 @@ async def tell_followers(album_id: str) -> dict[str, Any]:
     return {"notified": notified, "seconds": round(time.monotonic() - began, 2)}
 
 
-@task(queue_name="reports", atomic=True, allow_http=True)
-def nightly_report(day: str) -> dict[str, Any]:
-    figures = Photo.objects.filter(uploaded_at__date=date.fromisoformat(day)).aggregate(
+@task(queue_name="reports", atomic=True, allow_http=True, takes_context=True)
+def nightly_report(context: Any, day: str | None = None) -> dict[str, Any]:
+    """Report on a day. Its schedule passes none: the report is about the day before the tick, whenever it runs."""
+    chosen = date.fromisoformat(day) if day else timezone.localdate(context.scheduled_at) - timedelta(days=1)
+    figures = Photo.objects.filter(uploaded_at__date=chosen).aggregate(
         photos=Count("pk"),
         with_thumbnail=Count("pk", filter=~Q(thumbnail="")),
         with_problem=Count("pk", filter=~Q(problem="")),
         megabytes=Sum("size", default=0) / 1_000_000,
     )
-    Report.objects.update_or_create(day=day, defaults={"figures": figures})
+    Report.objects.update_or_create(day=chosen, defaults={"figures": figures})
     return figures
+
+
+@task(queue_name="reports", max_attempts=1, takes_context=True)
+async def probe_archive(context: Any) -> dict[str, Any]:
+    """Ask the archive whether it is up. Some answers are slow, so that the next tick is skipped, and some fail."""
+    number = int(context.scheduled_at.timestamp()) // PROBE_SECONDS
+    if number % 11 == 0:
+        raise ConnectionError("The archive did not answer.")
+    wait = PROBE_SECONDS + 2 if number % 5 == 0 else number % 3 / 2
+    await asyncio.sleep(wait)
+    return {"waited_seconds": wait}
 
 
 @task(max_attempts=3, backoff=Backoff(base=0.5, cap=2.0))

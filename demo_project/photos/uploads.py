@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, time, timedelta
 from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
 from django.core.files.uploadedfile import UploadedFile
 from django.db import transaction
-from django.utils import timezone
 
 from demo_project.photos import actors, tasks
 from demo_project.photos.models import Album, Photo
@@ -44,11 +42,3 @@ def enqueue_work(album: Album, photos: Sequence[Photo]) -> None:
     for photo, result in zip(photos, results, strict=True):
         photo.notify_task_id = UUID(result.id)
     album.followers_task_id = UUID(tasks.tell_followers.enqueue(str(album.pk)).id)
-    plan_tonights_report()
-
-
-def plan_tonights_report() -> None:
-    """Enqueue today's report for two o'clock tonight. The key prevents a second one."""
-    today = timezone.localdate()
-    tonight = timezone.make_aware(datetime.combine(today + timedelta(days=1), time(2)))
-    tasks.nightly_report.using(run_after=tonight, key=f"report of {today}").enqueue(today.isoformat())

@@ -20,7 +20,8 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue.admin.base import PauseFields, permission
 from jobqueue.admin.filters import BackendFilter, Choices, ColumnFilter
-from jobqueue.admin.schedule_page import SchedulePage, pause_with, resume, run
+from jobqueue.admin.schedule_editor import ScheduleEditor
+from jobqueue.admin.schedule_page import pause_with, resume, run
 from jobqueue.inspect.formatting import describe_schedule_pause, short_type
 from jobqueue.inspect.schedules import describe, recent_runs
 from jobqueue.models import Schedule
@@ -83,7 +84,7 @@ class ScheduleChangeList(ChangeList):
             row.runs = runs[row.pk]
 
 
-class ScheduleAdmin(SchedulePage):
+class ScheduleAdmin(ScheduleEditor):
     """`now` and `runs` are attributes that the queries of the list add to a schedule."""
 
     list_display = ("title", "words", "next_run", "last_run", "last_runs")

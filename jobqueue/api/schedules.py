@@ -13,7 +13,7 @@ from jobqueue.api.queues import pause_columns
 from jobqueue.declared_schedules import Declaration
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
-from jobqueue.exceptions import DuplicateKey, ScheduleNotFound
+from jobqueue.exceptions import DuplicateKey, ScheduleChanged, ScheduleNotFound
 from jobqueue.records import Enqueued, Status
 from jobqueue.schedule_models import Schedule
 from jobqueue.schedules.expressions import ticks_after
@@ -114,15 +114,19 @@ def create(declaration: Declaration) -> Schedule:
     return row
 
 
-def change(declaration: Declaration) -> Schedule:
+def change(declaration: Declaration, *, unchanged_since: datetime | None = None) -> Schedule:
     """
     Change a schedule that people created. A change of its times moves the next tick.
 
-    Raises ValueError with all problems of the declaration, or if code declares the schedule; ScheduleNotFound.
+    unchanged_since: the `updated_at` of the row that the caller has read; None replaces any row. Raises ValueError with
+    all problems of the declaration, or if code declares the schedule; ScheduleChanged; ScheduleNotFound.
     """
     engine, columns = _checked(declaration)
     with engine.transaction():
-        _refuse_declared(_find(engine, declaration.name, lock=True))
+        row = _find(engine, declaration.name, lock=True)
+        _refuse_declared(row)
+        if unchanged_since not in (None, row.updated_at):
+            raise ScheduleChanged
         return engine.schedules.save(declaration.name, columns)[0]
 
 

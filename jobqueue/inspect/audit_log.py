@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 SHOWN = 100  # entries of a row
 
 
-def write(request: HttpRequest, rows: Iterable[Model], message: str) -> None:
-    """Log one change of each row by the current user."""
-    _write(request, ((type(row), row.pk, str(row), message) for row in rows))
+def write(request: HttpRequest, rows: Iterable[Model], message: str, *, is_new: bool = False) -> None:
+    """Log one change of each row by the current user, or that the user created it."""
+    _write(request, ((type(row), row.pk, str(row), message) for row in rows), is_new=is_new)
 
 
-def _write(request: HttpRequest, entries: Iterable[tuple[type[Model], object | None, str, str]]) -> None:
+def _write(
+    request: HttpRequest, entries: Iterable[tuple[type[Model], object | None, str, str]], *, is_new: bool = False
+) -> None:
     """Log changes: model, primary key or None for many rows, title, message. The database's clock dates them."""
-    from django.contrib.admin.models import CHANGE, LogEntry
+    from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
     from django.contrib.contenttypes.models import ContentType
 
     # LogEntry.objects.log_actions() has other arguments in each version of Django, and needs the rows.
@@ -40,7 +42,7 @@ def _write(request: HttpRequest, entries: Iterable[tuple[type[Model], object | N
             content_type=ContentType.objects.get_for_model(model),
             object_id=None if pk is None else str(pk),
             object_repr=title[:200],
-            action_flag=CHANGE,
+            action_flag=ADDITION if is_new else CHANGE,
             change_message=message,
         )
         for model, pk, title, message in entries

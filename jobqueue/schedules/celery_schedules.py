@@ -63,12 +63,10 @@ def _field_text(crontab: Any, name: str, cronsim_name: str, size: int) -> str:
     values = getattr(crontab, name)
     if len(values) == size:
         return "*"
-    written = str(getattr(crontab, f"_orig_{name}", "")).replace(" ", "").lower()
+    written = str(getattr(crontab, f"_orig_{name}", ""))
     fields = [written if each == name else "*" for each, *_ in FIELDS]
     try:
         read = getattr(CronSim(" ".join(fields), EPOCH), cronsim_name)
     except CronSimError:
         read = set()
-    if name == "day_of_week":
-        read = {0 if each == 7 else each for each in read}
     return written if read == values else ",".join(map(str, sorted(values)))

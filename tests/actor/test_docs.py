@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import re
+import unittest
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from jobqueue.api.schedules import create
+from jobqueue.checks import check_schedules
+from jobqueue.declared_schedules import Declaration, declarations
+from jobqueue.schedules.expressions import Every
+from tests.tasks import add
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to.md"
 
@@ -25,3 +34,37 @@ def test_how_to_examples_are_collected() -> None:
     found: dict[str, Any] = globals()
     assert "test_ends_without_a_decision_after_three_days" in dir(found["AlbumTests"])
     assert "test_reminds_after_a_day" in dir(found["PaymentTests"])
+
+
+def run_example(heading: str, blocks: int) -> dict[str, Any]:
+    namespace: dict[str, Any] = {"__name__": "shop.tasks"}
+    exec(compile(example(heading, blocks), HOW_TO, "exec"), namespace)
+    return namespace
+
+
+@pytest.mark.usefixtures("own_schedules")
+def test_how_to_schedules_are_declared_without_a_mistake() -> None:
+    run_example("Run a task periodically", 5)
+
+    assert check_schedules() == []
+    names = {declaration.name for declaration in declarations()}
+    assert {"shop.tasks.morning_report", "shop.tasks.Cleanup", "warm-home", "first-monday", "advent"} <= names
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("own_schedules")
+def test_how_to_pauses_resumes_and_runs_a_schedule() -> None:
+    create(Declaration("warm-home", add, Every(minutes=5), "", args=[1]))
+    before, after = example("Run a task periodically", 5), example("Run a task periodically", 6)
+
+    exec(compile(f"from datetime import timedelta\n{after.removeprefix(before)}", HOW_TO, "exec"), {})
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("own_schedules")
+def test_how_to_tests_of_schedules_pass() -> None:
+    case = run_example("Test schedules", 1)["InvoiceTests"]
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
+
+    assert (result.testsRun, result.errors, result.failures) == (2, [], [])

@@ -125,5 +125,7 @@ def test_demo_runs_to_its_end_with_real_processes(process_environment, tmp_path)
     assert "2 photos are done, 1 bad one failed with a reason, and so did the task that always fails" in demo.stdout
     assert "1 published; 2 photos on 1 contact sheet\n" in demo.stdout
     assert "fib(10) = 55, by 109 actors" in demo.stdout
+    assert "nightly-report  At 02:00, UTC " in demo.stdout
+    assert "probe-archive   Every 10 seconds " in demo.stdout
     assert Photo.objects.exclude(thumbnail="").count() == 2
     assert Album.objects.get().state == Album.State.PUBLISHED

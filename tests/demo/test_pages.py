@@ -33,7 +33,7 @@ def test_upload_saves_photos_and_enqueues_their_work(client):
     assert answer.status_code == 200
     assert "2 photos received." in answer.content.decode()
     queued = sorted(task.task_type.rpartition(".")[2] for task in Task.objects.all())
-    assert queued == ["Album", "nightly_report", "notify", "notify", "tell_followers"]
+    assert queued == ["Album", "notify", "notify", "tell_followers"]
     album = Album.objects.get()
     photos = [str(photo.pk) for photo in album.photos.order_by("name")]
     assert Task.objects.get(pk=str(album.task_id)).args == [str(album.pk), photos]
@@ -42,8 +42,8 @@ def test_upload_saves_photos_and_enqueues_their_work(client):
 
 @pytest.mark.parametrize(
     ("owner", "step"),
-    [(Photo.objects, "bulk_create"), (actors.Album, "enqueue"), (uploads, "plan_tonights_report")],
-    ids=["photos", "actor", "tasks"],
+    [(Photo.objects, "bulk_create"), (actors.Album, "enqueue"), (Album, "save")],
+    ids=["photos", "actor", "album"],
 )
 def test_failed_upload_leaves_no_row_and_no_file(monkeypatch, owner, step):
     def fail(*args, **kwargs):
@@ -58,13 +58,6 @@ def test_failed_upload_leaves_no_row_and_no_file(monkeypatch, owner, step):
     assert not Photo.objects.exists()
     assert not Task.objects.exists()
     assert stored_files() == []
-
-
-def test_report_of_tonight_is_scheduled_once():
-    uploads.receive(files("a.jpg"))
-    uploads.receive(files("b.jpg"))
-
-    assert Task.objects.filter(task_type=tasks.nightly_report.module_path).count() == 1
 
 
 def test_upload_without_files_is_refused(client):

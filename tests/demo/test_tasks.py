@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from datetime import UTC, date, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.files.storage import default_storage
@@ -101,12 +105,31 @@ def test_async_client_raises_on_error_status(live_server):
         async_to_sync(http.apost)(f"{live_server.url}/webhook/", {"no": "event"})
 
 
+def context(scheduled_at: datetime | None = None) -> Any:
+    return SimpleNamespace(scheduled_at=scheduled_at)
+
+
 def test_report_of_a_day_is_written_once(make_photo):
     make_photo(picture())
     today = timezone.localdate().isoformat()
 
-    tasks.nightly_report.call(today)
-    figures = tasks.nightly_report.call(today)
+    tasks.nightly_report.func(context(), today)
+    figures = tasks.nightly_report.func(context(), today)
 
     assert figures["photos"] == 1
     assert Report.objects.get().figures == figures
+
+
+def test_scheduled_report_is_about_the_day_before_its_tick(db):
+    tasks.nightly_report.func(context(datetime(2026, 3, 1, 2, tzinfo=UTC)))
+
+    assert Report.objects.get().day == date(2026, 2, 28)
+
+
+def test_probe_of_the_archive_fails_at_some_ticks():
+    probe = async_to_sync(cast(Any, tasks.probe_archive.func))
+    tick = datetime.fromtimestamp(11 * tasks.PROBE_SECONDS, tz=UTC)
+
+    with pytest.raises(ConnectionError):
+        probe(context(tick))
+    assert probe(context(tick + timedelta(seconds=tasks.PROBE_SECONDS))) == {"waited_seconds": 0}

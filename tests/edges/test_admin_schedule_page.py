@@ -120,7 +120,9 @@ def test_history_shows_runs_and_skipped_ticks_with_reasons(add, tick, read, clie
     assert "Tue 2026-11-03 12:00 UTC Run now □ Task deleted" in text
     ticks = "3 ticks, from Wed 2026-11-04 12:00 UTC to Fri 2026-11-06 12:00 UTC"
     assert f"{ticks} ↷ Skipped The previous task had not ended" in text
-    assert f'href="/admin/jobqueue/task/{done.task_id}/change/"' in client.get(url(row)).content.decode()
+    content = client.get(url(row)).content.decode()
+    assert f'href="/admin/jobqueue/task/{done.task_id}/change/"' in content
+    assert f'href="/admin/jobqueue/task/?schedule={row.pk}&amp;backend={backend}"' in content
 
 
 def test_history_has_pages(add, tick, read, monkeypatch):

@@ -71,10 +71,11 @@ def only(result: CommandResult) -> dict[str, Any]:
 
 
 def refusal() -> str:
-    """Return why the only periodic task is refused. Nothing may have been written."""
+    """Return why the only periodic task is refused, as a dry run shows it, too. Nothing may have been written."""
     result = run("--json")
     conversion = only(result)
     assert (conversion["result"], result.code) == ("refused", 1)
+    assert run("--json", "--dry-run") == result
     assert not Schedule.objects.exists()
     return " ".join(conversion["notes"])
 
@@ -169,8 +170,9 @@ class TestCommand:
             path.write_text(text)
             assert run("--map-file", path).code == 2
 
-    def test_task_with_its_own_name_is_found_at_its_path(self, beat: Beat) -> None:
-        beat.add(task="tests.tasks.named", args="[]")
+    @pytest.mark.parametrize("name", ["tests.tasks.named", "tests.stable"])
+    def test_task_is_found_by_its_name_and_by_its_path(self, beat: Beat, name: str) -> None:
+        beat.add(task=name, args="[]")
         assert imported().task_type == "tests.stable"
 
     def test_backend_is_that_of_the_flag(self, beat: Beat) -> None:

@@ -11,7 +11,7 @@ import pytest
 from jobqueue.api import schedules as api
 from jobqueue.declared_schedules import Declaration
 from jobqueue.engine import engine_for
-from jobqueue.exceptions import DuplicateKey, ScheduleNotFound
+from jobqueue.exceptions import DuplicateKey, ScheduleChanged, ScheduleNotFound
 from jobqueue.inspect import schedules as inspect
 from jobqueue.models import Schedule, ScheduleTick, Task
 from jobqueue.schedules.expressions import Cron, Every
@@ -43,6 +43,16 @@ def test_people_create_change_and_delete_a_schedule() -> None:
     assert api.change(declaration(expression=Every(hours=2))).expression == "@every 7200"
     api.delete("report")
     assert not Schedule.objects.exists()
+
+
+def test_change_after_another_change_is_refused() -> None:
+    read = api.create(declaration()).updated_at
+    api.change(declaration(expression=Every(hours=2)), unchanged_since=read)
+
+    with pytest.raises(ScheduleChanged, match="was changed after the caller read it"):
+        api.change(declaration(expression=Every(hours=3)), unchanged_since=read)
+
+    assert Schedule.objects.get().expression == "@every 7200"
 
 
 def test_name_of_an_existing_schedule_is_refused() -> None:

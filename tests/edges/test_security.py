@@ -118,6 +118,8 @@ class ActionRequest:
 TASKS, EXECUTORS, QUEUES, SCHEDULES = (
     f"admin:jobqueue_{name}_changelist" for name in ("task", "executor", "queue", "schedule")
 )
+FORM = {"name": "new", "task": "tests.tasks.greet", "argument-name": "a", "kind": "cron", "expression": "@daily"}
+FORM |= {"timezone": "UTC", "unit": "1", "overlap": "skip", "catch_up": "latest", "max_catch_up": "1"}
 RANGE = {"start": "2026-03-02T00:00", "end": "2026-03-03T00:00", "confirmed": "1"}
 REQUESTS = {
     "task_wake": ActionRequest("admin:jobqueue_task_wake", "wake_task"),
@@ -139,6 +141,8 @@ REQUESTS = {
     "schedule_pause": ActionRequest("admin:jobqueue_schedule_pause", "pause_schedule", {"reason": "a"}, on="schedule"),
     "schedule_resume": ActionRequest("admin:jobqueue_schedule_resume", "pause_schedule", on="schedule"),
     "schedule_backfill": ActionRequest("admin:jobqueue_schedule_backfill", "run_schedule", RANGE, on="schedule"),
+    "schedule_add": ActionRequest("admin:jobqueue_schedule_add", "add_schedule", FORM),
+    "schedule_edit": ActionRequest("admin:jobqueue_schedule_edit", "change_schedule", FORM, on="schedule"),
     "schedule_delete": ActionRequest("admin:jobqueue_schedule_delete", "delete_schedule", on="schedule"),
     **{
         f"{name}_schedules": ActionRequest(
@@ -147,15 +151,15 @@ REQUESTS = {
         for name, permission in {"run": "run", "pause": "pause", "resume": "pause"}.items()
     },
 }
-# Pages of Django's own, of which none writes but the one that deletes schedules.
-SHOWN = ("changelist", "add", "history", "delete", "change")
+# The preview of a form, and pages of Django's own. Of these, only those that create and delete schedules write.
+SHOWN = ("changelist", "add", "history", "delete", "change", "preview")
 
 
 def test_every_action_of_the_admin_is_tried() -> None:
     registered: dict[Any, Any] = {model: admin.site._registry[model] for model in (Task, Executor, Queue, Schedule)}
     actions = {name for one in registered.values() for name in one.actions or ()}
     views = {name.removeprefix("admin:jobqueue_") for name in IN_ADMIN if not name.endswith(SHOWN)}
-    assert actions | views | {*FORMS, "schedule_delete"} == REQUESTS.keys()
+    assert actions | views | {*FORMS, "schedule_add", "schedule_delete"} == REQUESTS.keys()
 
 
 @pytest.mark.parametrize("action", REQUESTS.values(), ids=REQUESTS)

@@ -135,6 +135,13 @@ def test_actors_inherit_a_schedule_and_may_remove_it(load: Load) -> None:
     assert messages() == []
 
 
+def test_actor_without_source_is_declared_in_its_module() -> None:
+    exec(ACTORS, {"__name__": "shell"})
+
+    assert {declaration.location for declaration in declarations()} == {"shell"}
+    assert messages() == []
+
+
 @pytest.mark.parametrize("scheduled", [Reminder, Reminder.task, Reminder.using(priority=1), tasks.add_later])
 def test_schedule_takes_actors_and_async_tasks(scheduled: Any) -> None:
     schedule("each-hour", scheduled, HOURLY, args=[7])

@@ -11,6 +11,7 @@ from django.urls import get_resolver
 
 import jobqueue
 from jobqueue import api, backend, conf, exceptions, models, testing
+from jobqueue.api import schedules
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 ROW = re.compile(r"^\| (.+?) \| (`.+`) \|$", re.MULTILINE)
@@ -51,7 +52,12 @@ def test_reference_lists_all_public_names(where: str, names: set[str]) -> None:
 
 
 def test_every_public_name_exists() -> None:
-    modules = {"jobqueue": jobqueue, "jobqueue.models": models, "jobqueue.backend": backend}
+    modules = {
+        "jobqueue": jobqueue,
+        "jobqueue.api.schedules": schedules,
+        "jobqueue.models": models,
+        "jobqueue.backend": backend,
+    }
     missing = [name for where, module in modules.items() for name in TABLE[where] if not hasattr(module, name)]
     assert missing == []
 

@@ -1,0 +1,9 @@
+"""The schedules of the demo. The tests of the photo app run without them."""
+
+from __future__ import annotations
+
+from demo_project.photos.tasks import PROBE_SECONDS, nightly_report, probe_archive
+from jobqueue import Cron, Every, schedule
+
+schedule("nightly-report", nightly_report, Cron("0 2 * * *"))
+schedule("probe-archive", probe_archive, Every(seconds=PROBE_SECONDS))

@@ -1,0 +1,297 @@
+"""The form of a schedule. Its fields read numbers, times and JSON. `Declaration` decides what is valid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from django import forms
+from django.db.models import TextChoices
+from django.http import QueryDict
+from django.utils.dateparse import parse_datetime
+from django.utils.text import format_lazy
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from msgspec import UNSET
+from msgspec.structs import asdict
+
+from jobqueue import api, registry
+from jobqueue.admin.argument_fields import ArgumentsForm, Call
+from jobqueue.admin.timing_form import (
+    CRON,
+    INTERVAL,
+    LENGTHS,
+    PLAIN,
+    TimingForm,
+    number,
+    seconds_field,
+    sentence,
+    span,
+)
+from jobqueue.api import schedules
+from jobqueue.declared_schedules import MAX_NAME, Declaration
+from jobqueue.inspect.backends import options_of
+from jobqueue.models import Schedule
+from jobqueue.records import NewTask
+from jobqueue.schedules.expressions import EPOCH, Cron, Every, Problem
+from jobqueue.schedules.rows import expression_of
+from jobqueue.serialization.json import decode
+from jobqueue.task_options import StoredLimits
+
+FIXED: Final = ("name", "backend")  # of a schedule that exists
+POLICY: Final = ("overlap", "catch_up", "max_catch_up", "catch_up_window", "jitter")
+SHOWN_OPTIONS: Final = ("queue_name", "priority", "max_attempts", "timeout", "expires", "key")
+TASKS_OWN = gettext_lazy("Leave it empty for the task's own.")
+
+
+def _choices(values: type[TextChoices]) -> list[tuple[str, Any]]:
+    """Return the choices with the names that sentences about them use."""
+    return [(value, format_lazy("{} ({})", label, value)) for value, label in values.choices]
+
+
+class ScheduleForm(TimingForm):
+    """
+    Create a schedule, or change the one of `row`. It keeps its name and its backend.
+
+    may_see: whether the user may see the row's arguments. Otherwise, neither they nor the task can be changed. typed:
+    what the fields show, unchecked. arguments: the form of the arguments; None without a task, or if they are hidden.
+    """
+
+    name = forms.CharField(
+        label=gettext_lazy("Name"),
+        widget=forms.TextInput(attrs={**PLAIN, "maxlength": MAX_NAME}),
+        help_text=gettext_lazy("It is unique in the backend and cannot be changed later."),
+    )
+    task = forms.ChoiceField(label=gettext_lazy("Task"))
+    backend = forms.ChoiceField(label=gettext_lazy("Backend"), required=False, help_text=TASKS_OWN)
+    queue_name = forms.CharField(label=gettext_lazy("Queue"), required=False, help_text=TASKS_OWN)
+    priority = forms.IntegerField(
+        label=gettext_lazy("Priority"), required=False, help_text=gettext_lazy("From -100 to 100. Higher runs earlier.")
+    )
+    max_attempts = forms.IntegerField(label=gettext_lazy("Attempts at most"), required=False, help_text=TASKS_OWN)
+    timeout = seconds_field(
+        label=gettext_lazy("Timeout in seconds"), help_text=gettext_lazy("How long one attempt may run.")
+    )
+    expires = seconds_field(
+        label=gettext_lazy("Expires after seconds"),
+        help_text=gettext_lazy("A task that has not started this long after its tick fails."),
+    )
+    key = forms.CharField(
+        label=gettext_lazy("Key"),
+        required=False,
+        help_text=gettext_lazy("While a task with this key has not ended, no other one is enqueued."),
+    )
+    overlap = forms.ChoiceField(
+        label=gettext_lazy("Overlap"),
+        choices=_choices(Schedule.Overlap),
+        help_text=gettext_lazy("What happens at a tick while the task of an earlier tick has not ended."),
+    )
+    catch_up = forms.ChoiceField(
+        label=gettext_lazy("Catch up"),
+        choices=_choices(Schedule.CatchUp),
+        help_text=gettext_lazy("What happens to ticks that were missed while no executor was running."),
+    )
+    max_catch_up = forms.IntegerField(
+        label=gettext_lazy("Catch up at most"),
+        required=False,
+        initial=100,
+        help_text=gettext_lazy("The number of missed ticks that run, if each one runs."),
+    )
+    catch_up_window = seconds_field(
+        label=gettext_lazy("Catch up within seconds"),
+        help_text=gettext_lazy("Ticks that were missed longer ago do not run. Leave it empty for no limit."),
+    )
+    jitter = seconds_field(
+        label=gettext_lazy("Jitter in seconds"),
+        help_text=gettext_lazy("Each tick is delayed by a part of this time. The part is fixed by the name."),
+    )
+
+    def __init__(
+        self,
+        data: QueryDict | None = None,
+        *,
+        row: Schedule | None = None,
+        may_see: bool = True,
+        typed: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.row = row
+        self.stored = StoredTask() if row is None else StoredTask.of(row)
+        self.hides_arguments = row is not None and not may_see
+        own = {} if row is None else initial_of(row, self.stored)
+        fixed = FIXED if row else ()
+        fixed = (*fixed, "task") if self.hides_arguments else fixed
+        super().__init__(data, initial={**own, **(typed or {}), **{name: own[name] for name in fixed}})
+        self._set_choices()
+        for name in self.fields.keys() & {*fixed}:
+            self.fields[name].disabled = True
+        self.task_type = str(self["task"].value() or "")
+        self.function = registry.get(self.task_type)
+        self.shown_task = str(self.data.get("shown_task", self.task_type))
+        self.arguments = self._arguments_form()
+        self.version = self.data.get("version") or (row and row.updated_at.isoformat())
+
+    def _set_choices(self) -> None:
+        aliases = api.aliases()
+        for name, values in {"task": registry.all(), "backend": aliases}.items():
+            field = self.fields[name]
+            assert isinstance(field, forms.ChoiceField)
+            field.choices = [("", "---------"), *((value, value) for value in values)]
+        if len(aliases) == 1:
+            del self.fields["backend"]
+
+    def _arguments_form(self) -> ArgumentsForm | None:
+        parameters = registry.parameters(self.task_type)
+        if parameters is None or self.hides_arguments:
+            return None
+        is_shown = self.shown_task == self.task_type or not parameters.signature.parameters
+        return ArgumentsForm(
+            self.data if self.is_bound and is_shown else None,
+            parameters=parameters,
+            stored=self.stored.call if self._keeps_task else None,
+            patterns=options_of(self.row.backend).redact if self.row else (),
+            typed=self.initial if self.initial.get("shown_task") == self.task_type else None,
+        )
+
+    @property
+    def policy_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in POLICY]
+
+    @property
+    def option_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in ("backend", *SHOWN_OPTIONS) if name in self.fields]
+
+    @property
+    def _keeps_task(self) -> bool:
+        return self.row is not None and self.row.task_type == self.task_type
+
+    def is_valid(self) -> bool:
+        return super().is_valid() and (self.arguments is None or self.arguments.is_valid())
+
+    def problems(self) -> Iterable[Problem]:
+        """Yield the problems of the declaration. Those of the arguments become errors of their own form."""
+        if self.arguments is not None and not self.arguments.is_bound:
+            yield Problem("task", _("enter the arguments of this task"))
+            return
+        for problem in self.declaration().problems():
+            if problem.field != "args" or self.arguments is None:
+                yield problem
+            elif self.arguments.is_valid():
+                self.arguments.add_error(None, sentence(problem))
+
+    def declaration(self) -> Declaration:
+        """Return the schedule. Before `is_valid()`, it may be invalid."""
+        values = self.cleaned_data
+        args, kwargs = self._call()
+        return Declaration(
+            name=values.get("name", ""),
+            task=self.function,  # type: ignore[arg-type]  # None is a problem of the declaration
+            expression=self.expression_value(),
+            location="",
+            args=args,
+            kwargs=kwargs,
+            overlap=values.get("overlap", ""),
+            catch_up=values.get("catch_up", ""),
+            max_catch_up=values.get("max_catch_up"),  # type: ignore[arg-type]
+            catch_up_window=values.get("catch_up_window"),
+            jitter=values.get("jitter") or 0,
+            starts_at=self.moment("starts_at"),
+            ends_at=self.moment("ends_at"),
+            task_options=self._task_options(),
+        )
+
+    def _call(self) -> Call:
+        if self.arguments is None:
+            return self.stored.call
+        return self.arguments.call() if self.arguments.is_valid() else ((), {})
+
+    def _task_options(self) -> dict[str, Any]:
+        """Return the options that differ from the task's, with those that the form does not show."""
+        values = self.cleaned_data
+        found = {name: values[name] for name in SHOWN_OPTIONS if values.get(name) not in (None, "")}
+        if "expires" in found:
+            found["expires"] = span(found["expires"])
+        stored = self.stored.options if self._keeps_task else {}
+        kept = {name: value for name, value in stored.items() if name not in SHOWN_OPTIONS}
+        backend = values.get("backend") or (self.row.backend if self.row else "")
+        return {**kept, **found, **({"backend": backend} if backend else {})}
+
+    def changes(self) -> str:
+        """Return which fields were changed, for the log. Readers of it may lack the permission to see values."""
+        arguments = self.arguments.changed_data if self.arguments else []
+        labels = [*(str(self[name].label) for name in self.changed_data), *arguments]
+        return _("Changed: %(fields)s.") % {"fields": ", ".join(labels) or _("nothing")}
+
+    def save(self) -> Schedule:
+        """
+        Create or change the schedule.
+
+        Raises ScheduleChanged if somebody else changed it after the page was loaded, ScheduleNotFound or ValueError.
+        """
+        if self.row is None:
+            return schedules.create(self.declaration())
+        return schedules.change(self.declaration(), unchanged_since=parse_datetime(self.version or ""))
+
+
+@dataclass(frozen=True)
+class StoredTask:
+    """The tasks of a row. call: args and kwargs. options: those that differ from the declared task's."""
+
+    call: Call = ((), {})
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, row: Schedule) -> StoredTask:
+        """Read the template of a row. Empty if it cannot be read."""
+        try:
+            task = msgspec.convert({**row.new_task, "id": UUID(int=0)}, NewTask)
+            args, kwargs, metadata = map(decode, (task.args, task.kwargs, task.metadata))
+            limits = asdict(msgspec.json.decode(task.options, type=StoredLimits))
+        except (ValueError, TypeError):
+            return cls()
+        expires = task.expires_after_seconds
+        options = {
+            "queue_name": task.queue_name,
+            "priority": task.priority,
+            "key": task.key,
+            "metadata": metadata or None,
+            "expires": None if expires is None else timedelta(seconds=expires),
+            **{name: value for name, value in limits.items() if value is not UNSET},
+        }
+        own = registry.get(row.task_type)
+        differing = {name: value for name, value in options.items() if value != getattr(own, name, None)}
+        is_call = isinstance(args, list) and isinstance(kwargs, dict)
+        return cls((args, kwargs) if is_call else ((), {}), differing)
+
+
+def initial_of(row: Schedule, stored: StoredTask) -> dict[str, Any]:
+    """Return what the fields show of a row."""
+    names = ("name", "backend", "overlap", "catch_up", "max_catch_up", "starts_at", "ends_at")
+    expires = stored.options.get("expires")
+    return {
+        **{name: getattr(row, name) for name in names},
+        **stored.options,
+        "task": row.task_type,
+        "timeout": number(stored.options.get("timeout")),
+        "expires": expires and number(expires.total_seconds()),
+        "catch_up_window": number(row.catch_up_window_seconds),
+        "jitter": number(row.jitter_seconds),
+        **_initial_timing(row),
+    }
+
+
+def _initial_timing(row: Schedule) -> dict[str, Any]:
+    try:
+        expression = expression_of(row)
+    except ValueError:  # shown as it is, to be corrected
+        expression = Cron(row.expression, row.timezone)
+    match expression:
+        case Every(interval=interval, anchor=anchor):
+            seconds = interval.total_seconds()
+            unit = max(length for length, _name in LENGTHS if length == 1 or seconds % length == 0)
+            shown = None if anchor == EPOCH else row.anchor_at
+            return {"kind": INTERVAL, "interval": number(seconds / unit), "unit": unit, "anchor": shown}
+    return {"kind": CRON, "expression": row.expression, "timezone": row.timezone}
