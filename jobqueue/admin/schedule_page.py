@@ -163,7 +163,7 @@ class SchedulePage(ReadOnlyAdmin):
         return self._back_to(schedule)
 
     def _pause(self, request: HttpRequest, schedule: Schedule) -> HttpResponse:
-        form = PauseFields(request.POST or None)
+        form = PauseFields(request.POST if request.method == "POST" else None)
         if form.is_valid() and self.perform(request, [schedule], pause_with(request, form), form.describe(), form):
             return self._back_to(schedule)
         title = _("Pause the schedule?")
@@ -171,7 +171,7 @@ class SchedulePage(ReadOnlyAdmin):
 
     def _backfill(self, request: HttpRequest, schedule: Schedule) -> HttpResponse:
         """Ask for a range, then show how many tasks that would enqueue, then enqueue them."""
-        form = BackfillForm(request.POST or None, schedule=schedule)
+        form = BackfillForm(request.POST if request.method == "POST" else None, schedule=schedule)
         title = _("Backfill")
         if not form.is_valid():
             text = _("Enqueue tasks for past ticks that have none.")

@@ -56,8 +56,9 @@ def wall_time(at: datetime, zone: str = "") -> str:
         local = aware(at).astimezone(ZoneInfo(zone) if zone else get_default_timezone())
     except (KeyError, ValueError, OSError):  # not the name of a zone
         local = aware(at)
-    clock = f"{local:%H:%M:%S}" if local.second else f"{local:%H:%M}"
-    return f"{WEEKDAYS_ABBR[local.weekday()]} {local:%Y-%m-%d} {clock} {local:%Z}"
+    precision = "seconds" if local.second else "minutes"
+    clock = local.replace(tzinfo=None).isoformat(" ", precision)  # strftime() takes three times as long
+    return f"{WEEKDAYS_ABBR[local.weekday()]} {clock} {local.tzname()}"
 
 
 def ready_since(task: Task, aging_seconds: float) -> datetime:

@@ -7,7 +7,7 @@ Every template engine imports this module, even on a site without the admin.
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django import template
 from django.utils.html import format_html, format_html_join
@@ -19,6 +19,7 @@ from jobqueue.inspect import formatting
 from jobqueue.inspect.formatting import Text, duration, moment_in_words, wall_time
 from jobqueue.inspect.schedules import Run
 from jobqueue.models import Schedule, ScheduleTick, Task
+from jobqueue.schedules.rows import aware
 
 register = template.Library()
 register.filter("short_type", formatting.short_type)
@@ -112,7 +113,8 @@ def moment(at: datetime | None, now: datetime | None = None, words: str = "") ->
     if at is None:
         return format_html("{}", words or "–")
     if now is not None:
-        words = _("in %(time)s") if at > now else _("%(time)s ago")
-        words %= {"time": duration(abs(at - now))}
+        ahead = aware(at) - aware(now)  # without USE_TZ, rows have naive times and ticks aware ones
+        words = _("in %(time)s") if ahead > timedelta(0) else _("%(time)s ago")
+        words %= {"time": duration(abs(ahead))}
     exact = moment_in_words(at)
     return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact, words or exact)

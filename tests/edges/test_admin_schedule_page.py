@@ -237,6 +237,15 @@ def test_invalid_pause_is_refused_and_explained(add, post, data):
     assert (reload(row).paused_at, logged()) == (None, [])
 
 
+def test_pause_needs_no_reason(add, post):
+    row = add()
+
+    post(row, "pause")
+
+    assert reload(row).paused_at is not None
+    assert logged() == [(row.name, "Paused.")]
+
+
 def test_resume_is_logged(add, post):
     row = add(paused=True)
 
@@ -337,6 +346,55 @@ def test_buttons_follow_permissions_and_state(add, client):
     assert buttons(add(paused=True), "pause_schedule") == ["resume"]
     assert buttons(add(declared=True), "delete_schedule", "run_schedule") == ["run", "backfill"]
     assert buttons(add(retired=True), "run_schedule", "pause_schedule", "delete_schedule") == ["delete"]
+
+
+HOSTILE = [
+    """'; DROP TABLE jobqueue_task; -- %s %(x)s {0} "\\ \u0391""",
+    "line\nline\t\x1b[31m",
+    "\u202egnp.exe",
+    "../../admin/logout/?next=//example.org#",
+    "&lt;b&gt;</title>",
+    "x" * 200,
+    " ",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_actions_take_any_name(add, post, read, client, backend, name):
+    row = add(name=name, expression="0 0 * * *", timezone="UTC", paused=True, paused_by=name[:150], pause_reason=name)
+    days = {"start": "2026-03-01T00:00", "end": "2026-03-01T12:00", "confirmed": 1}
+
+    for page, data in (("run", {}), ("resume", {}), ("backfill", days), ("pause", {"reason": name.strip()[:9]})):
+        assert post(row, page, **data).url == url(row)
+    assert tasks_of(row).count() == 2
+    assert reload(row).paused_at is not None
+    assert [entry for entry, _ in logged()] == [name] * 4
+    assert read(row)
+    listed = client.get(LIST, {"backend": backend, "q": name})
+    assert [found.pk for found in listed.context["cl"].result_list] == [row.pk]
+
+
+def test_pages_work_without_time_zones(add, tick, post, read, client, settings, backend):
+    settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Tokyo"
+    local = datetime(2026, 3, 1, 9)
+    row = add(
+        expression="0 0 * * *",
+        timezone="UTC",
+        created_at=local,
+        updated_at=local,
+        next_at=datetime(2099, 3, 1, 9),
+    )
+    tick(row, tick_at=local, last_at=local, recorded_at=local)
+
+    text = read(row)
+
+    assert "Sun 2099-03-01 00:00 UTC" in text
+    assert "Sun 2026-03-01 00:00 UTC" in text
+    days = {"start": "2026-03-01T00:00", "end": "2026-03-03T12:00"}
+    assert "In the time zone Asia/Tokyo." in client.get(url(row, "backfill")).content.decode()
+    assert "2 ticks become tasks" in post(row, "backfill", **days).content.decode()
+    assert post(row, "pause", reason="x", until="2099-01-31T09:00").url == url(row)
+    assert client.get(LIST, {"backend": backend}).status_code == 200
 
 
 # --- tasks
