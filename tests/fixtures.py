@@ -178,6 +178,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{title}: {count} restarts, {p50} / {p99} / {longest} s (p50 / p99 / longest)")
     for count, moves in (value for name, value in properties if name == "plays"):
         terminalreporter.write_line(f"{count:,} simulations, {moves:,} moves")
+    for years, engine, enqueued, skipped, crashes in (value for name, value in properties if name == "years"):
+        terminalreporter.write_line(
+            f"{engine}: {years} years of schedules, {enqueued:,} ticks enqueued, {skipped:,} skipped, {crashes} crashes"
+        )
     for verb, wrong, by, problem, after in sorted(value for name, value in properties if name == "caught"):
         terminalreporter.write_line(f"caught  {verb:10} {by:42} {after:>20}  {problem}: {wrong}")
 

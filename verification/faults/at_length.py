@@ -1,4 +1,4 @@
-"""The parts of `make verify` beside the campaigns: interleavings, simulations and mutants."""
+"""The parts of `make verify` beside the campaigns: interleavings, simulations, schedules and mutants."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from demo_project.postgres import throwaway_cluster
+from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres.engine import PostgresEngine
 from verification.faults.pages import table, today
 from verification.interleavings import cases, mutant_cases
 from verification.interleavings.cases import Case
 from verification.interleavings.orders import Explored, Plan
 from verification.interleavings.process import pool_of
+from verification.schedules import runner as years
 from verification.simulation import runner
 
 # For each seed of `make verify`, which takes 20: 200,000 orders, 2,000 samples at least of each race that has too many
@@ -108,6 +110,36 @@ def simulation(seed: int, seeds: int) -> Chapter:
     return Chapter(known, not failed)
 
 
+def schedules(seed: int, seeds: int) -> Chapter:
+    """Years of schedules on PostgreSQL and on SQLite, one seed after the other."""
+    began = time.monotonic()
+    with pool(1) as one, pool(1) as other:
+        started = [
+            process.submit(years.run, range(seed, seed + seeds), kind)
+            for process, kind in ((one, PostgresEngine), (other, Engine))
+        ]
+        played = [future.result() for future in started]
+    failed = [each for each in played if each.problem]
+    for each in failed:
+        print(each.story, flush=True)
+    known = {
+        "years_date": today(),
+        "years_minutes": (time.monotonic() - began) / 60,
+        "years": sum(each.years for each in played),
+        "years_chosen": f"seeds {seed} to {seed + seeds - 1}",
+        "years_enqueued": sum(each.enqueued for each in played),
+        "years_skipped": sum(each.skipped for each in played),
+        "years_crashes": sum(each.crashes for each in played),
+        "years_failed": len(failed),
+    }
+    print(
+        f"schedules                {known['years']} years, {known['years_enqueued']:,} ticks enqueued,"
+        f" {known['years_skipped']:,} skipped, {len(failed)} failed",
+        flush=True,
+    )
+    return Chapter(known, not failed)
+
+
 def mutants(seed: int, seeds: int) -> Chapter:
     """Run each broken engine until a check catches it."""
     rows, missed = [], []
@@ -139,5 +171,6 @@ def mutants(seed: int, seeds: int) -> Chapter:
 ALL: Mapping[str, Callable[[int, int], Chapter]] = {
     "interleavings": interleavings,
     "simulation": simulation,
+    "schedules": schedules,
     "mutants": mutants,
 }

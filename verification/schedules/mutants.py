@@ -1,0 +1,150 @@
+"""Engines with schedules that are wrong in one plausible way. The simulation must catch each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from unittest.mock import patch
+
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.portable import schedules
+from jobqueue.engine.portable.schedules import Schedules
+from jobqueue.models import Schedule
+from jobqueue.records import FiredSchedules
+from jobqueue.schedules import expressions, planning
+from jobqueue.schedules.planning import Plan, Skipped, SkipReason, first_tick
+from jobqueue.schedules.rows import expression_of, policy_of
+from verification.schedules.judge import IN_TIME, MAY_RUN, ONCE, ONE_TASK, UNKNOWN
+
+
+class ContinuesFromNow(Engine):
+    """Computes the next tick from the time of firing. Ticks that are due meanwhile are lost."""
+
+    class schedules_class(Schedules):
+        def _account_for(self, rows: Sequence[Schedule], now: datetime, **options: Any) -> FiredSchedules:
+            def plan_of(row: Schedule, *state: Any, **more: Any) -> Plan:
+                plan = right_plan_of(row, *state, **more)
+                return replace(plan, next_at=first_tick(expression_of(row), policy_of(row), self.db.now()))
+
+            right_plan_of = schedules.plan_of
+            with patch.object(schedules, "plan_of", plan_of):
+                return super()._account_for(rows, now, **options)
+
+
+class ForgetsTakenKeys(Engine):
+    """Records nothing when another task has the key."""
+
+    class schedules_class(Schedules):
+        def _record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
+            super()._record_skipped([(row, each) for row, each in skipped if each.reason != SkipReason.KEY])
+
+
+class CommitsTasksFirst(Engine):
+    """Commits tasks and ticks before the next tick. After a crash in between it repeats them."""
+
+    class schedules_class(Schedules):
+        def _fire_due(self, limit: int, **options: Any) -> FiredSchedules:
+            with patch.object(self.db, "transaction", nullcontext):
+                return super()._fire_due(limit, **options)
+
+        def _record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
+            vars(schedules)["failpoint"]("schedule.before")  # the simulation replaces it
+            super()._record_skipped(skipped)
+
+
+class LosesWaitingTick(Engine):
+    """Removes a schedule without a record of the tick that waits."""
+
+    class schedules_class(Schedules):
+        def retire(self, ids: Collection[int]) -> int:
+            with patch.object(self, "_record_skipped"):
+                return super().retire(ids)
+
+
+class IgnoresLiveTasks(Engine):
+    """Never notices that a task of the schedule is live."""
+
+    class schedules_class(Schedules):
+        def _live_tasks(self, rows: Any) -> Any:
+            return super()._live_tasks(rows).none()
+
+
+class ForgetsPauses(Engine):
+    """Fires paused schedules."""
+
+    class schedules_class(Schedules):
+        def _account_for(self, rows: Sequence[Schedule], now: datetime, **options: Any) -> FiredSchedules:
+            with patch.object(schedules, "paused_until", lambda row: None):
+                return super()._account_for(rows, now, **options)
+
+
+class RepeatsTicks(Engine):
+    """Computes a new timing from the clock only, which may have been set back."""
+
+    class schedules_class(Schedules):
+        def _first_tick(self, row: Schedule, now: datetime) -> datetime | None:
+            with patch.object(self, "_newest_ticks", lambda ids: {}):
+                return super()._first_tick(row, now)
+
+
+class DropsJitteredTicks(Engine):
+    """Changes a schedule and forgets the ticks that wait for their jitter."""
+
+    class schedules_class(Schedules):
+        def _lock_and_account(self, *, with_jitter: bool = True, **where: Any) -> tuple[Schedule, datetime]:
+            return super()._lock_and_account(**where)
+
+
+class ExtendsAnyRecord(Engine):
+    """Extends the newest record of skipped ticks, also one with another reason."""
+
+    class schedules_class(Schedules):
+        def _record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
+            with patch.object(schedules, "follows", lambda row, last, skip: last.task_id is None):
+                super()._record_skipped(skipped)
+
+
+class IgnoresSkippedHours(Engine):
+    """Runs a job in a skipped hour at the time that the wall would have shown."""
+
+    class schedules_class(Schedules):
+        def _account_for(self, rows: Sequence[Schedule], now: datetime, **options: Any) -> FiredSchedules:
+            with patch.object(expressions, "_first_real", lambda wall, zone: wall.replace(tzinfo=zone).astimezone(UTC)):
+                return super()._account_for(rows, now, **options)
+
+
+class MakesUpForAll(Engine):
+    """Makes up for each missed tick, also if only the last one, or none, was asked for."""
+
+    class schedules_class(Schedules):
+        def _account_for(self, rows: Sequence[Schedule], now: datetime, **options: Any) -> FiredSchedules:
+            with patch.object(planning, "MISSED_AFTER", timedelta(days=365)):
+                return super()._account_for(rows, now, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleMutant:
+    """A broken engine, and how the report of it starts."""
+
+    kind: type[Engine]
+    problem: str
+    seed: int = 1
+
+
+MAX_YEARS: Final = 3  # until a mutant is caught
+MUTANTS: Final = (
+    ScheduleMutant(ContinuesFromNow, IN_TIME),
+    ScheduleMutant(ForgetsTakenKeys, IN_TIME),
+    ScheduleMutant(CommitsTasksFirst, ONE_TASK),
+    ScheduleMutant(LosesWaitingTick, IN_TIME),
+    ScheduleMutant(IgnoresLiveTasks, MAY_RUN),
+    ScheduleMutant(ForgetsPauses, MAY_RUN),
+    ScheduleMutant(RepeatsTicks, UNKNOWN, seed=2),
+    ScheduleMutant(DropsJitteredTicks, IN_TIME),
+    ScheduleMutant(ExtendsAnyRecord, ONCE),
+    ScheduleMutant(IgnoresSkippedHours, IN_TIME),
+    ScheduleMutant(MakesUpForAll, MAY_RUN),
+)
