@@ -27,6 +27,7 @@ class Attempt:
         result = f"FAILED: {self.failure}"
         if self.figures is not None and not self.failure:
             result = f"good: {self.figures.faults} faults, {self.figures.tasks} tasks, {self.figures.rescued} rescued"
+            result += f"; {self.figures.ticks}" if self.figures.ticks else ""
         return f"{self.name:24} seed {self.seed:<4} {self.seconds:6.1f} s  {result}"
 
 

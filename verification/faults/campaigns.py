@@ -10,6 +10,7 @@ from verification.faults import points
 from verification.faults.environment import FaultEnvironment
 from verification.faults.fault_runner import FaultRunner, Figures, Plan
 from verification.faults.pgbouncer import PROGRAM, Mode
+from verification.faults.ticks import TickPlan, run_schedules
 
 DURABLE: Mapping[str, str] = {
     "fsync": "on",
@@ -24,14 +25,14 @@ class Campaign:
     """
     A series of faults on a running queue.
 
-    title: its row in the table. faults: a plan, or the name of a fault that runs at each failpoint. is_timed: compare
-    its restarts with the promise. leaves_a_rescuer: an executor that may rescue is always alive; otherwise the times
-    of restarts mean nothing. every: 5 means each fifth seed, from the first one. pooler_mode: run PgBouncer in front
-    of the server in this mode.
+    title: its row in the table. faults: a plan, or the name of a fault that runs at each failpoint. A TickPlan has
+    schedules. is_timed: compare its restarts with the promise. leaves_a_rescuer: an executor that may rescue is always
+    alive; otherwise the times of restarts mean nothing. every: 5 means each fifth seed, from the first one.
+    pooler_mode: run PgBouncer in front of the server in this mode.
     """
 
     title: str
-    faults: Plan | str
+    faults: Plan | TickPlan | str
     options: Mapping[str, Any] = field(default_factory=dict)
     is_timed: bool = False
     leaves_a_rescuer: bool = True
@@ -39,9 +40,13 @@ class Campaign:
     pooler_mode: Mode | None = None
 
     def run(self, env: FaultEnvironment, seed: int) -> Figures:
-        if isinstance(self.faults, Plan):
-            return FaultRunner(env, seed, self.faults).run()
-        return points.run_at_points(env, seed, self.faults)
+        match self.faults:
+            case Plan():
+                return FaultRunner(env, seed, self.faults).run()
+            case TickPlan():
+                return run_schedules(env, seed, self.faults)
+            case str():
+                return points.run_at_points(env, seed, self.faults)
 
     @property
     def can_run(self) -> bool:
@@ -94,6 +99,9 @@ QUICK = {
         for mode in MODES
     },
     "kill-points": Campaign("an executor killed at each failpoint", "kill", PRUNING),
+    "schedules": Campaign(
+        "50 schedules fire each second, executor SIGKILL each second", TickPlan(schedules=50, seconds=20)
+    ),
     "poison": Campaign(
         "tasks that kill their process", Plan({"poison": 3}, pause_seconds=1.0), AS_IT_COMES, is_timed=True
     ),
@@ -114,6 +122,9 @@ FULL = {
         Plan({"poison": 3}),
         AS_IT_COMES,
         is_timed=True,
+    ),
+    "schedules": Campaign(
+        "200 schedules fire each second for two minutes, executor SIGKILL each second", TickPlan(), every=5
     ),
     "senders": Campaign("sender SIGKILL", Plan({"kill_sender": 10}, pause_seconds=0.0)),
     "zombies": Campaign(

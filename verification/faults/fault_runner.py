@@ -10,11 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from jobqueue.conf import Options
 from verification.faults import server_faults
 from verification.faults.checker import Violation, restarts, violations
 from verification.faults.environment import FaultEnvironment, LaunchedProcess
+
+if TYPE_CHECKING:
+    from verification.faults.ticks import TickFigures
 
 STRENGTH = 5  # executors at work
 BEHIND_PROXY = 0.4  # share of the executors
@@ -63,6 +67,7 @@ class Figures:
     rescued: int = 0
     recovery_seconds: list[float] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
+    ticks: TickFigures | None = None  # of the campaigns with schedules
 
 
 def check_run(env: FaultEnvironment, faults: int, began: float) -> Figures:

@@ -122,6 +122,8 @@ def run_role(order: Mapping[str, Any]) -> None:
             senders.hold(order["seconds"])
         case "poisoner":
             senders.poison(order["losses"])
+        case "scheduler":
+            senders.schedule_each_second(order["count"], order["starts_at"], order["ends_at"])
         case "close":
             senders.close_collectors()
         case "migrate":

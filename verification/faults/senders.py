@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 import signal
 import time
+from datetime import datetime
 from types import FrameType
 from typing import Any
 
 import django.db
 from django.db import connection, transaction
 
-from jobqueue import send
+from jobqueue import Every, send
+from jobqueue.api.schedules import create
+from jobqueue.declared_schedules import Declaration
 from tests.actor.programs import FlakyFibonacci
 from verification.faults import bodies
 from verification.faults.diary import note
@@ -19,6 +22,7 @@ from verification.faults.diary import note
 FIBONACCI = {5: 5, 6: 8, 7: 13}
 COLLECTORS = 3
 BATCH = 4  # tasks of a kind in one transaction
+OVERLAPS = {0: "skip", 1: "queue_one"}  # of each 20 schedules; a cancelled task would count as failed
 PLAIN = (bodies.work, bodies.work_later, bodies.look, bodies.look_later)
 
 
@@ -108,6 +112,29 @@ def hold(seconds: float) -> None:
 def poison(losses: int) -> None:
     """Enqueue a task that kills each process that runs it. losses: number of losses after which it fails."""
     note("poisoned", task=bodies.poison.enqueue().id, losses=losses)
+
+
+def schedule_each_second(count: int, starts_at: str, ends_at: str) -> None:
+    """Create schedules with a tick each second. Most ticks may overlap; the tasks of the others take a second."""
+    bounds: dict[str, Any] = {
+        "starts_at": datetime.fromisoformat(starts_at),
+        "ends_at": datetime.fromisoformat(ends_at),
+    }
+    for number in range(count):
+        overlap = OVERLAPS.get(number % 20, "allow")
+        body, seconds = (bodies.work, 0.0) if overlap == "allow" else (bodies.work_later, 1.0)
+        create(
+            Declaration(
+                f"each-second-{number}",
+                body,
+                Every(seconds=1),
+                "",
+                args=(number, seconds),
+                overlap=overlap,
+                catch_up="all" if overlap == "allow" else "latest",
+                **bounds,
+            )
+        )
 
 
 def collector_key(number: int) -> str:

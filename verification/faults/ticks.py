@@ -1,0 +1,113 @@
+"""Executors are killed while many schedules fire each second. Each tick must become one task or one record."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from verification.faults.checker import Violation
+from verification.faults.environment import FaultEnvironment
+from verification.faults.fault_runner import FaultRunner, Figures, Plan, check_run
+from verification.faults.pages import percentile
+
+STARTS_AFTER_SECONDS = 5
+SECOND = timedelta(seconds=1)
+# The row of a schedule, its ticks, and the tasks that name it.
+TICKS = """
+    SELECT schedule.name, schedule.overlap, tick_at, last_at, count, task_id, reason, recorded_at
+    FROM jobqueue_scheduletick AS tick JOIN jobqueue_schedule AS schedule ON schedule.id = schedule_id
+    ORDER BY schedule.name, tick_at
+"""
+TASKS = """
+    SELECT schedule.name, (task.options ->> 'scheduled_at')::timestamptz, task.id
+    FROM jobqueue_task AS task JOIN jobqueue_schedule AS schedule ON schedule.id = schedule_id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TickPlan:
+    """How many schedules fire each second, for how long, and how often an executor is killed."""
+
+    schedules: int = 200
+    seconds: int = 120
+    gap_seconds: float = 1.0
+    strength: int = 4
+
+
+@dataclass(slots=True)
+class TickFigures:
+    """The ticks of a run. late_seconds: from each tick to its task, of schedules whose ticks never wait."""
+
+    enqueued: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    late_seconds: list[float] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        late = " / ".join(f"{percentile(self.late_seconds, share):.2f}" for share in (0.5, 0.99, 1.0))
+        skips = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.skipped.items())) or "none"
+        return f"{self.enqueued:,} ticks enqueued, {late} s late (p50 / p99 / longest); skipped: {skips}"
+
+
+def run_schedules(env: FaultEnvironment, seed: int, plan: TickPlan) -> Figures:
+    """Kill an executor in each gap while the schedules fire. Let all tasks finish, and check each tick."""
+    began = time.monotonic()
+    flags = ("--threads", "4", "--async-slots", "20")
+    runner = FaultRunner(
+        env, seed, Plan({}, pause_seconds=3.0, strength=plan.strength, spared=0, behind_proxy=0.0, flags=flags)
+    )
+    runner.begin()
+    ((starts_at,),) = env.query("SELECT date_trunc('second', clock_timestamp())")
+    starts_at += STARTS_AFTER_SECONDS * SECOND
+    ends_at = starts_at + (plan.seconds - 1) * SECOND
+    env.run("scheduler", count=plan.schedules, starts_at=starts_at.isoformat(), ends_at=ends_at.isoformat())
+    kills, next_kill = 0, time.monotonic()
+    while env.query("SELECT 1 WHERE clock_timestamp() < %s", ends_at):
+        runner.kill_executor()
+        kills += 1
+        runner.start_missing_executors()
+        next_kill += plan.gap_seconds
+        runner.wait(next_kill - time.monotonic())
+    env.wait_for(
+        lambda: not env.query("SELECT 1 FROM jobqueue_schedule WHERE due_at IS NOT NULL OR waiting_at IS NOT NULL"),
+        "the last tick",
+    )
+    env.finish()
+    figures = check_run(env, kills, began)
+    figures.ticks = TickFigures()
+    figures.violations += check_ticks(env, plan, starts_at, figures.ticks)
+    return figures
+
+
+def check_ticks(
+    env: FaultEnvironment, plan: TickPlan, starts_at: datetime, figures: TickFigures
+) -> Iterator[Violation]:
+    """Yield each tick that is not in exactly one task or one record. Fill in the figures."""
+    accounted: Counter[tuple[str, datetime]] = Counter()
+    tasks: set[tuple[str, datetime, UUID]] = set()
+    row: Any
+    for row in env.query(TICKS):
+        name, overlap, tick_at, last_at, count, task_id, reason, recorded_at = row
+        accounted.update((name, tick_at + number * SECOND) for number in range(count))
+        if last_at != tick_at + (count - 1) * SECOND:
+            yield Violation("ticks", f"{name}: {count} ticks from {tick_at} to {last_at}")
+        if task_id is None:
+            figures.skipped[reason] += count
+            continue
+        tasks.add((name, tick_at, task_id))
+        figures.enqueued += 1
+        if overlap == "allow":
+            figures.late_seconds.append((recorded_at - tick_at).total_seconds())
+    expected = Counter(
+        (f"each-second-{number}", starts_at + second * SECOND)
+        for number in range(plan.schedules)
+        for second in range(plan.seconds)
+    )
+    for (name, tick), count in ((accounted - expected) + (expected - accounted)).items():
+        yield Violation("ticks", f"{name} at {tick} is accounted for {accounted[name, tick]} times, off by {count}")
+    for name, tick, pk in tasks ^ set(env.query(TASKS)):
+        yield Violation("ticks", f"task {pk} of {name} at {tick} has no tick, or the tick has no task")
