@@ -74,8 +74,8 @@ class ReadOnlyAdmin(ModelAdmin):
         return super().get_queryset(request).using(database_for(request))
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Look up a row in the databases of all backends, because the address does not contain the backend."""
-        for database in databases():
+        """Look up a row, first in the database of the backend that the address names. Ids may be UUIDs or numbers."""
+        for database in dict.fromkeys([database_for(request), *databases()]):
             try:
                 return self.get_queryset(request).using(database).get(pk=object_id)
             except (ObjectDoesNotExist, ValidationError, ValueError):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import messages
@@ -257,7 +258,8 @@ class SchedulePage(ReadOnlyAdmin):
         )
 
     def _page_of(self, schedule: Schedule) -> str:
-        return reverse(f"{self.admin_site.name}:jobqueue_schedule_change", args=[schedule.pk])
+        address = reverse(f"{self.admin_site.name}:jobqueue_schedule_change", args=[schedule.pk])
+        return f"{address}?{urlencode({'backend': schedule.backend})}"
 
     def _back_to(self, schedule: Schedule) -> HttpResponse:
         return HttpResponseRedirect(self._page_of(schedule))

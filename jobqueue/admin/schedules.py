@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
+from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.contrib.admin import ModelAdmin
@@ -82,6 +83,10 @@ class ScheduleChangeList(ChangeList):
         runs = recent_runs(self.result_list)
         for row in self.result_list:
             row.runs = runs[row.pk]
+
+    def url_for_result(self, result: Any) -> str:
+        """Return the address with the backend: databases number their schedules alike."""
+        return f"{super().url_for_result(result)}?{urlencode({'backend': result.backend})}"
 
 
 class ScheduleAdmin(ScheduleEditor):

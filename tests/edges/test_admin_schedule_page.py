@@ -18,7 +18,7 @@ LIST = "/admin/jobqueue/schedule/"
 
 
 def url(row, page="change"):
-    return reverse(f"admin:jobqueue_schedule_{page}", args=[row.pk])
+    return reverse(f"admin:jobqueue_schedule_{page}", args=[row.pk]) + f"?backend={row.backend}"
 
 
 @pytest.fixture
@@ -426,3 +426,24 @@ def test_task_list_can_be_filtered_by_schedule(add, tick, client, staff, backend
     assert listed(schedule=row.pk) == {tick.task_id for tick in ticks}
     assert listed(schedule=row.pk, status="FAILED") == {ticks[0].task_id}
     assert listed(schedule="x") == listed(schedule="9" * 40) == set()
+
+
+def test_links_lead_to_the_schedule_of_the_same_database(client):
+    client.force_login(
+        make_user("view_schedule", "change_schedule", "delete_schedule", "run_schedule", "pause_schedule")
+    )
+    rows = [ScheduleFactory.create(pk=7, backend=name, using=name, name=f"of-{name}") for name in ("default", "sqlite")]
+
+    for row in rows:
+        page = client.get(LIST, {"backend": row.backend}).content.decode()
+        (address,) = re.findall(r'href="(/admin/jobqueue/schedule/7/change/[^"]*)"', page)
+        page = client.get(address.replace("&amp;", "&")).content.decode()
+        links = re.findall(r'"(/admin/jobqueue/schedule/7/(?:edit|pause|backfill|delete)/[^"]*)"', page)
+        assert len(links) == 4
+        for link in links:
+            content = client.get(link).content.decode()
+            assert row.name in content, link
+            assert f"schedule/7/change/?backend={row.backend}" in content, link
+        client.post(links[-1])
+
+        assert not Schedule.objects.using(row.backend).exists()
